@@ -1,0 +1,492 @@
+"""Configuration: what can be set, what it means, and what is refused.
+
+An experiment file in `configs/` starts from `default_config()`, which is locked, changes what it
+needs and returns it. `from_config_dict` turns the result into the frozen dataclasses that the rest
+of the program reads.
+"""
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+
+from msajax.errors import UserError
+
+SYNTHETIC = "synthetic"  # the `data.path` that stands for the embedded corpus
+
+
+def _require(ok: bool, key: str, value: Any, requirement: str) -> None:
+    if not ok:
+        raise UserError(f"{key} = {value!r}: {requirement}.")
+
+
+def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:
+    _require(value in choices, key, value, f"must be one of {', '.join(choices)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class SyntheticConfig:
+    """Sizes of the embedded corpus, used when `data.path` is "synthetic".
+
+    Attributes:
+        train: samples in the training split.
+        valid: samples in the validation split.
+        test: samples in the test split.
+        modalities: names.
+        widths: features per time step, one per modality.
+        lengths: time steps, one per modality.
+        absent_share: share of samples that lack a modality, per modality, in [0, 1).
+        seed: the corpus is a function of this number and the sizes.
+    """
+
+    train: int = 1284
+    valid: int = 229
+    test: int = 686
+    modalities: tuple[str, ...] = ("text", "audio", "video")
+    widths: tuple[int, ...] = (300, 74, 47)
+    lengths: tuple[int, ...] = (20, 20, 20)
+    absent_share: float = 0.05
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuses sizes that no corpus can have."""
+        for split in ("train", "valid", "test"):
+            _require(
+                getattr(self, split) >= 2,
+                f"data.synthetic.{split}",
+                getattr(self, split),
+                "a split needs at least 2 samples",
+            )
+        _require(
+            len(set(self.modalities)) == len(self.modalities) >= 1,
+            "data.synthetic.modalities",
+            self.modalities,
+            "must name at least one modality, each once",
+        )
+        for key in ("widths", "lengths"):
+            values = getattr(self, key)
+            _require(
+                len(values) == len(self.modalities) and all(v >= 1 for v in values),
+                f"data.synthetic.{key}",
+                values,
+                f"must hold one size >= 1 for each of the modalities {self.modalities}",
+            )
+        _require(
+            0 <= self.absent_share < 1,
+            "data.synthetic.absent_share",
+            self.absent_share,
+            "must lie in [0, 1)",
+        )
+        _require(self.seed >= 0, "data.synthetic.seed", self.seed, "must be 0 or more")
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """Where the data is and how it is prepared.
+
+    Attributes:
+        path: a corpus file, or "synthetic" for the embedded corpus.
+        standardize: modalities to standardise per feature with the statistics of valid training
+            steps; "auto" stands for every modality but text.
+        clip: standardised features are clipped to +-clip; 0 turns clipping off.
+        truncate: what happens to a sequence longer than its position table: error, or keep its
+            first or last steps, or sample it uniformly.
+        mask_from_zeros: derive a mask from non-zero steps where the corpus brings none; if off,
+            every step of such a modality counts as valid.
+        synthetic: sizes of the embedded corpus.
+    """
+
+    path: str = ""
+    standardize: tuple[str, ...] = ("auto",)
+    clip: float = 10.0
+    truncate: str = "error"
+    mask_from_zeros: bool = True
+    synthetic: SyntheticConfig = SyntheticConfig()
+
+    def __post_init__(self) -> None:
+        """Refuses impossible values."""
+        _require(self.clip >= 0, "data.clip", self.clip, "must be 0 (off) or more")
+        _one_of("data.truncate", self.truncate, ("error", "first", "last", "uniform"))
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """The sequence-level model (source 002) and its sizes.
+
+    Attributes:
+        name: which model of `msajax.models` to build.
+        modalities: names and order; () takes those of the corpus that have a valid training step,
+            in the order text, audio, video, then alphabetical.
+        anchor: the modality that attends to the others; "" takes text, else the first.
+        model_dim: width D of every sequence inside the model.
+        num_heads: attention heads.
+        head_dim: size of one head; 0 means model_dim / num_heads.
+        ff_dim: inner width of the feed-forward network.
+        n_layers_mod: self-attention blocks per modality encoder.
+        n_layers_fuse: cross-modal fusion layers; 0 pools straight after the encoders.
+        bidirectional_fusion: let the other modalities attend to the anchor as well.
+        pooling_method: mean, or attention (a learned scorer per modality).
+        dropout_rate: every dropout site inside the model.
+        input_dropout: dropout on the raw input features.
+        max_len: rows of every position table; 0 takes each modality's longest training sequence.
+        missing_modality: mask (an absent modality gets weight 0) or reference (the literal
+            formula: its zero vector still gets weight).
+        norm_eps: LayerNorm epsilon.
+        dtype: computation type; parameters, norms, softmax, pooling, gate and head stay float32.
+    """
+
+    name: str = "sequence_level"
+    modalities: tuple[str, ...] = ()
+    anchor: str = ""
+    model_dim: int = 128
+    num_heads: int = 4
+    head_dim: int = 0
+    ff_dim: int = 256
+    n_layers_mod: int = 2
+    n_layers_fuse: int = 1
+    bidirectional_fusion: bool = False
+    pooling_method: str = "mean"
+    dropout_rate: float = 0.1
+    input_dropout: float = 0.0
+    max_len: int = 0
+    missing_modality: str = "mask"
+    norm_eps: float = 1e-6
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be built; `unusual_settings` lists what merely surprises."""
+        _one_of("model.name", self.name, ("sequence_level",))
+        for key in ("model_dim", "num_heads", "ff_dim"):
+            _require(
+                getattr(self, key) >= 1, f"model.{key}", getattr(self, key), "must be 1 or more"
+            )
+        for key in ("n_layers_mod", "n_layers_fuse", "max_len", "head_dim"):
+            _require(
+                getattr(self, key) >= 0, f"model.{key}", getattr(self, key), "must be 0 or more"
+            )
+        _require(
+            self.head_dim > 0 or self.model_dim % self.num_heads == 0,
+            "model.num_heads",
+            self.num_heads,
+            f"must divide model.model_dim = {self.model_dim}, unless model.head_dim is set",
+        )
+        for key in ("dropout_rate", "input_dropout"):
+            _require(
+                0 <= getattr(self, key) < 1,
+                f"model.{key}",
+                getattr(self, key),
+                "must lie in [0, 1)",
+            )
+        _require(self.norm_eps > 0, "model.norm_eps", self.norm_eps, "must be above 0")
+        _require(
+            len(set(self.modalities)) == len(self.modalities),
+            "model.modalities",
+            self.modalities,
+            "must name each modality once",
+        )
+        _require(
+            not self.anchor or not self.modalities or self.anchor in self.modalities,
+            "model.anchor",
+            self.anchor,
+            f"must be one of model.modalities = {self.modalities}",
+        )
+        _one_of("model.pooling_method", self.pooling_method, ("mean", "attention"))
+        _one_of("model.missing_modality", self.missing_modality, ("mask", "reference"))
+        _one_of("model.dtype", self.dtype, ("float32", "bfloat16", "float16"))
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimConfig:
+    """How parameters move. The defaults are the reference recipe of source 002.
+
+    Attributes:
+        name: adam or adamw.
+        learning_rate: the peak.
+        weight_decay: decoupled decay of the kernels (adamw only).
+        schedule: after the warm-up: plateau (constant, and multiplied by plateau_factor whenever
+            plateau_patience epochs in a row bring no better validation MAE), constant, or cosine
+            (down to min_learning_rate at the last planned step).
+        warmup_steps: steps of linear warm-up from 0.
+        clip_norm: largest global gradient norm; 0 turns clipping off.
+        plateau_factor: factor of the plateau schedule, in (0, 1).
+        plateau_patience: epochs of the plateau schedule, 1 or more.
+        min_learning_rate: floor of the plateau and cosine schedules.
+    """
+
+    name: str = "adam"
+    learning_rate: float = 1e-4
+    weight_decay: float = 0.0
+    schedule: str = "plateau"
+    warmup_steps: int = 0
+    clip_norm: float = 0.0
+    plateau_factor: float = 0.5
+    plateau_patience: int = 7
+    min_learning_rate: float = 1e-6
+
+    def __post_init__(self) -> None:
+        """Refuses impossible values and settings that would have no effect."""
+        _one_of("optim.name", self.name, ("adam", "adamw"))
+        _one_of("optim.schedule", self.schedule, ("plateau", "constant", "cosine"))
+        _require(
+            self.learning_rate > 0, "optim.learning_rate", self.learning_rate, "must be above 0"
+        )
+        for key in ("weight_decay", "warmup_steps", "clip_norm", "min_learning_rate"):
+            _require(
+                getattr(self, key) >= 0, f"optim.{key}", getattr(self, key), "must be 0 or more"
+            )
+        _require(
+            self.weight_decay == 0 or self.name == "adamw",
+            "optim.weight_decay",
+            self.weight_decay,
+            "works with optim.name = adamw only",
+        )
+        _require(
+            0 < self.plateau_factor < 1,
+            "optim.plateau_factor",
+            self.plateau_factor,
+            "must lie in (0, 1)",
+        )
+        _require(
+            self.plateau_patience >= 1,
+            "optim.plateau_patience",
+            self.plateau_patience,
+            "must be 1 or more; optim.schedule = constant keeps the rate",
+        )
+        _require(
+            self.schedule == "constant" or self.min_learning_rate <= self.learning_rate,
+            "optim.min_learning_rate",
+            self.min_learning_rate,
+            f"must not exceed optim.learning_rate = {self.learning_rate}",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """What a run is.
+
+    Attributes:
+        seeds: how many random seeds are trained; a published number is a mean over them.
+        first_seed: the seeds are first_seed, first_seed + 1, …
+        epochs: most passes over the training split.
+        batch_size: rows of a step.
+        patience: a random seed stops after this many epochs in a row without a strictly smaller
+            validation MAE; 0 never stops early.
+        loss: l1 (mean absolute error), mse or huber.
+        huber_delta: where the Huber loss turns from square to linear.
+        seed_axis: how seeds share a program: map (one after another), vmap (together), or auto
+            (map on CPU, vmap on accelerators).
+        checkpoint_every_seconds: shortest time between two checkpoints at the end of an epoch; the
+            last epoch is always saved.
+        compile_cache: where compiled programs are kept between runs: auto (a private folder in the
+            user's cache), off, or a folder. Whoever can write there can run code.
+        deterministic: make GPU programs deterministic.
+    """
+
+    seeds: int = 1
+    first_seed: int = 0
+    epochs: int = 100
+    batch_size: int = 32
+    patience: int = 15
+    loss: str = "l1"
+    huber_delta: float = 1.0
+    seed_axis: str = "auto"
+    checkpoint_every_seconds: float = 30.0
+    compile_cache: str = "auto"
+    deterministic: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuses impossible values."""
+        for key in ("seeds", "epochs", "batch_size"):
+            _require(
+                getattr(self, key) >= 1, f"train.{key}", getattr(self, key), "must be 1 or more"
+            )
+        for key in ("first_seed", "patience", "checkpoint_every_seconds"):
+            _require(
+                getattr(self, key) >= 0, f"train.{key}", getattr(self, key), "must be 0 or more"
+            )
+        _require(
+            self.first_seed + self.seeds <= 2**31,
+            "train.first_seed",
+            self.first_seed,
+            "first_seed + seeds must not exceed 2**31",
+        )
+        _one_of("train.loss", self.loss, ("l1", "mse", "huber"))
+        _require(self.huber_delta > 0, "train.huber_delta", self.huber_delta, "must be above 0")
+        _one_of("train.seed_axis", self.seed_axis, ("auto", "map", "vmap"))
+        _require(
+            bool(self.compile_cache),
+            "train.compile_cache",
+            self.compile_cache,
+            "must be auto, off or a folder",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """A whole experiment."""
+
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    optim: OptimConfig = OptimConfig()
+    train: TrainConfig = TrainConfig()
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready form."""
+        return dataclasses.asdict(self)
+
+
+def default_config() -> ml_collections.ConfigDict:
+    """The locked configuration from which every experiment file starts."""
+    return ml_collections.ConfigDict(Config().to_dict()).lock()
+
+
+def apply_argument(
+    config: ml_collections.ConfigDict,
+    arg: str,
+    *,
+    widths: Mapping[str, int],
+    lengths: Mapping[str, int],
+) -> ml_collections.ConfigDict:
+    """Serves the argument behind the colon of `--config=file.py:arg`.
+
+    Args:
+        config: the experiment, ready but for the argument.
+        arg: "" changes nothing; "smoke" replaces the corpus by a small synthetic one of the given
+            widths and lengths, and trains two random seeds for two epochs.
+        widths: features per step of the experiment's real corpus, by modality.
+        lengths: time steps of the experiment's real corpus, by modality.
+
+    Returns:
+        The same `config`.
+
+    Raises:
+        UserError: for any other argument.
+    """
+    if arg == "smoke":
+        config.data.path = SYNTHETIC
+        config.data.synthetic.update(
+            train=48,
+            valid=16,
+            test=16,
+            modalities=tuple(widths),
+            widths=tuple(widths.values()),
+            lengths=tuple(lengths[m] for m in widths),
+        )
+        config.train.epochs = 2
+        config.train.seeds = 2
+    elif arg:
+        raise UserError(f"The configuration's argument {arg!r} is unknown: it can be 'smoke'.")
+    return config
+
+
+def known_keys() -> tuple[str, ...]:
+    """Every key that can be set, as in `--config.<key>=value`."""
+    return tuple(_flatten(Config().to_dict()))
+
+
+def check_key(key: str) -> None:
+    """Raises `UserError` with the nearest right name unless `key` can be set."""
+    keys = known_keys()
+    if key in keys:
+        return
+    nearest = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
+    if not nearest:  # the section is wrong, or missing: match the last part alone
+        last = {k.rsplit(".", 1)[-1]: k for k in keys}
+        nearest = [
+            last[m] for m in difflib.get_close_matches(key.rsplit(".", 1)[-1], list(last), n=1)
+        ]
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are: {', '.join(keys)}."
+    raise UserError(f"Unknown configuration key {key!r}: {hint}")
+
+
+def from_config_dict(values: Mapping[str, Any]) -> Config:
+    """Checks an experiment and freezes it.
+
+    Args:
+        values: a ConfigDict, or the nested dictionary of a `config.json`.
+
+    Raises:
+        UserError: naming the key that is unknown, of the wrong type or impossible.
+    """
+    if isinstance(values, ml_collections.ConfigDict):
+        values = values.to_dict()
+    for key in _flatten(values):
+        check_key(key)
+    return _build(Config, values, "")
+
+
+def identity(config: Config) -> dict[str, Any]:
+    """The settings that make two runs the same run, flat, by key.
+
+    What may change between two starts is left out: the path (the corpus digest decides), how the
+    seeds share a program, caches and checkpoint intervals.
+    """
+    free = ("data.path", "data.synthetic.", "train.seed_axis", "train.checkpoint_every_seconds")
+    free += ("train.compile_cache", "train.deterministic")
+    flat = _flatten(config.to_dict())
+    return {key: value for key, value in flat.items() if not key.startswith(free)}
+
+
+def unusual_settings(config: ModelConfig) -> list[str]:
+    """Settings outside the ranges that source 002 studies, each as a short phrase."""
+    studied = {
+        "model_dim": (64, 256),
+        "num_heads": (2, 8),
+        "ff_dim": (128, 512),
+        "n_layers_mod": (1, 3),
+        "n_layers_fuse": (1, 2),
+        "dropout_rate": (0.0, 0.3),
+    }
+    return [
+        f"model.{key} = {getattr(config, key)} (studied: {low} to {high})"
+        for key, (low, high) in studied.items()
+        if not low <= getattr(config, key) <= high
+    ]
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _build(cls: type, values: Mapping[str, Any], prefix: str) -> Any:
+    types = typing.get_type_hints(cls)
+    built = {}
+    for field in dataclasses.fields(cls):
+        if field.name not in values:
+            continue
+        value, key = values[field.name], prefix + field.name
+        if dataclasses.is_dataclass(types[field.name]):
+            _require(isinstance(value, Mapping), key, value, "is a section; set its keys")
+            built[field.name] = _build(types[field.name], value, f"{key}.")
+        else:
+            built[field.name] = _convert(key, value, types[field.name])
+    return cls(**built)
+
+
+def _convert(key: str, value: Any, kind: Any) -> Any:
+    """Checks a value's type; whole numbers pass as floats, lists as tuples."""
+    if typing.get_origin(kind) is tuple:
+        item = typing.get_args(kind)[0]
+        sequence = isinstance(value, list | tuple)
+        _require(
+            sequence and all(type(v) is item for v in value),
+            key,
+            value,
+            f"must be a tuple of {item.__name__}",
+        )
+        return tuple(value)
+    if kind is float and type(value) is int:
+        value = float(value)
+    _require(type(value) is kind, key, value, f"must be of type {kind.__name__}")
+    if kind is float:
+        _require(value == value and abs(value) != float("inf"), key, value, "must be finite")
+    return value

@@ -1,0 +1,174 @@
+"""Corpus and Split: the one in-memory form of data, on the host."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from msajax.errors import UserError
+
+SPLITS = ("train", "valid", "test")
+
+
+def modality_order(names: set[str]) -> tuple[str, ...]:
+    """Text, audio, video, then the others alphabetically."""
+    usual = ("text", "audio", "video")
+    return tuple(m for m in usual if m in names) + tuple(sorted(names - set(usual)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """One split of a corpus.
+
+    Attributes:
+        ids: `[N]` str.
+        features: `{modality: [N, T_m, d_m]}`; a modality may be missing.
+        masks: `{modality: [N, T_m]}` bool, True for a real time step; as read from a file, only
+            the masks that the file brings.
+        labels: `[N, K]` float64, or None when unknown.
+        raw_text: `[N]` str, or None.
+    """
+
+    ids: np.ndarray
+    features: Mapping[str, np.ndarray]
+    masks: Mapping[str, np.ndarray]
+    labels: np.ndarray | None = None
+    raw_text: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        """The number of samples N."""
+        return len(self.ids)
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitHeader:
+    """What is known of a split before it is read.
+
+    Attributes:
+        size: samples.
+        shapes: `{modality: (T_m, d_m)}`.
+        dtypes: `{modality: numpy type name}` as stored.
+        masked: modalities that bring a mask of their own.
+        label_names: as many as a sample has labels; empty without labels.
+        has_raw_text: whether transcripts are there.
+    """
+
+    size: int
+    shapes: Mapping[str, tuple[int, int]]
+    dtypes: Mapping[str, str]
+    masked: frozenset[str]
+    label_names: tuple[str, ...]
+    has_raw_text: bool
+
+
+class Corpus:
+    """A corpus that has been opened and checked; its splits are read when asked for.
+
+    Opening checks headers, ids and the finiteness of labels, and keeps no statistic.
+
+    Attributes:
+        path: where it came from.
+        layout: which layout was found.
+        digest: SHA-256 of the content, hexadecimal; part of a run's identity.
+        headers: `{split: SplitHeader}`, in the order train, valid, test.
+        repeated_ids: how many ids occur more than once, over all splits.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        layout: str,
+        digest: str,
+        headers: Mapping[str, SplitHeader],
+        repeated_ids: int,
+        read: Callable[[str], Split],
+    ) -> None:
+        """Keeps what the reader of a layout found; checks that the splits fit together.
+
+        Raises:
+            UserError: if splits are empty or disagree in width or number of labels.
+        """
+        self.path = path
+        self.layout = layout
+        self.digest = digest
+        self.headers = {name: headers[name] for name in SPLITS if name in headers}
+        self.repeated_ids = repeated_ids
+        self._read = read
+        self._check()
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """Every modality of any split: text, audio, video, then alphabetical."""
+        return modality_order({m for h in self.headers.values() for m in h.shapes})
+
+    def width(self, modality: str) -> int:
+        """Features per time step of one modality."""
+        return next(h.shapes[modality][1] for h in self.headers.values() if modality in h.shapes)
+
+    def split(self, name: str) -> Split:
+        """Reads one split.
+
+        Raises:
+            UserError: if the corpus has no such split, or its file went bad since it was opened.
+        """
+        self.require_splits(name)
+        return self._read(name)
+
+    def require_splits(self, *names: str) -> None:
+        """Raises `UserError` unless the corpus has every one of the splits."""
+        for name in names:
+            if name not in self.headers:
+                raise UserError(
+                    f"{self.path} has no split {name!r}; it has {', '.join(self.headers)}."
+                )
+
+    def require_labels(self, *names: str) -> None:
+        """Raises `UserError` unless every one of the splits is there with one score a sample."""
+        self.require_splits(*names)
+        for name in names:
+            labels = self.headers[name].label_names
+            if len(labels) != 1:
+                found = "no labels" if not labels else f"{len(labels)} labels per sample"
+                raise UserError(
+                    f"{self.path}: split {name!r} has {found}; "
+                    "sentiment regression needs one score per sample."
+                )
+
+    def summary(self) -> dict[str, Any]:
+        """Facts about the corpus for `results.json` and `run.json`."""
+        return {
+            "path": self.path,
+            "layout": self.layout,
+            "digest": self.digest,
+            "sizes": {name: header.size for name, header in self.headers.items()},
+            "widths": {m: self.width(m) for m in self.modalities},
+        }
+
+    def _check(self) -> None:
+        if not self.headers:
+            raise UserError(
+                f"{self.path} holds no split; its arrays must be named like 'train/text'."
+            )
+        first_seen: dict[str, tuple[str, int]] = {}
+        for name, header in self.headers.items():
+            if header.size == 0:
+                raise UserError(f"{self.path}: split {name!r} is empty.")
+            if not header.shapes:
+                raise UserError(f"{self.path}: split {name!r} has no modality.")
+            for m, (length, width) in header.shapes.items():
+                if length < 1 or width < 1:
+                    raise UserError(
+                        f"{self.path}: {name}/{m} has {length} steps of {width} features; "
+                        "both must be 1 or more."
+                    )
+                other, expected = first_seen.setdefault(m, (name, width))
+                if width != expected:
+                    raise UserError(
+                        f"{self.path}: {name}/{m} is {width} wide, but {other}/{m} is {expected}."
+                    )
+        labelled = {name: len(h.label_names) for name, h in self.headers.items() if h.label_names}
+        if len(set(labelled.values())) > 1:
+            found = ", ".join(f"{count} in {name}" for name, count in labelled.items())
+            raise UserError(f"{self.path}: the number of labels per sample differs: {found}.")

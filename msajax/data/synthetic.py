@@ -1,0 +1,146 @@
+"""The embedded default corpus: deterministic, learnable, with known modality reliability.
+
+Every sample has a score and, per modality, a reliability in [0.1, 1] that sets how much noise hides
+the score. A third of a modality's steps carry the score along one direction, and say so along
+another; the others carry a random score that a model must learn to pass over. Sequences have random
+lengths, padding on the side that is usual for the modality, and some modalities are absent.
+"""
+
+import dataclasses
+import hashlib
+import zlib
+
+import numpy as np
+
+from msajax.config import SYNTHETIC, SyntheticConfig
+from msajax.data.corpus import SPLITS, Corpus, Split, SplitHeader
+
+_WORDS = "alpha bravo charlie delta echo foxtrot golf hotel india juliet kilo lima".split()
+
+
+@dataclasses.dataclass(frozen=True)
+class SyntheticCorpus:
+    """The corpus, and what only its maker knows.
+
+    Attributes:
+        corpus: what a model may see.
+        reliability: `{split: {modality: [N]}}` in [0.1, 1]; 0 where the modality is absent.
+    """
+
+    corpus: Corpus
+    reliability: dict[str, dict[str, np.ndarray]]
+
+
+def generate(config: SyntheticConfig) -> SyntheticCorpus:
+    """Makes the corpus that `config` sizes; the same settings give the same bytes."""
+    splits, reliability = {}, {}
+    for name in SPLITS:
+        splits[name], reliability[name] = _make_split(name, config)
+    headers = {
+        name: SplitHeader(
+            size=len(split),
+            shapes={m: x.shape[1:] for m, x in split.features.items()},
+            dtypes={m: x.dtype.name for m, x in split.features.items()},
+            masked=frozenset(split.masks),
+            label_names=("sentiment",),
+            has_raw_text=True,
+        )
+        for name, split in splits.items()
+    }
+    corpus = Corpus(
+        path=SYNTHETIC,
+        layout="embedded synthetic corpus",
+        digest=_digest(splits),
+        headers=headers,
+        repeated_ids=0,
+        read=splits.__getitem__,
+    )
+    return SyntheticCorpus(corpus, reliability)
+
+
+def _digest(splits: dict[str, Split]) -> str:
+    digest = hashlib.sha256()
+    for name, split in splits.items():
+        digest.update(name.encode() + split.labels.tobytes() + split.ids.tobytes())
+        for m in split.features:
+            digest.update(m.encode() + split.features[m].tobytes() + split.masks[m].tobytes())
+    return digest.hexdigest()
+
+
+def _generator(config: SyntheticConfig, *purpose: str) -> np.random.Generator:
+    words = [zlib.crc32(word.encode()) for word in purpose]
+    return np.random.Generator(np.random.PCG64([config.seed, *words]))
+
+
+def _make_split(name: str, config: SyntheticConfig) -> tuple[Split, dict[str, np.ndarray]]:
+    size = getattr(config, name)
+    rng = _generator(config, name)
+    labels = _draw_labels(rng, size)
+    absent = rng.random((size, len(config.modalities))) < config.absent_share
+    absent[absent.all(axis=1), rng.integers(len(config.modalities))] = False
+    features, masks, reliability = {}, {}, {}
+    for k, m in enumerate(config.modalities):
+        features[m], masks[m], reliability[m] = _make_modality(
+            name, m, config, config.widths[k], config.lengths[k], labels, absent[:, k]
+        )
+    return (
+        Split(
+            ids=np.array([f"{name}{i // 10:04d}_{i % 10}" for i in range(size)]),
+            features=features,
+            masks=masks,
+            labels=labels[:, None],
+            raw_text=np.array([" ".join(rng.choice(_WORDS, 5)) for _ in range(size)]),
+        ),
+        reliability,
+    )
+
+
+def _draw_labels(rng: np.random.Generator, size: int) -> np.ndarray:
+    """Scores like the mean of five annotators: two-humped, in [-3, 3], multiples of 0.2."""
+    hump = np.where(rng.random(size) < 0.55, 1.2, -1.2)
+    return np.round(np.clip(rng.normal(hump, 1.0), -3, 3) * 5) / 5 + 0.0  # no -0.0
+
+
+def _make_modality(
+    split: str,
+    modality: str,
+    config: SyntheticConfig,
+    width: int,
+    length: int,
+    labels: np.ndarray,
+    absent: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    shared = _generator(config, modality)  # the same directions in every split
+    score_direction, mark_direction = shared.normal(size=(2, width))
+    offset, scale = shared.normal(size=width), np.exp(shared.normal(size=width))
+    rng = _generator(config, split, modality)
+    size = len(labels)
+
+    reliability = np.where(absent, 0.0, rng.uniform(0.1, 1.0, size))
+    carries = rng.random((size, length)) < 1 / 3  # [N, T]
+    shown = np.where(carries, labels[:, None], rng.permutation(labels)[:, None])  # [N, T]
+    noise = rng.normal(size=(size, length, width)) * (1.1 - reliability)[:, None, None]
+    x = 0.5 * (
+        reliability[:, None, None] * shown[..., None] * score_direction
+        + np.where(carries, 1.0, -1.0)[..., None] * mark_direction
+    )
+    x = x + noise
+    if modality != "text":  # like real acoustic and visual features: every scale is another
+        x = x * scale + offset
+
+    drawn = rng.integers((length + 1) // 2, length + 1, size)
+    # One full sequence in every split, so that none is longer than the longest in train.
+    full = np.argmin(absent)
+    drawn[full] = length
+    lengths = np.where(absent, 0, drawn)
+    steps = np.arange(length)
+    if modality == "text":  # leading padding
+        mask = steps[None, :] >= length - lengths[:, None]
+    else:  # trailing padding
+        mask = steps[None, :] < lengths[:, None]
+    holes = (rng.random((size, length)) < 0.05) & (rng.random(size) < 0.2)[:, None]
+    holes[full] = False
+    holes[(mask <= holes).all(axis=1)] = False  # never the last valid step
+    mask = mask & ~holes
+    x = np.where(mask[..., None], x, 0).astype(np.float32)
+    return x, mask, reliability

@@ -1,0 +1,63 @@
+"""Results as tables for people."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import rich.box
+from rich.console import Console
+from rich.table import Table
+
+
+def print_results(results: Mapping[str, Any], console: Console) -> None:
+    """Prints the content of a results.json: metrics over seeds beside the trivial floors."""
+    seeds = results["seeds"]
+    model, sizes = results["model"], results["corpus"]["sizes"]
+    table = Table(
+        title=f"{model['name']}, {model['parameters']:,} parameters, "
+        f"{len(seeds)} random seed(s), best epochs {results['best_epoch']}",
+        box=rich.box.SIMPLE_HEAD,
+        title_justify="left",
+    )
+    table.add_column("metric")
+    for column in (f"valid (n={sizes['valid']})", f"test (n={sizes['test']})"):
+        table.add_column(column, justify="right")
+    for column in ("95 % interval", "ensemble", "floor"):
+        table.add_column(column, justify="right")
+    floors = results["floors"]
+    floor_of = {"mae": floors["constant_0"]["mae"]} | floors["majority"]
+    for name, test in results["test"].items():
+        low, high = test["ci95"]
+        table.add_row(
+            name,
+            _mean_sd(results["valid"][name]),
+            _mean_sd(test),
+            f"[{_number(low)}, {_number(high)}]".replace("[", "\\["),
+            _number(results["test_ensemble"][name]),
+            _number(floor_of.get(name)) if name in floor_of else "",
+        )
+    console.print(table)
+
+
+def print_summary(title: str, summary: Mapping[str, Any], console: Console) -> None:
+    """Prints metrics over seeds of one split or file, and of the score averaged over seeds."""
+    table = Table(title=title, box=rich.box.SIMPLE_HEAD, title_justify="left")
+    for column in ("metric", "mean", "95 % interval", "ensemble"):
+        table.add_column(column, justify="left" if column == "metric" else "right")
+    for name, values in summary["metrics"].items():
+        low, high = values["ci95"]
+        table.add_row(
+            name,
+            _mean_sd(values),
+            f"\\[{_number(low)}, {_number(high)}]",
+            _number(summary["ensemble"][name]),
+        )
+    console.print(table)
+
+
+def _mean_sd(values: Mapping[str, Any]) -> str:
+    sd = values["sd"]
+    return _number(values["mean"]) + ("" if sd is None else f" ± {_number(sd)}")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None or value != value else f"{value:.3f}"

@@ -1,0 +1,205 @@
+"""What the command line does, as functions: train, evaluate, predict, inspect."""
+
+import logging
+import os
+from typing import Any
+
+import jax
+
+from msajax import metrics
+from msajax.config import Config, DataConfig, from_config_dict, unusual_settings
+from msajax.data import inspection, predictions
+from msajax.data import prepare as preparing
+from msajax.data.formats import open_corpus
+from msajax.errors import UserError
+from msajax.evaluation import protocol
+from msajax.models import build_model
+from msajax.serving.bundle import Bundle, load_bundle, save_bundle
+from msajax.serving.predict import predict_corpus
+from msajax.training import parallel
+from msajax.training.loop import run_seeds, train_seeds
+from msajax.training.run_folder import RunFolder, read_json, write_json
+
+logger = logging.getLogger(__name__)
+
+
+def train(
+    config: Config, workdir: str, stop_after_epochs: int | None = None
+) -> dict[str, Any] | None:
+    """Trains, selects on validation, then opens the test split once; continues where it stopped.
+
+    Args:
+        config: the experiment.
+        workdir: the run's folder; made if needed, continued if it holds this run, refused if it
+            holds another.
+        stop_after_epochs: save and return after so many more epochs.
+
+    Returns:
+        The content of results.json, or None if the run has paused.
+
+    Raises:
+        UserError: for whatever the user can set right, before anything is written.
+        NonFiniteError: if a seed's numbers are not finite any more.
+    """
+    corpus = open_corpus(config.data.path, config.data.synthetic)
+    corpus.require_labels("train", "valid", "test")
+    preparation = preparing.fit(corpus, config.data, config.model)
+    preparing.check_lengths(corpus, preparation)
+    build_model(config.model, preparation.spec)  # refuses an impossible anchor before any writing
+
+    folder = RunFolder(workdir)
+    folder.claim(config, corpus.digest)
+    if os.path.exists(folder.file("results.json")):
+        logger.info("This run has ended; these are its stored results.")
+        return read_json(folder.file("results.json"))
+
+    parallel.configure_jax(config.train)
+    for phrase in unusual_settings(config.model):
+        logger.info("Outside the range that was studied: %s.", phrase)
+    train_split, train_repairs = preparing.prepare(corpus.split("train"), preparation)
+    valid_split, valid_repairs = preparing.prepare(corpus.split("valid"), preparation)
+    repairs = {"train": train_repairs, "valid": valid_repairs}
+    folder.describe(config, corpus.summary(), repairs)
+
+    trained = train_seeds(
+        config, preparation.spec, train_split, valid_split, folder, stop_after_epochs
+    )
+    if not trained.finished:
+        return None
+    bundle = Bundle(
+        config=config,
+        preparation=preparation,
+        seeds=run_seeds(config),
+        best_epoch=trained.best_epoch,
+        params=trained.params,
+        corpus_digest=corpus.digest,
+    )
+    save_bundle(folder.bundle, bundle)
+
+    scores, weights, splits = {}, {}, {}
+    for name in ("valid", "test"):
+        splits[name], scores[name], weights[name], repairs[name] = protocol.score_split(
+            corpus, name, preparation, trained.predict, trained.params
+        )
+        os.makedirs(folder.file("predictions"), exist_ok=True)
+        predictions.write_predictions(
+            folder.file("predictions", f"{name}.csv"),
+            [splits[name]],
+            [scores[name]],
+            [weights[name]],
+            bundle.seeds,
+            preparation.spec.modalities,
+        )
+    folder.describe(config, corpus.summary(), repairs)
+    seconds = {line["epoch"]: line["seconds"] for line in folder.read_metrics()}
+    results = {
+        "model": {"name": config.model.name, "parameters": bundle.parameters},
+        "corpus": corpus.summary() | {"modalities": preparation.spec.modalities},
+        "seeds": bundle.seeds,
+        "best_epoch": bundle.best_epoch,
+        **protocol.report(scores, splits, train_split.labels[:, 0]),
+        "timing": {"epochs": len(seconds), "train_seconds": round(sum(seconds.values()), 3)},
+    }
+    write_json(folder.file("results.json"), results)
+    return read_json(folder.file("results.json"))
+
+
+def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
+    """Measures a finished run anew, from its bundle and its corpus.
+
+    Returns:
+        Metrics over seeds with intervals, the ensemble's, and for valid and test the largest
+        difference from results.json.
+
+    Raises:
+        UserError: if the run has not ended, or its corpus is gone or another one.
+    """
+    folder = RunFolder(workdir)
+    results = read_json(folder.file("results.json"))
+    bundle = load(folder.bundle)
+    path = read_json(folder.file("run.json"))["corpus"]["path"]
+    corpus = open_corpus(path, bundle.config.data.synthetic)
+    if corpus.digest != bundle.corpus_digest:
+        raise UserError(f"{path} is not the corpus that this run was trained on: it has changed.")
+    corpus.require_labels("train", split_name)
+    parallel.configure_jax(bundle.config.train)
+    model = build_model(bundle.config.model, bundle.preparation.spec)
+    predict = parallel.make_predict(model, bundle.config.train.seed_axis)
+    split, scores, _, _ = protocol.score_split(
+        corpus, split_name, bundle.preparation, predict, jax.device_put(bundle.params)
+    )
+    names = metrics.names_for(corpus.split("train").labels[:, 0])
+    report = _report(scores, split.labels[:, 0], names)
+    report = {"input": os.path.abspath(workdir), "split": split_name, **report}
+    if split_name in ("valid", "test"):
+        report["largest_difference"] = max(
+            abs(new - old)
+            for name in names
+            for new, old in zip(
+                report["metrics"][name]["seeds"], results[split_name][name]["seeds"], strict=True
+            )
+            if old is not None
+        )
+    return report
+
+
+def evaluate_predictions(path: str) -> dict[str, Any]:
+    """Measures a CSV of predictions with labels.
+
+    Raises:
+        UserError: if the file cannot be read, or lacks a label or a score.
+    """
+    read = predictions.read_predictions(path)
+    return {"input": path, **_report(read.scores, read.labels, metrics.names_for(read.labels))}
+
+
+def _report(scores, label, names) -> dict[str, Any]:
+    return {
+        "samples": len(label),
+        "metrics": protocol.summarize_with_intervals(scores, label, names),
+        "ensemble": metrics.compute(scores.mean(axis=0), label, names),
+    }
+
+
+def predict(bundle: str, corpus: str, output: str, split: str = "all") -> int:
+    """Scores a corpus file with a bundle into a CSV; returns the number of rows.
+
+    Raises:
+        UserError: if the bundle, the corpus or the output file is not usable.
+    """
+    loaded = load(bundle)
+    opened = open_corpus(corpus, loaded.config.data.synthetic)
+    if split != "all":
+        opened.require_splits(split)
+    parallel.configure_jax(loaded.config.train)
+    return predict_corpus(loaded, opened, split, output)
+
+
+def inspect(path: str, data: DataConfig) -> dict[str, Any]:
+    """Describes a corpus; strict-JSON-ready.
+
+    Raises:
+        UserError: if it cannot be used.
+    """
+    return inspection.inspect_corpus(open_corpus(path, data.synthetic), data)
+
+
+def load(path: str | os.PathLike) -> Bundle:
+    """Loads a bundle.
+
+    Raises:
+        UserError: if it is missing or damaged.
+    """
+    return load_bundle(path)
+
+
+__all__ = [
+    "evaluate_predictions",
+    "evaluate_run",
+    "from_config_dict",
+    "inspect",
+    "load",
+    "open_corpus",
+    "predict",
+    "train",
+]

@@ -1,0 +1,114 @@
+"""Mask-aware pooling, the adaptive weighting of modalities, and what a model returns."""
+
+from collections.abc import Mapping
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from msajax.config import ModelConfig
+from msajax.models.layers import Dropout, kernel_init
+
+
+@flax.struct.dataclass
+class Prediction:
+    """What every model returns, float32.
+
+    Attributes:
+        score: `[B, K]`, one column per label name.
+        modality_weights: `[B, M]` in the order of the specification's modalities; a row sums to 1,
+            or is all 0 when the sample has no modality at all.
+    """
+
+    score: jax.Array
+    modality_weights: jax.Array
+
+
+def mean_pool(x: jax.Array, mask: jax.Array) -> jax.Array:
+    """The mean of `x` `[B, T, D]` over the valid steps of `mask` `[B, T]`: `[B, D]` float32.
+
+    Zero where no step is valid.
+    """
+    kept = jnp.where(mask[..., None], x.astype(jnp.float32), 0)
+    count = mask.sum(-1, keepdims=True, dtype=jnp.float32)  # [batch, 1]
+    return kept.sum(1) / jnp.maximum(count, 1)
+
+
+class AttentionPool(nn.Module):
+    """A learned scorer per step, softmax over the valid steps, weighted sum (source 002, R7)."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
+        """Pools `x` `[B, T, D]` under `mask` `[B, T]` to `[B, D]` float32; zero if none is valid."""
+        x = x.astype(jnp.float32)
+        hidden = nn.Dense(max(x.shape[-1] // 4, 1), kernel_init=kernel_init, name="hidden")(x)
+        scores = nn.Dense(1, kernel_init=kernel_init, name="score")(nn.tanh(hidden))[..., 0]
+        scores = jnp.where(mask, scores, jnp.finfo(jnp.float32).min)  # [batch, length]
+        weights = jnp.where(mask, jax.nn.softmax(scores, axis=-1), 0)  # [batch, length]
+        # Padded steps must not enter even with weight 0: they may not be finite.
+        return jnp.einsum("bt,btd->bd", weights, jnp.where(mask[..., None], x, 0))
+
+
+class ModalityGate(nn.Module):
+    """Weighs the modalities of each sample: Dense(D/2, relu) -> Dropout -> Dense(M, softmax).
+
+    Attributes:
+        dropout_rate: dropout between the two layers.
+    """
+
+    dropout_rate: float
+
+    @nn.compact
+    def __call__(self, pooled: jax.Array, present: jax.Array, *, train: bool) -> jax.Array:
+        """Weighs `pooled` `[B, M, D]`, of which `present` `[B, M]` count, to `[B, M]`.
+
+        The input is the mean over the modalities that count; the others' logits are masked, so
+        that their weight is exactly 0.
+        """
+        modalities, model_dim = pooled.shape[1:]
+        mean = mean_pool(pooled, present)  # [batch, model_dim]
+        hidden = nn.Dense(max(model_dim // 2, 1), kernel_init=kernel_init, name="hidden")(mean)
+        hidden = Dropout(self.dropout_rate)(nn.relu(hidden), train=train)
+        logits = nn.Dense(modalities, kernel_init=kernel_init, name="weights")(hidden)
+        logits = jnp.where(present, logits, jnp.finfo(jnp.float32).min)  # [batch, modalities]
+        return jnp.where(present, jax.nn.softmax(logits, axis=-1), 0)
+
+
+class AdaptiveFusionHead(nn.Module):
+    """Pools each modality and sums them with per-sample weights (source 002, R6-R8). Float32.
+
+    Attributes:
+        config: pooling method, dropout rate and the treatment of absent modalities.
+        modalities: names, in the order of the weights.
+    """
+
+    config: ModelConfig
+    modalities: tuple[str, ...]
+
+    @nn.compact
+    def __call__(
+        self,
+        sequences: Mapping[str, jax.Array],
+        masks: Mapping[str, jax.Array],
+        *,
+        train: bool,
+    ) -> tuple[jax.Array, jax.Array]:
+        """Pools `{modality: [B, T_m, D]}` under `{modality: [B, T_m]}`.
+
+        Returns:
+            The fused vector `[B, D]` and the modality weights `[B, M]`.
+        """
+        if self.config.pooling_method == "attention":
+            pools = {m: AttentionPool(name=f"{m}_pool") for m in self.modalities}
+        else:
+            pools = dict.fromkeys(self.modalities, mean_pool)
+        pooled = jnp.stack(
+            [pools[m](sequences[m], masks[m]) for m in self.modalities], axis=1
+        )  # [batch, modalities, model_dim]
+        present = jnp.stack([masks[m].any(-1) for m in self.modalities], axis=1)
+        if self.config.missing_modality == "reference":
+            present = jnp.ones_like(present)
+        gate = ModalityGate(self.config.dropout_rate, name="gate")
+        weights = gate(pooled, present, train=train)  # [batch, modalities]
+        return jnp.einsum("bm,bmd->bd", weights, pooled), weights

@@ -1,0 +1,90 @@
+"""The sequence-level model of source 002: encode, fuse, then pool, weigh and regress."""
+
+from collections.abc import Mapping
+
+import flax.linen as nn
+import jax
+
+from msajax.config import ModelConfig
+from msajax.models.encoders import ModalityEncoder
+from msajax.models.fusion import AnchoredFusion
+from msajax.models.heads import AdaptiveFusionHead, Prediction
+from msajax.models.layers import kernel_init
+from msajax.spec import CorpusSpec
+
+
+class SequenceLevelModel(nn.Module):
+    """Sequences keep their length until the head: no pooling before it, masks everywhere.
+
+    Attributes:
+        config: sizes, rates and choices.
+        spec: modalities and their sizes.
+    """
+
+    config: ModelConfig
+    spec: CorpusSpec
+
+    @property
+    def anchor(self) -> str:
+        """The modality that attends to the others."""
+        names = self.spec.modalities
+        return self.config.anchor or ("text" if "text" in names else names[0])
+
+    @nn.compact
+    def __call__(
+        self,
+        features: Mapping[str, jax.Array],
+        masks: Mapping[str, jax.Array],
+        *,
+        train: bool = False,
+    ) -> Prediction:
+        """Scores a batch.
+
+        Args:
+            features: `{modality: [B, T_m, d_m]}`; T_m may differ between modalities.
+            masks: `{modality: [B, T_m]}` bool, True for a real time step, wherever the padding is.
+            train: draw dropout masks from the "dropout" random stream.
+
+        Returns:
+            Scores `[B, K]`, never clipped, and modality weights `[B, M]`.
+
+        Raises:
+            ValueError: if shapes do not fit each other or the specification.
+        """
+        self._check(features, masks)
+        names = self.spec.modalities
+        # On accelerators the default would multiply float32 matrices in a shorter type.
+        with jax.default_matmul_precision("highest"):
+            encoded = {
+                m: ModalityEncoder(self.config, self.spec.length(m), name=f"{m}_encoder")(
+                    features[m], masks[m], train=train
+                )
+                for m in names
+            }  # {modality: [batch, length, model_dim]}
+            fused = AnchoredFusion(self.config, names, self.anchor, name="fusion")(
+                encoded, masks, train=train
+            )  # {modality: [batch, length, model_dim]}
+            vector, weights = AdaptiveFusionHead(self.config, names, name="head")(
+                fused, masks, train=train
+            )  # [batch, model_dim], [batch, modalities]
+            score = nn.Dense(
+                len(self.spec.label_names), kernel_init=kernel_init, name="regression"
+            )(vector)  # [batch, labels]
+        return Prediction(score=score, modality_weights=weights)
+
+    def _check(self, features: Mapping[str, jax.Array], masks: Mapping[str, jax.Array]) -> None:
+        batch = None
+        for m in self.spec.modalities:
+            if m not in features or m not in masks:
+                raise ValueError(f"modality {m!r} needs features and a mask; got {list(features)}")
+            x, mask = features[m], masks[m]
+            batch = x.shape[0] if batch is None else batch
+            width = self.spec.width(m)
+            if x.ndim != 3 or x.shape[0] != batch or x.shape[2] != width:
+                raise ValueError(
+                    f"features of {m!r} have shape {x.shape}; expected ({batch}, T, {width})"
+                )
+            if mask.shape != x.shape[:2] or mask.dtype != bool:
+                raise ValueError(
+                    f"the mask of {m!r} is {mask.dtype} {mask.shape}; expected bool {x.shape[:2]}"
+                )

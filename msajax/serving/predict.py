@@ -1,0 +1,57 @@
+"""Scores for a corpus from a bundle."""
+
+import dataclasses
+import logging
+
+import jax
+
+from msajax.data.corpus import Corpus
+from msajax.data.predictions import write_predictions
+from msajax.data.prepare import prepare
+from msajax.models import build_model
+from msajax.serving.bundle import Bundle
+from msajax.training.parallel import evaluation_batches, make_predict, predict_batches
+
+logger = logging.getLogger(__name__)
+
+
+def predict_corpus(bundle: Bundle, corpus: Corpus, split_name: str, output: str) -> int:
+    """Scores one split, or all, and writes them as CSV. Labels are not needed.
+
+    Args:
+        bundle: the model.
+        corpus: what to score.
+        split_name: train, valid, test or all.
+        output: the CSV file.
+
+    Returns:
+        The number of rows written.
+
+    Raises:
+        UserError: if the corpus does not fit the model, or the file cannot be written.
+    """
+    spec = bundle.preparation.spec
+    for m in corpus.modalities:
+        if m not in spec.modalities:
+            logger.warning("The model does not know modality %r; it is ignored.", m)
+    for m in spec.modalities:
+        if m not in corpus.modalities:
+            logger.warning("%s lacks modality %r; it is absent in every sample.", corpus.path, m)
+
+    names = list(corpus.headers) if split_name == "all" else [split_name]
+    predict = make_predict(build_model(bundle.config.model, spec), bundle.config.train.seed_axis)
+    params = jax.device_put(bundle.params)
+    splits, scores, weights = [], [], []
+    for name in names:
+        split, repairs = prepare(corpus.split(name), bundle.preparation)
+        if repairs:
+            logger.warning("Repaired in split %r: %s.", name, repairs)
+        if split.labels is not None and split.labels.shape[1] != 1:
+            logger.warning("The labels of split %r are no single score; they are left out.", name)
+            split = dataclasses.replace(split, labels=None)
+        s, w = predict_batches(predict, params, evaluation_batches(split), len(split))
+        splits.append(split)
+        scores.append(s)
+        weights.append(w)
+    write_predictions(output, splits, scores, weights, bundle.seeds, spec.modalities)
+    return sum(len(split) for split in splits)

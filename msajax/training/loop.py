@@ -1,0 +1,242 @@
+"""A training run: epochs, validation, selection, checkpoints."""
+
+import dataclasses
+import logging
+import time
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+
+from msajax import metrics
+from msajax.config import Config
+from msajax.data.batches import epoch_order
+from msajax.data.corpus import Split
+from msajax.errors import NonFiniteError
+from msajax.models import build_model
+from msajax.spec import CorpusSpec
+from msajax.training.checkpoints import Checkpoints
+from msajax.training.optimizers import make_optimizer
+from msajax.training.parallel import (
+    DeviceCorpus,
+    PredictFn,
+    Programs,
+    evaluation_batches,
+    make_programs,
+    predict_batches,
+)
+from msajax.training.progress import EpochProgress
+from msajax.training.run_folder import RunFolder
+from msajax.training.state import (
+    RunState,
+    TrainState,
+    init_selection,
+    learning_rate_scale,
+    select,
+)
+from msajax.training.step import StepMetrics, make_loss
+
+logger = logging.getLogger(__name__)
+
+DISPATCH_SECONDS = 0.5  # aimed at: a dispatch cannot be interrupted
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """What a run leaves in memory.
+
+    Attributes:
+        finished: whether every random seed has stopped; if not, the run was asked to pause.
+        params: each seed's parameters at its best epoch, leading axis S.
+        best_epoch: one per seed, from 1.
+        predict: the prediction program.
+    """
+
+    finished: bool
+    params: Any
+    best_epoch: list[int]
+    predict: PredictFn
+
+
+def run_seeds(config: Config) -> list[int]:
+    """The random seeds of a run."""
+    return list(range(config.train.first_seed, config.train.first_seed + config.train.seeds))
+
+
+def train_seeds(
+    config: Config,
+    spec: CorpusSpec,
+    train_split: Split,
+    valid_split: Split,
+    folder: RunFolder,
+    stop_after_epochs: int | None = None,
+) -> Trained:
+    """Trains every random seed of a run, continuing from the newest checkpoint if there is one.
+
+    Args:
+        config: the experiment.
+        spec: of the prepared corpus.
+        train_split: prepared training split, with labels.
+        valid_split: prepared validation split, with labels: it decides each seed's best epoch.
+        folder: where metrics and checkpoints go.
+        stop_after_epochs: pause after so many more epochs.
+
+    Raises:
+        NonFiniteError: if a seed's numbers are not finite any more; the last checkpoint is kept.
+        UserError: if there are checkpoints and none can be used.
+    """
+    seeds = run_seeds(config)
+    steps_per_epoch = -(-len(train_split) // config.train.batch_size)
+    optimizer = make_optimizer(config.optim, steps_per_epoch * config.train.epochs)
+    programs = make_programs(
+        model=build_model(config.model, spec),
+        spec=spec,
+        optimizer=optimizer,
+        loss=make_loss(config.train),
+        seed_axis=config.train.seed_axis,
+    )
+    corpus = DeviceCorpus.put(train_split)
+    valid_batches = evaluation_batches(valid_split)
+    valid_label = valid_split.labels[:, 0]
+    names = metrics.names_for(train_split.labels[:, 0])
+    pace = _Pace()
+
+    with Checkpoints(folder.checkpoints) as checkpoints:
+        state = _initial_state(programs, seeds)
+        if restored := checkpoints.restore(state):
+            train, best_params = jax.device_put((restored.train, restored.best_params))
+            state = RunState(train, best_params, restored.selection)
+            logger.info("Continuing after epoch %d.", restored.selection.epoch)
+        done = int(state.selection.epoch)
+        folder.rewind_metrics(done)
+        pause_at = config.train.epochs if stop_after_epochs is None else done + stop_after_epochs
+        last_saved = time.monotonic()
+        with EpochProgress(config.train.epochs, done) as progress:
+            while not state.selection.stopped.all() and done < pause_at:
+                started = time.monotonic()
+                orders = [
+                    epoch_order(s, done, size=len(train_split), batch_size=config.train.batch_size)
+                    for s in seeds
+                ]
+                train_state, sums = _run_epoch(programs, state, corpus, orders, pace)
+                scores, _ = predict_batches(
+                    programs.predict, train_state.params, valid_batches, len(valid_split)
+                )
+                done += 1
+                running = ~state.selection.stopped
+                _require_finite(sums, scores, running, seeds, done)
+                valid_metrics = [_quiet_metrics(s, valid_label, names) for s in scores]
+                selection = select(
+                    state.selection,
+                    np.array([m["mae"] for m in valid_metrics]),
+                    config.train,
+                    config.optim,
+                )
+                improved = selection.best_epoch == done
+                rates = jax.device_get(
+                    optimizer.learning_rate(train_state.step - 1) * train_state.learning_rate_scale
+                )
+                scale = jax.device_put(learning_rate_scale(selection, config.optim))
+                state = RunState(
+                    train=train_state.replace(learning_rate_scale=scale),
+                    best_params=programs.keep(
+                        state.best_params, train_state.params, jax.device_put(improved)
+                    ),
+                    selection=selection,
+                )
+                steps = jax.device_get(train_state.step)
+                lines = [
+                    {
+                        "seed": seed,
+                        "epoch": done,
+                        "step": int(steps[k]),
+                        "train_loss": float(sums.loss[k]) / float(sums.weight[k]),
+                        **{f"valid_{name}": v for name, v in valid_metrics[k].items()},
+                        "learning_rate": float(rates[k]),
+                        "grad_norm": float(sums.grad_norm[k]) / float(sums.steps[k]),
+                        "best": bool(improved[k]),
+                        "stopped": bool(selection.stopped[k]),
+                        "seconds": round(time.monotonic() - started, 3),
+                    }
+                    for k, seed in enumerate(seeds)
+                    if running[k]
+                ]
+                folder.append_metrics(lines)
+                progress.epoch_done(lines, selection.best_score)
+                is_last = selection.stopped.all() or done >= pause_at
+                due = time.monotonic() - last_saved >= config.train.checkpoint_every_seconds
+                if is_last or due:
+                    checkpoints.save(done, state)
+                    last_saved = time.monotonic()
+    return Trained(
+        finished=bool(state.selection.stopped.all()),
+        params=state.best_params,
+        best_epoch=state.selection.best_epoch.tolist(),
+        predict=programs.predict,
+    )
+
+
+class _Pace:
+    """How many steps a dispatch takes; results do not depend on it."""
+
+    def __init__(self) -> None:
+        self.steps = 1
+        self._compiled = False
+
+    def update(self, steps: int, seconds: float) -> None:
+        """Learns from a dispatch; the first one measured the compiler."""
+        if self._compiled:
+            self.steps = max(1, int(DISPATCH_SECONDS * steps / max(seconds, 1e-6)))
+        self._compiled = True
+
+
+def _initial_state(programs: Programs, seeds: list[int]) -> RunState:
+    train = programs.init(jax.device_put(np.array(seeds, np.uint32)))
+    # A copy: the training program may overwrite its own input.
+    best_params = jax.tree.map(lambda x: x.copy(), train.params)
+    return RunState(train=train, best_params=best_params, selection=init_selection(len(seeds)))
+
+
+def _run_epoch(
+    programs: Programs,
+    state: RunState,
+    corpus: DeviceCorpus,
+    orders: list[tuple[np.ndarray, np.ndarray]],
+    pace: _Pace,
+) -> tuple[TrainState, StepMetrics]:
+    """Runs every step of an epoch; returns the new state and host sums `[S]`, float64."""
+    indices, weights = (np.stack(part) for part in zip(*orders, strict=True))
+    stopped = state.selection.stopped
+    on_device = jax.device_put((indices, weights, stopped))
+    train, total, first = state.train, None, 0
+    while first < indices.shape[1]:
+        last = min(first + pace.steps, indices.shape[1])
+        started = time.monotonic()
+        bounds = jax.device_put((np.int32(first), np.int32(last)))
+        train, sums = programs.train_steps(train, corpus, *on_device, *bounds)
+        sums = jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(sums))
+        pace.update(last - first, time.monotonic() - started)
+        total = sums if total is None else jax.tree.map(np.add, total, sums)
+        first = last
+    return train, total
+
+
+def _require_finite(
+    sums: StepMetrics, scores: np.ndarray, running: np.ndarray, seeds: list[int], epoch: int
+) -> None:
+    for k in np.flatnonzero(running):
+        if not (np.isfinite(sums.loss[k]) and np.isfinite(scores[k]).all()):
+            raise NonFiniteError(
+                f"The numbers of random seed {seeds[k]} are no longer finite in epoch {epoch}: "
+                "lower optim.learning_rate, or set optim.clip_norm. The last checkpoint is kept."
+            )
+
+
+def _quiet_metrics(
+    score: np.ndarray, label: np.ndarray, names: tuple[str, ...]
+) -> dict[str, float]:
+    """Metrics of one epoch; an untrained model's constant scores are no news."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return metrics.compute(score, label, names)

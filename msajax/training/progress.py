@@ -1,0 +1,56 @@
+"""What a person sees of a run: a bar on a terminal, one line an epoch in a log."""
+
+import contextlib
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+logger = logging.getLogger(__name__)
+
+
+class EpochProgress(contextlib.AbstractContextManager):
+    """Shows the epochs of a run on standard error."""
+
+    def __init__(self, epochs: int, done: int) -> None:
+        """Starts at `done` of at most `epochs`."""
+        self._epochs = epochs
+        self._bar = None
+        if sys.stderr.isatty():
+            self._bar = Progress(
+                TextColumn("epoch"),
+                MofNCompleteColumn(),
+                BarColumn(),
+                TextColumn("{task.description}"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+            )
+            self._task = self._bar.add_task("compiling", total=epochs, completed=done)
+            self._bar.start()
+
+    def __exit__(self, *exc_info) -> None:
+        """Leaves the bar as it is."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def epoch_done(self, lines: Sequence[Mapping[str, Any]], best: np.ndarray) -> None:
+        """Shows one epoch.
+
+        Args:
+            lines: of metrics.jsonl, one per random seed that ran.
+            best: `[S]`, every seed's smallest validation MAE so far.
+        """
+        mean = {key: np.mean([line[key] for line in lines]) for key in ("train_loss", "valid_mae")}
+        text = (
+            f"train loss {mean['train_loss']:.4f}  valid MAE {mean['valid_mae']:.4f}  "
+            f"best {best.mean():.4f}  seeds {len(lines)}/{len(best)}"
+        )
+        epoch = lines[0]["epoch"]
+        if self._bar is not None:
+            self._bar.update(self._task, completed=epoch, description=text)
+        else:
+            logger.info("epoch %d/%d  %s  %.1f s", epoch, self._epochs, text, lines[0]["seconds"])

@@ -1,0 +1,160 @@
+"""The files of a run's folder, and the identity that decides whether a folder is this run's.
+
+    config.json   the configuration
+    run.json      versions, devices, corpus, repairs, command
+    metrics.jsonl one line per random seed and epoch
+    results.json  when the run has ended
+"""
+
+import dataclasses
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+
+from msajax.config import Config, from_config_dict, identity
+from msajax.errors import UserError
+from msajax.version import __version__
+
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFolder:
+    """Paths and files of one run.
+
+    Attributes:
+        path: the folder.
+    """
+
+    path: str
+
+    def file(self, *names: str) -> str:
+        """A path inside the folder."""
+        return os.path.join(self.path, *names)
+
+    @property
+    def checkpoints(self) -> str:
+        """The folder of checkpoints."""
+        return self.file("checkpoints")
+
+    @property
+    def bundle(self) -> str:
+        """The folder of the model that the run produced."""
+        return self.file("bundle")
+
+    def claim(self, config: Config, digest: str) -> None:
+        """Makes the folder if needed, and refuses one that belongs to another run.
+
+        Raises:
+            UserError: if the folder cannot be written, or holds a run of another identity; both
+                sides of every difference are named.
+        """
+        try:
+            os.makedirs(self.path, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"The workdir {self.path} cannot be made: {error.strerror}.") from error
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise UserError(f"The workdir {self.path} cannot be written.")
+        if not os.path.exists(self.file("config.json")):
+            return
+        stored = identity(from_config_dict(read_json(self.file("config.json"))))
+        stored["corpus digest"] = read_json(self.file("run.json"))["corpus"]["digest"]
+        wanted = identity(config) | {"corpus digest": digest}
+        differences = [
+            f"{key}: {stored[key]!r} there, {wanted[key]!r} here"
+            for key in wanted
+            if stored[key] != wanted[key]
+        ]
+        if differences:
+            raise UserError(
+                f"The workdir {self.path} holds another run ({'; '.join(differences)}): "
+                "choose another --workdir, or the settings of that run."
+            )
+
+    def describe(self, config: Config, corpus: Mapping[str, Any], repairs: Any) -> None:
+        """Writes config.json and run.json."""
+        write_json(self.file("config.json"), config.to_dict())
+        run = {
+            "msajax": __version__,
+            "python": platform.python_version(),
+            "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
+            "device_kind": jax.devices()[0].device_kind,
+            "backend": jax.default_backend(),
+            "devices": jax.device_count(),
+            "processes": jax.process_count(),
+            "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+            "corpus": corpus,
+            "repairs": repairs,
+            "command": sys.argv,
+        }
+        write_json(self.file("run.json"), run)
+
+    def append_metrics(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Appends one epoch's lines to metrics.jsonl."""
+        text = "".join(json.dumps(_strict(line), allow_nan=False) + "\n" for line in lines)
+        with open(self.file("metrics.jsonl"), "a", encoding="utf-8") as file:
+            file.write(text)
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Every line of metrics.jsonl; a torn last line is left out."""
+        try:
+            with open(self.file("metrics.jsonl"), encoding="utf-8") as file:
+                lines = file.read().split("\n")
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines[:-1]]
+
+    def rewind_metrics(self, epoch: int) -> None:
+        """Drops the lines of epochs after `epoch`: they will be written again."""
+        kept = [line for line in self.read_metrics() if line["epoch"] <= epoch]
+        write_text(
+            self.file("metrics.jsonl"),
+            "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept),
+        )
+
+
+def read_json(path: str) -> Any:
+    """Reads a JSON file of ours.
+
+    Raises:
+        UserError: if it is missing or damaged.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except FileNotFoundError as error:
+        raise UserError(f"There is no {path}.") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}.") from error
+
+
+def write_json(path: str, value: Any) -> None:
+    """Writes strict JSON, whole or not at all; numbers that are not finite become null."""
+    write_text(path, json.dumps(_strict(value), indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a text file, whole or not at all."""
+    temporary = f"{path}.partial"
+    with open(temporary, "w", encoding="utf-8", newline="") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _strict(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

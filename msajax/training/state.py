@@ -1,0 +1,154 @@
+"""What a run remembers: device state of every random seed, and what validation decided."""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from msajax.config import OptimConfig, TrainConfig
+from msajax.spec import CorpusSpec
+from msajax.training.optimizers import Optimizer
+
+# Streams of randomness below a seed's key; each is folded with a counter.
+INIT_STREAM, DROPOUT_STREAM = 0, 1
+
+
+@flax.struct.dataclass
+class TrainState:
+    """What a step reads and writes. In a run every array carries a leading axis of S seeds.
+
+    Attributes:
+        seed: `[]` uint32; with `step` it determines every random number.
+        step: `[]` int32, steps taken.
+        params: the model's parameters.
+        opt_state: the optimiser's state.
+        learning_rate_scale: `[]` float32, the plateau schedule's factor.
+    """
+
+    seed: jax.Array
+    step: jax.Array
+    params: Any
+    opt_state: Any
+    learning_rate_scale: jax.Array
+
+
+@flax.struct.dataclass
+class Selection:
+    """What validation decided, per random seed; on the host, because a score is float64.
+
+    Attributes:
+        epoch: `[]` int64, epochs finished by the run.
+        best_score: `[S]` float64, the smallest validation MAE so far.
+        best_epoch: `[S]` int64, the epoch that gave it, from 1; 0 for none yet.
+        stale_epochs: `[S]` int64, epochs since then.
+        plateau_epochs: `[S]` int64, epochs since then or since the last reduction of the rate.
+        reductions: `[S]` int64, how often the plateau schedule reduced the rate.
+        stopped: `[S]` bool, seeds that train no more.
+    """
+
+    epoch: np.ndarray
+    best_score: np.ndarray
+    best_epoch: np.ndarray
+    stale_epochs: np.ndarray
+    plateau_epochs: np.ndarray
+    reductions: np.ndarray
+    stopped: np.ndarray
+
+
+@flax.struct.dataclass
+class RunState:
+    """Everything a checkpoint holds.
+
+    Attributes:
+        train: device state, leading axis S.
+        best_params: each seed's parameters at its best epoch, leading axis S.
+        selection: what validation decided.
+    """
+
+    train: TrainState
+    best_params: Any
+    selection: Selection
+
+
+def init_train_state(
+    seed: jax.Array, *, model: nn.Module, spec: CorpusSpec, optimizer: Optimizer
+) -> TrainState:
+    """The state of one random seed before its first step.
+
+    Args:
+        seed: `[]` uint32.
+        model: the model to initialise.
+        spec: sizes of its inputs.
+        optimizer: whose state to initialise.
+    """
+    lengths = dict(zip(spec.modalities, spec.lengths, strict=True))
+    features = {m: jnp.zeros((1, lengths[m], spec.width(m))) for m in spec.modalities}
+    masks = {m: jnp.ones((1, lengths[m]), bool) for m in spec.modalities}
+    key = jax.random.fold_in(jax.random.key(seed), INIT_STREAM)
+    params = model.init(key, features, masks)["params"]
+    return TrainState(
+        seed=seed,
+        step=jnp.int32(0),
+        params=params,
+        opt_state=optimizer.transformation.init(params),
+        learning_rate_scale=jnp.float32(1),
+    )
+
+
+def init_selection(seeds: int) -> Selection:
+    """The selection before the first epoch."""
+    zeros = np.zeros(seeds, np.int64)
+    return Selection(
+        epoch=np.int64(0),
+        best_score=np.full(seeds, np.inf),
+        best_epoch=zeros,
+        stale_epochs=zeros,
+        plateau_epochs=zeros,
+        reductions=zeros,
+        stopped=np.zeros(seeds, bool),
+    )
+
+
+def select(
+    selection: Selection, scores: np.ndarray, train: TrainConfig, optim: OptimConfig
+) -> Selection:
+    """Applies the rules of selection, early stopping and plateau to one epoch's scores.
+
+    An improvement is a strictly smaller score. Stopped seeds do not change.
+
+    Args:
+        selection: before the epoch.
+        scores: `[S]` float64, validation MAE; entries of stopped seeds are ignored.
+        train: patience and the number of epochs.
+        optim: the plateau schedule.
+    """
+    running = ~selection.stopped
+    improved = running & (scores < selection.best_score)
+    stale = np.where(improved, 0, selection.stale_epochs + running)
+    plateau = np.where(improved, 0, selection.plateau_epochs + running)
+    reduce = np.zeros_like(running)
+    if optim.schedule == "plateau":
+        reduce = running & (plateau >= optim.plateau_patience)
+    epoch = selection.epoch + 1
+    stops = (stale >= train.patience) if train.patience else np.zeros_like(running)
+    return dataclasses.replace(
+        selection,
+        epoch=epoch,
+        best_score=np.where(improved, scores, selection.best_score),
+        best_epoch=np.where(improved, epoch, selection.best_epoch),
+        stale_epochs=stale,
+        plateau_epochs=np.where(reduce, 0, plateau),
+        reductions=selection.reductions + reduce,
+        stopped=selection.stopped | stops | (epoch >= train.epochs),
+    )
+
+
+def learning_rate_scale(selection: Selection, optim: OptimConfig) -> np.ndarray:
+    """The plateau factor per seed, `[S]` float32; the rate never goes under the minimum."""
+    rate = optim.learning_rate * optim.plateau_factor**selection.reductions
+    floor = optim.min_learning_rate if optim.schedule == "plateau" else 0.0
+    return (np.maximum(rate, floor) / optim.learning_rate).astype(np.float32)

@@ -1,0 +1,39 @@
+"""Settings of every test process: JAX on the CPU, and compiled programs kept between runs."""
+
+import os
+import pathlib
+import stat
+import tempfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def _private_folder() -> pathlib.Path | None:
+    """A folder of this user alone: whoever can write to a cache of programs can run code."""
+    folder = pathlib.Path(tempfile.gettempdir(), f"msajax-tests-{os.getuid()}")
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError:
+        return None
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return folder if is_ours and not status.st_mode & 0o077 else None
+
+
+# In the environment rather than in jax.config, so that processes which a test starts inherit it.
+# What is set already was chosen by whoever runs the tests.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+if cache := _private_folder():
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> pathlib.Path:
+    """The folder of real corpora beside the checkout; a test that needs it is skipped without."""
+    folder = ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("no ../shared/data beside this checkout")
+    return folder

@@ -1,0 +1,543 @@
+"""The native layout: what is read is what was written, and a bad file ends in one clear sentence."""
+
+import io
+import pathlib
+import pickle
+import re
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from msajax.config import SyntheticConfig
+from msajax.data.corpus import Corpus, Split, SplitHeader, modality_order
+from msajax.data.formats import open_corpus
+from msajax.data.formats.native import save_native
+from msajax.errors import UserError
+
+SIZES = {"train": 4, "valid": 3, "test": 2}
+
+
+def good_arrays() -> dict[str, np.ndarray]:
+    """A small corpus as named arrays: text with a mask, audio without, one label, transcripts."""
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for split, size in SIZES.items():
+        arrays |= {
+            f"{split}/text": rng.normal(size=(size, 5, 3)).astype(np.float32),
+            f"{split}/text_mask": rng.random((size, 5)) < 0.7,
+            f"{split}/audio": rng.normal(size=(size, 2, 4)),
+            f"{split}/label": rng.normal(size=size),
+            f"{split}/id": np.array([f"{split}{i}" for i in range(size)]),
+            f"{split}/raw_text": np.array([f"größer than {i}" for i in range(size)]),
+        }
+    return arrays
+
+
+def npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.asanyarray(array), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def write_members(
+    path: pathlib.Path, members: list[tuple[str, bytes]], compression: int = zipfile.ZIP_STORED
+) -> pathlib.Path:
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in members:
+            archive.writestr(name, content)
+    return path
+
+
+def write(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> pathlib.Path:
+    return write_members(path, [(f"{name}.npy", npy(array)) for name, array in arrays.items()])
+
+
+def write_with(path: pathlib.Path, name: str, content: bytes) -> pathlib.Path:
+    """The good corpus with the bytes of one member replaced."""
+    members = {f"{name}.npy": npy(array) for name, array in good_arrays().items()}
+    return write_members(path, list((members | {f"{name}.npy": content}).items()))
+
+
+def refusal(path) -> str:
+    """The sentence with which `path` is refused."""
+    with pytest.raises(UserError) as caught:
+        open_corpus(path)
+    message = str(caught.value)
+    assert message.endswith(".") and "\n" not in message and len(message) < 400, message
+    return message
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "corpus.npz"
+
+
+# --- what is read ---
+
+
+def test_a_corpus_survives_being_written_and_read(path):
+    rng = np.random.default_rng(1)
+    splits = {
+        name: Split(
+            ids=np.array([f"é{name}_{i}" for i in range(size)]),
+            features={
+                "video": rng.normal(size=(size, 2, 7)).astype(np.float32),
+                "text": rng.normal(size=(size, 5, 3)).astype(np.float16),
+                "audio": np.asfortranarray(rng.normal(size=(size, 9, 4))),
+                "gaze": rng.integers(0, 100, (size, 1, 2), np.int32),
+            },
+            masks={"text": rng.random((size, 5)) < 0.5},
+            labels=rng.normal(size=(size, 1)),
+            raw_text=np.array([f"line\nbreak, 'quote' {i}" for i in range(size)]),
+        )
+        for name, size in SIZES.items()
+    }
+    splits["train"].features["audio"][0, 0] = np.nan, np.inf, -np.inf, 0.0
+    save_native(path, splits)
+    corpus = open_corpus(path)
+
+    assert list(corpus.headers) == ["train", "valid", "test"]
+    for name, wanted in splits.items():
+        found, header = corpus.split(name), corpus.headers[name]
+        assert header.size == len(found) == SIZES[name]
+        assert header.shapes == {"text": (5, 3), "audio": (9, 4), "video": (2, 7), "gaze": (1, 2)}
+        assert header.masked == {"text"} and header.label_names == ("sentiment",)
+        assert found.features.keys() == wanted.features.keys()
+        for m, x in wanted.features.items():
+            np.testing.assert_array_equal(found.features[m], x, strict=True)
+            assert header.dtypes[m] == x.dtype.name
+        assert found.masks.keys() == {"text"}
+        np.testing.assert_array_equal(found.masks["text"], wanted.masks["text"], strict=True)
+        np.testing.assert_array_equal(found.ids, wanted.ids)
+        np.testing.assert_array_equal(found.labels, wanted.labels, strict=True)
+        np.testing.assert_array_equal(found.raw_text, wanted.raw_text)
+
+
+def test_a_corpus_is_written_where_it_was_asked_for(tmp_path):
+    save_native(tmp_path / "no_suffix", {"test": open_corpus("synthetic", TINY).split("test")})
+    assert [p.name for p in tmp_path.iterdir()] == ["no_suffix"]
+    assert open_corpus(tmp_path / "no_suffix").headers["test"].size == 2
+
+
+def test_labels_transcripts_and_masks_may_be_missing(path):
+    keep = ("text", "id")
+    write(path, {k: v for k, v in good_arrays().items() if k.split("/")[1] in keep})
+    corpus = open_corpus(path)
+    split = corpus.split("valid")
+    assert (split.labels, split.raw_text, dict(split.masks)) == (None, None, {})
+    assert corpus.headers["valid"].label_names == ()
+
+
+def test_splits_may_be_missing(path):
+    write(path, {k: v for k, v in good_arrays().items() if k.startswith("test/")})
+    corpus = open_corpus(path)
+    assert list(corpus.headers) == ["test"]
+    with pytest.raises(UserError, match=r"has no split 'train'; it has test\.$"):
+        corpus.split("train")
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 1)])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int8, np.bool_])
+def test_labels_become_one_float64_column(path, shape, dtype):
+    values = np.array([1, 0, 1, 1], dtype)
+    write(path, good_arrays() | {"train/label": values.reshape(shape)})
+    labels = open_corpus(path).split("train").labels
+    np.testing.assert_array_equal(labels, [[1.0], [0.0], [1.0], [1.0]])
+    assert labels.dtype == np.float64
+
+
+def test_several_labels_keep_their_columns(path):
+    arrays = good_arrays()
+    for split, size in SIZES.items():
+        arrays[f"{split}/label"] = np.arange(3.0 * size).reshape(size, 3)
+    write(path, arrays)
+    corpus = open_corpus(path)
+    assert corpus.headers["train"].label_names == ("label_0", "label_1", "label_2")
+    np.testing.assert_array_equal(corpus.split("train").labels[1], [3.0, 4.0, 5.0])
+    with pytest.raises(UserError, match="'train' has 3 labels per sample"):
+        corpus.require_labels("train")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int16, np.uint8, ">f4"])
+def test_features_of_any_real_type_are_read_as_stored(path, dtype):
+    x = np.arange(60).reshape(4, 5, 3).astype(dtype)
+    write(path, good_arrays() | {"train/text": x})
+    found = open_corpus(path).split("train").features["text"]
+    np.testing.assert_array_equal(found, x)
+    assert found.dtype == np.dtype(dtype)
+
+
+def test_opening_keeps_no_features_and_a_split_is_read_when_asked_for(path):
+    write(path, good_arrays())
+    corpus = open_corpus(path)
+    assert corpus.split("test").features["text"].shape == (2, 5, 3)
+    path.unlink()
+    assert corpus.headers["train"].size == 4
+    with pytest.raises(UserError, match="changed or went bad while in use"):
+        corpus.split("train")
+
+
+def test_modalities_are_text_audio_video_then_alphabetical(path):
+    names = {"zebra", "video", "Eeg", "text", "accel", "audio"}
+    assert modality_order(names) == ("text", "audio", "video", "Eeg", "accel", "zebra")
+    assert modality_order({"b", "audio", "a"}) == ("audio", "a", "b")
+    arrays = good_arrays() | {"test/eye": np.ones((2, 1, 1)), "valid/brain": np.ones((3, 1, 1))}
+    corpus = open_corpus(write(path, arrays))
+    assert corpus.modalities == ("text", "audio", "brain", "eye")
+    assert [corpus.width(m) for m in corpus.modalities] == [3, 4, 1, 1]
+
+
+def test_an_id_that_occurs_thrice_is_one_repeated_id(path):
+    ids = {
+        "train/id": np.array(["a", "b", "a", "c"]),
+        "valid/id": np.array(["a", "c", "d"]),
+        "test/id": np.array(["e", "f"]),
+    }
+    assert open_corpus(write(path, good_arrays() | ids)).repeated_ids == 2
+    assert open_corpus(write(path, good_arrays())).repeated_ids == 0
+
+
+# --- the digest ---
+
+
+def digest(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> str:
+    return open_corpus(write(path, arrays)).digest
+
+
+def test_the_digest_depends_on_content_alone(tmp_path):
+    arrays = good_arrays()
+    first = digest(tmp_path / "a.npz", arrays)
+    assert re.fullmatch("[0-9a-f]{64}", first)
+    assert digest(tmp_path / "b.npz", dict(reversed(arrays.items()))) == first
+    np.savez_compressed(tmp_path / "c.npz", **arrays)
+    assert open_corpus(tmp_path / "c.npz").digest == first
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a["test/audio"].__setitem__((1, 1, 3), np.nextafter(a["test/audio"][1, 1, 3], 9)),
+        lambda a: a["train/text_mask"].__setitem__((0, 0), ~a["train/text_mask"][0, 0]),
+        lambda a: a["valid/id"].__setitem__(0, "valid9"),
+        lambda a: a.update({"train/text": a["train/text"].astype(np.float64)}),
+        lambda a: a.update({f"{s}/eeg": a.pop(f"{s}/audio") for s in SIZES}),
+        lambda a: a.pop("valid/raw_text"),
+        # The same bytes, read column by column.
+        lambda a: a.update({"train/audio": a["train/audio"].reshape((4, 2, 4), order="F")}),
+        lambda a: a.update(
+            {"train/audio": a["train/audio"].ravel().reshape((4, 2, 4), order="F").copy("F")}
+        ),
+    ],
+    ids="value mask id dtype name member reordered column_major".split(),
+)
+def test_the_digest_sees_one_change(tmp_path, change):
+    arrays = good_arrays()
+    first = digest(tmp_path / "a.npz", arrays)
+    change(arrays)
+    assert digest(tmp_path / "b.npz", arrays) != first
+
+
+# --- paths that are no corpus ---
+
+
+def test_a_missing_path_is_refused(tmp_path):
+    assert re.search(r"There is no corpus at .*gone\.npz\.$", refusal(tmp_path / "gone.npz"))
+
+
+def test_an_empty_path_is_refused_with_the_way_out():
+    assert re.search(r"data\.path is empty: pass .*--config\.data\.path=", refusal(""))
+
+
+def test_a_directory_is_refused(tmp_path):
+    assert re.search("cannot be read: Is a directory", refusal(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"id,label\n1,2\n", b"\x93NUMPY\x01\x00", b"PK\5"])
+def test_a_file_of_another_kind_is_refused(path, content):
+    path.write_bytes(content)
+    assert re.search(r"is not a corpus: expected a native \.npz archive", refusal(path))
+
+
+# --- archives that are damaged or hostile ---
+
+
+@pytest.mark.parametrize("kept", [4, 30, 0.1, 0.5, 0.9, 0.999])
+def test_a_truncated_archive_is_refused(path, kept):
+    content = write(path, good_arrays()).read_bytes()
+    path.write_bytes(content[: kept if kept > 1 else int(kept * len(content))])
+    assert re.search(r"is damaged or not an \.npz archive", refusal(path))
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("name", good_arrays())
+def test_a_flipped_byte_in_any_array_is_refused(path, name, compression):
+    members = [(f"{n}.npy", npy(a)) for n, a in good_arrays().items()]
+    content = bytearray(write_members(path, members, compression).read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        info = archive.getinfo(f"{name}.npy")
+    start = info.header_offset + 30 + len(info.filename)
+    content[start + info.compress_size - 3] ^= 0x10
+    path.write_bytes(content)
+    assert re.search(r"is damaged or not an \.npz archive|no readable .npy header", refusal(path))
+
+
+@pytest.fixture(scope="module")
+def small_file(tmp_path_factory) -> tuple[pathlib.Path, bytes, str]:
+    path = tmp_path_factory.mktemp("flips") / "corpus.npz"
+    arrays = {k: v for k, v in good_arrays().items() if k.startswith("test/")}
+    np.savez_compressed(path, **arrays)
+    return path, path.read_bytes(), open_corpus(path).digest
+
+
+@settings(max_examples=300, deadline=None)
+@given(where=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
+def test_a_changed_byte_anywhere_is_refused_or_changes_nothing(small_file, where, flip):
+    path, original, digest = small_file
+    content = bytearray(original)
+    content[int(where * len(content))] ^= flip
+    path.write_bytes(content)
+    try:
+        corpus = open_corpus(path)
+    except UserError:
+        return
+    assert corpus.digest == digest  # a timestamp, or the like
+
+
+@pytest.mark.parametrize("name", ["train/text", "train/id", "train/label", "valid/raw_text"])
+def test_a_pickled_array_is_refused_and_nothing_in_it_runs(tmp_path, path, name):
+    marker = tmp_path / "executed"
+
+    class Payload:
+        def __reduce__(self):
+            return pathlib.Path.touch, (marker,)
+
+    array = np.empty(len(good_arrays()[name]), object)
+    array[:] = Payload()
+    np.savez(path, allow_pickle=True, **(good_arrays() | {name: array}))
+    assert re.search(f"array '{name}' holds Python objects", refusal(path))
+    assert not marker.exists()
+    with np.load(path, allow_pickle=True) as archive:  # the payload does work
+        assert archive[name] is not None
+    assert marker.exists()
+
+
+def test_a_bare_pickle_is_refused_and_nothing_in_it_runs(tmp_path, path):
+    marker = tmp_path / "executed"
+
+    class Payload:
+        def __reduce__(self):
+            return pathlib.Path.touch, (marker,)
+
+    path.write_bytes(pickle.dumps({"train": Payload()}))
+    assert re.search("is not a corpus", refusal(path))
+    write_with(path, "train/text", pickle.dumps(Payload()))
+    assert re.search(r"array 'train/text' has no readable \.npy header", refusal(path))
+    assert not marker.exists()
+
+
+def header_of(text: str, version: bytes = b"\x01\x00") -> bytes:
+    return b"\x93NUMPY" + version + struct.pack("<H", len(text)) + text.encode("latin1")
+
+
+@pytest.mark.parametrize(
+    "shape, message",
+    [
+        ((40000, 500, 3), r"declares 240000000 bytes but 240 are stored"),
+        ((4, 5, 2), r"declares 160 bytes but 240 are stored"),
+        ((4, -5, -3), r"train/text has -5 steps of -3 features; both must be 1 or more"),
+        ((-4, -5, 3), r"train/text has -4 rows, but train/id has 4"),
+        ((2**40, 2**40, 2**40), r"declares \d+ bytes but 240 are stored"),
+    ],
+)
+def test_a_header_that_lies_about_its_size_is_refused(path, shape, message):
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape!r}}}\n"
+    write_with(path, "train/text", header_of(header) + bytes(4 * 60))
+    assert re.search(message, refusal(path))
+
+
+def test_an_archive_directory_that_lies_about_a_size_is_refused(path):
+    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (4, 1000, 1000)}\n"
+    content = header_of(header) + bytes(240)
+    write_members(path, [("train/text.npy", content), ("train/id.npy", npy(["a"] * 4))])
+    raw = bytearray(path.read_bytes())
+    claimed = struct.pack("<I", len(content) - 240 + 4 * 4 * 10**6)
+    at = raw.index(b"PK\x01\x02")  # the directory's first entry
+    raw[at + 24 : at + 28] = claimed
+    path.write_bytes(raw)
+    assert re.search("'train/text' ends 15999760 bytes too early|is damaged", refusal(path))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"text",
+        b"\x93NUMPY\x07\x00",
+        header_of("{'descr': '<f4', 'fortran_order': False, 'shape': (4, 5, 3"),
+        header_of("{'descr': '<f4', 'fortran_order': False, 'shape': '4'}"),
+        header_of("{'descr': '<q9', 'fortran_order': False, 'shape': (4,)}"),
+        header_of("{'descr': ('<f4', 'x'), 'fortran_order': False, 'shape': (4,)}"),
+        header_of("{'shape': (4,)}"),
+        header_of("(" * 9000),
+        header_of("{[]: 1}"),
+        header_of("# " * 9000),
+        header_of("\x00"),
+        header_of("{}", b"\x03\x00"),
+    ],
+    ids=range(13),
+)
+def test_an_unreadable_array_header_is_refused(path, content):
+    write_with(path, "train/text", content)
+    assert re.search(r"array 'train/text' has no readable \.npy header", refusal(path))
+
+
+def test_an_encrypted_archive_is_refused(path):
+    raw = bytearray(write(path, good_arrays()).read_bytes())
+    for magic, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        raw[raw.index(magic) + offset] |= 1
+    path.write_bytes(raw)
+    assert re.search("is damaged or not an .npz archive: .*encrypted", refusal(path))
+
+
+@pytest.mark.parametrize("code", [0x110000, 0x7FFFFFFF, 0xD800])
+@pytest.mark.parametrize("name", ["train/id", "train/raw_text"])
+def test_characters_that_unicode_lacks_are_refused(path, code, name):
+    codes = np.full((4, 2), ord("a"), np.uint32)
+    codes[2, 1] = code
+    write(path, good_arrays() | {name: codes.view("<U2")[:, 0]})
+    assert re.search(f"'{name}' holds characters that Unicode does not have", refusal(path))
+
+
+def test_an_array_stored_twice_is_refused(path):
+    members = [(f"{n}.npy", npy(a)) for n, a in good_arrays().items()]
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        write_members(path, [*members, ("train/text.npy", npy(np.zeros((4, 5, 3))))])
+    assert re.search("holds two arrays of the same name", refusal(path))
+
+
+# --- arrays that do not fit the layout ---
+
+NAN_LABEL = np.array([0.0, np.nan, 1.0, np.nan])
+INFINITE_LABEL = np.array([[0.0], [0.0], [-np.inf], [0.0]])
+
+BAD_ARRAYS = {
+    "unknown split": ({"dev/text": np.ones((4, 5, 3))}, r"'dev/text\.npy' does not belong"),
+    "no split": ({"text": np.ones((4, 5, 3))}, r"'text\.npy' does not belong .* train, valid, test"),
+    "too deep": ({"train/a/b": np.ones((4, 5, 3))}, r"'train/a/b\.npy' does not belong"),
+    "no id": ({"valid/id": None}, r"split 'valid' has no ids \(valid/id is missing\)"),
+    "only ids": (
+        {f"test/{n}": None for n in ("text", "text_mask", "audio", "label", "raw_text")},
+        r"split 'test' has no modality",
+    ),
+    "NaN label": (
+        {"train/label": NAN_LABEL},
+        r"2 label\(s\) of split 'train' are not finite, the first that of 'train1' \(row 1\)",
+    ),
+    "infinite label": (
+        {"train/label": INFINITE_LABEL},
+        r"1 label\(s\) of split 'train' are not finite, the first that of 'train2' \(row 2\)",
+    ),
+    "label rows": ({"train/label": np.ones(3)}, r"train/label has 3 rows, but train/id has 4"),
+    "feature rows": ({"valid/audio": np.ones((2, 2, 4))}, r"valid/audio has 2 rows, .* has 3"),
+    "text rows": ({"test/raw_text": np.array(["a"] * 3)}, r"test/raw_text has 3 rows, .* has 2"),
+    "width": ({"test/text": np.ones((2, 5, 9))}, r"test/text is 9 wide, but train/text is 3"),
+    "number of labels": (
+        {"test/label": np.ones((2, 3))},
+        r"number of labels per sample differs: 1 in train, 1 in valid, 3 in test",
+    ),
+    "no label column": ({"test/label": np.ones((2, 0))}, r"test/label has no column"),
+    "mask shape": (
+        {"train/text_mask": np.ones((4, 6), bool)},
+        r"train/text_mask is bool of shape \(4, 6\); expected bool of shape \(4, 5\)",
+    ),
+    "mask rank": ({"train/text_mask": np.ones((4, 5, 1), bool)}, r"expected bool of shape \(4, 5\)"),
+    "mask type": (
+        {"train/text_mask": np.ones((4, 5))},
+        r"train/text_mask is float64 of shape \(4, 5\); expected bool",
+    ),
+    "mask of nothing": (
+        {"train/video_mask": np.ones((4, 5), bool)},
+        r"train/video_mask masks no modality of that split",
+    ),
+    "mask of the label": ({"train/label_mask": np.ones(4, bool)}, r"masks no modality"),
+    "empty split": (
+        {k: v[:0] for k, v in good_arrays().items() if k.startswith("valid/")},
+        r"split 'valid' is empty",
+    ),
+    "no steps": (
+        {"train/text": np.ones((4, 0, 3)), "train/text_mask": np.ones((4, 0), bool)},
+        r"train/text has 0 steps of 3 features; both must be 1 or more",
+    ),
+    "no features": ({"train/audio": np.ones((4, 2, 0))}, r"train/audio has 2 steps of 0 features"),
+    "feature rank 2": (
+        {"train/audio": np.ones((4, 2))},
+        r"train/audio is float64 of shape \(4, 2\); expected numbers of shape \(N, T, d\)",
+    ),
+    "feature rank 4": ({"train/audio": np.ones((4, 2, 4, 1))}, r"expected numbers of shape"),
+    "feature scalar": ({"train/audio": np.float64(3)}, r"train/audio is float64 of shape \(\)"),
+    "string features": (
+        {"train/audio": np.full((4, 2, 4), "0.5")},
+        r"train/audio is <U3 of shape \(4, 2, 4\); expected numbers",
+    ),
+    "complex features": ({"train/audio": np.ones((4, 2, 4), complex)}, r"audio is complex128 of"),
+    "date features": ({"train/audio": np.zeros((4, 2, 4), "M8[s]")}, r"expected numbers of shape"),
+    "numbers as ids": ({"train/id": np.arange(4)}, r"train/id is int64 .*; expected strings \(N,\)"),
+    "bytes as ids": ({"train/id": np.array([b"a"] * 4)}, r"train/id is \|S1 .*; expected strings"),
+    "one id": ({"train/id": np.array("a")}, r"train/id is <U1 of shape \(\); expected strings"),
+    "strings as labels": ({"train/label": np.array(["1"] * 4)}, r"label is <U1 .*; expected numbers"),
+    "labels of rank 3": ({"train/label": np.ones((4, 1, 1))}, r"expected numbers \(N,\) or \(N, K\)"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ARRAYS)
+def test_arrays_that_do_not_fit_are_refused_by_name(path, name):
+    changes, message = BAD_ARRAYS[name]
+    arrays = {k: v for k, v in (good_arrays() | changes).items() if v is not None}
+    found = refusal(write(path, arrays))
+    assert re.search(message, found), found
+    assert str(path) in found
+
+
+def test_a_member_that_is_no_array_is_refused(path):
+    members = [(f"{n}.npy", npy(a)) for n, a in good_arrays().items()]
+    write_members(path, [*members, ("train/notes.txt", b"hello")])
+    assert re.search(r"'train/notes\.txt' does not belong in a native archive", refusal(path))
+
+
+def test_an_archive_without_arrays_is_refused(path):
+    assert re.search("holds no split", refusal(write_members(path, [])))
+
+
+# --- Corpus itself ---
+
+TINY = SyntheticConfig(train=4, valid=3, test=2, widths=(5, 4, 3), lengths=(6, 2, 1))
+
+
+def test_what_a_command_needs_is_asked_for_by_name():
+    def header(labels):
+        return SplitHeader(4, {"text": (5, 3)}, {"text": "float32"}, frozenset(), labels, False)
+
+    headers = {"test": header(()), "train": header(("sentiment",))}
+    corpus = Corpus(path="p", layout="l", digest="d", headers=headers, repeated_ids=0, read=dict)
+    assert list(corpus.headers) == ["train", "test"]
+    corpus.require_splits("train", "test")
+    corpus.require_labels("train")
+    with pytest.raises(UserError, match=r"^p has no split 'valid'; it has train, test\.$"):
+        corpus.require_splits("train", "valid")
+    with pytest.raises(UserError, match="split 'test' has no labels; sentiment regression needs"):
+        corpus.require_labels("train", "test")
+
+
+def test_the_summary_tells_sizes_and_widths():
+    corpus = open_corpus("synthetic", TINY)
+    assert corpus.summary() == {
+        "path": "synthetic",
+        "layout": "embedded synthetic corpus",
+        "digest": corpus.digest,
+        "sizes": {"train": 4, "valid": 3, "test": 2},
+        "widths": {"text": 5, "audio": 4, "video": 3},
+    }

@@ -1,0 +1,214 @@
+"""Dropout and its hash, LayerNorm and the feed-forward network."""
+
+import functools
+import itertools
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+
+from msajax.models.layers import Dropout, FeedForward, LayerNorm, random_bits
+
+KEY = jax.random.key(0)
+# Random keys, as fold_in gives them.
+ROW_KEYS = np.random.default_rng(0).integers(0, 2**32, (64, 2), np.uint32)
+hash_bits = jax.jit(random_bits, static_argnums=1)
+
+
+@functools.partial(jax.jit, static_argnames=("rate", "train"))
+def drop(x, key, *, rate, train=True):
+    return Dropout(rate).apply({}, x, train=train, rngs={"dropout": key})
+
+
+def keep_mask(key, shape, rate):
+    return np.asarray(drop(jnp.ones(shape), key, rate=rate)) != 0
+
+
+def correlation_z(a, b):
+    """The correlation of two masks in standard deviations of what independence gives."""
+    return np.corrcoef(a.ravel(), b.ravel())[0, 1] * np.sqrt(a.size)
+
+
+def is_plausible(p_value):
+    """Neither improbable nor, as a lattice would be, too good."""
+    return 1e-5 < p_value < 1 - 1e-5
+
+
+# --- dropout ---
+
+
+def test_dropout_of_a_row_depends_on_its_position_only():
+    mask = keep_mask(KEY, (4, 16, 16), 0.3)
+    np.testing.assert_array_equal(mask[:2], keep_mask(KEY, (2, 16, 16), 0.3))
+    x = np.random.default_rng(0).normal(size=(4, 16, 16)).astype(np.float32)
+    np.testing.assert_array_equal(drop(x, KEY, rate=0.3) != 0, mask)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.9])
+def test_dropout_keeps_its_rate_and_the_mean(rate):
+    dropped = np.asarray(drop(jnp.ones((16, 64, 64)), KEY, rate=rate))
+    values = np.unique(dropped)
+    np.testing.assert_allclose(values, [0, 1 / (1 - rate)], rtol=1e-6)
+    sigma = np.sqrt(rate * (1 - rate) / dropped.size)
+    assert abs((dropped != 0).mean() - (1 - rate)) < 4 * sigma
+    assert abs(dropped.mean() - 1) < 4 * sigma / (1 - rate)
+
+
+def test_dropout_masks_of_rows_and_steps_are_uncorrelated():
+    rows = keep_mask(KEY, (32, 32, 32), 0.3)
+    assert max(abs(correlation_z(a, b)) for a, b in itertools.combinations(rows, 2)) < 5
+    steps = [keep_mask(jax.random.fold_in(KEY, i), (32, 32, 32), 0.3) for i in range(4)]
+    assert max(abs(correlation_z(a, b)) for a, b in itertools.combinations(steps, 2)) < 4
+
+
+def test_dropout_masks_of_two_sites_are_uncorrelated():
+    class Sites(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            again = Dropout(0.3)
+            return [Dropout(0.3)(x, train=True), again(x, train=True), again(x, train=True)]
+
+    sites = Sites().apply({}, jnp.ones((8, 32, 32)), rngs={"dropout": KEY})
+    masks = [np.asarray(site) != 0 for site in sites]
+    assert max(abs(correlation_z(a, b)) for a, b in itertools.combinations(masks, 2)) < 4
+
+
+@pytest.mark.parametrize("setting", [{"rate": 0.0}, {"rate": 0.5, "train": False}])
+def test_dropout_that_is_off_is_the_identity_and_needs_no_key(setting):
+    x = jnp.arange(6.0).reshape(2, 3)
+    dropped = Dropout(setting["rate"]).apply({}, x, train=setting.get("train", True))
+    np.testing.assert_array_equal(dropped, x)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_dropout_keeps_a_16_bit_type_and_draws_the_same_mask(dtype):
+    dropped = drop(jnp.ones((4, 16, 16), dtype), KEY, rate=0.3)
+    assert dropped.dtype == dtype
+    np.testing.assert_array_equal(np.asarray(dropped) != 0, keep_mask(KEY, (4, 16, 16), 0.3))
+
+
+# --- the hash behind it ---
+
+
+def test_hash_of_a_row_knows_nothing_of_the_other_rows():
+    bits = hash_bits(ROW_KEYS, (8, 8))
+    chex.assert_shape(bits, (64, 8, 8))
+    assert bits.dtype == jnp.uint32
+    np.testing.assert_array_equal(hash_bits(ROW_KEYS[5:6], (8, 8))[0], bits[5])
+    # The counter is the position in the flat row: no two elements share one.
+    np.testing.assert_array_equal(hash_bits(ROW_KEYS, (64,)), bits.reshape(64, 64))
+    assert len(np.unique(hash_bits(ROW_KEYS[:1], (2**16,)))) == 2**16
+
+
+def test_hash_bits_are_fair_coins():
+    bits = np.asarray(hash_bits(ROW_KEYS, (2**12,)))  # 2**18 values
+    ones = np.array([(bits >> i & 1).sum() for i in range(32)])
+    expected = bits.size / 2
+    statistic = ((ones - expected) ** 2 / (expected / 2)).sum()  # both sides of each coin
+    assert is_plausible(scipy.stats.chi2.sf(statistic, 32))
+
+
+@pytest.mark.parametrize("rows", [16, 1], ids=["many_keys", "one_key"])
+def test_hash_words_of_consecutive_counters_are_uniform(rows):
+    bits = np.asarray(hash_bits(ROW_KEYS[:rows], (2**20 // rows,))).ravel()
+    top_byte = bits >> 24
+    words = {
+        "low half": bits & 0xFFFF,
+        "high half": bits >> 16,
+        "top bytes of neighbours": top_byte[:-1] << 8 | top_byte[1:],
+        "top bytes sixteen apart": top_byte[:-16] << 8 | top_byte[16:],
+    }
+    for name, word in words.items():
+        p_value = scipy.stats.chisquare(np.bincount(word, minlength=2**16)).pvalue
+        assert is_plausible(p_value), name
+
+
+def test_hash_flips_every_bit_with_probability_half_when_a_key_bit_flips():
+    flips = np.concatenate(
+        [[(1 << i, 0) for i in range(32)], [(0, 1 << i) for i in range(32)]]
+    ).astype(np.uint32)  # [key bit, word]
+    flipped_keys = (ROW_KEYS[None] ^ flips[:, None]).reshape(-1, 2)
+    flipped = np.asarray(hash_bits(flipped_keys, (256,))).reshape(64, -1)
+    changed = flipped ^ np.asarray(hash_bits(ROW_KEYS, (256,))).reshape(1, -1)
+    samples = changed.shape[1]
+    rate = np.stack([(changed >> i & 1).mean(1) for i in range(32)])  # [output bit, key bit]
+    z = (rate - 0.5) * 2 * np.sqrt(samples)
+    assert np.abs(z).max() < 5.5  # of 2048 normal deviates
+    assert is_plausible(scipy.stats.chi2.sf(np.square(z).sum(), z.size))
+
+
+# --- LayerNorm ---
+
+
+@functools.partial(jax.jit, static_argnames=("eps", "dtype"))
+def layer_norm(params, x, *, eps, dtype="float32"):
+    return LayerNorm(eps, jnp.dtype(dtype)).apply({"params": params}, x)
+
+
+def numpy_layer_norm(params, x, eps):
+    x = np.asarray(x, np.float64)
+    normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps)
+    return normal * params["scale"] + params["bias"]
+
+
+@pytest.mark.parametrize(
+    ("spread", "offset", "atol"), [(1.0, 0.0, 2e-6), (1e-3, 0.0, 2e-6), (1.0, 100.0, 5e-5)]
+)
+def test_layer_norm_equals_float64_with_epsilon_inside_the_root(spread, offset, atol):
+    rng = np.random.default_rng(1)
+    x = (offset + spread * rng.normal(size=(3, 5, 16))).astype(np.float32)
+    params = {k: rng.normal(size=16).astype(np.float32) for k in ("scale", "bias")}
+    normal = layer_norm(params, x, eps=1e-6)
+    chex.assert_trees_all_close(normal, numpy_layer_norm(params, x, 1e-6), atol=atol, rtol=0)
+
+
+def test_layer_norm_statistics_are_float32_in_16_bits():
+    rng = np.random.default_rng(2)
+    x = jnp.asarray(20 + rng.normal(size=(4, 32)), jnp.bfloat16)
+    params = {"scale": np.ones(32, np.float32), "bias": np.zeros(32, np.float32)}
+    normal = layer_norm(params, x, eps=1e-6, dtype="bfloat16")
+    assert normal.dtype == jnp.bfloat16
+    expected = numpy_layer_norm(params, x.astype(jnp.float32), 1e-6)
+    # Nothing is rounded but the result: at most half a unit in the last of 8 bits.
+    chex.assert_trees_all_close(normal.astype(jnp.float32), expected, rtol=2**-8, atol=1e-5)
+
+
+def test_layer_norm_of_a_constant_row_is_its_bias_with_finite_gradients():
+    params = {"scale": np.full(4, 2.0, np.float32), "bias": np.arange(4, dtype=np.float32)}
+    x = np.full((1, 4), 3.0, np.float32)
+    np.testing.assert_array_equal(layer_norm(params, x, eps=1e-6)[0], params["bias"])
+    gradients = jax.grad(lambda *a: layer_norm(*a, eps=1e-6).sum(), (0, 1))(params, x)
+    chex.assert_tree_all_finite(gradients)
+
+
+# --- feed-forward network ---
+
+
+@jax.jit
+def feed_forward(params, x):
+    ffn = FeedForward(ff_dim=24, dropout_rate=0.5, dtype=jnp.float32)
+    return ffn.apply({"params": params}, x, train=False)
+
+
+def test_feed_forward_is_dense_gelu_of_the_erf_form_dense():
+    rng = np.random.default_rng(3)
+    params = {
+        "inner": {"kernel": rng.normal(size=(8, 24)), "bias": rng.normal(size=24)},
+        "outer": {"kernel": rng.normal(size=(24, 8)), "bias": rng.normal(size=8)},
+    }
+    x = rng.normal(size=(2, 5, 8))
+    inner = x @ params["inner"]["kernel"] + params["inner"]["bias"]
+
+    def through(gelu):
+        return gelu @ params["outer"]["kernel"] + params["outer"]["bias"]
+
+    expected = through(inner * 0.5 * (1 + scipy.special.erf(inner / np.sqrt(2))))
+    got = feed_forward(*jax.tree.map(np.float32, (params, x)))
+    chex.assert_trees_all_close(got, expected, atol=2e-5, rtol=0)
+    tanh_form = np.tanh(np.sqrt(2 / np.pi) * (inner + 0.044715 * inner**3))
+    assert np.abs(through(inner * 0.5 * (1 + tanh_form)) - expected).max() > 5e-4
