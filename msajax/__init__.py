@@ -2,17 +2,30 @@
 
 >>> import msajax
 >>> corpus = msajax.open_corpus("corpus.npz")
->>> results = msajax.train(msajax.Config(), "runs/mine")
+>>> config = msajax.Config(data=msajax.DataConfig(path="corpus.npz"))
+>>> results = msajax.train(config, "runs/mine")
 >>> bundle = msajax.load("runs/mine/bundle")
 """
 
 from typing import Any
 
-from msajax.config import Config
+from msajax.config import Config, DataConfig, ModelConfig, OptimConfig, TrainConfig
 from msajax.errors import NonFiniteError, UserError
 from msajax.version import __version__
 
-__all__ = ["Config", "NonFiniteError", "UserError", "__version__", "load", "open_corpus", "train"]
+__all__ = [
+    "Config",
+    "DataConfig",
+    "ModelConfig",
+    "NonFiniteError",
+    "OptimConfig",
+    "TrainConfig",
+    "UserError",
+    "__version__",
+    "load",
+    "open_corpus",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -389,17 +389,18 @@ def known_keys() -> tuple[str, ...]:
 
 def check_key(key: str) -> None:
     """Raises `UserError` with the nearest right name unless `key` can be set."""
-    keys = known_keys()
-    if key in keys:
-        return
-    nearest = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
-    if not nearest:  # the section is wrong, or missing: match the last part alone
-        last = {k.rsplit(".", 1)[-1]: k for k in keys}
-        nearest = [
-            last[m] for m in difflib.get_close_matches(key.rsplit(".", 1)[-1], list(last), n=1)
-        ]
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are: {', '.join(keys)}."
-    raise UserError(f"Unknown configuration key {key!r}: {hint}")
+    if key not in known_keys():
+        raise UserError(unknown_key(key))
+
+
+def unknown_key(key: str) -> str:
+    """The sentence that names the key nearest to a wrong one."""
+
+    def similarity(known: str) -> float:
+        pairs = ((key, known), (key.rpartition(".")[2], known.rpartition(".")[2]))
+        return sum(difflib.SequenceMatcher(None, a, b).ratio() for a, b in pairs)
+
+    return f"Unknown configuration key {key!r}: did you mean {max(known_keys(), key=similarity)!r}?"
 
 
 def from_config_dict(values: Mapping[str, Any]) -> Config:

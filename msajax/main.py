@@ -64,9 +64,9 @@ def parse_flags(argv: list[str]) -> list[str]:
         rest = flags.FLAGS(argv)
         if len(rest) > 1:
             raise UserError(f"{rest[1]!r} is not a flag; see --help.")
-        if _CONFIG.value is not None:
-            _CONFIG.value.to_dict()  # a missing file passes until it is touched
-        return rest
+        if _CONFIG.value is not None and not hasattr(_CONFIG.value, "to_dict"):
+            raise UserError("The experiment file's get_config() must return a ConfigDict.")
+        return rest  # the line above also touches a missing file, which would pass until then
     except UserError as error:
         problem = str(error)
     except OSError:
@@ -78,7 +78,10 @@ def parse_flags(argv: list[str]) -> list[str]:
             first, last = problem.split(": ")[0], problem.strip().splitlines()[-1]
             problem = f"{first}: {last.removeprefix(f'{UserError.__module__}.UserError: ')}"
     except Exception as error:  # an experiment file may raise anything
-        problem = f"The configuration cannot be loaded: {type(error).__name__}: {error}"[:300]
+        problem = f"{type(error).__name__}: {error}"
+        if locked := re.search('Key "([^"]+)" does not exist', problem):
+            problem = configuration.unknown_key(locked[1])
+        problem = f"The experiment file cannot be loaded: {problem}"
     _complain(problem)
     sys.exit(USER_ERROR)
 

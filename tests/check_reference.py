@@ -84,7 +84,7 @@ def check(path: str) -> dict[str, float | int | str]:
         return jnp.abs(score - target).mean(), score
 
     (loss, score), gradient = jax.jit(jax.value_and_grad(loss_and_score, has_aux=True))(params)
-    norm = float(optax.global_norm(gradient))
+    norm = float(optax.tree.norm(gradient))
     expected_norm = float(arrays["grad_global_norm"])
     return {
         "file": path,

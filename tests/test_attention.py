@@ -214,11 +214,9 @@ def test_dropout_is_on_the_probabilities():
     value = np.einsum("bsd,dhe->bhe", context, PARAMS["value"]["kernel"])
     value += PARAMS["value"]["bias"]
     head = np.einsum("bhe,hed->bhd", value, PARAMS["out"]["kernel"])
-    out = jax.jit(
-        lambda query: module(rate=0.5).apply(
-            {"params": PARAMS}, query, context, keys, train=True, rngs={"dropout": jax.random.key(0)}
-        )
-    )(QUERY)
+    apply = jax.jit(functools.partial(module(rate=0.5).apply, train=True))
+    rngs = {"dropout": jax.random.key(0)}
+    out = apply({"params": PARAMS}, QUERY, context, keys, rngs=rngs)
     choices = np.stack(
         [2 * a * head[:, 0] + 2 * b * head[:, 1] for a in (0, 1) for b in (0, 1)]
     )  # [choice, batch, model_dim]

@@ -1,4 +1,4 @@
-"""The native layout: what is read is what was written, and a bad file ends in one clear sentence."""
+"""The native layout: reading returns what was written; a bad file ends in one clear sentence."""
 
 import io
 import pathlib
@@ -66,8 +66,12 @@ def refusal(path) -> str:
     """The sentence with which `path` is refused."""
     with pytest.raises(UserError) as caught:
         open_corpus(path)
-    message = str(caught.value)
-    assert message.endswith(".") and "\n" not in message and len(message) < 400, message
+    return sentence(caught.value)
+
+
+def sentence(error: UserError) -> str:
+    message = str(error)
+    assert re.fullmatch(r"[^\n]{10,500}[^.]\.", message), message
     return message
 
 
@@ -220,19 +224,18 @@ def test_the_digest_depends_on_content_alone(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda a: a["test/audio"].__setitem__((1, 1, 3), np.nextafter(a["test/audio"][1, 1, 3], 9)),
+        lambda a: a["test/audio"].__setitem__((0, 0, 0), np.nextafter(a["test/audio"][0, 0, 0], 9)),
+        lambda a: a["train/text"].__setitem__((-1, -1, -1), -a["train/text"][-1, -1, -1]),
         lambda a: a["train/text_mask"].__setitem__((0, 0), ~a["train/text_mask"][0, 0]),
         lambda a: a["valid/id"].__setitem__(0, "valid9"),
-        lambda a: a.update({"train/text": a["train/text"].astype(np.float64)}),
+        lambda a: a.update({"train/text": a["train/text"].view(np.int32)}),
         lambda a: a.update({f"{s}/eeg": a.pop(f"{s}/audio") for s in SIZES}),
         lambda a: a.pop("valid/raw_text"),
-        # The same bytes, read column by column.
-        lambda a: a.update({"train/audio": a["train/audio"].reshape((4, 2, 4), order="F")}),
-        lambda a: a.update(
-            {"train/audio": a["train/audio"].ravel().reshape((4, 2, 4), order="F").copy("F")}
+        lambda a: a.update(  # the same bytes, read column by column
+            {"train/audio": a["train/audio"].ravel().reshape((4, 2, 4), order="F")}
         ),
     ],
-    ids="value mask id dtype name member reordered column_major".split(),
+    ids="value last_value mask id dtype name member order".split(),
 )
 def test_the_digest_sees_one_change(tmp_path, change):
     arrays = good_arrays()
@@ -272,17 +275,15 @@ def test_a_truncated_archive_is_refused(path, kept):
     assert re.search(r"is damaged or not an \.npz archive", refusal(path))
 
 
-@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 @pytest.mark.parametrize("name", good_arrays())
-def test_a_flipped_byte_in_any_array_is_refused(path, name, compression):
-    members = [(f"{n}.npy", npy(a)) for n, a in good_arrays().items()]
-    content = bytearray(write_members(path, members, compression).read_bytes())
+def test_a_flipped_bit_in_any_array_is_refused(path, name):
+    content = bytearray(write(path, good_arrays()).read_bytes())
     with zipfile.ZipFile(path) as archive:
         info = archive.getinfo(f"{name}.npy")
-    start = info.header_offset + 30 + len(info.filename)
-    content[start + info.compress_size - 3] ^= 0x10
+    end = info.header_offset + 30 + len(info.filename) + info.file_size
+    content[end - 4] ^= 1
     path.write_bytes(content)
-    assert re.search(r"is damaged or not an \.npz archive|no readable .npy header", refusal(path))
+    assert re.search(r"is damaged or not an \.npz archive: Bad CRC-32", refusal(path))
 
 
 @pytest.fixture(scope="module")
@@ -302,7 +303,8 @@ def test_a_changed_byte_anywhere_is_refused_or_changes_nothing(small_file, where
     path.write_bytes(content)
     try:
         corpus = open_corpus(path)
-    except UserError:
+    except UserError as error:
+        sentence(error)
         return
     assert corpus.digest == digest  # a timestamp, or the like
 
@@ -348,8 +350,7 @@ def header_of(text: str, version: bytes = b"\x01\x00") -> bytes:
     [
         ((40000, 500, 3), r"declares 240000000 bytes but 240 are stored"),
         ((4, 5, 2), r"declares 160 bytes but 240 are stored"),
-        ((4, -5, -3), r"train/text has -5 steps of -3 features; both must be 1 or more"),
-        ((-4, -5, 3), r"train/text has -4 rows, but train/id has 4"),
+        ((4, -5, -3), r"has no readable \.npy header"),
         ((2**40, 2**40, 2**40), r"declares \d+ bytes but 240 are stored"),
     ],
 )
@@ -368,7 +369,19 @@ def test_an_archive_directory_that_lies_about_a_size_is_refused(path):
     at = raw.index(b"PK\x01\x02")  # the directory's first entry
     raw[at + 24 : at + 28] = claimed
     path.write_bytes(raw)
-    assert re.search("'train/text' ends 15999760 bytes too early|is damaged", refusal(path))
+    assert re.search("array 'train/text' ends 15999760 bytes too early", refusal(path))
+
+
+def test_a_directory_entry_that_swallows_the_next_is_refused(path):
+    raw = bytearray(write(path, good_arrays()).read_bytes())
+    entry = raw.index(b"PK\x01\x02")
+    mask = raw.index(b"PK\x01\x02", entry + 4)
+    after = raw.index(b"PK\x01\x02", mask + 4)
+    raw[entry + 32 : entry + 34] = struct.pack("<H", after - mask)  # the length of its comment
+    path.write_bytes(raw)
+    with zipfile.ZipFile(path) as archive:  # zipfile does not notice
+        assert "train/text_mask.npy" not in archive.namelist()
+    assert re.search("its directory is inconsistent", refusal(path))
 
 
 @pytest.mark.parametrize(
@@ -426,7 +439,7 @@ INFINITE_LABEL = np.array([[0.0], [0.0], [-np.inf], [0.0]])
 
 BAD_ARRAYS = {
     "unknown split": ({"dev/text": np.ones((4, 5, 3))}, r"'dev/text\.npy' does not belong"),
-    "no split": ({"text": np.ones((4, 5, 3))}, r"'text\.npy' does not belong .* train, valid, test"),
+    "no split": ({"text": np.ones((4, 5, 3))}, r"'text\.npy' does not belong .* one of train, "),
     "too deep": ({"train/a/b": np.ones((4, 5, 3))}, r"'train/a/b\.npy' does not belong"),
     "no id": ({"valid/id": None}, r"split 'valid' has no ids \(valid/id is missing\)"),
     "only ids": (
@@ -454,7 +467,7 @@ BAD_ARRAYS = {
         {"train/text_mask": np.ones((4, 6), bool)},
         r"train/text_mask is bool of shape \(4, 6\); expected bool of shape \(4, 5\)",
     ),
-    "mask rank": ({"train/text_mask": np.ones((4, 5, 1), bool)}, r"expected bool of shape \(4, 5\)"),
+    "mask rank": ({"train/text_mask": np.ones((4, 5, 1), bool)}, r"expected bool of shape"),
     "mask type": (
         {"train/text_mask": np.ones((4, 5))},
         r"train/text_mask is float64 of shape \(4, 5\); expected bool",
@@ -485,11 +498,11 @@ BAD_ARRAYS = {
     ),
     "complex features": ({"train/audio": np.ones((4, 2, 4), complex)}, r"audio is complex128 of"),
     "date features": ({"train/audio": np.zeros((4, 2, 4), "M8[s]")}, r"expected numbers of shape"),
-    "numbers as ids": ({"train/id": np.arange(4)}, r"train/id is int64 .*; expected strings \(N,\)"),
+    "numbers as ids": ({"train/id": np.arange(4)}, r"id is int64 .*; expected strings"),
     "bytes as ids": ({"train/id": np.array([b"a"] * 4)}, r"train/id is \|S1 .*; expected strings"),
     "one id": ({"train/id": np.array("a")}, r"train/id is <U1 of shape \(\); expected strings"),
-    "strings as labels": ({"train/label": np.array(["1"] * 4)}, r"label is <U1 .*; expected numbers"),
-    "labels of rank 3": ({"train/label": np.ones((4, 1, 1))}, r"expected numbers \(N,\) or \(N, K\)"),
+    "strings as labels": ({"train/label": np.array(["1"] * 4)}, r"label is <U1 .*; expected"),
+    "labels of rank 3": ({"train/label": np.ones((4, 1, 1))}, r"numbers \(N,\) or \(N, K\)"),
 }
 
 

@@ -38,13 +38,15 @@ def as_keep_mask(mask: jax.Array, *, batch: int, queries: int, keys: int) -> jax
         accepted.add((queries, keys))
     else:
         accepted.add((batch, keys))
-    is_per_head = mask.ndim == 4 and mask.shape[0] in (1, batch) and mask.shape[2:] == (queries, keys)
+    is_per_head = (
+        mask.ndim == 4 and mask.shape[0] in (1, batch) and mask.shape[2:] == (queries, keys)
+    )
     if not (is_additive or mask.dtype == jnp.bool_) or not (
         mask.shape in accepted or (is_per_head and not is_additive)
     ):
         raise ValueError(
-            f"a mask of type {mask.dtype} and shape {mask.shape} fits no attention of batch {batch}, "
-            f"{queries} queries and {keys} keys: pass bool [B, Tk], bool [B, Tq, Tk], or additive "
+            f"a mask of type {mask.dtype} and shape {mask.shape} fits no attention of batch "
+            f"{batch}, {queries} queries and {keys} keys: pass bool [B, Tk], bool [B, Tq, Tk], or additive "
             "float [Tq, Tk] or [B, Tq, Tk]"
         )
     keep = mask > -1.0 if is_additive else mask

@@ -1,5 +1,7 @@
 """A bundle: all that prediction needs and nothing else, in JSON and safetensors, no pickle.
 
+The folder:
+
     bundle.json             configuration, specification, preparation, seeds, versions, digests
     parameters.safetensors  every seed's best parameters, and the standardisation statistics
 """

@@ -1,7 +1,8 @@
 """Checkpoints of a run: the only importer of orbax.
 
 A checkpoint is the run state as a flat dictionary of arrays, with a SHA-256 beside it: orbax does
-not notice a flipped byte. The latest two are kept; restoring walks back to the newest that verifies.
+not notice a flipped byte. The latest two are kept; restoring walks back to the newest that
+verifies.
 """
 
 import contextlib

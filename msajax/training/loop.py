@@ -119,13 +119,13 @@ def train_seeds(
                     epoch_order(s, done, size=len(train_split), batch_size=config.train.batch_size)
                     for s in seeds
                 ]
-                train_state, sums = _run_epoch(programs, state, corpus, orders, pace)
+                train_state, log = _run_epoch(programs, state, corpus, orders, pace)
                 scores, _ = predict_batches(
                     programs.predict, train_state.params, valid_batches, len(valid_split)
                 )
                 done += 1
                 running = ~state.selection.stopped
-                _require_finite(sums, scores, running, seeds, done)
+                _require_finite(log, scores, running, seeds, done)
                 valid_metrics = [_quiet_metrics(s, valid_label, names) for s in scores]
                 selection = select(
                     state.selection,
@@ -134,9 +134,6 @@ def train_seeds(
                     config.optim,
                 )
                 improved = selection.best_epoch == done
-                rates = jax.device_get(
-                    optimizer.learning_rate(train_state.step - 1) * train_state.learning_rate_scale
-                )
                 scale = jax.device_put(learning_rate_scale(selection, config.optim))
                 state = RunState(
                     train=train_state.replace(learning_rate_scale=scale),
@@ -151,10 +148,10 @@ def train_seeds(
                         "seed": seed,
                         "epoch": done,
                         "step": int(steps[k]),
-                        "train_loss": float(sums.loss[k]) / float(sums.weight[k]),
+                        "train_loss": log.loss[k].sum() / log.weight[k].sum(),
                         **{f"valid_{name}": v for name, v in valid_metrics[k].items()},
-                        "learning_rate": float(rates[k]),
-                        "grad_norm": float(sums.grad_norm[k]) / float(sums.steps[k]),
+                        "learning_rate": log.learning_rate[k, -1],
+                        "grad_norm": log.grad_norm[k].mean(),
                         "best": bool(improved[k]),
                         "stopped": bool(selection.stopped[k]),
                         "seconds": round(time.monotonic() - started, 3),
@@ -205,7 +202,7 @@ def _run_epoch(
     orders: list[tuple[np.ndarray, np.ndarray]],
     pace: _Pace,
 ) -> tuple[TrainState, StepMetrics]:
-    """Runs every step of an epoch; returns the new state and host sums `[S]`, float64."""
+    """Runs every step of an epoch; returns the new state and every step's metrics `[S, steps]`."""
     indices, weights = (np.stack(part) for part in zip(*orders, strict=True))
     stopped = state.selection.stopped
     on_device = jax.device_put((indices, weights, stopped))
@@ -214,19 +211,19 @@ def _run_epoch(
         last = min(first + pace.steps, indices.shape[1])
         started = time.monotonic()
         bounds = jax.device_put((np.int32(first), np.int32(last)))
-        train, sums = programs.train_steps(train, corpus, *on_device, *bounds)
-        sums = jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(sums))
+        train, log = programs.train_steps(train, corpus, *on_device, *bounds)
+        log = jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(log))
         pace.update(last - first, time.monotonic() - started)
-        total = sums if total is None else jax.tree.map(np.add, total, sums)
+        total = log if total is None else jax.tree.map(np.add, total, log)
         first = last
     return train, total
 
 
 def _require_finite(
-    sums: StepMetrics, scores: np.ndarray, running: np.ndarray, seeds: list[int], epoch: int
+    log: StepMetrics, scores: np.ndarray, running: np.ndarray, seeds: list[int], epoch: int
 ) -> None:
     for k in np.flatnonzero(running):
-        if not (np.isfinite(sums.loss[k]) and np.isfinite(scores[k]).all()):
+        if not (np.isfinite(log.loss[k]).all() and np.isfinite(scores[k]).all()):
             raise NonFiniteError(
                 f"The numbers of random seed {seeds[k]} are no longer finite in epoch {epoch}: "
                 "lower optim.learning_rate, or set optim.clip_norm. The last checkpoint is kept."

@@ -68,8 +68,9 @@ class Programs(NamedTuple):
     Attributes:
         init: seeds `[S]` uint32 -> state.
         train_steps: (state, corpus, indices `[S, steps, B]`, weights `[S, steps, B]`, stopped
-            `[S]`, first, last) -> (state, metrics `[S]`): runs steps first … last - 1 of an epoch.
-            The bounds are data, so that one program serves a dispatch of any length.
+            `[S]`, first, last) -> (state, metrics `[S, steps]`): runs steps first … last - 1 of an
+            epoch; the metrics of the others are 0. The bounds are data, so that one program
+            serves a dispatch of any length.
         predict: (params, features, masks) -> `Prediction` with `[S, B, …]`.
         keep: (old, new, which `[S]`) -> new parameters where `which`, else the old.
     """
@@ -85,7 +86,7 @@ def configure_jax(config: TrainConfig) -> None:
     if config.deterministic:
         flag = "--xla_gpu_deterministic_ops=true"
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
-    if config.compile_cache == "off":
+    if config.compile_cache == "off" or jax.config.jax_compilation_cache_dir:
         return
     folder = pathlib.Path(config.compile_cache)
     if config.compile_cache == "auto":
@@ -128,15 +129,18 @@ def make_programs(
     @functools.partial(jax.jit, donate_argnums=0)
     def train_steps(state, corpus, indices, weights, stopped, first, last):
         def steps_of_one_seed(state, indices, weights, stopped):
+            none = jnp.zeros(indices.shape[0])
+            nothing = StepMetrics(none, none, none, none)
+
             def body(i, carry):
-                state, sums = carry
+                state, log = carry
                 state, metrics = step_one(state, corpus.rows(indices[i], weights[i]))
-                return state, jax.tree.map(jnp.add, sums, metrics)
+                return state, jax.tree.map(lambda xs, x: xs.at[i].set(x), log, metrics)
 
             def run(state):
-                return jax.lax.fori_loop(first, last, body, (state, StepMetrics.zero()))
+                return jax.lax.fori_loop(first, last, body, (state, nothing))
 
-            return jax.lax.cond(stopped, lambda state: (state, StepMetrics.zero()), run, state)
+            return jax.lax.cond(stopped, lambda state: (state, nothing), run, state)
 
         return over_seeds(steps_of_one_seed, seed_axis)(state, indices, weights, stopped)
 

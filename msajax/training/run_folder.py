@@ -1,5 +1,7 @@
 """The files of a run's folder, and the identity that decides whether a folder is this run's.
 
+The files:
+
     config.json   the configuration
     run.json      versions, devices, corpus, repairs, command
     metrics.jsonl one line per random seed and epoch

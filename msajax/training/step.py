@@ -19,25 +19,19 @@ Loss = Callable[[jax.Array, jax.Array], jax.Array]  # (score [B, K], label [B, K
 
 @flax.struct.dataclass
 class StepMetrics:
-    """Sums over steps, divided once at the end.
+    """What a step measures; sums and weights, divided once at the end of an epoch.
 
     Attributes:
-        loss: sum of weighted losses.
+        loss: sum of weighted losses over the rows.
         weight: sum of row weights.
-        grad_norm: sum of the steps' global gradient norms before clipping.
-        steps: number of steps.
+        grad_norm: global gradient norm before clipping.
+        learning_rate: the rate of this step.
     """
 
     loss: jax.Array
     weight: jax.Array
     grad_norm: jax.Array
-    steps: jax.Array
-
-    @classmethod
-    def zero(cls) -> "StepMetrics":
-        """The sums of no step at all."""
-        zero = jnp.float32(0)
-        return cls(loss=zero, weight=zero, grad_norm=zero, steps=zero)
+    learning_rate: jax.Array
 
 
 def make_loss(config: TrainConfig) -> Loss:
@@ -84,10 +78,10 @@ def train_step(
 
     gradient_of = jax.value_and_grad(weighted_loss, has_aux=True)
     (_, (total, weight)), gradient = gradient_of(state.params)
-    metrics = StepMetrics(
-        loss=total, weight=weight, grad_norm=optax.global_norm(gradient), steps=jnp.float32(1)
-    )
     updates, opt_state = optimizer.transformation.update(gradient, state.opt_state, state.params)
     rate = optimizer.learning_rate(state.step) * state.learning_rate_scale
     params = jax.tree.map(lambda p, u: p - rate * u, state.params, updates)
+    metrics = StepMetrics(
+        loss=total, weight=weight, grad_norm=optax.tree.norm(gradient), learning_rate=rate
+    )
     return state.replace(step=state.step + 1, params=params, opt_state=opt_state), metrics

@@ -27,9 +27,9 @@ from msajax.errors import UserError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
 _CHUNK = 1 << 20
+_BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
 # RuntimeError: an encrypted member, or a compression that zipfile does not know.
-_DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, OSError)
-_DAMAGED += (RuntimeError,)
+_DAMAGED = (*_BROKEN, RuntimeError, ValueError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +58,10 @@ def open_native(path: str) -> Corpus:
     """
     try:
         with zipfile.ZipFile(path) as archive:
+            # After a damaged length an entry of the directory swallows those that follow, and
+            # zipfile does not count: a mask would be gone without a word.
+            if any(b"PK\1\2" in info.comment + info.extra for info in archive.infolist()):
+                raise zipfile.BadZipFile("its directory is inconsistent")
             members = {_array_name(path, n): n for n in archive.namelist()}
             if len(members) != len(archive.namelist()):
                 raise UserError(f"{path} holds two arrays of the same name.")
@@ -72,7 +76,7 @@ def open_native(path: str) -> Corpus:
     except UserError:
         raise
     except _DAMAGED as error:
-        raise UserError(f"{path} is damaged or not an .npz archive: {error}.") from error
+        raise UserError(f"{path} is damaged or not an .npz archive: {_reason(error)}.") from error
 
     headers = {s: _split_header(path, s, arrays, small) for s in SPLITS if _names_in(arrays, s)}
     ids = collections.Counter(i for s in headers for i in small[f"{s}/id"].tolist())
@@ -102,7 +106,12 @@ def _read_split(path: str, split: str, header: SplitHeader) -> Split:
                 raw_text=load("raw_text") if header.has_raw_text else None,
             )
     except (KeyError, *_DAMAGED) as error:
-        raise UserError(f"{path} changed or went bad while in use: {error}.") from error
+        raise UserError(f"{path} changed or went bad while in use: {_reason(error)}.") from error
+
+
+def _reason(error: Exception) -> str:
+    """What a library found wrong, as a part of our sentence: it may quote kilobytes of the file."""
+    return " ".join(str(error).split())[:100].rstrip(".") or type(error).__name__
 
 
 def _array_name(path: str, member: str) -> str:
@@ -123,6 +132,8 @@ def _check_member(path: str, archive: zipfile.ZipFile, member: str, name: str, d
     with archive.open(member) as file:
         try:
             header = _read_header(file)
+        except _BROKEN:
+            raise
         except Exception as error:  # numpy evaluates the text of a header: anything can go wrong
             raise UserError(f"{path}: array {name!r} has no readable .npy header.") from error
         if header.dtype.hasobject:
@@ -152,10 +163,14 @@ def _check_member(path: str, archive: zipfile.ZipFile, member: str, name: str, d
 def _read_header(file: io.BufferedIOBase) -> _Header:
     version = np.lib.format.read_magic(file)
     if version == (1, 0):
-        return _Header(*np.lib.format.read_array_header_1_0(file))
-    if version == (2, 0):
-        return _Header(*np.lib.format.read_array_header_2_0(file))
-    raise ValueError(f"unknown .npy version {version}")
+        header = _Header(*np.lib.format.read_array_header_1_0(file))
+    elif version == (2, 0):
+        header = _Header(*np.lib.format.read_array_header_2_0(file))
+    else:
+        raise ValueError(f"unknown .npy version {version}")
+    if min(header.shape, default=0) < 0:
+        raise ValueError(f"negative size in {header.shape}")
+    return header
 
 
 def _check_characters(path: str, name: str, block: bytes, byteorder: str) -> None:
@@ -225,7 +240,7 @@ def _split_header(
         if bad.size:
             raise UserError(
                 f"{path}: {bad.size} label(s) of split {split!r} are not finite, the first that "
-                f"of {small[f'{split}/id'][bad[0]]!r} (row {bad[0]})."
+                f"of {str(small[f'{split}/id'][bad[0]])!r} (row {bad[0]})."
             )
         columns = labels.shape[1]
         label_names = (

@@ -1,0 +1,318 @@
+"""What `inspect` says, against a corpus small enough to count by hand."""
+
+import io
+import json
+import math
+import pathlib
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from msajax.config import DataConfig, ModelConfig, SyntheticConfig
+from msajax.data import inspection
+from msajax.data.corpus import Split
+from msajax.data.formats import open_corpus
+from msajax.data.formats.native import save_native
+from msajax.data.inspection import inspect_corpus, render
+from msajax.data.prepare import fit, prepare
+
+NAN, INF = math.nan, math.inf
+DEFAULT = DataConfig()
+
+
+def a_split(first_id: int, labels, masks=None, **features) -> Split:
+    features = {m: np.array(x) for m, x in features.items()}
+    size = len(next(iter(features.values())))
+    ids = np.array([f"id{first_id + i}" for i in range(size)])
+    masks = {m: np.array(mask, bool) for m, mask in (masks or {}).items()}
+    return Split(ids, features, masks, None if labels is None else np.array(labels)[:, None])
+
+
+def train() -> Split:
+    return a_split(
+        0,
+        [-2.5, 0.5, 1.5, 3.0],
+        masks={"text": [[0, 1, 1, 0, 0], [1, 0, 1, 1, 0], [0, 0, 0, 0, 0], [1, 1, 0, 1, 1]]},
+        text=np.arange(40, dtype=np.float16).reshape(4, 5, 2),
+        audio=[  # no mask: derived from zeros
+            [[0, 5, 1], [0, 5, NAN], [0, 0, 0]],
+            [[0, 0, 0], [0, 5, -4], [0, 0, 0]],
+            [[0, 0, 0], [0, 0, 0], [0, 0, 0]],
+            [[0, 5, INF], [0, 0, 0], [0, 5, 2.5]],
+        ],
+    )
+
+
+def valid() -> Split:
+    return a_split(2, [0.0, 1.0], text=np.full((2, 8, 2), 3.0), video=np.ones((2, 1, 4), np.int32))
+
+
+def report_of(tmp_path: pathlib.Path, data: DataConfig = DEFAULT, **splits: Split):
+    save_native(tmp_path / "corpus.npz", splits)
+    report = inspect_corpus(open_corpus(tmp_path / "corpus.npz"), data)
+    assert json.loads(json.dumps(report, allow_nan=False)) == report
+    return report
+
+
+def rendered(report) -> str:
+    console = Console(file=io.StringIO(), width=80)
+    render(report, console)
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines())) <= 80 and text.isascii()
+    return text
+
+
+def test_text_by_hand(tmp_path):
+    # Valid steps of rows 0 to 3: 2, 3, 0, 4; first to last: 2, 4, -, 5.
+    # Valid values run from row 0, step 1 (2, 3) to row 3, step 4 (38, 39).
+    report = report_of(tmp_path, train=train(), valid=valid())
+    assert report["splits"]["train"]["modalities"]["text"] == {
+        "dtype": "float16",
+        "width": 2,
+        "steps": 5,
+        "mask": "explicit",
+        "absent": 1 / 4,
+        "valid_steps": {"min": 2.0, "median": 3.0, "mean": 3.0, "max": 4.0},
+        "span": {"min": 2.0, "median": 4.0, "mean": 11 / 3, "max": 5.0},
+        "leading_padding": 1 / 3,
+        "trailing_padding": 2 / 3,
+        "inner_holes": 2 / 3,
+        "padded_steps": 11 / 20,
+        "non_finite": 0,
+        "non_finite_columns": 0,
+        "first_non_finite_columns": [],
+        "constant_columns": 0,
+        "range": {"min": 2.0, "max": 39.0},
+    }
+
+
+def test_audio_by_hand(tmp_path):
+    # Derived: rows span steps 0-1, 1-1, none, 0-2; the zero step inside row 3 is valid.
+    report = report_of(tmp_path, train=train(), valid=valid())
+    assert report["splits"]["train"]["modalities"]["audio"] == {
+        "dtype": "float64",
+        "width": 3,
+        "steps": 3,
+        "mask": "from zeros",
+        "absent": 1 / 4,
+        "valid_steps": {"min": 1.0, "median": 2.0, "mean": 2.0, "max": 3.0},
+        "span": {"min": 1.0, "median": 2.0, "mean": 2.0, "max": 3.0},
+        "leading_padding": 1 / 3,
+        "trailing_padding": 2 / 3,
+        "inner_holes": 0.0,
+        "padded_steps": 6 / 12,
+        "non_finite": 2,
+        "non_finite_columns": 1,
+        "first_non_finite_columns": [2],
+        "constant_columns": 1,  # column 0; column 1 has a zero in the hole
+        "range": {"min": -4.0, "max": 5.0},
+    }
+
+
+def test_without_mask_from_zeros_every_step_counts(tmp_path):
+    report = report_of(tmp_path, DataConfig(mask_from_zeros=False), train=train(), valid=valid())
+    audio = report["splits"]["train"]["modalities"]["audio"]
+    assert (audio["mask"], audio["absent"], audio["padded_steps"]) == ("every step", 0.0, 0.0)
+    assert audio["valid_steps"] == dict.fromkeys(("min", "median", "mean", "max"), 3.0)
+    assert report["splits"]["train"]["modalities"]["text"]["mask"] == "explicit"
+
+
+def test_labels_by_hand(tmp_path):
+    report = report_of(tmp_path, train=train(), valid=valid())
+    labels = report["splits"]["train"]["labels"]["sentiment"]
+    floors = labels.pop("floors")
+    assert labels == {
+        "count": 4,
+        "min": -2.5,
+        "median": 1.0,
+        "mean": 0.625,
+        "max": 3.0,
+        # Squares of -2.5, .5, 1.5, 3: 6.25 + .25 + 2.25 + 9.
+        "sd": pytest.approx(math.sqrt(17.75 / 4 - 0.625**2), rel=1e-15),
+        # Half to even: -2.5 -> -2, .5 -> 0, 1.5 -> 2.
+        "histogram": {"-2": 1, "-1": 0, "0": 1, "1": 0, "2": 1, "3": 1},
+    }
+    assert floors["constant_0"]["mae"] == 7.5 / 4
+    assert floors["train_median"]["mae"] == (3.5 + 0.5 + 0.5 + 2) / 4
+    assert floors["majority"]["acc2_has0"] == 3 / 4
+
+
+def test_floors_come_from_the_training_labels(tmp_path):
+    report = report_of(tmp_path, train=train(), valid=valid())
+    floors = report["splits"]["valid"]["labels"]["sentiment"]["floors"]
+    assert floors["train_median"]["mae"] == 0.5  # the median is 1, the labels 0 and 1
+    assert floors["constant_0"]["mae"] == 0.5
+    assert floors["majority"]["acc2_nonzero"] == 1.0
+    without_train = report_of(tmp_path, valid=valid(), test=valid())
+    assert without_train["splits"]["valid"]["labels"]["sentiment"]["floors"] is None
+    unlabelled = a_split(0, None, text=np.ones((4, 2, 2)))
+    without_labels = report_of(tmp_path, train=unlabelled, valid=valid())
+    assert without_labels["splits"]["valid"]["labels"]["sentiment"]["floors"] is None
+
+
+def test_what_is_undefined_is_none_and_says_nothing(tmp_path, recwarn):
+    zero = a_split(9, [0.0, 0.0], text=np.zeros((2, 3, 2)), audio=np.full((2, 1, 3), NAN))
+    report = report_of(tmp_path, train=train(), test=zero)
+    facts = report["splits"]["test"]
+    assert facts["labels"]["sentiment"]["floors"]["majority"]["acc2_nonzero"] is None
+    assert facts["labels"]["sentiment"]["floors"]["majority"]["acc2_has0"] == 1.0
+    text = facts["modalities"]["text"]
+    undefined = "valid_steps span leading_padding trailing_padding inner_holes".split()
+    undefined += ["constant_columns", "range"]
+    assert [text[key] for key in undefined] == [None] * 7
+    assert (text["absent"], text["padded_steps"]) == (1.0, 1.0)
+    audio = facts["modalities"]["audio"]
+    assert (audio["range"], audio["constant_columns"], audio["non_finite"]) == (None, 3, 6)
+    rendered(report)
+    assert [str(w.message) for w in recwarn] == []
+
+
+def test_the_corpus_as_a_whole(tmp_path):
+    report = report_of(tmp_path, train=train(), valid=valid())
+    assert report["path"] == str(tmp_path / "corpus.npz")
+    assert report["layout"] == "native npz"
+    assert report["digest"] == open_corpus(tmp_path / "corpus.npz").digest
+    assert report["sizes"] == {"train": 4, "valid": 2}
+    assert report["widths"] == {"text": 2, "audio": 3, "video": 4}
+    assert report["repeated_ids"] == 2  # id2 and id3
+    assert report["known_corpus"] is None
+    assert list(report["splits"]["valid"]["modalities"]) == ["text", "video"]
+    assert report["splits"]["valid"]["modalities"]["video"]["dtype"] == "int32"
+
+
+def test_what_would_change_results_is_warned_of(tmp_path):
+    report = report_of(tmp_path, train=train(), valid=valid())
+    assert report["warnings"] == [
+        "There is no test split: a run has no test result.",
+        "2 id(s) occur more than once: samples may leak.",
+        "train/audio has 2 non-finite value(s) in 1 column(s): preparation sets them to 0.",
+        "video has no valid step in train: models leave it out everywhere.",
+        "valid/text has up to 8 steps, train only 5: set data.truncate or model.max_len.",
+        "audio has no valid step in valid: every sample there lacks it.",
+    ]
+
+
+def test_labels_off_the_scale_or_missing_are_warned_of(tmp_path):
+    outside = a_split(10, [1.0, 5.0], text=np.ones((2, 2, 2)))
+    unlabelled = a_split(20, None, text=np.ones((2, 2, 2)))
+    report = report_of(tmp_path, valid=outside, test=unlabelled)
+    assert report["warnings"] == [
+        "There is no train split: nothing can be trained on this corpus, only predicted.",
+        "valid: sentiment reaches from 1 to 5, outside [-3, 3]: "
+        "the accuracies and F1 of sentiment do not suit it.",
+        "test has no labels: it can be predicted, not learned or scored.",
+    ]
+    assert report["splits"]["test"]["labels"] is None
+
+
+def test_a_faultless_corpus_has_no_warning(tmp_path):
+    corpus = open_corpus("synthetic", SyntheticConfig(train=30, valid=9, test=8, widths=(4, 3, 2)))
+    report = inspect_corpus(corpus, DEFAULT)
+    assert report["warnings"] == []
+    assert "warning: none" in rendered(report)
+
+
+def test_several_labels_are_described_each(tmp_path):
+    labels = np.array([[1.0, -7.0], [2.0, 9e9]])
+    split = Split(np.array(["a", "b"]), {"text": np.ones((2, 1, 1))}, {}, labels)
+    found = report_of(tmp_path, train=split)["splits"]["train"]["labels"]
+    assert found["label_0"]["histogram"] == {"1": 1, "2": 1}
+    assert found["label_1"]["histogram"] is None  # nine thousand million bins
+    assert found["label_1"]["max"] == 9e9
+    assert found["label_1"]["floors"]["majority"] == {}  # not the scale of sentiment
+    assert found["label_0"]["floors"]["train_median"]["mae"] == 0.5
+
+
+@pytest.mark.parametrize(
+    "sizes, name",
+    [
+        ((1284, 229, 686), "CMU-MOSI"),
+        ((16326, 1871, 4659), "CMU-MOSEI"),
+        ((15290, 2291, 4832), "CMU-MOSEI"),
+        ((16327, 1871, 4662), "CMU-MOSEI"),
+        ((1368, 456, 457), "CH-SIMS"),
+        ((220, 40, 80), "ICT-MMMO"),
+        ((173, 36, 60), "YouTube"),
+        ((600, 100, 203), "POM"),
+        ((1284, 229, 685), None),
+        ((229, 1284, 686), None),
+    ],
+)
+def test_a_corpus_is_recognised_by_its_counts(sizes, name):
+    config = SyntheticConfig(*sizes, modalities=("text",), widths=(1,), lengths=(1,))
+    report = inspect_corpus(open_corpus("synthetic", config), DEFAULT)
+    assert report["known_corpus"] == name
+    assert (f"the counts of {name}" if name else "not counts we know") in rendered(report)
+
+
+def test_the_report_does_not_depend_on_the_block_size(tmp_path, monkeypatch):
+    whole = report_of(tmp_path, train=train(), valid=valid())
+    monkeypatch.setattr(inspection, "_BLOCK", 1)
+    assert report_of(tmp_path, train=train(), valid=valid()) == whole
+
+
+def test_non_finite_values_are_those_that_preparation_repairs(tmp_path):
+    x = np.ones((3, 4, 2))
+    x[0, 0], x[1, 2, 1], x[2, 3, 0] = (NAN, 1e39), -1e300, -INF
+    report = report_of(tmp_path, train=a_split(0, [0.0] * 3, audio=x))
+    found = report["splits"]["train"]["modalities"]["audio"]
+    corpus = open_corpus(tmp_path / "corpus.npz")
+    _, repairs = prepare(corpus.split("train"), fit(corpus, DEFAULT, ModelConfig()))
+    assert found["non_finite"] == repairs["audio"]["non_finite"] == 4
+    assert found["range"] == {"min": 1.0, "max": 1.0}
+
+
+def test_tables_say_the_same_numbers_in_80_columns(tmp_path):
+    lines = rendered(report_of(tmp_path, train=train(), valid=valid())).splitlines()
+    cells = [line.split() for line in lines]
+    assert "samples: 4 train, 2 valid (not counts we know)" in lines
+    assert "repeated ids: 2" in lines
+    assert "stored as float16 float64".split() in cells
+    assert "valid steps (*) 2, 3, 3, 4 8, 8, 8, 8".split() in cells
+    assert "samples without it 25.0% -".split() in cells  # audio is not in valid
+    assert "smallest, largest -4, 5 -".split() in cells
+    assert "non-finite values 2 -".split() in cells
+    assert "first columns with one 2 -".split() in cells
+    assert "rounds to -2 1 0".split() in cells
+    assert "train_median mae 1.6250 0.5000".split() in cells
+    bins = [cell[2] for cell in cells if cell[:2] == ["rounds", "to"]]
+    assert bins == ["-2", "-1", "0", "1", "2", "3"]
+    said = " ".join(" ".join(lines).split())
+    assert "warning: 2 id(s) occur more than once: samples may leak." in said
+
+
+def test_brackets_in_a_path_are_printed_as_they_are(tmp_path):
+    folder = tmp_path / "[red]"
+    folder.mkdir()
+    assert "[red]" in rendered(report_of(folder, train=train())).replace("\n", "")
+
+
+# --- real files ---
+
+
+def test_mosi_is_recognised(shared_data):
+    report = inspect_corpus(open_corpus(shared_data / "mosi_text_audio.npz"), DEFAULT)
+    assert report["sizes"] == {"train": 1284, "valid": 229, "test": 686}
+    assert report["known_corpus"] == "CMU-MOSI"
+    assert report["widths"] == {"text": 300, "audio": 73}
+    train_text = report["splits"]["train"]["modalities"]["text"]
+    assert (train_text["dtype"], train_text["steps"]) == ("float16", 20)
+    assert train_text["leading_padding"] > train_text["trailing_padding"]
+    assert round(train_text["inner_holes"], 2) == 0.21
+    floors = report["splits"]["test"]["labels"]["sentiment"]["floors"]
+    assert round(floors["constant_0"]["mae"], 3) == 1.417
+    assert round(floors["train_median"]["mae"], 3) == 1.456
+    assert report["warnings"] == []
+    rendered(report)
+
+
+def test_the_small_mosi_file_has_the_shapes_of_the_specification(shared_data):
+    report = inspect_corpus(open_corpus(shared_data / "mosi_dev229.npz"), DEFAULT)
+    assert report["sizes"] == {"train": 134, "valid": 55, "test": 40}
+    assert report["widths"] == {"text": 300, "audio": 74, "video": 47}
+    assert report["known_corpus"] is None
+    for split in report["splits"].values():
+        for facts in split["modalities"].values():
+            assert (facts["steps"], facts["leading_padding"], facts["mask"]) == (20, 0, "explicit")
+    rendered(report)

@@ -1,0 +1,83 @@
+"""The floors of WORKSPACE.md hold, and the files that carry a rule are its only carriers."""
+
+import ast
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FLOORS = [
+    {"errors", "version"},
+    {"spec", "metrics", "config"},
+    {"data", "models"},
+    {"training"},
+    {"evaluation", "serving"},
+    {"experiment"},
+    {"main"},
+]
+MODULES = sorted((ROOT / "msajax").rglob("*.py"))
+
+
+def imports(path: pathlib.Path) -> set[str]:
+    """Every module that a file imports, also inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def floor_of(room: str) -> int:
+    return next(i for i, rooms in enumerate(FLOORS) if room in rooms)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_import_climbs(path):
+    room = path.relative_to(ROOT / "msajax").parts[0].removesuffix(".py")
+    if room == "__init__":
+        return  # the package's own front door
+    for name in imports(path):
+        if not name.startswith("msajax.") or (other := name.split(".")[1]) == room:
+            continue
+        known = {r for rooms in FLOORS for r in rooms}
+        if other not in known:
+            assert path.name == "main.py", f"{path} imports msajax.{other} from the front door"
+            continue
+        assert floor_of(other) < floor_of(room) or (
+            floor_of(other) == floor_of(room) <= 1
+        ), f"{path} imports msajax.{other}"
+
+
+@pytest.mark.parametrize(
+    ("library", "only"),
+    [
+        ("orbax", {"training/checkpoints.py"}),
+        ("ml_collections", {"config.py", "main.py"}),
+        ("safetensors", {"serving/bundle.py"}),
+        ("rich", {"main.py", "evaluation/tables.py", "data/inspection.py", "training/progress.py"}),
+        ("pickle", set()),
+        ("tensorflow", set()),
+        ("torch", set()),
+    ],
+)
+def test_a_library_is_imported_only_where_it_belongs(library, only):
+    users = {
+        str(path.relative_to(ROOT / "msajax"))
+        for path in MODULES
+        if any(name.split(".")[0] == library for name in imports(path))
+    }
+    assert users == only
+
+
+def test_the_map_names_every_module():
+    text = (ROOT / "WORKSPACE.md").read_text(encoding="utf-8")
+    missing = [p.name for p in MODULES if p.name not in ("__init__.py", "version.py")]
+    missing = [name for name in missing if name not in text]
+    assert missing == []
+
+
+def test_every_requirement_has_a_row():
+    text = (ROOT / "WORKSPACE.md").read_text(encoding="utf-8")
+    assert [n for n in range(1, 37) if f"| R{n} |" not in text] == []

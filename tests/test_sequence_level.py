@@ -1,0 +1,712 @@
+"""The whole model: against a float64 implementation, its sizes, its masks, and its guards."""
+
+import dataclasses
+import functools
+import json
+import pathlib
+import subprocess
+import sys
+
+import check_reference
+import chex
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+
+from msajax.config import ModelConfig
+from msajax.models import build_model
+from msajax.models.layers import Dropout
+from msajax.spec import CorpusSpec
+
+REFERENCE = pathlib.Path(__file__).resolve().parents[2] / "shared" / "reference"
+SMALL = ModelConfig(model_dim=16, num_heads=2, ff_dim=24, n_layers_mod=1, dropout_rate=0.25)
+SPEC = CorpusSpec(("text", "audio", "video"), (5, 4, 3), (9, 8, 8))
+STEPS = {"text": 6, "audio": 5, "video": 5}
+
+
+# --- making weights and batches ---
+
+
+def shapes_of(config, spec, batch=1, steps=4):
+    """The model, and abstract parameters, features and masks for it."""
+    features = {
+        m: jax.ShapeDtypeStruct((batch, steps, spec.width(m)), jnp.float32)
+        for m in spec.modalities
+    }
+    masks = {m: jax.ShapeDtypeStruct((batch, steps), bool) for m in spec.modalities}
+    model = build_model(config, spec)
+    params = jax.eval_shape(model.init, jax.random.key(0), features, masks)["params"]
+    return model, params, features, masks
+
+
+def random_params(config, spec, seed=0):
+    """Every weight, biases and scales included, is a random number: none can be forgotten."""
+    rng = np.random.default_rng(seed)
+    shapes = flax.traverse_util.flatten_dict(shapes_of(config, spec)[1])
+    params = {
+        path: (rng.normal(size=w.shape, scale=0.35) + (path[-1] == "scale")).astype(np.float32)
+        for path, w in shapes.items()
+    }
+    return flax.traverse_util.unflatten_dict(params)
+
+
+def random_features(spec, steps, batch, seed=1):
+    rng = np.random.default_rng(seed)
+    return {
+        m: rng.normal(size=(batch, steps[m], spec.width(m))).astype(np.float32)
+        for m in spec.modalities
+    }
+
+
+def awkward_masks(steps, anchor):
+    """Six rows: whole, leading padding and a hole, trailing padding, an absent modality, an absent
+    anchor, and nothing at all."""
+    masks = {m: np.ones((6, t), bool) for m, t in steps.items()}
+    for mask in masks.values():
+        mask[1, [0, 2]] = False
+        mask[2, -2:] = False
+        mask[5] = False
+    masks[[m for m in steps if m != anchor or len(steps) == 1][-1]][3] = False
+    masks[anchor][4] = False
+    return masks
+
+
+def present_in(masks):
+    return np.stack([mask.any(1) for mask in masks.values()], axis=1)
+
+
+# --- the model in float64, written from the specification: one sample at a time, and what a mask
+# --- hides is left out rather than masked
+
+
+def dense(params, x):
+    return x @ params["kernel"] + params["bias"]
+
+
+def layer_norm(params, x, eps):
+    normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps)
+    return normal * params["scale"] + params["bias"]
+
+
+def attention(params, x, context):
+    if not len(context):
+        return np.zeros_like(x)
+
+    def heads(name, source):  # [heads, length, head_dim]
+        return np.moveaxis(np.tensordot(source, params[name]["kernel"], 1), 1, 0) + (
+            params[name]["bias"][:, None]
+        )
+
+    q, k, v = heads("query", x), heads("key", context), heads("value", context)
+    weights = scipy.special.softmax(q @ k.mT / np.sqrt(q.shape[-1]), axis=-1)
+    return np.tensordot(weights @ v, params["out"]["kernel"], ([0, 2], [0, 1])) + (
+        params["out"]["bias"]
+    )
+
+
+def block(params, x, context, eps):
+    x = layer_norm(params["norm_attention"], x + attention(params["attention"], x, context), eps)
+    inner = dense(params["ffn"]["inner"], x)
+    fed = dense(params["ffn"]["outer"], inner * (1 + scipy.special.erf(inner / np.sqrt(2))) / 2)
+    return layer_norm(params["norm_ffn"], x + fed, eps)
+
+
+def numpy_sample(params, config, spec, features, masks):
+    """Score and modality weights of one sample; features and masks without the batch axis."""
+    names, eps = spec.modalities, config.norm_eps
+    anchor = config.anchor or ("text" if "text" in names else names[0])
+    seq = {}
+    for m in names:
+        p = params[f"{m}_encoder"]
+        x = dense(p["projection"], features[m]) + p["positions"]["embedding"][: len(features[m])]
+        for i in range(config.n_layers_mod):
+            x = block(p[f"blocks_{i}"], x, x[masks[m]], eps)
+        seq[m] = x
+    others = [m for m in names if m != anchor]
+    for i in range(config.n_layers_fuse):
+        for m in others:
+            p = params["fusion"][f"layers_{i}"][f"{anchor}_from_{m}"]
+            seq[anchor] = block(p, seq[anchor], seq[m][masks[m]], eps)
+        for m in others if config.bidirectional_fusion else ():
+            p = params["fusion"][f"layers_{i}"][f"{m}_from_{anchor}"]
+            seq[m] = block(p, seq[m], seq[anchor][masks[anchor]], eps)
+    pooled = np.zeros((len(names), config.model_dim))
+    for row, m in zip(pooled, names, strict=True):
+        valid = seq[m][masks[m]]
+        if not len(valid):
+            continue
+        if config.pooling_method == "mean":
+            row[:] = valid.mean(0)
+        else:
+            p = params["head"][f"{m}_pool"]
+            scores = dense(p["score"], np.tanh(dense(p["hidden"], valid)))
+            row[:] = scipy.special.softmax(scores[:, 0]) @ valid
+    counted = np.array([config.missing_modality == "reference" or masks[m].any() for m in names])
+    weights = np.zeros(len(names))
+    if counted.any():
+        p = params["head"]["gate"]
+        logits = dense(p["weights"], np.maximum(dense(p["hidden"], pooled[counted].mean(0)), 0))
+        weights[counted] = scipy.special.softmax(logits[counted])
+    return dense(params["regression"], weights @ pooled), weights
+
+
+def numpy_model(params, config, spec, features, masks):
+    """Scores `[B, K]` and modality weights `[B, M]`."""
+    params, features = jax.tree.map(np.float64, (params, features))
+    rows = [
+        numpy_sample(
+            params,
+            config,
+            spec,
+            {m: x[b] for m, x in features.items()},
+            {m: mask[b] for m, mask in masks.items()},
+        )
+        for b in range(len(masks[spec.modalities[0]]))
+    ]
+    return tuple(np.stack(column) for column in zip(*rows, strict=True))
+
+
+def settings(spec=SPEC, **changes):
+    return dataclasses.replace(SMALL, **changes), spec
+
+
+def corpus(*names, labels=1):
+    widths = (5, 4, 3, 6)[: len(names)]
+    lengths = (6, 4, 5, 7)[: len(names)]
+    return CorpusSpec(names, widths, lengths, label_names=("sentiment", "anger")[:labels])
+
+
+CASES = {
+    "unidirectional, mean": settings(corpus("text", "audio"), n_layers_mod=2),
+    "bidirectional, attention": settings(
+        corpus("text", "audio"),
+        bidirectional_fusion=True,
+        pooling_method="attention",
+        n_layers_fuse=2,
+        norm_eps=0.05,
+    ),
+    "no encoder blocks": settings(n_layers_mod=0, bidirectional_fusion=True),
+    "no fusion": settings(n_layers_fuse=0, pooling_method="attention"),
+    "neither": settings(n_layers_mod=0, n_layers_fuse=0),
+    "anchor last of unsorted names, head size set": settings(
+        corpus("voice", "face", "body"),
+        anchor="body",
+        num_heads=3,
+        head_dim=5,
+        bidirectional_fusion=True,
+    ),
+    "four modalities, text in the middle": settings(
+        corpus("video", "text", "pulse", "audio"), n_layers_mod=0, pooling_method="attention"
+    ),
+    "no text, two outputs": settings(corpus("video", "audio", labels=2), n_layers_mod=0),
+    "one modality": settings(corpus("brain"), n_layers_fuse=2, bidirectional_fusion=True),
+    "literal absence, mean": settings(missing_modality="reference", n_layers_mod=0),
+    "literal absence, attention": settings(
+        missing_modality="reference", pooling_method="attention", n_layers_mod=0
+    ),
+}
+
+
+@pytest.mark.parametrize(("config", "spec"), CASES.values(), ids=CASES)
+def test_model_equals_the_float64_implementation(config, spec):
+    steps = {m: spec.length(m) - (i == 1) for i, m in enumerate(spec.modalities)}
+    anchor = config.anchor or ("text" if "text" in steps else spec.modalities[0])
+    masks = awkward_masks(steps, anchor)
+    features, params = random_features(spec, steps, batch=6), random_params(config, spec)
+    model = build_model(config, spec)
+    got = jax.jit(model.apply)({"params": params}, features, masks)
+    score, weights = numpy_model(params, config, spec, features, masks)
+    chex.assert_shape(got.score, (6, len(spec.label_names)))
+    assert np.ptp(score) > 0.1  # a constant would agree too easily
+    chex.assert_trees_all_close(got.score, score, atol=3e-6, rtol=0)
+    chex.assert_trees_all_close(got.modality_weights, weights, atol=1e-6, rtol=0)
+
+
+# --- sizes ---
+
+MOSI, MOSEI = (300, 74, 47), (300, 74, 713)
+# (D, F, n_layers_mod, n_layers_fuse): unidirectional on MOSI, MOSEI, bidirectional on both.
+GOLDEN = {
+    (128, 256, 1, 1): (732_932, 818_180, 997_892, 1_083_140),
+    (128, 256, 1, 2): (997_892, 1_083_140, 1_527_812, 1_613_060),
+    (128, 256, 2, 1): (1_130_372, 1_215_620, 1_395_332, 1_480_580),
+    (128, 256, 3, 2): (1_792_772, 1_878_020, 2_322_692, 2_407_940),
+    (128, 512, 2, 1): (1_656_708, 1_741_956, 2_053_252, 2_138_500),
+    (256, 256, 2, 1): (3_323_652, 3_494_148, 4_115_204, 4_285_700),
+    (256, 512, 2, 1): (4_374_276, 4_544_772, 5_428_484, 5_598_980),
+    (256, 512, 3, 2): (7_009_796, 7_180_292, 9_118_212, 9_288_708),
+}
+
+
+def count(config, widths=MOSI, names=("text", "audio", "video"), length=20):
+    spec = CorpusSpec(names, widths, (length,) * len(names))
+    return sum(w.size for w in jax.tree.leaves(shapes_of(config, spec)[1]))
+
+
+def sized(d, f, n_mod, n_fuse, **changes):
+    return ModelConfig(
+        model_dim=d, ff_dim=f, n_layers_mod=n_mod, n_layers_fuse=n_fuse, **changes
+    )
+
+
+@pytest.mark.parametrize("sizes", GOLDEN, ids=str)
+def test_golden_parameter_counts(sizes):
+    counts = [
+        count(sized(*sizes, bidirectional_fusion=bidirectional), widths)
+        for bidirectional in (False, True)
+        for widths in (MOSI, MOSEI)
+    ]
+    assert tuple(counts) == GOLDEN[sizes]
+
+
+def test_parameter_counts_of_the_defaults_attention_pooling_and_no_fusion():
+    assert count(ModelConfig()) == 1_130_372
+    assert count(ModelConfig(n_layers_fuse=0)) == 865_412
+    assert count(ModelConfig(pooling_method="attention")) - 1_130_372 == 12_483
+    wide = sized(256, 256, 2, 1, pooling_method="attention")
+    assert count(wide) - GOLDEN[256, 256, 2, 1][0] == 49_539
+
+
+@pytest.mark.parametrize("pooling", ["mean", "attention"])
+@pytest.mark.parametrize("names", [("a",), ("b", "a"), ("d", "c", "b", "a")], ids=len)
+def test_parameter_count_follows_the_formula_for_other_numbers_of_modalities(names, pooling):
+    m, d, f, n_mod, n_fuse, length = len(names), 16, 24, 1, 2, 7
+    widths = (5, 4, 3, 2)[:m]
+    block_size = 4 * d**2 + 2 * d * f + 9 * d + f
+    pool = m * (d**2 // 4 + d // 2 + 1) if pooling == "attention" else 0
+    gate = d**2 // 2 + d // 2 + m * d // 2 + m
+    for bidirectional in (False, True):
+        blocks = m * n_mod + (m - 1) * (1 + bidirectional) * n_fuse
+        expected = d * (sum(widths) + m + m * length) + blocks * block_size + pool + gate + d + 1
+        config = sized(
+            d, f, n_mod, n_fuse, pooling_method=pooling, bidirectional_fusion=bidirectional
+        )
+        assert count(config, widths, names, length) == expected
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_every_stage_has_the_worked_shapes_and_nothing_is_pooled_before_the_head(bidirectional):
+    config = sized(256, 512, 1, 1, bidirectional_fusion=bidirectional)
+    spec = CorpusSpec(("text", "audio", "video"), MOSI, (20, 20, 20))
+    model, params, features, masks = shapes_of(config, spec, batch=4, steps=20)
+    apply = functools.partial(model.apply, capture_intermediates=True, mutable="intermediates")
+    out, state = jax.eval_shape(apply, {"params": params}, features, masks)
+    stages = {
+        path.removesuffix("__call__").rstrip("/"): value[0]
+        for path, value in flax.traverse_util.flatten_dict(
+            state["intermediates"], sep="/"
+        ).items()
+    }
+    sequence = (4, 20, 256)
+    assert stages["text_encoder/projection"].shape == sequence
+    assert stages["fusion/layers_0/text_from_audio/attention"].shape == sequence
+    assert stages["fusion/layers_0/text_from_video/ffn/inner"].shape == (4, 20, 512)
+    assert ("fusion/layers_0/audio_from_text" in stages) == bidirectional
+    for m in spec.modalities:
+        assert stages[f"{m}_encoder/blocks_0"].shape == stages[f"{m}_encoder"].shape == sequence
+        assert stages["fusion/layers_0"][m].shape == stages["fusion"][m].shape == sequence
+    ends = ("head", "regression", "")
+    before_the_head = [path for path in stages if path.split("/")[0] not in ends]
+    assert len(before_the_head) > 40
+    for path in before_the_head:
+        for value in jax.tree.leaves(stages[path]):
+            assert value.shape[0] == 4 and 20 in value.shape[1:], path
+    assert stages["head/gate/hidden"].shape == (4, 128)
+    assert stages["head/gate"].shape == stages["head"][1].shape == (4, 3)
+    assert stages["head"][0].shape == (4, 256)
+    assert stages["regression"].shape == (4, 1)
+    assert out.score.shape == (4, 1) and out.modality_weights.shape == (4, 3)
+    assert out.score.dtype == out.modality_weights.dtype == jnp.float32
+
+
+# --- masks, missing modalities and computation types: section 2 of the specification ---
+
+SETTINGS = [(t, p) for t in ("float32", "bfloat16", "float16") for p in ("mean", "attention")]
+every_setting = pytest.mark.parametrize(("dtype", "pooling"), SETTINGS)
+both_poolings = pytest.mark.parametrize("pooling", ["mean", "attention"])
+TARGET = np.linspace(-2, 3, 6, dtype=np.float32)[:, None]
+FEATURES = random_features(SPEC, STEPS, batch=6)
+MASKS = awkward_masks(STEPS, "text")
+PRESENT = np.stack([MASKS[m].any(1) for m in SPEC.modalities], axis=1)
+NOTHING = {m: np.zeros_like(mask) for m, mask in MASKS.items()}
+
+
+def setup(dtype, pooling, **changes):
+    """A model in which every modality asks and is asked, and its weights."""
+    # Self-attention is the same block as cross-attention: one setting with it is enough.
+    layers = int((dtype, pooling) == ("float32", "mean"))
+    settings = {"n_layers_mod": layers, "bidirectional_fusion": True, **changes}
+    config = dataclasses.replace(SMALL, dtype=dtype, pooling_method=pooling, **settings)
+    return build_model(config, SPEC), random_params(config, SPEC)
+
+
+@functools.cache
+def program(dtype, pooling):
+    """One compiled program for most tests below: prediction and gradient of the absolute error."""
+    model, params = setup(dtype, pooling)
+
+    def loss(params, features, masks):
+        prediction = model.apply({"params": params}, features, masks)
+        return jnp.abs(prediction.score - TARGET).mean(), prediction
+
+    return jax.jit(jax.value_and_grad(loss, has_aux=True)), params
+
+
+def run(dtype, pooling, features, masks):
+    """Prediction and gradient of the section 2 model."""
+    compiled, params = program(dtype, pooling)
+    (_, prediction), gradient = compiled(params, features, masks)
+    return jax.device_get((prediction, gradient))
+
+
+@functools.cache
+def usual(dtype, pooling):
+    return run(dtype, pooling, FEATURES, MASKS)
+
+
+@every_setting
+def test_outputs_and_gradients_are_finite_with_some_and_with_all_modalities_absent(dtype, pooling):
+    prediction, gradient = usual(dtype, pooling)
+    chex.assert_tree_all_finite((prediction, gradient))
+    # Key biases alone have no effect: the softmax does not see them.
+    for path, value in flax.traverse_util.flatten_dict(gradient, sep="/").items():
+        assert path.endswith("key/bias") or np.abs(value).max() > 0, path
+    chex.assert_tree_all_finite(run(dtype, pooling, FEATURES, NOTHING))
+
+
+@every_setting
+def test_padded_content_changes_neither_outputs_nor_gradients_by_a_bit(dtype, pooling):
+    rng = np.random.default_rng(2)
+    for filler in (None, 1e30, np.inf, -np.inf, np.nan):
+        changed = {}
+        for m, x in FEATURES.items():
+            other = rng.normal(size=x.shape) if filler is None else np.full(x.shape, filler)
+            changed[m] = np.where(MASKS[m][..., None], x, other.astype(np.float32))
+        chex.assert_trees_all_equal(run(dtype, pooling, changed, MASKS), usual(dtype, pooling))
+
+
+@every_setting
+def test_a_sample_with_nothing_scores_the_bias_of_the_head_with_weights_0(dtype, pooling):
+    bias = program(dtype, pooling)[1]["regression"]["bias"]
+    assert bias[0] != 0
+    for rows, masks in ((slice(5, 6), MASKS), (slice(None), NOTHING)):
+        prediction, gradient = run(dtype, pooling, FEATURES, masks)
+        np.testing.assert_array_equal(prediction.score[rows], bias[None].repeat(6, 0)[rows])
+        np.testing.assert_array_equal(prediction.modality_weights[rows], 0)
+    # Nothing but that bias learns from samples with nothing.
+    assert gradient.pop("regression")["bias"] != 0
+    chex.assert_trees_all_equal(gradient, jax.tree.map(np.zeros_like, gradient))
+
+
+@every_setting
+def test_weights_can_be_read_per_sample_absent_is_exactly_0_and_the_others_sum_to_1(dtype, pooling):
+    weights = usual(dtype, pooling)[0].modality_weights
+    chex.assert_shape(weights, (6, 3))
+    np.testing.assert_array_equal(weights == 0, ~PRESENT)
+    np.testing.assert_allclose(weights.sum(1), PRESENT.any(1), atol=1e-6)
+    assert np.ptp(weights[:3], axis=0).min() > 1e-4  # they are the sample's own
+
+
+@both_poolings
+def test_appended_padding_and_another_batch_size_change_a_score_by_rounding_only(pooling):
+    model, params = setup("float32", pooling)
+    expected = usual("float32", pooling)[0]
+    rows, rng = slice(1, 5), np.random.default_rng(3)
+    features, masks = {}, {}
+    for m, x in FEATURES.items():
+        padding = rng.normal(size=(6, 3, x.shape[2])).astype(np.float32)
+        features[m] = np.concatenate([x, padding], axis=1)[rows]
+        masks[m] = np.pad(MASKS[m], ((0, 0), (0, 3)))[rows]
+    got = jax.jit(model.apply)({"params": params}, features, masks)
+    chex.assert_trees_all_close(got, jax.tree.map(lambda x: x[rows], expected), atol=1e-6, rtol=0)
+
+
+# Measured with these weights: bfloat16 0.0065, float16 0.00098; the scores spread over 1 to 1.5.
+@pytest.mark.parametrize(("dtype", "atol"), [("bfloat16", 0.015), ("float16", 0.002)])
+@both_poolings
+def test_16_bit_scores_are_close_and_outputs_and_gradients_are_float32(dtype, atol, pooling):
+    prediction, gradient = usual(dtype, pooling)
+    assert {x.dtype for x in jax.tree.leaves((prediction, gradient))} == {np.dtype("float32")}
+    model, params = setup(dtype, pooling)
+    score, weights = numpy_model(params, model.config, SPEC, FEATURES, MASKS)
+    chex.assert_trees_all_close(prediction.score, score, atol=atol, rtol=0)
+    chex.assert_trees_all_close(prediction.modality_weights, weights, atol=atol, rtol=0)
+
+
+def equations(jaxpr):
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
+            yield from equations(inner)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_in_16_bits_parameters_softmax_statistics_pooling_and_head_are_float32(dtype):
+    model, params = setup(dtype, "attention")
+    initialised = shapes_of(model.config, SPEC)[1]
+    assert {w.dtype for w in jax.tree.leaves(initialised)} == {np.dtype("float32")}
+    types = {}
+    program = jax.make_jaxpr(model.apply)({"params": params}, FEATURES, MASKS)
+    for equation in equations(program.jaxpr):
+        for value in equation.outvars:
+            types.setdefault(equation.primitive.name, set()).add(str(value.aval.dtype))
+    assert types["exp"] == types["rsqrt"] == types["tanh"] == types["reduce_max"] == {"float32"}
+    assert types["erf" if "erf" in types else "erfc"] == {dtype}
+    apply = functools.partial(model.apply, capture_intermediates=True, mutable="intermediates")
+    _, state = jax.eval_shape(apply, {"params": params}, FEATURES, MASKS)
+    for stage in ("text_encoder", "audio_encoder", "video_encoder", "fusion", "head", "regression"):
+        expected = "float32" if stage in ("head", "regression") else dtype
+        values = state["intermediates"][stage]["__call__"]
+        assert {str(x.dtype) for x in jax.tree.leaves(values)} == {expected}, stage
+
+
+# --- dropout of the whole model ---
+
+
+@functools.cache
+def training_program():
+    model, params = setup("float32", "mean", n_layers_mod=0, bidirectional_fusion=False)
+
+    def apply(features, masks, key):
+        rngs = {"dropout": key}
+        return model.apply({"params": params}, features, masks, train=True, rngs=rngs).score
+
+    return jax.jit(apply)
+
+
+def test_dropout_of_a_sample_does_not_depend_on_the_rest_of_the_batch():
+    key = jax.random.key(0)
+    scores = training_program()(FEATURES, MASKS, key)
+    first = training_program()(*jax.tree.map(lambda x: x[:2], (FEATURES, MASKS)), key)
+    chex.assert_trees_all_close(first, scores[:2], atol=1e-6, rtol=0)
+    np.testing.assert_array_equal(training_program()(FEATURES, MASKS, key), scores)
+    other = training_program()(FEATURES, MASKS, jax.random.key(1))
+    assert np.abs(other - scores)[:5].min() > 1e-4
+
+
+def test_dropout_sites_are_those_of_the_specification():
+    model, params = setup("float32", "attention", input_dropout=0.5)
+    sites = []
+
+    def record(call, args, kwargs, context):
+        if isinstance(context.module, Dropout):
+            sites.append(("/".join(context.module.path[:-1]), context.module.rate))
+            return args[0]
+        return call(*args, **kwargs)
+
+    apply = functools.partial(model.apply, train=True)
+    with nn.intercept_methods(record):
+        jax.eval_shape(apply, {"params": params}, FEATURES, MASKS)
+    blocks = [f"{m}_encoder/blocks_0" for m in SPEC.modalities]
+    pairs = ("text_from_audio", "text_from_video", "audio_from_text", "video_from_text")
+    blocks += [f"fusion/layers_0/{pair}" for pair in pairs]
+    expected = [(f"{m}_encoder", rate) for m in SPEC.modalities for rate in (0.5, 0.25)]
+    expected += [(f"{b}{inner}", 0.25) for b in blocks for inner in ("/attention", "", "/ffn", "")]
+    expected += [("head/gate", 0.25)]  # between the layers of the gate; none before the regression
+    assert sorted(sites) == sorted(expected)
+
+
+# --- guards ---
+
+
+def without(values, name):
+    return {m: x for m, x in values.items() if m != name}
+
+
+BAD_INPUTS = {
+    "width": ({**FEATURES, "audio": np.zeros((6, 5, 7), "f4")}, MASKS, "'audio'.*(6, 5, 7).*, 4)"),
+    "axes": ({**FEATURES, "audio": np.zeros((6, 5), "f4")}, MASKS, "'audio'.*(6, 5)"),
+    "batch": ({**FEATURES, "video": FEATURES["video"][:2]}, MASKS, "'video'.*(2, 5, 3).*(6, "),
+    "no features": (without(FEATURES, "video"), MASKS, "'video' needs features"),
+    "no mask": (FEATURES, without(MASKS, "audio"), "'audio' needs features and a mask"),
+    "mask type": (FEATURES, {**MASKS, "text": np.ones((6, 6), "f4")}, "'text'.*float32 (6, 6)"),
+    "mask length": (FEATURES, {**MASKS, "text": np.ones((6, 5), bool)}, "'text'.*(6, 5).*(6, 6)"),
+    "too long": (
+        {**FEATURES, "video": np.zeros((6, 9, 3), "f4")},
+        {**MASKS, "video": np.ones((6, 9), bool)},
+        "9 steps.*8 rows.*video",
+    ),
+}
+
+
+@pytest.mark.parametrize(("features", "masks", "message"), BAD_INPUTS.values(), ids=BAD_INPUTS)
+def test_inputs_that_do_not_fit_are_refused_with_their_sizes(features, masks, message):
+    model, params = setup("float32", "mean")
+    pattern = message.replace("(", r"\(").replace(")", r"\)")
+    with pytest.raises(ValueError, match=pattern):
+        jax.eval_shape(model.apply, {"params": params}, features, masks)
+
+
+def test_a_modality_that_the_model_does_not_know_is_ignored():
+    model, params = setup("float32", "mean")
+    extra = {"smell": np.zeros((1, 1), np.float32)}
+    out = jax.eval_shape(model.apply, {"params": params}, FEATURES | extra, MASKS | extra)
+    assert out.score.shape == (6, 1)
+
+
+def test_an_impossible_anchor_is_refused_with_the_choices():
+    with pytest.raises(ValueError, match="'smell'.*text, audio, video"):
+        build_model(ModelConfig(anchor="smell"), SPEC)
+
+
+@pytest.mark.parametrize(
+    ("names", "asked", "anchor"),
+    [
+        (("audio", "text"), "", "text"),
+        (("video", "audio"), "", "video"),
+        (("text", "audio"), "audio", "audio"),
+    ],
+)
+def test_anchor_is_the_one_asked_for_else_text_else_the_first(names, asked, anchor):
+    spec = CorpusSpec(names, (3, 2), (4, 4))
+    fusion = shapes_of(dataclasses.replace(SMALL, anchor=asked), spec)[1]["fusion"]
+    assert [pair.split("_from_")[0] for pair in fusion["layers_0"]] == [anchor]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"model_dim": 0},
+        {"num_heads": 0},
+        {"ff_dim": 0},
+        {"n_layers_mod": -1},
+        {"n_layers_fuse": -1},
+        {"model_dim": 128, "num_heads": 3},
+        {"dropout_rate": 1.0},
+        {"dropout_rate": -0.1},
+        {"input_dropout": 1.0},
+    ],
+    ids=str,
+)
+def test_impossible_sizes_and_rates_are_refused_by_name(setting):
+    with pytest.raises(ValueError, match=f"model.{[*setting][-1]}"):
+        ModelConfig(**setting)
+
+
+# --- check_reference.py ---
+
+
+def reference_arrays():
+    """A file of the reference layout, computed without the model: gradients by differences."""
+    config = ModelConfig(
+        model_dim=4,
+        num_heads=2,
+        ff_dim=3,
+        n_layers_mod=1,
+        n_layers_fuse=1,
+        pooling_method="attention",
+        anchor="voice",
+    )
+    spec = CorpusSpec(("voice", "face"), (3, 2), (4, 4))
+    steps = {"voice": 4, "face": 4}
+    params = flax.traverse_util.flatten_dict(random_params(config, spec), sep="/")
+    features = random_features(spec, steps, batch=3)
+    masks = {m: mask[:3] for m, mask in awkward_masks(steps, "voice").items()}
+    target = np.float64([[1.5], [-2.0], [0.5]])
+    weights = {k: np.float64(v) for k, v in params.items()}
+    tree = flax.traverse_util.unflatten_dict(weights, sep="/")  # of the same arrays
+
+    def score_and_loss():
+        score, _ = numpy_model(tree, config, spec, features, masks)
+        return score, np.abs(score - target).mean()
+
+    score, loss = score_and_loss()
+    squares, step = 0.0, 1e-5
+    for array in weights.values():
+        for index in np.ndindex(array.shape):
+            value = array[index]
+            array[index] = value + step
+            above = score_and_loss()[1]
+            array[index] = value - step
+            below = score_and_loss()[1]
+            array[index] = value
+            squares += ((above - below) / (2 * step)) ** 2
+    keys = {k: getattr(config, k) for k in check_reference.MODEL_KEYS}
+    text = {"seq_len": 4, "dims": dict(zip(spec.modalities, spec.widths, strict=True)), **keys}
+    return {
+        "config": np.array(json.dumps(text)),
+        **{f"input:{m}": x for m, x in features.items()},
+        **{f"mask:{m}": x for m, x in masks.items()},
+        **{f"param:{k}": v for k, v in params.items()},
+        "output:score": score.astype(np.float32),
+        "target": target.astype(np.float32),
+        "loss_mae": np.float32(loss),
+        "grad_global_norm": np.float32(np.sqrt(squares)),
+    }
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return reference_arrays()
+
+
+def check(capsys, *paths):
+    """The exit code and the reports of `check_reference.py`."""
+    code = check_reference.main([str(path) for path in paths])
+    return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_model_agrees_with_a_reference_file_made_without_it(reference, tmp_path, capsys):
+    np.savez(tmp_path / "own.npz", **reference)
+    code, [report] = check(capsys, tmp_path / "own.npz")
+    assert code == 0, report
+    assert report["parameters"] == sum(v.size for k, v in reference.items() if k[:6] == "param:")
+    assert report["file"] == str(tmp_path / "own.npz")
+    assert report["max_abs_error"] < 1e-6 and report["loss_abs_error"] < 1e-6
+    assert report["grad_norm_rel_error"] < 1e-5
+
+
+@pytest.mark.parametrize("name", ["uni_mean.npz", "bi_attention.npz"])
+def test_model_agrees_with_the_shared_reference_file(name, capsys):
+    if not (REFERENCE / name).is_file():
+        pytest.skip("no ../shared/reference beside this checkout")
+    code, [report] = check(capsys, REFERENCE / name)
+    assert code == 0, report
+
+
+@pytest.mark.parametrize(
+    ("key", "factor"),
+    [
+        ("param:face_encoder/blocks_0/ffn/outer/kernel", 1.01),
+        ("output:score", 1 + 1e-4),
+        ("output:score", np.nan),
+        ("loss_mae", 1 + 1e-4),
+        ("grad_global_norm", 1 + 2e-4),
+    ],
+)
+def test_a_reference_file_that_disagrees_exits_1(reference, tmp_path, capsys, key, factor):
+    changed = (reference[key] * factor).astype(np.float32)
+    np.savez(tmp_path / "wrong.npz", **{**reference, key: changed})
+    assert check(capsys, tmp_path / "wrong.npz")[0] == 1
+
+
+def test_an_unreadable_reference_file_exits_2_and_the_others_are_still_checked(
+    reference, tmp_path, capsys
+):
+    np.savez(tmp_path / "good.npz", **reference)
+    whole = (tmp_path / "good.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    np.savez(tmp_path / "lacks.npz", **without(reference, "target"))
+    np.savez(tmp_path / "shape.npz", **reference | {"param:regression/bias": np.zeros(2, "f4")})
+    np.savez(tmp_path / "pickle.npz", **reference | {"target": np.array([None])})
+    bad = [tmp_path / f"{name}.npz" for name in ("cut", "lacks", "shape", "pickle", "gone")]
+    code, reports = check(capsys, *bad, tmp_path / "good.npz")
+    assert code == 2
+    assert ["error" in report for report in reports] == [True] * 5 + [False]
+    for path in bad:
+        assert check(capsys, path)[0] == 2
+    assert check(capsys)[0] == 2
+
+
+def test_check_reference_runs_as_a_script(tmp_path):
+    script = pathlib.Path(check_reference.__file__)
+    process = subprocess.run(
+        [sys.executable, str(script), "gone.npz"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert process.returncode == 2, process.stderr
+    assert json.loads(process.stdout)["file"] == "gone.npz"

@@ -1,0 +1,210 @@
+"""One training step and the optimisers against independent numpy computations in float64."""
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from msajax.config import OptimConfig, TrainConfig
+from msajax.data.batches import Batch
+from msajax.models.heads import Prediction
+from msajax.models.layers import Dropout
+from msajax.spec import CorpusSpec
+from msajax.training.optimizers import make_optimizer
+from msajax.training.state import init_train_state
+from msajax.training.step import make_loss, train_step
+
+SPEC = CorpusSpec(("text",), (3,), (1,))
+
+
+class Linear(nn.Module):
+    """A linear model: its gradients can be written down."""
+
+    rate: float = 0.0
+
+    @nn.compact
+    def __call__(self, features, masks, *, train=False):
+        x = Dropout(self.rate)(features["text"][:, 0], train=train)
+        return Prediction(nn.Dense(1, name="linear")(x), jnp.ones((len(x), 1)))
+
+
+def make_batch(rows=5, weights=None):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, 1, 3)).astype(np.float32)
+    y = rng.normal(size=(rows, 1)).astype(np.float32)
+    weights = np.ones(rows, np.float32) if weights is None else np.array(weights, np.float32)
+    mask = np.ones((rows, 1), bool)
+    return Batch({"text": jnp.array(x)}, {"text": jnp.array(mask)}, jnp.array(y), weights)
+
+
+def steps(optim: OptimConfig, train: TrainConfig, batches, *, seed=0, rate=0.0, total=10):
+    """Runs train_step over batches; returns the first state, the last, and the metrics."""
+    model, optimizer = Linear(rate), make_optimizer(optim, total)
+    state = init_train_state(jnp.uint32(seed), model=model, spec=SPEC, optimizer=optimizer)
+    first, log = state, []
+    for batch in batches:
+        state, metrics = train_step(
+            state, batch, model=model, optimizer=optimizer, loss=make_loss(train)
+        )
+        log.append(metrics)
+    return first, state, log
+
+
+def numpy_adam(params, gradient_of, rates, *, decay=0.0, clip=0.0):
+    """Adam with decoupled decay of the kernel, in float64."""
+    moments = {k: [np.zeros_like(v), np.zeros_like(v)] for k, v in params.items()}
+    norms = []
+    for t, rate in enumerate(rates, start=1):
+        gradient = gradient_of(params)
+        norms.append(np.sqrt(sum((g**2).sum() for g in gradient.values())))
+        if clip and norms[-1] > clip:
+            gradient = {k: g * clip / norms[-1] for k, g in gradient.items()}
+        for k, g in gradient.items():
+            m, v = moments[k]
+            m[:], v[:] = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+            update = (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+            if k == "kernel":
+                update = update + decay * params[k]
+            params[k] = params[k] - rate * update
+    return params, norms
+
+
+def l1_gradient(batch):
+    x, y = np.float64(batch.features["text"][:, 0]), np.float64(batch.labels)
+    weight = np.float64(batch.row_weight)[:, None]
+
+    def gradient(params):
+        sign = np.sign(x @ params["kernel"] + params["bias"] - y) * weight / weight.sum()
+        return {"kernel": x.T @ sign, "bias": sign.sum(axis=0)}
+
+    return gradient
+
+
+@pytest.mark.parametrize(
+    ("optim", "decay", "clip"),
+    [
+        (OptimConfig(learning_rate=0.01), 0.0, 0.0),
+        (OptimConfig(name="adamw", learning_rate=0.01, weight_decay=0.1), 0.1, 0.0),
+        (OptimConfig(learning_rate=0.01, clip_norm=0.2), 0.0, 0.2),
+    ],
+)
+def test_steps_equal_adam_in_numpy(optim, decay, clip):
+    batch = make_batch()
+    first, last, log = steps(optim, TrainConfig(), [batch] * 6)
+    start = {k: np.float64(v) for k, v in first.params["linear"].items()}
+    expected, norms = numpy_adam(start, l1_gradient(batch), [0.01] * 6, decay=decay, clip=clip)
+    for k in expected:
+        np.testing.assert_allclose(last.params["linear"][k], expected[k], atol=2e-6)
+    np.testing.assert_allclose([m.grad_norm for m in log], norms, rtol=1e-5)
+    assert int(last.step) == 6
+
+
+def test_decay_leaves_biases_alone():
+    optim = OptimConfig(name="adamw", learning_rate=0.01, weight_decay=0.5)
+    batch = make_batch()
+    _, plain, _ = steps(OptimConfig(learning_rate=0.01), TrainConfig(), [batch])
+    _, decayed, _ = steps(optim, TrainConfig(), [batch])
+    np.testing.assert_array_equal(decayed.params["linear"]["bias"], plain.params["linear"]["bias"])
+    assert np.abs(decayed.params["linear"]["kernel"] - plain.params["linear"]["kernel"]).max() > 0
+
+
+def test_the_plateau_factor_scales_the_step():
+    optimizer, model = make_optimizer(OptimConfig(learning_rate=0.01), 10), Linear()
+    state = init_train_state(jnp.uint32(0), model=model, spec=SPEC, optimizer=optimizer)
+    run = {"model": model, "optimizer": optimizer, "loss": make_loss(TrainConfig())}
+    whole, _ = train_step(state, make_batch(), **run)
+    half, log = train_step(state.replace(learning_rate_scale=0.5), make_batch(), **run)
+    change = jax.tree.map(lambda new, old: new - old, whole.params, state.params)
+    half_change = jax.tree.map(lambda new, old: 2 * (new - old), half.params, state.params)
+    chex.assert_trees_all_close(change, half_change, rtol=1e-5)
+    assert float(log.learning_rate) == pytest.approx(0.005)
+
+
+def test_rows_of_weight_0_change_nothing():
+    full = make_batch(rows=8, weights=[1, 1, 1, 1, 1, 0, 0, 0])
+    short = Batch(
+        {"text": full.features["text"][:5]},
+        {"text": full.masks["text"][:5]},
+        full.labels[:5],
+        full.row_weight[:5],
+    )
+    _, filled, filled_log = steps(OptimConfig(), TrainConfig(), [full])
+    _, alone, alone_log = steps(OptimConfig(), TrainConfig(), [short])
+    chex.assert_trees_all_close(filled.params, alone.params, rtol=1e-6)
+    assert float(filled_log[0].loss) == pytest.approx(float(alone_log[0].loss), rel=1e-6)
+    assert float(filled_log[0].weight) == 5.0
+
+
+def test_a_batch_of_weight_0_alone_gives_finite_numbers():
+    _, state, log = steps(OptimConfig(), TrainConfig(), [make_batch(weights=[0] * 5)])
+    chex.assert_tree_all_finite((state, log))
+    assert float(log[0].loss) == 0.0
+
+
+def test_dropout_depends_on_seed_and_step_and_nothing_else():
+    batch, train = make_batch(), TrainConfig()
+    _, a, _ = steps(OptimConfig(), train, [batch, batch], rate=0.5)
+    _, again, _ = steps(OptimConfig(), train, [batch, batch], rate=0.5)
+    chex.assert_trees_all_equal(a, again)
+    model, optimizer = Linear(0.5), make_optimizer(OptimConfig(), 10)
+    run = {"model": model, "optimizer": optimizer, "loss": make_loss(train)}
+    state = init_train_state(jnp.uint32(0), model=model, spec=SPEC, optimizer=optimizer)
+    losses = {}
+    for seed in (0, 1):
+        for step in (0, 1):
+            here = state.replace(seed=jnp.uint32(seed), step=jnp.int32(step))
+            losses[seed, step] = float(train_step(here, batch, **run)[1].loss)
+    assert len(set(losses.values())) == 4
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (TrainConfig(loss="l1"), [0.5, 3.0]),
+        (TrainConfig(loss="mse"), [0.25, 9.0]),
+        (TrainConfig(loss="huber", huber_delta=1.0), [0.125, 2.5]),
+        (TrainConfig(loss="huber", huber_delta=2.0), [0.125, 4.0]),
+    ],
+)
+def test_losses_have_their_closed_forms(config, expected):
+    score, label = jnp.array([[1.0], [-1.0]]), jnp.array([[0.5], [2.0]])
+    np.testing.assert_allclose(make_loss(config)(score, label), expected, rtol=1e-6)
+
+
+def test_a_loss_refuses_to_broadcast_a_column_against_a_row():
+    with pytest.raises(AssertionError):
+        make_loss(TrainConfig())(jnp.zeros((4, 1)), jnp.zeros(4))
+
+
+def rates(optim: OptimConfig, total: int) -> np.ndarray:
+    schedule = make_optimizer(optim, total).learning_rate
+    return np.array([float(schedule(jnp.int32(t))) for t in range(total)])
+
+
+def test_warm_up_is_linear_from_0_to_the_peak():
+    optim = OptimConfig(learning_rate=1e-3, warmup_steps=4)
+    np.testing.assert_allclose(
+        rates(optim, 6), [0, 0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3], rtol=1e-6
+    )
+
+
+def test_cosine_falls_from_the_peak_to_the_minimum_at_the_last_step():
+    optim = OptimConfig(learning_rate=1e-3, schedule="cosine", min_learning_rate=1e-5)
+    t = np.arange(11)
+    expected = 1e-5 + 0.5 * (1e-3 - 1e-5) * (1 + np.cos(np.pi * t / 10))
+    np.testing.assert_allclose(rates(optim, 11), expected, rtol=1e-5)
+
+
+def test_warm_up_then_cosine():
+    optim = OptimConfig(learning_rate=1.0, schedule="cosine", warmup_steps=2, min_learning_rate=0)
+    expected = [0, 0.5, 1, 0.5 * (1 + np.cos(np.pi / 2)), 0]
+    np.testing.assert_allclose(rates(optim, 5), expected, atol=1e-6)
+
+
+def test_plateau_and_constant_keep_the_rate():
+    for schedule in ("plateau", "constant"):
+        np.testing.assert_array_equal(
+            rates(OptimConfig(schedule=schedule), 5), np.full(5, np.float32(1e-4))
+        )

@@ -1,0 +1,205 @@
+"""The embedded corpus: the same bytes every time, learnable, with reliability that is real."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from msajax.config import DataConfig, ModelConfig, SyntheticConfig
+from msajax.data.formats import open_corpus
+from msajax.data.prepare import check_lengths, fit, prepare
+from msajax.data.synthetic import generate
+
+SMALL = SyntheticConfig(
+    train=60,
+    valid=30,
+    test=25,
+    modalities=("video", "text", "eeg"),
+    widths=(3, 6, 4),
+    lengths=(5, 9, 1),
+    absent_share=0.3,
+)
+
+
+@pytest.fixture(scope="module")
+def default():
+    return generate(SyntheticConfig())
+
+
+def test_the_same_settings_give_the_same_corpus():
+    one, other = generate(SMALL), generate(SMALL)
+    assert one.corpus.digest == other.corpus.digest
+    for name in ("train", "valid", "test"):
+        a, b = one.corpus.split(name), other.corpus.split(name)
+        for m in SMALL.modalities:
+            np.testing.assert_array_equal(a.features[m], b.features[m])
+            np.testing.assert_array_equal(a.masks[m], b.masks[m])
+        np.testing.assert_array_equal(a.labels, b.labels)
+        np.testing.assert_array_equal(a.raw_text, b.raw_text)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"train": 61},
+        {"widths": (3, 6, 5)},
+        {"lengths": (5, 9, 2)},
+        {"absent_share": 0.2},
+        {"modalities": ("video", "text", "gaze")},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_another_setting_gives_another_corpus(change):
+    other = generate(dataclasses.replace(SMALL, **change)).corpus
+    assert other.digest != generate(SMALL).corpus.digest
+
+
+def test_sizes_are_those_of_the_configuration():
+    corpus = open_corpus("synthetic", SMALL)
+    assert corpus.modalities == ("text", "video", "eeg")
+    for name, size in (("train", 60), ("valid", 30), ("test", 25)):
+        split, header = corpus.split(name), corpus.headers[name]
+        assert len(split) == header.size == size == len(set(split.ids.tolist()))
+        assert header.masked == {"video", "text", "eeg"}
+        for m, width, length in zip(SMALL.modalities, SMALL.widths, SMALL.lengths, strict=True):
+            assert split.features[m].shape == (size, length, width)
+            assert split.masks[m].shape == (size, length)
+            assert header.shapes[m] == (length, width)
+            assert split.features[m].dtype == np.float32
+        assert split.labels.shape == (size, 1) and split.raw_text.shape == (size,)
+
+
+def test_the_default_has_the_sizes_of_mosi(default):
+    summary = default.corpus.summary()
+    assert summary["sizes"] == {"train": 1284, "valid": 229, "test": 686}
+    assert summary["widths"] == {"text": 300, "audio": 74, "video": 47}
+    corpus = default.corpus
+    ids = np.concatenate([corpus.split(name).ids for name in corpus.headers])
+    assert len(set(ids.tolist())) == 1284 + 229 + 686 and corpus.repeated_ids == 0
+
+
+def test_labels_are_multiples_of_a_fifth_in_the_range_of_sentiment(default):
+    for name in default.corpus.headers:
+        labels = default.corpus.split(name).labels
+        np.testing.assert_array_equal(labels, np.round(labels * 5) / 5)
+        assert labels.min() >= -3 and labels.max() <= 3
+        assert not np.signbit(labels[labels == 0]).any()
+        assert 1.2 < labels.std() < 1.8 and 0.4 < (labels > 0).mean() < 0.7
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_reliability_is_0_exactly_where_a_modality_is_absent(seed):
+    made = generate(dataclasses.replace(SMALL, seed=seed, absent_share=0.5))
+    for name in made.corpus.headers:
+        split = made.corpus.split(name)
+        present = {m: split.masks[m].any(axis=1) for m in SMALL.modalities}
+        for m, here in present.items():
+            reliability = made.reliability[name][m]
+            np.testing.assert_array_equal(reliability == 0, ~here)
+            assert reliability[here].min() >= 0.1 and reliability.max() <= 1
+            assert (split.features[m][~split.masks[m]] == 0).all()
+        assert np.any(list(present.values()), axis=0).all()  # no sample without any modality
+        assert not np.all(list(present.values()), axis=0).all()
+
+
+@pytest.mark.parametrize("absent_share", [0.0, 0.9, 0.999])
+def test_no_sample_lacks_every_modality(absent_share):
+    config = SyntheticConfig(
+        train=400, valid=50, test=50, widths=(2,) * 3, lengths=(1,) * 3, absent_share=absent_share
+    )
+    corpus = generate(config).corpus
+    for name in corpus.headers:
+        masks = corpus.split(name).masks
+        present = np.array([mask.any(axis=1) for mask in masks.values()])
+        assert present.any(axis=0).all()
+        assert present.all() == (absent_share == 0)
+
+
+def test_padding_leads_in_text_trails_elsewhere_and_there_are_holes(default):
+    train = default.corpus.split("train")
+    for m, leads in (("text", True), ("audio", False), ("video", False)):
+        mask = train.masks[m][train.masks[m].any(axis=1)]
+        padded_first, padded_last = (~mask[:, 0]).mean(), (~mask[:, -1]).mean()
+        assert (padded_first > 0.8) == leads and (padded_last > 0.8) == (not leads)
+        inner = [row.nonzero()[0] for row in mask]
+        assert 0.03 < np.mean([rows[-1] - rows[0] + 1 > len(rows) for rows in inner]) < 0.3
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_split_has_a_sequence_longer_than_the_longest_in_train(seed):
+    config = SyntheticConfig(
+        train=4, valid=60, test=60, widths=(2,) * 3, lengths=(50, 30, 20), seed=seed
+    )
+    corpus = generate(config).corpus
+    preparation = fit(corpus, DataConfig(), ModelConfig())
+    assert preparation.spec.lengths == (50, 30, 20)
+    check_lengths(corpus, preparation)
+
+
+# --- what can be learned ---
+
+
+def mean_of_valid_steps(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    total = np.where(mask[..., None], x, 0).sum(axis=1, dtype=np.float64)
+    return total / np.maximum(mask.sum(axis=1), 1)[:, None]
+
+
+def ridge(x: np.ndarray, y: np.ndarray, penalty: float):
+    """Least squares with a penalty on everything but the offset; returns the predictor."""
+    mean, offset = x.mean(axis=0), y.mean()
+    centred = x - mean
+    gram = centred.T @ centred + penalty * np.eye(x.shape[1])
+    weights = np.linalg.solve(gram, centred.T @ (y - offset))
+    return lambda new: (new - mean) @ weights + offset
+
+
+@pytest.mark.parametrize("modality", ["text", "audio", "video"])
+def test_noise_falls_as_reliability_rises(default, modality):
+    test = default.corpus.split("test")
+    mask, reliability = test.masks[modality], default.reliability["test"][modality]
+    steps = test.features[modality][mask].astype(np.float64)  # [valid steps, width]
+    steps = (steps - steps.mean(axis=0)) / steps.std(axis=0)
+    # Score and mark lie along two directions; what is left is noise ~ 1.1 - reliability.
+    _, directions = np.linalg.eigh(steps.T @ steps)
+    noise = np.square(steps @ directions[:, :-2]).mean(axis=1)
+    owner = np.nonzero(mask)[0]
+    size = np.sqrt(np.bincount(owner, noise, len(mask)) / np.maximum(mask.sum(axis=1), 1))
+    here = reliability > 0
+    assert np.corrcoef(size[here], 1.1 - reliability[here])[0, 1] > 0.98
+
+
+def test_a_modality_tells_more_where_it_is_more_reliable():
+    # Few steps, or their mean hides most of the noise and only the false scores matter.
+    config = SyntheticConfig(train=3000, valid=2, test=3000, widths=(8,) * 3, lengths=(3,) * 3)
+    made = generate(config)
+    train, test = made.corpus.split("train"), made.corpus.split("test")
+    for m in made.corpus.modalities:
+        pooled = mean_of_valid_steps(train.features[m], train.masks[m])
+        scale = pooled.std(axis=0)
+        readout = ridge(pooled / scale, train.labels[:, 0], 1.0)
+        score = readout(mean_of_valid_steps(test.features[m], test.masks[m]) / scale)
+        reliability = made.reliability["test"][m]
+        low, high = np.quantile(reliability[reliability > 0], (1 / 3, 2 / 3))
+        unreliable, reliable = (
+            np.corrcoef(score[rows], test.labels[rows, 0])[0, 1]
+            for rows in ((reliability > 0) & (reliability <= low), reliability >= high)
+        )
+        assert reliable > 0.3
+        assert reliable > unreliable + 0.08
+
+
+def test_pooled_features_beat_the_median_clearly(default):
+    corpus = default.corpus
+    preparation = fit(corpus, DataConfig(), ModelConfig())
+    pooled, labels = {}, {}
+    for name in ("train", "valid"):
+        split, _ = prepare(corpus.split(name), preparation)
+        pooled[name] = np.concatenate(
+            [mean_of_valid_steps(split.features[m], split.masks[m]) for m in split.features], axis=1
+        )
+        labels[name] = split.labels[:, 0]
+    floor = np.abs(np.median(labels["train"]) - labels["valid"]).mean()
+    prediction = ridge(pooled["train"], labels["train"], 100.0)(pooled["valid"])
+    assert np.abs(prediction - labels["valid"]).mean() < 0.75 * floor
+    assert np.corrcoef(prediction, labels["valid"])[0, 1] > 0.6

@@ -1,0 +1,213 @@
+"""Promises of training: seeds are independent, dispatches invisible, resumption exact."""
+
+import json
+import pathlib
+
+import chex
+import jax
+import numpy as np
+import pytest
+from tiny import tiny_config
+
+from msajax.config import Config
+from msajax.data import prepare as preparing
+from msajax.data.formats import open_corpus
+from msajax.errors import NonFiniteError
+from msajax.training import loop, parallel
+from msajax.training.checkpoints import Checkpoints
+from msajax.training.loop import Trained, train_seeds
+from msajax.training.run_folder import RunFolder
+
+
+def run(config: Config, folder: pathlib.Path, stop_after_epochs: int | None = None) -> Trained:
+    """Trains without ever touching the test split."""
+    folder.mkdir(exist_ok=True)
+    corpus = open_corpus(config.data.path, config.data.synthetic)
+    preparation = preparing.fit(corpus, config.data, config.model)
+    train, _ = preparing.prepare(corpus.split("train"), preparation)
+    valid, _ = preparing.prepare(corpus.split("valid"), preparation)
+    return train_seeds(
+        config, preparation.spec, train, valid, RunFolder(str(folder)), stop_after_epochs
+    )
+
+
+def lines_of(folder: pathlib.Path) -> list[dict]:
+    """metrics.jsonl without the wall clock, which is outside every equality."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+
+
+def newest_state(folder: pathlib.Path) -> dict[str, np.ndarray]:
+    """Every array of the newest checkpoint, by path."""
+    import orbax.checkpoint as ocp
+
+    with ocp.CheckpointManager(folder / "checkpoints") as manager:
+        return manager.restore(
+            manager.latest_step(), args=ocp.args.Composite(state=ocp.args.StandardRestore())
+        ).state
+
+
+def one_seed(params, k: int):
+    """Parameters of member k of a run."""
+    return jax.tree.map(lambda x: np.asarray(x[k]), params)
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    """Three seeds, four epochs, without interruption."""
+    folder = tmp_path_factory.mktemp("whole")
+    return run(tiny_config(train__seeds=3), folder), folder
+
+
+def test_each_seed_is_bit_equal_to_running_it_alone(whole_run, tmp_path):
+    together, folder = whole_run
+    alone = run(tiny_config(train__seeds=1, train__first_seed=1), tmp_path)
+    chex.assert_trees_all_equal(one_seed(together.params, 1), one_seed(alone.params, 0))
+    assert lines_of(tmp_path) == [line for line in lines_of(folder) if line["seed"] == 1]
+
+
+def test_seeds_differ_from_each_other(whole_run):
+    kernels = np.asarray(whole_run[0].params["text_encoder"]["projection"]["kernel"])
+    assert np.abs(kernels[0] - kernels[1]).max() > 0.01
+
+
+def test_one_step_a_dispatch_and_a_whole_epoch_a_dispatch_are_bit_equal(
+    whole_run, tmp_path, monkeypatch
+):
+    together, folder = whole_run
+    monkeypatch.setattr(loop._Pace, "update", lambda self, steps, seconds: None)
+    monkeypatch.setattr(loop._Pace, "__init__", lambda self: setattr(self, "steps", 1))
+    single = run(tiny_config(train__seeds=3), tmp_path / "single")
+    monkeypatch.setattr(loop._Pace, "__init__", lambda self: setattr(self, "steps", 1000))
+    whole = run(tiny_config(train__seeds=3), tmp_path / "whole")
+    chex.assert_trees_all_equal(single.params, whole.params)
+    chex.assert_trees_all_equal(single.params, together.params)
+    chex.assert_trees_all_equal(
+        newest_state(tmp_path / "single"), newest_state(tmp_path / "whole")
+    )
+
+
+@pytest.mark.parametrize("first", [1, 3])
+def test_k_epochs_plus_the_rest_are_bit_equal_to_an_uninterrupted_run(whole_run, tmp_path, first):
+    together, folder = whole_run
+    config = tiny_config(train__seeds=3)
+    paused = run(config, tmp_path, stop_after_epochs=first)
+    assert not paused.finished
+    assert lines_of(tmp_path)[-1]["epoch"] == first
+    resumed = run(config, tmp_path)
+    assert resumed.finished
+    chex.assert_trees_all_equal(resumed.params, together.params)
+    assert resumed.best_epoch == together.best_epoch
+    assert lines_of(tmp_path) == lines_of(folder)
+    chex.assert_trees_all_equal(newest_state(tmp_path), newest_state(folder))
+
+
+def test_lines_of_unsaved_epochs_are_written_once(whole_run, tmp_path):
+    config = tiny_config(train__seeds=3)
+    run(config, tmp_path, stop_after_epochs=2)
+    text = (tmp_path / "metrics.jsonl").read_text()
+    lost = text.splitlines()[-1].replace('"epoch": 2', '"epoch": 3')
+    (tmp_path / "metrics.jsonl").write_text(text + lost + "\n" + '{"seed": 1, "epo')
+    run(config, tmp_path)
+    assert lines_of(tmp_path) == lines_of(whole_run[1])
+
+
+def test_map_and_vmap_agree_to_rounding_on_the_first_epoch(tmp_path):
+    # Adam turns rounding into steps where a gradient is zero, so only the first steps compare.
+    settings = {"train__epochs": 1, "train__batch_size": 44, "optim__learning_rate": 1e-3}
+    by_map = run(tiny_config(**settings), tmp_path / "map")
+    by_vmap = run(tiny_config(train__seed_axis="vmap", **settings), tmp_path / "vmap")
+    (a, *_), (b, *_) = lines_of(tmp_path / "map"), lines_of(tmp_path / "vmap")
+    assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-6)
+    assert a["train_loss"] == pytest.approx(b["train_loss"], rel=1e-6)
+
+    def comparable(params):
+        flat = jax.tree_util.tree_leaves_with_path(params)
+        return {
+            jax.tree_util.keystr(path): leaf for path, leaf in flat if "key" not in str(path)
+        }
+
+    chex.assert_trees_all_close(comparable(by_map.params), comparable(by_vmap.params), atol=1e-5)
+
+
+def test_a_stopped_seed_writes_no_more_lines_and_keeps_its_parameters(tmp_path):
+    config = tiny_config(
+        train__seeds=3, train__epochs=12, train__patience=1, optim__learning_rate=0.03
+    )
+    trained = run(config, tmp_path)
+    lines = lines_of(tmp_path)
+    last = {line["seed"]: line["epoch"] for line in lines}
+    assert len(set(last.values())) > 1, "this test needs seeds that stop at different epochs"
+    for k, seed in enumerate(last):
+        own = [line for line in lines if line["seed"] == seed]
+        assert [line["epoch"] for line in own] == list(range(1, last[seed] + 1))
+        assert [line["stopped"] for line in own] == [False] * (len(own) - 1) + [True]
+        best = min(range(len(own)), key=lambda i: own[i]["valid_mae"])
+        assert trained.best_epoch[k] == own[best]["epoch"]
+        assert [line["best"] for line in own][best:] == [True] + [False] * (len(own) - 1 - best)
+    early = min(last, key=last.get)
+    alone = run(
+        tiny_config(
+            train__seeds=1,
+            train__first_seed=early,
+            train__epochs=12,
+            train__patience=1,
+            optim__learning_rate=0.03,
+        ),
+        tmp_path / "alone",
+    )
+    chex.assert_trees_all_equal(one_seed(trained.params, early), one_seed(alone.params, 0))
+
+
+def test_the_kept_parameters_are_those_of_the_best_epoch(tmp_path):
+    config = tiny_config(train__epochs=8, optim__learning_rate=0.02)
+    trained = run(config, tmp_path / "whole")
+    best = trained.best_epoch[0]
+    assert best < 8, "this test needs a best epoch before the last"
+    until_best = run(config, tmp_path / "part", stop_after_epochs=best)
+    state = newest_state(tmp_path / "part")
+    chex.assert_trees_all_equal(one_seed(trained.params, 0), one_seed(until_best.params, 0))
+    kernel = "params/regression/kernel"
+    assert np.array_equal(state[f"train/{kernel}"][0], state[f"best_{kernel}"][0])
+
+
+def test_numbers_that_are_no_longer_finite_end_the_run_and_keep_the_last_checkpoint(
+    tmp_path, monkeypatch
+):
+    config = tiny_config(train__epochs=4, optim__learning_rate=1e-3)
+    run(config, tmp_path, stop_after_epochs=2)
+    saved = newest_state(tmp_path)
+
+    original = loop._run_epoch
+
+    def poisoned(*args):
+        state, log = original(*args)
+        log.loss[1, 0] = np.nan
+        return state, log
+
+    monkeypatch.setattr(loop, "_run_epoch", poisoned)
+    with pytest.raises(NonFiniteError, match="random seed 1 .* epoch 3"):
+        run(config, tmp_path)
+    chex.assert_trees_all_equal(newest_state(tmp_path), saved)
+
+
+def test_a_flipped_byte_in_the_newest_checkpoint_falls_back_to_the_one_before(tmp_path, caplog):
+    state = {"a": np.random.default_rng(0).random(100_000), "b": np.int64(3)}
+    with Checkpoints(str(tmp_path)) as checkpoints:
+        checkpoints.save(1, state)
+        checkpoints.save(2, {"a": state["a"] + 1, "b": np.int64(4)})
+    data = max((tmp_path / "2").rglob("*"), key=lambda f: f.stat().st_size if f.is_file() else 0)
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+    with Checkpoints(str(tmp_path)) as checkpoints:
+        restored = checkpoints.restore(state)
+    chex.assert_trees_all_equal(restored, state)
+    assert "2 cannot be used" in caplog.text
+
+
+def test_the_training_program_compiles_once_whatever_the_dispatch(tmp_path, monkeypatch):
+    chex.clear_trace_counter()
+    monkeypatch.setattr(parallel, "train_step", chex.assert_max_traces(parallel.train_step, n=1))
+    run(tiny_config(train__epochs=3), tmp_path)
+    assert len(lines_of(tmp_path)) == 6

@@ -1,0 +1,38 @@
+"""A run that is small enough to compile in seconds, for the tests that need one."""
+
+import ml_collections
+
+from msajax.config import SYNTHETIC, Config, default_config, from_config_dict
+
+
+def tiny_config_dict(**overrides) -> ml_collections.ConfigDict:
+    """Two modalities, unequal lengths, width 8; `section__key=value` changes a setting."""
+    config = default_config()
+    config.update_from_flattened_dict(
+        {
+            "data.path": SYNTHETIC,
+            "data.synthetic.train": 44,
+            "data.synthetic.valid": 20,
+            "data.synthetic.test": 20,
+            "data.synthetic.modalities": ("text", "audio"),
+            "data.synthetic.widths": (6, 5),
+            "data.synthetic.lengths": (5, 3),
+            "data.synthetic.absent_share": 0.2,
+            "model.model_dim": 8,
+            "model.num_heads": 2,
+            "model.ff_dim": 16,
+            "model.n_layers_mod": 0,
+            "optim.learning_rate": 5e-3,
+            "train.seeds": 2,
+            "train.epochs": 4,
+            "train.batch_size": 8,
+            "train.compile_cache": "off",
+            **{key.replace("__", "."): value for key, value in overrides.items()},
+        }
+    )
+    return config
+
+
+def tiny_config(**overrides) -> Config:
+    """`tiny_config_dict`, frozen."""
+    return from_config_dict(tiny_config_dict(**overrides))
