@@ -7,6 +7,7 @@ of the program reads.
 
 import dataclasses
 import difflib
+import re
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -65,6 +66,12 @@ class SyntheticConfig:
             "data.synthetic.modalities",
             self.modalities,
             "must name at least one modality, each once",
+        )
+        _require(
+            all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.\-]*", m) for m in self.modalities),
+            "data.synthetic.modalities",
+            self.modalities,
+            "a name is letters, digits, and _ . - after the first of them",
         )
         for key in ("widths", "lengths"):
             values = getattr(self, key)
@@ -311,7 +318,7 @@ class TrainConfig:
             self.first_seed + self.seeds <= 2**31,
             "train.first_seed",
             self.first_seed,
-            "first_seed + seeds must not exceed 2**31",
+            f"plus train.seeds = {self.seeds} must not exceed 2**31",
         )
         _one_of("train.loss", self.loss, ("l1", "mse", "huber"))
         _require(self.huber_delta > 0, "train.huber_delta", self.huber_delta, "must be above 0")
@@ -474,7 +481,7 @@ def _build(cls: type, values: Mapping[str, Any], prefix: str) -> Any:
 
 
 def _convert(key: str, value: Any, kind: Any) -> Any:
-    """Checks a value's type; whole numbers pass as floats, lists as tuples."""
+    """Checks a value's type; whole numbers pass as floats, lists as tuples, a,b as two."""
     if typing.get_origin(kind) is tuple:
         item = typing.get_args(kind)[0]
         sequence = isinstance(value, list | tuple)
@@ -484,6 +491,8 @@ def _convert(key: str, value: Any, kind: Any) -> Any:
             value,
             f"must be a tuple of {item.__name__}",
         )
+        if item is str:  # the command line gives a,b as one string, nothing as ""
+            value = [part.strip() for v in value for part in v.split(",")] if any(value) else ()
         return tuple(value)
     if kind is float and type(value) is int:
         value = float(value)

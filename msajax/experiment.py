@@ -115,6 +115,8 @@ def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
         UserError: if the run has not ended, or its corpus is gone or another one.
     """
     folder = RunFolder(workdir)
+    if not os.path.exists(folder.file("results.json")):
+        raise UserError(f"{workdir} holds no run that has ended: it has no results.json.")
     results = read_json(folder.file("results.json"))
     bundle = load(folder.bundle)
     path = read_json(folder.file("run.json"))["corpus"]["path"]

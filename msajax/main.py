@@ -38,6 +38,7 @@ _STOP_AFTER = flags.DEFINE_integer(
     "stop_after_epochs", None, "Save and exit 75 after so many epochs.", lower_bound=1
 )
 _VERSION = flags.DEFINE_boolean("version", False, "Print the version.")
+_NOT_A_CONFIG = "The experiment file's get_config() must return a ConfigDict."
 
 
 def run() -> None:
@@ -54,36 +55,48 @@ def parse_flags(argv: list[str]) -> list[str]:
     if any(re.fullmatch("--?h(elp(full|short|xml)?)?", argument) for argument in argv[1:]):
         print(__doc__, "\nConfiguration keys:", ", ".join(configuration.known_keys()))
         sys.exit(OK)
+    absl_logging.set_verbosity(absl_logging.ERROR)  # what goes wrong is told in one line, below
     try:
         for argument in argv[1:]:
-            if override := re.fullmatch(r"--?config\.([^=]+)(=.*)?", argument, re.DOTALL):
+            if override := re.fullmatch(r"--?(?:no)?config\.([^=]+)(=.*)?", argument, re.DOTALL):
                 configuration.check_key(override[1])
-        names_config = any(re.match("--?config(=|$)", argument) for argument in argv[1:])
-        if not names_config and DEFAULT_CONFIG.exists():
+        if not _config_file(argv) and DEFAULT_CONFIG.exists():
             argv = [argv[0], f"--config={DEFAULT_CONFIG}", *argv[1:]]
         rest = flags.FLAGS(argv)
         if len(rest) > 1:
             raise UserError(f"{rest[1]!r} is not a flag; see --help.")
-        if _CONFIG.value is not None and not hasattr(_CONFIG.value, "to_dict"):
-            raise UserError("The experiment file's get_config() must return a ConfigDict.")
+        if _config_file(argv) and not hasattr(_CONFIG.value, "lock"):
+            raise UserError(_NOT_A_CONFIG)
         return rest  # the line above also touches a missing file, which would pass until then
     except UserError as error:
         problem = str(error)
-    except OSError:
-        name = config_flags.get_config_filename(flags.FLAGS["config"])
+    except OSError as error:
+        name = _config_file(argv)
         problem = f"There is no configuration file {name}."
+        if pathlib.Path(name).is_file():  # then its get_config() missed another file
+            problem = f"The experiment file cannot be loaded: {error.__cause__ or error}"
     except flags.Error as error:
         problem = str(error)
-        if "Traceback" in problem:  # an experiment file failed: its last line says why
-            first, last = problem.split(": ")[0], problem.strip().splitlines()[-1]
+        if "Traceback" in problem:  # of an experiment file: what follows its last frame
+            first, last = problem.split(": ")[0], re.split(r"(?m)^  .*\n", problem)[-1]
             problem = f"{first}: {last.removeprefix(f'{UserError.__module__}.UserError: ')}"
-    except Exception as error:  # an experiment file may raise anything
+    except (Exception, SystemExit) as error:  # an experiment file may raise anything
         problem = f"{type(error).__name__}: {error}"
         if locked := re.search('Key "([^"]+)" does not exist', problem):
             problem = configuration.unknown_key(locked[1])
         problem = f"The experiment file cannot be loaded: {problem}"
+        if "does not support indexing" in problem:  # an override of what is no ConfigDict
+            problem = _NOT_A_CONFIG
     _complain(problem)
     sys.exit(USER_ERROR)
+
+
+def _config_file(argv: list[str]) -> str | None:
+    """The experiment file that a command line names, without the argument behind its colon."""
+    for argument, following in zip(argv, [*argv[1:], ""], strict=True):
+        if named := re.fullmatch("--?config(=(.*))?", argument, re.DOTALL):
+            return (following if named[1] is None else named[2]).split(":")[0]
+    return None
 
 
 def main(argv: list[str]) -> int:
@@ -123,7 +136,9 @@ def _evaluate(console: Console) -> int:
     from msajax.evaluation.tables import print_summary
 
     if bool(_WORKDIR.value) == bool(_INPUT.value):
-        raise UserError("--mode=evaluate needs --workdir=RUN or --input=predictions.csv.")
+        raise UserError(
+            "--mode=evaluate needs one of --workdir=RUN and --input=predictions.csv, not both."
+        )
     if _INPUT.value:
         report = experiment.evaluate_predictions(_INPUT.value)
     else:

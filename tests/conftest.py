@@ -37,3 +37,15 @@ def shared_data() -> pathlib.Path:
     if not folder.is_dir():
         pytest.skip("no ../shared/data beside this checkout")
     return folder
+
+
+@pytest.fixture
+def quick_compilation():
+    """Programs compiled with little optimisation, in half the time: formulas need no more."""
+    import jax  # not before the environment is set
+
+    name = "jax_disable_most_optimizations"
+    before = jax.config.read(name)
+    jax.config.update(name, True)
+    yield
+    jax.config.update(name, before)

@@ -212,6 +212,7 @@ CASES = {
 }
 
 
+@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize(("config", "spec"), CASES.values(), ids=CASES)
 def test_model_equals_the_float64_implementation(config, spec):
     steps = {m: spec.length(m) - (i == 1) for i, m in enumerate(spec.modalities)}
@@ -337,11 +338,15 @@ NOTHING = {m: np.zeros_like(mask) for m, mask in MASKS.items()}
 
 
 def setup(dtype, pooling, **changes):
-    """A model in which every modality asks and is asked, and its weights."""
-    # Self-attention is the same block as cross-attention: one setting with it is enough.
-    layers = int((dtype, pooling) == ("float32", "mean"))
-    settings = {"n_layers_mod": layers, "bidirectional_fusion": True, **changes}
-    config = dataclasses.replace(SMALL, dtype=dtype, pooling_method=pooling, **settings)
+    """A model and its weights."""
+    # All blocks are the same code: compiling the full number in one setting is enough.
+    settings = {
+        "n_layers_mod": int((dtype, pooling) == ("float32", "mean")),
+        "bidirectional_fusion": pooling == "mean",
+    }
+    config = dataclasses.replace(
+        SMALL, dtype=dtype, pooling_method=pooling, **{**settings, **changes}
+    )
     return build_model(config, SPEC), random_params(config, SPEC)
 
 
@@ -373,9 +378,9 @@ def usual(dtype, pooling):
 def test_outputs_and_gradients_are_finite_with_some_and_with_all_modalities_absent(dtype, pooling):
     prediction, gradient = usual(dtype, pooling)
     chex.assert_tree_all_finite((prediction, gradient))
-    # Key biases alone have no effect: the softmax does not see them.
+    # What adds the same to every score of a softmax has no effect; everything else learns.
     for path, value in flax.traverse_util.flatten_dict(gradient, sep="/").items():
-        assert path.endswith("key/bias") or np.abs(value).max() > 0, path
+        assert path.endswith(("key/bias", "score/bias")) or np.abs(value).max() > 0, path
     chex.assert_tree_all_finite(run(dtype, pooling, FEATURES, NOTHING))
 
 
@@ -450,13 +455,20 @@ def test_in_16_bits_parameters_softmax_statistics_pooling_and_head_are_float32(d
     model, params = setup(dtype, "attention")
     initialised = shapes_of(model.config, SPEC)[1]
     assert {w.dtype for w in jax.tree.leaves(initialised)} == {np.dtype("float32")}
-    types = {}
+    types, products = {}, []
     program = jax.make_jaxpr(model.apply)({"params": params}, FEATURES, MASKS)
     for equation in equations(program.jaxpr):
-        for value in equation.outvars:
-            types.setdefault(equation.primitive.name, set()).add(str(value.aval.dtype))
-    assert types["exp"] == types["rsqrt"] == types["tanh"] == types["reduce_max"] == {"float32"}
+        name, result = equation.primitive.name, str(equation.outvars[0].aval.dtype)
+        types.setdefault(name, set()).add(result)
+        if name == "dot_general":
+            products.append((str(equation.invars[0].aval.dtype), result))
+    for name in ("exp", "rsqrt", "tanh", "reduce_max", "reduce_sum"):
+        assert types[name] == {"float32"}, name
     assert types["erf" if "erf" in types else "erfc"] == {dtype}
+    # Three projections; in each of two blocks query, key, value, mixing, output and the two of the
+    # feed-forward network; the scores of each block are summed in float32.
+    assert products.count((dtype, dtype)) == 3 + 2 * 7
+    assert products.count((dtype, "float32")) == 2
     apply = functools.partial(model.apply, capture_intermediates=True, mutable="intermediates")
     _, state = jax.eval_shape(apply, {"params": params}, FEATURES, MASKS)
     for stage in ("text_encoder", "audio_encoder", "video_encoder", "fusion", "head", "regression"):
@@ -468,29 +480,27 @@ def test_in_16_bits_parameters_softmax_statistics_pooling_and_head_are_float32(d
 # --- dropout of the whole model ---
 
 
-@functools.cache
-def training_program():
-    model, params = setup("float32", "mean", n_layers_mod=0, bidirectional_fusion=False)
+def test_dropout_of_a_sample_does_not_depend_on_the_rest_of_the_batch():
+    config, spec = settings(corpus("text", "audio"), n_layers_mod=0)
+    model, params = build_model(config, spec), random_params(config, spec)
+    steps = {"text": 6, "audio": 4}
+    batch = (random_features(spec, steps, batch=6), awkward_masks(steps, "text"))
 
-    def apply(features, masks, key):
+    @jax.jit
+    def train(features, masks, key):
         rngs = {"dropout": key}
         return model.apply({"params": params}, features, masks, train=True, rngs=rngs).score
 
-    return jax.jit(apply)
-
-
-def test_dropout_of_a_sample_does_not_depend_on_the_rest_of_the_batch():
-    key = jax.random.key(0)
-    scores = training_program()(FEATURES, MASKS, key)
-    first = training_program()(*jax.tree.map(lambda x: x[:2], (FEATURES, MASKS)), key)
+    scores = train(*batch, jax.random.key(0))
+    first = train(*jax.tree.map(lambda x: x[:2], batch), jax.random.key(0))
     chex.assert_trees_all_close(first, scores[:2], atol=1e-6, rtol=0)
-    np.testing.assert_array_equal(training_program()(FEATURES, MASKS, key), scores)
-    other = training_program()(FEATURES, MASKS, jax.random.key(1))
-    assert np.abs(other - scores)[:5].min() > 1e-4
+    np.testing.assert_array_equal(train(*batch, jax.random.key(0)), scores)
+    other = train(*batch, jax.random.key(1))
+    assert np.abs(other - scores)[:5].min() > 1e-4  # the last row has no modality to drop from
 
 
 def test_dropout_sites_are_those_of_the_specification():
-    model, params = setup("float32", "attention", input_dropout=0.5)
+    model, params = setup("float32", "mean", input_dropout=0.5)
     sites = []
 
     def record(call, args, kwargs, context):
@@ -645,12 +655,16 @@ def reference():
     return reference_arrays()
 
 
+quick = pytest.mark.usefixtures("quick_compilation")
+
+
 def check(capsys, *paths):
     """The exit code and the reports of `check_reference.py`."""
     code = check_reference.main([str(path) for path in paths])
     return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
+@quick
 def test_model_agrees_with_a_reference_file_made_without_it(reference, tmp_path, capsys):
     np.savez(tmp_path / "own.npz", **reference)
     code, [report] = check(capsys, tmp_path / "own.npz")
@@ -661,6 +675,7 @@ def test_model_agrees_with_a_reference_file_made_without_it(reference, tmp_path,
     assert report["grad_norm_rel_error"] < 1e-5
 
 
+@quick
 @pytest.mark.parametrize("name", ["uni_mean.npz", "bi_attention.npz"])
 def test_model_agrees_with_the_shared_reference_file(name, capsys):
     if not (REFERENCE / name).is_file():
@@ -669,6 +684,7 @@ def test_model_agrees_with_the_shared_reference_file(name, capsys):
     assert code == 0, report
 
 
+@quick
 @pytest.mark.parametrize(
     ("key", "factor"),
     [
@@ -685,6 +701,7 @@ def test_a_reference_file_that_disagrees_exits_1(reference, tmp_path, capsys, ke
     assert check(capsys, tmp_path / "wrong.npz")[0] == 1
 
 
+@quick
 def test_an_unreadable_reference_file_exits_2_and_the_others_are_still_checked(
     reference, tmp_path, capsys
 ):

@@ -12,7 +12,7 @@ from tiny import tiny_config
 from msajax.config import Config
 from msajax.data import prepare as preparing
 from msajax.data.formats import open_corpus
-from msajax.errors import NonFiniteError
+from msajax.errors import NonFiniteError, UserError
 from msajax.training import loop, parallel
 from msajax.training.checkpoints import Checkpoints
 from msajax.training.loop import Trained, train_seeds
@@ -157,6 +157,10 @@ def test_a_stopped_seed_writes_no_more_lines_and_keeps_its_parameters(tmp_path):
         tmp_path / "alone",
     )
     chex.assert_trees_all_equal(one_seed(trained.params, early), one_seed(alone.params, 0))
+    together, by_itself = newest_state(tmp_path), newest_state(tmp_path / "alone")
+    for name in by_itself:  # it stood still while the others went on
+        if name.startswith("train/"):
+            assert np.array_equal(together[name][early], by_itself[name][0]), name
 
 
 def test_the_kept_parameters_are_those_of_the_best_epoch(tmp_path):
@@ -201,9 +205,33 @@ def test_a_flipped_byte_in_the_newest_checkpoint_falls_back_to_the_one_before(tm
     content[len(content) // 2] ^= 1
     data.write_bytes(content)
     with Checkpoints(str(tmp_path)) as checkpoints:
-        restored = checkpoints.restore(state)
-    chex.assert_trees_all_equal(restored, state)
-    assert "2 cannot be used" in caplog.text
+        chex.assert_trees_all_equal(checkpoints.restore(state), state)
+        assert "2 cannot be used" in caplog.text
+        checkpoints.save(2, {"a": state["a"] + 2, "b": np.int64(5)})
+    with Checkpoints(str(tmp_path)) as checkpoints:
+        assert checkpoints.restore(state)["b"] == 5
+
+
+def test_checkpoints_of_which_none_can_be_used_are_refused_and_kept(tmp_path):
+    state = {"a": np.random.default_rng(0).random(100_000)}
+    with Checkpoints(str(tmp_path)) as checkpoints:
+        checkpoints.save(1, state)
+    (tmp_path / "7").mkdir()
+    for file in (tmp_path / "1").rglob("*"):
+        if file.is_file():
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    before = sorted(tmp_path.rglob("*"))
+    with Checkpoints(str(tmp_path)) as checkpoints:
+        with pytest.raises(UserError, match="None of the checkpoints .* nothing was deleted"):
+            checkpoints.restore(state)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_only_the_latest_two_checkpoints_are_kept(tmp_path):
+    with Checkpoints(str(tmp_path)) as checkpoints:
+        for step in range(1, 6):
+            checkpoints.save(step, {"a": np.arange(3.0) + step})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["4", "5"]
 
 
 def test_the_training_program_compiles_once_whatever_the_dispatch(tmp_path, monkeypatch):

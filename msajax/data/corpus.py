@@ -1,11 +1,13 @@
 """Corpus and Split: the one in-memory form of data, on the host."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from msajax.config import SYNTHETIC
 from msajax.errors import UserError
 
 SPLITS = ("train", "valid", "test")
@@ -139,7 +141,7 @@ class Corpus:
     def summary(self) -> dict[str, Any]:
         """Facts about the corpus for `results.json` and `run.json`."""
         return {
-            "path": self.path,
+            "path": self.path if self.path == SYNTHETIC else os.path.abspath(self.path),
             "layout": self.layout,
             "digest": self.digest,
             "sizes": {name: header.size for name, header in self.headers.items()},

@@ -1,5 +1,6 @@
 """Predictions as CSV (UTF-8, RFC 4180, 9 significant digits): written and read here."""
 
+import contextlib
 import csv
 import dataclasses
 import os
@@ -62,6 +63,8 @@ def write_predictions(
                 writer.writerows(_rows(split, s, w, modalities, has_text))
         os.replace(temporary, path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
         raise UserError(f"{path} cannot be written: {error.strerror}.") from error
 
 
@@ -90,7 +93,7 @@ def read_predictions(path: str) -> Predictions:
         UserError: naming the column or the row that is missing, empty or not a finite number.
     """
     try:
-        with open(path, encoding="utf-8", newline="") as file:
+        with open(path, encoding="utf-8-sig", newline="") as file:  # spreadsheets put a mark first
             reader = csv.DictReader(file)
             rows = list(reader)
             columns = reader.fieldnames or []

@@ -12,17 +12,12 @@ def print_results(results: Mapping[str, Any], console: Console) -> None:
     """Prints the content of a results.json: metrics over seeds beside the trivial floors."""
     seeds = results["seeds"]
     model, sizes = results["model"], results["corpus"]["sizes"]
-    table = Table(
-        title=f"{model['name']}, {model['parameters']:,} parameters, "
-        f"{len(seeds)} random seed(s), best epochs {results['best_epoch']}",
-        box=rich.box.SIMPLE_HEAD,
-        title_justify="left",
+    title = (
+        f"{model['name']}, {model['parameters']:,} parameters, {len(seeds)} random seed(s), "
+        f"best epochs {results['best_epoch']}"
     )
-    table.add_column("metric")
-    for column in (f"valid (n={sizes['valid']})", f"test (n={sizes['test']})"):
-        table.add_column(column, justify="right")
-    for column in ("95 % interval", "ensemble", "floor"):
-        table.add_column(column, justify="right")
+    columns = (f"valid (n={sizes['valid']})", f"test (n={sizes['test']})")
+    table = _table(title, *columns, "95 % interval", "ensemble", "floor")
     floors = results["floors"]
     floor_of = {"mae": floors["constant_0"]["mae"]} | floors["majority"]
     for name, test in results["test"].items():
@@ -31,7 +26,7 @@ def print_results(results: Mapping[str, Any], console: Console) -> None:
             name,
             _mean_sd(results["valid"][name]),
             _mean_sd(test),
-            f"[{_number(low)}, {_number(high)}]".replace("[", "\\["),
+            f"\\[{_number(low)}, {_number(high)}]",
             _number(results["test_ensemble"][name]),
             _number(floor_of.get(name)) if name in floor_of else "",
         )
@@ -40,9 +35,7 @@ def print_results(results: Mapping[str, Any], console: Console) -> None:
 
 def print_summary(title: str, summary: Mapping[str, Any], console: Console) -> None:
     """Prints metrics over seeds of one split or file, and of the score averaged over seeds."""
-    table = Table(title=title, box=rich.box.SIMPLE_HEAD, title_justify="left")
-    for column in ("metric", "mean", "95 % interval", "ensemble"):
-        table.add_column(column, justify="left" if column == "metric" else "right")
+    table = _table(title, "mean", "95 % interval", "ensemble")
     for name, values in summary["metrics"].items():
         low, high = values["ci95"]
         table.add_row(
@@ -52,6 +45,21 @@ def print_summary(title: str, summary: Mapping[str, Any], console: Console) -> N
             _number(summary["ensemble"][name]),
         )
     console.print(table)
+
+
+def _table(title: str, *columns: str) -> Table:
+    """A table that fits 80 columns."""
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=rich.box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    table.add_column("metric", no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
 
 
 def _mean_sd(values: Mapping[str, Any]) -> str:

@@ -46,8 +46,8 @@ def as_keep_mask(mask: jax.Array, *, batch: int, queries: int, keys: int) -> jax
     ):
         raise ValueError(
             f"a mask of type {mask.dtype} and shape {mask.shape} fits no attention of batch "
-            f"{batch}, {queries} queries and {keys} keys: pass bool [B, Tk], bool [B, Tq, Tk], or additive "
-            "float [Tq, Tk] or [B, Tq, Tk]"
+            f"{batch}, {queries} queries and {keys} keys: pass bool [B, Tk], bool [B, Tq, Tk], "
+            "or additive float [Tq, Tk] or [B, Tq, Tk]"
         )
     keep = mask > -1.0 if is_additive else mask
     if is_per_head:

@@ -40,7 +40,7 @@ class AttentionPool(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
-        """Pools `x` `[B, T, D]` under `mask` `[B, T]` to `[B, D]` float32; 0 if no step is valid."""
+        """Pools `x` `[B, T, D]` under `mask` `[B, T]` to `[B, D]` float32, 0 for none."""
         x = x.astype(jnp.float32)
         hidden = nn.Dense(max(x.shape[-1] // 4, 1), kernel_init=kernel_init, name="hidden")(x)
         scores = nn.Dense(1, kernel_init=kernel_init, name="score")(nn.tanh(hidden))[..., 0]

@@ -57,6 +57,8 @@ class Checkpoints(contextlib.AbstractContextManager):
     def restore(self, template: State) -> State | None:
         """The newest state that verifies, or None if the folder holds no checkpoint.
 
+        Newer ones that do not verify are deleted, but only once an older one does.
+
         Args:
             template: a state of the same structure, shapes and types.
 
@@ -85,6 +87,8 @@ class Checkpoints(contextlib.AbstractContextManager):
                     "Checkpoint %s/%d cannot be used: %s", self._folder, step, reason
                 )
                 continue
+            for unusable in steps[: steps.index(step)]:
+                self._manager.delete(unusable)  # their epochs will be saved again
             leaves = [flat[key] for key in expected]
             return jax.tree.unflatten(jax.tree.structure(template), leaves)
         if steps:

@@ -119,49 +119,21 @@ def train_seeds(
                     epoch_order(s, done, size=len(train_split), batch_size=config.train.batch_size)
                     for s in seeds
                 ]
-                train_state, log = _run_epoch(programs, state, corpus, orders, pace)
-                scores, _ = predict_batches(
-                    programs.predict, train_state.params, valid_batches, len(valid_split)
-                )
                 done += 1
+                train, log = _run_epoch(programs, state, corpus, orders, pace)
+                scores, _ = predict_batches(
+                    programs.predict, train.params, valid_batches, len(valid_split)
+                )
                 running = ~state.selection.stopped
                 _require_finite(log, scores, running, seeds, done)
                 valid_metrics = [_quiet_metrics(s, valid_label, names) for s in scores]
-                selection = select(
-                    state.selection,
-                    np.array([m["mae"] for m in valid_metrics]),
-                    config.train,
-                    config.optim,
-                )
-                improved = selection.best_epoch == done
-                scale = jax.device_put(learning_rate_scale(selection, config.optim))
-                state = RunState(
-                    train=train_state.replace(learning_rate_scale=scale),
-                    best_params=programs.keep(
-                        state.best_params, train_state.params, jax.device_put(improved)
-                    ),
-                    selection=selection,
-                )
-                steps = jax.device_get(train_state.step)
-                lines = [
-                    {
-                        "seed": seed,
-                        "epoch": done,
-                        "step": int(steps[k]),
-                        "train_loss": log.loss[k].sum() / log.weight[k].sum(),
-                        **{f"valid_{name}": v for name, v in valid_metrics[k].items()},
-                        "learning_rate": log.learning_rate[k, -1],
-                        "grad_norm": log.grad_norm[k].mean(),
-                        "best": bool(improved[k]),
-                        "stopped": bool(selection.stopped[k]),
-                        "seconds": round(time.monotonic() - started, 3),
-                    }
-                    for k, seed in enumerate(seeds)
-                    if running[k]
-                ]
+                state = _select_epoch(config, programs, state, train, valid_metrics)
+
+                seconds = round(time.monotonic() - started, 3)
+                lines = _metrics_lines(seeds, running, state, log, valid_metrics, seconds)
                 folder.append_metrics(lines)
-                progress.epoch_done(lines, selection.best_score)
-                is_last = selection.stopped.all() or done >= pause_at
+                progress.epoch_done(lines, state.selection.best_score)
+                is_last = state.selection.stopped.all() or done >= pause_at
                 due = time.monotonic() - last_saved >= config.train.checkpoint_every_seconds
                 if is_last or due:
                     checkpoints.save(done, state)
@@ -217,6 +189,53 @@ def _run_epoch(
         total = log if total is None else jax.tree.map(np.add, total, log)
         first = last
     return train, total
+
+
+def _select_epoch(
+    config: Config,
+    programs: Programs,
+    state: RunState,
+    train: TrainState,
+    valid_metrics: list[dict[str, float]],
+) -> RunState:
+    """Lets validation decide: best parameters, early stopping, plateau."""
+    scores = np.array([m["mae"] for m in valid_metrics])
+    selection = select(state.selection, scores, config.train, config.optim)
+    improved = selection.best_epoch == selection.epoch
+    scale = learning_rate_scale(selection, config.optim)
+    improved, scale = jax.device_put((improved, scale))
+    return RunState(
+        train=train.replace(learning_rate_scale=scale),
+        best_params=programs.keep(state.best_params, train.params, improved),
+        selection=selection,
+    )
+
+
+def _metrics_lines(
+    seeds: list[int],
+    running: np.ndarray,
+    state: RunState,
+    log: StepMetrics,
+    valid_metrics: list[dict[str, float]],
+    seconds: float,
+) -> list[dict[str, Any]]:
+    """One line of metrics.jsonl for every seed that ran this epoch."""
+    selection, steps = state.selection, jax.device_get(state.train.step)
+    return [
+        {
+            "seed": seeds[k],
+            "epoch": int(selection.epoch),
+            "step": int(steps[k]),
+            "train_loss": log.loss[k].sum() / log.weight[k].sum(),
+            **{f"valid_{name}": value for name, value in valid_metrics[k].items()},
+            "learning_rate": log.learning_rate[k, -1],
+            "grad_norm": log.grad_norm[k].mean(),
+            "best": bool(selection.best_epoch[k] == selection.epoch),
+            "stopped": bool(selection.stopped[k]),
+            "seconds": seconds,
+        }
+        for k in np.flatnonzero(running)
+    ]
 
 
 def _require_finite(

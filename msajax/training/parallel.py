@@ -84,8 +84,9 @@ class Programs(NamedTuple):
 def configure_jax(config: TrainConfig) -> None:
     """Sets what must be set before the first computation: determinism and the compilation cache."""
     if config.deterministic:
-        flag = "--xla_gpu_deterministic_ops=true"
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
+        flags, flag = os.environ.get("XLA_FLAGS", ""), "--xla_gpu_deterministic_ops=true"
+        if flag not in flags:
+            os.environ["XLA_FLAGS"] = f"{flags} {flag}".strip()
     if config.compile_cache == "off" or jax.config.jax_compilation_cache_dir:
         return
     folder = pathlib.Path(config.compile_cache)

@@ -8,6 +8,7 @@ The files:
     results.json  when the run has ended
 """
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
@@ -15,6 +16,7 @@ import math
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -60,14 +62,22 @@ class RunFolder:
         """
         try:
             os.makedirs(self.path, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.path):
+                pass  # permissions alone do not tell: the file system may be read-only
         except OSError as error:
-            raise UserError(f"The workdir {self.path} cannot be made: {error.strerror}.") from error
-        if not os.access(self.path, os.W_OK | os.X_OK):
-            raise UserError(f"The workdir {self.path} cannot be written.")
+            raise UserError(
+                f"The workdir {self.path} cannot be written: {error.strerror}."
+            ) from error
         if not os.path.exists(self.file("config.json")):
             return
-        stored = identity(from_config_dict(read_json(self.file("config.json"))))
-        stored["corpus digest"] = read_json(self.file("run.json"))["corpus"]["digest"]
+        try:
+            stored = identity(from_config_dict(read_json(self.file("config.json"))))
+            stored["corpus digest"] = read_json(self.file("run.json"))["corpus"]["digest"]
+        except (LookupError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"config.json and run.json in {self.path} are not those of a run: "
+                "choose another --workdir."
+            ) from error
         wanted = identity(config) | {"corpus digest": digest}
         differences = [
             f"{key}: {stored[key]!r} there, {wanted[key]!r} here"
@@ -81,8 +91,7 @@ class RunFolder:
             )
 
     def describe(self, config: Config, corpus: Mapping[str, Any], repairs: Any) -> None:
-        """Writes config.json and run.json."""
-        write_json(self.file("config.json"), config.to_dict())
+        """Writes run.json and config.json."""
         run = {
             "msajax": __version__,
             "python": platform.python_version(),
@@ -97,6 +106,7 @@ class RunFolder:
             "command": sys.argv,
         }
         write_json(self.file("run.json"), run)
+        write_json(self.file("config.json"), config.to_dict())  # last: with it the folder is taken
 
     def append_metrics(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Appends one epoch's lines to metrics.jsonl."""
@@ -145,11 +155,16 @@ def write_json(path: str, value: Any) -> None:
 def write_text(path: str, text: str) -> None:
     """Writes a text file, whole or not at all."""
     temporary = f"{path}.partial"
-    with open(temporary, "w", encoding="utf-8", newline="") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 def _strict(value: Any) -> Any:

@@ -1,0 +1,521 @@
+"""Configuration: the reference recipe by default, and no impossible value gets past it."""
+
+import ast
+import dataclasses
+import importlib.util
+import json
+import math
+import pathlib
+import re
+import types
+
+import ml_collections
+import pytest
+from tiny import tiny_config
+
+from msajax.config import (
+    SYNTHETIC,
+    Config,
+    DataConfig,
+    ModelConfig,
+    OptimConfig,
+    SyntheticConfig,
+    TrainConfig,
+    apply_argument,
+    check_key,
+    default_config,
+    from_config_dict,
+    identity,
+    known_keys,
+    unknown_key,
+    unusual_settings,
+)
+from msajax.data import prepare as preparing
+from msajax.data.formats import open_corpus
+from msajax.errors import UserError
+
+CONFIGS = sorted((pathlib.Path(__file__).resolve().parent.parent / "configs").glob("*.py"))
+
+
+def nested(settings: dict) -> dict:
+    """`{"a.b": c}` -> `{"a": {"b": c}}`."""
+    tree: dict = {}
+    for key, value in settings.items():
+        *sections, last = key.split(".")
+        place = tree
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[last] = value
+    return tree
+
+
+def flat(values, prefix: str = "") -> dict:
+    found = {}
+    for key, value in values.items():
+        is_section = isinstance(value, dict)
+        found |= flat(value, f"{prefix}{key}.") if is_section else {prefix + key: value}
+    return found
+
+
+def refusal(settings: dict) -> str:
+    with pytest.raises(UserError) as caught:
+        from_config_dict(nested(settings))
+    message = str(caught.value)
+    assert re.fullmatch(r"[^\n]+[.?]", message), message
+    return message
+
+
+DEFAULTS = flat(Config().to_dict())
+
+
+# --- the defaults ---
+
+
+def test_the_defaults_are_the_reference_recipe():
+    # Section 1 of the specification: the sizes, and Adam, the loss, the batch, the two counters.
+    assert {key: DEFAULTS[key] for key in REFERENCE} == REFERENCE
+
+
+REFERENCE = {
+    "model.name": "sequence_level",
+    "model.model_dim": 128,
+    "model.num_heads": 4,
+    "model.head_dim": 0,
+    "model.ff_dim": 256,
+    "model.n_layers_mod": 2,
+    "model.n_layers_fuse": 1,
+    "model.bidirectional_fusion": False,
+    "model.pooling_method": "mean",
+    "model.dropout_rate": 0.1,
+    "model.input_dropout": 0.0,
+    "model.max_len": 0,
+    "model.missing_modality": "mask",
+    "model.modalities": (),
+    "model.anchor": "",
+    "model.norm_eps": 1e-6,
+    "model.dtype": "float32",
+    "optim.name": "adam",
+    "optim.learning_rate": 1e-4,
+    "optim.weight_decay": 0.0,
+    "optim.schedule": "plateau",
+    "optim.warmup_steps": 0,
+    "optim.clip_norm": 0.0,
+    "optim.plateau_factor": 0.5,
+    "optim.plateau_patience": 7,
+    "optim.min_learning_rate": 1e-6,
+    "train.loss": "l1",
+    "train.batch_size": 32,
+    "train.epochs": 100,
+    "train.patience": 15,
+    "data.truncate": "error",
+    "data.standardize": ("auto",),
+}
+
+
+def test_the_embedded_corpus_has_the_sizes_of_mosi():
+    sizes = SyntheticConfig()
+    assert (sizes.train, sizes.valid, sizes.test) == (1284, 229, 686)
+    assert sizes.modalities == ("text", "audio", "video")
+    assert (sizes.widths, sizes.lengths) == ((300, 74, 47), (20, 20, 20))
+
+
+def test_the_default_configuration_is_locked_and_equal_to_the_dataclasses():
+    config = default_config()
+    assert config.is_locked and config.model.is_locked and config.data.synthetic.is_locked
+    with pytest.raises((AttributeError, KeyError), match="model_dmi"):
+        config.model.model_dmi = 64
+    with pytest.raises(TypeError):
+        config.model.model_dim = "wide"
+    assert from_config_dict(config) == Config()
+
+
+def test_a_checked_configuration_cannot_be_changed():
+    for part in (Config(), DataConfig(), ModelConfig(), OptimConfig(), TrainConfig()):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(part, dataclasses.fields(part)[0].name, None)
+
+
+# --- names ---
+
+
+def test_known_keys_are_the_leaves_of_the_configuration():
+    assert set(known_keys()) == set(DEFAULTS)
+    assert len(known_keys()) == len(DEFAULTS)
+    for key in known_keys():
+        check_key(key)
+
+
+@pytest.mark.parametrize("key", known_keys())
+def test_a_misspelt_key_is_refused_with_the_nearest_right_name(key):
+    section, _, name = key.rpartition(".")
+    for misspelt in (f"{section}.{name}s", f"{section}.{name[1:]}", f"{section}x.{name}"):
+        expected = f"Unknown configuration key {misspelt!r}: did you mean {key!r}?"
+        if misspelt not in DEFAULTS:
+            assert unknown_key(misspelt) == expected
+            with pytest.raises(UserError, match=re.escape(expected)):
+                check_key(misspelt)
+
+
+def test_a_misspelt_key_of_a_file_is_refused():
+    assert "did you mean 'model.model_dim'?" in refusal({"model.model_dimm": 64})
+    assert "did you mean 'train.epochs'?" in refusal({"training.epochs": 3})
+    assert "'model.ff_dim.inner'" in refusal({"model.ff_dim.inner": 3})
+    assert "'model'" in refusal({"model": 3})
+    config = ml_collections.ConfigDict({"model": {"num_head": 2}})
+    with pytest.raises(UserError, match="did you mean 'model.num_heads'"):
+        from_config_dict(config)
+
+
+# --- values ---
+
+# Every value that a key refuses with all else at its default.
+IMPOSSIBLE = {
+    "data.clip": (-1.0, math.inf, math.nan),
+    "data.truncate": ("", "middle"),
+    "data.synthetic.train": (-1, 0, 1),
+    "data.synthetic.valid": (0, 1),
+    "data.synthetic.test": (0, 1),
+    "data.synthetic.modalities": ((), ("text",) * 3, ("text", "a/b", "c"), ("text", "", "c")),
+    "data.synthetic.widths": ((), (1, 2), (1, 2, 3, 4), (1, 0, 3), (1, 2, -3)),
+    "data.synthetic.lengths": ((), (1, 2), (1, 2, 3, 4), (1, 0, 3), (1, 2, -3)),
+    "data.synthetic.absent_share": (-0.1, 1.0, 2.0, math.nan),
+    "data.synthetic.seed": (-1,),
+    "model.name": ("", "transformer"),
+    "model.modalities": (("text", "text"),),
+    "model.model_dim": (-128, 0, 130),
+    "model.num_heads": (-4, 0, 3, 256),
+    "model.head_dim": (-1,),
+    "model.ff_dim": (-1, 0),
+    "model.n_layers_mod": (-1,),
+    "model.n_layers_fuse": (-1,),
+    "model.pooling_method": ("", "max"),
+    "model.dropout_rate": (-0.1, 1.0, 1.5, math.nan, -math.inf),
+    "model.input_dropout": (-0.1, 1.0, 1.5, math.nan),
+    "model.max_len": (-1,),
+    "model.missing_modality": ("", "zero"),
+    "model.norm_eps": (-1e-6, 0.0, math.nan),
+    "model.dtype": ("", "float64", "int8"),
+    "optim.name": ("", "sgd"),
+    "optim.learning_rate": (-1e-4, 0.0, math.nan, math.inf),
+    "optim.weight_decay": (-0.1, 0.01, math.nan),  # 0.01: Adam would not use it
+    "optim.schedule": ("", "step"),
+    "optim.warmup_steps": (-1,),
+    "optim.clip_norm": (-1.0, math.nan, math.inf),
+    "optim.plateau_factor": (-0.5, 0.0, 1.0, 2.0, math.nan),
+    "optim.plateau_patience": (-1, 0),
+    "optim.min_learning_rate": (-1e-6, 2e-4, math.nan),
+    "train.seeds": (-1, 0, 2**31 + 1),
+    "train.first_seed": (-1, 2**31),
+    "train.epochs": (-1, 0),
+    "train.batch_size": (-1, 0),
+    "train.patience": (-1,),
+    "train.loss": ("", "mae"),
+    "train.huber_delta": (-1.0, 0.0, math.nan),
+    "train.seed_axis": ("", "pmap"),
+    "train.checkpoint_every_seconds": (-1.0, math.nan, math.inf),
+    "train.compile_cache": ("",),
+}
+ANYTHING_GOES = {
+    "data.path",  # looked at when the corpus is opened
+    "data.standardize",  # the corpus knows the names
+    "data.mask_from_zeros",
+    "model.anchor",  # the corpus knows the names
+    "model.bidirectional_fusion",
+    "train.deterministic",
+}
+
+
+def test_the_list_of_impossible_values_forgets_no_key():
+    assert set(IMPOSSIBLE) | ANYTHING_GOES == set(known_keys())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(key, value) for key, values in IMPOSSIBLE.items() for value in values]
+)
+def test_an_impossible_value_is_refused_by_name(key, value):
+    message = refusal({key: value})
+    # What is wrong with model_dim = 130 is that num_heads does not divide it; the like for seeds.
+    related = {"model.model_dim": "model.num_heads", "train.seeds": "train.first_seed"}
+    named = (f"{key} = {value!r}: ", *([f"{related[key]} = "] if key in related else ()))
+    assert message.startswith(named), message
+    assert str(value) in message
+    if isinstance(value, float) and not math.isfinite(value):
+        assert message.endswith("must be finite.")
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"model.modalities": ("audio",), "model.anchor": "text"}, "model.anchor"),
+        ({"model.num_heads": 4, "model.model_dim": 6}, "model.num_heads"),
+        ({"optim.learning_rate": 1e-7}, "optim.min_learning_rate"),
+        ({"train.first_seed": 2**31 - 1, "train.seeds": 2}, "train.first_seed"),
+        ({"data.synthetic.modalities": ("text", "audio")}, "data.synthetic.widths"),
+    ],
+)
+def test_values_that_exclude_each_other_are_refused_by_name(settings, key):
+    assert refusal(settings).startswith(f"{key} = ")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model.n_layers_mod": 0, "model.n_layers_fuse": 0},
+        {"model.model_dim": 1, "model.num_heads": 1, "model.ff_dim": 1},
+        {"model.num_heads": 3, "model.head_dim": 5},
+        {"model.dropout_rate": 0.0, "model.input_dropout": 0.99},
+        {"model.modalities": ("audio", "text"), "model.anchor": "audio"},
+        {"optim.name": "adamw", "optim.weight_decay": 0.01},
+        {"optim.learning_rate": 1e-7, "optim.schedule": "constant"},
+        {"optim.learning_rate": 1e-6, "optim.min_learning_rate": 1e-6},
+        {"train.first_seed": 2**31 - 1, "train.seeds": 1},
+        {"train.patience": 0, "train.epochs": 1, "train.batch_size": 1},
+        {"train.checkpoint_every_seconds": 0.0, "data.clip": 0.0},
+        {"data.synthetic.absent_share": 0.0, "data.synthetic.train": 2},
+    ],
+)
+def test_what_is_at_the_edge_of_the_possible_is_accepted(settings):
+    found = flat(from_config_dict(nested(settings)).to_dict())
+    assert found == DEFAULTS | settings
+
+
+# --- types ---
+
+
+def wrong_types(value) -> tuple:
+    if isinstance(value, bool):
+        return (1, 0, "true", None)
+    if isinstance(value, int):
+        return (float(value), True, str(value), None, (value,))
+    if isinstance(value, float):
+        return (str(value), True, None, (value,))
+    if isinstance(value, str):
+        return (3, True, None, ("a",))
+    wrong_item = "1" if value and isinstance(value[0], int) else 1
+    return ("text", None, 3, (wrong_item,), (None,), (True,), ((),))
+
+
+@pytest.mark.parametrize("key", known_keys())
+def test_a_value_of_the_wrong_type_is_refused_by_name(key):
+    for value in wrong_types(DEFAULTS[key]):
+        message = refusal({key: value})
+        assert message.startswith(f"{key} = {value!r}: must be "), message
+
+
+def test_a_section_is_no_value():
+    assert refusal({"model.ff_dim": {}}).startswith("model.ff_dim = {}: must be of type int")
+
+
+def test_a_whole_number_passes_as_a_float_and_a_list_as_a_tuple():
+    config = from_config_dict(
+        {"optim": {"learning_rate": 1}, "model": {"modalities": ["a", "b"]}, "data": {"clip": 3}}
+    )
+    assert (config.optim.learning_rate, type(config.optim.learning_rate)) == (1.0, float)
+    assert (config.data.clip, type(config.data.clip)) == (3.0, float)
+    assert config.model.modalities == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (("text,audio",), ("text", "audio")),
+        (("audio, text",), ("audio", "text")),
+        (("text", "audio"), ("text", "audio")),
+        (("text",), ("text",)),
+        (("",), ()),
+        ((), ()),
+    ],
+)
+def test_names_can_be_separated_by_commas_as_the_command_line_gives_them(written, expected):
+    assert from_config_dict(nested({"model.modalities": written})).model.modalities == expected
+    assert from_config_dict(nested({"data.standardize": written})).data.standardize == expected
+
+
+# --- there and back ---
+
+
+def test_a_configuration_survives_json():
+    config = tiny_config(
+        model__modalities=("audio", "text"), model__anchor="audio", train__first_seed=5
+    )
+    stored = json.dumps(config.to_dict(), allow_nan=False)
+    assert from_config_dict(json.loads(stored)) == config
+    assert config != Config()
+    assert from_config_dict({}) == Config()
+    # What a later version adds gets its default.
+    part = json.loads(stored)
+    del part["model"]["norm_eps"], part["data"]["synthetic"]["seed"]
+    assert from_config_dict(part) == config
+
+
+# --- identity ---
+
+# One other possible value for every key, with what it needs beside it.
+ANOTHER = {
+    "data.path": "corpus.npz",
+    "data.standardize": ("audio",),
+    "data.clip": 5.0,
+    "data.truncate": "last",
+    "data.mask_from_zeros": False,
+    "data.synthetic.train": 10,
+    "data.synthetic.valid": 10,
+    "data.synthetic.test": 10,
+    "data.synthetic.modalities": ("a", "b", "c"),
+    "data.synthetic.widths": (1, 2, 3),
+    "data.synthetic.lengths": (1, 2, 3),
+    "data.synthetic.absent_share": 0.5,
+    "data.synthetic.seed": 1,
+    "model.name": None,  # there is only one
+    "model.modalities": ("text", "audio"),
+    "model.anchor": "audio",
+    "model.model_dim": 64,
+    "model.num_heads": 2,
+    "model.head_dim": 16,
+    "model.ff_dim": 64,
+    "model.n_layers_mod": 1,
+    "model.n_layers_fuse": 2,
+    "model.bidirectional_fusion": True,
+    "model.pooling_method": "attention",
+    "model.dropout_rate": 0.2,
+    "model.input_dropout": 0.2,
+    "model.max_len": 10,
+    "model.missing_modality": "reference",
+    "model.norm_eps": 1e-5,
+    "model.dtype": "bfloat16",
+    "optim.name": "adamw",
+    "optim.learning_rate": 1e-3,
+    "optim.weight_decay": 0.1,
+    "optim.schedule": "cosine",
+    "optim.warmup_steps": 10,
+    "optim.clip_norm": 1.0,
+    "optim.plateau_factor": 0.1,
+    "optim.plateau_patience": 3,
+    "optim.min_learning_rate": 1e-5,
+    "train.seeds": 5,
+    "train.first_seed": 5,
+    "train.epochs": 5,
+    "train.batch_size": 16,
+    "train.patience": 5,
+    "train.loss": "mse",
+    "train.huber_delta": 0.5,
+    "train.seed_axis": "vmap",
+    "train.checkpoint_every_seconds": 5.0,
+    "train.compile_cache": "off",
+    "train.deterministic": False,
+}
+FREE = {
+    "data.path",  # the corpus digest decides, for the embedded corpus too
+    *(key for key in ANOTHER if key.startswith("data.synthetic.")),
+    "train.seed_axis",
+    "train.checkpoint_every_seconds",
+    "train.compile_cache",
+    "train.deterministic",
+}
+
+
+@pytest.mark.parametrize("key", known_keys())
+def test_identity_ignores_what_is_free_to_change_and_nothing_else(key):
+    assert (key in identity(Config())) == (key not in FREE)
+    if (value := ANOTHER[key]) is None:
+        return
+    needs = {"optim.name": "adamw"} if key == "optim.weight_decay" else {}
+    base = from_config_dict(nested(needs))
+    other = from_config_dict(nested({key: value, **needs}))
+    assert other != base
+    changed = {k for k, v in identity(base).items() if identity(other)[k] != v}
+    assert changed == (set() if key in FREE else {key})
+
+
+def test_identity_survives_json():
+    config = tiny_config(model__modalities=("audio", "text"))
+    assert identity(from_config_dict(json.loads(json.dumps(config.to_dict())))) == identity(config)
+
+
+# --- what merely surprises ---
+
+
+def test_settings_within_the_studied_ranges_are_not_mentioned():
+    assert unusual_settings(ModelConfig()) == []
+    small = {"model_dim": 64, "num_heads": 2, "ff_dim": 128, "n_layers_mod": 1, "n_layers_fuse": 1}
+    large = {"model_dim": 256, "num_heads": 8, "ff_dim": 512, "n_layers_mod": 3, "n_layers_fuse": 2}
+    assert unusual_settings(ModelConfig(**small, dropout_rate=0.0)) == []
+    assert unusual_settings(ModelConfig(**large, dropout_rate=0.3)) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "outside", "studied"),
+    [
+        ("model_dim", (60, 260), "64 to 256"),
+        ("num_heads", (1, 16), "2 to 8"),
+        ("ff_dim", (127, 513), "128 to 512"),
+        ("n_layers_mod", (0, 4), "1 to 3"),
+        ("n_layers_fuse", (0, 3), "1 to 2"),
+        ("dropout_rate", (0.31,), "0.0 to 0.3"),
+    ],
+)
+def test_a_setting_outside_the_studied_range_is_one_phrase(key, outside, studied):
+    for value in outside:
+        phrases = unusual_settings(ModelConfig(**{key: value}))
+        assert phrases == [f"model.{key} = {value} (studied: {studied})"]
+
+
+# --- experiment files ---
+
+
+def load(path: pathlib.Path) -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location(f"experiment_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+WIDTHS, LENGTHS = {"text": 7, "audio": 3}, {"audio": 9, "text": 4}
+
+
+def test_smoke_replaces_the_corpus_by_a_small_one_of_the_same_widths():
+    config = default_config()
+    config.data.path = "somewhere.npz"
+    config.model.model_dim = 64
+    assert apply_argument(config, "smoke", widths=WIDTHS, lengths=LENGTHS) is config
+    checked = from_config_dict(config)
+    assert checked.data.path == SYNTHETIC
+    assert checked.data.synthetic.modalities == ("text", "audio")
+    assert (checked.data.synthetic.widths, checked.data.synthetic.lengths) == ((7, 3), (4, 9))
+    assert (checked.train.epochs, checked.train.seeds) == (2, 2)
+    assert checked.model.model_dim == 64
+
+
+def test_no_argument_changes_nothing_and_an_unknown_one_names_smoke():
+    config = default_config()
+    apply_argument(config, "", widths=WIDTHS, lengths=LENGTHS)
+    assert from_config_dict(config) == Config()
+    with pytest.raises(UserError, match="'smok' is unknown: it can be 'smoke'"):
+        apply_argument(config, "smok", widths=WIDTHS, lengths=LENGTHS)
+
+
+def test_there_are_experiment_files():
+    assert "synthetic" in [path.stem for path in CONFIGS]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_an_experiment_file_is_locked_possible_and_names_its_command(path):
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    assert f"python -m msajax.main --config configs/{path.name}" in docstring
+    config = load(path).get_config()
+    assert config.is_locked
+    from_config_dict(config)
+    with pytest.raises(UserError, match="'smok' is unknown"):
+        load(path).get_config("smok")
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_the_smoke_form_of_an_experiment_fits_its_corpus(path):
+    whole, smoke = (from_config_dict(load(path).get_config(arg)) for arg in ("", "smoke"))
+    assert (smoke.data.path, smoke.train.epochs, smoke.train.seeds) == (SYNTHETIC, 2, 2)
+    assert smoke.data.synthetic.train < 100
+    assert (smoke.model, smoke.optim) == (whole.model, whole.optim)
+    corpus = open_corpus(smoke.data.path, smoke.data.synthetic)
+    corpus.require_labels("train", "valid", "test")
+    preparation = preparing.fit(corpus, smoke.data, smoke.model)
+    preparing.check_lengths(corpus, preparation)
+    assert preparation.spec.modalities == (smoke.model.modalities or corpus.modalities)

@@ -1,0 +1,735 @@
+"""A run from end to end: its folder, its honesty about the test split, and what its bundle does."""
+
+import ast
+import csv
+import dataclasses
+import json
+import logging
+import math
+import os
+import pathlib
+import pickle
+import shutil
+import statistics
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from sklearn.metrics import f1_score
+from tiny import tiny_config
+
+import msajax
+from msajax import experiment
+from msajax.config import Config, from_config_dict
+from msajax.data.corpus import Corpus, Split
+from msajax.data.formats import open_corpus
+from msajax.data.formats.native import save_native
+from msajax.errors import UserError
+from msajax.metrics import SENTIMENT
+from msajax.serving.bundle import load_bundle, save_bundle
+from msajax.training import parallel
+from msajax.training import run_folder as run_folders
+from msajax.training.run_folder import RunFolder, write_json
+
+SEEDS, MODALITIES = (0, 1), ("text", "audio")
+# The two seeds stop at different epochs and choose different ones.
+SETTINGS = {
+    "train__epochs": 7,
+    "train__patience": 2,
+    "optim__plateau_patience": 1,
+    "optim__learning_rate": 0.01,
+}
+
+
+@pytest.fixture(autouse=True)
+def same_environment(monkeypatch):
+    """Undoes what a run adds to XLA's flags, on which the names of compiled programs depend."""
+    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
+
+
+class Run(NamedTuple):
+    """A finished run, and in which order the program did what matters."""
+
+    folder: pathlib.Path
+    corpus: pathlib.Path
+    config: Config
+    results: dict[str, Any]
+    events: list[str]
+
+
+def train(folder: pathlib.Path, corpus: pathlib.Path) -> Run:
+    """Trains in this process and records what is read when."""
+    config = tiny_config(data__path=str(corpus), **SETTINGS)
+    events: list[str] = []
+
+    def recorded(function, before: str = "", after: str = ""):
+        def call(*args, **kwargs):
+            events.extend([before.format(*args)] * bool(before))
+            result = function(*args, **kwargs)
+            events.extend([after] * bool(after))
+            return result
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # constant labels, in one of the runs
+        patch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
+        patch.setattr(Corpus, "split", recorded(Corpus.split, before="read {1}"))
+        patch.setattr(
+            RunFolder, "append_metrics", recorded(RunFolder.append_metrics, after="epoch")
+        )
+        patch.setattr(
+            experiment, "train_seeds", recorded(experiment.train_seeds, "training", "selected")
+        )
+        results = experiment.train(config, str(folder))
+    return Run(folder, corpus, config, results, events)
+
+
+@pytest.fixture(scope="module")
+def splits() -> dict[str, Split]:
+    """The tiny corpus; ids and texts that a CSV must quote."""
+    synthetic = open_corpus("synthetic", tiny_config().data.synthetic)
+    made = {name: synthetic.split(name) for name in synthetic.headers}
+    texts = np.array([f'"{i}", größer\nor 更大' for i in range(20)])
+    return made | {"test": dataclasses.replace(made["test"], raw_text=texts)}
+
+
+@pytest.fixture(scope="module")
+def run(splits, tmp_path_factory) -> Run:
+    """The run that most tests look at. Nothing may change its folder."""
+    folder = tmp_path_factory.mktemp("run")
+    save_native(folder / "corpus.npz", splits)
+    return train(folder / "run", folder / "corpus.npz")
+
+
+@pytest.fixture(scope="module")
+def other_test(splits, tmp_path_factory) -> Run:
+    """The same run, but for a test split of other features, all labelled 0."""
+    folder = tmp_path_factory.mktemp("other")
+    rng = np.random.default_rng(5)
+    test = splits["test"]
+    changed = dataclasses.replace(
+        test,
+        features={m: rng.normal(size=x.shape) * 100 for m, x in test.features.items()},
+        labels=np.zeros_like(test.labels),
+    )
+    save_native(folder / "corpus.npz", splits | {"test": changed})
+    return train(folder / "run", folder / "corpus.npz")
+
+
+def strict(text: str) -> Any:
+    """Parses JSON, refusing what the standard does not know."""
+
+    def refuse(constant: str):
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def lines_of(run: Run, clock: bool = False) -> list[dict[str, Any]]:
+    lines = map(strict, (run.folder / "metrics.jsonl").read_text().splitlines())
+    return [{k: v for k, v in line.items() if clock or k != "seconds"} for line in lines]
+
+
+def rows_of(path: pathlib.Path) -> list[dict[str, str]]:
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, strict=True))
+
+
+def column(rows: list[dict[str, str]], name: str) -> np.ndarray:
+    return np.array([float(row[name]) for row in rows])
+
+
+def arrays_of(run: Run) -> dict[str, np.ndarray]:
+    return safetensors.numpy.load_file(run.folder / "bundle" / "parameters.safetensors")
+
+
+# --- the folder ---
+
+
+@pytest.mark.parametrize("name", ["run", "other_test"])
+def test_a_run_folder_holds_what_is_documented_and_nothing_else(name, request):
+    folder = request.getfixturevalue(name).folder
+    expected = {
+        *("config.json", "run.json", "metrics.jsonl", "checkpoints", "results.json"),
+        *("predictions", "predictions/valid.csv", "predictions/test.csv"),
+        *("bundle", "bundle/bundle.json", "bundle/parameters.safetensors"),
+    }
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+    assert {path for path in found if not path.startswith("checkpoints/")} == expected
+    steps = [path.name for path in (folder / "checkpoints").iterdir()]
+    assert steps and all(step.isdecimal() for step in steps)
+
+
+@pytest.mark.parametrize("name", ["run", "other_test"])
+def test_every_json_file_is_strict(name, request):
+    folder = request.getfixturevalue(name).folder
+    files = [*folder.glob("*.json"), *(folder / "bundle").glob("*.json")]
+    assert len(files) == 4
+    for path in files:
+        strict(path.read_text(encoding="utf-8"))
+    for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        strict(line)
+
+
+def test_config_json_is_the_configuration(run):
+    assert from_config_dict(strict((run.folder / "config.json").read_text())) == run.config
+
+
+def test_run_json_says_what_bits_depend_on(run):
+    described = strict((run.folder / "run.json").read_text())
+    assert described["msajax"] == msajax.__version__
+    assert {"jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"} <= set(
+        described["packages"]
+    )
+    assert described["packages"]["numpy"] == np.__version__
+    assert (described["backend"], described["devices"], described["processes"]) == ("cpu", 1, 1)
+    assert described["device_kind"]
+    if hasattr(os, "sched_getaffinity"):
+        assert described["cpus"] == len(os.sched_getaffinity(0))
+    assert described["corpus"]["digest"] == open_corpus(run.corpus).digest
+    assert described["corpus"]["path"] == str(run.corpus)
+    assert set(described["repairs"]) == {"train", "valid", "test"}
+    assert isinstance(described["command"], list)
+
+
+def test_repairs_are_counted_by_split_modality_and_kind(other_test, run):
+    described = strict((other_test.folder / "run.json").read_text())["repairs"]
+    # Audio is standardised, so its noise of size 100 is clipped; text is not.
+    assert described["test"].keys() == {"audio"}
+    assert described["test"]["audio"]["clipped"] > 0
+    assert described["test"]["audio"]["non_finite"] == 0
+    before = strict((run.folder / "run.json").read_text())["repairs"]
+    assert (described["train"], described["valid"]) == (before["train"], before["valid"])
+
+
+def test_the_folder_is_claimed_only_once_it_is_described(run, tmp_path, monkeypatch):
+    """A run that is killed while it describes itself can start again."""
+    summary = open_corpus(run.corpus).summary()
+    with monkeypatch.context() as patch:
+
+        def killed(path: str, value: Any) -> None:
+            write_json(path, value)
+            raise KeyboardInterrupt
+
+        patch.setattr(run_folders, "write_json", killed)
+        with pytest.raises(KeyboardInterrupt):
+            RunFolder(str(tmp_path)).describe(run.config, summary, {})
+    RunFolder(str(tmp_path)).claim(run.config, "another corpus")
+    RunFolder(str(tmp_path)).describe(run.config, summary, {})
+    RunFolder(str(tmp_path)).claim(run.config, summary["digest"])
+    with pytest.raises(UserError, match="corpus digest: .* there, 'another corpus' here"):
+        RunFolder(str(tmp_path)).claim(run.config, "another corpus")
+
+
+# --- metrics.jsonl ---
+
+
+def test_metrics_hold_a_line_per_seed_and_epoch(run):
+    lines = lines_of(run, clock=True)
+    for line in lines:
+        assert list(line) == [
+            *("seed", "epoch", "step", "train_loss", *(f"valid_{name}" for name in SENTIMENT)),
+            *("learning_rate", "grad_norm", "best", "stopped", "seconds"),
+        ]
+        assert line["step"] == 6 * line["epoch"]  # 44 rows in batches of 8
+        assert line["train_loss"] > 0 and line["grad_norm"] > 0 and line["seconds"] >= 0
+        assert type(line["best"]) is type(line["stopped"]) is bool
+    for k, seed in enumerate(SEEDS):
+        own = [line for line in lines if line["seed"] == seed]
+        assert [line["epoch"] for line in own] == [*range(1, len(own) + 1)]
+        assert [line["stopped"] for line in own] == [False] * (len(own) - 1) + [True]
+        scores = [line["valid_mae"] for line in own]
+        assert [line["best"] for line in own] == [
+            score < min(scores[:i], default=math.inf) for i, score in enumerate(scores)
+        ]
+        assert run.results["best_epoch"][k] == 1 + scores.index(min(scores))
+    assert {line["seed"] for line in lines} == set(SEEDS)
+    assert len(set(run.results["best_epoch"])) == 2, "these tests need seeds that differ"
+
+
+def test_the_numbers_of_valid_are_those_of_each_seeds_best_epoch(run):
+    for k, seed in enumerate(SEEDS):
+        (line,) = [
+            line
+            for line in lines_of(run)
+            if (line["seed"], line["epoch"]) == (seed, run.results["best_epoch"][k])
+        ]
+        for name in SENTIMENT:
+            stored = run.results["valid"][name]["seeds"][k]
+            assert stored == pytest.approx(line[f"valid_{name}"], abs=1e-6), name
+
+
+# --- results.json ---
+
+
+def naive(score: np.ndarray, label: np.ndarray, name: str) -> float:
+    """Metrics by their definitions, without `msajax.metrics`."""
+    kept = label != 0
+    return {
+        "mae": lambda: np.mean(np.abs(score - label)),
+        "corr": lambda: np.corrcoef(score, label)[0, 1],
+        "acc7": lambda: np.mean(np.round(score.clip(-3, 3)) == np.round(label.clip(-3, 3))),
+        "acc5": lambda: np.mean(np.round(score.clip(-2, 2)) == np.round(label.clip(-2, 2))),
+        "acc2_nonzero": lambda: np.mean((score > 0)[kept] == (label > 0)[kept]),
+        "acc2_has0": lambda: np.mean((score >= 0) == (label >= 0)),
+        "f1_nonzero": lambda: f1_score((label > 0)[kept], (score > 0)[kept], average="weighted"),
+        "rmse": lambda: np.sqrt(np.mean((score - label) ** 2)),
+    }[name]()
+
+
+NAIVE = ("mae", "corr", "acc7", "acc5", "acc2_nonzero", "acc2_has0", "f1_nonzero", "rmse")
+
+
+def test_results_have_the_documented_keys(run):
+    results = strict((run.folder / "results.json").read_text())
+    assert results == run.results
+    assert list(results) == [
+        *("model", "corpus", "seeds", "best_epoch", "valid", "test", "test_ensemble"),
+        *("floors", "timing"),
+    ]
+    assert results["model"].keys() == {"name", "parameters"}
+    assert results["seeds"] == list(SEEDS)
+    assert results["corpus"]["sizes"] == {"train": 44, "valid": 20, "test": 20}
+    assert results["corpus"]["widths"] == {"text": 6, "audio": 5}
+    assert results["corpus"]["modalities"] == list(MODALITIES)
+    for part, keys in (
+        ("valid", {"mean", "sd", "seeds"}),
+        ("test", {"mean", "sd", "ci95", "seeds"}),
+    ):
+        assert list(results[part]) == list(SENTIMENT)
+        assert all(values.keys() == keys for values in results[part].values())
+        assert all(len(values["seeds"]) == len(SEEDS) for values in results[part].values())
+    assert list(results["test_ensemble"]) == list(SENTIMENT)
+    assert results["floors"].keys() == {"constant_0", "train_median", "majority"}
+    assert results["timing"]["epochs"] == max(line["epoch"] for line in lines_of(run))
+
+
+def test_the_number_of_parameters_is_that_of_one_seed(run):
+    sizes = [x.size for name, x in arrays_of(run).items() if name.startswith("params/")]
+    assert run.results["model"] == {"name": "sequence_level", "parameters": sum(sizes) // 2}
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_results_follow_from_the_predictions_beside_them(split, run):
+    rows = rows_of(run.folder / "predictions" / f"{split}.csv")
+    label = column(rows, "label")
+    scores = [column(rows, f"score_seed{seed}") for seed in SEEDS]
+    for name in NAIVE:
+        expected = [naive(score, label, name) for score in scores]
+        stored = run.results[split][name]
+        assert stored["seeds"] == pytest.approx(expected, abs=1e-7), name
+        assert stored["mean"] == pytest.approx(statistics.fmean(expected), abs=1e-7), name
+        assert stored["sd"] == pytest.approx(statistics.stdev(expected), abs=1e-7), name
+
+
+def test_the_ensemble_is_the_metric_of_the_score_column(run):
+    rows = rows_of(run.folder / "predictions" / "test.csv")
+    score, label = column(rows, "score"), column(rows, "label")
+    for name in NAIVE:
+        assert run.results["test_ensemble"][name] == pytest.approx(naive(score, label, name))
+    assert run.results["test_ensemble"]["mae"] < run.results["test"]["mae"]["mean"]
+
+
+def test_the_interval_is_the_bootstrap_of_the_predictions(run):
+    rows = rows_of(run.folder / "predictions" / "test.csv")
+    label = column(rows, "label")
+    scores = [column(rows, f"score_seed{seed}") for seed in SEEDS]
+    names = ("mae", "corr", "acc7", "rmse")
+    generator = np.random.Generator(np.random.PCG64(0))
+    drawn = [generator.integers(0, len(label), len(label)) for _ in range(1000)]
+    for name in names:
+        means = [np.mean([naive(s[i], label[i], name) for s in scores]) for i in drawn]
+        expected = np.percentile(means, [2.5, 97.5])
+        assert run.results["test"][name]["ci95"] == pytest.approx(expected, abs=1e-7), name
+
+
+def test_the_floors_are_those_of_constants(run, splits):
+    test, median = splits["test"].labels[:, 0], np.median(splits["train"].labels)
+    floors = run.results["floors"]
+    assert floors["constant_0"]["mae"] == pytest.approx(np.abs(test).mean())
+    assert floors["train_median"]["mae"] == pytest.approx(np.abs(test - median).mean())
+    positive = (test > 0)[test != 0].mean()
+    assert floors["majority"]["acc2_nonzero"] == pytest.approx(max(positive, 1 - positive))
+
+
+def test_what_is_undefined_is_null(other_test):
+    # Every test label of this run is 0.
+    results = strict((other_test.folder / "results.json").read_text())
+    for name in ("corr", "spearman", "acc2_nonzero", "f1_nonzero", "r2"):
+        assert results["test"][name] == {
+            "mean": None,
+            "sd": None,
+            "seeds": [None, None],
+            "ci95": [None, None],
+        }
+        assert results["test_ensemble"][name] is None
+        assert results["valid"][name]["mean"] is not None
+    assert results["floors"]["majority"]["acc2_nonzero"] is None
+    assert results["floors"]["constant_0"]["mae"] == 0
+
+
+# --- predictions ---
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_predictions_hold_the_samples_in_file_order(split, run, splits):
+    rows = rows_of(run.folder / "predictions" / f"{split}.csv")
+    assert list(rows[0]) == [
+        *("id", "label", "score", "score_sd", "score_seed0", "score_seed1"),
+        *("weight_text", "weight_audio", "present_text", "present_audio", "raw_text"),
+    ]
+    wanted = splits[split]
+    assert [row["id"] for row in rows] == wanted.ids.tolist()
+    assert [row["raw_text"] for row in rows] == wanted.raw_text.tolist()
+    np.testing.assert_allclose(column(rows, "label"), wanted.labels[:, 0], rtol=1e-8)
+    for m in MODALITIES:
+        np.testing.assert_array_equal(column(rows, f"present_{m}"), wanted.masks[m].any(axis=1))
+        absent = column(rows, f"present_{m}") == 0
+        assert absent.any() and (column(rows, f"weight_{m}")[absent] == 0).all()
+    total = column(rows, "weight_text") + column(rows, "weight_audio")
+    np.testing.assert_allclose(total, 1, atol=1e-6)
+    scores = np.stack([column(rows, f"score_seed{seed}") for seed in SEEDS])
+    np.testing.assert_allclose(column(rows, "score"), scores.mean(axis=0), rtol=1e-7, atol=1e-8)
+    np.testing.assert_allclose(column(rows, "score_sd"), scores.std(axis=0, ddof=1), atol=1e-7)
+
+
+# --- the test split ---
+
+
+@pytest.mark.parametrize("name", ["run", "other_test"])
+def test_the_test_split_is_read_once_and_only_after_selection_has_ended(name, request):
+    finished = request.getfixturevalue(name)
+    assert finished.events.count("read test") == 1
+    epochs = max(line["epoch"] for line in lines_of(finished))
+    assert finished.events.count("epoch") == epochs
+    first_read = finished.events.index("read test")
+    assert finished.events[:first_read].count("epoch") == epochs
+    assert "selected" in finished.events[:first_read]
+    assert finished.events.index("read train") < finished.events.index("training")
+
+
+def test_another_test_split_changes_no_parameter_and_no_number_of_valid(run, other_test):
+    assert run.results["corpus"]["digest"] != other_test.results["corpus"]["digest"]
+    ours, others = arrays_of(run), arrays_of(other_test)
+    assert ours.keys() == others.keys() and any(n.startswith("statistics/") for n in ours)
+    for name, array in ours.items():
+        assert (array.dtype, array.shape) == (others[name].dtype, others[name].shape)
+        assert array.tobytes() == others[name].tobytes(), name
+    assert lines_of(run) == lines_of(other_test)
+    assert run.results["valid"] == other_test.results["valid"]
+    assert run.results["best_epoch"] == other_test.results["best_epoch"]
+    valid = [r.folder / "predictions" / "valid.csv" for r in (run, other_test)]
+    assert valid[0].read_bytes() == valid[1].read_bytes()
+    assert run.results["test"] != other_test.results["test"]
+
+
+def test_a_run_is_refused_the_folder_of_one_with_another_test_split(run, other_test):
+    with pytest.raises(UserError, match="corpus digest"):
+        experiment.train(run.config, str(other_test.folder))
+
+
+def test_only_data_evaluation_and_serving_can_name_the_test_split_to_a_corpus():
+    """Everywhere else a split is asked for by the literal name of train or valid."""
+    package = pathlib.Path(msajax.__file__).parent
+    allowed = [package / "data", package / "serving", package / "evaluation" / "protocol.py"]
+    seen, wrong = set(), []
+    for path in sorted(package.rglob("*.py")):
+        if any(path.is_relative_to(place) for place in allowed):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            where = f"{path.relative_to(package)}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.Attribute) and node.attr == "_read":
+                wrong.append(f"{where} reads a corpus behind its back")
+            is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            if not is_call or node.func.attr != "split":
+                continue
+            values = [a.value if isinstance(a, ast.Constant) else a for a in node.args]
+            is_text = not values or (isinstance(values[0], str) and not values[0].isalpha())
+            is_random = ast.unparse(node.func.value).endswith("random")
+            if values and values[0] in ("train", "valid"):
+                seen.add(values[0])
+            elif not (is_text or is_random):
+                wrong.append(f"{where} {ast.unparse(node)}")
+    assert wrong == []
+    assert seen == {"train", "valid"}  # the search does find such calls
+
+
+# --- evaluate ---
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_evaluating_a_run_reproduces_its_results(split, run):
+    report = experiment.evaluate_run(str(run.folder), split)
+    assert report.keys() == {
+        *("input", "split", "samples", "metrics", "ensemble", "largest_difference")
+    }
+    assert (report["split"], report["samples"]) == (split, 20)
+    assert 0 <= report["largest_difference"] <= 1e-6
+    for name, stored in run.results[split].items():
+        for key, value in stored.items():
+            assert report["metrics"][name][key] == pytest.approx(value, abs=1e-6), (name, key)
+    if split == "test":
+        assert report["ensemble"] == pytest.approx(run.results["test_ensemble"], abs=1e-6)
+
+
+def test_evaluating_a_run_reports_a_difference_that_there_is(run, tmp_path):
+    shutil.copytree(run.folder, tmp_path / "run")
+    results = strict((run.folder / "results.json").read_text())
+    results["test"]["mae"]["seeds"][1] += 0.25
+    write_json(str(tmp_path / "run" / "results.json"), results)
+    report = experiment.evaluate_run(str(tmp_path / "run"), "test")
+    assert report["largest_difference"] == pytest.approx(0.25, abs=1e-6)
+
+
+def test_evaluating_the_training_split_compares_with_nothing(run):
+    report = experiment.evaluate_run(str(run.folder), "train")
+    assert report["samples"] == 44 and "largest_difference" not in report
+    assert report["metrics"]["mae"]["mean"] < run.results["valid"]["mae"]["mean"]
+
+
+def test_evaluating_a_run_whose_corpus_is_gone_or_another_is_refused(run, other_test, tmp_path):
+    shutil.copytree(run.folder, tmp_path / "run")
+    for path, expected in (
+        (other_test.corpus, "is not the corpus that this run was trained on"),
+        (tmp_path / "absent.npz", "There is no corpus at"),
+    ):
+        described = strict((run.folder / "run.json").read_text())
+        described["corpus"]["path"] = str(path)
+        write_json(str(tmp_path / "run" / "run.json"), described)
+        with pytest.raises(UserError, match=expected):
+            experiment.evaluate_run(str(tmp_path / "run"), "test")
+
+
+def test_evaluating_the_predictions_agrees_with_the_results(run):
+    path = str(run.folder / "predictions" / "test.csv")
+    report = experiment.evaluate_predictions(path)
+    assert (report["input"], report["samples"]) == (path, 20)
+    for name, stored in run.results["test"].items():
+        for key, value in stored.items():
+            assert report["metrics"][name][key] == pytest.approx(value, abs=1e-6), (name, key)
+    assert report["ensemble"] == pytest.approx(run.results["test_ensemble"], abs=1e-6)
+
+
+# --- predict ---
+
+
+@pytest.fixture
+def predict(run, tmp_path):
+    """Writes splits to a file and predicts it; returns the rows, or None if it was refused."""
+
+    def call(made: dict[str, Split], split: str = "all") -> list[dict[str, str]]:
+        save_native(tmp_path / "new.npz", made)
+        output = tmp_path / "predictions.csv"
+        count = experiment.predict(
+            str(run.folder / "bundle"), str(tmp_path / "new.npz"), str(output), split
+        )
+        rows = rows_of(output)
+        assert len(rows) == count
+        return rows
+
+    return call
+
+
+def stored_rows(run: Run) -> list[dict[str, str]]:
+    return rows_of(run.folder / "predictions" / "test.csv")
+
+
+SCORES = ("score", "score_sd", "score_seed0", "score_seed1", "weight_text", "weight_audio")
+
+
+def without(values, *names):
+    return {k: v for k, v in values.items() if k not in names}
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_predicting_the_training_corpus_gives_the_runs_own_file(split, run, tmp_path):
+    output = tmp_path / "p.csv"
+    count = experiment.predict(str(run.folder / "bundle"), str(run.corpus), str(output), split)
+    assert count == 20
+    assert output.read_bytes() == (run.folder / "predictions" / f"{split}.csv").read_bytes()
+
+
+def test_all_splits_are_predicted_in_order(run, splits, predict):
+    rows = predict(splits)
+    assert [row["id"] for row in rows] == [i for s in splits.values() for i in s.ids.tolist()]
+    assert rows[-20:] == stored_rows(run)
+
+
+def test_predicting_needs_no_labels(run, splits, predict):
+    rows = predict({"test": dataclasses.replace(splits["test"], labels=None)})
+    assert [row["label"] for row in rows] == [""] * 20
+    assert [without(row, "label") for row in rows] == [
+        without(row, "label") for row in stored_rows(run)
+    ]
+
+
+def test_labels_that_are_no_single_score_are_left_out_with_a_warning(run, splits, predict, caplog):
+    labels = np.ones((20, 3))
+    rows = predict({"test": dataclasses.replace(splits["test"], labels=labels)})
+    assert [row["label"] for row in rows] == [""] * 20
+    assert [row["score"] for row in rows] == [row["score"] for row in stored_rows(run)]
+    assert "labels of split 'test'" in caplog.text
+
+
+def test_a_modality_that_the_corpus_lacks_is_absent_in_every_sample(run, splits, predict, caplog):
+    test = splits["test"]
+    fewer = dataclasses.replace(
+        test, features=without(test.features, "audio"), masks=without(test.masks, "audio")
+    )
+    rows = predict({"test": fewer})
+    assert "lacks modality 'audio'" in caplog.text
+    assert {row["present_audio"] for row in rows} == {row["weight_audio"] for row in rows} == {"0"}
+    np.testing.assert_array_equal(column(rows, "weight_text"), column(rows, "present_text"))
+    # A sample that never had audio is scored as before.
+    for row, before in zip(rows, stored_rows(run), strict=True):
+        if before["present_audio"] == "0":
+            assert row["score"] == before["score"]
+    assert any(
+        row["score"] != before["score"] for row, before in zip(rows, stored_rows(run), strict=True)
+    )
+
+
+def test_a_modality_that_the_model_does_not_know_is_ignored_with_a_warning(
+    run, splits, predict, caplog
+):
+    test = splits["test"]
+    more = dataclasses.replace(test, features={**test.features, "gaze": np.ones((20, 3, 2))})
+    assert predict({"test": more}) == stored_rows(run)
+    warned = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert ["'gaze'" in record.getMessage() for record in warned] == [True]
+
+
+def test_a_wrong_width_is_refused_with_both_widths(splits, predict, tmp_path):
+    test = splits["test"]
+    wide = dataclasses.replace(test, features={**test.features, "text": np.ones((20, 5, 9))})
+    with pytest.raises(UserError, match="'text' is 9 wide here.* trained on 6"):
+        predict({"test": wide})
+    assert not list(tmp_path.glob("predictions*"))
+
+
+def test_a_sequence_that_is_too_long_is_refused_and_longer_padding_is_not(
+    run, splits, predict, tmp_path
+):
+    test = splits["test"]
+
+    def stretched(valid_steps: int) -> Split:
+        text = np.pad(test.features["text"], [(0, 0), (0, 7), (0, 0)])
+        mask = np.pad(test.masks["text"], [(0, 0), (0, 7)])
+        mask[:, :valid_steps] |= mask.any(axis=1)[:, None]
+        return dataclasses.replace(
+            test, features={**test.features, "text": text}, masks={**test.masks, "text": mask}
+        )
+
+    assert predict({"test": stretched(0)}) == stored_rows(run)
+    (tmp_path / "predictions.csv").unlink()
+    with pytest.raises(UserError, match="'text' are longer than the model's 5 steps.* with 6"):
+        predict({"test": stretched(6)})
+    assert not list(tmp_path.glob("predictions*"))
+
+
+def test_an_absent_split_is_refused_with_those_there_are(splits, predict, tmp_path):
+    with pytest.raises(UserError, match="has no split 'valid'; it has test"):
+        predict({"test": splits["test"]}, "valid")
+    assert not list(tmp_path.glob("predictions*"))
+
+
+def some_rows(split: Split, order: np.ndarray) -> Split:
+    return Split(
+        ids=split.ids[order],
+        features={m: x[order] for m, x in split.features.items()},
+        masks={m: x[order] for m, x in split.masks.items()},
+        labels=split.labels[order],
+        raw_text=split.raw_text[order],
+    )
+
+
+def test_a_score_does_not_depend_on_the_samples_beside_it(run, splits, predict, monkeypatch):
+    before = {row["id"]: row for row in stored_rows(run)}
+    order = np.array([17, 3, 8, 8, 0])
+    alone = predict({"test": some_rows(splits["test"], order[:1])})
+    few = predict({"test": some_rows(splits["test"], order)})
+    monkeypatch.setattr(parallel, "EVALUATION_ROWS", 3)
+    batched = predict({"test": some_rows(splits["test"], order)})
+    for rows in (alone, few, batched):
+        for row in rows:
+            for name in SCORES:
+                assert float(row[name]) == pytest.approx(float(before[row["id"]][name]), abs=1e-5)
+    assert [row["id"] for row in batched] == splits["test"].ids[order].tolist()
+
+
+# --- the bundle ---
+
+
+def test_a_bundle_loads_without_pickle_and_holds_every_seed(run, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("pickle was used")
+
+    for name in ("load", "loads", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    bundle = msajax.load(run.folder / "bundle")
+    assert bundle.config == run.config
+    assert bundle.seeds == list(SEEDS)
+    assert bundle.best_epoch == run.results["best_epoch"]
+    assert bundle.parameters == run.results["model"]["parameters"]
+    assert bundle.corpus_digest == run.results["corpus"]["digest"]
+    assert bundle.preparation.spec.modalities == MODALITIES
+    assert list(bundle.preparation.statistics) == ["audio"]
+    kernel = bundle.params["text_encoder"]["projection"]["kernel"]
+    assert kernel.shape == (2, 6, 8) and kernel.dtype == np.float32
+    assert np.abs(kernel[0] - kernel[1]).max() > 0.01
+
+
+def test_a_bundle_needs_nothing_of_its_run(run, tmp_path):
+    shutil.copytree(run.folder / "bundle", tmp_path / "alone")
+    output = tmp_path / "p.csv"
+    experiment.predict(str(tmp_path / "alone"), str(run.corpus), str(output), "test")
+    assert output.read_bytes() == (run.folder / "predictions" / "test.csv").read_bytes()
+
+
+def test_a_bundle_that_is_loaded_and_saved_is_the_same_to_the_byte(run, tmp_path):
+    loaded = load_bundle(run.folder / "bundle")
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "old").write_text("what stood there before")
+    save_bundle(str(tmp_path / "copy"), loaded)
+    names = ["bundle.json", "parameters.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == names
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+    for name in names:
+        content = (tmp_path / "copy" / name).read_bytes()
+        assert content == (run.folder / "bundle" / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["bundle.json", "parameters.safetensors"])
+def test_no_flipped_bit_of_a_bundle_goes_unnoticed(name, run, tmp_path):
+    bundle = tmp_path / "bundle"
+    shutil.copytree(run.folder / "bundle", bundle)
+    content = (bundle / name).read_bytes()
+    for position in np.linspace(0, len(content) - 1, 100).astype(int):
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << (position % 5)  # bit 5 would turn 1e-06 into the same 1E-06
+        (bundle / name).write_bytes(damaged)
+        with pytest.raises(UserError, match="damaged|newer"):
+            load_bundle(bundle)
+
+
+def test_a_bundle_of_a_later_format_names_the_version_that_reads_it(run, tmp_path):
+    bundle = tmp_path / "bundle"
+    shutil.copytree(run.folder / "bundle", bundle)
+    content = strict((bundle / "bundle.json").read_text())
+    content |= {"format_version": content["format_version"] + 1, "msajax": "9.8.7"}
+    (bundle / "bundle.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match="newer than .*install msajax 9.8.7"):
+        load_bundle(bundle)
+
+
+# --- what the package offers ---
+
+
+def test_the_package_offers_what_a_notebook_needs(run):
+    assert msajax.open_corpus(run.corpus).digest == run.results["corpus"]["digest"]
+    assert msajax.train(run.config, str(run.folder)) == run.results  # finished: nothing is trained
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = msajax.no_such_name

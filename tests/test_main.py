@@ -1,0 +1,722 @@
+"""The command line: exit codes, one-line refusals, and runs that continue in a new process.
+
+A run is the real command in a process of its own. The many mistakes go to one process that has
+imported the program and forks for every command line: a mistake then costs milliseconds instead of
+the seconds that importing JAX takes.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from tiny import tiny_config, tiny_config_dict
+
+from msajax.config import known_keys
+from msajax.data.formats import open_corpus
+from msajax.version import __version__
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# With these, the two seeds stop at different epochs, both after the pause, and the rate is reduced.
+SETTINGS = {
+    "train__epochs": 7,
+    "train__patience": 2,
+    "optim__plateau_patience": 1,
+    "optim__learning_rate": 0.01,
+}
+PAUSE = 3
+
+SERVER = """
+import json, os, sys
+import msajax.evaluation.tables, msajax.experiment, msajax.main
+for line in sys.stdin:
+    arguments, out, err = json.loads(line)
+    child = os.fork()
+    if not child:
+        for path, descriptor in ((out, 1), (err, 2)):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), descriptor)
+        sys.argv = ["msajax", *arguments]
+        try:
+            msajax.main.run()
+        except SystemExit as end:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(end.code)  # taking JAX down in good order would take longer than the command
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Answer]
+
+
+def run(*arguments) -> Answer:
+    """The real command, in a new process."""
+    done = subprocess.run(
+        [sys.executable, "-m", "msajax.main", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory) -> Iterator[Command]:
+    """The same program for many command lines; every one in a fork of its own."""
+    folder = tmp_path_factory.mktemp("server")
+    out, err = folder / "out", folder / "err"
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+
+        def ask(*arguments) -> Answer:
+            server.stdin.write(json.dumps([[*map(str, arguments)], str(out), str(err)]) + "\n")
+            server.stdin.flush()
+            return Answer(int(server.stdout.readline()), out.read_text(), err.read_text())
+
+        yield ask
+
+
+def files(folder: pathlib.Path) -> dict[str, str]:
+    """Every path below `folder`, with the digest of a file's content."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        if path.is_file()
+        else "folder"
+        for path in folder.rglob("*")
+    }
+
+
+def one_line(answer: Answer) -> str:
+    """The message of a refusal that is as it must be."""
+    assert answer.code == 2, answer
+    assert answer.out == ""
+    assert re.fullmatch(r"error: [^\n]+\n", answer.err), answer.err
+    assert "Traceback" not in answer.err
+    return answer.err
+
+
+@pytest.fixture
+def refused(command, tmp_path) -> Command:
+    """Runs a command that must be refused without a trace in `tmp_path`; returns its message."""
+
+    def ask(*arguments) -> str:
+        before = files(tmp_path)
+        message = one_line(command(*arguments))
+        assert files(tmp_path) == before
+        return message
+
+    return ask
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory) -> pathlib.Path:
+    """The tiny run as an experiment file."""
+    path = tmp_path_factory.mktemp("configs") / "tiny_run.py"
+    settings = tiny_config_dict(**SETTINGS).to_dict()
+    path.write_text(
+        "from msajax.config import default_config\n\n\ndef get_config():\n"
+        f"    config = default_config()\n    config.update({settings!r})\n    return config\n"
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(experiment, tmp_path_factory) -> tuple[pathlib.Path, Answer]:
+    """The folder of a run without interruption, and what the command said."""
+    folder = tmp_path_factory.mktemp("runs") / "made" / "by the command"
+    answer = run("--config", experiment, "--workdir", folder)
+    assert answer.code == 0, answer.err
+    return folder, answer
+
+
+@pytest.fixture(scope="module")
+def paused(experiment, tmp_path_factory) -> tuple[pathlib.Path, Answer]:
+    """The folder of a run that was asked to stop, and what the command said."""
+    folder = tmp_path_factory.mktemp("paused") / "run"
+    answer = run("--config", experiment, "--workdir", folder, f"--stop_after_epochs={PAUSE}")
+    return folder, answer
+
+
+@pytest.fixture(scope="module")
+def arrays() -> Mapping[str, np.ndarray]:
+    """The tiny corpus as the arrays of a native archive."""
+    synthetic = open_corpus("synthetic", tiny_config().data.synthetic)
+    named = {}
+    for name in synthetic.headers:
+        split = synthetic.split(name)
+        named |= {f"{name}/{m}": x for m, x in split.features.items()}
+        named |= {f"{name}/{m}_mask": x for m, x in split.masks.items()}
+        named |= {
+            f"{name}/id": split.ids,
+            f"{name}/label": split.labels[:, 0],
+            f"{name}/raw_text": split.raw_text,
+        }
+    return named
+
+
+def write(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> pathlib.Path:
+    np.savez(path, **arrays)
+    return path
+
+
+# --- the real process ---
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h", "--helpfull"])
+def test_help_explains_every_mode_flag_and_key_and_exits_0(flag):
+    answer = run(flag)
+    assert (answer.code, answer.err) == (0, "")
+    modes = ("train", "evaluate", "predict", "inspect")
+    flags = ("--config", "--workdir", "--input", "--output", "--bundle", "--split")
+    for word in (*modes, *flags, "--stop_after_epochs", *known_keys()):
+        assert word in answer.out
+
+
+def test_version_exits_0():
+    assert run("--version") == Answer(0, f"msajax {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--no_such_flag=1"], "no_such_flag"),
+        (["--config.model.model_dimm=8"], "model.model_dimm.*model.model_dim"),
+    ],
+)
+def test_the_real_process_refuses_in_one_line(arguments, expected, tmp_path):
+    message = one_line(run(*arguments, "--workdir", tmp_path / "run"))
+    assert re.search(expected, message)
+    assert files(tmp_path) == {}
+
+
+# --- mistakes on the command line ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--wrokdir=x"], "'wrokdir'.*workdir"),
+        (["--config.train.epoch=3"], "'train.epoch'.*'train.epochs'"),
+        (["--config.optim.learning_rat", "1e-3"], "'optim.learning_rat'.*'optim.learning_rate'"),
+        (["--noconfig.model.bidirectional"], "'model.bidirectional'.*bidirectional_fusion'"),
+        (["--config.modle.ff_dim=8"], "'modle.ff_dim'.*'model.ff_dim'"),
+        (["--config.model=3"], "'model'"),
+        (["--config.train.epochs=abc"], "train.epochs=abc"),
+        (["--config.train.epochs=1.5"], "train.epochs=1.5"),
+        (["--config.train.epochs"], "train.epochs"),
+        (["--config.optim.learning_rate=fast"], "learning_rate=fast"),
+        (["--config.model.bidirectional_fusion=maybe"], "bidirectional_fusion=maybe"),
+        (["--config.model.num_heads=3"], "model.num_heads = 3: must divide model.model_dim = 8"),
+        (["--config.model.dropout_rate=1"], "model.dropout_rate = 1.0"),
+        (["--config.train.seeds=0"], "train.seeds = 0"),
+        (["--config.optim.learning_rate=nan"], "optim.learning_rate = nan"),
+        (["--config.train.loss=l2"], "train.loss = 'l2': must be one of l1, mse, huber"),
+        (["--mode=tran"], "mode=tran"),
+        (["--split=tset"], "split=tset"),
+        (["--stop_after_epochs=0"], "stop_after_epochs=0"),
+        (["--stop_after_epochs=soon"], "stop_after_epochs=soon"),
+        (["stray"], "'stray' is not a flag"),
+        (["--", "--version"], "'--version' is not a flag"),
+        (["--config.data.path="], r"data.path is empty.*--config.data.path="),
+    ],
+)
+def test_a_mistake_in_a_flag_is_named(arguments, expected, refused, experiment, tmp_path):
+    message = refused("--workdir", tmp_path / "run", "--config", experiment, *arguments)
+    assert re.search(expected, message), message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "--workdir"),
+        (["--workdir="], "--workdir"),
+        (["--mode=predict"], "--bundle"),
+        (["--mode=predict", "--bundle=b"], "--input"),
+        (["--mode=predict", "--bundle=b", "--input=i"], "--output"),
+        (["--mode=predict", "--input=i", "--output=o"], "--bundle"),
+        (["--mode=inspect"], "--input"),
+        (["--mode=evaluate"], "one of --workdir=RUN and --input=predictions.csv"),
+        (["--mode=evaluate", "--workdir=w", "--input=i"], "not both"),
+    ],
+)
+def test_a_mode_names_the_flag_that_it_needs(arguments, expected, refused, experiment):
+    assert expected in refused("--config", experiment, *arguments)
+
+
+# --- experiment files ---
+
+
+@pytest.mark.parametrize("override", [[], ["--config.train.seeds=2"]], ids=["", "override"])
+@pytest.mark.parametrize("name", ["absent.py", "absent.py:smoke", "."])
+def test_a_missing_experiment_file_is_named(name, override, refused, tmp_path):
+    path = f"{tmp_path}/{name}"
+    message = refused("--config", path, *override, "--workdir", tmp_path / "run")
+    assert message == f"error: There is no configuration file {path.split(':')[0]}.\n"
+
+
+NOT_A_CONFIG = "must return a ConfigDict"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("raise ValueError('first line\\nsecond line')", "ValueError: first line second line"),
+        ("raise RuntimeError('no luck')", "RuntimeError: no luck"),
+        ("raise UserError('a clear sentence.')", r"\.py: a clear sentence\."),
+        ("open('/absent/widths.json')", "/absent/widths.json"),
+        ("import no_such_module", "no_such_module"),
+        ("sys.exit(0)", "SystemExit"),
+        ("config.model.model_dmi = 3", "'model_dmi'.*'model.model_dim'"),
+        ("config.model.model_dim = 'wide'", "model_dim"),
+        ("config.train.epochs = -1", "train.epochs = -1"),
+        ("return None", NOT_A_CONFIG),
+        ("return 3", NOT_A_CONFIG),
+        ("return {'train': {'epochs': 3}}", NOT_A_CONFIG),
+        ("return Config()", NOT_A_CONFIG),
+        ("return ConfigDict({'train': {'epoch': 3}})", "'train.epoch'.*'train.epochs'"),
+        ("return ConfigDict({'train': 3})", "'train'"),
+    ],
+)
+def test_an_experiment_file_that_fails_is_one_line(body, expected, refused, tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text(
+        "import sys\nfrom ml_collections import ConfigDict\nfrom msajax import Config, UserError\n"
+        "from msajax.config import default_config\n\n"
+        f"def get_config():\n    config = default_config()\n    {body}\n    return config\n"
+    )
+    message = refused(f"--config={path}", f"--workdir={tmp_path / 'run'}")
+    assert re.search(expected, message), message
+
+
+@pytest.mark.parametrize("value", ["None", "3"])
+def test_an_override_of_what_is_no_configuration_is_one_line(value, refused, tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text(f"def get_config():\n    return {value}\n")
+    message = refused(f"--config={path}", "--config.train.seeds=2", f"--workdir={tmp_path / 'run'}")
+    assert NOT_A_CONFIG in message
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("x = \n", "SyntaxError"), ("x = 1\n", "get_config"), ("\0", "null")]
+)
+def test_a_file_that_is_no_experiment_is_one_line(text, expected, refused, tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text(text)
+    assert expected in refused(f"--config={path}", f"--workdir={tmp_path / 'run'}")
+
+
+def test_an_unknown_argument_of_an_experiment_names_the_known_one(refused, tmp_path):
+    message = refused(
+        f"--config={ROOT / 'configs' / 'synthetic.py'}:smok", f"--workdir={tmp_path / 'run'}"
+    )
+    assert re.search("'smok' is unknown.*'smoke'", message)
+
+
+# --- corpora ---
+
+
+def truncated(path, arrays):
+    content = write(path, arrays).read_bytes()
+    path.write_bytes(content[: len(content) * 2 // 3])
+
+
+def flipped(path, arrays):
+    content = bytearray(write(path, arrays).read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda path, arrays: None, "There is no corpus at"),
+        (lambda path, arrays: path.mkdir(), "Is a directory"),
+        (lambda path, arrays: path.write_bytes(b""), "is not a corpus"),
+        (lambda path, arrays: path.write_text("id,label\n1,2\n"), "is not a corpus"),
+        (truncated, "damaged or not an .npz archive"),
+        (flipped, "damaged"),
+    ],
+    ids=["absent", "folder", "empty", "text", "truncated", "flipped"],
+)
+@pytest.mark.parametrize("mode", ["train", "predict", "inspect"])
+def test_a_file_that_is_no_corpus_is_refused(
+    mode, make, expected, refused, experiment, arrays, whole, tmp_path
+):
+    path = tmp_path / "corpus.npz"
+    make(path, arrays)
+    where = {
+        "train": [f"--config.data.path={path}", f"--workdir={tmp_path / 'run'}"],
+        "predict": [f"--input={path}", f"--bundle={whole[0]}/bundle", f"--output={tmp_path}/p.csv"],
+        "inspect": [f"--input={path}", f"--output={tmp_path / 'report.json'}"],
+    }
+    message = refused("--config", experiment, f"--mode={mode}", *where[mode])
+    assert expected in message and str(path) in message
+
+
+def without(*names):
+    return lambda arrays: {k: x for k, x in arrays.items() if not k.startswith(names)}
+
+
+def changed(name, change):
+    return lambda arrays: dict(arrays) | {name: change(arrays[name])}
+
+
+def poisoned(labels):
+    return np.where(np.arange(len(labels)) == 3, np.nan, labels)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (without("valid/"), "has no split 'valid'; it has train, test"),
+        (without("test/"), "has no split 'test'; it has train, valid"),
+        (without("train/label"), "split 'train' has no labels"),
+        (without("test/label"), "split 'test' has no labels"),
+        (without("valid/id"), "valid/id is missing"),
+        (without(""), "holds no split"),
+        (changed("test/label", poisoned), "1 label.*'test' are not finite.*'test0000_3'"),
+        (changed("valid/label", lambda x: x[:7]), "valid/label has 7 rows, but valid/id has 20"),
+        (changed("train/text_mask", lambda x: x[:9]), r"train/text_mask.*\(9, 5\).*\(44, 5\)"),
+        (changed("valid/label", lambda x: x[:, None] * [1, 2]), "1 in train, 2 in valid"),
+        (changed("train/raw_text", lambda x: x.astype(object)), "train/raw_text.*pickle"),
+        (changed("test/id", lambda x: np.arange(20)), r"test/id is int64.*strings"),
+        (
+            lambda arrays: without("test/text_mask")(
+                changed("test/text", lambda x: np.ones((20, 9, 6)))(arrays)
+            ),
+            "'text' are longer than the model's 5 steps.*'test0000_0' with 9",
+        ),
+        (changed("test/text", lambda x: x[:, :, :3]), "test/text is 3 wide, but train/text is 6"),
+    ],
+)
+def test_a_corpus_that_does_not_fit_together_is_refused_before_anything_is_written(
+    change, expected, refused, experiment, arrays, tmp_path
+):
+    path = write(tmp_path / "corpus.npz", change(arrays))
+    message = refused(
+        "--config", experiment, f"--config.data.path={path}", f"--workdir={tmp_path / 'run'}"
+    )
+    assert re.search(expected, message), message
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("model.modalities=('text','smell')", "model.modalities names 'smell'.* text, audio"),
+        ("model.modalities=text,smell", "model.modalities names 'smell'.* text, audio"),
+        ("model.anchor=smell", "model.anchor = 'smell'.* text, audio"),
+        ("data.standardize=('smell',)", "data.standardize names 'smell'.* text, audio"),
+        ("model.max_len=2", "longer than the model's 2 steps.*model.max_len"),
+    ],
+)
+def test_a_setting_that_does_not_fit_the_corpus_is_named(
+    setting, expected, refused, experiment, tmp_path
+):
+    message = refused(
+        "--config", experiment, f"--config.{setting}", f"--workdir={tmp_path / 'run'}"
+    )
+    assert re.search(expected, message), message
+
+
+# --- folders and files ---
+
+
+@pytest.mark.parametrize("workdir", ["a_file", "a_file/run", "/proc", "/proc/run", "/dev/null"])
+def test_a_workdir_that_cannot_be_written_is_refused(workdir, refused, experiment, tmp_path):
+    (tmp_path / "a_file").write_text("mine")
+    path = tmp_path / workdir
+    if not path.parent.exists():
+        pytest.skip(f"no {path.parent} on this system")
+    assert f"The workdir {path} cannot be written" in refused(
+        "--config", experiment, "--workdir", path
+    )
+
+
+@pytest.mark.parametrize("state", ["whole", "paused"])
+def test_the_workdir_of_another_configuration_is_refused_with_both_sides(
+    state, request, refused, experiment, tmp_path
+):
+    shutil.copytree(request.getfixturevalue(state)[0], tmp_path / "run")
+    message = refused(
+        *("--config", experiment, "--workdir", tmp_path / "run"),
+        *("--config.train.seeds=3", "--config.optim.learning_rate=0.5"),
+    )
+    assert "train.seeds: 2 there, 3 here" in message
+    assert "optim.learning_rate: 0.01 there, 0.5 here" in message
+    assert message.count(" there, ") == 2
+
+
+def test_the_workdir_of_another_corpus_is_refused_with_both_digests(
+    whole, refused, experiment, arrays, tmp_path
+):
+    shutil.copytree(whole[0], tmp_path / "run")
+    path = write(tmp_path / "corpus.npz", arrays)
+    message = refused(
+        "--config", experiment, f"--config.data.path={path}", "--workdir", tmp_path / "run"
+    )
+    stored = json.loads((whole[0] / "run.json").read_text())["corpus"]["digest"]
+    digests = (stored, open_corpus(path).digest)
+    assert "corpus digest: {!r} there, {!r} here".format(*digests) in message
+    assert message.count(" there, ") == 1
+
+
+def damage(path: pathlib.Path, kind: str) -> None:
+    content = bytearray(path.read_bytes())
+    if kind == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif kind == "flipped":
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    elif kind == "text":
+        path.write_text("hello")
+    elif kind == "list":
+        path.write_text("[]")
+    elif kind == "empty":
+        path.write_bytes(b"")
+    else:
+        path.unlink()
+
+
+@pytest.mark.parametrize("kind", ["truncated", "flipped", "text", "list", "empty", "deleted"])
+@pytest.mark.parametrize("name", ["bundle.json", "parameters.safetensors"])
+def test_a_damaged_bundle_is_refused(name, kind, whole, refused, experiment, tmp_path):
+    bundle = tmp_path / "bundle"
+    shutil.copytree(whole[0] / "bundle", bundle)
+    damage(bundle / name, kind)
+    message = refused(
+        *("--mode=predict", "--bundle", bundle, "--input=synthetic"),
+        *("--output", tmp_path / "predictions.csv"),
+    )
+    assert str(bundle) in message and ("damaged" in message or "no bundle" in message)
+
+
+def test_a_missing_bundle_is_refused(refused, tmp_path):
+    message = refused(
+        *("--mode=predict", "--bundle", tmp_path / "absent", "--input=synthetic"),
+        *("--output", tmp_path / "predictions.csv"),
+    )
+    assert f"There is no bundle at {tmp_path / 'absent'}" in message
+
+
+@pytest.mark.parametrize("output", ["a_folder", "absent/predictions.csv", "a_file/predictions.csv"])
+def test_predictions_that_cannot_be_written_leave_nothing(output, whole, refused, tmp_path):
+    (tmp_path / "a_folder").mkdir()
+    (tmp_path / "a_file").write_text("mine")
+    message = refused(
+        *("--mode=predict", "--bundle", whole[0] / "bundle", "--input=synthetic"),
+        *("--split=test", "--output", tmp_path / output),
+    )
+    assert f"{tmp_path / output} cannot be written" in message
+
+
+@pytest.mark.parametrize("output", ["a_folder", "absent/report.json"])
+def test_a_report_that_cannot_be_written_leaves_nothing(output, whole, refused, tmp_path):
+    (tmp_path / "a_folder").mkdir()
+    message = refused(
+        *("--mode=evaluate", "--input", whole[0] / "predictions" / "test.csv"),
+        *("--output", tmp_path / output),
+    )
+    assert f"{tmp_path / output} cannot be written" in message
+
+
+def test_evaluate_refuses_a_run_that_has_not_ended(paused, refused, tmp_path):
+    for folder in (paused[0], tmp_path / "absent"):
+        message = refused("--mode=evaluate", "--workdir", folder)
+        assert f"{folder} holds no run that has ended" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, "cannot be read as CSV"),
+        ("", "has no column 'label'"),
+        ("label,score\n", "holds no prediction"),
+        ("label\n1\n", "has no column 'score'"),
+        ("label,score\n1,2\n,2\n", "row 2: label is ''"),
+        ("label,score\n1,nan\n", "row 1: score is 'nan'"),
+    ],
+)
+def test_evaluate_refuses_a_file_that_holds_no_scored_labels(text, expected, refused, tmp_path):
+    path = tmp_path / "predictions.csv"
+    if text is not None:
+        path.write_text(text)
+    message = refused("--mode=evaluate", "--input", path, "--output", tmp_path / "report.json")
+    assert expected in message and str(path) in message
+
+
+def test_numbers_that_are_no_longer_finite_exit_3_with_one_line(
+    command, experiment, arrays, tmp_path
+):
+    # Two such labels in a batch: their float32 sum is infinite.
+    huge = changed("train/label", lambda x: np.full_like(x, 3e38))(arrays)
+    path = write(tmp_path / "corpus.npz", huge)
+    answer = command(
+        "--config", experiment, f"--config.data.path={path}", "--workdir", tmp_path / "run"
+    )
+    assert answer.code == 3, answer.err
+    errors = [line for line in answer.err.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1 and "random seed 0" in errors[0] and "epoch 1" in errors[0]
+    assert "Traceback" not in answer.err
+    assert not (tmp_path / "run" / "results.json").exists()
+
+
+# --- runs ---
+
+
+def test_a_run_ends_with_its_results_and_the_path_of_its_folder(whole):
+    folder, answer = whole
+    results = json.loads((folder / "results.json").read_text())
+    assert f"{results['model']['parameters']:,} parameters" in answer.out
+    for name, values in results["test"].items():
+        (row,) = [line for line in answer.out.splitlines() if line.split()[:1] == [name]]
+        assert f"{values['mean']:.3f}" in row and f"{values['ci95'][0]:.3f}" in row
+    assert answer.out.endswith(f"Run folder: {folder}\n")
+
+
+def test_a_log_that_is_no_terminal_gets_plain_lines(whole):
+    folder, answer = whole
+    lines = answer.err.splitlines()
+    assert all(re.fullmatch(r"\d\d:\d\d:\d\d [ -~]+", line) for line in lines), lines
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    epochs = [re.search(r" epoch (\d+)/7  train loss (\S+) ", line) for line in lines]
+    epochs = [found for found in epochs if found]
+    assert [int(found[1]) for found in epochs] == sorted({line["epoch"] for line in metrics})
+    mean = np.mean([line["train_loss"] for line in metrics if line["epoch"] == 1])
+    assert epochs[0][2] == f"{mean:.4f}"
+
+
+def test_a_paused_run_exits_75_and_has_no_results_yet(paused):
+    folder, answer = paused
+    assert answer.code == 75, answer.err
+    assert re.fullmatch("Paused.* the same command continues.*\n", answer.out)
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 1, 2, 2, 3, 3]
+    assert not any((folder / n).exists() for n in ("results.json", "predictions", "bundle"))
+
+
+def without_clock(folder: pathlib.Path) -> tuple[dict, list[dict]]:
+    results = json.loads((folder / "results.json").read_text())
+    assert results["timing"].pop("train_seconds") > 0
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert all(line.pop("seconds") >= 0 for line in lines)
+    return results, lines
+
+
+def test_the_same_command_continues_in_a_new_process_to_the_bits_of_an_uninterrupted_run(
+    whole, paused, experiment, tmp_path
+):
+    folder = tmp_path / "run"
+    shutil.copytree(paused[0], folder)
+    answer = run("--config", experiment, "--workdir", folder)
+    assert answer.code == 0, answer.err
+    assert f"Continuing after epoch {PAUSE}." in answer.err
+    results, lines = without_clock(folder)
+    expected_results, expected_lines = without_clock(whole[0])
+    assert results == expected_results
+    assert lines == expected_lines
+    assert max(line["epoch"] for line in lines) > PAUSE, "this test needs epochs after the pause"
+    for name in (
+        "predictions/valid.csv",
+        "predictions/test.csv",
+        "bundle/parameters.safetensors",
+        "bundle/bundle.json",
+        "config.json",
+    ):
+        assert (folder / name).read_bytes() == (whole[0] / name).read_bytes(), name
+
+
+def test_a_finished_folder_prints_the_stored_results_and_changes_no_file(
+    whole, command, experiment
+):
+    folder, first = whole
+
+    def state():
+        return files(folder), {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
+
+    before = state()
+    answer = command("--config", experiment, "--workdir", folder)
+    assert (answer.code, answer.out) == (0, first.out)
+    assert state() == before
+    # What is free to change does not make it another run.
+    free = ("train.checkpoint_every_seconds=1", "train.compile_cache=off", "train.seed_axis=vmap")
+    flags = [f"--config.{setting}" for setting in free]
+    again = command("--config", experiment, "--workdir", folder, "--stop_after_epochs=1", *flags)
+    assert (again.code, again.out) == (0, first.out)
+    assert state() == before
+
+
+def test_evaluate_measures_a_run_anew(whole, command, tmp_path):
+    folder, _ = whole
+    answer = command(
+        "--mode=evaluate", "--workdir", folder, "--split=valid", "--output", tmp_path / "r.json"
+    )
+    assert answer.code == 0, answer.err
+    report = json.loads((tmp_path / "r.json").read_text())
+    stored = json.loads((folder / "results.json").read_text())["valid"]
+    assert report["metrics"]["mae"]["seeds"] == pytest.approx(stored["mae"]["seeds"], abs=1e-6)
+    assert report["largest_difference"] < 1e-6
+    assert "20 samples" in answer.out and f"{stored['mae']['mean']:.3f}" in answer.out
+
+
+def test_evaluate_measures_a_file_of_predictions(whole, command, tmp_path):
+    folder, _ = whole
+    answer = command(
+        "--mode=evaluate", "--input", folder / "predictions/test.csv", "--output", tmp_path / "r"
+    )
+    assert (answer.code, answer.err) == (0, "")
+    report = json.loads((tmp_path / "r").read_text())
+    stored = json.loads((folder / "results.json").read_text())
+    assert report["ensemble"]["mae"] == pytest.approx(stored["test_ensemble"]["mae"], abs=1e-6)
+    assert f"{stored['test']['mae']['mean']:.3f}" in answer.out
+
+
+def test_predict_writes_the_rows_that_it_announces(whole, command, tmp_path):
+    output = tmp_path / "p.csv"
+    answer = command(
+        *("--mode=predict", "--bundle", whole[0] / "bundle", "--input=synthetic"),
+        *("--split=valid", "--output", output),
+    )
+    assert answer == Answer(0, f"20 predictions: {output}\n", "")
+    assert output.read_bytes() == (whole[0] / "predictions" / "valid.csv").read_bytes()
+
+
+def test_inspect_prints_and_writes_the_facts_of_a_corpus(command, arrays, experiment, tmp_path):
+    path = write(tmp_path / "corpus.npz", arrays)
+    answer = command("--mode=inspect", "--input", path, "--output", tmp_path / "report.json")
+    assert (answer.code, answer.err) == (0, "")
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["sizes"] == {"train": 44, "valid": 20, "test": 20}
+    assert report["digest"] in answer.out and "44 train, 20 valid, 20 test" in answer.out
+
+
+def test_every_mode_works_from_another_folder(whole, tmp_path):
+    answer = subprocess.run(
+        [sys.executable, "-m", "msajax.main", "--mode=evaluate", "--input=test.csv"],
+        cwd=whole[0] / "predictions",
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "20 samples" in answer.stdout

@@ -1,0 +1,160 @@
+"""Numbers over seeds and their intervals, against independent arithmetic on small arrays."""
+
+import math
+import statistics
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.metrics import f1_score
+
+from msajax import metrics
+from msajax.data.corpus import Split
+from msajax.evaluation import protocol
+
+LABEL = np.array([-2.4, -1.0, -0.2, 0.0, 0.6, 1.0, 1.8, 3.0])
+SCORES = np.array(  # two seeds
+    [
+        [-2.0, -0.4, 0.1, 0.2, 0.6, 1.4, 1.2, 2.4],
+        [-1.0, -1.2, -0.3, -0.1, 0.9, -0.2, 2.6, 3.4],
+    ]
+)
+NAMES = ("mae", "corr", "acc2_nonzero", "f1_has0")
+
+
+def naive(score: np.ndarray, label: np.ndarray, name: str) -> float:
+    """A metric again, by the definitions of the papers and not by `msajax.metrics`."""
+    if name == "mae":
+        return statistics.fmean(abs(p - y) for p, y in zip(score, label, strict=True))
+    if name == "corr":
+        return float(np.corrcoef(score, label)[0, 1])
+    if name == "acc2_nonzero":
+        hits = [(p > 0) == (y > 0) for p, y in zip(score, label, strict=True) if y != 0]
+        return sum(hits) / len(hits)
+    assert name == "f1_has0"
+    return float(f1_score(label >= 0, score >= 0, average="weighted", zero_division=0))
+
+
+def a_split(label: np.ndarray) -> Split:
+    ids = np.array([str(i) for i in range(len(label))])
+    return Split(ids=ids, features={}, masks={}, labels=label[:, None])
+
+
+# --- over seeds ---
+
+
+def test_a_summary_holds_every_seed_their_mean_and_their_sample_deviation():
+    summary = protocol.summarize(SCORES, LABEL, NAMES)
+    assert list(summary) == list(NAMES)
+    for name, values in summary.items():
+        assert values.keys() == {"mean", "sd", "seeds"}
+        expected = [naive(score, LABEL, name) for score in SCORES]
+        assert values["seeds"] == pytest.approx(expected, abs=1e-12)
+        assert values["mean"] == pytest.approx(statistics.fmean(expected), abs=1e-12)
+        assert values["sd"] == pytest.approx(statistics.stdev(expected), abs=1e-12)
+
+
+def test_a_summary_by_hand():
+    # Seed 0 is wrong by .4 .6 .3 .2 0 .4 .6 .6 = 3.1, seed 1 by 1.4 .2 .1 .1 .3 1.2 .8 .4 = 4.5.
+    mae = protocol.summarize(SCORES, LABEL, ("mae",))["mae"]
+    assert mae["seeds"] == pytest.approx([0.3875, 0.5625])
+    assert mae["mean"] == pytest.approx(0.475)
+    assert mae["sd"] == pytest.approx(0.175 / math.sqrt(2))  # n - 1, not n
+
+
+def test_one_seed_has_no_deviation():
+    assert protocol.summarize(SCORES[:1], LABEL, ("mae",))["mae"] == {
+        "mean": pytest.approx(0.3875),
+        "sd": None,
+        "seeds": [pytest.approx(0.3875)],
+    }
+
+
+def test_an_undefined_metric_of_one_seed_leaves_no_mean():
+    scores = np.stack([SCORES[0], np.ones_like(LABEL)])
+    with pytest.warns(RuntimeWarning, match="corr is undefined"):
+        corr = protocol.summarize(scores, LABEL, ("corr",))["corr"]
+    assert corr["seeds"][0] == pytest.approx(naive(SCORES[0], LABEL, "corr"))
+    assert math.isnan(corr["seeds"][1]) and math.isnan(corr["mean"]) and math.isnan(corr["sd"])
+
+
+# --- intervals ---
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_an_interval_resamples_samples_jointly_for_all_seeds(seeds):
+    scores = SCORES[:seeds]
+    summary = protocol.summarize_with_intervals(scores, LABEL, NAMES)
+    generator = np.random.Generator(np.random.PCG64(0))
+    resampled = {name: [] for name in NAMES}
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        for _ in range(1000):
+            rows = generator.integers(0, len(LABEL), len(LABEL))
+            for name, values in resampled.items():
+                per_seed = [naive(score[rows], LABEL[rows], name) for score in scores]
+                values.append(statistics.fmean(per_seed))
+    for name in NAMES:
+        expected = np.nanpercentile(resampled[name], [2.5, 97.5])
+        assert summary[name]["ci95"] == pytest.approx(expected, abs=1e-9), name
+        assert type(summary[name]["ci95"]) is list
+    without = {n: {k: v for k, v in s.items() if k != "ci95"} for n, s in summary.items()}
+    assert without == protocol.summarize(scores, LABEL, NAMES)
+
+
+# --- the report ---
+
+
+@pytest.fixture(scope="module")
+def report() -> dict:
+    valid = SCORES[:, ::-1] * 0.5
+    return protocol.report(
+        {"valid": valid, "test": SCORES},
+        {"valid": a_split(-LABEL), "test": a_split(LABEL)},
+        np.array([-1.0, 0.4, 0.4, 2.0]),
+    )
+
+
+def test_a_report_has_the_documented_entries(report):
+    assert list(report) == ["valid", "test", "test_ensemble", "floors"]
+    for part in ("valid", "test", "test_ensemble"):
+        assert list(report[part]) == list(metrics.SENTIMENT)
+    assert {frozenset(v) for v in report["valid"].values()} == {frozenset(("mean", "sd", "seeds"))}
+    assert {frozenset(v) for v in report["test"].values()} == {
+        frozenset(("mean", "sd", "ci95", "seeds"))
+    }
+
+
+def test_each_split_is_measured_against_its_own_labels(report):
+    for name in NAMES:
+        expected = [naive(score[::-1] * 0.5, -LABEL, name) for score in SCORES]
+        assert report["valid"][name]["seeds"] == pytest.approx(expected)
+        expected = [naive(score, LABEL, name) for score in SCORES]
+        assert report["test"][name]["seeds"] == pytest.approx(expected)
+
+
+def test_the_ensemble_is_the_metric_of_the_mean_score_and_not_the_mean_metric(report):
+    mean_score = (SCORES[0] + SCORES[1]) / 2
+    for name in NAMES:
+        assert report["test_ensemble"][name] == pytest.approx(naive(mean_score, LABEL, name))
+    # The mean score is wrong by .9 .2 .1 .05 .15 .4 .1 .1 = 2.
+    assert report["test_ensemble"]["mae"] == pytest.approx(0.25)
+    assert report["test"]["mae"]["mean"] == pytest.approx(0.475)
+
+
+def test_the_floors_come_from_training_labels_and_the_test_split(report):
+    floors = report["floors"]
+    assert floors["constant_0"]["mae"] == pytest.approx(10.0 / 8)
+    # The training median is .4: 2.8 + 1.4 + .6 + .4 + .2 + .6 + 1.4 + 2.6 = 10.
+    assert floors["train_median"]["mae"] == pytest.approx(10.0 / 8)
+    assert floors["majority"]["acc2_nonzero"] == pytest.approx(4 / 7)
+    assert floors["majority"]["acc2_has0"] == pytest.approx(5 / 8)
+    assert floors["majority"]["acc7"] == pytest.approx(2 / 8)  # -0.2 and 0; .6 and 1
+
+
+def test_the_metrics_follow_the_range_of_the_training_labels():
+    splits = {"valid": a_split(LABEL), "test": a_split(LABEL)}
+    report = protocol.report({"valid": SCORES, "test": SCORES}, splits, np.array([-1.0, 0.0, 3.5]))
+    for part in ("valid", "test", "test_ensemble"):
+        assert list(report[part]) == list(metrics.CONTINUOUS)
+    assert report["floors"]["majority"] == {}
