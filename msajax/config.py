@@ -7,6 +7,7 @@ of the program reads.
 
 import dataclasses
 import difflib
+import math
 import re
 import typing
 from collections.abc import Mapping
@@ -19,13 +20,23 @@ from msajax.errors import UserError
 SYNTHETIC = "synthetic"  # the `data.path` that stands for the embedded corpus
 
 
-def _require(ok: bool, key: str, value: Any, requirement: str) -> None:
+def _require(section: Any, key: str, ok: bool, requirement: str) -> None:
     if not ok:
-        raise UserError(f"{key} = {value!r}: {requirement}.")
+        raise UserError(f"{key} = {_value(section, key)!r}: {requirement}.")
 
 
-def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:
-    _require(value in choices, key, value, f"must be one of {', '.join(choices)}")
+def _at_least(section: Any, prefix: str, minimum: int, *names: str) -> None:
+    for name in names:
+        ok = getattr(section, name) >= minimum
+        _require(section, f"{prefix}.{name}", ok, f"must be {minimum} or more")
+
+
+def _one_of(section: Any, key: str, *choices: str) -> None:
+    _require(section, key, _value(section, key) in choices, f"must be one of {', '.join(choices)}")
+
+
+def _value(section: Any, key: str) -> Any:
+    return getattr(section, key.rpartition(".")[2])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,40 +65,21 @@ class SyntheticConfig:
 
     def __post_init__(self) -> None:
         """Refuses sizes that no corpus can have."""
-        for split in ("train", "valid", "test"):
-            _require(
-                getattr(self, split) >= 2,
-                f"data.synthetic.{split}",
-                getattr(self, split),
-                "a split needs at least 2 samples",
-            )
-        _require(
-            len(set(self.modalities)) == len(self.modalities) >= 1,
-            "data.synthetic.modalities",
-            self.modalities,
-            "must name at least one modality, each once",
-        )
-        _require(
-            all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.\-]*", m) for m in self.modalities),
-            "data.synthetic.modalities",
-            self.modalities,
-            "a name is letters, digits, and _ . - after the first of them",
-        )
-        for key in ("widths", "lengths"):
-            values = getattr(self, key)
-            _require(
-                len(values) == len(self.modalities) and all(v >= 1 for v in values),
-                f"data.synthetic.{key}",
-                values,
-                f"must hold one size >= 1 for each of the modalities {self.modalities}",
-            )
-        _require(
-            0 <= self.absent_share < 1,
-            "data.synthetic.absent_share",
-            self.absent_share,
-            "must lie in [0, 1)",
-        )
-        _require(self.seed >= 0, "data.synthetic.seed", self.seed, "must be 0 or more")
+        _at_least(self, "data.synthetic", 2, "train", "valid", "test")
+        _at_least(self, "data.synthetic", 0, "seed")
+        names = self.modalities
+        key = "data.synthetic.modalities"
+        once = len(set(names)) == len(names) >= 1
+        _require(self, key, once, "must name at least one modality, each once")
+        well_named = all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.\-]*", m) for m in names)
+        _require(self, key, well_named, "a name is letters, digits, and _ . - after the first")
+        for sizes in ("widths", "lengths"):
+            values = getattr(self, sizes)
+            ok = len(values) == len(names) and all(v >= 1 for v in values)
+            requirement = f"must hold one size >= 1 for each of the modalities {names}"
+            _require(self, f"data.synthetic.{sizes}", ok, requirement)
+        ok = 0 <= self.absent_share < 1
+        _require(self, "data.synthetic.absent_share", ok, "must lie in [0, 1)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,8 +107,8 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         """Refuses impossible values."""
-        _require(self.clip >= 0, "data.clip", self.clip, "must be 0 (off) or more")
-        _one_of("data.truncate", self.truncate, ("error", "first", "last", "uniform"))
+        _at_least(self, "data", 0, "clip")
+        _one_of(self, "data.truncate", "error", "first", "last", "uniform")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,44 +157,23 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Refuses what cannot be built; `unusual_settings` lists what merely surprises."""
-        _one_of("model.name", self.name, ("sequence_level",))
-        for key in ("model_dim", "num_heads", "ff_dim"):
-            _require(
-                getattr(self, key) >= 1, f"model.{key}", getattr(self, key), "must be 1 or more"
-            )
-        for key in ("n_layers_mod", "n_layers_fuse", "max_len", "head_dim"):
-            _require(
-                getattr(self, key) >= 0, f"model.{key}", getattr(self, key), "must be 0 or more"
-            )
-        _require(
-            self.head_dim > 0 or self.model_dim % self.num_heads == 0,
-            "model.num_heads",
-            self.num_heads,
-            f"must divide model.model_dim = {self.model_dim}, unless model.head_dim is set",
-        )
-        for key in ("dropout_rate", "input_dropout"):
-            _require(
-                0 <= getattr(self, key) < 1,
-                f"model.{key}",
-                getattr(self, key),
-                "must lie in [0, 1)",
-            )
-        _require(self.norm_eps > 0, "model.norm_eps", self.norm_eps, "must be above 0")
-        _require(
-            len(set(self.modalities)) == len(self.modalities),
-            "model.modalities",
-            self.modalities,
-            "must name each modality once",
-        )
-        _require(
-            not self.anchor or not self.modalities or self.anchor in self.modalities,
-            "model.anchor",
-            self.anchor,
-            f"must be one of model.modalities = {self.modalities}",
-        )
-        _one_of("model.pooling_method", self.pooling_method, ("mean", "attention"))
-        _one_of("model.missing_modality", self.missing_modality, ("mask", "reference"))
-        _one_of("model.dtype", self.dtype, ("float32", "bfloat16", "float16"))
+        _one_of(self, "model.name", "sequence_level")
+        _at_least(self, "model", 1, "model_dim", "num_heads", "ff_dim")
+        _at_least(self, "model", 0, "n_layers_mod", "n_layers_fuse", "max_len", "head_dim")
+        divides = self.head_dim > 0 or self.model_dim % self.num_heads == 0
+        requirement = f"must divide model.model_dim = {self.model_dim} (or set model.head_dim)"
+        _require(self, "model.num_heads", divides, requirement)
+        for name in ("dropout_rate", "input_dropout"):
+            _require(self, f"model.{name}", 0 <= getattr(self, name) < 1, "must lie in [0, 1)")
+        _require(self, "model.norm_eps", self.norm_eps > 0, "must be above 0")
+        once = len(set(self.modalities)) == len(self.modalities)
+        _require(self, "model.modalities", once, "must name each modality once")
+        known = not self.anchor or not self.modalities or self.anchor in self.modalities
+        requirement = f"must be one of model.modalities = {self.modalities}"
+        _require(self, "model.anchor", known, requirement)
+        _one_of(self, "model.pooling_method", "mean", "attention")
+        _one_of(self, "model.missing_modality", "mask", "reference")
+        _one_of(self, "model.dtype", "float32", "bfloat16", "float16")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,39 +206,20 @@ class OptimConfig:
 
     def __post_init__(self) -> None:
         """Refuses impossible values and settings that would have no effect."""
-        _one_of("optim.name", self.name, ("adam", "adamw"))
-        _one_of("optim.schedule", self.schedule, ("plateau", "constant", "cosine"))
-        _require(
-            self.learning_rate > 0, "optim.learning_rate", self.learning_rate, "must be above 0"
-        )
-        for key in ("weight_decay", "warmup_steps", "clip_norm", "min_learning_rate"):
-            _require(
-                getattr(self, key) >= 0, f"optim.{key}", getattr(self, key), "must be 0 or more"
-            )
-        _require(
-            self.weight_decay == 0 or self.name == "adamw",
-            "optim.weight_decay",
-            self.weight_decay,
-            "works with optim.name = adamw only",
-        )
-        _require(
-            0 < self.plateau_factor < 1,
-            "optim.plateau_factor",
-            self.plateau_factor,
-            "must lie in (0, 1)",
-        )
-        _require(
-            self.plateau_patience >= 1,
-            "optim.plateau_patience",
-            self.plateau_patience,
-            "must be 1 or more; optim.schedule = constant keeps the rate",
-        )
-        _require(
-            self.schedule == "constant" or self.min_learning_rate <= self.learning_rate,
-            "optim.min_learning_rate",
-            self.min_learning_rate,
-            f"must not exceed optim.learning_rate = {self.learning_rate}",
-        )
+        _one_of(self, "optim.name", "adam", "adamw")
+        _one_of(self, "optim.schedule", "plateau", "constant", "cosine")
+        _require(self, "optim.learning_rate", self.learning_rate > 0, "must be above 0")
+        _at_least(self, "optim", 0, "weight_decay", "warmup_steps", "clip_norm")
+        _at_least(self, "optim", 0, "min_learning_rate")
+        used = self.weight_decay == 0 or self.name == "adamw"
+        _require(self, "optim.weight_decay", used, "works with optim.name = adamw only")
+        ok = 0 < self.plateau_factor < 1
+        _require(self, "optim.plateau_factor", ok, "must lie in (0, 1)")
+        requirement = "must be 1 or more; optim.schedule = constant keeps the rate"
+        _require(self, "optim.plateau_patience", self.plateau_patience >= 1, requirement)
+        ok = self.schedule == "constant" or self.min_learning_rate <= self.learning_rate
+        requirement = f"must not exceed optim.learning_rate = {self.learning_rate}"
+        _require(self, "optim.min_learning_rate", ok, requirement)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -306,29 +258,16 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Refuses impossible values."""
-        for key in ("seeds", "epochs", "batch_size"):
-            _require(
-                getattr(self, key) >= 1, f"train.{key}", getattr(self, key), "must be 1 or more"
-            )
-        for key in ("first_seed", "patience", "checkpoint_every_seconds"):
-            _require(
-                getattr(self, key) >= 0, f"train.{key}", getattr(self, key), "must be 0 or more"
-            )
-        _require(
-            self.first_seed + self.seeds <= 2**31,
-            "train.first_seed",
-            self.first_seed,
-            f"plus train.seeds = {self.seeds} must not exceed 2**31",
-        )
-        _one_of("train.loss", self.loss, ("l1", "mse", "huber"))
-        _require(self.huber_delta > 0, "train.huber_delta", self.huber_delta, "must be above 0")
-        _one_of("train.seed_axis", self.seed_axis, ("auto", "map", "vmap"))
-        _require(
-            bool(self.compile_cache),
-            "train.compile_cache",
-            self.compile_cache,
-            "must be auto, off or a folder",
-        )
+        _at_least(self, "train", 1, "seeds", "epochs", "batch_size")
+        _at_least(self, "train", 0, "first_seed", "patience", "checkpoint_every_seconds")
+        fits = self.first_seed + self.seeds <= 2**31
+        requirement = f"plus train.seeds = {self.seeds} must not exceed 2**31"
+        _require(self, "train.first_seed", fits, requirement)
+        _one_of(self, "train.loss", "l1", "mse", "huber")
+        _require(self, "train.huber_delta", self.huber_delta > 0, "must be above 0")
+        _one_of(self, "train.seed_axis", "auto", "map", "vmap")
+        given = bool(self.compile_cache)
+        _require(self, "train.compile_cache", given, "must be auto, off or a folder")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -469,14 +408,12 @@ def _build(cls: type, values: Mapping[str, Any], prefix: str) -> Any:
     types = typing.get_type_hints(cls)
     built = {}
     for field in dataclasses.fields(cls):
-        if field.name not in values:
-            continue
-        value, key = values[field.name], prefix + field.name
-        if dataclasses.is_dataclass(types[field.name]):
-            _require(isinstance(value, Mapping), key, value, "is a section; set its keys")
-            built[field.name] = _build(types[field.name], value, f"{key}.")
-        else:
-            built[field.name] = _convert(key, value, types[field.name])
+        if field.name in values:
+            kind, value, key = types[field.name], values[field.name], prefix + field.name
+            if dataclasses.is_dataclass(kind):
+                built[field.name] = _build(kind, value, f"{key}.")
+            else:
+                built[field.name] = _convert(key, value, kind)
     return cls(**built)
 
 
@@ -484,19 +421,15 @@ def _convert(key: str, value: Any, kind: Any) -> Any:
     """Checks a value's type; whole numbers pass as floats, lists as tuples, a,b as two."""
     if typing.get_origin(kind) is tuple:
         item = typing.get_args(kind)[0]
-        sequence = isinstance(value, list | tuple)
-        _require(
-            sequence and all(type(v) is item for v in value),
-            key,
-            value,
-            f"must be a tuple of {item.__name__}",
-        )
+        if not isinstance(value, list | tuple) or any(type(v) is not item for v in value):
+            raise UserError(f"{key} = {value!r}: must be a tuple of {item.__name__}.")
         if item is str:  # the command line gives a,b as one string, nothing as ""
             value = [part.strip() for v in value for part in v.split(",")] if any(value) else ()
         return tuple(value)
     if kind is float and type(value) is int:
         value = float(value)
-    _require(type(value) is kind, key, value, f"must be of type {kind.__name__}")
-    if kind is float:
-        _require(value == value and abs(value) != float("inf"), key, value, "must be finite")
+    if type(value) is not kind:
+        raise UserError(f"{key} = {value!r}: must be of type {kind.__name__}.")
+    if kind is float and not math.isfinite(value):
+        raise UserError(f"{key} = {value!r}: must be finite.")
     return value

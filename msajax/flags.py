@@ -1,0 +1,115 @@
+"""python -m msajax.main: train, evaluate, predict and inspect from the command line.
+
+  train     (default) --config FILE[:arg] --workdir W [--config.section.key=value …]
+                      [--stop_after_epochs=k]
+  evaluate  --workdir W [--split=test] | --input predictions.csv   [--output FILE.json]
+  predict   --bundle DIR --input CORPUS [--split=all] --output FILE.csv
+  inspect   --input CORPUS [--output FILE.json] [--config.data.key=value …]
+
+Exit codes: 0 done; 1 a bug; 2 the flags, configuration, data or files are wrong; 3 the numbers
+became non-finite; 75 stopped on request after saving: the same command continues.
+"""
+
+import pathlib
+import re
+import sys
+
+from absl import flags
+from absl import logging as absl_logging
+from ml_collections import config_flags
+
+from msajax import config as configuration
+from msajax.errors import UserError
+
+DEFAULT_CONFIG = pathlib.Path(__file__).parent.parent / "configs" / "synthetic.py"
+OK, USER_ERROR, NON_FINITE, STOPPED = 0, 2, 3, 75  # exit codes
+
+CONFIG = config_flags.DEFINE_config_file("config", None, "Experiment file.")
+MODE = flags.DEFINE_enum("mode", "train", ["train", "evaluate", "predict", "inspect"], "What.")
+WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.")
+INPUT = flags.DEFINE_string("input", None, "A corpus, or a CSV of predictions to evaluate.")
+OUTPUT = flags.DEFINE_string("output", None, "Where to write the result.")
+BUNDLE = flags.DEFINE_string("bundle", None, "A run's bundle folder.")
+SPLIT = flags.DEFINE_enum("split", None, ["train", "valid", "test", "all"], "Which split.")
+STOP_AFTER = flags.DEFINE_integer(
+    "stop_after_epochs", None, "Save and exit 75 after so many epochs.", lower_bound=1
+)
+VERSION = flags.DEFINE_boolean("version", False, "Print the version.")
+_NOT_A_CONFIG = "The experiment file's get_config() must return a ConfigDict."
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+    """Parses flags; a mistake is one line and exit code 2.
+
+    Raises:
+        SystemExit: for a mistake, and for --help.
+    """
+    if any(re.fullmatch("--?h(elp(full|short|xml)?)?", argument) for argument in argv[1:]):
+        print(__doc__, "\nConfiguration keys:", ", ".join(configuration.known_keys()))
+        sys.exit(OK)
+    absl_logging.set_verbosity(absl_logging.ERROR)  # what goes wrong is told in one line, below
+    try:
+        for argument in argv[1:]:
+            if override := re.fullmatch(r"--?(?:no)?config\.([^=]+)(=.*)?", argument, re.DOTALL):
+                configuration.check_key(override[1])
+        if not _config_file(argv) and DEFAULT_CONFIG.exists():
+            argv = [argv[0], f"--config={DEFAULT_CONFIG}", *argv[1:]]
+        rest = flags.FLAGS(argv)
+        if len(rest) > 1:
+            raise UserError(f"{rest[1]!r} is not a flag; see --help.")
+        if _config_file(argv) and not hasattr(CONFIG.value, "lock"):
+            raise UserError(_NOT_A_CONFIG)
+        return rest  # the line above also touches a missing file, which would pass until then
+    except UserError as error:
+        problem = str(error)
+    except OSError as error:
+        name = _config_file(argv)
+        problem = f"There is no configuration file {name}."
+        if pathlib.Path(name).is_file():  # then its get_config() missed another file
+            problem = f"The experiment file cannot be loaded: {error.__cause__ or error}"
+    except flags.Error as error:
+        problem = str(error)
+        if "Traceback" in problem:  # of an experiment file: what follows its last frame
+            first, last = problem.split(": ")[0], re.split(r"(?m)^  .*\n", problem)[-1]
+            problem = f"{first}: {last.removeprefix(f'{UserError.__module__}.UserError: ')}"
+    except (Exception, SystemExit) as error:  # an experiment file may raise anything
+        problem = f"{type(error).__name__}: {error}"
+        if locked := re.search('Key "([^"]+)" does not exist', problem):
+            problem = configuration.unknown_key(locked[1])
+        problem = f"The experiment file cannot be loaded: {problem}"
+        if "does not support indexing" in problem:  # an override of what is no ConfigDict
+            problem = _NOT_A_CONFIG
+    complain(problem)
+    sys.exit(USER_ERROR)
+
+
+def _config_file(argv: list[str]) -> str | None:
+    """The experiment file that a command line names, without the argument behind its colon."""
+    for argument, following in zip(argv, [*argv[1:], ""], strict=True):
+        if named := re.fullmatch("--?config(=(.*))?", argument, re.DOTALL):
+            return (following if named[1] is None else named[2]).split(":")[0]
+    return None
+
+
+def chosen_config() -> configuration.Config:
+    """The configuration that --config and its overrides make, checked."""
+    if CONFIG.value is None:
+        raise UserError(f"--mode={MODE.value} needs --config.")
+    return configuration.from_config_dict(CONFIG.value)
+
+
+def required(name: str) -> str:
+    """The value of a flag that the mode cannot do without."""
+    if not (value := flags.FLAGS[name].value):
+        raise UserError(f"--mode={MODE.value} needs --{name}.")
+    return value
+
+
+def asked_for(name: str) -> bool:
+    """Whether the command line sets a flag."""
+    return flags.FLAGS[name].present > 0
+
+
+def complain(problem: str) -> None:
+    """Says in one line what went wrong."""
+    print("error:", " ".join(problem.split()), file=sys.stderr)
