@@ -73,7 +73,7 @@ def test_dropout_masks_of_two_sites_are_uncorrelated():
             again = Dropout(0.3)
             return [Dropout(0.3)(x, train=True), again(x, train=True), again(x, train=True)]
 
-    sites = Sites().apply({}, jnp.ones((8, 32, 32)), rngs={"dropout": KEY})
+    sites = jax.jit(Sites().apply)({}, jnp.ones((8, 32, 32)), rngs={"dropout": KEY})
     masks = [np.asarray(site) != 0 for site in sites]
     assert max(abs(correlation_z(a, b)) for a, b in itertools.combinations(masks, 2)) < 4
 

@@ -339,10 +339,10 @@ NOTHING = {m: np.zeros_like(mask) for m, mask in MASKS.items()}
 
 def setup(dtype, pooling, **changes):
     """A model and its weights."""
-    # All blocks are the same code: compiling the full number in one setting is enough.
+    # All blocks are the same code: compiling all of them in one setting is enough.
     settings = {
         "n_layers_mod": int((dtype, pooling) == ("float32", "mean")),
-        "bidirectional_fusion": pooling == "mean",
+        "bidirectional_fusion": pooling == "mean" and dtype != "float16",
     }
     config = dataclasses.replace(
         SMALL, dtype=dtype, pooling_method=pooling, **{**settings, **changes}
@@ -431,8 +431,8 @@ def test_appended_padding_and_another_batch_size_change_a_score_by_rounding_only
     chex.assert_trees_all_close(got, jax.tree.map(lambda x: x[rows], expected), atol=1e-6, rtol=0)
 
 
-# Measured with these weights: bfloat16 0.0065, float16 0.00098; the scores spread over 1 to 1.5.
-@pytest.mark.parametrize(("dtype", "atol"), [("bfloat16", 0.015), ("float16", 0.002)])
+# Measured with these weights: bfloat16 0.0065, float16 0.0006; the scores spread over 1 to 1.5.
+@pytest.mark.parametrize(("dtype", "atol"), [("bfloat16", 0.015), ("float16", 0.0015)])
 @both_poolings
 def test_16_bit_scores_are_close_and_outputs_and_gradients_are_float32(dtype, atol, pooling):
     prediction, gradient = usual(dtype, pooling)
