@@ -9,13 +9,14 @@
 
 from typing import Any
 
-from msajax.config import Config, DataConfig, ModelConfig, OptimConfig, TrainConfig
+from msajax.config import Config, DataConfig, MeshConfig, ModelConfig, OptimConfig, TrainConfig
 from msajax.errors import NonFiniteError, UserError
 from msajax.version import __version__
 
 __all__ = [
     "Config",
     "DataConfig",
+    "MeshConfig",
     "ModelConfig",
     "NonFiniteError",
     "OptimConfig",

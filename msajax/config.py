@@ -231,6 +231,8 @@ class TrainConfig:
         first_seed: the seeds are first_seed, first_seed + 1, …
         epochs: most passes over the training split.
         batch_size: rows of a step.
+        accumulation_steps: parts into which a step's rows are split to save memory; the gradient
+            is that of the whole batch.
         patience: a random seed stops after this many epochs in a row without a strictly smaller
             validation MAE; 0 never stops early.
         loss: l1 (mean absolute error), mse or huber.
@@ -248,6 +250,7 @@ class TrainConfig:
     first_seed: int = 0
     epochs: int = 100
     batch_size: int = 32
+    accumulation_steps: int = 1
     patience: int = 15
     loss: str = "l1"
     huber_delta: float = 1.0
@@ -258,7 +261,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Refuses impossible values."""
-        _at_least(self, "train", 1, "seeds", "epochs", "batch_size")
+        _at_least(self, "train", 1, "seeds", "epochs", "batch_size", "accumulation_steps")
         _at_least(self, "train", 0, "first_seed", "patience", "checkpoint_every_seconds")
         fits = self.first_seed + self.seeds <= 2**31
         requirement = f"plus train.seeds = {self.seeds} must not exceed 2**31"
@@ -271,6 +274,29 @@ class TrainConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """How a run spreads over the local devices.
+
+    Attributes:
+        mode: jit (sharded arrays over a (seed, data) mesh) or pmap (rows over all devices).
+        data: devices over which the rows of a batch are spread; 0 takes all that seed leaves.
+        seed: devices over which random seeds are spread; 0 takes as many as divide both the
+            devices and the seeds.
+    """
+
+    mode: str = "jit"
+    data: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuses impossible values; whether the devices suffice is known when they are."""
+        _one_of(self, "mesh.mode", "jit", "pmap")
+        _at_least(self, "mesh", 0, "data", "seed")
+        fits = self.mode == "jit" or self.seed <= 1
+        _require(self, "mesh.seed", fits, "mesh.mode = pmap spreads rows only; use 0 or 1")
+
+
+@dataclasses.dataclass(frozen=True)
 class Config:
     """A whole experiment."""
 
@@ -278,6 +304,7 @@ class Config:
     model: ModelConfig = ModelConfig()
     optim: OptimConfig = OptimConfig()
     train: TrainConfig = TrainConfig()
+    mesh: MeshConfig = MeshConfig()
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready form."""
@@ -369,10 +396,10 @@ def identity(config: Config) -> dict[str, Any]:
     """The settings that make two runs the same run, flat, by key.
 
     What may change between two starts is left out: the path (the corpus digest decides), how the
-    seeds share a program, caches and checkpoint intervals.
+    run is spread over programs and devices, caches and checkpoint intervals.
     """
     free = ("data.path", "data.synthetic.", "train.seed_axis", "train.checkpoint_every_seconds")
-    free += ("train.compile_cache", "train.deterministic")
+    free += ("train.compile_cache", "train.deterministic", "train.accumulation_steps", "mesh.")
     flat = _flatten(config.to_dict())
     return {key: value for key, value in flat.items() if not key.startswith(free)}
 

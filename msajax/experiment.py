@@ -4,10 +4,8 @@ import logging
 import os
 from typing import Any
 
-import jax
-
 from msajax import metrics
-from msajax.config import Config, DataConfig, from_config_dict, unusual_settings
+from msajax.config import Config, DataConfig, MeshConfig, from_config_dict, unusual_settings
 from msajax.data import inspection, predictions
 from msajax.data import prepare as preparing
 from msajax.data.formats import open_corpus
@@ -79,7 +77,7 @@ def train(
     scores, weights, splits = {}, {}, {}
     for name in ("valid", "test"):
         splits[name], scores[name], weights[name], repairs[name] = protocol.score_split(
-            corpus, name, preparation, trained.predict, trained.params
+            corpus, name, preparation, trained.predict, trained.params, trained.layout
         )
         os.makedirs(folder.file("predictions"), exist_ok=True)
         predictions.write_predictions(
@@ -126,9 +124,14 @@ def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
     corpus.require_labels("train", split_name)
     parallel.configure_jax(bundle.config.train)
     model = build_model(bundle.config.model, bundle.preparation.spec)
-    predict = parallel.make_predict(model, bundle.config.train.seed_axis)
+    layout = parallel.make_layout(MeshConfig(), "auto", len(bundle.seeds))
     split, scores, _, _ = protocol.score_split(
-        corpus, split_name, bundle.preparation, predict, jax.device_put(bundle.params)
+        corpus,
+        split_name,
+        bundle.preparation,
+        parallel.make_predict(model, layout),
+        layout.put_state(bundle.params),
+        layout,
     )
     names = metrics.names_for(corpus.split("train").labels[:, 0])
     report = _report(scores, split.labels[:, 0], names)

@@ -1,66 +1,98 @@
-"""The order of an epoch: a pure function of (seed, epoch) that reads every row exactly once."""
+"""Length buckets, and the order of an epoch: a pure function of (seed, epoch)."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msajax.data.batches import epoch_order
+from msajax.data.batches import QUARTERS, cut_lengths, epoch_order, quarters_of, steps_per_epoch
+from msajax.data.corpus import Split
+from msajax.spec import CorpusSpec
 
 seeds, epochs = st.integers(0, 2**31 - 1), st.integers(0, 10**6)
-sizes, batch_sizes = st.integers(1, 300), st.integers(1, 70)
+batch_sizes = st.integers(1, 70)
+buckets = st.lists(st.integers(1, QUARTERS), min_size=1, max_size=300).map(np.array)
 QUICK = settings(max_examples=100, deadline=None)
+ONE_BUCKET = {"quarters": np.full(200, QUARTERS), "batch_size": 32}
+
+
+def make_split(spec: CorpusSpec, lengths: dict[str, list[int]], holes: bool = False) -> Split:
+    """A prepared split whose sequences have these lengths."""
+    size = len(next(iter(lengths.values())))
+    masks = {m: np.arange(spec.length(m))[None, :] < np.array(lengths[m])[:, None] for m in lengths}
+    if holes:
+        for m in masks:
+            last = np.array(lengths[m])[:, None] - 1
+            masks[m] = masks[m] & (
+                np.isin(np.arange(spec.length(m))[None, :], [0])
+                | (np.arange(spec.length(m))[None, :] == last)
+            )
+    features = {m: np.zeros((size, spec.length(m), spec.width(m)), np.float32) for m in lengths}
+    return Split(ids=np.array([str(i) for i in range(size)]), features=features, masks=masks)
 
 
 @QUICK
-@given(seed=seeds, epoch=epochs, size=sizes, batch_size=batch_sizes)
-def test_every_row_is_read_exactly_once(seed, epoch, size, batch_size):
-    rows, weights = epoch_order(seed, epoch, size=size, batch_size=batch_size)
-    steps = (size + batch_size - 1) // batch_size
-    assert rows.shape == weights.shape == (steps, batch_size)
-    assert rows.dtype == np.int32 and weights.dtype == np.float32
-    assert set(np.unique(weights)) <= {0.0, 1.0}
-    assert sorted(rows[weights == 1].tolist()) == list(range(size))
-
-
-@QUICK
-@given(seed=seeds, epoch=epochs, size=sizes, batch_size=batch_sizes)
-def test_only_the_end_of_the_last_batch_is_filled_with_a_row_that_exists(
-    seed, epoch, size, batch_size
+@given(seed=seeds, epoch=epochs, quarters=buckets, batch_size=batch_sizes)
+def test_every_row_is_read_exactly_once_with_weight_1_and_in_its_bucket(
+    seed, epoch, quarters, batch_size
 ):
-    rows, weights = epoch_order(seed, epoch, size=size, batch_size=batch_size)
-    fill = -size % batch_size
-    assert weights.ravel().tolist() == [1.0] * size + [0.0] * fill
-    assert rows.ravel()[size:].tolist() == [0] * fill
+    order = epoch_order(seed, epoch, quarters=quarters, batch_size=batch_size)
+    steps = steps_per_epoch(quarters, batch_size)
+    assert order.indices.shape == order.row_weight.shape == (steps, batch_size)
+    assert order.quarters.shape == (steps,)
+    assert set(np.unique(order.row_weight)) <= {0.0, 1.0}
+    assert sorted(order.indices[order.row_weight == 1].tolist()) == list(range(len(quarters)))
+    assert (quarters[order.indices] == order.quarters[:, None]).all()  # fillers too: same shape
 
 
 @QUICK
-@given(seed=seeds, epoch=epochs, size=sizes, batch_size=batch_sizes)
-def test_the_order_is_a_function_of_its_arguments_alone(seed, epoch, size, batch_size):
-    first = epoch_order(seed, epoch, size=size, batch_size=batch_size)
+@given(seed=seeds, epoch=epochs, quarters=buckets, batch_size=batch_sizes)
+def test_a_bucket_has_one_batch_at_most_that_is_not_full(seed, epoch, quarters, batch_size):
+    order = epoch_order(seed, epoch, quarters=quarters, batch_size=batch_size)
+    for quarter in np.unique(quarters):
+        filled = order.row_weight[order.quarters == quarter].sum(axis=1)
+        assert (filled < batch_size).sum() <= 1 and (filled >= 1).all()
+
+
+@QUICK
+@given(one=seeds, other=seeds, epoch=epochs, quarters=buckets, batch_size=batch_sizes)
+def test_the_order_of_buckets_is_the_same_for_all_seeds(one, other, epoch, quarters, batch_size):
+    orders = [
+        epoch_order(seed, epoch, quarters=quarters, batch_size=batch_size) for seed in (one, other)
+    ]
+    np.testing.assert_array_equal(orders[0].quarters, orders[1].quarters)
+
+
+def test_the_order_of_buckets_differs_between_epochs():
+    quarters = np.repeat([1, 2, 3, 4], 40)
+    orders = {
+        epoch_order(0, epoch, quarters=quarters, batch_size=8).quarters.tobytes()
+        for epoch in range(20)
+    }
+    assert len(orders) == 20
+
+
+@QUICK
+@given(seed=seeds, epoch=epochs, quarters=buckets, batch_size=batch_sizes)
+def test_the_order_is_a_function_of_its_arguments_alone(seed, epoch, quarters, batch_size):
+    first = epoch_order(seed, epoch, quarters=quarters, batch_size=batch_size)
     np.random.seed(epoch % 1000)
-    epoch_order(seed, epoch + 1, size=size, batch_size=batch_size)
-    again = epoch_order(seed, epoch, size=size, batch_size=batch_size)
-    np.testing.assert_array_equal(first, again)
-
-
-@QUICK
-@given(seed=seeds, epoch=epochs, batch_sizes=st.tuples(batch_sizes, batch_sizes))
-def test_the_permutation_does_not_depend_on_the_batch_size(seed, epoch, batch_sizes):
-    one, other = (epoch_order(seed, epoch, size=200, batch_size=b)[0] for b in batch_sizes)
-    np.testing.assert_array_equal(one.ravel()[:200], other.ravel()[:200])
+    epoch_order(seed, epoch + 1, quarters=quarters, batch_size=batch_size)
+    again = epoch_order(seed, epoch, quarters=quarters, batch_size=batch_size)
+    for a, b in zip(vars(first).values(), vars(again).values(), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 @QUICK
 @given(one=st.tuples(seeds, epochs), other=st.tuples(seeds, epochs))
 def test_another_seed_or_epoch_has_another_order(one, other):
-    same = np.array_equal(*(epoch_order(*key, size=200, batch_size=32)[0] for key in (one, other)))
+    same = np.array_equal(*(epoch_order(*key, **ONE_BUCKET).indices for key in (one, other)))
     assert same == (one == other)
 
 
 def test_seed_and_epoch_do_not_stand_for_each_other():
     orders = {
-        epoch_order(seed, epoch, size=50, batch_size=10)[0].tobytes()
+        epoch_order(seed, epoch, **ONE_BUCKET).indices.tobytes()
         for seed in range(12)
         for epoch in range(12)
     }
@@ -70,7 +102,11 @@ def test_seed_and_epoch_do_not_stand_for_each_other():
 def test_the_order_is_uniform():
     # Where row 0 comes in 4,000 epochs of 8 rows: 500 each, standard deviation 21.
     places = [
-        int(np.flatnonzero(epoch_order(3, epoch, size=8, batch_size=8)[0][0] == 0)[0])
+        int(
+            np.flatnonzero(
+                epoch_order(3, epoch, quarters=np.full(8, 4), batch_size=8).indices[0] == 0
+            )[0]
+        )
         for epoch in range(4000)
     ]
     assert np.bincount(places, minlength=8) == pytest.approx(np.full(8, 500), abs=105)
@@ -78,6 +114,39 @@ def test_the_order_is_uniform():
 
 def test_the_order_is_this_one_for_ever():
     # What a checkpoint of an earlier version was trained on, and continues with.
-    rows, weights = epoch_order(1, 2, size=7, batch_size=4)
-    assert rows.tolist() == [[0, 6, 5, 1], [4, 3, 2, 0]]
-    assert weights.tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
+    order = epoch_order(1, 2, quarters=np.array([4, 4, 4, 4, 4, 4, 4]), batch_size=4)
+    assert order.indices.tolist() == [[0, 6, 5, 1], [4, 3, 2, 4]]
+    assert order.row_weight.tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
+
+
+def test_a_row_falls_into_the_bucket_of_its_relatively_longest_sequence():
+    spec = CorpusSpec(("text", "audio"), (2, 3), (20, 8))
+    split = make_split(
+        spec,
+        {"text": [1, 5, 6, 0, 10, 20, 0, 16], "audio": [1, 2, 2, 5, 2, 1, 0, 0]},
+    )
+    assert quarters_of(split, spec).tolist() == [1, 1, 2, 3, 2, 4, 1, 4]
+
+
+@QUICK
+@given(
+    tables=st.tuples(st.integers(1, 60), st.integers(1, 60)),
+    shares=st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=30),
+    holes=st.booleans(),
+)
+def test_no_valid_step_is_cut_off_and_no_smaller_bucket_would_hold_the_row(tables, shares, holes):
+    spec = CorpusSpec(("text", "audio"), (1, 1), tables)
+    lengths = {
+        m: [round(share[k] * tables[k]) for share in shares] for k, m in enumerate(spec.modalities)
+    }
+    split = make_split(spec, lengths, holes)
+    quarters = quarters_of(split, spec)
+    assert set(quarters) <= {1, 2, 3, 4}
+    for row, quarter in enumerate(quarters):
+        cut, smaller = cut_lengths(spec, quarter), cut_lengths(spec, quarter - 1)
+        assert all(lengths[m][row] <= cut[m] <= spec.length(m) for m in lengths)
+        # A bucket below might hold it only because lengths are rounded up to whole steps.
+        assert quarter == 1 or any(
+            lengths[m][row] > spec.length(m) * (quarter - 1) / 4 for m in lengths
+        )
+        assert all(smaller[m] <= cut[m] for m in lengths)

@@ -583,10 +583,10 @@ def test_a_modality_that_the_corpus_lacks_is_absent_in_every_sample(run, splits,
     assert "lacks modality 'audio'" in caplog.text
     assert {row["present_audio"] for row in rows} == {row["weight_audio"] for row in rows} == {"0"}
     np.testing.assert_array_equal(column(rows, "weight_text"), column(rows, "present_text"))
-    # A sample that never had audio is scored as before.
+    # A sample that never had audio is scored as before, if in another length bucket perhaps.
     for row, before in zip(rows, stored_rows(run), strict=True):
         if before["present_audio"] == "0":
-            assert row["score"] == before["score"]
+            assert float(row["score"]) == pytest.approx(float(before["score"]), abs=1e-5)
     assert any(
         row["score"] != before["score"] for row, before in zip(rows, stored_rows(run), strict=True)
     )
@@ -651,7 +651,7 @@ def test_a_score_does_not_depend_on_the_samples_beside_it(run, splits, predict, 
     order = np.array([17, 3, 8, 8, 0])
     alone = predict({"test": some_rows(splits["test"], order[:1])})
     few = predict({"test": some_rows(splits["test"], order)})
-    monkeypatch.setattr(parallel, "EVALUATION_ROWS", 3)
+    monkeypatch.setattr(parallel, "EVALUATION_ROWS", (3,))
     batched = predict({"test": some_rows(splits["test"], order)})
     for rows in (alone, few, batched):
         for row in rows:

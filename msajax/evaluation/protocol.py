@@ -8,11 +8,16 @@ import numpy as np
 from msajax import metrics
 from msajax.data.corpus import Corpus, Split
 from msajax.data.prepare import Preparation, prepare
-from msajax.training.parallel import PredictFn, evaluation_batches, predict_batches
+from msajax.training.parallel import Layout, PredictFn, evaluation_batches, predict_batches
 
 
 def score_split(
-    corpus: Corpus, name: str, preparation: Preparation, predict: PredictFn, params: Any
+    corpus: Corpus,
+    name: str,
+    preparation: Preparation,
+    predict: PredictFn,
+    params: Any,
+    layout: Layout,
 ) -> tuple[Split, np.ndarray, np.ndarray, dict[str, dict[str, int]]]:
     """Reads, prepares and scores one split with parameters that are no longer chosen.
 
@@ -20,8 +25,8 @@ def score_split(
         The prepared split, scores `[S, N]`, modality weights `[S, N, M]`, and the repairs made.
     """
     split, repairs = prepare(corpus.split(name), preparation)
-    batches = evaluation_batches(split)
-    return (split, *predict_batches(predict, params, batches, len(split)), repairs)
+    batches = evaluation_batches(split, preparation.spec, layout)
+    return (split, *predict_batches(predict, params, batches), repairs)
 
 
 def summarize(scores: np.ndarray, label: np.ndarray, names: tuple[str, ...]) -> dict[str, Any]:

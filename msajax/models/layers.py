@@ -8,13 +8,23 @@ import jax.numpy as jnp
 
 kernel_init = nn.initializers.xavier_uniform()
 
+ROWS = "rows"  # the variable collection of `first_row`
+
+
+def first_row(position: jax.Array | int) -> dict[str, dict[str, jax.Array | int]]:
+    """Variables that tell a model where its batch begins in the batch that it is a part of.
+
+    Dropout masks then are those of the whole batch. Without them a batch begins at 0.
+    """
+    return {ROWS: {"first": position}}
+
 
 class Dropout(nn.Module):
     """Inverted dropout whose mask depends on a row's position in the batch, not on its neighbours.
 
-    Row b draws from `fold_in(key, b)`; inside a row the bits come from a counter-based integer
-    hash of (row key, position), which XLA fuses into the multiplication: threefry bits would cost
-    more than a quarter of a training step on a CPU.
+    Row b of the whole batch draws from `fold_in(key, b)`; inside a row the bits come from a
+    counter-based integer hash of (row key, position), which XLA fuses into the multiplication:
+    threefry bits would cost more than a quarter of a training step on a CPU.
 
     Attributes:
         rate: probability of dropping an element, in [0, 1).
@@ -28,7 +38,10 @@ class Dropout(nn.Module):
         if not train or self.rate == 0.0:
             return x
         key = self.make_rng("dropout")
-        row_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(x.shape[0]))
+        # A batch that is a part of a larger one says so: see `first_row`.
+        first = self.scope.root.get_variable(ROWS, "first", 0)
+        rows = first + jnp.arange(x.shape[0])
+        row_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, rows)
         bits = random_bits(jax.random.key_data(row_keys), x.shape[1:])
         keep = bits >= jnp.uint32(round(self.rate * 2**32))
         return jnp.where(keep, x / jnp.asarray(1.0 - self.rate, x.dtype), 0)

@@ -3,14 +3,18 @@
 import dataclasses
 import logging
 
-import jax
-
+from msajax.config import MeshConfig
 from msajax.data.corpus import Corpus
 from msajax.data.predictions import write_predictions
 from msajax.data.prepare import prepare
 from msajax.models import build_model
 from msajax.serving.bundle import Bundle
-from msajax.training.parallel import evaluation_batches, make_predict, predict_batches
+from msajax.training.parallel import (
+    evaluation_batches,
+    make_layout,
+    make_predict,
+    predict_batches,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +43,9 @@ def predict_corpus(bundle: Bundle, corpus: Corpus, split_name: str, output: str)
             logger.warning("%s lacks modality %r; it is absent in every sample.", corpus.path, m)
 
     names = list(corpus.headers) if split_name == "all" else [split_name]
-    predict = make_predict(build_model(bundle.config.model, spec), bundle.config.train.seed_axis)
-    params = jax.device_put(bundle.params)
+    layout = make_layout(MeshConfig(), "auto", len(bundle.seeds))
+    predict = make_predict(build_model(bundle.config.model, spec), layout)
+    params = layout.put_state(bundle.params)
     splits, scores, weights = [], [], []
     for name in names:
         split, repairs = prepare(corpus.split(name), bundle.preparation)
@@ -49,7 +54,7 @@ def predict_corpus(bundle: Bundle, corpus: Corpus, split_name: str, output: str)
         if split.labels is not None and split.labels.shape[1] != 1:
             logger.warning("The labels of split %r are no single score; they are left out.", name)
             split = dataclasses.replace(split, labels=None)
-        s, w = predict_batches(predict, params, evaluation_batches(split), len(split))
+        s, w = predict_batches(predict, params, evaluation_batches(split, spec, layout))
         splits.append(split)
         scores.append(s)
         weights.append(w)

@@ -11,7 +11,7 @@ import numpy as np
 
 from msajax import metrics
 from msajax.config import Config
-from msajax.data.batches import epoch_order
+from msajax.data.batches import epoch_order, quarters_of, steps_per_epoch
 from msajax.data.corpus import Split
 from msajax.errors import NonFiniteError
 from msajax.models import build_model
@@ -20,11 +20,15 @@ from msajax.training.checkpoints import Checkpoints
 from msajax.training.optimizers import make_optimizer
 from msajax.training.parallel import (
     DeviceCorpus,
+    DeviceOrders,
+    Layout,
     PredictFn,
     Programs,
     evaluation_batches,
+    make_layout,
     make_programs,
     predict_batches,
+    put_orders,
 )
 from msajax.training.progress import EpochProgress
 from msajax.training.run_folder import RunFolder
@@ -51,12 +55,14 @@ class Trained:
         params: each seed's parameters at its best epoch, leading axis S.
         best_epoch: one per seed, from 1.
         predict: the prediction program.
+        layout: where its arrays are.
     """
 
     finished: bool
     params: Any
     best_epoch: list[int]
     predict: PredictFn
+    layout: Layout
 
 
 def run_seeds(config: Config) -> list[int]:
@@ -87,25 +93,30 @@ def train_seeds(
         UserError: if there are checkpoints and none can be used.
     """
     seeds = run_seeds(config)
-    steps_per_epoch = -(-len(train_split) // config.train.batch_size)
-    optimizer = make_optimizer(config.optim, steps_per_epoch * config.train.epochs)
+    layout = make_layout(config.mesh, config.train.seed_axis, len(seeds))
+    quarters = quarters_of(train_split, spec)
+    buckets = tuple(np.unique(quarters).tolist())
+    steps = steps_per_epoch(quarters, config.train.batch_size)
+    optimizer = make_optimizer(config.optim, steps * config.train.epochs)
     programs = make_programs(
         model=build_model(config.model, spec),
         spec=spec,
         optimizer=optimizer,
         loss=make_loss(config.train),
-        seed_axis=config.train.seed_axis,
+        layout=layout,
+        buckets=buckets,
+        accumulation_steps=config.train.accumulation_steps,
     )
-    corpus = DeviceCorpus.put(train_split)
-    valid_batches = evaluation_batches(valid_split)
+    corpus = DeviceCorpus.put(train_split, layout)
+    valid_batches = evaluation_batches(valid_split, spec, layout)
     valid_label = valid_split.labels[:, 0]
     names = metrics.names_for(train_split.labels[:, 0])
     pace = _Pace()
 
     with Checkpoints(folder.checkpoints) as checkpoints:
-        state = _initial_state(programs, seeds)
+        state = _initial_state(programs, seeds, layout)
         if restored := checkpoints.restore(state):
-            train, best_params = jax.device_put((restored.train, restored.best_params))
+            train, best_params = layout.put_state((restored.train, restored.best_params))
             state = RunState(train, best_params, restored.selection)
             logger.info("Continuing after epoch %d.", restored.selection.epoch)
         done = int(state.selection.epoch)
@@ -116,18 +127,17 @@ def train_seeds(
             while not state.selection.stopped.all() and done < pause_at:
                 started = time.monotonic()
                 orders = [
-                    epoch_order(s, done, size=len(train_split), batch_size=config.train.batch_size)
+                    epoch_order(s, done, quarters=quarters, batch_size=config.train.batch_size)
                     for s in seeds
                 ]
+                orders = put_orders(orders, buckets, layout, config.train.accumulation_steps)
                 done += 1
-                train, log = _run_epoch(programs, state, corpus, orders, pace)
-                scores, _ = predict_batches(
-                    programs.predict, train.params, valid_batches, len(valid_split)
-                )
+                train, log = _run_epoch(programs, state, corpus, orders, steps, pace)
+                scores, _ = predict_batches(programs.predict, train.params, valid_batches)
                 running = ~state.selection.stopped
                 _require_finite(log, scores, running, seeds, done)
                 valid_metrics = [_quiet_metrics(s, valid_label, names) for s in scores]
-                state = _select_epoch(config, programs, state, train, valid_metrics)
+                state = _select_epoch(config, programs, layout, state, train, valid_metrics)
 
                 seconds = round(time.monotonic() - started, 3)
                 lines = _metrics_lines(seeds, running, state, log, valid_metrics, seconds)
@@ -143,6 +153,7 @@ def train_seeds(
         params=state.best_params,
         best_epoch=state.selection.best_epoch.tolist(),
         predict=programs.predict,
+        layout=layout,
     )
 
 
@@ -160,8 +171,8 @@ class _Pace:
         self._compiled = True
 
 
-def _initial_state(programs: Programs, seeds: list[int]) -> RunState:
-    train = programs.init(jax.device_put(np.array(seeds, np.uint32)))
+def _initial_state(programs: Programs, seeds: list[int], layout: Layout) -> RunState:
+    train = programs.init(layout.put_state(np.array(seeds, np.uint32)))
     # A copy: the training program may overwrite its own input.
     best_params = jax.tree.map(lambda x: x.copy(), train.params)
     return RunState(train=train, best_params=best_params, selection=init_selection(len(seeds)))
@@ -171,19 +182,18 @@ def _run_epoch(
     programs: Programs,
     state: RunState,
     corpus: DeviceCorpus,
-    orders: list[tuple[np.ndarray, np.ndarray]],
+    orders: DeviceOrders,
+    steps: int,
     pace: _Pace,
 ) -> tuple[TrainState, StepMetrics]:
     """Runs every step of an epoch; returns the new state and every step's metrics `[S, steps]`."""
-    indices, weights = (np.stack(part) for part in zip(*orders, strict=True))
-    stopped = state.selection.stopped
-    on_device = jax.device_put((indices, weights, stopped))
     train, total, first = state.train, None, 0
-    while first < indices.shape[1]:
-        last = min(first + pace.steps, indices.shape[1])
+    while first < steps:
+        last = min(first + pace.steps, steps)
         started = time.monotonic()
-        bounds = jax.device_put((np.int32(first), np.int32(last)))
-        train, log = programs.train_steps(train, corpus, *on_device, *bounds)
+        train, log = programs.train_steps(
+            train, corpus, orders, state.selection.stopped, first, last
+        )
         log = jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(log))
         pace.update(last - first, time.monotonic() - started)
         total = log if total is None else jax.tree.map(np.add, total, log)
@@ -194,6 +204,7 @@ def _run_epoch(
 def _select_epoch(
     config: Config,
     programs: Programs,
+    layout: Layout,
     state: RunState,
     train: TrainState,
     valid_metrics: list[dict[str, float]],
@@ -203,7 +214,7 @@ def _select_epoch(
     selection = select(state.selection, scores, config.train, config.optim)
     improved = selection.best_epoch == selection.epoch
     scale = learning_rate_scale(selection, config.optim)
-    improved, scale = jax.device_put((improved, scale))
+    improved, scale = layout.put_state((improved, scale))
     return RunState(
         train=train.replace(learning_rate_scale=scale),
         best_params=programs.keep(state.best_params, train.params, improved),

@@ -1,11 +1,13 @@
 """All placement on devices: the programs of a run, each over every random seed at once."""
 
+import dataclasses
 import functools
 import logging
+import math
 import os
 import pathlib
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -13,10 +15,12 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
-from msajax.config import TrainConfig
-from msajax.data.batches import Batch
+from msajax.config import MeshConfig, TrainConfig
+from msajax.data.batches import Batch, EpochOrder, cut_lengths, quarters_of
 from msajax.data.corpus import Split
+from msajax.errors import UserError
 from msajax.models.heads import Prediction
 from msajax.spec import CorpusSpec
 from msajax.training.optimizers import Optimizer
@@ -25,9 +29,102 @@ from msajax.training.step import Loss, StepMetrics, train_step
 
 logger = logging.getLogger(__name__)
 
-EVALUATION_ROWS = 128  # rows of every evaluation program, whatever the size of a split
+# Rows of an evaluation batch: as many as fit of the largest, then the smallest that holds the rest.
+# Fixed sizes, so that no file brings a size of its own to compile for.
+EVALUATION_ROWS = (1, 16, 128)
 
 PredictFn = Callable[[Any, Mapping[str, jax.Array], Mapping[str, jax.Array]], Prediction]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where a run's arrays are.
+
+    Attributes:
+        mode: jit or pmap.
+        seed_axis: how seeds share a program: map or vmap.
+        mesh: the (seed, data) mesh of devices.
+    """
+
+    mode: str
+    seed_axis: str
+    mesh: jax.sharding.Mesh
+
+    @property
+    def data_devices(self) -> int:
+        """Devices over which the rows of a batch are spread."""
+        return self.mesh.shape["data"]
+
+    def put(self, tree: Any, *axes: str | None) -> Any:
+        """Places arrays, their leading axes over the named axes of the mesh."""
+        return jax.device_put(tree, self.sharding(*axes))
+
+    def sharding(self, *axes: str | None) -> NamedSharding:
+        """The sharding of an array whose leading axes lie over the named axes of the mesh."""
+        return NamedSharding(self.mesh, PartitionSpec(*axes))
+
+    def put_state(self, tree: Any) -> Any:
+        """Places arrays with a leading axis of seeds."""
+        return self.put(tree, "seed")
+
+    def put_rows(self, tree: Any) -> Any:
+        """Places arrays with a leading axis of rows, over `data` where their number allows it."""
+        rows = jax.tree.leaves(tree)[0].shape[0]
+        return self.put(tree, "data" if rows % self.data_devices == 0 else None)
+
+    def over_seeds(self, function: Callable) -> Callable:
+        """Runs a function of one seed for all: over the leading axis of every argument."""
+        if self.seed_axis == "vmap":
+            return jax.vmap(function)
+        return lambda *args: jax.lax.map(lambda one: function(*one), args)
+
+
+def make_layout(mesh: MeshConfig, seed_axis: str, seeds: int) -> Layout:
+    """Spreads a run over the local devices.
+
+    Args:
+        mesh: what the configuration asks for.
+        seed_axis: auto is map on a CPU, where seeds one after another cost the same, and vmap on
+            accelerators and wherever seeds are spread over devices.
+        seeds: random seeds of the run.
+
+    Raises:
+        UserError: if devices or seeds do not suffice.
+    """
+    devices = jax.local_devices()
+    over_data = max(mesh.data, 1)
+    over_seed = mesh.seed or math.gcd(max(len(devices) // over_data, 1), seeds)
+    if mesh.mode == "pmap":
+        over_seed = 1
+    over_data = mesh.data or max(len(devices) // over_seed, 1)
+    if over_seed * over_data > len(devices):
+        raise UserError(
+            f"mesh.seed = {over_seed} times mesh.data = {over_data} needs "
+            f"{over_seed * over_data} devices, but there are {len(devices)}."
+        )
+    if seeds % over_seed:
+        raise UserError(
+            f"mesh.seed = {over_seed} does not divide train.seeds = {seeds}: "
+            "every device must hold the same number of random seeds."
+        )
+    if seed_axis == "auto":
+        in_turn = jax.default_backend() == "cpu" and over_seed == 1
+        seed_axis = "map" if in_turn else "vmap"
+    if seed_axis == "map" and over_seed > 1:
+        raise UserError(
+            f"train.seed_axis = 'map' trains seeds one after another, which mesh.seed = "
+            f"{over_seed} devices cannot share: use vmap, or mesh.seed = 1."
+        )
+    return Layout(
+        mode=mesh.mode,
+        seed_axis=seed_axis,
+        mesh=jax.make_mesh(
+            (over_seed, over_data),
+            ("seed", "data"),
+            axis_types=(jax.sharding.AxisType.Auto,) * 2,
+            devices=devices[: over_seed * over_data],
+        ),
+    )
 
 
 @flax.struct.dataclass
@@ -45,18 +142,20 @@ class DeviceCorpus:
     labels: jax.Array
 
     @classmethod
-    def put(cls, split: Split) -> "DeviceCorpus":
-        """Copies a prepared, labelled split to the device."""
-        return jax.device_put(
+    def put(cls, split: Split, layout: Layout) -> "DeviceCorpus":
+        """Copies a prepared, labelled split to every device of a layout."""
+        return layout.put(
             cls(dict(split.features), dict(split.masks), split.labels.astype(np.float32))
         )
 
-    def rows(self, indices: jax.Array, row_weight: jax.Array) -> Batch:
-        """Gathers the batch of `indices` `[B]` with weights `[B]`."""
+    def rows(
+        self, indices: jax.Array, row_weight: jax.Array, lengths: Mapping[str, int]
+    ) -> Batch:
+        """Gathers the batch of `indices` `[B]` with weights `[B]`, sequences cut to `lengths`."""
         take = functools.partial(jnp.take, indices=indices, axis=0)
         return Batch(
-            jax.tree.map(take, self.features),
-            jax.tree.map(take, self.masks),
+            {m: take(x)[:, : lengths[m]] for m, x in self.features.items()},
+            {m: take(x)[:, : lengths[m]] for m, x in self.masks.items()},
             take(self.labels),
             row_weight,
         )
@@ -67,10 +166,9 @@ class Programs(NamedTuple):
 
     Attributes:
         init: seeds `[S]` uint32 -> state.
-        train_steps: (state, corpus, indices `[S, steps, B]`, weights `[S, steps, B]`, stopped
-            `[S]`, first, last) -> (state, metrics `[S, steps]`): runs steps first … last - 1 of an
-            epoch; the metrics of the others are 0. The bounds are data, so that one program
-            serves a dispatch of any length.
+        train_steps: (state, corpus, orders, stopped `[S]`, first, last) -> (state, metrics
+            `[S, steps]`): runs steps first … last - 1 of an epoch; the metrics of the others are
+            0. The bounds are data, so that one program serves a dispatch of any length.
         predict: (params, features, masks) -> `Prediction` with `[S, B, …]`.
         keep: (old, new, which `[S]`) -> new parameters where `which`, else the old.
     """
@@ -79,6 +177,20 @@ class Programs(NamedTuple):
     train_steps: Callable[..., tuple[TrainState, StepMetrics]]
     predict: PredictFn
     keep: Callable[[Any, Any, jax.Array], Any]
+
+
+class DeviceOrders(NamedTuple):
+    """An epoch's order for every seed, on the devices.
+
+    Attributes:
+        branch: `[steps]` int32, which of the run's length buckets a step reads.
+        indices: `[S, steps, B]` int32; under pmap `[devices, S, steps, B / devices]`.
+        row_weight: like indices, float32.
+    """
+
+    branch: jax.Array
+    indices: jax.Array
+    row_weight: jax.Array
 
 
 def configure_jax(config: TrainConfig) -> None:
@@ -106,36 +218,52 @@ def configure_jax(config: TrainConfig) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
-def resolve_seed_axis(seed_axis: str) -> str:
-    """`auto` is map on CPU, where seeds one after another cost the same, and vmap elsewhere."""
-    if seed_axis != "auto":
-        return seed_axis
-    return "map" if jax.default_backend() == "cpu" else "vmap"
-
-
-def over_seeds(function: Callable, seed_axis: str) -> Callable:
-    """Runs a function of one seed for all: over the leading axis of every positional argument."""
-    if resolve_seed_axis(seed_axis) == "vmap":
-        return jax.vmap(function)
-    return lambda *args: jax.lax.map(lambda one: function(*one), args)
-
-
 def make_programs(
-    *, model: nn.Module, spec: CorpusSpec, optimizer: Optimizer, loss: Loss, seed_axis: str
+    *,
+    model: nn.Module,
+    spec: CorpusSpec,
+    optimizer: Optimizer,
+    loss: Loss,
+    layout: Layout,
+    buckets: tuple[int, ...],
+    accumulation_steps: int = 1,
 ) -> Programs:
-    """Builds the programs of a run; nothing is compiled before its first call."""
-    init_one = functools.partial(init_train_state, model=model, spec=spec, optimizer=optimizer)
-    step_one = functools.partial(train_step, model=model, optimizer=optimizer, loss=loss)
+    """Builds the programs of a run; nothing is compiled before its first call.
 
-    @functools.partial(jax.jit, donate_argnums=0)
-    def train_steps(state, corpus, indices, weights, stopped, first, last):
+    Args:
+        model: what to train.
+        spec: sizes of its inputs.
+        optimizer: how parameters move.
+        loss: from `make_loss`.
+        layout: where arrays are.
+        buckets: the length buckets that the training split fills, ascending.
+        accumulation_steps: see `train_step`.
+    """
+    init_one = functools.partial(init_train_state, model=model, spec=spec, optimizer=optimizer)
+    axis_name = "data" if layout.mode == "pmap" else None
+    step_one = functools.partial(
+        train_step,
+        model=model,
+        optimizer=optimizer,
+        loss=loss,
+        accumulation_steps=accumulation_steps,
+        axis_name=axis_name,
+    )
+
+    def train_steps(state, corpus, branch, indices, weights, stopped, first, last):
+        def step_in_bucket(quarter):
+            lengths = cut_lengths(spec, quarter)
+            return lambda state, rows, weight: step_one(state, corpus.rows(rows, weight, lengths))
+
+        branches = [step_in_bucket(quarter) for quarter in buckets]
+
         def steps_of_one_seed(state, indices, weights, stopped):
             none = jnp.zeros(indices.shape[0])
             nothing = StepMetrics(none, none, none, none)
 
             def body(i, carry):
                 state, log = carry
-                state, metrics = step_one(state, corpus.rows(indices[i], weights[i]))
+                state, metrics = jax.lax.switch(branch[i], branches, state, indices[i], weights[i])
                 return state, jax.tree.map(lambda xs, x: xs.at[i].set(x), log, metrics)
 
             def run(state):
@@ -143,20 +271,59 @@ def make_programs(
 
             return jax.lax.cond(stopped, lambda state: (state, nothing), run, state)
 
-        return over_seeds(steps_of_one_seed, seed_axis)(state, indices, weights, stopped)
+        return layout.over_seeds(steps_of_one_seed)(state, indices, weights, stopped)
 
     def keep_one(old, new, which):
         return jax.tree.map(lambda o, n: jnp.where(which, n, o), old, new)
 
+    by_seed = layout.sharding("seed")
+    if layout.mode == "jit":
+        run_steps = jax.jit(train_steps, donate_argnums=0, out_shardings=by_seed)
+    else:
+        run_steps = _pmap(train_steps, layout)
     return Programs(
-        init=jax.jit(over_seeds(init_one, seed_axis)),
-        train_steps=train_steps,
-        predict=make_predict(model, seed_axis),
-        keep=jax.jit(jax.vmap(keep_one)),
+        init=jax.jit(layout.over_seeds(init_one), out_shardings=by_seed),
+        train_steps=lambda state, corpus, orders, stopped, first, last: run_steps(
+            state, corpus, *orders, *layout.put((stopped, np.int32(first), np.int32(last)))
+        ),
+        predict=make_predict(model, layout),
+        keep=jax.jit(jax.vmap(keep_one), out_shardings=by_seed),
     )
 
 
-def make_predict(model: nn.Module, seed_axis: str) -> PredictFn:
+def _pmap(train_steps: Callable, layout: Layout) -> Callable:
+    """The same steps, each device with its rows of every batch and the sum of the gradients."""
+    mapped = jax.pmap(
+        train_steps,
+        axis_name="data",
+        in_axes=(None, None, None, 0, 0, None, None, None),
+        out_axes=None,  # all devices end with the same state
+        devices=layout.mesh.devices.ravel().tolist(),
+    )
+    return lambda *args: layout.put(mapped(*args), "seed")
+
+
+def put_orders(
+    orders: Sequence[EpochOrder], buckets: tuple[int, ...], layout: Layout, parts: int
+) -> DeviceOrders:
+    """Places an epoch's order of every seed.
+
+    Rows of weight 0 fill every batch up to a multiple of the devices and of `parts`.
+    """
+    branch = np.searchsorted(buckets, orders[0].quarters).astype(np.int32)
+    indices = np.stack([order.indices for order in orders])  # [S, steps, B]
+    weights = np.stack([order.row_weight for order in orders])
+    devices = layout.data_devices
+    fill = [(0, 0), (0, 0), (0, -indices.shape[2] % (devices * parts))]
+    indices, weights = np.pad(indices, fill, mode="edge"), np.pad(weights, fill)
+    if layout.mode == "pmap":
+        by_device = (*indices.shape[:2], devices, -1)
+        indices, weights = (np.moveaxis(x.reshape(by_device), 2, 0) for x in (indices, weights))
+        return DeviceOrders(layout.put(branch), indices, weights)
+    return DeviceOrders(layout.put(branch), *layout.put((indices, weights), "seed", None, "data"))
+
+
+def make_predict(model: nn.Module, layout: Layout) -> PredictFn:
     """The prediction program: every seed's parameters on the same batch."""
 
     @jax.jit
@@ -164,26 +331,44 @@ def make_predict(model: nn.Module, seed_axis: str) -> PredictFn:
         def predict_one(params):
             return model.apply({"params": params}, features, masks, train=False)
 
-        return over_seeds(predict_one, seed_axis)(params)
+        return layout.over_seeds(predict_one)(params)
 
     return predict
 
 
-def evaluation_batches(split: Split) -> list[tuple[dict[str, jax.Array], dict[str, jax.Array]]]:
-    """A prepared split on the device, in file order, in batches of one fixed shape."""
-    batches = []
-    for start in range(0, len(split), EVALUATION_ROWS):
-        rows = slice(start, start + EVALUATION_ROWS)
-        batch = [
-            {m: _fill(x[rows], EVALUATION_ROWS) for m, x in arrays.items()}
-            for arrays in (split.features, split.masks)
-        ]
-        batches.append(tuple(jax.device_put(batch)))
+class EvaluationBatch(NamedTuple):
+    """Rows of a split on the devices, filled up to one of the fixed sizes.
+
+    Attributes:
+        rows: `[n]`, which rows of the split the first n rows are.
+        features: `{modality: [B, T_m, d_m]}`, cut to a length bucket.
+        masks: `{modality: [B, T_m]}`.
+    """
+
+    rows: np.ndarray
+    features: Mapping[str, jax.Array]
+    masks: Mapping[str, jax.Array]
+
+
+def evaluation_batches(split: Split, spec: CorpusSpec, layout: Layout) -> list[EvaluationBatch]:
+    """A prepared split on the devices, by length bucket, in batches of few fixed shapes."""
+    batches, quarters = [], quarters_of(split, spec)
+    for quarter in np.unique(quarters):
+        rows = np.flatnonzero(quarters == quarter)
+        lengths = cut_lengths(spec, int(quarter))
+        while rows.size:
+            size = next((n for n in EVALUATION_ROWS if n >= rows.size), EVALUATION_ROWS[-1])
+            chosen, rows = rows[:size], rows[size:]
+            arrays = [
+                {m: _fill(source[m][chosen, : lengths[m]], size) for m in spec.modalities}
+                for source in (split.features, split.masks)
+            ]
+            batches.append(EvaluationBatch(chosen, *layout.put_rows(arrays)))
     return batches
 
 
 def predict_batches(
-    predict: PredictFn, params: Any, batches: list, size: int
+    predict: PredictFn, params: Any, batches: Sequence[EvaluationBatch]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores `evaluation_batches` of a split.
 
@@ -191,16 +376,18 @@ def predict_batches(
         predict: from `make_predict`.
         params: leading axis S.
         batches: of the split.
-        size: rows of the split.
 
     Returns:
-        Scores `[S, N]` and modality weights `[S, N, M]`, float64, in file order.
+        Scores `[S, N]` and modality weights `[S, N, M]`, float64, in the order of the split.
     """
-    # All are dispatched before the first is read.
-    parts = jax.device_get([predict(params, *batch) for batch in batches])
-    scores = np.concatenate([part.score[..., 0] for part in parts], axis=1)[:, :size]
-    weights = np.concatenate([part.modality_weights for part in parts], axis=1)[:, :size]
-    return scores.astype(np.float64), weights.astype(np.float64)
+    # One at a time: several virtual CPU devices may abort when programs run ahead of each other.
+    parts = [jax.device_get(predict(params, b.features, b.masks)) for b in batches]
+    order = np.argsort(np.concatenate([batch.rows for batch in batches]))
+    scores, weights = (
+        np.concatenate([x[:, : len(b.rows)] for x, b in zip(xs, batches, strict=True)], axis=1)
+        for xs in zip(*((p.score[..., 0], p.modality_weights) for p in parts), strict=True)
+    )
+    return scores[:, order].astype(np.float64), weights[:, order].astype(np.float64)
 
 
 def _fill(x: np.ndarray, rows: int) -> np.ndarray:

@@ -11,6 +11,7 @@ import optax
 
 from msajax.config import TrainConfig
 from msajax.data.batches import Batch
+from msajax.models.layers import first_row
 from msajax.training.optimizers import Optimizer
 from msajax.training.state import DROPOUT_STREAM, TrainState
 
@@ -51,33 +52,72 @@ def make_loss(config: TrainConfig) -> Loss:
 
 
 def train_step(
-    state: TrainState, batch: Batch, *, model: nn.Module, optimizer: Optimizer, loss: Loss
+    state: TrainState,
+    batch: Batch,
+    *,
+    model: nn.Module,
+    optimizer: Optimizer,
+    loss: Loss,
+    accumulation_steps: int = 1,
+    axis_name: str | None = None,
 ) -> tuple[TrainState, StepMetrics]:
     """Takes one optimiser step.
 
     Args:
         state: one random seed's state, without the seed axis.
-        batch: B rows, of which those with `row_weight` 0 do not count.
+        batch: B rows, of which those with `row_weight` 0 do not count; under `axis_name`, this
+            device's part of them.
         model: what to train.
         optimizer: how parameters move.
         loss: from `make_loss`.
+        accumulation_steps: parts of the batch, B / parts rows each, whose gradients are summed.
+        axis_name: the mapped axis over which the rows are spread, if there is one.
 
     Returns:
         The next state, and this step's metrics.
     """
     key = jax.random.fold_in(jax.random.key(state.seed), DROPOUT_STREAM)
     key = jax.random.fold_in(key, state.step)
+    rows = batch.row_weight.shape[0]
+    part_rows = rows // accumulation_steps
+    start = jax.lax.axis_index(axis_name) * rows if axis_name else 0
+    weight = batch.row_weight.sum()
+    if axis_name:
+        weight = jax.lax.psum(weight, axis_name)
 
-    def weighted_loss(params):
+    def share_of_loss(params, part, first):
         prediction = model.apply(
-            {"params": params}, batch.features, batch.masks, train=True, rngs={"dropout": key}
+            {"params": params, **first_row(first)},
+            part.features,
+            part.masks,
+            train=True,
+            rngs={"dropout": key},
         )
-        total = (loss(prediction.score, batch.labels) * batch.row_weight).sum()
-        weight = batch.row_weight.sum()
-        return total / jnp.maximum(weight, 1), (total, weight)
+        total = (loss(prediction.score, part.labels) * part.row_weight).sum()
+        return total / jnp.maximum(weight, 1), total
 
-    gradient_of = jax.value_and_grad(weighted_loss, has_aux=True)
-    (_, (total, weight)), gradient = gradient_of(state.params)
+    gradient_of = jax.grad(share_of_loss, has_aux=True)
+    if accumulation_steps == 1:
+        gradient, total = gradient_of(state.params, batch, start)
+    else:
+
+        def accumulate(sums, part_and_index):
+            part, i = part_and_index
+            sums = jax.tree.map(
+                jnp.add, sums, gradient_of(state.params, part, start + i * part_rows)
+            )
+            return sums, None
+
+        parts = jax.tree.map(
+            lambda x: x.reshape(accumulation_steps, part_rows, *x.shape[1:]), batch
+        )
+        nothing = (jax.tree.map(jnp.zeros_like, state.params), jnp.float32(0))
+        (gradient, total), _ = jax.lax.scan(
+            accumulate, nothing, (parts, jnp.arange(accumulation_steps))
+        )
+    if axis_name:
+        gradient, total = jax.lax.psum((gradient, total), axis_name)
+
     updates, opt_state = optimizer.transformation.update(gradient, state.opt_state, state.params)
     rate = optimizer.learning_rate(state.step) * state.learning_rate_scale
     params = jax.tree.map(lambda p, u: p - rate * u, state.params, updates)

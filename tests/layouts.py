@@ -1,0 +1,92 @@
+"""Trains tiny runs on several layouts of virtual CPU devices; prints what they came to as JSON.
+
+A process of its own for every number of devices: python tests/layouts.py DEVICES OUTPUT.npz LAYOUT…
+with a layout as JSON: {"mode": "jit", "data": 2, "seed": 1, "seeds": 2, "accumulation_steps": 1}.
+"""
+
+import json
+import os
+import pathlib
+import sys
+
+if __name__ == "__main__":
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={sys.argv[1]}"
+    sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent)]
+
+import jax
+import numpy as np
+import optax
+from tiny import tiny_config
+
+from msajax.data import prepare as preparing
+from msajax.data.batches import epoch_order, quarters_of
+from msajax.data.formats import open_corpus
+from msajax.models import build_model
+from msajax.training.optimizers import Optimizer, make_optimizer
+from msajax.training.parallel import DeviceCorpus, make_layout, make_programs, put_orders
+from msajax.training.step import make_loss
+
+# 44 rows in batches of 9: neither divides by the devices, and every bucket's last batch is filled.
+SETTINGS = {"train__batch_size": 9, "model__dropout_rate": 0.2, "model__input_dropout": 0.1}
+
+
+def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
+    """20 steps of SGD, or of AdamW, from the same start; parameters by path."""
+    config = tiny_config(
+        **SETTINGS,
+        mesh__mode=layout["mode"],
+        mesh__data=layout["data"],
+        mesh__seed=layout["seed"],
+        train__seeds=layout["seeds"],
+        train__accumulation_steps=layout["accumulation_steps"],
+        optim__name="adamw",
+        optim__weight_decay=0.01,
+        optim__clip_norm=1.0,
+        optim__learning_rate=1e-3,
+    )
+    corpus = open_corpus(config.data.path, config.data.synthetic)
+    preparation = preparing.fit(corpus, config.data, config.model)
+    split, _ = preparing.prepare(corpus.split("train"), preparation)
+    spec = preparation.spec
+    quarters = quarters_of(split, spec)
+    buckets = tuple(np.unique(quarters).tolist())
+    optimizer = make_optimizer(config.optim, 20)
+    if kind == "sgd":
+        optimizer = Optimizer(optax.clip_by_global_norm(1.0), lambda step: 0.05 + 0.0 * step)
+    where = make_layout(config.mesh, "auto", layout["seeds"])
+    programs = make_programs(
+        model=build_model(config.model, spec),
+        spec=spec,
+        optimizer=optimizer,
+        loss=make_loss(config.train),
+        layout=where,
+        buckets=buckets,
+        accumulation_steps=layout["accumulation_steps"],
+    )
+    state = programs.init(where.put_state(np.arange(layout["seeds"], dtype=np.uint32)))
+    data = DeviceCorpus.put(split, where)
+    stopped, taken, first_norms = np.zeros(layout["seeds"], bool), 0, None
+    for epoch in range(20):
+        orders = [
+            epoch_order(s, epoch, quarters=quarters, batch_size=9) for s in range(layout["seeds"])
+        ]
+        steps = min(len(orders[0].quarters), 20 - taken)
+        if not steps:
+            break
+        orders = put_orders(orders, buckets, where, layout["accumulation_steps"])
+        state, log = programs.train_steps(state, data, orders, stopped, 0, steps)
+        log = jax.device_get(log)
+        first_norms = log.grad_norm[:, 0] if first_norms is None else first_norms
+        taken += steps
+    flat = jax.tree_util.tree_leaves_with_path(jax.device_get(state.params))
+    arrays = {jax.tree_util.keystr(p, simple=True, separator="/"): x for p, x in flat}
+    return arrays | {"first_gradient_norm": first_norms, "steps": np.array(state.step)}
+
+
+if __name__ == "__main__":
+    results = {}
+    for i, text in enumerate(sys.argv[3:]):
+        for kind in ("sgd", "adamw"):
+            trained = train(json.loads(text), kind)
+            results |= {f"{i}:{kind}:{name}": x for name, x in trained.items()}
+    np.savez(sys.argv[2], devices=jax.device_count(), **results)
