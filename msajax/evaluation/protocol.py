@@ -8,7 +8,12 @@ import numpy as np
 from msajax import metrics
 from msajax.data.corpus import Corpus, Split
 from msajax.data.prepare import Preparation, prepare
-from msajax.training.parallel import PredictFn, evaluation_batches, predict_batches
+from msajax.training.parallel import (
+    PredictFn,
+    evaluation_batches,
+    predict_batches,
+    require_finite,
+)
 
 
 def score_split(
@@ -18,10 +23,15 @@ def score_split(
 
     Returns:
         The prepared split, scores `[S, N]`, modality weights `[S, N, M]`, and the repairs made.
+
+    Raises:
+        UserError: if a score is not finite.
     """
     split, repairs = prepare(corpus.split(name), preparation)
     batches = evaluation_batches(split)
-    return (split, *predict_batches(predict, params, batches, len(split)), repairs)
+    scores, weights = predict_batches(predict, params, batches, len(split))
+    require_finite(scores, split, name)
+    return split, scores, weights, repairs
 
 
 def summarize(scores: np.ndarray, label: np.ndarray, names: tuple[str, ...]) -> dict[str, Any]:

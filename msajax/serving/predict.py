@@ -10,7 +10,12 @@ from msajax.data.predictions import write_predictions
 from msajax.data.prepare import prepare
 from msajax.models import build_model
 from msajax.serving.bundle import Bundle
-from msajax.training.parallel import evaluation_batches, make_predict, predict_batches
+from msajax.training.parallel import (
+    evaluation_batches,
+    make_predict,
+    predict_batches,
+    require_finite,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +55,7 @@ def predict_corpus(bundle: Bundle, corpus: Corpus, split_name: str, output: str)
             logger.warning("The labels of split %r are no single score; they are left out.", name)
             split = dataclasses.replace(split, labels=None)
         s, w = predict_batches(predict, params, evaluation_batches(split), len(split))
+        require_finite(s, split, name)
         splits.append(split)
         scores.append(s)
         weights.append(w)

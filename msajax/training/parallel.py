@@ -17,6 +17,7 @@ import numpy as np
 from msajax.config import TrainConfig
 from msajax.data.batches import Batch
 from msajax.data.corpus import Split
+from msajax.errors import UserError
 from msajax.models.heads import Prediction
 from msajax.spec import CorpusSpec
 from msajax.training.optimizers import Optimizer
@@ -201,6 +202,16 @@ def predict_batches(
     scores = np.concatenate([part.score[..., 0] for part in parts], axis=1)[:, :size]
     weights = np.concatenate([part.modality_weights for part in parts], axis=1)[:, :size]
     return scores.astype(np.float64), weights.astype(np.float64)
+
+
+def require_finite(scores: np.ndarray, split: Split, name: str) -> None:
+    """Raises `UserError`, naming a sample, unless all scores `[S, N]` of a split are finite."""
+    bad = np.flatnonzero(~np.isfinite(scores).all(axis=0))
+    if bad.size:
+        raise UserError(
+            f"The scores of {bad.size} sample(s) of split {name!r} are not finite, the first that "
+            f"of {str(split.ids[bad[0]])!r}: its features are too large for the model's dtype."
+        )
 
 
 def _fill(x: np.ndarray, rows: int) -> np.ndarray:
