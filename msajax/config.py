@@ -160,6 +160,7 @@ class ModelConfig:
         _one_of(self, "model.name", "sequence_level")
         _at_least(self, "model", 1, "model_dim", "num_heads", "ff_dim")
         _at_least(self, "model", 0, "n_layers_mod", "n_layers_fuse", "max_len", "head_dim")
+        _require(self, "model.max_len", self.max_len <= 10**6, "must be 1000000 or less")
         divides = self.head_dim > 0 or self.model_dim % self.num_heads == 0
         requirement = f"must divide model.model_dim = {self.model_dim} (or set model.head_dim)"
         _require(self, "model.num_heads", divides, requirement)

@@ -5,7 +5,14 @@ import os
 from typing import Any
 
 from msajax import metrics
-from msajax.config import Config, DataConfig, MeshConfig, from_config_dict, unusual_settings
+from msajax.config import (
+    SYNTHETIC,
+    Config,
+    DataConfig,
+    MeshConfig,
+    from_config_dict,
+    unusual_settings,
+)
 from msajax.data import inspection, predictions
 from msajax.data import prepare as preparing
 from msajax.data.formats import open_corpus
@@ -39,6 +46,7 @@ def train(
         UserError: for whatever the user can set right, before anything is written.
         NonFiniteError: if a seed's numbers are not finite any more.
     """
+    config = from_config_dict(config.to_dict())  # a Config made in Python was not checked for types
     corpus = open_corpus(config.data.path, config.data.synthetic)
     corpus.require_labels("train", "valid", "test")
     preparation = preparing.fit(corpus, config.data, config.model)
@@ -47,7 +55,8 @@ def train(
 
     folder = RunFolder(workdir)
     folder.claim(config, corpus.digest)
-    if os.path.exists(folder.file("results.json")):
+    if os.path.exists(folder.file("results.json")) and os.path.exists(folder.bundle):
+        folder.move_corpus(corpus.summary())
         logger.info("This run has ended; these are its stored results.")
         return read_json(folder.file("results.json"))
 
@@ -113,11 +122,18 @@ def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
         UserError: if the run has not ended, or its corpus is gone or another one.
     """
     folder = RunFolder(workdir)
+    if split_name == "all":
+        raise UserError("--mode=evaluate takes one split: train, valid or test.")
     if not os.path.exists(folder.file("results.json")):
         raise UserError(f"{workdir} holds no run that has ended: it has no results.json.")
     results = read_json(folder.file("results.json"))
     bundle = load(folder.bundle)
     path = read_json(folder.file("run.json"))["corpus"]["path"]
+    if path != SYNTHETIC and not os.path.exists(path):
+        raise UserError(
+            f"The corpus of this run is no longer at {path}: run its train command with the new "
+            "--config.data.path, which only notes where it is."
+        )
     corpus = open_corpus(path, bundle.config.data.synthetic)
     if corpus.digest != bundle.corpus_digest:
         raise UserError(f"{path} is not the corpus that this run was trained on: it has changed.")
@@ -172,6 +188,8 @@ def predict(bundle: str, corpus: str, output: str, split: str = "all") -> int:
     Raises:
         UserError: if the bundle, the corpus or the output file is not usable.
     """
+    if os.path.exists(output) and os.path.exists(corpus) and os.path.samefile(output, corpus):
+        raise UserError(f"--output={output} is the corpus itself: choose another file.")
     loaded = load(bundle)
     opened = open_corpus(corpus, loaded.config.data.synthetic)
     if split != "all":

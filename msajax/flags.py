@@ -35,6 +35,12 @@ STOP_AFTER = flags.DEFINE_integer(
     "stop_after_epochs", None, "Save and exit 75 after so many epochs.", lower_bound=1
 )
 VERSION = flags.DEFINE_boolean("version", False, "Print the version.")
+_READ_BY = {
+    "train": ("workdir", "stop_after_epochs"),
+    "evaluate": ("workdir", "input", "output", "split"),
+    "predict": ("bundle", "input", "output", "split"),
+    "inspect": ("input", "output"),
+}
 _NOT_A_CONFIG = "The experiment file's get_config() must return a ConfigDict."
 
 
@@ -103,6 +109,13 @@ def required(name: str) -> str:
     if not (value := flags.FLAGS[name].value):
         raise UserError(f"--mode={MODE.value} needs --{name}.")
     return value
+
+
+def refuse_strangers() -> None:
+    """Raises `UserError` for a flag that the chosen mode would ignore."""
+    for name in ("workdir", "input", "output", "bundle", "split", "stop_after_epochs"):
+        if asked_for(name) and name not in _READ_BY[MODE.value]:
+            raise UserError(f"--mode={MODE.value} does not read --{name}; see --help.")
 
 
 def asked_for(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import warnings
 
 from absl import app
 from absl import logging as absl_logging
@@ -24,8 +25,10 @@ def main(argv: list[str]) -> int:
         print(f"msajax {__version__}")
         return flags.OK
     _log_to_stderr()
+    warnings.showwarning = lambda message, *_: logging.getLogger("msajax").warning("%s", message)
     mode = {"train": _train, "evaluate": _evaluate, "predict": _predict, "inspect": _inspect}
     try:
+        flags.refuse_strangers()
         return mode[flags.MODE.value](Console(width=None if sys.stdout.isatty() else 100))
     except UserError as error:
         flags.complain(str(error))

@@ -448,11 +448,13 @@ BAD_ARRAYS = {
     ),
     "NaN label": (
         {"train/label": NAN_LABEL},
-        r"2 label\(s\) of split 'train' are not finite, the first that of 'train1' \(row 1\)",
+        r"2 label\(s\) of split 'train' are not finite float32 numbers, "
+        r"the first that of 'train1' \(row 1\)",
     ),
     "infinite label": (
         {"train/label": INFINITE_LABEL},
-        r"1 label\(s\) of split 'train' are not finite, the first that of 'train2' \(row 2\)",
+        r"1 label\(s\) of split 'train' are not finite float32 numbers, "
+        r"the first that of 'train2' \(row 2\)",
     ),
     "label rows": ({"train/label": np.ones(3)}, r"train/label has 3 rows, but train/id has 4"),
     "feature rows": ({"valid/audio": np.ones((2, 2, 4))}, r"valid/audio has 2 rows, .* has 3"),

@@ -448,9 +448,42 @@ def test_a_workdir_that_cannot_be_written_is_refused(workdir, refused, experimen
     path = tmp_path / workdir
     if not path.parent.exists():
         pytest.skip(f"no {path.parent} on this system")
-    assert f"The workdir {path} cannot be written" in refused(
-        "--config", experiment, "--workdir", path
+    message = refused("--config", experiment, "--workdir", path)
+    reason = "is a file" if path.exists() and not path.is_dir() else "cannot be written"
+    assert f"The workdir {path} {reason}" in message
+
+
+@pytest.mark.parametrize("mine", ["bundle/mine.txt", "metrics.jsonl", "results.json", "notes"])
+def test_a_folder_that_is_not_empty_and_no_runs_is_refused_and_kept(
+    mine, refused, experiment, tmp_path
+):
+    (tmp_path / "run" / mine).parent.mkdir(parents=True)
+    (tmp_path / "run" / mine).write_text("mine")
+    message = refused("--config", experiment, "--workdir", tmp_path / "run")
+    assert "no config.json, so it is no run's folder" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flag"),
+    [
+        (["--input=x"], "input"),
+        (["--split=test"], "split"),
+        (["--mode=predict", "--workdir=x"], "workdir"),
+        (["--mode=inspect", "--stop_after_epochs=1"], "stop_after_epochs"),
+        (["--mode=evaluate", "--bundle=x"], "bundle"),
+    ],
+)
+def test_a_flag_that_the_mode_would_ignore_is_refused(arguments, flag, refused):
+    assert f"does not read --{flag}" in refused(*arguments)
+
+
+def test_a_prediction_never_replaces_its_own_corpus(whole, refused, arrays, tmp_path):
+    corpus = write(tmp_path / "corpus.npz", arrays)
+    message = refused(
+        *("--mode=predict", "--bundle", whole[0] / "bundle", "--input", corpus),
+        *("--output", tmp_path / "." / "corpus.npz"),
     )
+    assert "is the corpus itself" in message
 
 
 @pytest.mark.parametrize("state", ["whole", "paused"])

@@ -13,10 +13,15 @@ import sys
 import jax
 import numpy as np
 import pytest
+from tiny import tiny_config
 
 from msajax.config import MeshConfig
+from msajax.data.batches import quarters_of
+from msajax.data.corpus import Split
 from msajax.errors import UserError
-from msajax.training.parallel import make_layout
+from msajax.models import build_model
+from msajax.spec import CorpusSpec
+from msajax.training.parallel import make_layout, make_predict, predict_split
 
 HERE = pathlib.Path(__file__).resolve().parent
 ONE = {"mode": "jit", "data": 1, "seed": 1, "seeds": 2, "accumulation_steps": 1}
@@ -82,8 +87,8 @@ def test_every_layout_takes_the_same_adamw_steps_but_for_key_biases(trained, dev
 def test_the_steps_that_are_compared_moved_every_parameter(trained):
     sgd = arrays_of(trained, 1, 0, "sgd")
     adamw = arrays_of(trained, 1, 0, "adamw")
-    still = [k for k in sgd if k != "steps" and np.abs(sgd[k] - adamw[k]).max() < 1e-4]
-    assert [k for k in still if "key/bias" not in k] == []
+    params = [k for k in sgd if "/" in k and "key/bias" not in k]
+    assert [k for k in params if np.abs(sgd[k] - adamw[k]).max() < 1e-4] == []
 
 
 def test_too_many_devices_are_refused_with_both_numbers():
@@ -96,3 +101,104 @@ def test_one_device_trains_seeds_in_turn_on_a_cpu():
     layout = make_layout(MeshConfig(), "auto", 5)
     assert layout.mesh.shape == {"seed": 1, "data": 1}
     assert layout.seed_axis == "map"
+
+
+EXPERIMENT = """
+import sys
+sys.path.insert(0, {folder!r})
+from tiny import tiny_config_dict
+
+def get_config():
+    return tiny_config_dict(optim__learning_rate=3e-3, train__compile_cache="auto")
+"""
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory):
+    """Runs the real trainer on so many virtual devices; returns metrics.jsonl and results.json."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "tiny_run.py").write_text(EXPERIMENT.format(folder=str(HERE)))
+
+    def run(name: str, devices: int, *arguments: str, code: int = 0):
+        process = subprocess.run(
+            [
+                *(sys.executable, "-m", "msajax.main", "--config", str(folder / "tiny_run.py")),
+                *("--workdir", str(folder / name), *arguments),
+            ],
+            cwd=HERE.parent,
+            env=os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"},
+            capture_output=True,
+            text=True,
+        )
+        assert process.returncode == code, process.stderr
+        lines = (folder / name / "metrics.jsonl").read_text().splitlines()
+        found = folder / name / "results.json"
+        return [json.loads(x) for x in lines], json.loads(found.read_text()) if not code else None
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("name", "starts"),
+    [
+        ("sharded", [(2, [])]),
+        ("jit to pmap", [(1, ["--stop_after_epochs=2"]), (2, ["--config.mesh.mode=pmap"])]),
+        ("pmap to jit", [(4, ["--stop_after_epochs=1", "--config.mesh.mode=pmap"]), (1, [])]),
+    ],
+)
+def test_a_run_goes_on_with_other_devices_to_the_same_best_epochs(name, starts, command):
+    expected_lines, expected = command("one device", 1)
+    for i, (devices, arguments) in enumerate(starts):
+        code = 0 if i == len(starts) - 1 else 75
+        lines, results = command(name, devices, *arguments, code=code)
+    assert results["best_epoch"] == expected["best_epoch"]
+    assert [(x["seed"], x["epoch"], x["step"]) for x in lines] == [
+        (x["seed"], x["epoch"], x["step"]) for x in expected_lines
+    ]
+    for key in ("train_loss", "valid_mae"):
+        np.testing.assert_allclose(
+            [x[key] for x in lines], [x[key] for x in expected_lines], rtol=1e-4
+        )
+
+
+SPEC = CorpusSpec(("text", "audio"), (3, 2), (8, 5))
+
+
+def random_split(size: int) -> Split:
+    """A prepared split whose sequences have every length, some none."""
+    rng = np.random.default_rng(size)
+    masks, features = {}, {}
+    for m in SPEC.modalities:
+        lengths = rng.integers(0, SPEC.length(m) + 1, size)
+        masks[m] = np.arange(SPEC.length(m))[None, :] < lengths[:, None]
+        values = rng.normal(size=(size, SPEC.length(m), SPEC.width(m)))
+        features[m] = (values * masks[m][..., None]).astype(np.float32)
+    return Split(ids=np.arange(size).astype(str), features=features, masks=masks)
+
+
+@pytest.fixture(scope="module")
+def predictor():
+    """A prediction program, two seeds' parameters, and their layout."""
+    model = build_model(tiny_config().model, SPEC)
+    split, layout = random_split(2), make_layout(MeshConfig(), "auto", 2)
+    keys = jax.random.split(jax.random.key(0), 2)
+    params = jax.vmap(lambda key: model.init(key, split.features, split.masks)["params"])(keys)
+    return model, make_predict(model, layout), params, layout
+
+
+def test_scores_of_every_bucket_are_those_of_the_uncut_sequences_in_file_order(predictor):
+    model, predict, params, layout = predictor
+    split = random_split(150)
+    assert set(quarters_of(split, SPEC)) == {1, 2, 3, 4}
+    scores, weights = predict_split(predict, params, split, "test", SPEC, layout)
+    whole = jax.vmap(lambda p: model.apply({"params": p}, split.features, split.masks))(params)
+    np.testing.assert_allclose(scores, whole.score[..., 0], atol=1e-5, rtol=0)
+    np.testing.assert_allclose(weights, whole.modality_weights, atol=1e-5, rtol=0)
+
+
+def test_no_size_of_file_compiles_a_program_of_its_own(predictor):
+    _, predict, params, layout = predictor
+    for size in (1, 2, 3, 5, 17, 20, 33, 127, 128, 129, 150, 300):
+        scores, _ = predict_split(predict, params, random_split(size), "test", SPEC, layout)
+        assert scores.shape == (2, size)
+    assert predict._cache_size() <= 4 * 3

@@ -381,7 +381,8 @@ def test_a_sequence_too_long_for_its_table_is_refused_by_id():
     preparation = fit(corpus_of(train=split), PLAIN, ModelConfig(max_len=4))
     message = (
         r"2 sequence\(s\) of modality 'text' are longer than the model's 4 steps, the first that "
-        r"of 's1' with 5: set data\.truncate to first, last or uniform, or raise model\.max_len\.$"
+        r"of 's1' with 5: train with data\.truncate = first, last or uniform, or with a larger "
+        r"model\.max_len\.$"
     )
     with pytest.raises(UserError, match=message):
         prepare(split, preparation)
@@ -528,3 +529,13 @@ def test_what_was_read_is_never_changed(dtype, explicit):
     found.masks["text"][:] = True
     np.testing.assert_array_equal(x, before)
     np.testing.assert_array_equal(mask, mask_before)
+
+
+def test_values_beyond_a_million_are_no_measurements():
+    x = np.ones((2, 2, 1))
+    x[0, 1, 0], x[1, 0, 0] = 3e38, 1e6
+    split = a_split({"text": x}, {"text": np.ones((2, 2), bool)})
+    preparation = fit(corpus_of(train=split), PLAIN, ModelConfig())
+    prepared, repairs = prepare(split, preparation)
+    assert prepared.features["text"][:, :, 0].tolist() == [[1, 0], [1e6, 1]]
+    assert repairs == {"text": {"non_finite": 1, "clipped": 0}}

@@ -92,6 +92,7 @@ def read_predictions(path: str) -> Predictions:
     Raises:
         UserError: naming the column or the row that is missing, empty or not a finite number.
     """
+    csv.field_size_limit(2**31 - 1)  # a transcript may be long
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:  # spreadsheets put a mark first
             reader = csv.DictReader(file)
@@ -103,7 +104,8 @@ def read_predictions(path: str) -> Predictions:
     score_columns = score_columns or ["score"]
     for column in ("label", *score_columns):
         if column not in columns:
-            raise UserError(f"{path} has no column {column!r}; it has {', '.join(columns)}.")
+            there = ", ".join(columns) or "none"
+            raise UserError(f"{path} has no column {column!r}; it has {there}.")
     if not rows:
         raise UserError(f"{path} holds no prediction.")
 

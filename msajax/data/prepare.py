@@ -1,8 +1,8 @@
 """From a split as stored to what a model reads: the one place, for every mode.
 
 In this order: masks (the file's own, else derived from zeros), standardisation with statistics of
-the valid training steps, non-finite values to 0, clipping, compaction (the first valid step moves
-to 0, holes inside stay), truncation, zeros under the mask.
+the valid training steps, values that are not finite or beyond 1e6 to 0, clipping, compaction (the
+first valid step moves to 0, holes inside stay), truncation, zeros under the mask.
 """
 
 import dataclasses
@@ -17,6 +17,9 @@ from msajax.errors import UserError
 from msajax.spec import CorpusSpec
 
 logger = logging.getLogger(__name__)
+
+# What is larger, after standardisation, is no measurement, and its square would leave float32.
+LARGEST_FEATURE = 1e6
 
 _ROWS = 1024  # samples standardised at once, so that float64 copies stay small
 
@@ -124,9 +127,9 @@ def prepare(split: Split, preparation: Preparation) -> tuple[Split, dict[str, di
             if m in preparation.statistics:
                 mean, deviation = preparation.statistics[m]
                 values = (values - mean) / deviation
-            finite = is_finite(values)
-            counts["non_finite"] += int((~finite & kept[rows, :, None]).sum())
-            values = np.where(finite & kept[rows, :, None], values, 0)
+            usable = np.abs(values) <= LARGEST_FEATURE  # False for NaN
+            counts["non_finite"] += int((~usable & kept[rows, :, None]).sum())
+            values = np.where(usable & kept[rows, :, None], values, 0)
             if m in preparation.statistics and preparation.clip:
                 counts["clipped"] += int((np.abs(values) > preparation.clip).sum())
                 values = values.clip(-preparation.clip, preparation.clip)
@@ -140,10 +143,11 @@ def prepare(split: Split, preparation: Preparation) -> tuple[Split, dict[str, di
 def check_lengths(corpus: Corpus, preparation: Preparation) -> None:
     """Refuses, before any training, a split that could not be prepared after it.
 
-    Looks at masks only, and only where a header alone leaves the question open.
+    Where a header alone leaves the question open, which steps of the split are valid answers it:
+    its mask or, without one, whether its features are zero. Nothing is kept.
 
     Raises:
-        UserError: naming the split, the modality and the way out.
+        UserError: naming the modality, a sample and the way out.
     """
     if preparation.truncate != "error":
         return
@@ -198,8 +202,8 @@ def _compaction(
         row = too_long[0]
         raise UserError(
             f"{too_long.size} sequence(s) of modality {modality!r} are longer than the model's "
-            f"{length} steps, the first that of {str(ids[row])!r} with {lengths[row]}: set "
-            "data.truncate to first, last or uniform, or raise model.max_len."
+            f"{length} steps, the first that of {str(ids[row])!r} with {lengths[row]}: "
+            "train with data.truncate = first, last or uniform, or with a larger model.max_len."
         )
     step = np.arange(length)[None, :]
     source = first[:, None] + step  # [N, length]

@@ -8,7 +8,7 @@ import numpy as np
 from msajax import metrics
 from msajax.data.corpus import Corpus, Split
 from msajax.data.prepare import Preparation, prepare
-from msajax.training.parallel import Layout, PredictFn, evaluation_batches, predict_batches
+from msajax.training.parallel import Layout, PredictFn, predict_split
 
 
 def score_split(
@@ -23,10 +23,13 @@ def score_split(
 
     Returns:
         The prepared split, scores `[S, N]`, modality weights `[S, N, M]`, and the repairs made.
+
+    Raises:
+        UserError: if a score is not finite.
     """
     split, repairs = prepare(corpus.split(name), preparation)
-    batches = evaluation_batches(split, preparation.spec, layout)
-    return (split, *predict_batches(predict, params, batches), repairs)
+    scores, weights = predict_split(predict, params, split, name, preparation.spec, layout)
+    return split, scores, weights, repairs
 
 
 def summarize(scores: np.ndarray, label: np.ndarray, names: tuple[str, ...]) -> dict[str, Any]:

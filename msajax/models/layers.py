@@ -43,7 +43,7 @@ class Dropout(nn.Module):
         rows = first + jnp.arange(x.shape[0])
         row_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, rows)
         bits = random_bits(jax.random.key_data(row_keys), x.shape[1:])
-        keep = bits >= jnp.uint32(round(self.rate * 2**32))
+        keep = bits >= jnp.uint32(min(round(self.rate * 2**32), 2**32 - 1))
         return jnp.where(keep, x / jnp.asarray(1.0 - self.rate, x.dtype), 0)
 
 

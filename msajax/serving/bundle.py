@@ -104,7 +104,7 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
     try:
         with open(os.path.join(path, _JSON), encoding="utf-8") as file:
             content = json.load(file)
-        if content["format_version"] > FORMAT_VERSION:
+        if int(content["format_version"]) > FORMAT_VERSION:
             raise UserError(
                 f"The bundle {path} has format {content['format_version']}, newer than this "
                 f"program's {FORMAT_VERSION}: install msajax {content['msajax']} or newer."
@@ -119,7 +119,7 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
         return _from_parts(content, arrays)
     except UserError:
         raise
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"The bundle {path} is damaged: {error}.") from error
     except safetensors.SafetensorError as error:
         raise UserError(f"The bundle {path} is damaged: {error}.") from error

@@ -9,12 +9,7 @@ from msajax.data.predictions import write_predictions
 from msajax.data.prepare import prepare
 from msajax.models import build_model
 from msajax.serving.bundle import Bundle
-from msajax.training.parallel import (
-    evaluation_batches,
-    make_layout,
-    make_predict,
-    predict_batches,
-)
+from msajax.training.parallel import make_layout, make_predict, predict_split
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +49,7 @@ def predict_corpus(bundle: Bundle, corpus: Corpus, split_name: str, output: str)
         if split.labels is not None and split.labels.shape[1] != 1:
             logger.warning("The labels of split %r are no single score; they are left out.", name)
             split = dataclasses.replace(split, labels=None)
-        s, w = predict_batches(predict, params, evaluation_batches(split, spec, layout))
+        s, w = predict_split(predict, params, split, name, spec, layout)
         splits.append(split)
         scores.append(s)
         weights.append(w)

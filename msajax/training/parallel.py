@@ -390,6 +390,35 @@ def predict_batches(
     return scores[:, order].astype(np.float64), weights[:, order].astype(np.float64)
 
 
+def predict_split(
+    predict: PredictFn, params: Any, split: Split, name: str, spec: CorpusSpec, layout: Layout
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores a prepared split: batched, by length bucket, spread like training.
+
+    Args:
+        predict: from `make_predict`.
+        params: leading axis S.
+        split: prepared.
+        name: of the split, for a message.
+        spec: of the model.
+        layout: where arrays are.
+
+    Returns:
+        Scores `[S, N]` and modality weights `[S, N, M]`, float64, in the order of the split.
+
+    Raises:
+        UserError: naming a sample, if a score is not finite.
+    """
+    scores, weights = predict_batches(predict, params, evaluation_batches(split, spec, layout))
+    bad = np.flatnonzero(~np.isfinite(scores).all(axis=0))
+    if bad.size:
+        raise UserError(
+            f"The scores of {bad.size} sample(s) of split {name!r} are not finite, the first that "
+            f"of {str(split.ids[bad[0]])!r}: its features are too large for the model's dtype."
+        )
+    return scores, weights
+
+
 def _fill(x: np.ndarray, rows: int) -> np.ndarray:
     """Adds zero rows (for a mask: absent modalities) up to `rows`."""
     return np.pad(x, [(0, rows - len(x))] + [(0, 0)] * (x.ndim - 1))

@@ -26,6 +26,7 @@ from msajax.config import Config, from_config_dict, identity
 from msajax.errors import UserError
 from msajax.version import __version__
 
+_PARTIAL = ("run.json.partial", "config.json.partial")
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
@@ -57,9 +58,11 @@ class RunFolder:
         """Makes the folder if needed, and refuses one that belongs to another run.
 
         Raises:
-            UserError: if the folder cannot be written, or holds a run of another identity; both
-                sides of every difference are named.
+            UserError: if the folder cannot be written, or holds something else than a run, or a
+                run of another identity; both sides of every difference are named.
         """
+        if os.path.exists(self.path) and not os.path.isdir(self.path):
+            raise UserError(f"The workdir {self.path} is a file; it must be a folder.")
         try:
             os.makedirs(self.path, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.path):
@@ -69,6 +72,13 @@ class RunFolder:
                 f"The workdir {self.path} cannot be written: {error.strerror}."
             ) from error
         if not os.path.exists(self.file("config.json")):
+            # A start that ended before it wrote config.json leaves these at most.
+            others = set(os.listdir(self.path)) - {"run.json", *_PARTIAL}
+            if others:
+                raise UserError(
+                    f"The workdir {self.path} holds {min(others)!r} but no config.json, so it is "
+                    "no run's folder: choose an empty one or a new one."
+                )
             return
         try:
             stored = identity(from_config_dict(read_json(self.file("config.json"))))
@@ -107,6 +117,12 @@ class RunFolder:
         }
         write_json(self.file("run.json"), run)
         write_json(self.file("config.json"), config.to_dict())  # last: with it the folder is taken
+
+    def move_corpus(self, corpus: Mapping[str, Any]) -> None:
+        """Notes in run.json where the run's corpus, known by its digest, is now."""
+        run = read_json(self.file("run.json"))
+        if run["corpus"] != corpus:
+            write_json(self.file("run.json"), run | {"corpus": corpus})
 
     def append_metrics(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Appends one epoch's lines to metrics.jsonl."""

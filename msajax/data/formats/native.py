@@ -236,11 +236,12 @@ def _split_header(
         labels = _as_labels(small[f"{split}/label"])
         if labels.shape[1] == 0:
             raise UserError(f"{path}: {split}/label has no column.")
-        bad = np.flatnonzero(~np.isfinite(labels).all(axis=1))
+        usable = np.abs(labels) <= np.finfo(np.float32).max  # False for NaN
+        bad = np.flatnonzero(~usable.all(axis=1))
         if bad.size:
             raise UserError(
-                f"{path}: {bad.size} label(s) of split {split!r} are not finite, the first that "
-                f"of {str(small[f'{split}/id'][bad[0]])!r} (row {bad[0]})."
+                f"{path}: {bad.size} label(s) of split {split!r} are not finite float32 numbers, "
+                f"the first that of {str(small[f'{split}/id'][bad[0]])!r} (row {bad[0]})."
             )
         columns = labels.shape[1]
         label_names = (
