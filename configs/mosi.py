@@ -98,13 +98,14 @@ def get_config(arg: str = ""):
     config = default_config()
     config.model.modalities = ("text",)
     config.model.n_layers_mod = 1
-    config.model.input_dropout = 0.2
+    config.model.input_dropout = 0.3
     config.optim.name = "adamw"
     config.optim.learning_rate = 1e-3
     config.optim.schedule = "cosine"
     config.optim.warmup_steps = 100
     config.optim.clip_norm = 1.0
     config.train.seeds = 5
+    config.train.batch_size = 16
     config.train.epochs = 40
     config.train.patience = 0
     return apply_argument(config, arg, widths={"text": 300}, lengths={"text": 20})

@@ -49,7 +49,6 @@ def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
     split, _ = preparing.prepare(corpus.split("train"), preparation)
     spec = preparation.spec
     quarters = quarters_of(split, spec)
-    buckets = tuple(np.unique(quarters).tolist())
     optimizer = make_optimizer(config.optim, 20)
     if kind == "sgd":
         optimizer = Optimizer(optax.clip_by_global_norm(1.0), lambda step: 0.05 + 0.0 * step)
@@ -60,7 +59,6 @@ def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
         optimizer=optimizer,
         loss=make_loss(config.train),
         layout=where,
-        buckets=buckets,
         accumulation_steps=layout["accumulation_steps"],
     )
     state = programs.init(where.put_state(np.arange(layout["seeds"], dtype=np.uint32)))
@@ -73,10 +71,14 @@ def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
         steps = min(len(orders[0].quarters), 20 - taken)
         if not steps:
             break
-        orders = put_orders(orders, buckets, where, layout["accumulation_steps"])
-        state, log = programs.train_steps(state, data, orders, stopped, 0, steps)
-        log = jax.device_get(log)
-        first_norms = log.grad_norm[:, 0] if first_norms is None else first_norms
+        on_device = put_orders(orders, where, layout["accumulation_steps"])
+        for step in range(steps):
+            bucket = int(orders[0].quarters[step])
+            state, log = programs.train_steps(
+                bucket, state, data, on_device, stopped, step, step + 1
+            )
+            log = jax.device_get(log)
+            first_norms = log.grad_norm[:, 0] if first_norms is None else first_norms
         taken += steps
     flat = jax.tree_util.tree_leaves_with_path(jax.device_get(state.params))
     arrays = {jax.tree_util.keystr(p, simple=True, separator="/"): x for p, x in flat}

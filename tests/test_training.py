@@ -75,7 +75,7 @@ def test_one_step_a_dispatch_and_a_whole_epoch_a_dispatch_are_bit_equal(
     whole_run, tmp_path, monkeypatch
 ):
     together, folder = whole_run
-    monkeypatch.setattr(loop._Pace, "update", lambda self, steps, seconds: None)
+    monkeypatch.setattr(loop._Pace, "update", lambda self, bucket, steps, seconds: None)
     monkeypatch.setattr(loop._Pace, "__init__", lambda self: setattr(self, "steps", 1))
     single = run(tiny_config(train__seeds=3), tmp_path / "single")
     monkeypatch.setattr(loop._Pace, "__init__", lambda self: setattr(self, "steps", 1000))

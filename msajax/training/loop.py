@@ -95,7 +95,6 @@ def train_seeds(
     seeds = run_seeds(config)
     layout = make_layout(config.mesh, config.train.seed_axis, len(seeds))
     quarters = quarters_of(train_split, spec)
-    buckets = tuple(np.unique(quarters).tolist())
     steps = steps_per_epoch(quarters, config.train.batch_size)
     optimizer = make_optimizer(config.optim, steps * config.train.epochs)
     programs = make_programs(
@@ -104,7 +103,6 @@ def train_seeds(
         optimizer=optimizer,
         loss=make_loss(config.train),
         layout=layout,
-        buckets=buckets,
         accumulation_steps=config.train.accumulation_steps,
     )
     corpus = DeviceCorpus.put(train_split, layout)
@@ -130,9 +128,11 @@ def train_seeds(
                     epoch_order(s, done, quarters=quarters, batch_size=config.train.batch_size)
                     for s in seeds
                 ]
-                orders = put_orders(orders, buckets, layout, config.train.accumulation_steps)
+                on_device = put_orders(orders, layout, config.train.accumulation_steps)
                 done += 1
-                train, log = _run_epoch(programs, state, corpus, orders, steps, pace)
+                train, log = _run_epoch(
+                    programs, state, corpus, orders[0].quarters, on_device, pace
+                )
                 scores, _ = predict_batches(programs.predict, train.params, valid_batches)
                 running = ~state.selection.stopped
                 _require_finite(log, scores, running, seeds, done)
@@ -162,13 +162,13 @@ class _Pace:
 
     def __init__(self) -> None:
         self.steps = 1
-        self._compiled = False
+        self._compiled: set[int] = set()
 
-    def update(self, steps: int, seconds: float) -> None:
-        """Learns from a dispatch; the first one measured the compiler."""
-        if self._compiled:
+    def update(self, bucket: int, steps: int, seconds: float) -> None:
+        """Learns from a dispatch; a bucket's first one measured the compiler."""
+        if bucket in self._compiled:
             self.steps = max(1, int(DISPATCH_SECONDS * steps / max(seconds, 1e-6)))
-        self._compiled = True
+        self._compiled.add(bucket)
 
 
 def _initial_state(programs: Programs, seeds: list[int], layout: Layout) -> RunState:
@@ -182,20 +182,23 @@ def _run_epoch(
     programs: Programs,
     state: RunState,
     corpus: DeviceCorpus,
+    quarters: np.ndarray,
     orders: DeviceOrders,
-    steps: int,
     pace: _Pace,
 ) -> tuple[TrainState, StepMetrics]:
     """Runs every step of an epoch; returns the new state and every step's metrics `[S, steps]`."""
     train, total, first = state.train, None, 0
-    while first < steps:
-        last = min(first + pace.steps, steps)
+    ends = np.append(np.flatnonzero(np.diff(quarters)) + 1, len(quarters))
+    while first < len(quarters):
+        # As many steps as a dispatch may take, of those that follow in the same bucket.
+        last = min(first + pace.steps, ends[np.searchsorted(ends, first, side="right")])
         started = time.monotonic()
+        bucket = int(quarters[first])
         train, log = programs.train_steps(
-            train, corpus, orders, state.selection.stopped, first, last
+            bucket, train, corpus, orders, state.selection.stopped, first, last
         )
         log = jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(log))
-        pace.update(last - first, time.monotonic() - started)
+        pace.update(bucket, int(last - first), time.monotonic() - started)
         total = log if total is None else jax.tree.map(np.add, total, log)
         first = last
     return train, total

@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from msajax.config import MeshConfig, TrainConfig
-from msajax.data.batches import Batch, EpochOrder, cut_lengths, quarters_of
+from msajax.data.batches import QUARTERS, Batch, EpochOrder, cut_lengths, quarters_of
 from msajax.data.corpus import Split
 from msajax.errors import UserError
 from msajax.models.heads import Prediction
@@ -166,9 +166,10 @@ class Programs(NamedTuple):
 
     Attributes:
         init: seeds `[S]` uint32 -> state.
-        train_steps: (state, corpus, orders, stopped `[S]`, first, last) -> (state, metrics
-            `[S, steps]`): runs steps first … last - 1 of an epoch; the metrics of the others are
-            0. The bounds are data, so that one program serves a dispatch of any length.
+        train_steps: (bucket, state, corpus, orders, stopped `[S]`, first, last) -> (state, metrics
+            `[S, steps]`): runs steps first … last - 1 of an epoch, all of one length bucket; the
+            metrics of the others are 0. The bounds are data, so that one program serves a dispatch
+            of any length.
         predict: (params, features, masks) -> `Prediction` with `[S, B, …]`.
         keep: (old, new, which `[S]`) -> new parameters where `which`, else the old.
     """
@@ -183,12 +184,10 @@ class DeviceOrders(NamedTuple):
     """An epoch's order for every seed, on the devices.
 
     Attributes:
-        branch: `[steps]` int32, which of the run's length buckets a step reads.
         indices: `[S, steps, B]` int32; under pmap `[devices, S, steps, B / devices]`.
         row_weight: like indices, float32.
     """
 
-    branch: jax.Array
     indices: jax.Array
     row_weight: jax.Array
 
@@ -225,7 +224,6 @@ def make_programs(
     optimizer: Optimizer,
     loss: Loss,
     layout: Layout,
-    buckets: tuple[int, ...],
     accumulation_steps: int = 1,
 ) -> Programs:
     """Builds the programs of a run; nothing is compiled before its first call.
@@ -236,7 +234,6 @@ def make_programs(
         optimizer: how parameters move.
         loss: from `make_loss`.
         layout: where arrays are.
-        buckets: the length buckets that the training split fills, ascending.
         accumulation_steps: see `train_step`.
     """
     init_one = functools.partial(init_train_state, model=model, spec=spec, optimizer=optimizer)
@@ -250,20 +247,14 @@ def make_programs(
         axis_name=axis_name,
     )
 
-    def train_steps(state, corpus, branch, indices, weights, stopped, first, last):
-        def step_in_bucket(quarter):
-            lengths = cut_lengths(spec, quarter)
-            return lambda state, rows, weight: step_one(state, corpus.rows(rows, weight, lengths))
-
-        branches = [step_in_bucket(quarter) for quarter in buckets]
-
+    def train_steps(lengths, state, corpus, indices, weights, stopped, first, last):
         def steps_of_one_seed(state, indices, weights, stopped):
             none = jnp.zeros(indices.shape[0])
             nothing = StepMetrics(none, none, none, none)
 
             def body(i, carry):
                 state, log = carry
-                state, metrics = jax.lax.switch(branch[i], branches, state, indices[i], weights[i])
+                state, metrics = step_one(state, corpus.rows(indices[i], weights[i], lengths))
                 return state, jax.tree.map(lambda xs, x: xs.at[i].set(x), log, metrics)
 
             def run(state):
@@ -277,13 +268,17 @@ def make_programs(
         return jax.tree.map(lambda o, n: jnp.where(which, n, o), old, new)
 
     by_seed = layout.sharding("seed")
-    if layout.mode == "jit":
-        run_steps = jax.jit(train_steps, donate_argnums=0, out_shardings=by_seed)
-    else:
-        run_steps = _pmap(train_steps, layout)
+    def in_bucket(quarter):
+        steps = functools.partial(train_steps, cut_lengths(spec, quarter))
+        if layout.mode == "pmap":
+            return _pmap(steps, layout)
+        return jax.jit(steps, donate_argnums=0, out_shardings=by_seed)
+
+    # A program for each bucket: one that holds all of them takes longer to load than to run.
+    of_bucket = {quarter: in_bucket(quarter) for quarter in range(1, QUARTERS + 1)}
     return Programs(
         init=jax.jit(layout.over_seeds(init_one), out_shardings=by_seed),
-        train_steps=lambda state, corpus, orders, stopped, first, last: run_steps(
+        train_steps=lambda quarter, state, corpus, orders, stopped, first, last: of_bucket[quarter](
             state, corpus, *orders, *layout.put((stopped, np.int32(first), np.int32(last)))
         ),
         predict=make_predict(model, layout),
@@ -296,21 +291,18 @@ def _pmap(train_steps: Callable, layout: Layout) -> Callable:
     mapped = jax.pmap(
         train_steps,
         axis_name="data",
-        in_axes=(None, None, None, 0, 0, None, None, None),
+        in_axes=(None, None, 0, 0, None, None, None),
         out_axes=None,  # all devices end with the same state
         devices=layout.mesh.devices.ravel().tolist(),
     )
     return lambda *args: layout.put(mapped(*args), "seed")
 
 
-def put_orders(
-    orders: Sequence[EpochOrder], buckets: tuple[int, ...], layout: Layout, parts: int
-) -> DeviceOrders:
+def put_orders(orders: Sequence[EpochOrder], layout: Layout, parts: int) -> DeviceOrders:
     """Places an epoch's order of every seed.
 
     Rows of weight 0 fill every batch up to a multiple of the devices and of `parts`.
     """
-    branch = np.searchsorted(buckets, orders[0].quarters).astype(np.int32)
     indices = np.stack([order.indices for order in orders])  # [S, steps, B]
     weights = np.stack([order.row_weight for order in orders])
     devices = layout.data_devices
@@ -319,8 +311,8 @@ def put_orders(
     if layout.mode == "pmap":
         by_device = (*indices.shape[:2], devices, -1)
         indices, weights = (np.moveaxis(x.reshape(by_device), 2, 0) for x in (indices, weights))
-        return DeviceOrders(layout.put(branch), indices, weights)
-    return DeviceOrders(layout.put(branch), *layout.put((indices, weights), "seed", None, "data"))
+        return DeviceOrders(indices, weights)
+    return DeviceOrders(*layout.put((indices, weights), "seed", None, "data"))
 
 
 def make_predict(model: nn.Module, layout: Layout) -> PredictFn:

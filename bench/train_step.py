@@ -1,0 +1,323 @@
+"""Measures training steps and inference against the same model in PyTorch, in one run.
+
+    python bench/train_step.py [--dims=128,256] [--repeats=7] [--lengths=CORPUS.npz]
+
+Prints one table: samples per second of msajax, PyTorch eager and torch.compile (whichever is
+installed), medians over interleaved repeats, with ratios; then parameters, matrix-product FLOPs,
+the share of the machine's own matrix-product peak, compile seconds cold and cached, peak memory.
+All compute the same: the scores of all three are compared before anything is timed. AdamW, clip 1,
+dropout 0.1, batch 32. Sequence lengths are those of the text of a corpus, or uniform in 1 … 20.
+PyTorch takes whole batches of 20 steps, as its users' programs do; msajax cuts them to buckets.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import pathlib
+import resource
+import statistics
+import sys
+import tempfile
+import time
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path.cwd())]
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from msajax.config import MeshConfig, ModelConfig, OptimConfig, TrainConfig
+from msajax.data.batches import epoch_order, quarters_of
+from msajax.data.corpus import Split
+from msajax.data.formats import open_corpus
+from msajax.data.prepare import spans, step_mask
+from msajax.models import build_model
+from msajax.spec import CorpusSpec
+from msajax.training.optimizers import make_optimizer
+from msajax.training.parallel import (
+    DeviceCorpus,
+    evaluation_batches,
+    make_layout,
+    make_programs,
+    put_orders,
+)
+from msajax.training.step import make_loss
+
+BATCH = 32
+SPEC = CorpusSpec(("text", "audio", "video"), (300, 74, 47), (20, 20, 20))
+
+
+def make_split(lengths: np.ndarray) -> Split:
+    """Random features whose three modalities, aligned, have these lengths."""
+    rng = np.random.default_rng(0)
+    mask = np.arange(20)[None, :] < lengths[:, None]
+    features = {
+        m: (rng.normal(size=(len(lengths), 20, SPEC.width(m))) * mask[..., None]).astype(np.float32)
+        for m in SPEC.modalities
+    }
+    return Split(
+        ids=np.arange(len(lengths)).astype(str),
+        features=features,
+        masks=dict.fromkeys(SPEC.modalities, mask),
+        labels=rng.normal(size=(len(lengths), 1)),
+    )
+
+
+def first_batch(split: Split) -> list[dict[str, np.ndarray]]:
+    """Features and masks of the first rows, uncut."""
+    return [{m: x[:BATCH] for m, x in a.items()} for a in (split.features, split.masks)]
+
+
+def read_lengths(path: str | None) -> np.ndarray:
+    """Text lengths of the training split of a corpus, after compaction."""
+    if path is None:
+        return np.random.default_rng(1).integers(1, 21, 1284)
+    split = open_corpus(path).split("train")
+    return np.maximum(spans(step_mask(split, "text", True))[1], 1)
+
+
+class Msajax:
+    """One random seed (or five, one after another on a CPU) on one device."""
+
+    def __init__(self, config: ModelConfig, split: Split, seeds: int = 1):
+        self.split, self.seeds, self.config = split, seeds, config
+        self.model = build_model(config, SPEC)
+        self.layout = make_layout(MeshConfig(data=1, seed=1), "auto", seeds)
+        quarters = quarters_of(split, SPEC)
+        self.programs = make_programs(
+            model=self.model,
+            spec=SPEC,
+            optimizer=make_optimizer(OptimConfig(name="adamw", clip_norm=1.0), 10_000),
+            loss=make_loss(TrainConfig()),
+            layout=self.layout,
+        )
+        self.state = self.programs.init(self.layout.put_state(np.arange(seeds, dtype=np.uint32)))
+        orders = [epoch_order(s, 0, quarters=quarters, batch_size=BATCH) for s in range(seeds)]
+        self.quarters, self.orders = orders[0].quarters, put_orders(orders, self.layout, 1)
+        self.corpus = DeviceCorpus.put(split, self.layout)
+        self.batches = evaluation_batches(split, SPEC, self.layout)
+
+    def train(self) -> int:
+        """One epoch; returns the samples that it trained on."""
+        edges = np.flatnonzero(np.diff(self.quarters, prepend=0, append=0))
+        for first, last in itertools.pairwise(edges):
+            self.run_steps(first, last)
+        return self.seeds * len(self.split)
+
+    def run_steps(self, first: int, last: int) -> None:
+        """Steps first … last - 1, all of one length bucket."""
+        bucket, stopped = int(self.quarters[first]), np.zeros(self.seeds, bool)
+        self.state, log = self.programs.train_steps(
+            bucket, self.state, self.corpus, self.orders, stopped, first, last
+        )
+        jax.device_get(log)
+
+    def infer(self) -> int:
+        """Scores the whole split."""
+        for batch in self.batches:
+            jax.device_get(self.programs.predict(self.state.params, batch.features, batch.masks))
+        return self.seeds * len(self.split)
+
+    def infer_one(self) -> int:
+        """Scores 20 samples one at a time, each as a request would come."""
+        for row in range(20):
+            rows = {m: x[row : row + 1] for m, x in self.split.features.items()}
+            masks = {m: x[row : row + 1] for m, x in self.split.masks.items()}
+            one = Split(self.split.ids[row : row + 1], rows, masks)
+            for batch in evaluation_batches(one, SPEC, self.layout):
+                jax.device_get(
+                    self.programs.predict(self.state.params, batch.features, batch.masks)
+                )
+        return 20
+
+    def scores(self) -> np.ndarray:
+        """Scores of the first 32 rows, uncut."""
+        batch = first_batch(self.split)
+        return np.asarray(self.programs.predict(self.state.params, *batch).score[0])
+
+
+class Torch:
+    """The same model in PyTorch, eager or compiled."""
+
+    def __init__(self, config: ModelConfig, split: Split, params, compiled: bool):
+        import peer_torch
+        import torch
+
+        self.torch, self.size = torch, len(split)
+        torch.manual_seed(0)
+        self.model = peer_torch.SequenceLevel(config, SPEC)
+        peer_torch.load_flax(self.model, params)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, weight_decay=0.0)
+        self.features = {m: torch.tensor(x) for m, x in split.features.items()}
+        self.masks = {m: torch.tensor(x) for m, x in split.masks.items()}
+        self.labels = torch.tensor(split.labels, dtype=torch.float32)
+        self.forward = torch.compile(self.model) if compiled else self.model
+        self.order = torch.randperm(self.size)
+
+    def _rows(self, rows):
+        return [{m: x[rows] for m, x in source.items()} for source in (self.features, self.masks)]
+
+    def train(self) -> int:
+        """One epoch."""
+        self.model.train()
+        for rows in self.order[: self.size // BATCH * BATCH].split(BATCH):
+            self.optimizer.zero_grad(set_to_none=True)
+            error = (self.forward(*self._rows(rows)) - self.labels[rows]).abs().mean()
+            error.backward()
+            self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+        return self.size // BATCH * BATCH
+
+    def infer(self) -> int:
+        """Scores the whole split."""
+        self.model.eval()
+        whole = self.size // 128 * 128
+        with self.torch.inference_mode():
+            for rows in self.torch.arange(whole).split(128):
+                self.forward(*self._rows(rows)).numpy()
+        return whole
+
+    def infer_one(self) -> int:
+        """Scores 20 samples one at a time."""
+        self.model.eval()
+        with self.torch.inference_mode():
+            for row in range(20):
+                self.forward(*self._rows(slice(row, row + 1))).numpy()
+        return 20
+
+    def scores(self) -> np.ndarray:
+        """Scores of the first 32 rows."""
+        self.model.eval()
+        with self.torch.inference_mode():
+            return self.forward(*self._rows(slice(0, BATCH))).numpy()
+
+
+def interleaved(systems: dict, method: str, repeats: int) -> dict[str, list[float]]:
+    """Samples per second of every system, in turn, after a warm-up each."""
+    for system in systems.values():
+        getattr(system, method)()
+    rates = {name: [] for name in systems}
+    for _ in range(repeats):
+        for name, system in systems.items():
+            started = time.perf_counter()
+            samples = getattr(system, method)()
+            rates[name].append(samples / (time.perf_counter() - started))
+    return rates
+
+
+def matmul_flops(function, *arguments) -> float:
+    """FLOPs of the `dot_general` operations of a function without loops."""
+
+    def count(jaxpr) -> float:
+        total = 0.0
+        for equation in jaxpr.eqns:
+            if equation.primitive.name == "dot_general":
+                (contracted, _), _ = equation.params["dimension_numbers"]
+                left = equation.invars[0].aval.shape
+                size = np.prod([left[i] for i in contracted])
+                total += 2 * size * np.prod(equation.outvars[0].aval.shape)
+            for inner in jax.extend.core.jaxprs_in_params(equation.params):
+                total += count(inner)
+        return total
+
+    return float(count(jax.make_jaxpr(function)(*arguments).jaxpr))
+
+
+def matmul_peak(repeats: int) -> float:
+    """FLOP/s of the machine's largest of a few float32 products, through XLA."""
+    a = jnp.asarray(np.random.default_rng(0).normal(size=(1024, 1024)).astype(np.float32))
+    product = jax.jit(lambda x: x @ a)
+    product(a).block_until_ready()
+    best = 0.0
+    for _ in range(repeats):
+        started = time.perf_counter()
+        product(a).block_until_ready()
+        best = max(best, 2 * 1024**3 / (time.perf_counter() - started))
+    return best
+
+
+def compile_seconds(config: ModelConfig, split: Split) -> tuple[float, float]:
+    """Seconds from nothing to the first epoch's first step, cold and from a filled cache."""
+    seconds = []
+    with tempfile.TemporaryDirectory() as cache:
+        jax.config.update("jax_compilation_cache_dir", cache)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        for _ in range(2):
+            jax.clear_caches()
+            system, started = Msajax(config, split), time.perf_counter()
+            system.run_steps(0, 1)
+            seconds.append(time.perf_counter() - started)
+        jax.config.update("jax_compilation_cache_dir", None)
+    return seconds[0], seconds[1]
+
+
+def main() -> None:
+    """Runs everything and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--dims", default="128,256")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--lengths")
+    parser.add_argument("--no_compile", action="store_true", help="leave torch.compile out")
+    arguments = parser.parse_args()
+    try:
+        import torch
+
+        peers = {"torch eager": False} | ({} if arguments.no_compile else {"torch.compile": True})
+        print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    except ImportError:
+        peers = {}
+        print("PyTorch is not installed: msajax alone is measured (pip install torch).")
+    print(f"jax {jax.__version__} on {jax.devices()[0].device_kind}")
+    split, console = make_split(read_lengths(arguments.lengths)), Console(width=110)
+    peak = matmul_peak(20)
+    for dim in map(int, arguments.dims.split(",")):
+        config = ModelConfig(model_dim=dim, ff_dim=2 * dim)
+        systems: dict = {"msajax": Msajax(config, split)}
+        params = jax.tree.map(lambda x: np.asarray(x[0]), systems["msajax"].state.params)
+        for name, compiled in peers.items():
+            systems[name] = Torch(config, split, params, compiled)
+            difference = np.abs(systems[name].scores() - systems["msajax"].scores()).max()
+            print(f"D={dim}: {name} and msajax differ by {difference:.1e} in a score")
+        table = Table(title=f"samples per second, D={dim}, F={2 * dim}, batch {BATCH}")
+        for column in ("", "system", "median", "min", "max", "msajax is faster by"):
+            table.add_column(column, justify="right" if column not in ("", "system") else "left")
+        for method in ("train", "infer", "infer_one"):
+            rates = interleaved(systems, method, arguments.repeats)
+            if method == "train":
+                rates["msajax, 5 seeds"] = interleaved(
+                    {"": Msajax(config, split, seeds=5)}, method, max(arguments.repeats // 3, 2)
+                )[""]
+            ours = statistics.median(rates["msajax"])
+            for name, values in rates.items():
+                median = statistics.median(values)
+                ratio = "" if name.startswith("msajax") else f"{ours / median:.2f}x"
+                table.add_row(
+                    method, name, f"{median:.0f}", f"{min(values):.0f}", f"{max(values):.0f}", ratio
+                )
+            if method == "train":
+                trained = ours
+        console.print(table)
+
+        one = dataclasses.replace(config, dropout_rate=0.0)
+        batch, model = first_batch(split), build_model(one, SPEC)
+
+        def score_sum(params, model=model, batch=batch):
+            return model.apply({"params": params}, *batch).score.sum()
+
+        flops = matmul_flops(jax.grad(score_sum), params)
+        cold, cached = compile_seconds(config, split)
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        console.print(
+            f"D={dim}: {sum(x.size for x in jax.tree.leaves(params)):,} parameters; "
+            f"{flops / BATCH / 1e6:.1f} M matrix-product FLOPs per uncut sample and step; msajax "
+            f"trains at {trained * flops / BATCH / peak:.0%} of the machine's own product peak of "
+            f"{peak / 1e9:.0f} GFLOP/s, counting uncut samples; first step after {cold:.1f} s cold,"
+            f" {cached:.1f} s cached; peak memory of this process {memory:.0f} MiB"
+        )
+
+
+if __name__ == "__main__":
+    main()
