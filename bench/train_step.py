@@ -26,6 +26,7 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
 from rich.console import Console
 from rich.table import Table
 
@@ -245,12 +246,14 @@ def compile_seconds(config: ModelConfig, split: Split) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as cache:
         jax.config.update("jax_compilation_cache_dir", cache)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        compilation_cache.reset_cache()
         for _ in range(2):
             jax.clear_caches()
             system, started = Msajax(config, split), time.perf_counter()
             system.run_steps(0, 1)
             seconds.append(time.perf_counter() - started)
         jax.config.update("jax_compilation_cache_dir", None)
+        compilation_cache.reset_cache()
     return seconds[0], seconds[1]
 
 
