@@ -51,7 +51,10 @@ def train(
     corpus.require_labels("train", "valid", "test")
     preparation = preparing.fit(corpus, config.data, config.model)
     preparing.check_lengths(corpus, preparation)
-    build_model(config.model, preparation.spec)  # refuses an impossible anchor before any writing
+    # Refuse an impossible anchor or mesh before anything is written.
+    build_model(config.model, preparation.spec)
+    parallel.configure_jax(config.train)
+    parallel.make_layout(config.mesh, config.train.seed_axis, config.train.seeds)
 
     folder = RunFolder(workdir)
     folder.claim(config, corpus.digest)
@@ -60,7 +63,6 @@ def train(
         logger.info("This run has ended; these are its stored results.")
         return read_json(folder.file("results.json"))
 
-    parallel.configure_jax(config.train)
     for phrase in unusual_settings(config.model):
         logger.info("Outside the range that was studied: %s.", phrase)
     train_split, train_repairs = preparing.prepare(corpus.split("train"), preparation)
@@ -214,15 +216,3 @@ def load(path: str | os.PathLike) -> Bundle:
         UserError: if it is missing or damaged.
     """
     return load_bundle(path)
-
-
-__all__ = [
-    "evaluate_predictions",
-    "evaluate_run",
-    "from_config_dict",
-    "inspect",
-    "load",
-    "open_corpus",
-    "predict",
-    "train",
-]

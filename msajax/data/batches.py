@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from msajax.data.corpus import Split
+from msajax.data.prepare import spans
 from msajax.spec import CorpusSpec
 
 QUARTERS = 4  # length buckets: sequences cut to 1/4, 1/2, 3/4 or all of their tables
@@ -38,9 +39,8 @@ def quarters_of(split: Split, spec: CorpusSpec) -> np.ndarray:
     """
     quarters = np.ones(len(split), np.int64)
     for m in spec.modalities:
-        mask = split.masks[m]
-        length = np.where(mask.any(axis=1), mask.shape[1] - mask[:, ::-1].argmax(axis=1), 0)
-        needed = -(-QUARTERS * length // spec.length(m))
+        first, lengths = spans(split.masks[m])
+        needed = -(-QUARTERS * (first + lengths) // spec.length(m))
         quarters = np.maximum(quarters, needed)
     return quarters
 

@@ -50,10 +50,6 @@ class Checkpoints(contextlib.AbstractContextManager):
             ),
         )
 
-    def wait(self) -> None:
-        """Returns once every save is on disk; raises what a save in the background raised."""
-        self._manager.wait_until_finished()
-
     def restore(self, template: State) -> State | None:
         """The newest state that verifies, or None if the folder holds no checkpoint.
 
