@@ -40,11 +40,11 @@ from msajax.spec import CorpusSpec
 from msajax.training.optimizers import make_optimizer
 from msajax.training.parallel import (
     DeviceCorpus,
-    evaluation_batches,
     make_layout,
     make_programs,
     put_orders,
 )
+from msajax.training.scoring import evaluation_batches, make_predict, predict_batches
 from msajax.training.step import make_loss
 
 BATCH = 32
@@ -95,6 +95,7 @@ class Msajax:
             loss=make_loss(TrainConfig()),
             layout=self.layout,
         )
+        self.predict = make_predict(self.model, self.layout)
         self.state = self.programs.init(self.layout.put_state(np.arange(seeds, dtype=np.uint32)))
         orders = [epoch_order(s, 0, quarters=quarters, batch_size=BATCH) for s in range(seeds)]
         self.quarters, self.orders = orders[0].quarters, put_orders(orders, self.layout, 1)
@@ -118,8 +119,7 @@ class Msajax:
 
     def infer(self) -> int:
         """Scores the whole split."""
-        for batch in self.batches:
-            jax.device_get(self.programs.predict(self.state.params, batch.features, batch.masks))
+        predict_batches(self.predict, self.state.params, self.batches)
         return self.seeds * len(self.split)
 
     def infer_one(self) -> int:
@@ -128,16 +128,14 @@ class Msajax:
             rows = {m: x[row : row + 1] for m, x in self.split.features.items()}
             masks = {m: x[row : row + 1] for m, x in self.split.masks.items()}
             one = Split(self.split.ids[row : row + 1], rows, masks)
-            for batch in evaluation_batches(one, SPEC, self.layout):
-                jax.device_get(
-                    self.programs.predict(self.state.params, batch.features, batch.masks)
-                )
+            batches = evaluation_batches(one, SPEC, self.layout)
+            predict_batches(self.predict, self.state.params, batches)
         return 20
 
     def scores(self) -> np.ndarray:
         """Scores of the first 32 rows, uncut."""
         batch = first_batch(self.split)
-        return np.asarray(self.programs.predict(self.state.params, *batch).score[0])
+        return np.asarray(self.predict(self.state.params, *batch).score[0])
 
 
 class Torch:

@@ -24,6 +24,7 @@ from msajax.serving.predict import predict_corpus
 from msajax.training import parallel
 from msajax.training.loop import run_seeds, train_seeds
 from msajax.training.run_folder import RunFolder, read_json, write_json
+from msajax.training.scoring import make_predict
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +148,7 @@ def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
         corpus,
         split_name,
         bundle.preparation,
-        parallel.make_predict(model, layout),
+        make_predict(model, layout),
         layout.put_state(bundle.params),
         layout,
     )

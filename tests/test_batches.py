@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msajax.data.batches import QUARTERS, cut_lengths, epoch_order, quarters_of, steps_per_epoch
+from msajax.data.batches import (
+    QUARTERS,
+    RUN,
+    cut_lengths,
+    epoch_order,
+    quarters_of,
+    steps_per_epoch,
+)
 from msajax.data.corpus import Split
 from msajax.spec import CorpusSpec
 
@@ -52,6 +59,15 @@ def test_a_bucket_has_one_batch_at_most_that_is_not_full(seed, epoch, quarters, 
     for quarter in np.unique(quarters):
         filled = order.row_weight[order.quarters == quarter].sum(axis=1)
         assert (filled < batch_size).sum() <= 1 and (filled >= 1).all()
+
+
+@QUICK
+@given(seed=seeds, epoch=epochs, quarters=buckets, batch_size=batch_sizes)
+def test_batches_of_a_bucket_follow_one_another_in_runs(seed, epoch, quarters, batch_size):
+    order = epoch_order(seed, epoch, quarters=quarters, batch_size=batch_size)
+    stretches = 1 + np.count_nonzero(np.diff(order.quarters))
+    _, batches = np.unique(order.quarters, return_counts=True)
+    assert stretches <= np.ceil(batches / RUN).sum()
 
 
 @QUICK

@@ -29,8 +29,8 @@ from msajax.data.formats.native import save_native
 from msajax.errors import UserError
 from msajax.metrics import SENTIMENT
 from msajax.serving.bundle import load_bundle, save_bundle
-from msajax.training import parallel
 from msajax.training import run_folder as run_folders
+from msajax.training import scoring
 from msajax.training.run_folder import RunFolder, write_json
 
 SEEDS, MODALITIES = (0, 1), ("text", "audio")
@@ -652,7 +652,7 @@ def test_a_score_does_not_depend_on_the_samples_beside_it(run, splits, predict, 
     order = np.array([17, 3, 8, 8, 0])
     alone = predict({"test": some_rows(splits["test"], order[:1])})
     few = predict({"test": some_rows(splits["test"], order)})
-    monkeypatch.setattr(parallel, "EVALUATION_ROWS", (3,))
+    monkeypatch.setattr(scoring, "EVALUATION_ROWS", (3,))
     batched = predict({"test": some_rows(splits["test"], order)})
     for rows in (alone, few, batched):
         for row in rows:

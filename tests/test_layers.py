@@ -1,4 +1,4 @@
-"""Dropout and its hash, LayerNorm and the feed-forward network."""
+"""Dropout, LayerNorm and the feed-forward network."""
 
 import functools
 import itertools
@@ -12,12 +12,10 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from msajax.models.layers import Dropout, FeedForward, LayerNorm, random_bits
+from msajax.models.layers import Dropout, FeedForward, LayerNorm
+from msajax.training.prng import COUNTER_HASH
 
-KEY = jax.random.key(0)
-# Random keys, as fold_in gives them.
-ROW_KEYS = np.random.default_rng(0).integers(0, 2**32, (64, 2), np.uint32)
-hash_bits = jax.jit(random_bits, static_argnums=1)
+KEY = jax.random.key(0, impl=COUNTER_HASH)
 
 
 @functools.partial(jax.jit, static_argnames=("rate", "train"))
@@ -90,56 +88,6 @@ def test_dropout_keeps_a_16_bit_type_and_draws_the_same_mask(dtype):
     dropped = drop(jnp.ones((4, 16, 16), dtype), KEY, rate=0.3)
     assert dropped.dtype == dtype
     np.testing.assert_array_equal(np.asarray(dropped) != 0, keep_mask(KEY, (4, 16, 16), 0.3))
-
-
-# --- the hash behind it ---
-
-
-def test_hash_of_a_row_knows_nothing_of_the_other_rows():
-    bits = hash_bits(ROW_KEYS, (8, 8))
-    chex.assert_shape(bits, (64, 8, 8))
-    assert bits.dtype == jnp.uint32
-    np.testing.assert_array_equal(hash_bits(ROW_KEYS[5:6], (8, 8))[0], bits[5])
-    # The counter is the position in the flat row: no two elements share one.
-    np.testing.assert_array_equal(hash_bits(ROW_KEYS, (64,)), bits.reshape(64, 64))
-    assert len(np.unique(hash_bits(ROW_KEYS[:1], (2**16,)))) == 2**16
-
-
-def test_hash_bits_are_fair_coins():
-    bits = np.asarray(hash_bits(ROW_KEYS, (2**12,)))  # 2**18 values
-    ones = np.array([(bits >> i & 1).sum() for i in range(32)])
-    expected = bits.size / 2
-    statistic = ((ones - expected) ** 2 / (expected / 2)).sum()  # both sides of each coin
-    assert is_plausible(scipy.stats.chi2.sf(statistic, 32))
-
-
-@pytest.mark.parametrize("rows", [16, 1], ids=["many_keys", "one_key"])
-def test_hash_words_of_consecutive_counters_are_uniform(rows):
-    bits = np.asarray(hash_bits(ROW_KEYS[:rows], (2**20 // rows,))).ravel()
-    top_byte = bits >> 24
-    words = {
-        "low half": bits & 0xFFFF,
-        "high half": bits >> 16,
-        "top bytes of neighbours": top_byte[:-1] << 8 | top_byte[1:],
-        "top bytes sixteen apart": top_byte[:-16] << 8 | top_byte[16:],
-    }
-    for name, word in words.items():
-        p_value = scipy.stats.chisquare(np.bincount(word, minlength=2**16)).pvalue
-        assert is_plausible(p_value), name
-
-
-def test_hash_flips_every_bit_with_probability_half_when_a_key_bit_flips():
-    flips = np.concatenate(
-        [[(1 << i, 0) for i in range(32)], [(0, 1 << i) for i in range(32)]]
-    ).astype(np.uint32)  # [key bit, word]
-    flipped_keys = (ROW_KEYS[None] ^ flips[:, None]).reshape(-1, 2)
-    flipped = np.asarray(hash_bits(flipped_keys, (256,))).reshape(64, -1)
-    changed = flipped ^ np.asarray(hash_bits(ROW_KEYS, (256,))).reshape(1, -1)
-    samples = changed.shape[1]
-    rate = np.stack([(changed >> i & 1).mean(1) for i in range(32)])  # [output bit, key bit]
-    z = (rate - 0.5) * 2 * np.sqrt(samples)
-    assert np.abs(z).max() < 5.5  # of 2048 normal deviates
-    assert is_plausible(scipy.stats.chi2.sf(np.square(z).sum(), z.size))
 
 
 # --- LayerNorm ---

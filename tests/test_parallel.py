@@ -21,7 +21,8 @@ from msajax.data.corpus import Split
 from msajax.errors import UserError
 from msajax.models import build_model
 from msajax.spec import CorpusSpec
-from msajax.training.parallel import make_layout, make_predict, predict_split
+from msajax.training.parallel import make_layout
+from msajax.training.scoring import make_predict, predict_split
 
 HERE = pathlib.Path(__file__).resolve().parent
 ONE = {"mode": "jit", "data": 1, "seed": 1, "seeds": 2, "accumulation_steps": 1}

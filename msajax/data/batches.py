@@ -12,6 +12,7 @@ from msajax.data.prepare import spans
 from msajax.spec import CorpusSpec
 
 QUARTERS = 4  # length buckets: sequences cut to 1/4, 1/2, 3/4 or all of their tables
+RUN = 4  # batches of a bucket that follow one another: what one dispatch can take
 
 
 @flax.struct.dataclass
@@ -68,8 +69,8 @@ class EpochOrder:
 def epoch_order(seed: int, epoch: int, *, quarters: np.ndarray, batch_size: int) -> EpochOrder:
     """The order of one random seed's epoch, a pure function of its arguments.
 
-    The seed permutes rows inside their bucket; the order of the buckets depends on the epoch
-    alone, so that seeds can share a program.
+    The seed permutes rows inside their bucket, whose batches are cut into runs of `RUN`; the order
+    of the runs depends on the epoch alone, so that seeds can share a program.
 
     Args:
         seed: the random seed of the run's member.
@@ -78,20 +79,20 @@ def epoch_order(seed: int, epoch: int, *, quarters: np.ndarray, batch_size: int)
         batch_size: rows of a step, B.
     """
     rng = np.random.Generator(np.random.PCG64([seed, epoch]))
-    batches = []
+    runs = []  # of (bucket, rows of a batch)
     for quarter in range(1, QUARTERS + 1):
         rows = rng.permutation(np.flatnonzero(quarters == quarter))
-        for start in range(0, len(rows), batch_size):
-            batches.append((quarter, rows[start : start + batch_size]))
-    order = np.random.Generator(np.random.PCG64([epoch])).permutation(len(batches))
-    indices = np.zeros((len(batches), batch_size), np.int32)
-    row_weight = np.zeros((len(batches), batch_size), np.float32)
-    for step, i in enumerate(order):
-        _, rows = batches[i]
+        batches = [(quarter, rows[i : i + batch_size]) for i in range(0, len(rows), batch_size)]
+        runs += [batches[i : i + RUN] for i in range(0, len(batches), RUN)]
+    order = np.random.Generator(np.random.PCG64([epoch])).permutation(len(runs))
+    steps = [batch for i in order for batch in runs[i]]
+    indices = np.zeros((len(steps), batch_size), np.int32)
+    row_weight = np.zeros((len(steps), batch_size), np.float32)
+    for step, (_, rows) in enumerate(steps):
         indices[step] = rows[0]
         indices[step, : len(rows)] = rows
         row_weight[step, : len(rows)] = 1
-    buckets = np.array([batches[i][0] for i in order], np.int32)
+    buckets = np.array([quarter for quarter, _ in steps], np.int32)
     return EpochOrder(buckets, indices, row_weight)
 
 

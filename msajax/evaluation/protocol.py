@@ -8,7 +8,8 @@ import numpy as np
 from msajax import metrics
 from msajax.data.corpus import Corpus, Split
 from msajax.data.prepare import Preparation, prepare
-from msajax.training.parallel import Layout, PredictFn, predict_split
+from msajax.training.parallel import Layout
+from msajax.training.scoring import PredictFn, predict_split
 
 
 def score_split(

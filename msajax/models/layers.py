@@ -22,9 +22,7 @@ def first_row(position: jax.Array | int) -> dict[str, dict[str, jax.Array | int]
 class Dropout(nn.Module):
     """Inverted dropout whose mask depends on a row's position in the batch, not on its neighbours.
 
-    Row b of the whole batch draws from `fold_in(key, b)`; inside a row the bits come from a
-    counter-based integer hash of (row key, position), which XLA fuses into the multiplication:
-    threefry bits would cost more than a quarter of a training step on a CPU.
+    Row b of the whole batch draws from `fold_in(key, b)`.
 
     Attributes:
         rate: probability of dropping an element, in [0, 1).
@@ -41,40 +39,13 @@ class Dropout(nn.Module):
         # A batch that is a part of a larger one says so: see `first_row`.
         first = self.scope.root.get_variable(ROWS, "first", 0)
         rows = first + jnp.arange(x.shape[0])
-        row_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, rows)
-        bits = random_bits(jax.random.key_data(row_keys), x.shape[1:])
+
+        def bits_of(row):
+            return jax.random.bits(jax.random.fold_in(key, row), x.shape[1:])
+
+        bits = jax.vmap(bits_of)(rows)  # [batch, …]
         keep = bits >= jnp.uint32(min(round(self.rate * 2**32), 2**32 - 1))
         return jnp.where(keep, x / jnp.asarray(1.0 - self.rate, x.dtype), 0)
-
-
-def random_bits(row_keys: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Uniform 32-bit integers from a keyed hash of a counter.
-
-    Two rounds of a 32-bit finaliser with full avalanche (multiplications and xor-shifts, as in
-    murmur3), one key word before each.
-
-    Args:
-        row_keys: `[B, 2]` uint32, one key per row.
-        shape: shape of one row.
-
-    Returns:
-        `[B, *shape]` uint32.
-    """
-    counter = jnp.zeros(shape, jnp.uint32)
-    stride = 1
-    for axis in reversed(range(len(shape))):
-        counter += jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(stride)
-        stride *= shape[axis]
-    first, second = (
-        row_keys[:, i].reshape((-1,) + (1,) * len(shape)) for i in range(2)
-    )  # [batch, 1, …]
-    return _mix(_mix(counter[None] ^ first) + second)
-
-
-def _mix(x: jax.Array) -> jax.Array:
-    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
-    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
-    return x ^ (x >> 16)
 
 
 class LayerNorm(nn.Module):

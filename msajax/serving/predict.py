@@ -9,7 +9,8 @@ from msajax.data.predictions import write_predictions
 from msajax.data.prepare import prepare
 from msajax.models import build_model
 from msajax.serving.bundle import Bundle
-from msajax.training.parallel import make_layout, make_predict, predict_split
+from msajax.training.parallel import make_layout
+from msajax.training.scoring import make_predict, predict_split
 
 logger = logging.getLogger(__name__)
 

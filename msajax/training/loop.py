@@ -22,16 +22,19 @@ from msajax.training.parallel import (
     DeviceCorpus,
     DeviceOrders,
     Layout,
-    PredictFn,
     Programs,
-    evaluation_batches,
     make_layout,
     make_programs,
-    predict_batches,
     put_orders,
 )
 from msajax.training.progress import EpochProgress
 from msajax.training.run_folder import RunFolder
+from msajax.training.scoring import (
+    PredictFn,
+    evaluation_batches,
+    make_predict,
+    predict_batches,
+)
 from msajax.training.state import (
     RunState,
     TrainState,
@@ -97,14 +100,16 @@ def train_seeds(
     quarters = quarters_of(train_split, spec)
     steps = steps_per_epoch(quarters, config.train.batch_size)
     optimizer = make_optimizer(config.optim, steps * config.train.epochs)
+    model = build_model(config.model, spec)
     programs = make_programs(
-        model=build_model(config.model, spec),
+        model=model,
         spec=spec,
         optimizer=optimizer,
         loss=make_loss(config.train),
         layout=layout,
         accumulation_steps=config.train.accumulation_steps,
     )
+    predict = make_predict(model, layout)
     corpus = DeviceCorpus.put(train_split, layout)
     valid_batches = evaluation_batches(valid_split, spec, layout)
     valid_label = valid_split.labels[:, 0]
@@ -133,7 +138,7 @@ def train_seeds(
                 train, log = _run_epoch(
                     programs, state, corpus, orders[0].quarters, on_device, pace
                 )
-                scores, _ = predict_batches(programs.predict, train.params, valid_batches)
+                scores, _ = predict_batches(predict, train.params, valid_batches)
                 running = ~state.selection.stopped
                 _require_finite(log, scores, running, seeds, done)
                 valid_metrics = [_quiet_metrics(s, valid_label, names) for s in scores]
@@ -152,7 +157,7 @@ def train_seeds(
         finished=bool(state.selection.stopped.all()),
         params=state.best_params,
         best_epoch=state.selection.best_epoch.tolist(),
-        predict=programs.predict,
+        predict=predict,
         layout=layout,
     )
 

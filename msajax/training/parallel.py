@@ -18,22 +18,15 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from msajax.config import MeshConfig, TrainConfig
-from msajax.data.batches import QUARTERS, Batch, EpochOrder, cut_lengths, quarters_of
+from msajax.data.batches import QUARTERS, Batch, EpochOrder, cut_lengths
 from msajax.data.corpus import Split
 from msajax.errors import UserError
-from msajax.models.heads import Prediction
 from msajax.spec import CorpusSpec
 from msajax.training.optimizers import Optimizer
 from msajax.training.state import TrainState, init_train_state
 from msajax.training.step import Loss, StepMetrics, train_step
 
 logger = logging.getLogger(__name__)
-
-# Rows of an evaluation batch: as many as fit of the largest, then the smallest that holds the rest.
-# Fixed sizes, so that no file brings a size of its own to compile for.
-EVALUATION_ROWS = (1, 16, 128)
-
-PredictFn = Callable[[Any, Mapping[str, jax.Array], Mapping[str, jax.Array]], Prediction]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +69,15 @@ class Layout:
         """Runs a function of one seed for all: over the leading axis of every argument."""
         if self.seed_axis == "vmap":
             return jax.vmap(function)
-        return lambda *args: jax.lax.map(lambda one: function(*one), args)
+
+        def in_turn(*args):
+            if jax.tree.leaves(args)[0].shape[0] == 1:  # a loop would copy the state twice
+                return jax.tree.map(
+                    lambda x: x[None], function(*jax.tree.map(lambda x: x[0], args))
+                )
+            return jax.lax.map(lambda one: function(*one), args)
+
+        return in_turn
 
 
 def make_layout(mesh: MeshConfig, seed_axis: str, seeds: int) -> Layout:
@@ -148,9 +149,7 @@ class DeviceCorpus:
             cls(dict(split.features), dict(split.masks), split.labels.astype(np.float32))
         )
 
-    def rows(
-        self, indices: jax.Array, row_weight: jax.Array, lengths: Mapping[str, int]
-    ) -> Batch:
+    def rows(self, indices: jax.Array, row_weight: jax.Array, lengths: Mapping[str, int]) -> Batch:
         """Gathers the batch of `indices` `[B]` with weights `[B]`, sequences cut to `lengths`."""
         take = functools.partial(jnp.take, indices=indices, axis=0)
         return Batch(
@@ -170,13 +169,11 @@ class Programs(NamedTuple):
             `[S, steps]`): runs steps first … last - 1 of an epoch, all of one length bucket; the
             metrics of the others are 0. The bounds are data, so that one program serves a dispatch
             of any length.
-        predict: (params, features, masks) -> `Prediction` with `[S, B, …]`.
         keep: (old, new, which `[S]`) -> new parameters where `which`, else the old.
     """
 
     init: Callable[[jax.Array], TrainState]
     train_steps: Callable[..., tuple[TrainState, StepMetrics]]
-    predict: PredictFn
     keep: Callable[[Any, Any, jax.Array], Any]
 
 
@@ -257,10 +254,8 @@ def make_programs(
                 state, metrics = step_one(state, corpus.rows(indices[i], weights[i], lengths))
                 return state, jax.tree.map(lambda xs, x: xs.at[i].set(x), log, metrics)
 
-            def run(state):
-                return jax.lax.fori_loop(first, last, body, (state, nothing))
-
-            return jax.lax.cond(stopped, lambda state: (state, nothing), run, state)
+            # A seed that has stopped takes none of the steps.
+            return jax.lax.fori_loop(first, jnp.where(stopped, first, last), body, (state, nothing))
 
         return layout.over_seeds(steps_of_one_seed)(state, indices, weights, stopped)
 
@@ -268,6 +263,7 @@ def make_programs(
         return jax.tree.map(lambda o, n: jnp.where(which, n, o), old, new)
 
     by_seed = layout.sharding("seed")
+
     def in_bucket(quarter):
         steps = functools.partial(train_steps, cut_lengths(spec, quarter))
         if layout.mode == "pmap":
@@ -281,7 +277,6 @@ def make_programs(
         train_steps=lambda quarter, state, corpus, orders, stopped, first, last: of_bucket[quarter](
             state, corpus, *orders, *layout.put((stopped, np.int32(first), np.int32(last)))
         ),
-        predict=make_predict(model, layout),
         keep=jax.jit(jax.vmap(keep_one), out_shardings=by_seed),
     )
 
@@ -313,104 +308,3 @@ def put_orders(orders: Sequence[EpochOrder], layout: Layout, parts: int) -> Devi
         indices, weights = (np.moveaxis(x.reshape(by_device), 2, 0) for x in (indices, weights))
         return DeviceOrders(indices, weights)
     return DeviceOrders(*layout.put((indices, weights), "seed", None, "data"))
-
-
-def make_predict(model: nn.Module, layout: Layout) -> PredictFn:
-    """The prediction program: every seed's parameters on the same batch."""
-
-    @jax.jit
-    def predict(params, features, masks):
-        def predict_one(params):
-            return model.apply({"params": params}, features, masks, train=False)
-
-        return layout.over_seeds(predict_one)(params)
-
-    return predict
-
-
-class EvaluationBatch(NamedTuple):
-    """Rows of a split on the devices, filled up to one of the fixed sizes.
-
-    Attributes:
-        rows: `[n]`, which rows of the split the first n rows are.
-        features: `{modality: [B, T_m, d_m]}`, cut to a length bucket.
-        masks: `{modality: [B, T_m]}`.
-    """
-
-    rows: np.ndarray
-    features: Mapping[str, jax.Array]
-    masks: Mapping[str, jax.Array]
-
-
-def evaluation_batches(split: Split, spec: CorpusSpec, layout: Layout) -> list[EvaluationBatch]:
-    """A prepared split on the devices, by length bucket, in batches of few fixed shapes."""
-    batches, quarters = [], quarters_of(split, spec)
-    for quarter in np.unique(quarters):
-        rows = np.flatnonzero(quarters == quarter)
-        lengths = cut_lengths(spec, int(quarter))
-        while rows.size:
-            size = next((n for n in EVALUATION_ROWS if n >= rows.size), EVALUATION_ROWS[-1])
-            chosen, rows = rows[:size], rows[size:]
-            arrays = [
-                {m: _fill(source[m][chosen, : lengths[m]], size) for m in spec.modalities}
-                for source in (split.features, split.masks)
-            ]
-            batches.append(EvaluationBatch(chosen, *layout.put_rows(arrays)))
-    return batches
-
-
-def predict_batches(
-    predict: PredictFn, params: Any, batches: Sequence[EvaluationBatch]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Scores `evaluation_batches` of a split.
-
-    Args:
-        predict: from `make_predict`.
-        params: leading axis S.
-        batches: of the split.
-
-    Returns:
-        Scores `[S, N]` and modality weights `[S, N, M]`, float64, in the order of the split.
-    """
-    # One at a time: several virtual CPU devices may abort when programs run ahead of each other.
-    parts = [jax.device_get(predict(params, b.features, b.masks)) for b in batches]
-    order = np.argsort(np.concatenate([batch.rows for batch in batches]))
-    scores, weights = (
-        np.concatenate([x[:, : len(b.rows)] for x, b in zip(xs, batches, strict=True)], axis=1)
-        for xs in zip(*((p.score[..., 0], p.modality_weights) for p in parts), strict=True)
-    )
-    return scores[:, order].astype(np.float64), weights[:, order].astype(np.float64)
-
-
-def predict_split(
-    predict: PredictFn, params: Any, split: Split, name: str, spec: CorpusSpec, layout: Layout
-) -> tuple[np.ndarray, np.ndarray]:
-    """Scores a prepared split: batched, by length bucket, spread like training.
-
-    Args:
-        predict: from `make_predict`.
-        params: leading axis S.
-        split: prepared.
-        name: of the split, for a message.
-        spec: of the model.
-        layout: where arrays are.
-
-    Returns:
-        Scores `[S, N]` and modality weights `[S, N, M]`, float64, in the order of the split.
-
-    Raises:
-        UserError: naming a sample, if a score is not finite.
-    """
-    scores, weights = predict_batches(predict, params, evaluation_batches(split, spec, layout))
-    bad = np.flatnonzero(~np.isfinite(scores).all(axis=0))
-    if bad.size:
-        raise UserError(
-            f"The scores of {bad.size} sample(s) of split {name!r} are not finite, the first that "
-            f"of {str(split.ids[bad[0]])!r}: its features are too large for the model's dtype."
-        )
-    return scores, weights
-
-
-def _fill(x: np.ndarray, rows: int) -> np.ndarray:
-    """Adds zero rows (for a mask: absent modalities) up to `rows`."""
-    return np.pad(x, [(0, rows - len(x))] + [(0, 0)] * (x.ndim - 1))

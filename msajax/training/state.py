@@ -13,9 +13,6 @@ from msajax.config import OptimConfig, TrainConfig
 from msajax.spec import CorpusSpec
 from msajax.training.optimizers import Optimizer
 
-# Streams of randomness below a seed's key; each is folded with a counter.
-INIT_STREAM, DROPOUT_STREAM = 0, 1
-
 
 @flax.struct.dataclass
 class TrainState:
@@ -88,8 +85,7 @@ def init_train_state(
     lengths = dict(zip(spec.modalities, spec.lengths, strict=True))
     features = {m: jnp.zeros((1, lengths[m], spec.width(m))) for m in spec.modalities}
     masks = {m: jnp.ones((1, lengths[m]), bool) for m in spec.modalities}
-    key = jax.random.fold_in(jax.random.key(seed), INIT_STREAM)
-    params = model.init(key, features, masks)["params"]
+    params = model.init(jax.random.key(seed), features, masks)["params"]
     return TrainState(
         seed=seed,
         step=jnp.int32(0),

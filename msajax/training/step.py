@@ -13,7 +13,8 @@ from msajax.config import TrainConfig
 from msajax.data.batches import Batch
 from msajax.models.layers import first_row
 from msajax.training.optimizers import Optimizer
-from msajax.training.state import DROPOUT_STREAM, TrainState
+from msajax.training.prng import dropout_key
+from msajax.training.state import TrainState
 
 Loss = Callable[[jax.Array, jax.Array], jax.Array]  # (score [B, K], label [B, K]) -> [B]
 
@@ -76,8 +77,7 @@ def train_step(
     Returns:
         The next state, and this step's metrics.
     """
-    key = jax.random.fold_in(jax.random.key(state.seed), DROPOUT_STREAM)
-    key = jax.random.fold_in(key, state.step)
+    key = dropout_key(state.seed, state.step)
     rows = batch.row_weight.shape[0]
     part_rows = rows // accumulation_steps
     start = jax.lax.axis_index(axis_name) * rows if axis_name else 0

@@ -1,0 +1,124 @@
+"""Scores of a split: batched, by length bucket, spread over devices like training."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from msajax.data.batches import cut_lengths, quarters_of
+from msajax.data.corpus import Split
+from msajax.errors import UserError
+from msajax.models.heads import Prediction
+from msajax.spec import CorpusSpec
+from msajax.training.parallel import Layout
+
+# Rows of an evaluation batch: as many as fit of the largest, then the smallest that holds the rest.
+# Fixed sizes, so that no file brings a size of its own to compile for.
+EVALUATION_ROWS = (1, 16, 128)
+
+PredictFn = Callable[[Any, Mapping[str, jax.Array], Mapping[str, jax.Array]], Prediction]
+
+
+def make_predict(model: nn.Module, layout: Layout) -> PredictFn:
+    """The prediction program: every seed's parameters on the same batch."""
+
+    @jax.jit
+    def predict(params, features, masks):
+        def predict_one(params):
+            return model.apply({"params": params}, features, masks, train=False)
+
+        return layout.over_seeds(predict_one)(params)
+
+    return predict
+
+
+class EvaluationBatch(NamedTuple):
+    """Rows of a split on the devices, filled up to one of the fixed sizes.
+
+    Attributes:
+        rows: `[n]`, which rows of the split the first n rows are.
+        features: `{modality: [B, T_m, d_m]}`, cut to a length bucket.
+        masks: `{modality: [B, T_m]}`.
+    """
+
+    rows: np.ndarray
+    features: Mapping[str, jax.Array]
+    masks: Mapping[str, jax.Array]
+
+
+def evaluation_batches(split: Split, spec: CorpusSpec, layout: Layout) -> list[EvaluationBatch]:
+    """A prepared split on the devices, by length bucket, in batches of few fixed shapes."""
+    batches, quarters = [], quarters_of(split, spec)
+    for quarter in np.unique(quarters):
+        rows = np.flatnonzero(quarters == quarter)
+        lengths = cut_lengths(spec, int(quarter))
+        while rows.size:
+            size = next((n for n in EVALUATION_ROWS if n >= rows.size), EVALUATION_ROWS[-1])
+            chosen, rows = rows[:size], rows[size:]
+            arrays = [
+                {m: _fill(source[m][chosen, : lengths[m]], size) for m in spec.modalities}
+                for source in (split.features, split.masks)
+            ]
+            batches.append(EvaluationBatch(chosen, *layout.put_rows(arrays)))
+    return batches
+
+
+def predict_batches(
+    predict: PredictFn, params: Any, batches: Sequence[EvaluationBatch]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores `evaluation_batches` of a split.
+
+    Args:
+        predict: from `make_predict`.
+        params: leading axis S.
+        batches: of the split.
+
+    Returns:
+        Scores `[S, N]` and modality weights `[S, N, M]`, float64, in the order of the split.
+    """
+    # One at a time: several virtual CPU devices may abort when programs run ahead of each other.
+    parts = [jax.device_get(predict(params, b.features, b.masks)) for b in batches]
+    order = np.argsort(np.concatenate([batch.rows for batch in batches]))
+    scores, weights = (
+        np.concatenate([x[:, : len(b.rows)] for x, b in zip(xs, batches, strict=True)], axis=1)
+        for xs in zip(*((p.score[..., 0], p.modality_weights) for p in parts), strict=True)
+    )
+    return scores[:, order].astype(np.float64), weights[:, order].astype(np.float64)
+
+
+def predict_split(
+    predict: PredictFn, params: Any, split: Split, name: str, spec: CorpusSpec, layout: Layout
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores a prepared split: batched, by length bucket, spread like training.
+
+    Args:
+        predict: from `make_predict`.
+        params: leading axis S.
+        split: prepared.
+        name: of the split, for a message.
+        spec: of the model.
+        layout: where arrays are.
+
+    Returns:
+        Scores `[S, N]` and modality weights `[S, N, M]`, float64, in the order of the split.
+
+    Raises:
+        UserError: naming a sample, if a score is not finite.
+    """
+    scores, weights = predict_batches(predict, params, evaluation_batches(split, spec, layout))
+    bad = np.flatnonzero(~np.isfinite(scores).all(axis=0))
+    if bad.size:
+        raise UserError(
+            f"The scores of {bad.size} sample(s) of split {name!r} are not finite, the first that "
+            f"of {str(split.ids[bad[0]])!r}: its features are too large for the model's dtype."
+        )
+    return scores, weights
+
+
+def _fill(x: np.ndarray, rows: int) -> np.ndarray:
+    """Adds zero rows (for a mask: absent modalities) up to `rows`."""
+    if len(x) == rows:
+        return x
+    return np.pad(x, [(0, rows - len(x))] + [(0, 0)] * (x.ndim - 1))
