@@ -15,28 +15,11 @@ from typing import Any
 
 import ml_collections
 
+from msajax.checks import at_least, one_of, require
 from msajax.errors import UserError
+from msajax.model_config import ModelConfig
 
 SYNTHETIC = "synthetic"  # the `data.path` that stands for the embedded corpus
-
-
-def _require(section: Any, key: str, ok: bool, requirement: str) -> None:
-    if not ok:
-        raise UserError(f"{key} = {_value(section, key)!r}: {requirement}.")
-
-
-def _at_least(section: Any, prefix: str, minimum: int, *names: str) -> None:
-    for name in names:
-        ok = getattr(section, name) >= minimum
-        _require(section, f"{prefix}.{name}", ok, f"must be {minimum} or more")
-
-
-def _one_of(section: Any, key: str, *choices: str) -> None:
-    _require(section, key, _value(section, key) in choices, f"must be one of {', '.join(choices)}")
-
-
-def _value(section: Any, key: str) -> Any:
-    return getattr(section, key.rpartition(".")[2])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,21 +48,21 @@ class SyntheticConfig:
 
     def __post_init__(self) -> None:
         """Refuses sizes that no corpus can have."""
-        _at_least(self, "data.synthetic", 2, "train", "valid", "test")
-        _at_least(self, "data.synthetic", 0, "seed")
+        at_least(self, "data.synthetic", 2, "train", "valid", "test")
+        at_least(self, "data.synthetic", 0, "seed")
         names = self.modalities
         key = "data.synthetic.modalities"
         once = len(set(names)) == len(names) >= 1
-        _require(self, key, once, "must name at least one modality, each once")
+        require(self, key, once, "must name at least one modality, each once")
         well_named = all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.\-]*", m) for m in names)
-        _require(self, key, well_named, "a name is letters, digits, and _ . - after the first")
+        require(self, key, well_named, "a name is letters, digits, and _ . - after the first")
         for sizes in ("widths", "lengths"):
             values = getattr(self, sizes)
             ok = len(values) == len(names) and all(v >= 1 for v in values)
             requirement = f"must hold one size >= 1 for each of the modalities {names}"
-            _require(self, f"data.synthetic.{sizes}", ok, requirement)
+            require(self, f"data.synthetic.{sizes}", ok, requirement)
         ok = 0 <= self.absent_share < 1
-        _require(self, "data.synthetic.absent_share", ok, "must lie in [0, 1)")
+        require(self, "data.synthetic.absent_share", ok, "must lie in [0, 1)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,74 +90,8 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         """Refuses impossible values."""
-        _at_least(self, "data", 0, "clip")
-        _one_of(self, "data.truncate", "error", "first", "last", "uniform")
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelConfig:
-    """The sequence-level model (source 002) and its sizes.
-
-    Attributes:
-        name: which model of `msajax.models` to build.
-        modalities: names and order; () takes those of the corpus that have a valid training step,
-            in the order text, audio, video, then alphabetical.
-        anchor: the modality that attends to the others; "" takes text, else the first.
-        model_dim: width D of every sequence inside the model.
-        num_heads: attention heads.
-        head_dim: size of one head; 0 means model_dim / num_heads.
-        ff_dim: inner width of the feed-forward network.
-        n_layers_mod: self-attention blocks per modality encoder.
-        n_layers_fuse: cross-modal fusion layers; 0 pools straight after the encoders.
-        bidirectional_fusion: let the other modalities attend to the anchor as well.
-        pooling_method: mean, or attention (a learned scorer per modality).
-        dropout_rate: every dropout site inside the model.
-        input_dropout: dropout on the raw input features.
-        max_len: rows of every position table; 0 takes each modality's longest training sequence.
-        missing_modality: mask (an absent modality gets weight 0) or reference (the literal
-            formula: its zero vector still gets weight).
-        norm_eps: LayerNorm epsilon.
-        dtype: computation type; parameters, norms, softmax, pooling, gate and head stay float32.
-    """
-
-    name: str = "sequence_level"
-    modalities: tuple[str, ...] = ()
-    anchor: str = ""
-    model_dim: int = 128
-    num_heads: int = 4
-    head_dim: int = 0
-    ff_dim: int = 256
-    n_layers_mod: int = 2
-    n_layers_fuse: int = 1
-    bidirectional_fusion: bool = False
-    pooling_method: str = "mean"
-    dropout_rate: float = 0.1
-    input_dropout: float = 0.0
-    max_len: int = 0
-    missing_modality: str = "mask"
-    norm_eps: float = 1e-6
-    dtype: str = "float32"
-
-    def __post_init__(self) -> None:
-        """Refuses what cannot be built; `unusual_settings` lists what merely surprises."""
-        _one_of(self, "model.name", "sequence_level")
-        _at_least(self, "model", 1, "model_dim", "num_heads", "ff_dim")
-        _at_least(self, "model", 0, "n_layers_mod", "n_layers_fuse", "max_len", "head_dim")
-        _require(self, "model.max_len", self.max_len <= 10**6, "must be 1000000 or less")
-        divides = self.head_dim > 0 or self.model_dim % self.num_heads == 0
-        requirement = f"must divide model.model_dim = {self.model_dim} (or set model.head_dim)"
-        _require(self, "model.num_heads", divides, requirement)
-        for name in ("dropout_rate", "input_dropout"):
-            _require(self, f"model.{name}", 0 <= getattr(self, name) < 1, "must lie in [0, 1)")
-        _require(self, "model.norm_eps", self.norm_eps > 0, "must be above 0")
-        once = len(set(self.modalities)) == len(self.modalities)
-        _require(self, "model.modalities", once, "must name each modality once")
-        known = not self.anchor or not self.modalities or self.anchor in self.modalities
-        requirement = f"must be one of model.modalities = {self.modalities}"
-        _require(self, "model.anchor", known, requirement)
-        _one_of(self, "model.pooling_method", "mean", "attention")
-        _one_of(self, "model.missing_modality", "mask", "reference")
-        _one_of(self, "model.dtype", "float32", "bfloat16", "float16")
+        at_least(self, "data", 0, "clip")
+        one_of(self, "data.truncate", "error", "first", "last", "uniform")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,20 +124,20 @@ class OptimConfig:
 
     def __post_init__(self) -> None:
         """Refuses impossible values and settings that would have no effect."""
-        _one_of(self, "optim.name", "adam", "adamw")
-        _one_of(self, "optim.schedule", "plateau", "constant", "cosine")
-        _require(self, "optim.learning_rate", self.learning_rate > 0, "must be above 0")
-        _at_least(self, "optim", 0, "weight_decay", "warmup_steps", "clip_norm")
-        _at_least(self, "optim", 0, "min_learning_rate")
+        one_of(self, "optim.name", "adam", "adamw")
+        one_of(self, "optim.schedule", "plateau", "constant", "cosine")
+        require(self, "optim.learning_rate", self.learning_rate > 0, "must be above 0")
+        at_least(self, "optim", 0, "weight_decay", "warmup_steps", "clip_norm")
+        at_least(self, "optim", 0, "min_learning_rate")
         used = self.weight_decay == 0 or self.name == "adamw"
-        _require(self, "optim.weight_decay", used, "works with optim.name = adamw only")
+        require(self, "optim.weight_decay", used, "works with optim.name = adamw only")
         ok = 0 < self.plateau_factor < 1
-        _require(self, "optim.plateau_factor", ok, "must lie in (0, 1)")
+        require(self, "optim.plateau_factor", ok, "must lie in (0, 1)")
         requirement = "must be 1 or more; optim.schedule = constant keeps the rate"
-        _require(self, "optim.plateau_patience", self.plateau_patience >= 1, requirement)
+        require(self, "optim.plateau_patience", self.plateau_patience >= 1, requirement)
         ok = self.schedule == "constant" or self.min_learning_rate <= self.learning_rate
         requirement = f"must not exceed optim.learning_rate = {self.learning_rate}"
-        _require(self, "optim.min_learning_rate", ok, requirement)
+        require(self, "optim.min_learning_rate", ok, requirement)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,16 +179,16 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Refuses impossible values."""
-        _at_least(self, "train", 1, "seeds", "epochs", "batch_size", "accumulation_steps")
-        _at_least(self, "train", 0, "first_seed", "patience", "checkpoint_every_seconds")
+        at_least(self, "train", 1, "seeds", "epochs", "batch_size", "accumulation_steps")
+        at_least(self, "train", 0, "first_seed", "patience", "checkpoint_every_seconds")
         fits = self.first_seed + self.seeds <= 2**31
         requirement = f"plus train.seeds = {self.seeds} must not exceed 2**31"
-        _require(self, "train.first_seed", fits, requirement)
-        _one_of(self, "train.loss", "l1", "mse", "huber")
-        _require(self, "train.huber_delta", self.huber_delta > 0, "must be above 0")
-        _one_of(self, "train.seed_axis", "auto", "map", "vmap")
+        require(self, "train.first_seed", fits, requirement)
+        one_of(self, "train.loss", "l1", "mse", "huber")
+        require(self, "train.huber_delta", self.huber_delta > 0, "must be above 0")
+        one_of(self, "train.seed_axis", "auto", "map", "vmap")
         given = bool(self.compile_cache)
-        _require(self, "train.compile_cache", given, "must be auto, off or a folder")
+        require(self, "train.compile_cache", given, "must be auto, off or a folder")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -291,10 +208,10 @@ class MeshConfig:
 
     def __post_init__(self) -> None:
         """Refuses impossible values; whether the devices suffice is known when they are."""
-        _one_of(self, "mesh.mode", "jit", "pmap")
-        _at_least(self, "mesh", 0, "data", "seed")
+        one_of(self, "mesh.mode", "jit", "pmap")
+        at_least(self, "mesh", 0, "data", "seed")
         fits = self.mode == "jit" or self.seed <= 1
-        _require(self, "mesh.seed", fits, "mesh.mode = pmap spreads rows only; use 0 or 1")
+        require(self, "mesh.seed", fits, "mesh.mode = pmap spreads rows only; use 0 or 1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -403,23 +320,6 @@ def identity(config: Config) -> dict[str, Any]:
     free += ("train.compile_cache", "train.deterministic", "train.accumulation_steps", "mesh.")
     flat = _flatten(config.to_dict())
     return {key: value for key, value in flat.items() if not key.startswith(free)}
-
-
-def unusual_settings(config: ModelConfig) -> list[str]:
-    """Settings outside the ranges that source 002 studies, each as a short phrase."""
-    studied = {
-        "model_dim": (64, 256),
-        "num_heads": (2, 8),
-        "ff_dim": (128, 512),
-        "n_layers_mod": (1, 3),
-        "n_layers_fuse": (1, 2),
-        "dropout_rate": (0.0, 0.3),
-    }
-    return [
-        f"model.{key} = {getattr(config, key)} (studied: {low} to {high})"
-        for key, (low, high) in studied.items()
-        if not low <= getattr(config, key) <= high
-    ]
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

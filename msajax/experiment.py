@@ -11,13 +11,13 @@ from msajax.config import (
     DataConfig,
     MeshConfig,
     from_config_dict,
-    unusual_settings,
 )
 from msajax.data import inspection, predictions
 from msajax.data import prepare as preparing
 from msajax.data.formats import open_corpus
 from msajax.errors import UserError
 from msajax.evaluation import protocol
+from msajax.model_config import unusual_settings
 from msajax.models import build_model
 from msajax.serving.bundle import Bundle, load_bundle, save_bundle
 from msajax.serving.predict import predict_corpus

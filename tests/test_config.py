@@ -28,11 +28,11 @@ from msajax.config import (
     identity,
     known_keys,
     unknown_key,
-    unusual_settings,
 )
 from msajax.data import prepare as preparing
 from msajax.data.formats import open_corpus
 from msajax.errors import UserError
+from msajax.model_config import unusual_settings
 
 CONFIGS = sorted((pathlib.Path(__file__).resolve().parent.parent / "configs").glob("*.py"))
 
@@ -189,6 +189,20 @@ IMPOSSIBLE = {
     "model.ff_dim": (-1, 0),
     "model.n_layers_mod": (-1,),
     "model.n_layers_fuse": (-1,),
+    "model.n_layers_post_fuse": (-1,),
+    "model.mixer": ("", "attention"),
+    "model.both_directions": (True,),  # a transformer has no direction
+    "model.fusion": ("", "early", "parallel"),  # parallel is nothing else one way
+    "model.activation": ("", "swish"),
+    "model.norm": ("", "batchnorm"),
+    "model.norm_position": ("", "both"),
+    "model.positions": ("", "rotary"),
+    "model.gate_input": ("", "max"),
+    "model.head": ("", "sum"),
+    "model.attention_dropout": (-0.5, 1.0, math.nan),
+    "model.ffn_dropout": (-0.5, 1.0, math.nan),
+    "model.projection_dropout": (-0.5, 1.0, math.nan),
+    "model.overrides": (("text",), ("=",), ("text.model_dim=3",), ("n_layers_mod=1",)),
     "model.pooling_method": ("", "max"),
     "model.dropout_rate": (-0.1, 1.0, 1.5, math.nan, -math.inf),
     "model.input_dropout": (-0.1, 1.0, 1.5, math.nan),
@@ -226,6 +240,10 @@ ANYTHING_GOES = {
     "data.mask_from_zeros",
     "model.anchor",  # the corpus knows the names
     "model.bidirectional_fusion",
+    "model.final_norm",
+    "model.qkv_bias",
+    "model.out_bias",
+    "model.gate_hidden",
     "train.deterministic",
 }
 
@@ -241,9 +259,10 @@ def test_an_impossible_value_is_refused_by_name(key, value):
     message = refusal({key: value})
     # What is wrong with model_dim = 130 is that num_heads does not divide it; the like for seeds.
     related = {"model.model_dim": "model.num_heads", "train.seeds": "train.first_seed"}
+    value = value[0] if key == "model.overrides" else value  # its message names the entry
     named = (f"{key} = {value!r}: ", *([f"{related[key]} = "] if key in related else ()))
     assert message.startswith(named), message
-    assert str(value) in message
+    assert key == "model.overrides" or str(value) in message
     if isinstance(value, float) and not math.isfinite(value):
         assert message.endswith("must be finite.")
 
@@ -254,6 +273,15 @@ def test_an_impossible_value_is_refused_by_name(key, value):
         ({"model.modalities": ("audio",), "model.anchor": "text"}, "model.anchor"),
         ({"model.num_heads": 4, "model.model_dim": 6}, "model.num_heads"),
         ({"optim.learning_rate": 1e-7}, "optim.min_learning_rate"),
+        ({"model.mixer": "gru", "model.both_directions": True, "model.model_dim": 9,
+          "model.num_heads": 3}, "model.model_dim"),
+        ({"model.fusion": "pooled", "model.bidirectional_fusion": True},
+         "model.bidirectional_fusion"),
+        ({"model.fusion": "pooled", "model.n_layers_post_fuse": 1}, "model.n_layers_post_fuse"),
+        ({"model.head": "mean", "model.gate_input": "concat"}, "model.gate_input"),
+        ({"model.head": "concat", "model.gate_hidden": False}, "model.gate_hidden"),
+        ({"model.overrides": ("video.n_layers_mod=1",), "model.modalities": ("text", "audio")},
+         "model.overrides"),
         ({"train.first_seed": 2**31 - 1, "train.seeds": 2}, "train.first_seed"),
         ({"data.synthetic.modalities": ("text", "audio")}, "data.synthetic.widths"),
     ],
@@ -402,6 +430,24 @@ ANOTHER = {
     "train.batch_size": 16,
     "train.accumulation_steps": 2,
     "mesh.mode": "pmap",
+    "model.n_layers_post_fuse": 1,
+    "model.mixer": "gru",
+    "model.both_directions": True,
+    "model.fusion": "parallel",
+    "model.activation": "relu",
+    "model.norm": "rmsnorm",
+    "model.norm_position": "pre",
+    "model.final_norm": True,
+    "model.positions": "sinusoidal",
+    "model.qkv_bias": False,
+    "model.out_bias": False,
+    "model.gate_input": "concat",
+    "model.gate_hidden": False,
+    "model.head": "mean",
+    "model.attention_dropout": 0.0,
+    "model.ffn_dropout": 0.0,
+    "model.projection_dropout": 0.0,
+    "model.overrides": ("text.n_layers_mod=1",),
     "mesh.data": 2,
     "mesh.seed": 1,
     "train.patience": 5,
@@ -411,6 +457,11 @@ ANOTHER = {
     "train.checkpoint_every_seconds": 5.0,
     "train.compile_cache": "off",
     "train.deterministic": False,
+}
+NEEDED = {  # beside a value that means nothing alone
+    "optim.weight_decay": {"optim.name": "adamw"},
+    "model.both_directions": {"model.mixer": "gru"},
+    "model.fusion": {"model.bidirectional_fusion": True},
 }
 FREE = {
     "data.path",  # the corpus digest decides, for the embedded corpus too
@@ -431,12 +482,41 @@ def test_identity_ignores_what_is_free_to_change_and_nothing_else(key):
     assert (key in identity(Config())) == (key not in FREE)
     if (value := ANOTHER[key]) is None:
         return
-    needs = {"optim.name": "adamw"} if key == "optim.weight_decay" else {}
+    needs = NEEDED.get(key, {})
     base = from_config_dict(nested(needs))
     other = from_config_dict(nested({key: value, **needs}))
     assert other != base
     changed = {k for k, v in identity(base).items() if identity(other)[k] != v}
     assert changed == (set() if key in FREE else {key})
+
+
+def test_an_override_reaches_its_modality_alone_with_the_type_of_the_setting():
+    config = ModelConfig(
+        overrides=("audio.n_layers_mod=1", "audio.final_norm=True", "eye.left.input_dropout=.5")
+    )
+    expected = dataclasses.replace(config, overrides=(), n_layers_mod=1, final_norm=True)
+    assert config.encoder_of("audio") == expected
+    assert config.encoder_of("eye.left").input_dropout == 0.5
+    assert config.encoder_of("text") is config
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("text.n_layers_mod=-1", "model.n_layers_mod = -1"),
+        ("text.n_layers_mod=few", "n_layers_mod = 'few' must be of type int"),
+        ("text.final_norm=1", "final_norm = '1' must be of type bool"),
+        ("text.mixer=cnn", "model.mixer = 'cnn'"),
+        ("text.both_directions=true", "model.both_directions = True"),
+    ],
+)
+def test_an_impossible_override_is_refused(override, said):
+    assert said in refusal({"model.overrides": (override,)})
+
+
+def test_a_site_has_the_common_rate_unless_it_has_its_own():
+    config = ModelConfig(dropout_rate=0.3, ffn_dropout=0.0, attention_dropout=0.2)
+    assert [config.rate(s) for s in ("attention", "ffn", "projection")] == [0.2, 0.0, 0.3]
 
 
 def test_identity_survives_json():

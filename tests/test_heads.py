@@ -120,14 +120,15 @@ def test_pooling_of_16_bit_sequences_is_float32(method):
 
 # --- the gate ---
 
+NO_DROPOUT = ModelConfig(dropout_rate=0.0)
 GATE_PARAMS = random_params(
-    functools.partial(ModalityGate(0.0).init, train=False), POOLED, PRESENT
+    functools.partial(ModalityGate(NO_DROPOUT).init, train=False), POOLED, PRESENT
 )
 
 
 @jax.jit
 def gate(pooled, present):
-    return ModalityGate(0.0).apply({"params": GATE_PARAMS}, pooled, present, train=False)
+    return ModalityGate(NO_DROPOUT).apply({"params": GATE_PARAMS}, pooled, present, train=False)
 
 
 def test_gate_input_is_the_mean_over_the_present_modalities():
@@ -160,7 +161,8 @@ def test_gate_has_one_dropout_between_its_layers():
         "hidden": GATE_PARAMS["hidden"],
         "weights": {**GATE_PARAMS["weights"], "bias": np.zeros(M, np.float32)},
     }
-    shut = jax.jit(functools.partial(ModalityGate(1 - 2**-20).apply, train=True))
+    closed = ModalityGate(ModelConfig(dropout_rate=1 - 2**-20))
+    shut = jax.jit(functools.partial(closed.apply, train=True))
     weights = shut({"params": params}, POOLED, PRESENT, rngs={"dropout": jax.random.key(0)})
     shares = PRESENT / np.maximum(PRESENT.sum(1, keepdims=True), 1)
     np.testing.assert_allclose(weights, shares, atol=1e-6)

@@ -139,7 +139,7 @@ def test_layer_norm_of_a_constant_row_is_its_bias_with_finite_gradients():
 
 @jax.jit
 def feed_forward(params, x):
-    ffn = FeedForward(ff_dim=24, dropout_rate=0.5, dtype=jnp.float32)
+    ffn = FeedForward(24, "gelu", dropout_rate=0.5, dtype=jnp.float32)
     return ffn.apply({"params": params}, x, train=False)
 
 

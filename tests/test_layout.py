@@ -7,8 +7,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FLOORS = [
-    {"errors", "version"},
-    {"spec", "metrics", "config"},
+    {"errors", "version", "checks"},
+    {"spec", "metrics", "config", "model_config"},
     {"data", "models"},
     {"training"},
     {"evaluation", "serving"},

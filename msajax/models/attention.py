@@ -60,22 +60,29 @@ def as_keep_mask(mask: jax.Array, *, batch: int, queries: int, keys: int) -> jax
 
 
 class MultiHeadAttention(nn.Module):
-    """Scaled dot-product attention over several heads, with biases on all four projections.
+    """Scaled dot-product attention over several heads.
 
     Scores and softmax are float32. A query that sees no key gets exactly zero after the output
-    projection: no information, and finite gradients.
+    projection: no information, and finite gradients. The attention maps `[B, H, Tq, Tk]`, before
+    dropout, are kept as `attention` in the `intermediates` collection when that is mutable.
 
     Attributes:
         num_heads: H.
-        head_dim: size of a head, dh.
+        head_dim: size of a head's queries and keys, dh.
         dropout_rate: dropout on the attention probabilities.
         dtype: computation type of the projections.
+        value_dim: size of a head's values; 0 means dh.
+        qkv_bias: biases on the query, key and value projections.
+        out_bias: biases on the output projection.
     """
 
     num_heads: int
     head_dim: int
     dropout_rate: float
     dtype: Any
+    value_dim: int = 0
+    qkv_bias: bool = True
+    out_bias: bool = True
 
     @nn.compact
     def __call__(
@@ -94,15 +101,19 @@ class MultiHeadAttention(nn.Module):
         """
         batch, queries, model_dim = query.shape
         keys = context.shape[1]
-        project = functools.partial(
-            nn.DenseGeneral,
-            features=(self.num_heads, self.head_dim),
-            kernel_init=kernel_init,
-            dtype=self.dtype,
-        )
-        q = project(name="query")(query) / jnp.sqrt(self.head_dim).astype(self.dtype)
-        k = project(name="key")(context)  # [batch, keys, heads, head_dim]
-        v = project(name="value")(context)  # [batch, keys, heads, head_dim]
+
+        def project(name: str, size: int) -> nn.DenseGeneral:
+            return nn.DenseGeneral(
+                (self.num_heads, size),
+                use_bias=self.qkv_bias,
+                kernel_init=kernel_init,
+                dtype=self.dtype,
+                name=name,
+            )
+
+        q = project("query", self.head_dim)(query) / jnp.sqrt(self.head_dim).astype(self.dtype)
+        k = project("key", self.head_dim)(context)  # [batch, keys, heads, head_dim]
+        v = project("value", self.value_dim or self.head_dim)(context)  # [batch, keys, heads, …]
 
         keep = functools.reduce(
             jnp.logical_and,
@@ -114,11 +125,17 @@ class MultiHeadAttention(nn.Module):
         probabilities = jax.nn.softmax(scores, axis=-1)  # [batch, heads, queries, keys]
         if keep.shape[1] > 1:  # a head may see no key where another does
             probabilities = jnp.where(keep, probabilities, 0)
+        self.sow("intermediates", "attention", probabilities)
         probabilities = Dropout(self.dropout_rate)(probabilities, train=train).astype(self.dtype)
 
-        mixed = jnp.einsum("bhqk,bkhd->bqhd", probabilities, v)  # [batch, queries, heads, head_dim]
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", probabilities, v)  # [batch, queries, heads, …]
         out = nn.DenseGeneral(
-            model_dim, axis=(-2, -1), kernel_init=kernel_init, dtype=self.dtype, name="out"
+            model_dim,
+            axis=(-2, -1),
+            use_bias=self.out_bias,
+            kernel_init=kernel_init,
+            dtype=self.dtype,
+            name="out",
         )(mixed)  # [batch, queries, model_dim]
         # The softmax of a row without a valid key is uniform: what it gathers means nothing.
         sees_a_key = keep.any(-1)  # broadcasts to [batch, heads, queries]

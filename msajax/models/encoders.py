@@ -1,6 +1,4 @@
-"""Transformer blocks, and the encoder that turns one modality into a sequence of width D."""
-
-import functools
+"""Transformer blocks, stacks of layers, and the encoder of one modality."""
 
 import flax.linen as nn
 import jax
@@ -8,17 +6,25 @@ import jax.numpy as jnp
 
 from msajax.config import ModelConfig
 from msajax.models.attention import MultiHeadAttention
-from msajax.models.layers import Dropout, FeedForward, LayerNorm, kernel_init
-from msajax.models.positions import LearnedPositions
+from msajax.models.layers import NORMS, Dropout, FeedForward, kernel_init
+from msajax.models.positions import LearnedPositions, add_sinusoids
+from msajax.models.recurrent import Recurrence
+
+
+def make_norm(config: ModelConfig, name: str) -> nn.Module:
+    """The normalisation that a configuration names."""
+    return NORMS[config.norm](config.norm_eps, jnp.dtype(config.dtype), name=name)
 
 
 class TransformerBlock(nn.Module):
-    """A post-norm block: `x = LN(x + Drop(MHA(x)))`, then `x = LN(x + Drop(FFN(x)))`.
+    """Attention and feed-forward, each with dropout, residual and norm.
 
-    With `context is x` this is self-attention; else cross-attention with the residual on `x`.
+    Post-norm: `x = N(x + Drop(MHA(x)))`, then `x = N(x + Drop(FFN(x)))`. Pre-norm: `x = x +
+    Drop(MHA(N(x)))`, then `x = x + Drop(FFN(N(x)))`. With `context is x` this is self-attention;
+    else cross-attention with the residual on `x`, and a norm of its own for a pre-norm context.
 
     Attributes:
-        config: sizes and rates.
+        config: sizes, rates and choices.
     """
 
     config: ModelConfig
@@ -30,27 +36,75 @@ class TransformerBlock(nn.Module):
         """Lets `x` `[B, Tq, D]` attend to `context` `[B, Tk, D]` under masks on the keys."""
         c = self.config
         dtype = jnp.dtype(c.dtype)
-        norm = functools.partial(LayerNorm, c.norm_eps, dtype)
         attention = MultiHeadAttention(
             num_heads=c.num_heads,
             head_dim=c.head_dim or c.model_dim // c.num_heads,
-            dropout_rate=c.dropout_rate,
+            dropout_rate=c.rate("attention"),
             dtype=dtype,
+            qkv_bias=c.qkv_bias,
+            out_bias=c.out_bias,
             name="attention",
         )
-        ffn = FeedForward(c.ff_dim, c.dropout_rate, dtype, name="ffn")
+        ffn = FeedForward(c.ff_dim, c.activation, c.rate("ffn"), dtype, name="ffn")
+        norm_attention, norm_ffn = make_norm(c, "norm_attention"), make_norm(c, "norm_ffn")
+
+        if c.norm_position == "pre":
+            is_self = context is x
+            query = norm_attention(x)
+            context = query if is_self else make_norm(c, "norm_context")(context)
+            attended = attention(query, context, masks, train=train)  # [batch, queries, model_dim]
+            x = x + Dropout(c.dropout_rate)(attended, train=train)
+            fed = ffn(norm_ffn(x), train=train)  # [batch, queries, model_dim]
+            return x + Dropout(c.dropout_rate)(fed, train=train)
         attended = attention(x, context, masks, train=train)  # [batch, queries, model_dim]
-        x = norm(name="norm_attention")(x + Dropout(c.dropout_rate)(attended, train=train))
+        x = norm_attention(x + Dropout(c.dropout_rate)(attended, train=train))
         fed = ffn(x, train=train)  # [batch, queries, model_dim]
-        return norm(name="norm_ffn")(x + Dropout(c.dropout_rate)(fed, train=train))
+        return norm_ffn(x + Dropout(c.dropout_rate)(fed, train=train))
+
+
+def stack(
+    config: ModelConfig,
+    mixer: str,
+    depth: int,
+    x: jax.Array,
+    masks: tuple[jax.Array, ...],
+    *,
+    train: bool,
+) -> jax.Array:
+    """Layers one after another, and a final norm if the configuration has one.
+
+    The layers belong to the module whose method calls this. A recurrent one is followed by dropout.
+
+    Args:
+        config: what the layers are.
+        mixer: transformer, rnn, gru or lstm.
+        depth: how many.
+        x: `[B, T, D]`.
+        masks: the valid steps `[B, T]`, then, for transformer blocks, any other masks of attention.
+        train: draw dropout masks.
+
+    Returns:
+        `[B, T, D]`.
+    """
+    for i in range(depth):
+        if mixer == "transformer":
+            x = TransformerBlock(config, name=f"blocks_{i}")(x, x, masks, train=train)
+        else:
+            dtype = jnp.dtype(config.dtype)
+            layer = Recurrence(mixer, config.both_directions, dtype, name=f"layers_{i}")
+            dropout = Dropout(config.dropout_rate, name=f"dropout_{i}")
+            x = dropout(layer(x, masks[0]), train=train)
+    if config.final_norm and depth:
+        x = make_norm(config, "final_norm")(x)
+    return x
 
 
 class ModalityEncoder(nn.Module):
-    """Projection, learned positions, dropout, then `n_layers_mod` self-attention blocks.
+    """Projection, positions, dropout, then `n_layers_mod` layers (source 002, R2).
 
     Attributes:
-        config: sizes and rates.
-        max_len: rows of the position table.
+        config: of this modality's encoder.
+        max_len: rows of a learned position table.
     """
 
     config: ModelConfig
@@ -66,8 +120,25 @@ class ModalityEncoder(nn.Module):
         x = nn.Dense(
             c.model_dim, kernel_init=kernel_init, dtype=jnp.dtype(c.dtype), name="projection"
         )(x)  # [batch, length, model_dim]
-        x = LearnedPositions(self.max_len, name="positions")(x)
-        x = Dropout(c.dropout_rate)(x, train=train)
-        for i in range(c.n_layers_mod):
-            x = TransformerBlock(c, name=f"blocks_{i}")(x, x, (mask,), train=train)
-        return x
+        if c.positions == "learned":
+            x = LearnedPositions(self.max_len, name="positions")(x)
+        elif c.positions == "sinusoidal":
+            x = add_sinusoids(x)
+        x = Dropout(c.rate("projection"))(x, train=train)
+        return stack(c, c.mixer, c.n_layers_mod, x, (mask,), train=train)
+
+
+class PostFusionEncoder(nn.Module):
+    """`n_layers_post_fuse` self-attention blocks on a fused sequence (source 000, R16).
+
+    Attributes:
+        config: of this modality's encoder.
+    """
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array, mask: jax.Array, *, train: bool) -> jax.Array:
+        """Maps `x` `[B, T, D]` under `mask` `[B, T]` to `[B, T, D]`."""
+        depth = self.config.n_layers_post_fuse
+        return stack(self.config, "transformer", depth, x, (mask,), train=train)

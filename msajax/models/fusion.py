@@ -1,22 +1,25 @@
-"""Cross-modal fusion: the anchor modality attends to the others, and optionally back."""
+"""Fusion of modalities: cross-attention around an anchor, or attention between pooled vectors."""
 
 from collections.abc import Mapping
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from msajax.config import ModelConfig
-from msajax.models.encoders import TransformerBlock
+from msajax.models.encoders import TransformerBlock, stack
+from msajax.models.heads import pool
 
 
 class AnchoredFusion(nn.Module):
     """`n_layers_fuse` layers of cross-attention around one anchor (source 002, R5).
 
     In each layer the anchor attends to every other modality in turn; with
-    `bidirectional_fusion`, each of them then attends to the anchor as it is after that.
+    `bidirectional_fusion`, each of them then attends to the anchor: as it is after that when
+    `fusion` is sequential, as it came into the layer when it is parallel.
 
     Attributes:
-        config: sizes and rates.
+        config: sizes, rates and choices.
         modalities: names, in order.
         anchor: one of them.
     """
@@ -46,10 +49,12 @@ class AnchoredFusion(nn.Module):
 
 
 class FusionLayer(nn.Module):
-    """A chain of cross-attention blocks, each reading what the ones before it wrote.
+    """A chain of cross-attention blocks.
+
+    Each reads what the ones before it wrote, or, in parallel fusion, contexts as they came in.
 
     Attributes:
-        config: sizes and rates.
+        config: sizes, rates and choices.
         pairs: (query modality, context modality), in order.
     """
 
@@ -66,9 +71,41 @@ class FusionLayer(nn.Module):
     ) -> dict[str, jax.Array]:
         """Maps `{modality: [B, T_m, D]}` to the same shapes."""
         fused = dict(sequences)
+        contexts = sequences if self.config.fusion == "parallel" else fused
         for query, context in self.pairs:
             block = TransformerBlock(self.config, name=f"{query}_from_{context}")
             fused[query] = block(
-                fused[query], fused[context], (masks[context],), train=train
+                fused[query], contexts[context], (masks[context],), train=train
             )  # [batch, query length, model_dim]
         return fused
+
+
+class PooledFusion(nn.Module):
+    """The early-pooling baseline (R14): modalities are pooled, then attend to each other.
+
+    The pooled vectors are a sequence of length M for `n_layers_fuse` self-attention blocks. An
+    absent modality is masked there.
+
+    Attributes:
+        config: sizes, rates and choices.
+        modalities: names, in order.
+    """
+
+    config: ModelConfig
+    modalities: tuple[str, ...]
+
+    @nn.compact
+    def __call__(
+        self,
+        sequences: Mapping[str, jax.Array],
+        masks: Mapping[str, jax.Array],
+        *,
+        train: bool,
+    ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+        """Turns `{modality: [B, T_m, D]}` into `{modality: [B, 1, D]}`, and the masks likewise."""
+        c, names = self.config, self.modalities
+        tokens, present = pool(c, names, sequences, masks)  # [batch, modalities, model_dim]
+        tokens = tokens.astype(jnp.dtype(c.dtype))
+        tokens = stack(c, "transformer", c.n_layers_fuse, tokens, (present,), train=train)
+        one = {m: slice(i, i + 1) for i, m in enumerate(names)}
+        return {m: tokens[:, one[m]] for m in names}, {m: present[:, one[m]] for m in names}

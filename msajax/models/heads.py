@@ -50,36 +50,70 @@ class AttentionPool(nn.Module):
         return jnp.einsum("bt,btd->bd", weights, jnp.where(mask[..., None], x, 0))
 
 
+def pool(
+    config: ModelConfig,
+    modalities: tuple[str, ...],
+    sequences: Mapping[str, jax.Array],
+    masks: Mapping[str, jax.Array],
+) -> tuple[jax.Array, jax.Array]:
+    """Pools `{modality: [B, T_m, D]}` under `{modality: [B, T_m]}` by the configured method.
+
+    Learned scorers belong to the module whose method calls this.
+
+    Returns:
+        Vectors `[B, M, D]` float32, and `[B, M]` bool: which of them count.
+    """
+    if config.pooling_method == "attention":
+        pools = {m: AttentionPool(name=f"{m}_pool") for m in modalities}
+    else:
+        pools = dict.fromkeys(modalities, mean_pool)
+    pooled = jnp.stack([pools[m](sequences[m], masks[m]) for m in modalities], axis=1)
+    present = jnp.stack([masks[m].any(-1) for m in modalities], axis=1)
+    if config.missing_modality == "reference":
+        present = jnp.ones_like(present)
+    return pooled, present
+
+
 class ModalityGate(nn.Module):
     """Weighs the modalities of each sample: Dense(D/2, relu) -> Dropout -> Dense(M, softmax).
 
     Attributes:
-        dropout_rate: dropout between the two layers.
+        config: what the gate sees, whether it has the hidden layer, and its dropout rate.
     """
 
-    dropout_rate: float
+    config: ModelConfig
 
     @nn.compact
     def __call__(self, pooled: jax.Array, present: jax.Array, *, train: bool) -> jax.Array:
         """Weighs `pooled` `[B, M, D]`, of which `present` `[B, M]` count, to `[B, M]`.
 
-        The input is the mean over the modalities that count; the others' logits are masked, so
-        that their weight is exactly 0.
+        The input is the mean over the modalities that count, or all of them side by side with zero
+        for those that do not; the others' logits are masked, so that their weight is exactly 0.
         """
         modalities, model_dim = pooled.shape[1:]
-        mean = mean_pool(pooled, present)  # [batch, model_dim]
-        hidden = nn.Dense(max(model_dim // 2, 1), kernel_init=kernel_init, name="hidden")(mean)
-        hidden = Dropout(self.dropout_rate)(nn.relu(hidden), train=train)
+        if self.config.gate_input == "concat":
+            hidden = concatenate(pooled, present)  # [batch, modalities * model_dim]
+        else:
+            hidden = mean_pool(pooled, present)  # [batch, model_dim]
+        if self.config.gate_hidden:
+            units = max(model_dim // 2, 1)
+            hidden = nn.relu(nn.Dense(units, kernel_init=kernel_init, name="hidden")(hidden))
+            hidden = Dropout(self.config.dropout_rate)(hidden, train=train)
         logits = nn.Dense(modalities, kernel_init=kernel_init, name="weights")(hidden)
         logits = jnp.where(present, logits, jnp.finfo(jnp.float32).min)  # [batch, modalities]
         return jnp.where(present, jax.nn.softmax(logits, axis=-1), 0)
 
 
+def concatenate(pooled: jax.Array, present: jax.Array) -> jax.Array:
+    """`[B, M, D]` side by side as `[B, M D]`, zero where `present` `[B, M]` is not set."""
+    return jnp.where(present[..., None], pooled, 0).reshape(pooled.shape[0], -1)
+
+
 class AdaptiveFusionHead(nn.Module):
-    """Pools each modality and sums them with per-sample weights (source 002, R6-R8). Float32.
+    """Pools each modality and makes them one vector (source 002, R6-R8). Float32.
 
     Attributes:
-        config: pooling method, dropout rate and the treatment of absent modalities.
+        config: pooling method, kind of head, gate and the treatment of absent modalities.
         modalities: names, in the order of the weights.
     """
 
@@ -97,18 +131,19 @@ class AdaptiveFusionHead(nn.Module):
         """Pools `{modality: [B, T_m, D]}` under `{modality: [B, T_m]}`.
 
         Returns:
-            The fused vector `[B, D]` and the modality weights `[B, M]`.
+            The fused vector `[B, D]`, or `[B, M D]` of a concatenating head, and the modality
+            weights `[B, M]`: those of the gate, else equal ones for the modalities that count.
         """
-        if self.config.pooling_method == "attention":
-            pools = {m: AttentionPool(name=f"{m}_pool") for m in self.modalities}
+        if self.config.fusion == "pooled":  # one vector per modality is left
+            pooled = jnp.concatenate([sequences[m] for m in self.modalities], axis=1)
+            pooled = pooled.astype(jnp.float32)  # [batch, modalities, model_dim]
+            present = jnp.concatenate([masks[m] for m in self.modalities], axis=1)
         else:
-            pools = dict.fromkeys(self.modalities, mean_pool)
-        pooled = jnp.stack(
-            [pools[m](sequences[m], masks[m]) for m in self.modalities], axis=1
-        )  # [batch, modalities, model_dim]
-        present = jnp.stack([masks[m].any(-1) for m in self.modalities], axis=1)
-        if self.config.missing_modality == "reference":
-            present = jnp.ones_like(present)
-        gate = ModalityGate(self.config.dropout_rate, name="gate")
-        weights = gate(pooled, present, train=train)  # [batch, modalities]
+            pooled, present = pool(self.config, self.modalities, sequences, masks)
+        if self.config.head == "weighted_sum":
+            weights = ModalityGate(self.config, name="gate")(pooled, present, train=train)
+        else:
+            weights = present / jnp.maximum(present.sum(-1, keepdims=True), 1)
+        if self.config.head == "concat":
+            return concatenate(pooled, present), weights
         return jnp.einsum("bm,bmd->bd", weights, pooled), weights

@@ -1,5 +1,6 @@
 """The layers that every Transformer here is made of."""
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -71,23 +72,56 @@ class LayerNorm(nn.Module):
         return (normal * scale + bias).astype(self.dtype)
 
 
+class RMSNorm(nn.Module):
+    """`x / sqrt(mean x^2 + eps) * scale` over the last axis (source 003), statistics in float32.
+
+    Attributes:
+        eps: added to the mean square.
+        dtype: type of the result.
+    """
+
+    eps: float
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Normalises `[…, D]`."""
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
+        x = x.astype(jnp.float32)
+        mean_square = jnp.square(x).mean(-1, keepdims=True)
+        return (x * jax.lax.rsqrt(mean_square + self.eps) * scale).astype(self.dtype)
+
+
+NORMS = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}
+
+
 class FeedForward(nn.Module):
-    """Dense(F) -> GELU (erf) -> Dropout -> Dense(D), per time step.
+    """Dense(F) -> activation -> Dropout -> Dense(D), per time step.
+
+    With geglu, `gelu(x W_g + b_g) * (x W + b)` stands for the first layer and its activation.
 
     Attributes:
         ff_dim: F.
+        activation: gelu (erf), gelu_tanh, relu or geglu.
         dropout_rate: dropout between the two layers.
         dtype: computation type.
     """
 
     ff_dim: int
+    activation: str
     dropout_rate: float
     dtype: Any
 
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         """Maps `[B, T, D]` to `[B, T, D]`."""
-        inner = nn.Dense(self.ff_dim, kernel_init=kernel_init, dtype=self.dtype, name="inner")(x)
-        inner = nn.gelu(inner, approximate=False)  # [batch, length, ff_dim]
+        dense = functools.partial(nn.Dense, kernel_init=kernel_init, dtype=self.dtype)
+        inner = dense(self.ff_dim, name="inner")(x)  # [batch, length, ff_dim]
+        if self.activation == "relu":
+            inner = nn.relu(inner)
+        elif self.activation == "geglu":
+            inner = nn.gelu(dense(self.ff_dim, name="gate")(x), approximate=False) * inner
+        else:
+            inner = nn.gelu(inner, approximate=self.activation == "gelu_tanh")
         inner = Dropout(self.dropout_rate)(inner, train=train)
-        return nn.Dense(x.shape[-1], kernel_init=kernel_init, dtype=self.dtype, name="outer")(inner)
+        return dense(x.shape[-1], name="outer")(inner)

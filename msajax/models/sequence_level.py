@@ -1,4 +1,4 @@
-"""The sequence-level model of source 002: encode, fuse, then pool, weigh and regress."""
+"""The model family: encode, fuse, encode again, then pool, weigh and regress (source 002)."""
 
 from collections.abc import Mapping
 
@@ -6,15 +6,15 @@ import flax.linen as nn
 import jax
 
 from msajax.config import ModelConfig
-from msajax.models.encoders import ModalityEncoder
-from msajax.models.fusion import AnchoredFusion
+from msajax.models.encoders import ModalityEncoder, PostFusionEncoder
+from msajax.models.fusion import AnchoredFusion, PooledFusion
 from msajax.models.heads import AdaptiveFusionHead, Prediction
 from msajax.models.layers import kernel_init
 from msajax.spec import CorpusSpec
 
 
 class SequenceLevelModel(nn.Module):
-    """Sequences keep their length until the head: no pooling before it, masks everywhere.
+    """Sequences keep their length until the head, unless fusion is pooled; masks everywhere.
 
     Attributes:
         config: sizes, rates and choices.
@@ -53,20 +53,27 @@ class SequenceLevelModel(nn.Module):
         """
         self._check(features, masks)
         names = self.spec.modalities
+        of_modality = {m: self.config.encoder_of(m) for m in names}
         # On accelerators the default would multiply float32 matrices in a shorter type.
         with jax.default_matmul_precision("highest"):
-            encoded = {
-                m: ModalityEncoder(self.config, self.spec.length(m), name=f"{m}_encoder")(
+            sequences = {
+                m: ModalityEncoder(of_modality[m], self.spec.length(m), name=f"{m}_encoder")(
                     features[m], masks[m], train=train
                 )
                 for m in names
             }  # {modality: [batch, length, model_dim]}
-            fused = AnchoredFusion(self.config, names, self.anchor, name="fusion")(
-                encoded, masks, train=train
-            )  # {modality: [batch, length, model_dim]}
+            if self.config.fusion == "pooled":
+                fusion = PooledFusion(self.config, names, name="fusion")
+                sequences, masks = fusion(sequences, masks, train=train)
+            else:
+                fusion = AnchoredFusion(self.config, names, self.anchor, name="fusion")
+                sequences = fusion(sequences, masks, train=train)
+            for m in names:
+                post_encoder = PostFusionEncoder(of_modality[m], name=f"{m}_post_encoder")
+                sequences[m] = post_encoder(sequences[m], masks[m], train=train)
             vector, weights = AdaptiveFusionHead(self.config, names, name="head")(
-                fused, masks, train=train
-            )  # [batch, model_dim], [batch, modalities]
+                sequences, masks, train=train
+            )  # [batch, model_dim or modalities * model_dim], [batch, modalities]
             score = nn.Dense(
                 len(self.spec.label_names), kernel_init=kernel_init, name="regression"
             )(vector)  # [batch, labels]

@@ -1,0 +1,22 @@
+"""The classic encoder (source 004): 15,761,920 parameters in the encoder itself.
+
+    python -m msajax.main --config configs/classic_encoder.py --config.data.path=CORPUS.npz \
+        --workdir W
+"""
+
+from msajax.config import apply_argument, default_config
+
+
+def get_config(arg: str = ""):
+    """Width 512, eight heads, five blocks of 2048 with ReLU, batches of 30, sequences of 200."""
+    config = default_config()
+    config.model.model_dim = 512
+    config.model.num_heads = 8
+    config.model.n_layers_mod = 5
+    config.model.ff_dim = 2048
+    config.model.activation = "relu"
+    config.model.norm_eps = 1e-5
+    config.model.positions = "sinusoidal"
+    config.model.head = "mean"
+    config.train.batch_size = 30
+    return apply_argument(config, arg, widths={"features": 512}, lengths={"features": 200})

@@ -1,0 +1,21 @@
+"""The encoder over connectome tokens (source 003) with RMSNorm: 792,192 parameters in its layers.
+
+    python -m msajax.main --config configs/connectome_rmsnorm.py --config.data.path=CORPUS.npz \
+        --workdir W
+"""
+
+from msajax.config import apply_argument, default_config
+
+
+def get_config(arg: str = ""):
+    """Width 128, four post-norm blocks with RMSNorm, and a final one."""
+    config = default_config()
+    config.model.num_heads = 4
+    config.model.n_layers_mod = 4
+    config.model.ff_dim = 512
+    config.model.norm_eps = 1e-5
+    config.model.final_norm = True
+    config.model.positions = "none"
+    config.model.head = "mean"
+    config.model.norm = "rmsnorm"
+    return apply_argument(config, arg, widths={"connectome": 128}, lengths={"connectome": 9})

@@ -1,0 +1,23 @@
+"""LSTM encoders (source 001): each modality is read in both directions, pooled and weighed.
+
+    python -m msajax.main --config configs/lstm.py --config.data.path=CORPUS.npz \
+        --workdir W
+"""
+
+from msajax.config import apply_argument, default_config
+
+
+def get_config(arg: str = ""):
+    """Two layers of width 128, no attention between modalities, five random seeds."""
+    config = default_config()
+    config.model.mixer = "lstm"
+    config.model.both_directions = True
+    config.model.positions = "none"
+    config.model.n_layers_fuse = 0
+    config.train.seeds = 5
+    return apply_argument(
+        config,
+        arg,
+        widths={"text": 300, "audio": 74, "video": 47},
+        lengths={"text": 20, "audio": 20, "video": 20},
+    )

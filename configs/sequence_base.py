@@ -1,0 +1,19 @@
+"""The sequence-level model of source 002 at its own sizes: 1,130,372 parameters at MOSI's widths.
+
+    python -m msajax.main --config configs/sequence_base.py --config.data.path=CORPUS.npz \
+        --workdir W
+"""
+
+from msajax.config import apply_argument, default_config
+
+
+def get_config(arg: str = ""):
+    """Every setting at its default, five random seeds."""
+    config = default_config()
+    config.train.seeds = 5
+    return apply_argument(
+        config,
+        arg,
+        widths={"text": 300, "audio": 74, "video": 47},
+        lengths={"text": 20, "audio": 20, "video": 20},
+    )

@@ -1,0 +1,23 @@
+"""The sequence-level model of source 002, large: 7,009,796 parameters at MOSI's widths.
+
+    python -m msajax.main --config configs/sequence_large.py --config.data.path=CORPUS.npz \
+        --workdir W
+"""
+
+from msajax.config import apply_argument, default_config
+
+
+def get_config(arg: str = ""):
+    """Width 256, three encoder blocks per modality, two fusion layers, five random seeds."""
+    config = default_config()
+    config.model.model_dim = 256
+    config.model.ff_dim = 512
+    config.model.n_layers_mod = 3
+    config.model.n_layers_fuse = 2
+    config.train.seeds = 5
+    return apply_argument(
+        config,
+        arg,
+        widths={"text": 300, "audio": 74, "video": 47},
+        lengths={"text": 20, "audio": 20, "video": 20},
+    )

@@ -1,0 +1,20 @@
+"""The sequence-level model of source 002, small: 732,932 parameters at MOSI's widths.
+
+    python -m msajax.main --config configs/sequence_small.py --config.data.path=CORPUS.npz \
+        --workdir W
+"""
+
+from msajax.config import apply_argument, default_config
+
+
+def get_config(arg: str = ""):
+    """One encoder block per modality, one fusion layer, five random seeds."""
+    config = default_config()
+    config.model.n_layers_mod = 1
+    config.train.seeds = 5
+    return apply_argument(
+        config,
+        arg,
+        widths={"text": 300, "audio": 74, "video": 47},
+        lengths={"text": 20, "audio": 20, "video": 20},
+    )

@@ -1,0 +1,27 @@
+"""Checks of settings; a failed one names the key, its value and what would be right."""
+
+from typing import Any
+
+from msajax.errors import UserError
+
+
+def require(section: Any, key: str, ok: bool, requirement: str) -> None:
+    """Raises `UserError` with the key, its value in `section` and the requirement unless `ok`."""
+    if not ok:
+        raise UserError(f"{key} = {_value(section, key)!r}: {requirement}.")
+
+
+def at_least(section: Any, prefix: str, minimum: int, *names: str) -> None:
+    """Requires `prefix.name` of a section to be `minimum` or more, for each name."""
+    for name in names:
+        ok = getattr(section, name) >= minimum
+        require(section, f"{prefix}.{name}", ok, f"must be {minimum} or more")
+
+
+def one_of(section: Any, key: str, *choices: str) -> None:
+    """Requires a setting to be one of the choices."""
+    require(section, key, _value(section, key) in choices, f"must be one of {', '.join(choices)}")
+
+
+def _value(section: Any, key: str) -> Any:
+    return getattr(section, key.rpartition(".")[2])

@@ -1,0 +1,259 @@
+"""The settings of the model family: every system of the source documents is a combination."""
+
+import dataclasses
+from typing import Any
+
+from msajax.checks import at_least, one_of, require
+from msajax.errors import UserError
+
+# Settings that one modality may have otherwise than the rest: those of its own encoder.
+OF_AN_ENCODER = (
+    "n_layers_mod",
+    "n_layers_post_fuse",
+    "mixer",
+    "both_directions",
+    "num_heads",
+    "head_dim",
+    "qkv_bias",
+    "out_bias",
+    "ff_dim",
+    "activation",
+    "norm",
+    "norm_eps",
+    "norm_position",
+    "final_norm",
+    "positions",
+    "dropout_rate",
+    "attention_dropout",
+    "ffn_dropout",
+    "projection_dropout",
+    "input_dropout",
+)
+SAME = -1.0  # a dropout rate that is `dropout_rate`
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """One family of models. The defaults are the sequence-level model of source 002.
+
+    Encode each modality, fuse, encode again, pool, weigh, regress: each stage has its settings, and
+    a depth of 0 leaves it out.
+
+    Attributes:
+        name: which model of `msajax.models` to build.
+        modalities: names and order; () takes those of the corpus that have a valid training step,
+            in the order text, audio, video, then alphabetical.
+        anchor: the modality that attends to the others; "" takes text, else the first.
+        model_dim: width D of every sequence inside the model.
+        num_heads: attention heads.
+        head_dim: size of one head; 0 means model_dim / num_heads.
+        ff_dim: inner width of the feed-forward network.
+        n_layers_mod: layers of each modality's encoder.
+        n_layers_fuse: fusion layers; 0 goes straight on after the encoders.
+        n_layers_post_fuse: self-attention blocks per modality after fusion (source 000).
+        mixer: what a layer of an encoder is: transformer (a block of attention and feed-forward),
+            or one of the recurrent rnn, gru, lstm (source 001).
+        both_directions: recurrent layers read forwards and backwards, with D / 2 units each.
+        fusion: sequential (each cross-attention reads what the ones before it wrote, source 002),
+            parallel (all read the layer's inputs, source 000), or pooled (every modality is pooled
+            first and the M vectors attend to each other: the early-pooling baseline).
+        bidirectional_fusion: let the other modalities attend to the anchor as well.
+        activation: of the feed-forward network: gelu (erf), gelu_tanh, relu or geglu (gated).
+        norm: layernorm or rmsnorm.
+        norm_eps: its epsilon.
+        norm_position: post (after the residual sum) or pre (on a sub-layer's input).
+        final_norm: one more norm after each stack of layers.
+        positions: learned, sinusoidal or none.
+        qkv_bias: biases on the query, key and value projections.
+        out_bias: biases on attention's output projection.
+        pooling_method: mean, or attention (a learned scorer per modality).
+        gate_input: what the gate sees: the mean of the pooled modalities, or concat.
+        gate_hidden: a hidden layer of D / 2 in the gate; if off, it is linear.
+        head: how pooled modalities become one vector: weighted_sum (by the gate), mean, or concat.
+        dropout_rate: every dropout site inside the model that has no rate of its own.
+        attention_dropout: on attention probabilities; -1 means dropout_rate.
+        ffn_dropout: between the two layers of the feed-forward network; -1 means dropout_rate.
+        projection_dropout: after the input projection and positions; -1 means dropout_rate.
+        input_dropout: dropout on the raw input features.
+        max_len: rows of every learned position table and the longest sequence; 0 takes each
+            modality's longest training sequence.
+        missing_modality: mask (an absent modality gets weight 0) or reference (the literal
+            formula: its zero vector still gets weight).
+        dtype: computation type; parameters, norms, softmax, pooling, gate and head stay float32.
+        overrides: settings of single modalities' encoders, each as `modality.setting=value`.
+    """
+
+    name: str = "sequence_level"
+    modalities: tuple[str, ...] = ()
+    anchor: str = ""
+    model_dim: int = 128
+    num_heads: int = 4
+    head_dim: int = 0
+    ff_dim: int = 256
+    n_layers_mod: int = 2
+    n_layers_fuse: int = 1
+    n_layers_post_fuse: int = 0
+    mixer: str = "transformer"
+    both_directions: bool = False
+    fusion: str = "sequential"
+    bidirectional_fusion: bool = False
+    activation: str = "gelu"
+    norm: str = "layernorm"
+    norm_eps: float = 1e-6
+    norm_position: str = "post"
+    final_norm: bool = False
+    positions: str = "learned"
+    qkv_bias: bool = True
+    out_bias: bool = True
+    pooling_method: str = "mean"
+    gate_input: str = "mean"
+    gate_hidden: bool = True
+    head: str = "weighted_sum"
+    dropout_rate: float = 0.1
+    attention_dropout: float = SAME
+    ffn_dropout: float = SAME
+    projection_dropout: float = SAME
+    input_dropout: float = 0.0
+    max_len: int = 0
+    missing_modality: str = "mask"
+    dtype: str = "float32"
+    overrides: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be built or would have no effect.
+
+        `unusual_settings` lists what merely surprises.
+        """
+        self._check_choices()
+        self._check_sizes()
+        self._check_combinations()
+        for name, _, _ in map(_split_override, self.overrides):
+            known = not self.modalities or name in self.modalities
+            requirement = f"{name!r} is not one of model.modalities = {self.modalities}"
+            require(self, "model.overrides", known, requirement)
+            self.encoder_of(name)
+
+    def rate(self, site: str) -> float:
+        """The dropout rate of a site that may have its own: attention, ffn or projection."""
+        own = getattr(self, f"{site}_dropout")
+        return self.dropout_rate if own == SAME else own
+
+    def encoder_of(self, modality: str) -> "ModelConfig":
+        """These settings with the overrides of one modality applied.
+
+        Raises:
+            UserError: if an override cannot be read or makes an impossible setting.
+        """
+        kinds = {field.name: field.type for field in dataclasses.fields(self)}
+        changed: dict[str, Any] = {}
+        for name, setting, text in map(_split_override, self.overrides):
+            if name == modality:
+                changed[setting] = _read_value(setting, text, kinds[setting])
+        if not changed:
+            return self
+        try:
+            return dataclasses.replace(self, overrides=(), **changed)
+        except UserError as error:
+            raise UserError(f"model.overrides of {modality!r}: {error}") from error
+
+    def _check_choices(self) -> None:
+        one_of(self, "model.name", "sequence_level")
+        one_of(self, "model.mixer", "transformer", "rnn", "gru", "lstm")
+        one_of(self, "model.fusion", "sequential", "parallel", "pooled")
+        one_of(self, "model.activation", "gelu", "gelu_tanh", "relu", "geglu")
+        one_of(self, "model.norm", "layernorm", "rmsnorm")
+        one_of(self, "model.norm_position", "post", "pre")
+        one_of(self, "model.positions", "learned", "sinusoidal", "none")
+        one_of(self, "model.pooling_method", "mean", "attention")
+        one_of(self, "model.gate_input", "mean", "concat")
+        one_of(self, "model.head", "weighted_sum", "mean", "concat")
+        one_of(self, "model.missing_modality", "mask", "reference")
+        one_of(self, "model.dtype", "float32", "bfloat16", "float16")
+        once = len(set(self.modalities)) == len(self.modalities)
+        require(self, "model.modalities", once, "must name each modality once")
+        known = not self.anchor or not self.modalities or self.anchor in self.modalities
+        requirement = f"must be one of model.modalities = {self.modalities}"
+        require(self, "model.anchor", known, requirement)
+
+    def _check_sizes(self) -> None:
+        at_least(self, "model", 1, "model_dim", "num_heads", "ff_dim")
+        depths = ("n_layers_mod", "n_layers_fuse", "n_layers_post_fuse")
+        at_least(self, "model", 0, *depths, "max_len", "head_dim")
+        require(self, "model.max_len", self.max_len <= 10**6, "must be 1000000 or less")
+        divides = self.head_dim > 0 or self.model_dim % self.num_heads == 0
+        requirement = f"must divide model.model_dim = {self.model_dim} (or set model.head_dim)"
+        require(self, "model.num_heads", divides, requirement)
+        for name in ("dropout_rate", "input_dropout"):
+            require(self, f"model.{name}", 0 <= getattr(self, name) < 1, "must lie in [0, 1)")
+        for name in ("attention_dropout", "ffn_dropout", "projection_dropout"):
+            rate = getattr(self, name)
+            ok = rate == SAME or 0 <= rate < 1
+            requirement = "must lie in [0, 1), or be -1 for model.dropout_rate"
+            require(self, f"model.{name}", ok, requirement)
+        require(self, "model.norm_eps", self.norm_eps > 0, "must be above 0")
+
+    def _check_combinations(self) -> None:
+        recurrent = self.mixer != "transformer"
+        requirement = "works with a recurrent model.mixer (rnn, gru, lstm) only"
+        require(self, "model.both_directions", recurrent or not self.both_directions, requirement)
+        even = self.model_dim % 2 == 0 or not self.both_directions
+        requirement = "must be even: with model.both_directions each direction has half of it"
+        require(self, "model.model_dim", even, requirement)
+
+        pooled = self.fusion == "pooled"
+        ok = not (pooled and self.bidirectional_fusion)
+        requirement = "means nothing with model.fusion = pooled, where all attend to all"
+        require(self, "model.bidirectional_fusion", ok, requirement)
+        ok = not (pooled and self.n_layers_post_fuse)
+        requirement = "must be 0 with model.fusion = pooled: no sequences are left to encode"
+        require(self, "model.n_layers_post_fuse", ok, requirement)
+        one_way = self.fusion == "parallel" and not self.bidirectional_fusion
+        requirement = (
+            "is the same as sequential unless model.bidirectional_fusion is on: the anchor is the "
+            "only one that changes"
+        )
+        require(self, "model.fusion", not one_way, requirement)
+
+        gated = self.head == "weighted_sum"
+        requirement = f"model.head = {self.head!r} has no gate; leave it at its default"
+        require(self, "model.gate_input", gated or self.gate_input == "mean", requirement)
+        require(self, "model.gate_hidden", gated or self.gate_hidden, requirement)
+
+
+def _split_override(text: str) -> tuple[str, str, str]:
+    """`text.input_dropout=0.3` as its three parts."""
+    key, equals, value = text.partition("=")
+    name, dot, setting = key.rpartition(".")
+    if not (equals and dot and name and setting in OF_AN_ENCODER):
+        raise UserError(
+            f"model.overrides = {text!r}: must be modality.setting=value, where setting is one of "
+            f"{', '.join(OF_AN_ENCODER)}."
+        )
+    return name, setting, value
+
+
+def _read_value(setting: str, text: str, kind: type) -> Any:
+    words = {"true": True, "false": False}
+    try:
+        return words[text.lower()] if kind is bool else kind(text)
+    except (KeyError, ValueError) as error:
+        raise UserError(
+            f"model.overrides: {setting} = {text!r} must be of type {kind.__name__}."
+        ) from error
+
+
+def unusual_settings(config: ModelConfig) -> list[str]:
+    """Settings outside the ranges that source 002 studies, each as a short phrase."""
+    studied = {
+        "model_dim": (64, 256),
+        "num_heads": (2, 8),
+        "ff_dim": (128, 512),
+        "n_layers_mod": (1, 3),
+        "n_layers_fuse": (1, 2),
+        "dropout_rate": (0.0, 0.3),
+    }
+    return [
+        f"model.{key} = {getattr(config, key)} (studied: {low} to {high})"
+        for key, (low, high) in studied.items()
+        if not low <= getattr(config, key) <= high
+    ]

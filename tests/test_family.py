@@ -1,0 +1,376 @@
+"""The family's settings: any two together, and each against an independent computation."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+
+from msajax.config import ModelConfig
+from msajax.errors import UserError
+from msajax.models import build_model
+from msajax.models.attention import MultiHeadAttention
+from msajax.models.encoders import TransformerBlock
+from msajax.models.fusion import AnchoredFusion
+from msajax.models.heads import AdaptiveFusionHead
+from msajax.models.layers import FeedForward, RMSNorm
+from msajax.models.positions import sinusoids
+from msajax.spec import CorpusSpec
+
+AXES = {
+    "n_layers_mod": (1, 0),
+    "n_layers_fuse": (1, 0, 2),
+    "n_layers_post_fuse": (0, 1),
+    "mixer": ("transformer", "rnn", "gru", "lstm"),
+    "both_directions": (False, True),
+    "fusion": ("sequential", "parallel", "pooled"),
+    "bidirectional_fusion": (False, True),
+    "activation": ("gelu", "gelu_tanh", "relu", "geglu"),
+    "norm": ("layernorm", "rmsnorm"),
+    "norm_position": ("post", "pre"),
+    "final_norm": (False, True),
+    "positions": ("learned", "sinusoidal", "none"),
+    "qkv_bias": (True, False),
+    "out_bias": (True, False),
+    "head_dim": (0, 3),
+    "attention_dropout": (-1.0, 0.0),
+    "ffn_dropout": (-1.0, 0.0),
+    "projection_dropout": (-1.0, 0.0),
+    "input_dropout": (0.0, 0.3),
+    "pooling_method": ("mean", "attention"),
+    "gate_input": ("mean", "concat"),
+    "gate_hidden": (True, False),
+    "head": ("weighted_sum", "mean", "concat"),
+    "missing_modality": ("mask", "reference"),
+    "dtype": ("float32", "bfloat16"),
+    "modalities": (("text", "audio"), ("brain",), ("video", "text", "eye.left")),
+    "overrides": ((), ("text.mixer=gru", "audio.n_layers_mod=2", "text.norm=rmsnorm")),
+}
+SMALL = {"model_dim": 8, "num_heads": 2, "ff_dim": 12, "dropout_rate": 0.2}
+WIDTHS = {"text": 6, "audio": 5, "video": 4, "brain": 3, "eye.left": 2}
+B, T = 4, 5
+rng = np.random.default_rng(0)
+
+
+def make(settings: dict) -> ModelConfig | None:
+    """The configuration, or None where it is refused."""
+    names = settings["modalities"]
+    overrides = tuple(o for o in settings["overrides"] if o.split(".")[0] in names)
+    try:
+        return ModelConfig(**SMALL, **{**settings, "overrides": overrides})
+    except UserError:
+        return None
+
+
+def pairwise() -> list[dict]:
+    """Settings among which any two values of two axes meet, wherever the two may meet at all."""
+    default = {axis: values[0] for axis, values in AXES.items()}
+    missing = {
+        ((a, x), (b, y))
+        for a, b in itertools.combinations(AXES, 2)
+        for x in AXES[a]
+        for y in AXES[b]
+    }
+    random, chosen = np.random.default_rng(0), []
+    while missing:
+        best, gain = None, 0
+        for _ in range(60):
+            settings = {a: values[random.integers(len(values))] for a, values in AXES.items()}
+            settings |= dict(next(iter(sorted(missing, key=str))))
+            for axis in random.permutation(list(AXES)):  # give up what is refused
+                if make(settings) is not None:
+                    break
+                settings[axis] = default[axis]
+            if make(settings) is None:
+                continue
+            pairs = set(itertools.combinations(settings.items(), 2))
+            if len(pairs & missing) > gain:
+                best, gain = settings, len(pairs & missing)
+        if best is None or gain == 0:
+            missing.discard(sorted(missing, key=str)[0])
+            continue
+        missing -= set(itertools.combinations(best.items(), 2))
+        chosen.append(best)
+    return chosen
+
+
+@functools.cache
+def inputs(names: tuple[str, ...]):
+    """Features with NaN in the padding, which is anywhere, and one absent modality."""
+    random = np.random.default_rng(1)
+    masks = {m: random.random((B, T)) < 0.7 for m in names}
+    for m in names:
+        masks[m][:, 2] = True
+    if len(names) > 1:
+        masks[names[1]][0] = False
+    features = {m: random.normal(size=(B, T, WIDTHS[m])).astype(np.float32) for m in names}
+    return {m: np.where(masks[m][..., None], x, np.nan) for m, x in features.items()}, masks
+
+
+PAIRWISE = pairwise()
+
+
+def test_any_two_values_that_may_meet_do_meet():
+    default = {axis: values[0] for axis, values in AXES.items()}
+    met = {pair for s in PAIRWISE for pair in itertools.combinations(s.items(), 2)}
+    for a, b in itertools.combinations(AXES, 2):
+        for x, y in itertools.product(AXES[a], AXES[b]):
+            assert ((a, x), (b, y)) in met or make(default | {a: x, b: y}) is None
+
+
+@pytest.mark.parametrize("settings", PAIRWISE, ids=range(len(PAIRWISE)))
+def test_any_two_settings_work_together(settings):
+    config = make(settings)
+    names = config.modalities
+    spec = CorpusSpec(names, tuple(WIDTHS[m] for m in names), (T,) * len(names))
+    model = build_model(config, spec)
+    features, masks = inputs(names)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), features, masks)["params"]
+    random = np.random.default_rng(3)
+    params = jax.tree.map(lambda s: random.normal(size=s.shape).astype(s.dtype) / 3, shapes)
+
+    @jax.jit
+    def score_and_gradient(params, features, key):
+        def total(params):
+            prediction = model.apply(
+                {"params": params}, features, masks, train=True, rngs={"dropout": key}
+            )
+            return jnp.square(prediction.score - 1).sum(), prediction
+
+        return jax.grad(total, has_aux=True)(params)
+
+    gradient, prediction = score_and_gradient(params, features, jax.random.key(1))
+    assert prediction.score.shape == (B, 1) and prediction.score.dtype == jnp.float32
+    assert np.isfinite(prediction.score).all()
+    weights = np.asarray(prediction.modality_weights)
+    np.testing.assert_allclose(weights.sum(1), 1, atol=1e-6)
+    if len(names) > 1 and config.missing_modality == "mask":
+        assert weights[0, 1] == 0
+    for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
+        assert np.isfinite(leaf).all(), path
+        assert leaf.dtype == jnp.float32
+    # What is in the padding, finite or not, changes nothing.
+    other = {m: np.where(np.isnan(x), 7.0, x) for m, x in features.items()}
+    again = score_and_gradient(params, other, jax.random.key(1))[1].score
+    np.testing.assert_array_equal(again, prediction.score)
+
+
+# --- layers ---
+
+
+def test_rms_norm_is_that_of_the_formula():
+    x = rng.normal(size=(2, 3, 9)).astype(np.float32) * 5 + 1
+    scale = rng.normal(size=9).astype(np.float32)
+    y = RMSNorm(1e-5, jnp.float32).apply({"params": {"scale": scale}}, x)
+    x = np.float64(x)
+    expected = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * scale
+    np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-6)
+
+
+ACTIVATIONS = {
+    "gelu": lambda x: x * scipy.special.ndtr(x),
+    "gelu_tanh": lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    "relu": lambda x: np.maximum(x, 0),
+}
+
+
+@pytest.mark.parametrize("activation", [*ACTIVATIONS, "geglu"])
+def test_feed_forward_activations(activation):
+    module = FeedForward(7, activation, 0.0, jnp.float32)
+    x = rng.normal(size=(2, 3, 5)).astype(np.float32) * 2
+    shapes = jax.eval_shape(functools.partial(module.init, train=False), jax.random.key(0), x)
+    random = np.random.default_rng(2)
+    params = jax.tree.map(
+        lambda s: random.normal(size=s.shape).astype(np.float32), shapes["params"]
+    )
+    y = module.apply({"params": params}, x, train=False)
+
+    def dense(name, value):
+        return value @ np.float64(params[name]["kernel"]) + params[name]["bias"]
+
+    x = np.float64(x)
+    if activation == "geglu":
+        inner = ACTIVATIONS["gelu"](dense("gate", x)) * dense("inner", x)
+    else:
+        inner = ACTIVATIONS[activation](dense("inner", x))
+    np.testing.assert_allclose(y, dense("outer", inner), atol=2e-5)
+
+
+def test_erf_and_tanh_gelu_differ_by_what_is_known():
+    x = np.linspace(-6, 6, 10_001)
+    largest = np.abs(ACTIVATIONS["gelu"](x) - ACTIVATIONS["gelu_tanh"](x)).max()
+    assert 4.5e-4 < largest < 5e-4
+    ours = [np.float64(jax.nn.gelu(jnp.float32(x), approximate=a)) for a in (False, True)]
+    assert np.abs(ours[0] - ours[1]).max() == pytest.approx(largest, rel=1e-2)
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 128])
+def test_sinusoids_are_those_of_the_formula_at_odd_widths_too(width):
+    table = sinusoids(50, width)
+    assert table.shape == (50, width)
+    for p, j in itertools.product((0, 1, 17, 49), range(width)):
+        angle = p / 10000 ** (2 * (j // 2) / width)
+        expected = np.sin(angle) if j % 2 == 0 else np.cos(angle)
+        assert table[p, j] == pytest.approx(expected, abs=1e-6)
+
+
+# --- attention ---
+
+
+def test_values_may_have_another_size_than_keys_and_maps_are_returned():
+    module = MultiHeadAttention(2, 3, 0.0, jnp.float32, value_dim=5, qkv_bias=False)
+    x = rng.normal(size=(B, T, 6)).astype(np.float32)
+    mask = np.arange(T)[None] < np.array([5, 3, 1, 0])[:, None]
+    additive = np.where(np.tril(np.ones((T, T))), 0, -np.inf).astype(np.float32)
+    variables = module.init(jax.random.key(0), x, x, (mask,), train=False)
+    params = variables["params"]
+    assert params["value"]["kernel"].shape == (6, 2, 5)
+    assert params["out"]["kernel"].shape == (2, 5, 6)
+    assert set(params["query"]) == {"kernel"} and set(params["out"]) == {"kernel", "bias"}
+    y, state = module.apply(
+        {"params": params}, x, x, (mask, additive), train=False, mutable="intermediates"
+    )
+    (maps,) = state["intermediates"]["attention"]
+    keep = mask[:, None, :] & np.tril(np.ones((T, T), bool))  # [batch, queries, keys]
+    p = jax.tree.map(np.float64, params)
+    q, k, v = (np.einsum("btd,dhe->bhte", x, p[n]["kernel"]) for n in ("query", "key", "value"))
+    scores = np.where(keep[:, None], q @ k.swapaxes(2, 3) / np.sqrt(3), -1e30)
+    expected = scipy.special.softmax(scores, -1)
+    seen = keep.any(-1)
+    np.testing.assert_allclose(np.asarray(maps)[:3], expected[:3], atol=1e-6)
+    visible = np.where(keep[:, None], maps, 0).sum(-1)
+    np.testing.assert_allclose(visible.swapaxes(1, 2)[seen], 1, atol=1e-6)
+    mixed = np.einsum("bhqk,bhke,hed->bqd", expected, v, p["out"]["kernel"]) + p["out"]["bias"]
+    np.testing.assert_allclose(y, np.where(seen[..., None], mixed, 0), atol=1e-5)
+
+
+def test_blocks_without_positions_are_equivariant_to_permutations():
+    block = TransformerBlock(ModelConfig(**SMALL, norm_position="pre", activation="geglu"))
+    x = rng.normal(size=(B, T, 8)).astype(np.float32)
+    mask = rng.random((B, T)) < 0.7
+    params = block.init(jax.random.key(0), x, x, (mask,), train=False)
+    order = rng.permutation(T)
+    y = block.apply(params, x, x, (mask,), train=False)
+    shuffled = x[:, order]
+    z = block.apply(params, shuffled, shuffled, (mask[:, order],), train=False)
+    np.testing.assert_allclose(z, np.asarray(y)[:, order], atol=2e-6)
+
+
+@pytest.mark.parametrize("position", ["pre", "post"])
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+def test_a_later_step_cannot_be_seen_through_a_causal_block(norm, position):
+    block = TransformerBlock(ModelConfig(**SMALL, norm=norm, norm_position=position))
+    x = rng.normal(size=(B, T, 8)).astype(np.float32)
+    mask = np.ones((B, T), bool)
+    mask[:, 0] = mask[1, 2] = False
+    masks = (mask, np.tril(np.ones((1, T, T), bool)))
+    params = block.init(jax.random.key(0), x, x, masks, train=False)
+    apply = jax.jit(lambda x: block.apply(params, x, x, masks, train=False))
+    changed = x.copy()
+    changed[:, 3:] += 1
+    np.testing.assert_array_equal(apply(changed)[:, :3], apply(x)[:, :3])
+    assert (apply(changed)[:, 3:] != apply(x)[:, 3:]).any()
+
+
+def test_pre_norm_normalises_what_goes_into_a_sub_layer():
+    config = ModelConfig(**{**SMALL, "dropout_rate": 0.0}, norm_position="pre")
+    block = TransformerBlock(config)
+    x = rng.normal(size=(B, T, 8)).astype(np.float32)
+    context = rng.normal(size=(B, 3, 8)).astype(np.float32)
+    mask = np.ones((B, 3), bool)
+    params = block.init(jax.random.key(0), x, context, (mask,), train=False)["params"]
+    assert set(params) == {"attention", "ffn", "norm_attention", "norm_context", "norm_ffn"}
+
+    def norm(x):  # every scale 1, every offset 0
+        x = np.float64(x)
+        return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+
+    attention = MultiHeadAttention(2, 4, 0.0, jnp.float32).bind({"params": params["attention"]})
+    ffn = FeedForward(12, "gelu", 0.0, jnp.float32).bind({"params": params["ffn"]})
+    middle = x + attention(
+        jnp.float32(norm(x)), jnp.float32(norm(context)), (mask,), train=False
+    )
+    expected = middle + ffn(jnp.float32(norm(middle)), train=False)
+    y = block.apply({"params": params}, x, context, (mask,), train=False)
+    np.testing.assert_allclose(y, expected, atol=1e-5)
+
+
+# --- fusion and head ---
+
+
+def test_parallel_fusion_reads_what_came_into_the_layer():
+    config = ModelConfig(**SMALL, fusion="parallel", bidirectional_fusion=True)
+    names = ("text", "audio", "video")
+    x = {m: rng.normal(size=(B, T, 8)).astype(np.float32) for m in names}
+    masks = {m: np.ones((B, T), bool) for m in names}
+    module = AnchoredFusion(config, names, "text")
+    params = module.init(jax.random.key(0), x, masks, train=False)["params"]
+    fused = module.apply({"params": params}, x, masks, train=False)
+
+    def cross(query, context, name):
+        block = TransformerBlock(config)
+        p = {"params": params["layers_0"][name]}
+        return block.apply(p, query, context, (masks["text"],), train=False)
+
+    text = cross(x["text"], x["audio"], "text_from_audio")
+    np.testing.assert_allclose(fused["text"], cross(text, x["video"], "text_from_video"), atol=2e-6)
+    for m in ("audio", "video"):  # from the text that came in, not from the fused one
+        expected = cross(x[m], x["text"], f"{m}_from_text")
+        np.testing.assert_allclose(fused[m], expected, atol=2e-6)
+
+
+def test_pooled_fusion_without_layers_is_pooling_in_the_head():
+    names = ("text", "audio")
+    features, masks = inputs(names)
+    spec = CorpusSpec(names, (6, 5), (T, T))
+    scores = []
+    for fusion in ("sequential", "pooled"):
+        config = ModelConfig(**SMALL, n_layers_mod=1, n_layers_fuse=0, fusion=fusion)
+        model = build_model(config, spec)
+        params = model.init(jax.random.key(0), features, masks)
+        scores.append(jax.jit(model.apply)(params, features, masks))
+    np.testing.assert_allclose(scores[0].score, scores[1].score, atol=1e-6)
+    np.testing.assert_allclose(scores[0].modality_weights, scores[1].modality_weights, atol=1e-6)
+
+
+HEAD_X = {m: rng.normal(size=(B, 1, 8)).astype(np.float32) for m in ("a", "b", "c")}
+PRESENT = np.array([[1, 1, 1], [1, 0, 1], [0, 0, 1], [0, 0, 0]], bool)
+
+
+def apply_head(**settings):
+    module = AdaptiveFusionHead(ModelConfig(**SMALL, **settings), ("a", "b", "c"))
+    masks = {m: PRESENT[:, i : i + 1] for i, m in enumerate("abc")}
+    variables = module.init(jax.random.key(0), HEAD_X, masks, train=False)
+    vector, weights = module.apply(variables, HEAD_X, masks, train=False)
+    return np.asarray(vector), np.asarray(weights), variables.get("params", {})
+
+
+POOLED = np.stack([HEAD_X[m][:, 0] for m in "abc"], 1) * PRESENT[..., None]
+
+
+def test_mean_head_is_the_mean_of_the_modalities_that_count():
+    vector, weights, params = apply_head(head="mean")
+    assert params == {}
+    count = np.maximum(PRESENT.sum(1, keepdims=True), 1)
+    np.testing.assert_allclose(vector, POOLED.sum(1) / count, atol=1e-6)
+    np.testing.assert_allclose(weights, PRESENT / count, atol=1e-7)
+
+
+def test_concat_head_has_zeros_for_an_absent_modality():
+    vector, weights, params = apply_head(head="concat")
+    assert params == {}
+    np.testing.assert_array_equal(vector, POOLED.reshape(B, -1))
+    np.testing.assert_allclose(weights, PRESENT / np.maximum(PRESENT.sum(1, keepdims=True), 1))
+
+
+def test_a_linear_gate_over_all_modalities_side_by_side():
+    vector, weights, params = apply_head(gate_input="concat", gate_hidden=False)
+    assert set(params["gate"]) == {"weights"}
+    dense = params["gate"]["weights"]
+    logits = POOLED.reshape(B, -1) @ np.float64(dense["kernel"]) + dense["bias"]
+    expected = scipy.special.softmax(np.where(PRESENT, logits, -1e30), 1) * PRESENT
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
+    np.testing.assert_allclose(vector, np.einsum("bm,bmd->bd", expected, POOLED), atol=1e-6)
