@@ -23,7 +23,6 @@ import time
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path.cwd())]
 
 import jax
-import jax.extend
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
@@ -36,6 +35,7 @@ from msajax.data.corpus import Split
 from msajax.data.formats import open_corpus
 from msajax.data.prepare import spans, step_mask
 from msajax.models import build_model
+from msajax.models.cost import matmul_flops
 from msajax.spec import CorpusSpec
 from msajax.training.optimizers import make_optimizer
 from msajax.training.parallel import (
@@ -207,24 +207,6 @@ def interleaved(systems: dict, method: str, repeats: int) -> dict[str, list[floa
     return rates
 
 
-def matmul_flops(function, *arguments) -> float:
-    """FLOPs of the `dot_general` operations of a function without loops."""
-
-    def count(jaxpr) -> float:
-        total = 0.0
-        for equation in jaxpr.eqns:
-            if equation.primitive.name == "dot_general":
-                (contracted, _), _ = equation.params["dimension_numbers"]
-                left = equation.invars[0].aval.shape
-                size = np.prod([left[i] for i in contracted])
-                total += 2 * size * np.prod(equation.outvars[0].aval.shape)
-            for inner in jax.extend.core.jaxprs_in_params(equation.params):
-                total += count(inner)
-        return total
-
-    return float(count(jax.make_jaxpr(function)(*arguments).jaxpr))
-
-
 def matmul_peak(repeats: int) -> float:
     """FLOP/s of the machine's largest of a few float32 products, through XLA."""
     a = jnp.asarray(np.random.default_rng(0).normal(size=(1024, 1024)).astype(np.float32))
@@ -308,7 +290,7 @@ def main() -> None:
         def score_sum(params, model=model, batch=batch):
             return model.apply({"params": params}, *batch).score.sum()
 
-        flops = matmul_flops(jax.grad(score_sum), params)
+        flops = sum(matmul_flops(jax.grad(score_sum), params).values())
         cold, cached = compile_seconds(config, split)
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         console.print(

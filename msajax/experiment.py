@@ -19,6 +19,7 @@ from msajax.errors import UserError
 from msajax.evaluation import protocol
 from msajax.model_config import unusual_settings
 from msajax.models import build_model
+from msajax.models.cost import cost_report
 from msajax.serving.bundle import Bundle, load_bundle, save_bundle
 from msajax.serving.predict import predict_corpus
 from msajax.training import parallel
@@ -208,6 +209,17 @@ def inspect(path: str, data: DataConfig) -> dict[str, Any]:
         UserError: if it cannot be used.
     """
     return inspection.inspect_corpus(open_corpus(path, data.synthetic), data)
+
+
+def inspect_model(config: Config) -> dict[str, Any]:
+    """Describes what a configuration's model costs on its corpus; strict-JSON-ready.
+
+    Raises:
+        UserError: if the corpus cannot be used.
+    """
+    corpus = open_corpus(config.data.path, config.data.synthetic)
+    spec = preparing.fit(corpus, config.data, config.model).spec
+    return cost_report(build_model(config.model, spec), spec)
 
 
 def load(path: str | os.PathLike) -> Bundle:

@@ -4,7 +4,7 @@
                       [--stop_after_epochs=k]
   evaluate  --workdir W [--split=test] | --input predictions.csv   [--output FILE.json]
   predict   --bundle DIR --input CORPUS [--split=all] --output FILE.csv
-  inspect   --input CORPUS [--output FILE.json] [--config.data.key=value …]
+  inspect   --input CORPUS | --config FILE[:arg]   [--output FILE.json] [--config.key=value …]
 
 Exit codes: 0 done; 1 a bug; 2 the flags, configuration, data or files are wrong; 3 the numbers
 became non-finite; 75 stopped on request after saving: the same command continues.

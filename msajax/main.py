@@ -83,9 +83,14 @@ def _predict(console: Console) -> int:
 
 def _inspect(console: Console) -> int:
     from msajax import experiment
-    from msajax.data.inspection import render
+    from msajax.data import inspection
+    from msajax.evaluation.tables import print_cost
 
-    report = experiment.inspect(flags.required("input"), flags.chosen_config().data)
+    config = flags.chosen_config()
+    if flags.INPUT.value:
+        report, render = experiment.inspect(flags.INPUT.value, config.data), inspection.render
+    else:
+        report, render = experiment.inspect_model(config), print_cost
     _write_output(report)
     render(report, console)
     return flags.OK

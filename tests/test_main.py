@@ -255,7 +255,6 @@ def test_a_mistake_in_a_flag_is_named(arguments, expected, refused, experiment, 
         (["--mode=predict", "--bundle=b"], "--input"),
         (["--mode=predict", "--bundle=b", "--input=i"], "--output"),
         (["--mode=predict", "--input=i", "--output=o"], "--bundle"),
-        (["--mode=inspect"], "--input"),
         (["--mode=evaluate"], "one of --workdir=RUN and --input=predictions.csv"),
         (["--mode=evaluate", "--workdir=w", "--input=i"], "not both"),
     ],
@@ -741,6 +740,20 @@ def test_inspect_prints_and_writes_the_facts_of_a_corpus(command, arrays, experi
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["sizes"] == {"train": 44, "valid": 20, "test": 20}
     assert report["digest"] in answer.out and "44 train, 20 valid, 20 test" in answer.out
+
+
+def test_inspect_without_a_corpus_prints_and_writes_the_cost_of_a_model(
+    command, experiment, tmp_path
+):
+    answer = command("--mode=inspect", "--config", experiment, "--output", tmp_path / "cost.json")
+    assert (answer.code, answer.err) == (0, "")
+    report = json.loads((tmp_path / "cost.json").read_text())
+    assert f"{report['flops']:,}" in answer.out and f"{report['xla_flops']:,.0f}" in answer.out
+    assert f"{report['parameters']['total']:,}" in answer.out
+    assert report["sizes"] == {
+        "text": {"steps": 5, "features": 6},
+        "audio": {"steps": 3, "features": 5},
+    }
 
 
 def test_every_mode_works_from_another_folder(whole, tmp_path):

@@ -47,6 +47,32 @@ def print_summary(title: str, summary: Mapping[str, Any], console: Console) -> N
     console.print(table)
 
 
+def print_cost(report: Mapping[str, Any], console: Console) -> None:
+    """Prints the cost report of a model: its parameters, and its FLOPs by stage."""
+    sizes = ", ".join(f"{m} {s['steps']} x {s['features']}" for m, s in report["sizes"].items())
+    table = Table(title=f"parameters ({sizes})", title_justify="left")
+    table.add_column("module")
+    table.add_column("parameters", justify="right")
+    for module, count in report["parameters"].items():
+        table.add_row(module, f"{count:,}")
+    console.print(table)
+    table = Table(title="matrix products of one sample, forward", title_justify="left")
+    for column in ("stage", "part", "grows as"):
+        table.add_column(column)
+    table.add_column("FLOPs", justify="right")
+    table.add_column("share", justify="right")
+    for row in report["stages"]:
+        share = f"{row['flops'] / report['flops']:.1%}"
+        table.add_row(row["stage"], row["part"], row["grows_as"], f"{row['flops']:,}", share)
+    table.add_row("total", "", "", f"{report['flops']:,}", "")
+    console.print(table)
+    xla = "unknown" if report["xla_flops"] is None else f"{report['xla_flops']:,.0f}"
+    console.print(
+        f"Forward and backward: {report['training_flops']:,} FLOPs in matrix products. "
+        f"XLA counts {xla} FLOPs forward, every operation but a loop's body once."
+    )
+
+
 def _table(title: str, *columns: str) -> Table:
     """A table that fits 80 columns."""
     table = Table(
