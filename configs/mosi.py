@@ -3,13 +3,46 @@
     python -m msajax.main --config configs/mosi.py --config.data.path=CORPUS.npz --workdir runs/mosi
 
 CORPUS.npz is a native archive with text (N, 20, 300), and audio or video if there is any: the
-recipe reads text alone. Expected: test MAE 1.031 +- 0.023, correlation 0.603 +- 0.016 over five
-random seeds, validation MAE 0.917 +- 0.019, in about a minute on 2 CPU cores.
+recipe reads text alone. Expected: test MAE 1.007 +- 0.012, correlation 0.619 +- 0.012 over five
+random seeds, validation MAE 0.918 +- 0.020, in about two minutes on 2 CPU cores.
 
-The recipe was chosen by the mean of three random seeds' best validation MAE, by `bench/trials.py`;
-the test split was not read. All trials: AdamW, cosine over 40 epochs after 100 steps of warm-up,
-clip 1, L1, mean pooling, 4 heads, ff_dim twice model_dim, unless a row says otherwise. The second
-round, with training in length buckets:
+The recipe was chosen by `bench/trials.py` on validation; the test split was not read. Two rounds of
+three random seeds a trial led to width 128, input dropout 0.3, batch 16 (their tables stand below);
+twenty fresh seeds then showed that choosing among so many by three seeds had found luck: 0.933
+against 0.931 for the recipe before it. The third round therefore took ten or twenty fresh seeds a
+trial (100 and up), from that recipe with these changes:
+
+    valid MAE sd    seeds  changes
+    0.913 0.013  10  D 256, ff 256, input 0.5, FFN dropout 0.3, weight decay 0.3, batch 32
+    0.914 0.023  10  weight decay 0.3, batch 32
+    0.918 0.017  10  weight decay 0.3, input 0.4, FFN dropout 0.3, batch 32
+    0.919 0.016  10  weight decay 0.3, input 0.5, FFN dropout 0.3, batch 32, epochs 60
+    0.919 0.018  10  input 0.5, batch 32, epochs 60
+    0.919 0.010  10  no block, attention pooling, rate 0.002, batch 32
+    0.921 0.020  10  D 256, ff 256, input 0.4, batch 32
+    0.921 0.026  10  FFN dropout 0.3, batch 32
+    0.924 0.022  10  input 0.4, rate 0.002, batch 32
+    0.926 0.016  10  weight decay 1, batch 32
+    0.927 0.018  10  weight decay 1, input 0.4, rate 0.002, batch 32
+    0.930 0.020  10  dropout 0.2, input 0.2, batch 32
+    0.931 0.025  20  input 0.2, batch 32
+    0.933 0.024  20  none
+    0.937 0.026  10  attention pooling, input 0.4, batch 32
+    0.939 0.020  10  2 heads, attention dropout 0.3, batch 32
+    0.940 0.011  10  no block, attention pooling, D 256, input 0.5, rate 0.002, decay 0.5, batch 32
+    0.940 0.022  10  no positions
+    0.944 0.026  10  sinusoidal positions
+    0.959 0.020  10  1 head, batch 32
+    0.960 0.025  10  pre-norm with a final norm
+    0.974 0.019  10  LSTM in both directions, no positions
+    0.996 0.028  10  GRU in both directions, no positions
+
+The best of them and the recipe in place were tried once more on seeds 200 to 209, which no choice
+had seen: 0.922 +- 0.020 against 0.942 +- 0.021. It took its place.
+
+All trials: AdamW, cosine over 40 epochs after 100 steps of warm-up, clip 1, L1, mean pooling, 4
+heads, ff_dim twice model_dim, unless a row says otherwise. The second round, with training in
+length buckets, three seeds a trial:
 
     valid MAE sd   D layers rate dropout input batch  modalities (text if none), other changes
     0.905 0.007  128 1  0.001  0.1  0.3  16
@@ -42,7 +75,7 @@ round, with training in length buckets:
     0.953 0.029  128 1  0.001  0.1  0.3  32  text+audio n_layers_fuse 0
     0.956 0.049  256 1  0.001  0.1  0.2  32
 
-The first round, before there were length buckets, with batch 32:
+The first round, before there were length buckets, with batch 32, three seeds a trial:
 
     valid MAE sd   D layers rate dropout input  modalities (text if none), other changes
     0.911 0.006  128 1  0.001  0.1  0.2
@@ -128,18 +161,21 @@ from msajax.config import apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """One self-attention block of width 128 over text, five random seeds."""
+    """One self-attention block of width 256 over text, five random seeds."""
     config = default_config()
     config.model.modalities = ("text",)
+    config.model.model_dim = 256
+    config.model.ff_dim = 256
     config.model.n_layers_mod = 1
-    config.model.input_dropout = 0.3
+    config.model.ffn_dropout = 0.3
+    config.model.input_dropout = 0.5
     config.optim.name = "adamw"
     config.optim.learning_rate = 1e-3
     config.optim.schedule = "cosine"
+    config.optim.weight_decay = 0.3
     config.optim.warmup_steps = 100
     config.optim.clip_norm = 1.0
     config.train.seeds = 5
-    config.train.batch_size = 16
     config.train.epochs = 40
     config.train.patience = 0
     return apply_argument(config, arg, widths={"text": 300}, lengths={"text": 20})
