@@ -60,7 +60,7 @@ def parse_flags(argv: list[str]) -> list[str]:
                 configuration.check_key(override[1])
         if not _config_file(argv) and DEFAULT_CONFIG.exists():
             argv = [argv[0], f"--config={DEFAULT_CONFIG}", *argv[1:]]
-        rest = flags.FLAGS(argv)
+        rest = flags.FLAGS([_quoted(argument) for argument in argv])
         if len(rest) > 1:
             raise UserError(f"{rest[1]!r} is not a flag; see --help.")
         if _config_file(argv) and not hasattr(CONFIG.value, "lock"):
@@ -87,6 +87,14 @@ def parse_flags(argv: list[str]) -> list[str]:
             problem = _NOT_A_CONFIG
     complain(problem)
     sys.exit(USER_ERROR)
+
+
+def _quoted(argument: str) -> str:
+    """`--config.model.overrides=a.b=1,c.d=2` in the form that a tuple of such words is read in."""
+    given = re.fullmatch(r"(--?config\.model\.overrides=)([^'\"(\[]+)", argument, re.DOTALL)
+    if given is None:
+        return argument
+    return given[1] + repr(tuple(part.strip() for part in given[2].split(",")))
 
 
 def _config_file(argv: list[str]) -> str | None:

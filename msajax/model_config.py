@@ -62,7 +62,8 @@ class ModelConfig:
         norm: layernorm or rmsnorm.
         norm_eps: its epsilon.
         norm_position: post (after the residual sum) or pre (on a sub-layer's input).
-        final_norm: one more norm after each stack of layers.
+        final_norm: one more norm after the layers of every encoder (before and after fusion), and
+            of pooled fusion.
         positions: learned, sinusoidal or none.
         qkv_bias: biases on the query, key and value projections.
         out_bias: biases on attention's output projection.
@@ -120,18 +121,27 @@ class ModelConfig:
     overrides: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be built or would have no effect.
+        """Refuses what cannot be built or contradicts itself.
 
         `unusual_settings` lists what merely surprises.
         """
         self._check_choices()
         self._check_sizes()
         self._check_combinations()
-        for name, _, _ in map(_split_override, self.overrides):
+        for name in self.overridden:
+            settings = [s for m, s, _ in map(_split_override, self.overrides) if m == name]
+            once = len(set(settings)) == len(settings)
+            requirement = f"must set each setting of {name!r} once"
+            require(self, "model.overrides", once, requirement)
             known = not self.modalities or name in self.modalities
             requirement = f"{name!r} is not one of model.modalities = {self.modalities}"
             require(self, "model.overrides", known, requirement)
             self.encoder_of(name)
+
+    @property
+    def overridden(self) -> tuple[str, ...]:
+        """The modalities that `overrides` names."""
+        return tuple(dict.fromkeys(_split_override(entry)[0] for entry in self.overrides))
 
     def rate(self, site: str) -> float:
         """The dropout rate of a site that may have its own: attention, ffn or projection."""
@@ -179,7 +189,11 @@ class ModelConfig:
         at_least(self, "model", 1, "model_dim", "num_heads", "ff_dim")
         depths = ("n_layers_mod", "n_layers_fuse", "n_layers_post_fuse")
         at_least(self, "model", 0, *depths, "max_len", "head_dim")
-        require(self, "model.max_len", self.max_len <= 10**6, "must be 1000000 or less")
+        sizes = ("model_dim", "num_heads", "head_dim", "ff_dim", "max_len")
+        for names, most in ((sizes, 10**6), (depths, 1000)):  # beyond, nothing ends
+            for name in names:
+                ok = getattr(self, name) <= most
+                require(self, f"model.{name}", ok, f"must be {most} or less")
         divides = self.head_dim > 0 or self.model_dim % self.num_heads == 0
         requirement = f"must divide model.model_dim = {self.model_dim} (or set model.head_dim)"
         require(self, "model.num_heads", divides, requirement)
@@ -190,7 +204,7 @@ class ModelConfig:
             ok = rate == SAME or 0 <= rate < 1
             requirement = "must lie in [0, 1), or be -1 for model.dropout_rate"
             require(self, f"model.{name}", ok, requirement)
-        require(self, "model.norm_eps", self.norm_eps > 0, "must be above 0")
+        require(self, "model.norm_eps", 0 < self.norm_eps <= 1, "must lie in (0, 1]")
 
     def _check_combinations(self) -> None:
         recurrent = self.mixer != "transformer"

@@ -185,11 +185,11 @@ IMPOSSIBLE = {
     "model.modalities": (("text", "text"),),
     "model.model_dim": (-128, 0, 130),
     "model.num_heads": (-4, 0, 3, 256),
-    "model.head_dim": (-1,),
-    "model.ff_dim": (-1, 0),
-    "model.n_layers_mod": (-1,),
-    "model.n_layers_fuse": (-1,),
-    "model.n_layers_post_fuse": (-1,),
+    "model.head_dim": (-1, 10**12),
+    "model.ff_dim": (-1, 0, 10**9),
+    "model.n_layers_mod": (-1, 10**9),
+    "model.n_layers_fuse": (-1, 1001),
+    "model.n_layers_post_fuse": (-1, 1001),
     "model.mixer": ("", "attention"),
     "model.both_directions": (True,),  # a transformer has no direction
     "model.fusion": ("", "early", "parallel"),  # parallel is nothing else one way
@@ -208,7 +208,7 @@ IMPOSSIBLE = {
     "model.input_dropout": (-0.1, 1.0, 1.5, math.nan),
     "model.max_len": (-1, 10**6 + 1),
     "model.missing_modality": ("", "zero"),
-    "model.norm_eps": (-1e-6, 0.0, math.nan),
+    "model.norm_eps": (-1e-6, 0.0, 2.0, math.nan),
     "model.dtype": ("", "float64", "int8"),
     "optim.name": ("", "sgd"),
     "optim.learning_rate": (-1e-4, 0.0, math.nan, math.inf),
@@ -507,6 +507,7 @@ def test_an_override_reaches_its_modality_alone_with_the_type_of_the_setting():
         ("text.n_layers_mod=few", "n_layers_mod = 'few' must be of type int"),
         ("text.final_norm=1", "final_norm = '1' must be of type bool"),
         ("text.mixer=cnn", "model.mixer = 'cnn'"),
+        ("text.norm_eps=inf", "model.norm_eps = inf"),
         ("text.both_directions=true", "model.both_directions = True"),
     ],
 )

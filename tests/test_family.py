@@ -158,6 +158,30 @@ def test_any_two_settings_work_together(settings):
     np.testing.assert_array_equal(again, prediction.score)
 
 
+def test_settings_of_a_modality_that_the_run_does_not_have_are_refused():
+    spec = CorpusSpec(("text",), (6,), (T,))
+    with pytest.raises(UserError, match="names 'audio', which is not among .* choose of text"):
+        build_model(ModelConfig(**SMALL, overrides=("audio.mixer=gru",)), spec)
+
+
+def test_modality_names_do_not_collide_with_the_modules_names():
+    names = ("text", "text_after_fusion", "fusion", "head", "text_post")
+    config = ModelConfig(**SMALL, n_layers_mod=1, n_layers_post_fuse=1)
+    model = build_model(config, CorpusSpec(names, (2,) * 5, (T,) * 5))
+    features = {m: jnp.zeros((1, T, 2)) for m in names}
+    masks = {m: jnp.ones((1, T), bool) for m in names}
+    jax.eval_shape(model.init, jax.random.key(0), features, masks)
+
+
+def test_modality_names_may_look_like_those_of_cross_attention():
+    names = ("a", "b_from_a", "a_from_b")
+    config = ModelConfig(**SMALL, n_layers_mod=0, bidirectional_fusion=True, anchor="a")
+    model = build_model(config, CorpusSpec(names, (2,) * 3, (T,) * 3))
+    features = {m: jnp.zeros((1, T, 2)) for m in names}
+    masks = {m: jnp.ones((1, T), bool) for m in names}
+    jax.eval_shape(model.init, jax.random.key(0), features, masks)
+
+
 # --- layers ---
 
 

@@ -756,6 +756,19 @@ def test_inspect_without_a_corpus_prints_and_writes_the_cost_of_a_model(
     }
 
 
+def test_overrides_are_read_as_the_readme_writes_them(command, experiment, tmp_path):
+    overrides = "text.input_dropout=0.3,audio.mixer=gru"
+    assert f"--config.model.overrides={overrides}" in (ROOT / "README.md").read_text()
+    answer = command(
+        *("--mode=inspect", "--config", experiment, "--output", tmp_path / "cost.json"),
+        *("--config.model.n_layers_mod=1", f"--config.model.overrides={overrides}"),
+    )
+    assert (answer.code, answer.err) == (0, "")
+    stages = json.loads((tmp_path / "cost.json").read_text())["stages"]
+    parts = {(row["stage"], row["part"]) for row in stages}
+    assert ("audio_encoder", "recurrence") in parts and ("text_encoder", "recurrence") not in parts
+
+
 def test_every_mode_works_from_another_folder(whole, tmp_path):
     answer = subprocess.run(
         [sys.executable, "-m", "msajax.main", "--mode=evaluate", "--input=test.csv"],

@@ -72,8 +72,11 @@ class FusionLayer(nn.Module):
         """Maps `{modality: [B, T_m, D]}` to the same shapes."""
         fused = dict(sequences)
         contexts = sequences if self.config.fusion == "parallel" else fused
-        for query, context in self.pairs:
-            block = TransformerBlock(self.config, name=f"{query}_from_{context}")
+        names = [f"{query}_from_{context}" for query, context in self.pairs]
+        if len(set(names)) < len(names):  # modalities may be called a, b_from_a and a_from_b
+            names = [f"{i}_{name}" for i, name in enumerate(names)]
+        for name, (query, context) in zip(names, self.pairs, strict=True):
+            block = TransformerBlock(self.config, name=name)
             fused[query] = block(
                 fused[query], contexts[context], (masks[context],), train=train
             )  # [batch, query length, model_dim]

@@ -69,8 +69,8 @@ class SequenceLevelModel(nn.Module):
                 fusion = AnchoredFusion(self.config, names, self.anchor, name="fusion")
                 sequences = fusion(sequences, masks, train=train)
             for m in names:
-                post_encoder = PostFusionEncoder(of_modality[m], name=f"{m}_post_encoder")
-                sequences[m] = post_encoder(sequences[m], masks[m], train=train)
+                after_fusion = PostFusionEncoder(of_modality[m], name=f"{m}_after_fusion")
+                sequences[m] = after_fusion(sequences[m], masks[m], train=train)
             vector, weights = AdaptiveFusionHead(self.config, names, name="head")(
                 sequences, masks, train=train
             )  # [batch, model_dim or modalities * model_dim], [batch, modalities]
