@@ -190,7 +190,7 @@ class ModelConfig:
         depths = ("n_layers_mod", "n_layers_fuse", "n_layers_post_fuse")
         at_least(self, "model", 0, *depths, "max_len", "head_dim")
         sizes = ("model_dim", "num_heads", "head_dim", "ff_dim", "max_len")
-        for names, most in ((sizes, 10**6), (depths, 1000)):  # beyond, nothing ends
+        for names, most in ((sizes, 10**6), (depths, 1000)):  # building more would not end
             for name in names:
                 ok = getattr(self, name) <= most
                 require(self, f"model.{name}", ok, f"must be {most} or less")

@@ -53,13 +53,13 @@ class Recurrence(nn.Module):
         """Maps `x` `[B, T, D]` under `mask` `[B, T]` to `[B, T, D]`; the state starts at 0."""
         x = x.astype(self.dtype)
         if not self.both_directions:
-            return self._read(x, mask, x.shape[-1], "forward")
+            return self._run(x, mask, x.shape[-1], "forward")
         half = x.shape[-1] // 2
-        there = self._read(x, mask, half, "forward")
-        back = self._read(x[:, ::-1], mask[:, ::-1], half, "backward")[:, ::-1]
+        there = self._run(x, mask, half, "forward")
+        back = self._run(x[:, ::-1], mask[:, ::-1], half, "backward")[:, ::-1]
         return jnp.concatenate([there, back], axis=-1)
 
-    def _read(self, x: jax.Array, mask: jax.Array, units: int, name: str) -> jax.Array:
+    def _run(self, x: jax.Array, mask: jax.Array, units: int, name: str) -> jax.Array:
         zero = jnp.zeros((x.shape[0], units), self.dtype)
         state = (zero, zero) if self.kind == "lstm" else zero
         scan = nn.scan(
