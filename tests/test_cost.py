@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from msajax.config import ModelConfig
-from msajax.models import build_model
+from msajax.models import blank_sample, build_model
 from msajax.models.cost import cost_report, matmul_flops
 from msajax.spec import CorpusSpec
 
@@ -87,8 +87,7 @@ def test_products_are_those_of_the_lowered_program(settings):
     config = ModelConfig(model_dim=8, num_heads=2, ff_dim=12, n_layers_mod=1, **settings)
     model = build_model(config, spec)
     found = cost_report(model, spec)
-    features = {m: jnp.zeros((1, spec.length(m), spec.width(m))) for m in spec.modalities}
-    masks = {m: jnp.ones((1, spec.length(m)), bool) for m in spec.modalities}
+    features, masks = blank_sample(spec)
     variables = jax.eval_shape(model.init, jax.random.key(0), features, masks)
 
     def score(variables):

@@ -11,7 +11,7 @@ import scipy.special
 
 from msajax.config import ModelConfig
 from msajax.errors import UserError
-from msajax.models import build_model
+from msajax.models import blank_sample, build_model
 from msajax.models.attention import MultiHeadAttention
 from msajax.models.encoders import TransformerBlock
 from msajax.models.fusion import AnchoredFusion
@@ -168,18 +168,17 @@ def test_modality_names_do_not_collide_with_the_modules_names():
     names = ("text", "text_after_fusion", "fusion", "head", "text_post")
     config = ModelConfig(**SMALL, n_layers_mod=1, n_layers_post_fuse=1)
     model = build_model(config, CorpusSpec(names, (2,) * 5, (T,) * 5))
-    features = {m: jnp.zeros((1, T, 2)) for m in names}
-    masks = {m: jnp.ones((1, T), bool) for m in names}
-    jax.eval_shape(model.init, jax.random.key(0), features, masks)
+    params = jax.eval_shape(model.init, jax.random.key(0), *blank_sample(model.spec))["params"]
+    expected = {f"{m}_{stage}" for m in names for stage in ("encoder", "after_fusion")}
+    assert set(params) == expected | {"fusion", "head", "regression"}
 
 
 def test_modality_names_may_look_like_those_of_cross_attention():
     names = ("a", "b_from_a", "a_from_b")
     config = ModelConfig(**SMALL, n_layers_mod=0, bidirectional_fusion=True, anchor="a")
     model = build_model(config, CorpusSpec(names, (2,) * 3, (T,) * 3))
-    features = {m: jnp.zeros((1, T, 2)) for m in names}
-    masks = {m: jnp.ones((1, T), bool) for m in names}
-    jax.eval_shape(model.init, jax.random.key(0), features, masks)
+    params = jax.eval_shape(model.init, jax.random.key(0), *blank_sample(model.spec))["params"]
+    assert len(params["fusion"]["layers_0"]) == 4  # each of the two others, both ways
 
 
 # --- layers ---

@@ -32,11 +32,6 @@ def correlation_z(a, b):
     return np.corrcoef(a.ravel(), b.ravel())[0, 1] * np.sqrt(a.size)
 
 
-def is_plausible(p_value):
-    """Neither improbable nor, as a lattice would be, too good."""
-    return 1e-5 < p_value < 1 - 1e-5
-
-
 # --- dropout ---
 
 

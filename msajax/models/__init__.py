@@ -1,6 +1,8 @@
 """Pure Flax linen models: they know nothing of files, optimisers or devices."""
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 
 from msajax.config import ModelConfig
 from msajax.errors import UserError
@@ -8,6 +10,13 @@ from msajax.models.sequence_level import SequenceLevelModel
 from msajax.spec import CorpusSpec
 
 MODELS = {"sequence_level": SequenceLevelModel}
+
+
+def blank_sample(spec: CorpusSpec) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+    """Features and masks of one sample of zeros whose sequences fill their tables."""
+    features = {m: jnp.zeros((1, spec.length(m), spec.width(m))) for m in spec.modalities}
+    masks = {m: jnp.ones((1, spec.length(m)), bool) for m in spec.modalities}
+    return features, masks
 
 
 def build_model(config: ModelConfig, spec: CorpusSpec) -> nn.Module:

@@ -6,9 +6,9 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.extend
-import jax.numpy as jnp
 import numpy as np
 
+from msajax.models import blank_sample
 from msajax.spec import CorpusSpec
 
 # Part of a stage, how it grows (S steps, d input features, D model_dim, F ff_dim, M modalities),
@@ -64,8 +64,7 @@ def cost_report(model: nn.Module, spec: CorpusSpec) -> dict[str, Any]:
     `flops` are those of matrix products, `xla_flops` is XLA's own total of the forward pass before
     optimisation: element-wise operations too, but the body of a recurrent loop only once.
     """
-    features = {m: jnp.zeros((1, spec.length(m), spec.width(m))) for m in spec.modalities}
-    masks = {m: jnp.ones((1, spec.length(m)), bool) for m in spec.modalities}
+    features, masks = blank_sample(spec)
     variables = jax.eval_shape(model.init, jax.random.key(0), features, masks)
 
     def score(variables: Any) -> jax.Array:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from msajax.config import OptimConfig, TrainConfig
+from msajax.models import blank_sample
 from msajax.spec import CorpusSpec
 from msajax.training.optimizers import Optimizer
 
@@ -82,10 +83,7 @@ def init_train_state(
         spec: sizes of its inputs.
         optimizer: whose state to initialise.
     """
-    lengths = dict(zip(spec.modalities, spec.lengths, strict=True))
-    features = {m: jnp.zeros((1, lengths[m], spec.width(m))) for m in spec.modalities}
-    masks = {m: jnp.ones((1, lengths[m]), bool) for m in spec.modalities}
-    params = model.init(jax.random.key(seed), features, masks)["params"]
+    params = model.init(jax.random.key(seed), *blank_sample(spec))["params"]
     return TrainState(
         seed=seed,
         step=jnp.int32(0),
