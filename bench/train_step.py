@@ -92,7 +92,7 @@ class Msajax:
             model=self.model,
             spec=SPEC,
             optimizer=make_optimizer(OptimConfig(name="adamw", clip_norm=1.0), 10_000),
-            loss=make_loss(TrainConfig()),
+            loss=make_loss(TrainConfig(), "regression"),
             layout=self.layout,
         )
         self.predict = make_predict(self.model, self.layout)
@@ -119,7 +119,7 @@ class Msajax:
 
     def infer(self) -> int:
         """Scores the whole split."""
-        predict_batches(self.predict, self.state.params, self.batches)
+        predict_batches(self.predict, self.state.params, self.batches, SPEC)
         return self.seeds * len(self.split)
 
     def infer_one(self) -> int:
@@ -129,7 +129,7 @@ class Msajax:
             masks = {m: x[row : row + 1] for m, x in self.split.masks.items()}
             one = Split(self.split.ids[row : row + 1], rows, masks)
             batches = evaluation_batches(one, SPEC, self.layout)
-            predict_batches(self.predict, self.state.params, batches)
+            predict_batches(self.predict, self.state.params, batches, SPEC)
         return 20
 
     def scores(self) -> np.ndarray:

@@ -103,7 +103,7 @@ class OptimConfig:
         learning_rate: the peak.
         weight_decay: decoupled decay of the kernels (adamw only).
         schedule: after the warm-up: plateau (constant, and multiplied by plateau_factor whenever
-            plateau_patience epochs in a row bring no better validation MAE), constant, or cosine
+            plateau_patience epochs in a row bring no better validation score), constant, or cosine
             (down to min_learning_rate at the last planned step).
         warmup_steps: steps of linear warm-up from 0.
         clip_norm: largest global gradient norm; 0 turns clipping off.
@@ -152,8 +152,10 @@ class TrainConfig:
         accumulation_steps: parts into which a step's rows are split to save memory; the gradient
             is that of the whole batch.
         patience: a random seed stops after this many epochs in a row without a strictly smaller
-            validation MAE; 0 never stops early.
-        loss: l1 (mean absolute error), mse or huber.
+            validation score; 0 never stops early. The score is the mean absolute error over all
+            outputs, or the cross-entropy of classes and tokens.
+        loss: l1 (mean absolute error), mse or huber of real numbers, cross_entropy of classes and
+            tokens; auto is l1 or cross_entropy.
         huber_delta: where the Huber loss turns from square to linear.
         seed_axis: how seeds share a program: map (one after another), vmap (together), or auto
             (map on CPU, vmap on accelerators).
@@ -170,7 +172,7 @@ class TrainConfig:
     batch_size: int = 32
     accumulation_steps: int = 1
     patience: int = 15
-    loss: str = "l1"
+    loss: str = "auto"
     huber_delta: float = 1.0
     seed_axis: str = "auto"
     checkpoint_every_seconds: float = 30.0
@@ -184,7 +186,7 @@ class TrainConfig:
         fits = self.first_seed + self.seeds <= 2**31
         requirement = f"plus train.seeds = {self.seeds} must not exceed 2**31"
         require(self, "train.first_seed", fits, requirement)
-        one_of(self, "train.loss", "l1", "mse", "huber")
+        one_of(self, "train.loss", "auto", "l1", "mse", "huber", "cross_entropy")
         require(self, "train.huber_delta", self.huber_delta > 0, "must be above 0")
         one_of(self, "train.seed_axis", "auto", "map", "vmap")
         given = bool(self.compile_cache)

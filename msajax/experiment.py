@@ -4,7 +4,8 @@ import logging
 import os
 from typing import Any
 
-from msajax import metrics
+import numpy as np
+
 from msajax.config import (
     SYNTHETIC,
     Config,
@@ -22,6 +23,7 @@ from msajax.models import build_model
 from msajax.models.cost import cost_report
 from msajax.serving.bundle import Bundle, load_bundle, save_bundle
 from msajax.serving.predict import predict_corpus
+from msajax.tasks import Task, make_task
 from msajax.training import parallel
 from msajax.training.loop import run_seeds, train_seeds
 from msajax.training.run_folder import RunFolder, read_json, write_json
@@ -99,16 +101,18 @@ def train(
             [scores[name]],
             [weights[name]],
             bundle.seeds,
-            preparation.spec.modalities,
+            preparation.spec,
         )
     folder.describe(config, corpus.summary(), repairs)
+    spec = preparation.spec
+    task = make_task(spec.label_kind, spec.label_names, train_split.labels)
     seconds = {line["epoch"]: line["seconds"] for line in folder.read_metrics()}
     results = {
         "model": {"name": config.model.name, "parameters": bundle.parameters},
         "corpus": corpus.summary() | {"modalities": preparation.spec.modalities},
         "seeds": bundle.seeds,
         "best_epoch": bundle.best_epoch,
-        **protocol.report(scores, splits, train_split.labels[:, 0]),
+        **protocol.report(scores, splits, train_split.labels, task),
         "timing": {"epochs": len(seconds), "train_seconds": round(sum(seconds.values()), 3)},
     }
     write_json(folder.file("results.json"), results)
@@ -153,13 +157,15 @@ def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
         layout.put_state(bundle.params),
         layout,
     )
-    names = metrics.names_for(corpus.split("train").labels[:, 0])
-    report = _report(scores, split.labels[:, 0], names)
+    train_split, _ = preparing.prepare(corpus.split("train"), bundle.preparation)
+    spec = bundle.preparation.spec
+    task = make_task(spec.label_kind, spec.label_names, train_split.labels)
+    report = _report(scores, split.labels, task)
     report = {"input": os.path.abspath(workdir), "split": split_name, **report}
     if split_name in ("valid", "test"):
         report["largest_difference"] = max(
             abs(new - old)
-            for name in names
+            for name in task.reported
             for new, old in zip(
                 report["metrics"][name]["seeds"], results[split_name][name]["seeds"], strict=True
             )
@@ -175,14 +181,15 @@ def evaluate_predictions(path: str) -> dict[str, Any]:
         UserError: if the file cannot be read, or lacks a label or a score.
     """
     read = predictions.read_predictions(path)
-    return {"input": path, **_report(read.scores, read.labels, metrics.names_for(read.labels))}
+    task = make_task(read.kind, read.names, read.labels)
+    return {"input": path, **_report(read.scores, read.labels, task)}
 
 
-def _report(scores, label, names) -> dict[str, Any]:
+def _report(scores: np.ndarray, labels: np.ndarray, task: Task) -> dict[str, Any]:
     return {
-        "samples": len(label),
-        "metrics": protocol.summarize_with_intervals(scores, label, names),
-        "ensemble": metrics.compute(scores.mean(axis=0), label, names),
+        "samples": len(labels),
+        "metrics": protocol.summarize_with_intervals(scores, labels, task),
+        "ensemble": task.compute(scores.mean(axis=0), labels),
     }
 
 

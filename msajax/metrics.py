@@ -1,13 +1,16 @@
-"""Metrics of sentiment regression, their bootstrap intervals and their trivial floors.
+"""Metrics of scores and of classes, their bootstrap intervals and their trivial floors.
 
 Everything is numpy in float64 over a whole split at once: a correlation or a weighted F1 averaged
 over batches is another number. Every metric works along the last axis, so one function scores a
 split and a block of bootstrap resamples. Another convention (other clipping, other class edges) is
-more entries in `_RULES` and `_METRICS` and one more tuple of names.
+more entries in `_RULES` and `METRICS` and one more tuple of names.
+
+`compute`, `bootstrap_interval` and `floors` serve one score per sample; which metrics suit labels
+of another kind is for `tasks.py`.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -34,7 +37,7 @@ class _Rule(NamedTuple):
         return np.ones(y.shape, bool) if self.with_zero else y != 0
 
 
-class _Metric(NamedTuple):
+class Metric(NamedTuple):
     """A function of p (..., N) and y (..., N), NaN where undefined, and when that happens."""
 
     value: Callable[[NDArray, NDArray], NDArray]
@@ -119,18 +122,44 @@ def _accuracy(p: NDArray, y: NDArray, rule: _Rule) -> NDArray:
 
 
 def _weighted_f1(p: NDArray, y: NDArray, rule: _Rule) -> NDArray:
-    """F1 of each class, weighted by its true count.
+    return _mean_f1(rule.classes(p), rule.classes(y), rule.kept(y), weighted=True)
 
-    F1 = 2 tp / (true count + predicted count). A class that no label has weighs nothing, so its
-    0/0 is never needed and classes that only the prediction has are not visited.
+
+def _mean_f1(p: NDArray, y: NDArray, kept: NDArray, *, weighted: bool) -> NDArray:
+    """F1 of each class, weighted by its true count, or the plain mean over classes that occur.
+
+    F1 = 2 tp / (true count + predicted count), of the samples in `kept`. A class that neither
+    labels nor predictions have weighs nothing, so its 0/0 is never needed.
     """
-    kept, of_p, of_y = rule.kept(y), rule.classes(p), rule.classes(y)
-    total = 0
-    for one_class in np.unique(of_y):
-        predicted, true = (of_p == one_class) & kept, (of_y == one_class) & kept
+    total, weights = 0, 0
+    for one_class in np.unique(y) if weighted else np.union1d(p, y):
+        predicted, true = (p == one_class) & kept, (y == one_class) & kept
         hits, count = (predicted & true).sum(axis=-1), true.sum(axis=-1)
-        total = total + count * 2 * hits / np.maximum(count + predicted.sum(axis=-1), 1)
-    return _ratio(total, kept.sum(axis=-1))
+        both = count + predicted.sum(axis=-1)
+        weight = count if weighted else (both > 0) * 1
+        total = total + weight * 2 * hits / np.maximum(both, 1)
+        weights = weights + weight
+    return _ratio(total, weights)
+
+
+def predicted_classes(p: NDArray) -> NDArray:
+    """The most probable class of p (..., C, N), the first of equals: (..., N)."""
+    return p.argmax(axis=-2)
+
+
+def _class_accuracy(p: NDArray, y: NDArray) -> NDArray:
+    return (predicted_classes(p) == y).mean(axis=-1)
+
+
+def _class_f1(p: NDArray, y: NDArray, *, weighted: bool) -> NDArray:
+    of_p = predicted_classes(p)
+    return _mean_f1(of_p, np.broadcast_to(y, of_p.shape), np.True_, weighted=weighted)
+
+
+def _cross_entropy(p: NDArray, y: NDArray) -> NDArray:
+    classes = np.arange(p.shape[-2])[:, None]
+    of_label = np.where(classes == y[..., None, :], p, 0).sum(axis=-2)
+    return -np.log(np.maximum(of_label, np.finfo(np.float64).tiny)).mean(axis=-1)
 
 
 # The accuracies' own classes; `floors` takes the majority class from here too.
@@ -143,24 +172,32 @@ _RULES = {
 }
 _NO_SAMPLES = "no sample is left: every label is 0"
 _CONSTANT = "the prediction or the label is constant"
-_METRICS = {
-    "mae": _Metric(_mae),
-    "corr": _Metric(_corr, _CONSTANT),
-    **{k: _Metric(partial(_accuracy, rule=rule), _NO_SAMPLES) for k, rule in _RULES.items()},
-    "f1_nonzero": _Metric(partial(_weighted_f1, rule=_RULES["acc2_nonzero"]), _NO_SAMPLES),
-    "f1_has0": _Metric(partial(_weighted_f1, rule=_RULES["acc2_has0"]), _NO_SAMPLES),
-    "mse": _Metric(_mse),
-    "rmse": _Metric(_rmse),
-    "r2": _Metric(_r2, "the label is constant"),
-    "spearman": _Metric(_spearman, _CONSTANT),
-    "ccc": _Metric(_ccc, "prediction and label are the same constant"),
+METRICS = {
+    "mae": Metric(_mae),
+    "corr": Metric(_corr, _CONSTANT),
+    **{k: Metric(partial(_accuracy, rule=rule), _NO_SAMPLES) for k, rule in _RULES.items()},
+    "f1_nonzero": Metric(partial(_weighted_f1, rule=_RULES["acc2_nonzero"]), _NO_SAMPLES),
+    "f1_has0": Metric(partial(_weighted_f1, rule=_RULES["acc2_has0"]), _NO_SAMPLES),
+    "mse": Metric(_mse),
+    "rmse": Metric(_rmse),
+    "r2": Metric(_r2, "the label is constant"),
+    "spearman": Metric(_spearman, _CONSTANT),
+    "ccc": Metric(_ccc, "prediction and label are the same constant"),
+}
+
+# Of probabilities p (..., C, N) and true classes y (..., N), counted from 0.
+CLASSES = {
+    "accuracy": Metric(_class_accuracy),
+    "f1_weighted": Metric(partial(_class_f1, weighted=True)),
+    "f1_macro": Metric(partial(_class_f1, weighted=False)),
+    "cross_entropy": Metric(_cross_entropy),
 }
 
 
 def _known(names: Sequence[str]) -> None:
-    unknown = [name for name in names if name not in _METRICS]
+    unknown = [name for name in names if name not in METRICS]
     if unknown:
-        raise ValueError(f"unknown metric {unknown[0]!r}; the known ones are {', '.join(_METRICS)}")
+        raise ValueError(f"unknown metric {unknown[0]!r}; the known ones are {', '.join(METRICS)}")
 
 
 def _checked(ndim: int = 1, **given: ArrayLike) -> list[NDArray]:
@@ -185,7 +222,7 @@ def _checked(ndim: int = 1, **given: ArrayLike) -> list[NDArray]:
 
 def _warn(what: str, reason: str) -> None:
     message = f"{what} is undefined (NaN) because {reason}"
-    warnings.warn(message, RuntimeWarning, stacklevel=3)
+    warnings.warn(message, RuntimeWarning, stacklevel=4)
 
 
 def names_for(labels: ArrayLike) -> tuple[str, ...]:
@@ -227,11 +264,16 @@ def compute(
     """
     _known(names)
     p, y = _checked(prediction=prediction, label=label)
-    result = {name: float(_METRICS[name].value(p, y)) for name in names}
+    return measure(p, y, {name: METRICS[name] for name in names})
+
+
+def measure(p: NDArray, y: NDArray, chosen: Mapping[str, Metric]) -> dict[str, float]:
+    """The value of each metric; NaN comes with one RuntimeWarning that says why."""
+    result = {name: float(metric.value(p, y)) for name, metric in chosen.items()}
     for name, value in result.items():
         if np.isnan(value):
             ranges = f"prediction in [{p.min()}, {p.max()}], label in [{y.min()}, {y.max()}]"
-            _warn(name, f"{_METRICS[name].undefined_when}; N = {y.size}, {ranges}")
+            _warn(name, f"{chosen[name].undefined_when}; N = {p.shape[-1]}, {ranges}")
     return result
 
 
@@ -267,17 +309,27 @@ def bootstrap_interval(
     p, y = _checked(2, scores=scores, label=label)
     if resamples < 1:
         raise ValueError(f"resamples must be at least 1, got {resamples}; 1000 is usual")
+    return bootstrap(p, y, {name: METRICS[name] for name in names}, resamples, seed)
+
+
+def bootstrap(
+    p: NDArray, y: NDArray, chosen: Mapping[str, Metric], resamples: int = 1000, seed: int = 0
+) -> dict[str, tuple[float, float]]:
+    """`bootstrap_interval` of metrics that take p (S, ..., N) and y (..., N) to (S,)."""
+    size = p.shape[-1]
     generator = np.random.Generator(np.random.PCG64(seed))
     rows = max(1, _BLOCK // p.size)
-    statistic = {name: np.empty(resamples) for name in names}
+    statistic = {name: np.empty(resamples) for name in chosen}
     with np.errstate(all="ignore"):
         for start in range(0, resamples, rows):
             stop = min(start + rows, resamples)
-            drawn = generator.integers(0, y.size, (stop - start, y.size))  # [resample, N]
+            drawn = generator.integers(0, size, (stop - start, size))  # [resample, N]
             # `take` keeps N the last and contiguous axis, as `compute` has it: the same sums.
-            drawn_p, drawn_y = np.take(p, drawn, axis=-1), y[drawn]  # [S, resample, N], [.., N]
+            # Resamples stand beside the seeds, in front of any other axis.
+            drawn_p = np.moveaxis(np.take(p, drawn, axis=-1), -2, 1)  # [S, resample, ..., N]
+            drawn_y = np.moveaxis(np.take(y, drawn, axis=-1), -2, 0)  # [resample, ..., N]
             for name, values in statistic.items():
-                values[start:stop] = _METRICS[name].value(drawn_p, drawn_y).mean(axis=0)
+                values[start:stop] = chosen[name].value(drawn_p, drawn_y).mean(axis=0)
         return {name: _percentiles(values) for name, values in statistic.items()}
 
 

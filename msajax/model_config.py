@@ -40,7 +40,11 @@ class ModelConfig:
     a depth of 0 leaves it out.
 
     Attributes:
-        name: which model of `msajax.models` to build.
+        name: which model of `msajax.models` to build: sequence_level, or next_token (predicts each
+            token of one modality from those before it).
+        task: what the labels are: regression (one or several real numbers), classification (whole
+            numbers in one column, or one-hot rows), or auto: classification if labels are stored as
+            whole numbers from 0 in one column or every row is one-hot.
         modalities: names and order; () takes those of the corpus that have a valid training step,
             in the order text, audio, video, then alphabetical.
         anchor: the modality that attends to the others; "" takes text, else the first.
@@ -85,6 +89,7 @@ class ModelConfig:
     """
 
     name: str = "sequence_level"
+    task: str = "auto"
     modalities: tuple[str, ...] = ()
     anchor: str = ""
     model_dim: int = 128
@@ -167,7 +172,8 @@ class ModelConfig:
             raise UserError(f"model.overrides of {modality!r}: {error}") from error
 
     def _check_choices(self) -> None:
-        one_of(self, "model.name", "sequence_level")
+        one_of(self, "model.name", "sequence_level", "next_token")
+        one_of(self, "model.task", "auto", "regression", "classification")
         one_of(self, "model.mixer", "transformer", "rnn", "gru", "lstm")
         one_of(self, "model.fusion", "sequential", "parallel", "pooled")
         one_of(self, "model.activation", "gelu", "gelu_tanh", "relu", "geglu")

@@ -15,8 +15,11 @@ class CorpusSpec:
         modalities: names, in the order of the gate's weights.
         widths: features per time step, one per modality.
         lengths: rows of each modality's position table (its longest prepared sequence).
-        label_kind: what a label is; "regression": one real number per name.
+        label_kind: what a label is: regression (a real number per name), classification (one of
+            the named classes) or next_token (the following token; see `tasks.py`).
         label_names: one name per output of the model.
+        vocabularies: rows of each modality's embedding table, 0 for one that is features; () means
+            that all are.
     """
 
     modalities: tuple[str, ...]
@@ -24,22 +27,28 @@ class CorpusSpec:
     lengths: tuple[int, ...]
     label_kind: str = "regression"
     label_names: tuple[str, ...] = ("sentiment",)
+    vocabularies: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Checks that there is one width and one length per modality."""
-        if not len(self.modalities) == len(self.widths) == len(self.lengths) > 0:
+        """Checks that there is one entry of each kind per modality."""
+        each = (self.widths, self.lengths, self.vocabularies or self.widths)
+        if not self.modalities or any(len(entries) != len(self.modalities) for entries in each):
             raise ValueError(
-                f"modalities {self.modalities}, widths {self.widths} and lengths {self.lengths} "
-                "must have the same number of entries, at least one"
+                f"modalities {self.modalities}, widths {self.widths}, lengths {self.lengths} and "
+                f"vocabularies {self.vocabularies} must have the same number of entries"
             )
 
     def width(self, modality: str) -> int:
-        """Features per time step of one modality."""
+        """Features per time step of one modality; 0 for token ids."""
         return self.widths[self.modalities.index(modality)]
 
     def length(self, modality: str) -> int:
         """Rows of one modality's position table."""
         return self.lengths[self.modalities.index(modality)]
+
+    def vocabulary(self, modality: str) -> int:
+        """Rows of one modality's embedding table; 0 if it is features."""
+        return self.vocabularies[self.modalities.index(modality)] if self.vocabularies else 0
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready form; `from_dict` reverses it."""

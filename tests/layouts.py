@@ -57,7 +57,7 @@ def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
         model=build_model(config.model, spec),
         spec=spec,
         optimizer=optimizer,
-        loss=make_loss(config.train),
+        loss=make_loss(config.train, "regression"),
         layout=where,
         accumulation_steps=layout["accumulation_steps"],
     )

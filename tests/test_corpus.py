@@ -162,8 +162,7 @@ def test_several_labels_keep_their_columns(path):
     corpus = open_corpus(path)
     assert corpus.headers["train"].label_names == ("label_0", "label_1", "label_2")
     np.testing.assert_array_equal(corpus.split("train").labels[1], [3.0, 4.0, 5.0])
-    with pytest.raises(UserError, match="'train' has 3 labels per sample"):
-        corpus.require_labels("train")
+    corpus.require_labels("train")
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int16, np.uint8, ">f4"])
@@ -543,7 +542,7 @@ def test_what_a_command_needs_is_asked_for_by_name():
     corpus.require_labels("train")
     with pytest.raises(UserError, match=r"^p has no split 'valid'; it has train, test\.$"):
         corpus.require_splits("train", "valid")
-    with pytest.raises(UserError, match="split 'test' has no labels; sentiment regression needs"):
+    with pytest.raises(UserError, match="split .test. has no labels"):
         corpus.require_labels("train", "test")
 
 

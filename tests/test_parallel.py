@@ -193,7 +193,7 @@ def test_scores_of_every_bucket_are_those_of_the_uncut_sequences_in_file_order(p
     assert set(quarters_of(split, SPEC)) == {1, 2, 3, 4}
     scores, weights = predict_split(predict, params, split, "test", SPEC, layout)
     whole = jax.vmap(lambda p: model.apply({"params": p}, split.features, split.masks))(params)
-    np.testing.assert_allclose(scores, whole.score[..., 0], atol=1e-5, rtol=0)
+    np.testing.assert_allclose(scores, whole.score, atol=1e-5, rtol=0)
     np.testing.assert_allclose(weights, whole.modality_weights, atol=1e-5, rtol=0)
 
 
@@ -201,5 +201,5 @@ def test_no_size_of_file_compiles_a_program_of_its_own(predictor):
     _, predict, params, layout = predictor
     for size in (1, 2, 3, 5, 17, 20, 33, 127, 128, 129, 150, 300):
         scores, _ = predict_split(predict, params, random_split(size), "test", SPEC, layout)
-        assert scores.shape == (2, size)
+        assert scores.shape == (2, size, 1)
     assert predict._cache_size() <= 4 * 3

@@ -2,6 +2,7 @@
 
 import csv
 import pathlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +10,11 @@ import pytest
 from msajax.data.corpus import Split
 from msajax.data.predictions import read_predictions, write_predictions
 from msajax.errors import UserError
+from msajax.spec import CorpusSpec
 
 MODALITIES = ("text", "audio")
-SCORES = np.array([[1.0, -0.5, 1 / 3], [2.0, 0.25, 0.1], [6.0, 1.0, 1e-7]])  # [S, N]
+SPEC = CorpusSpec(MODALITIES, (2, 2), (2, 3))
+SCORES = np.array([[1.0, -0.5, 1 / 3], [2.0, 0.25, 0.1], [6.0, 1.0, 1e-7]])[..., None]  # [S, N, 1]
 WEIGHTS = np.array(  # [S, N, M]
     [
         [[0.25, 0.75], [1, 0], [0, 0]],
@@ -40,7 +43,7 @@ def write(
 ) -> list[list[str]]:
     """Writes the splits, all with the same scores, and returns the cells of the file."""
     many = len(splits)
-    write_predictions(str(path), splits, [scores] * many, [weights] * many, seeds, MODALITIES)
+    write_predictions(str(path), splits, [scores] * many, [weights] * many, seeds, SPEC)
     with open(path, encoding="utf-8", newline="") as file:
         return list(csv.reader(file, strict=True))
 
@@ -64,7 +67,7 @@ def test_columns_come_in_the_documented_order(path):
 
 def test_modalities_keep_the_models_order_and_not_the_alphabets(path):
     write_predictions(
-        str(path), [a_split()], [SCORES], [WEIGHTS[..., ::-1]], (7, 8, 9), ("audio", "text")
+        str(path), [a_split()], [SCORES], [WEIGHTS[..., ::-1]], (7, 8, 9), replace(SPEC, modalities=("audio", "text"))
     )
     header, first, *_ = csv.reader(path.read_text().splitlines())
     assert header[7:] == ["weight_audio", "weight_text", "present_audio", "present_text"]
@@ -83,7 +86,7 @@ def test_cells_by_hand(path):
 def test_numbers_have_nine_significant_digits(path):
     third = write(path, a_split())[3]
     assert third[4:7] == ["0.333333333", "0.1", "1e-07"]
-    large = np.array([[123456.7891234, -1e-20, 2.5e30]])
+    large = np.array([[123456.7891234, -1e-20, 2.5e30]])[..., None]
     rows = write(path, a_split(), scores=large, weights=WEIGHTS[:1], seeds=(0,))
     assert [row[2] for row in rows[1:]] == ["123456.789", "-1e-20", "2.5e+30"]
 
@@ -141,26 +144,26 @@ def test_a_file_that_cannot_be_written_is_refused_and_leaves_nothing(name, tmp_p
 def test_what_was_written_is_read_back_to_nine_digits(path):
     write(path, a_split(texts=TEXTS))
     read = read_predictions(str(path))
-    assert read.scores.shape == (3, 3) and read.labels.shape == (3,)
+    assert read.scores.shape == (3, 3, 1) and read.labels.shape == (3, 1)
     np.testing.assert_allclose(read.scores, SCORES, rtol=5e-9)
-    np.testing.assert_array_equal(read.labels, [2.0, -1.2, 0.0])
+    np.testing.assert_array_equal(read.labels, [[2.0], [-1.2], [0.0]])
 
 
 def test_a_foreign_file_needs_label_and_score_alone(path):
     path.write_text("score,other,label\n0.5,x,1\n-1e-3,,-2.5\n")
     read = read_predictions(str(path))
-    np.testing.assert_array_equal(read.scores, [[0.5, -0.001]])
-    np.testing.assert_array_equal(read.labels, [1, -2.5])
+    np.testing.assert_array_equal(read.scores, [[[0.5], [-0.001]]])
+    np.testing.assert_array_equal(read.labels, [[1], [-2.5]])
 
 
 def test_the_mark_that_spreadsheets_put_first_is_no_part_of_a_name(path):
     path.write_bytes(b"\xef\xbb\xbflabel,score\r\n1,2\r\n")
-    np.testing.assert_array_equal(read_predictions(str(path)).labels, [1])
+    np.testing.assert_array_equal(read_predictions(str(path)).labels, [[1]])
 
 
 def test_seeds_win_over_their_mean(path):
     path.write_text("label,score,score_seed0,score_seed10,score_sd\n1,9,2,3,8\n")
-    np.testing.assert_array_equal(read_predictions(str(path)).scores, [[2], [3]])
+    np.testing.assert_array_equal(read_predictions(str(path)).scores, [[[2]], [[3]]])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import math
 import statistics
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from sklearn.metrics import f1_score
 from msajax import metrics
 from msajax.data.corpus import Split
 from msajax.evaluation import protocol
+from msajax.tasks import Task, make_task
 
 LABEL = np.array([-2.4, -1.0, -0.2, 0.0, 0.6, 1.0, 1.8, 3.0])
 SCORES = np.array(  # two seeds
@@ -20,6 +22,16 @@ SCORES = np.array(  # two seeds
     ]
 )
 NAMES = ("mae", "corr", "acc2_nonzero", "f1_has0")
+
+
+def task_of(label: np.ndarray, *names: str) -> Task:
+    """The task of one score a sample, and of its metrics those that are named."""
+    task = make_task("regression", ("sentiment",), label[:, None])
+    return replace(task, reported={name: task.reported[name] for name in names or task.reported})
+
+
+def summarize(scores, label, names, how=protocol.summarize):
+    return how(scores[..., None], label[:, None], task_of(label, *names))
 
 
 def naive(score: np.ndarray, label: np.ndarray, name: str) -> float:
@@ -44,7 +56,7 @@ def a_split(label: np.ndarray) -> Split:
 
 
 def test_a_summary_holds_every_seed_their_mean_and_their_sample_deviation():
-    summary = protocol.summarize(SCORES, LABEL, NAMES)
+    summary = summarize(SCORES, LABEL, NAMES)
     assert list(summary) == list(NAMES)
     for name, values in summary.items():
         assert values.keys() == {"mean", "sd", "seeds"}
@@ -56,14 +68,14 @@ def test_a_summary_holds_every_seed_their_mean_and_their_sample_deviation():
 
 def test_a_summary_by_hand():
     # Seed 0 is wrong by .4 .6 .3 .2 0 .4 .6 .6 = 3.1, seed 1 by 1.4 .2 .1 .1 .3 1.2 .8 .4 = 4.5.
-    mae = protocol.summarize(SCORES, LABEL, ("mae",))["mae"]
+    mae = summarize(SCORES, LABEL, ("mae",))["mae"]
     assert mae["seeds"] == pytest.approx([0.3875, 0.5625])
     assert mae["mean"] == pytest.approx(0.475)
     assert mae["sd"] == pytest.approx(0.175 / math.sqrt(2))  # n - 1, not n
 
 
 def test_one_seed_has_no_deviation():
-    assert protocol.summarize(SCORES[:1], LABEL, ("mae",))["mae"] == {
+    assert summarize(SCORES[:1], LABEL, ("mae",))["mae"] == {
         "mean": pytest.approx(0.3875),
         "sd": None,
         "seeds": [pytest.approx(0.3875)],
@@ -73,7 +85,7 @@ def test_one_seed_has_no_deviation():
 def test_an_undefined_metric_of_one_seed_leaves_no_mean():
     scores = np.stack([SCORES[0], np.ones_like(LABEL)])
     with pytest.warns(RuntimeWarning, match="corr is undefined"):
-        corr = protocol.summarize(scores, LABEL, ("corr",))["corr"]
+        corr = summarize(scores, LABEL, ("corr",))["corr"]
     assert corr["seeds"][0] == pytest.approx(naive(SCORES[0], LABEL, "corr"))
     assert math.isnan(corr["seeds"][1]) and math.isnan(corr["mean"]) and math.isnan(corr["sd"])
 
@@ -84,7 +96,7 @@ def test_an_undefined_metric_of_one_seed_leaves_no_mean():
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_an_interval_resamples_samples_jointly_for_all_seeds(seeds):
     scores = SCORES[:seeds]
-    summary = protocol.summarize_with_intervals(scores, LABEL, NAMES)
+    summary = summarize(scores, LABEL, NAMES, protocol.summarize_with_intervals)
     generator = np.random.Generator(np.random.PCG64(0))
     resampled = {name: [] for name in NAMES}
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -99,7 +111,7 @@ def test_an_interval_resamples_samples_jointly_for_all_seeds(seeds):
         assert summary[name]["ci95"] == pytest.approx(expected, abs=1e-9), name
         assert type(summary[name]["ci95"]) is list
     without = {n: {k: v for k, v in s.items() if k != "ci95"} for n, s in summary.items()}
-    assert without == protocol.summarize(scores, LABEL, NAMES)
+    assert without == summarize(scores, LABEL, NAMES)
 
 
 # --- the report ---
@@ -108,10 +120,12 @@ def test_an_interval_resamples_samples_jointly_for_all_seeds(seeds):
 @pytest.fixture(scope="module")
 def report() -> dict:
     valid = SCORES[:, ::-1] * 0.5
+    train = np.array([-1.0, 0.4, 0.4, 2.0])
     return protocol.report(
-        {"valid": valid, "test": SCORES},
+        {"valid": valid[..., None], "test": SCORES[..., None]},
         {"valid": a_split(-LABEL), "test": a_split(LABEL)},
-        np.array([-1.0, 0.4, 0.4, 2.0]),
+        train[:, None],
+        task_of(train),
     )
 
 
@@ -154,7 +168,9 @@ def test_the_floors_come_from_training_labels_and_the_test_split(report):
 
 def test_the_metrics_follow_the_range_of_the_training_labels():
     splits = {"valid": a_split(LABEL), "test": a_split(LABEL)}
-    report = protocol.report({"valid": SCORES, "test": SCORES}, splits, np.array([-1.0, 0.0, 3.5]))
+    scores = {"valid": SCORES[..., None], "test": SCORES[..., None]}
+    train = np.array([-1.0, 0.0, 3.5])
+    report = protocol.report(scores, splits, train[:, None], task_of(train))
     for part in ("valid", "test", "test_ensemble"):
         assert list(report[part]) == list(metrics.CONTINUOUS)
     assert report["floors"]["majority"] == {}

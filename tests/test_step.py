@@ -46,7 +46,7 @@ def steps(optim: OptimConfig, train: TrainConfig, batches, *, seed=0, rate=0.0, 
     first, log = state, []
     for batch in batches:
         state, metrics = train_step(
-            state, batch, model=model, optimizer=optimizer, loss=make_loss(train)
+            state, batch, model=model, optimizer=optimizer, loss=make_loss(train, "regression")
         )
         log.append(metrics)
     return first, state, log
@@ -113,7 +113,7 @@ def test_decay_leaves_biases_alone():
 def test_the_plateau_factor_scales_the_step():
     optimizer, model = make_optimizer(OptimConfig(learning_rate=0.01), 10), Linear()
     state = init_train_state(jnp.uint32(0), model=model, spec=SPEC, optimizer=optimizer)
-    run = {"model": model, "optimizer": optimizer, "loss": make_loss(TrainConfig())}
+    run = {"model": model, "optimizer": optimizer, "loss": make_loss(TrainConfig(), "regression")}
     whole, _ = train_step(state, make_batch(), **run)
     half, log = train_step(state.replace(learning_rate_scale=0.5), make_batch(), **run)
     change = jax.tree.map(lambda new, old: new - old, whole.params, state.params)
@@ -149,7 +149,7 @@ def test_dropout_depends_on_seed_and_step_and_nothing_else():
     _, again, _ = steps(OptimConfig(), train, [batch, batch], rate=0.5)
     chex.assert_trees_all_equal(a, again)
     model, optimizer = Linear(0.5), make_optimizer(OptimConfig(), 10)
-    run = {"model": model, "optimizer": optimizer, "loss": make_loss(train)}
+    run = {"model": model, "optimizer": optimizer, "loss": make_loss(train, "regression")}
     state = init_train_state(jnp.uint32(0), model=model, spec=SPEC, optimizer=optimizer)
     losses = {}
     for seed in (0, 1):
@@ -170,12 +170,12 @@ def test_dropout_depends_on_seed_and_step_and_nothing_else():
 )
 def test_losses_have_their_closed_forms(config, expected):
     score, label = jnp.array([[1.0], [-1.0]]), jnp.array([[0.5], [2.0]])
-    np.testing.assert_allclose(make_loss(config)(score, label), expected, rtol=1e-6)
+    np.testing.assert_allclose(make_loss(config, "regression")(score, label), expected, rtol=1e-6)
 
 
 def test_a_loss_refuses_to_broadcast_a_column_against_a_row():
     with pytest.raises(AssertionError):
-        make_loss(TrainConfig())(jnp.zeros((4, 1)), jnp.zeros(4))
+        make_loss(TrainConfig(), "regression")(jnp.zeros((4, 1)), jnp.zeros(4))
 
 
 def rates(optim: OptimConfig, total: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from msajax.config import SYNTHETIC
 from msajax.errors import UserError
 
 SPLITS = ("train", "valid", "test")
+MOST_CLASSES = 1000
 
 
 def modality_order(names: set[str]) -> tuple[str, ...]:
@@ -25,7 +26,8 @@ class Split:
 
     Attributes:
         ids: `[N]` str.
-        features: `{modality: [N, T_m, d_m]}`; a modality may be missing.
+        features: `{modality: [N, T_m, d_m]}`, or `[N, T_m]` whole numbers: token ids. A modality
+            may be missing.
         masks: `{modality: [N, T_m]}` bool, True for a real time step; as read from a file, only
             the masks that the file brings.
         labels: `[N, K]` float64, or None when unknown.
@@ -49,11 +51,14 @@ class SplitHeader:
 
     Attributes:
         size: samples.
-        shapes: `{modality: (T_m, d_m)}`.
+        shapes: `{modality: (T_m, d_m)}`; d_m is 0 for token ids.
         dtypes: `{modality: numpy type name}` as stored.
         masked: modalities that bring a mask of their own.
         label_names: as many as a sample has labels; empty without labels.
         has_raw_text: whether transcripts are there.
+        label_kind: scores; classes (one column of whole numbers from 0, of an integer type); or
+            one_hot (each row has one 1 among zeros).
+        classes: names of the whole numbers in a single column of labels; empty if there are others.
     """
 
     size: int
@@ -62,6 +67,40 @@ class SplitHeader:
     masked: frozenset[str]
     label_names: tuple[str, ...]
     has_raw_text: bool
+    label_kind: str = "scores"
+    classes: Mapping[int, str] = dataclasses.field(default_factory=dict)
+
+
+def describe_labels(
+    labels: np.ndarray, *, integers: bool, names: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The entries of a `SplitHeader` that describe finite labels `[N, K]`.
+
+    Args:
+        labels: as float64.
+        integers: whether they are stored as such.
+        names: of the K columns, or of the classes 0, 1, … in a single column, where known.
+
+    Raises:
+        ValueError: if the number of names fits neither.
+    """
+    columns = labels.shape[1]
+    kind, classes = "scores", {}
+    if columns > 1:
+        ones = (labels == 1).sum(axis=1)
+        kind = "one_hot" if ((labels == 0).sum(axis=1) + ones == columns).all() else kind
+        kind = kind if (ones == 1).all() else "scores"
+    else:
+        found = np.unique(labels)
+        if len(found) <= MOST_CLASSES and (found == np.round(found)).all():
+            classes = {int(value): str(int(value)) for value in found}
+            kind = "classes" if integers and found[0] >= 0 else kind
+        if kind == "classes" and names and found[-1] < len(names):
+            classes, names = dict(enumerate(names)), ("class",)
+    if names and len(names) != columns:
+        raise ValueError(f"{len(names)} label name(s) for {columns} column(s) of labels")
+    usual = ("sentiment",) if columns == 1 else tuple(f"label_{k}" for k in range(columns))
+    return {"label_names": tuple(names) or usual, "label_kind": kind, "classes": classes}
 
 
 class Corpus:
@@ -106,7 +145,7 @@ class Corpus:
         return modality_order({m for h in self.headers.values() for m in h.shapes})
 
     def width(self, modality: str) -> int:
-        """Features per time step of one modality."""
+        """Features per time step of one modality; 0 for token ids."""
         return next(h.shapes[modality][1] for h in self.headers.values() if modality in h.shapes)
 
     def split(self, name: str) -> Split:
@@ -127,16 +166,11 @@ class Corpus:
                 )
 
     def require_labels(self, *names: str) -> None:
-        """Raises `UserError` unless every one of the splits is there with one score a sample."""
+        """Raises `UserError` unless every one of the splits is there with labels."""
         self.require_splits(*names)
         for name in names:
-            labels = self.headers[name].label_names
-            if len(labels) != 1:
-                found = "no labels" if not labels else f"{len(labels)} labels per sample"
-                raise UserError(
-                    f"{self.path}: split {name!r} has {found}; "
-                    "sentiment regression needs one score per sample."
-                )
+            if not self.headers[name].label_names:
+                raise UserError(f"{self.path}: split {name!r} has no labels, which it needs.")
 
     def summary(self) -> dict[str, Any]:
         """Facts about the corpus for `results.json` and `run.json`."""
@@ -160,15 +194,13 @@ class Corpus:
             if not header.shapes:
                 raise UserError(f"{self.path}: split {name!r} has no modality.")
             for m, (length, width) in header.shapes.items():
-                if length < 1 or width < 1:
-                    raise UserError(
-                        f"{self.path}: {name}/{m} has {length} steps of {width} features; "
-                        "both must be 1 or more."
-                    )
+                if length < 1:
+                    raise UserError(f"{self.path}: {name}/{m} has no steps.")
                 other, expected = first_seen.setdefault(m, (name, width))
                 if width != expected:
                     raise UserError(
-                        f"{self.path}: {name}/{m} is {width} wide, but {other}/{m} is {expected}."
+                        f"{self.path}: {name}/{m} is {width or 'token ids'} wide, but "
+                        f"{other}/{m} is {expected or 'token ids'}."
                     )
         labelled = {name: len(h.label_names) for name, h in self.headers.items() if h.label_names}
         if len(set(labelled.values())) > 1:

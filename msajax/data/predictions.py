@@ -11,6 +11,7 @@ import numpy as np
 
 from msajax.data.corpus import Split
 from msajax.errors import UserError
+from msajax.spec import CorpusSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,12 +19,21 @@ class Predictions:
     """Scores of labelled samples, as read from a file.
 
     Attributes:
-        scores: `[S, N]` float64, one row per random seed.
-        labels: `[N]` float64.
+        kind: regression or classification.
+        names: of the K outputs or classes.
+        scores: `[S, N, K]` float64, of each random seed.
+        labels: `[N, K]` float64, or `[N, 1]`, the class counted from 0.
     """
 
+    kind: str
+    names: tuple[str, ...]
     scores: np.ndarray
     labels: np.ndarray
+
+
+def _score_column(kind: str, names: Sequence[str], name: str) -> str:
+    """The column of an output's score; the only output of a regression needs no name."""
+    return "score" if kind == "regression" and len(names) == 1 else f"score_{name}"
 
 
 def write_predictions(
@@ -32,27 +42,33 @@ def write_predictions(
     scores: Sequence[np.ndarray],
     weights: Sequence[np.ndarray],
     seeds: Sequence[int],
-    modalities: Sequence[str],
+    spec: CorpusSpec,
 ) -> None:
     """Writes one row per sample, whole file or none.
 
     `score` and the weights are means over seeds; `score_sd` is their ddof-1 deviation, empty for a
-    single seed. A label is empty when unknown.
+    single seed. A label is empty when unknown. Several outputs have a column `label_<name>` and
+    `score_<name>` each; classes have `label` and `predicted`, the class with the largest mean
+    probability, and `score_<class>`, that probability.
 
     Args:
         path: the file.
         splits: prepared splits, written one after another.
-        scores: of each split, `[S, N]`.
+        scores: of each split, `[S, N, K]`.
         weights: of each split, `[S, N, M]`.
         seeds: the S random seeds.
-        modalities: the M names.
+        spec: kind and names of the outputs, and the M modalities.
 
     Raises:
         UserError: if the file cannot be written.
     """
     has_text = any(split.raw_text is not None for split in splits)
-    header = ["id", "label", "score", "score_sd", *(f"score_seed{s}" for s in seeds)]
-    header += [f"weight_{m}" for m in modalities] + [f"present_{m}" for m in modalities]
+    names = spec.label_names
+    columns = [_score_column(spec.label_kind, names, name) for name in names]
+    header = ["id", *_label_columns(spec), *columns]
+    for column in columns:
+        header += [f"{column}_sd", *(f"{column}_seed{s}" for s in seeds)]
+    header += [f"weight_{m}" for m in spec.modalities] + [f"present_{m}" for m in spec.modalities]
     header += ["raw_text"] * has_text
     temporary = f"{path}.partial"
     try:
@@ -60,7 +76,7 @@ def write_predictions(
             writer = csv.writer(file)
             writer.writerow(header)
             for split, s, w in zip(splits, scores, weights, strict=True):
-                writer.writerows(_rows(split, s, w, modalities, has_text))
+                writer.writerows(_rows(split, s, w, spec, has_text))
         os.replace(temporary, path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -68,18 +84,38 @@ def write_predictions(
         raise UserError(f"{path} cannot be written: {error.strerror}.") from error
 
 
-def _rows(split, scores, weights, modalities, has_text):
+def _label_columns(spec: CorpusSpec) -> list[str]:
+    if spec.label_kind == "classification":
+        return ["label", "predicted"]
+    if spec.label_kind == "regression":
+        several = len(spec.label_names) > 1
+        return [f"label_{name}" for name in spec.label_names] if several else ["label"]
+    return []
+
+
+def _rows(split, scores, weights, spec, has_text):
     mean, mean_weights = scores.mean(axis=0), weights.mean(axis=0)
-    present = {m: split.masks[m].any(axis=1) for m in modalities}
+    present = {m: split.masks[m].any(axis=1) for m in spec.modalities}
     for i, name in enumerate(split.ids):
-        row = [name, "" if split.labels is None else _number(split.labels[i, 0])]
-        row += [_number(mean[i]), _number(scores[:, i].std(ddof=1)) if len(scores) > 1 else ""]
-        row += [_number(score) for score in scores[:, i]]
+        label = None if split.labels is None else split.labels[i]
+        row = [name, *_label_cells(label, mean[i], spec), *map(_number, mean[i])]
+        for of_seeds in scores[:, i].T:
+            row += [_number(of_seeds.std(ddof=1)) if len(scores) > 1 else ""]
+            row += map(_number, of_seeds)
         row += [_number(weight) for weight in mean_weights[i]]
-        row += [int(present[m][i]) for m in modalities]
+        row += [int(present[m][i]) for m in spec.modalities]
         if has_text:
             row.append("" if split.raw_text is None else split.raw_text[i])
         yield row
+
+
+def _label_cells(label: np.ndarray | None, mean: np.ndarray, spec: CorpusSpec) -> list[str]:
+    if spec.label_kind == "classification":
+        true = "" if label is None else spec.label_names[int(label[0])]
+        return [true, spec.label_names[int(mean.argmax())]]
+    if spec.label_kind == "next_token":
+        return []
+    return [""] * len(spec.label_names) if label is None else [_number(y) for y in label]
 
 
 def _number(value: float) -> str:
@@ -87,7 +123,10 @@ def _number(value: float) -> str:
 
 
 def read_predictions(path: str) -> Predictions:
-    """Reads labels and scores: the columns `score_seed<k>`, or `score` where there are none.
+    """Reads labels and scores: the columns `score…_seed<k>`, or `score…` where there are none.
+
+    With a column `predicted` they are those of classes, else with `label_<name>` those of several
+    outputs.
 
     Raises:
         UserError: naming the column or the row that is missing, empty or not a finite number.
@@ -100,12 +139,18 @@ def read_predictions(path: str) -> Predictions:
             columns = reader.fieldnames or []
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as CSV: {error}.") from error
-    score_columns = [c for c in columns if re.fullmatch(r"score_seed\d+", c)]
-    score_columns = score_columns or ["score"]
-    for column in ("label", *score_columns):
+    kind = "classification" if "predicted" in columns else "regression"
+    labels = [c for c in columns if c.startswith("label_")] or ["label"]
+    names = tuple(c.removeprefix("label_") for c in labels)
+    if kind == "classification":
+        labels, names = ["label"], _class_names(columns)
+    of_output = [_score_columns(columns, _score_column(kind, names, name)) for name in names]
+    for column in (*labels, *sum(of_output, [])):
         if column not in columns:
             there = ", ".join(columns) or "none"
             raise UserError(f"{path} has no column {column!r}; it has {there}.")
+    if len({len(of_seeds) for of_seeds in of_output}) != 1:
+        raise UserError(f"{path}: every output must have scores of the same seeds.")
     if not rows:
         raise UserError(f"{path} holds no prediction.")
 
@@ -122,4 +167,28 @@ def read_predictions(path: str) -> Predictions:
                 )
         return values
 
-    return Predictions(np.stack([numbers(c) for c in score_columns]), numbers("label"))
+    def classes(column: str) -> np.ndarray:
+        for i, row in enumerate(rows):
+            if row[column] not in names:
+                raise UserError(
+                    f"{path}, row {i + 1}: {column} is {row[column]!r}, not one of the classes "
+                    f"{', '.join(names)}."
+                )
+        return np.array([names.index(row[column]) for row in rows], np.float64)
+
+    scores = np.stack([[numbers(c) for c in of_seeds] for of_seeds in of_output], axis=-1)
+    read = classes if kind == "classification" else numbers
+    return Predictions(kind, names, scores, np.stack([read(c) for c in labels], axis=1))
+
+
+def _score_columns(columns: Sequence[str], column: str) -> list[str]:
+    """The columns of an output's scores: of every seed, or the one that is there without."""
+    of_seeds = [c for c in columns if re.fullmatch(re.escape(column) + r"_seed\d+", c)]
+    return of_seeds or [column]
+
+
+def _class_names(columns: Sequence[str]) -> tuple[str, ...]:
+    """The classes that columns `score_<class>` name, without those of a class's seeds."""
+    scores = [c for c in columns if c.startswith("score_")]
+    derived = re.compile(f"({'|'.join(map(re.escape, scores))})_(sd|seed\\d+)")
+    return tuple(c.removeprefix("score_") for c in scores if not derived.fullmatch(c))

@@ -30,6 +30,8 @@ class Preparation:
 
     Attributes:
         spec: modalities, widths and lengths after preparation.
+        classes: the stored whole numbers that stand for the classes, in the order of their names;
+            () for one-hot labels and for all that are no classes.
         statistics: `{modality: (mean, deviation)}`, each `[d]` float64, of standardised ones.
         clip: bound of standardised features, 0 for none.
         truncate: error, first, last or uniform.
@@ -37,6 +39,7 @@ class Preparation:
     """
 
     spec: CorpusSpec
+    classes: tuple[int, ...]
     statistics: Mapping[str, tuple[np.ndarray, np.ndarray]]
     clip: float
     truncate: str
@@ -69,18 +72,21 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
     if not used:
         raise UserError(f"{corpus.path}: no modality has a valid training step.")
 
+    kind, names, classes = _read_labels(corpus, model.task)
     longest = {m: spans(masks[m])[1].max() for m in used}
     spec = CorpusSpec(
         modalities=used,
         widths=tuple(corpus.width(m) for m in used),
         lengths=tuple(model.max_len or int(longest[m]) for m in used),
-        label_names=corpus.headers["train"].label_names,
+        label_kind=kind,
+        label_names=names,
     )
     standardized = [
         m for m in used if m in data.standardize or ("auto" in data.standardize and m != "text")
     ]
     return Preparation(
         spec=spec,
+        classes=classes,
         statistics={m: _moments(train.features[m], masks[m]) for m in standardized},
         clip=data.clip,
         truncate=data.truncate,
@@ -137,7 +143,8 @@ def prepare(split: Split, preparation: Preparation) -> tuple[Split, dict[str, di
         features[m], masks[m] = out, kept
         if any(counts.values()):
             repairs[m] = counts
-    return dataclasses.replace(split, features=features, masks=masks), repairs
+    labels = _targets(split, preparation)
+    return dataclasses.replace(split, features=features, masks=masks, labels=labels), repairs
 
 
 def check_lengths(corpus: Corpus, preparation: Preparation) -> None:
@@ -162,6 +169,54 @@ def check_lengths(corpus: Corpus, preparation: Preparation) -> None:
             for m in too_long:
                 mask = step_mask(split, m, preparation.mask_from_zeros)
                 _compaction(mask, preparation.spec.length(m), "error", m, split.ids)
+
+
+def _read_labels(corpus: Corpus, task: str) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
+    """What the labels of a corpus are: kind, names, and the whole numbers that stand for classes.
+
+    Headers decide: the classes of all labelled splits count, so that none is new after training.
+    """
+    labelled = [header for header in corpus.headers.values() if header.label_names]
+    if not labelled:
+        return "regression", (), ()
+    one_hot = all(header.label_kind == "one_hot" for header in labelled)
+    numbered = all(header.label_kind == "classes" for header in labelled)
+    if task == "regression" or (task == "auto" and not (one_hot or numbered)):
+        return "regression", labelled[0].label_names, ()
+    classes: dict[int, str] = {}
+    for header in labelled:
+        classes |= header.classes
+    names = labelled[0].label_names if one_hot else tuple(classes[c] for c in sorted(classes))
+    if not one_hot and not all(header.classes for header in labelled):
+        raise UserError(
+            f"model.task = classification: the labels of {corpus.path} are no classes, which are "
+            "whole numbers in one column, or rows of one 1 among zeros."
+        )
+    if len(names) < 2:
+        raise UserError(f"{corpus.path}: every label is of the same class, {names[0]!r}.")
+    return "classification", names, () if one_hot else tuple(sorted(classes))
+
+
+def _targets(split: Split, preparation: Preparation) -> np.ndarray | None:
+    """Labels as the model's task wants them; None, with a warning, for those of another kind."""
+    labels, spec, classes = split.labels, preparation.spec, np.array(preparation.classes)
+    if labels is None:
+        return None
+    columns = 1 if classes.size else len(spec.label_names)
+    fits = labels.shape[1] == columns
+    if fits and classes.size:
+        fits = bool(np.isin(labels, classes).all())
+    elif fits and spec.label_kind == "classification":
+        fits = bool(((labels == 1).sum(axis=1) == 1).all())
+    if not fits:
+        wanted = f"{spec.label_kind} of {', '.join(spec.label_names)}"
+        logger.warning("Labels that do not suit the model's %s are left out.", wanted)
+        return None
+    if classes.size:
+        return np.searchsorted(classes, labels).astype(np.float64)
+    if spec.label_kind == "classification":
+        return labels.argmax(axis=1).astype(np.float64)[:, None]
+    return labels
 
 
 def step_mask(split: Split, modality: str, mask_from_zeros: bool) -> np.ndarray:

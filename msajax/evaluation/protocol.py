@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from msajax import metrics
 from msajax.data.corpus import Corpus, Split
 from msajax.data.prepare import Preparation, prepare
+from msajax.tasks import Task
 from msajax.training.parallel import Layout
 from msajax.training.scoring import PredictFn, predict_split
 
@@ -23,7 +23,7 @@ def score_split(
     """Reads, prepares and scores one split with parameters that are no longer chosen.
 
     Returns:
-        The prepared split, scores `[S, N]`, modality weights `[S, N, M]`, and the repairs made.
+        The prepared split, scores `[S, N, K]`, modality weights `[S, N, M]`, and the repairs made.
 
     Raises:
         UserError: if a score is not finite.
@@ -33,20 +33,20 @@ def score_split(
     return split, scores, weights, repairs
 
 
-def summarize(scores: np.ndarray, label: np.ndarray, names: tuple[str, ...]) -> dict[str, Any]:
+def summarize(scores: np.ndarray, labels: np.ndarray, task: Task) -> dict[str, Any]:
     """Metrics over random seeds.
 
     Args:
-        scores: `[S, N]`.
-        label: `[N]`.
-        names: of the metrics.
+        scores: `[S, N, K]`.
+        labels: `[N, L]`.
+        task: says which metrics.
 
     Returns:
         `{metric: {"mean", "sd", "seeds"}}`; sd has ddof 1 and is None for one seed.
     """
-    per_seed = [metrics.compute(score, label, names) for score in scores]
+    per_seed = [task.compute(score, labels) for score in scores]
     summary = {}
-    for name in names:
+    for name in task.reported:
         values = [m[name] for m in per_seed]
         sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
         summary[name] = {"mean": float(np.mean(values)), "sd": sd, "seeds": values}
@@ -54,34 +54,37 @@ def summarize(scores: np.ndarray, label: np.ndarray, names: tuple[str, ...]) -> 
 
 
 def summarize_with_intervals(
-    scores: np.ndarray, label: np.ndarray, names: tuple[str, ...]
+    scores: np.ndarray, labels: np.ndarray, task: Task
 ) -> dict[str, Any]:
     """`summarize`, and the 95 % bootstrap interval of each mean over samples as "ci95"."""
-    intervals = metrics.bootstrap_interval(scores, label, names)
+    intervals = task.intervals(scores, labels)
     return {
         name: {**values, "ci95": list(intervals[name])}
-        for name, values in summarize(scores, label, names).items()
+        for name, values in summarize(scores, labels, task).items()
     }
 
 
 def report(
-    scores: Mapping[str, np.ndarray], splits: Mapping[str, Split], train_label: np.ndarray
+    scores: Mapping[str, np.ndarray],
+    splits: Mapping[str, Split],
+    train_labels: np.ndarray,
+    task: Task,
 ) -> dict[str, Any]:
     """The part of results.json that is measured.
 
     Args:
-        scores: `{"valid": [S, N], "test": [S, N]}`.
+        scores: `{"valid": [S, N, K], "test": [S, N, K]}`.
         splits: the prepared splits of the same names.
-        train_label: `[N]`; the metrics follow its range, and its median is a floor.
+        train_labels: `[M, L]`, for the floors.
+        task: says which metrics.
 
     Returns:
         The entries valid, test, test_ensemble and floors.
     """
-    names = metrics.names_for(train_label)
-    valid_label, test_label = (splits[name].labels[:, 0] for name in ("valid", "test"))
+    valid_labels, test_labels = (splits[name].labels for name in ("valid", "test"))
     return {
-        "valid": summarize(scores["valid"], valid_label, names),
-        "test": summarize_with_intervals(scores["test"], test_label, names),
-        "test_ensemble": metrics.compute(scores["test"].mean(axis=0), test_label, names),
-        "floors": metrics.floors(train_label, test_label, names),
+        "valid": summarize(scores["valid"], valid_labels, task),
+        "test": summarize_with_intervals(scores["test"], test_labels, task),
+        "test_ensemble": task.compute(scores["test"].mean(axis=0), test_labels),
+        "floors": task.floors(train_labels, test_labels),
     }

@@ -18,8 +18,9 @@ def print_results(results: Mapping[str, Any], console: Console) -> None:
     )
     columns = (f"valid (n={sizes['valid']})", f"test (n={sizes['test']})")
     table = _table(title, *columns, "95 % interval", "ensemble", "floor")
-    floors = results["floors"]
-    floor_of = {"mae": floors["constant_0"]["mae"]} | floors["majority"]
+    floor_of: dict[str, float] = {}
+    for values in results["floors"].values():  # the first that knows a metric
+        floor_of = values | floor_of
     for name, test in results["test"].items():
         low, high = test["ci95"]
         table.add_row(

@@ -1,6 +1,5 @@
 """Scores for a corpus from a bundle."""
 
-import dataclasses
 import logging
 
 from msajax.config import MeshConfig
@@ -47,12 +46,9 @@ def predict_corpus(bundle: Bundle, corpus: Corpus, split_name: str, output: str)
         split, repairs = prepare(corpus.split(name), bundle.preparation)
         if repairs:
             logger.warning("Repaired in split %r: %s.", name, repairs)
-        if split.labels is not None and split.labels.shape[1] != 1:
-            logger.warning("The labels of split %r are no single score; they are left out.", name)
-            split = dataclasses.replace(split, labels=None)
         s, w = predict_split(predict, params, split, name, spec, layout)
         splits.append(split)
         scores.append(s)
         weights.append(w)
-    write_predictions(output, splits, scores, weights, bundle.seeds, spec.modalities)
+    write_predictions(output, splits, scores, weights, bundle.seeds, spec)
     return sum(len(split) for split in splits)

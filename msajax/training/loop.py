@@ -9,13 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from msajax import metrics
 from msajax.config import Config
 from msajax.data.batches import epoch_order, quarters_of, steps_per_epoch
 from msajax.data.corpus import Split
 from msajax.errors import NonFiniteError
 from msajax.models import build_model
 from msajax.spec import CorpusSpec
+from msajax.tasks import Task, make_task
 from msajax.training.checkpoints import Checkpoints
 from msajax.training.optimizers import make_optimizer
 from msajax.training.parallel import (
@@ -105,15 +105,14 @@ def train_seeds(
         model=model,
         spec=spec,
         optimizer=optimizer,
-        loss=make_loss(config.train),
+        loss=make_loss(config.train, spec.label_kind),
         layout=layout,
         accumulation_steps=config.train.accumulation_steps,
     )
     predict = make_predict(model, layout)
     corpus = DeviceCorpus.put(train_split, layout)
     valid_batches = evaluation_batches(valid_split, spec, layout)
-    valid_label = valid_split.labels[:, 0]
-    names = metrics.names_for(train_split.labels[:, 0])
+    task = make_task(spec.label_kind, spec.label_names, train_split.labels)
     pace = _Pace()
 
     with Checkpoints(folder.checkpoints) as checkpoints:
@@ -126,7 +125,7 @@ def train_seeds(
         folder.rewind_metrics(done)
         pause_at = config.train.epochs if stop_after_epochs is None else done + stop_after_epochs
         last_saved = time.monotonic()
-        with EpochProgress(config.train.epochs, done) as progress:
+        with EpochProgress(config.train.epochs, done, task.selection) as progress:
             while not state.selection.stopped.all() and done < pause_at:
                 started = time.monotonic()
                 orders = [
@@ -138,11 +137,12 @@ def train_seeds(
                 train, log = _run_epoch(
                     programs, state, corpus, orders[0].quarters, on_device, pace
                 )
-                scores, _ = predict_batches(predict, train.params, valid_batches)
+                scores, _ = predict_batches(predict, train.params, valid_batches, spec)
                 running = ~state.selection.stopped
                 _require_finite(log, scores, running, seeds, done)
-                valid_metrics = [_quiet_metrics(s, valid_label, names) for s in scores]
-                state = _select_epoch(config, programs, layout, state, train, valid_metrics)
+                valid_metrics = [_quiet_metrics(task, s, valid_split.labels) for s in scores]
+                decisive = np.array([values[task.selection] for values in valid_metrics])
+                state = _select_epoch(config, programs, layout, state, train, decisive)
 
                 seconds = round(time.monotonic() - started, 3)
                 lines = _metrics_lines(seeds, running, state, log, valid_metrics, seconds)
@@ -215,10 +215,9 @@ def _select_epoch(
     layout: Layout,
     state: RunState,
     train: TrainState,
-    valid_metrics: list[dict[str, float]],
+    scores: np.ndarray,
 ) -> RunState:
-    """Lets validation decide: best parameters, early stopping, plateau."""
-    scores = np.array([m["mae"] for m in valid_metrics])
+    """Lets validation scores `[S]` decide: best parameters, early stopping, plateau."""
     selection = select(state.selection, scores, config.train, config.optim)
     improved = selection.best_epoch == selection.epoch
     scale = learning_rate_scale(selection, config.optim)
@@ -268,10 +267,8 @@ def _require_finite(
             )
 
 
-def _quiet_metrics(
-    score: np.ndarray, label: np.ndarray, names: tuple[str, ...]
-) -> dict[str, float]:
+def _quiet_metrics(task: Task, scores: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Metrics of one epoch; an untrained model's constant scores are no news."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        return metrics.compute(score, label, names)
+        return task.compute(scores, labels)

@@ -16,9 +16,9 @@ logger = logging.getLogger(__name__)
 class EpochProgress(contextlib.AbstractContextManager):
     """Shows the epochs of a run on standard error."""
 
-    def __init__(self, epochs: int, done: int) -> None:
-        """Starts at `done` of at most `epochs`."""
-        self._epochs = epochs
+    def __init__(self, epochs: int, done: int, selection: str) -> None:
+        """Starts at `done` of at most `epochs`; validation minimises the metric `selection`."""
+        self._epochs, self._selection = epochs, selection
         self._bar = None
         if sys.stderr.isatty():
             self._bar = Progress(
@@ -42,11 +42,12 @@ class EpochProgress(contextlib.AbstractContextManager):
 
         Args:
             lines: of metrics.jsonl, one per random seed that ran.
-            best: `[S]`, every seed's smallest validation MAE so far.
+            best: `[S]`, every seed's smallest validation score so far.
         """
-        mean = {key: np.mean([line[key] for line in lines]) for key in ("train_loss", "valid_mae")}
+        valid = f"valid_{self._selection}"
+        mean = {key: np.mean([line[key] for line in lines]) for key in ("train_loss", valid)}
         text = (
-            f"train loss {mean['train_loss']:.4f}  valid MAE {mean['valid_mae']:.4f}  "
+            f"train loss {mean['train_loss']:.4f}  valid {self._selection} {mean[valid]:.4f}  "
             f"best {best.mean():.4f}  seeds {len(lines)}/{len(best)}"
         )
         epoch = lines[0]["epoch"]

@@ -66,7 +66,7 @@ def evaluation_batches(split: Split, spec: CorpusSpec, layout: Layout) -> list[E
 
 
 def predict_batches(
-    predict: PredictFn, params: Any, batches: Sequence[EvaluationBatch]
+    predict: PredictFn, params: Any, batches: Sequence[EvaluationBatch], spec: CorpusSpec
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores `evaluation_batches` of a split.
 
@@ -74,18 +74,24 @@ def predict_batches(
         predict: from `make_predict`.
         params: leading axis S.
         batches: of the split.
+        spec: of the model.
 
     Returns:
-        Scores `[S, N]` and modality weights `[S, N, M]`, float64, in the order of the split.
+        Scores `[S, N, K]` (of classes: probabilities) and modality weights `[S, N, M]`, float64, in
+        the order of the split.
     """
     # One at a time: several virtual CPU devices may abort when programs run ahead of each other.
     parts = [jax.device_get(predict(params, b.features, b.masks)) for b in batches]
     order = np.argsort(np.concatenate([batch.rows for batch in batches]))
     scores, weights = (
         np.concatenate([x[:, : len(b.rows)] for x, b in zip(xs, batches, strict=True)], axis=1)
-        for xs in zip(*((p.score[..., 0], p.modality_weights) for p in parts), strict=True)
+        for xs in zip(*((p.score, p.modality_weights) for p in parts), strict=True)
     )
-    return scores[:, order].astype(np.float64), weights[:, order].astype(np.float64)
+    scores, weights = scores[:, order].astype(np.float64), weights[:, order].astype(np.float64)
+    if spec.label_kind == "classification":
+        scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        scores /= scores.sum(axis=-1, keepdims=True)
+    return scores, weights
 
 
 def predict_split(
@@ -102,13 +108,14 @@ def predict_split(
         layout: where arrays are.
 
     Returns:
-        Scores `[S, N]` and modality weights `[S, N, M]`, float64, in the order of the split.
+        As `predict_batches`.
 
     Raises:
         UserError: naming a sample, if a score is not finite.
     """
-    scores, weights = predict_batches(predict, params, evaluation_batches(split, spec, layout))
-    bad = np.flatnonzero(~np.isfinite(scores).all(axis=0))
+    batches = evaluation_batches(split, spec, layout)
+    scores, weights = predict_batches(predict, params, batches, spec)
+    bad = np.flatnonzero(~np.isfinite(scores).all(axis=(0, 2)))
     if bad.size:
         raise UserError(
             f"The scores of {bad.size} sample(s) of split {name!r} are not finite, the first that "

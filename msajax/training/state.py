@@ -40,7 +40,7 @@ class Selection:
 
     Attributes:
         epoch: `[]` int64, epochs finished by the run.
-        best_score: `[S]` float64, the smallest validation MAE so far.
+        best_score: `[S]` float64, the smallest validation score so far (see `tasks.py`).
         best_epoch: `[S]` int64, the epoch that gave it, from 1; 0 for none yet.
         stale_epochs: `[S]` int64, epochs since then.
         plateau_epochs: `[S]` int64, epochs since then or since the last reduction of the rate.
@@ -116,7 +116,7 @@ def select(
 
     Args:
         selection: before the epoch.
-        scores: `[S]` float64, validation MAE; entries of stopped seeds are ignored.
+        scores: `[S]` float64, of validation; entries of stopped seeds are ignored.
         train: patience and the number of epochs.
         optim: the plateau schedule.
     """

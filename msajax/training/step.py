@@ -11,12 +11,13 @@ import optax
 
 from msajax.config import TrainConfig
 from msajax.data.batches import Batch
+from msajax.errors import UserError
 from msajax.models.layers import first_row
 from msajax.training.optimizers import Optimizer
 from msajax.training.prng import dropout_key
 from msajax.training.state import TrainState
 
-Loss = Callable[[jax.Array, jax.Array], jax.Array]  # (score [B, K], label [B, K]) -> [B]
+Loss = Callable[[jax.Array, jax.Array], jax.Array]  # (score [B, K], label [B, L]) -> [B]
 
 
 @flax.struct.dataclass
@@ -36,20 +37,43 @@ class StepMetrics:
     learning_rate: jax.Array
 
 
-def make_loss(config: TrainConfig) -> Loss:
-    """The per-row loss that a configuration names: l1, mse or huber, mean over the K outputs."""
-    losses = {
-        "l1": lambda error: jnp.abs(error),
+def make_loss(config: TrainConfig, kind: str) -> Loss:
+    """The per-row loss of a task.
+
+    Args:
+        config: names it. Of real numbers it is the mean over the K outputs.
+        kind: regression, classification or next_token.
+
+    Raises:
+        UserError: for a loss that does not suit the task.
+    """
+    penalties = {
+        "l1": jnp.abs,
         "mse": jnp.square,
         "huber": lambda error: optax.losses.huber_loss(error, delta=config.huber_delta),
     }
-    penalty = losses[config.loss]
+    suitable = tuple(penalties) if kind == "regression" else ("cross_entropy",)
+    name = suitable[0] if config.loss == "auto" else config.loss
+    if name not in suitable:
+        raise UserError(
+            f"train.loss = {name!r} does not suit {kind}: choose {' or '.join(suitable)}, or auto."
+        )
+    if kind == "classification":
+        return _class_cross_entropy
+    penalty = penalties[name]
 
     def loss(score: jax.Array, label: jax.Array) -> jax.Array:
         chex.assert_equal_shape([score, label])  # [B] against [B, 1] would broadcast to [B, B]
         return penalty(score - label).mean(axis=-1)
 
     return loss
+
+
+def _class_cross_entropy(score: jax.Array, label: jax.Array) -> jax.Array:
+    """Of logits `[B, C]` and classes `[B, 1]` counted from 0."""
+    chex.assert_shape(label, (score.shape[0], 1))
+    classes = label[:, 0].astype(jnp.int32)
+    return optax.losses.softmax_cross_entropy_with_integer_labels(score, classes)
 
 
 def train_step(

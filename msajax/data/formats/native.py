@@ -1,10 +1,11 @@
 """The native layout: one `.npz` archive, never a pickle.
 
-    <split>/<modality>        (N, T, d) float
+    <split>/<modality>        (N, T, d) float, or (N, T) int: token ids
     <split>/<modality>_mask   (N, T) bool, optional
-    <split>/label             (N,) or (N, K) float, optional
+    <split>/label             (N,) or (N, K) float, or (N,) int: classes; optional
     <split>/id                (N,) str
     <split>/raw_text          (N,) str, optional
+    label_name                (K,) str, names of the K labels or classes, optional
 
 Splits are train, valid and test. Each modality may have its own T.
 """
@@ -19,13 +20,16 @@ import os
 import re
 import zipfile
 import zlib
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from msajax.data.corpus import SPLITS, Corpus, Split, SplitHeader
+from msajax.data.corpus import SPLITS, Corpus, Split, SplitHeader, describe_labels
 from msajax.errors import UserError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
+_LABEL_NAME = "label_name"
 _CHUNK = 1 << 20
 _BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
 # RuntimeError: an encrypted member, or a compression that zipfile does not know.
@@ -71,7 +75,7 @@ def open_native(path: str) -> Corpus:
             small = {
                 name: _load(archive, members[name])
                 for name in arrays
-                if name.rsplit("/", 1)[-1] in ("label", "id")
+                if name.rsplit("/", 1)[-1] in ("label", "id", _LABEL_NAME)
             }
     except UserError:
         raise
@@ -118,11 +122,12 @@ def _array_name(path: str, member: str) -> str:
     """`train/text.npy` -> `train/text`, refusing whatever the layout does not know."""
     name = member.removesuffix(".npy")
     split, _, array = name.partition("/")
-    if name == member or split not in SPLITS or not _NAME.fullmatch(array):
+    known = name == _LABEL_NAME or (split in SPLITS and _NAME.fullmatch(array))
+    if name == member or not known:
         raise UserError(
             f"{path}: {member!r} does not belong in a native archive, whose arrays are named "
             "<split>/<modality>, <split>/<modality>_mask, <split>/label, <split>/id or "
-            f"<split>/raw_text with split one of {', '.join(SPLITS)}."
+            f"<split>/raw_text with split one of {', '.join(SPLITS)}, and {_LABEL_NAME}."
         )
     return name
 
@@ -211,10 +216,16 @@ def _split_header(
             )
     for m in modalities:
         header = arrays[f"{split}/{m}"]
-        if header.dtype.kind not in "fiu" or len(header.shape) != 3:
+        is_tokens = header.dtype.kind in "iu" and len(header.shape) == 2
+        if not is_tokens and (header.dtype.kind not in "fiu" or len(header.shape) != 3):
             raise UserError(
                 f"{path}: {split}/{m} is {header.dtype} of shape {header.shape}; "
-                "expected numbers of shape (N, T, d)."
+                "expected numbers of shape (N, T, d), or token ids: whole numbers (N, T)."
+            )
+        if 0 in header.shape[1:] and not is_tokens:
+            raise UserError(
+                f"{path}: {split}/{m} has {header.shape[1]} steps of {header.shape[2]} features; "
+                "both must be 1 or more."
             )
     for name in sorted(masks):
         m = name.removesuffix("_mask")
@@ -231,7 +242,7 @@ def _split_header(
         if rows != size:
             raise UserError(f"{path}: {split}/{name} has {rows} rows, but {split}/id has {size}.")
 
-    label_names: tuple[str, ...] = ()
+    described: dict[str, Any] = {"label_names": ()}
     if "label" in names:
         labels = _as_labels(small[f"{split}/label"])
         if labels.shape[1] == 0:
@@ -243,27 +254,40 @@ def _split_header(
                 f"{path}: {bad.size} label(s) of split {split!r} are not finite float32 numbers, "
                 f"the first that of {str(small[f'{split}/id'][bad[0]])!r} (row {bad[0]})."
             )
-        columns = labels.shape[1]
-        label_names = (
-            ("sentiment",) if columns == 1 else tuple(f"label_{k}" for k in range(columns))
-        )
+        integers = arrays[f"{split}/label"].dtype.kind in "iu"
+        given = _label_names(path, small)
+        try:
+            described = describe_labels(labels, integers=integers, names=given)
+        except ValueError as error:
+            raise UserError(f"{path}: {split}/label has {error}.") from error
     return SplitHeader(
         size=size,
-        shapes={m: arrays[f"{split}/{m}"].shape[1:] for m in modalities},
+        shapes={m: (*arrays[f"{split}/{m}"].shape[1:], 0)[:2] for m in modalities},
         dtypes={m: arrays[f"{split}/{m}"].dtype.name for m in modalities},
         masked=frozenset(n.removesuffix("_mask") for n in masks),
-        label_names=label_names,
         has_raw_text="raw_text" in names,
+        **described,
     )
+
+
+def _label_names(path: str, small: dict[str, np.ndarray]) -> tuple[str, ...]:
+    names = small.get(_LABEL_NAME, np.empty(0, "U1"))
+    if names.dtype.kind != "U" or names.ndim != 1 or len(set(names.tolist())) < len(names):
+        raise UserError(f"{path}: {_LABEL_NAME} must be different strings of shape (K,).")
+    if not all(re.fullmatch(r"\S(.*\S)?", name) for name in names.tolist()):
+        raise UserError(f"{path}: {_LABEL_NAME} has a name that is empty or ends in space.")
+    return tuple(names.tolist())
 
 
 def _as_labels(labels: np.ndarray) -> np.ndarray:
     return labels.astype(np.float64).reshape(len(labels), math.prod(labels.shape[1:]))
 
 
-def save_native(path: str | os.PathLike, splits: dict[str, Split]) -> None:
+def save_native(
+    path: str | os.PathLike, splits: dict[str, Split], label_names: Sequence[str] = ()
+) -> None:
     """Writes splits as a native archive, compressed, at `path` exactly."""
-    arrays = {}
+    arrays = {_LABEL_NAME: np.array(label_names)} if label_names else {}
     for name, split in splits.items():
         arrays[f"{name}/id"] = split.ids
         arrays |= {f"{name}/{m}": x for m, x in split.features.items()}
