@@ -72,10 +72,14 @@ class DataConfig:
     Attributes:
         path: a corpus file, or "synthetic" for the embedded corpus.
         standardize: modalities to standardise per feature with the statistics of valid training
-            steps; "auto" stands for every modality but text.
+            steps; "auto" stands for every modality but text and token ids.
         clip: standardised features are clipped to +-clip; 0 turns clipping off.
         truncate: what happens to a sequence longer than its position table: error, or keep its
             first or last steps, or sample it uniformly.
+        text: what the text modality is: its features, or the words of the transcripts as token
+            ids, by a vocabulary of the training split.
+        min_count: how often a word must occur in train to be in that vocabulary; the others share
+            one embedding.
         mask_from_zeros: derive a mask from non-zero steps where the corpus brings none; if off,
             every step of such a modality counts as valid.
         synthetic: sizes of the embedded corpus.
@@ -85,12 +89,16 @@ class DataConfig:
     standardize: tuple[str, ...] = ("auto",)
     clip: float = 10.0
     truncate: str = "error"
+    text: str = "features"
+    min_count: int = 2
     mask_from_zeros: bool = True
     synthetic: SyntheticConfig = SyntheticConfig()
 
     def __post_init__(self) -> None:
         """Refuses impossible values."""
         at_least(self, "data", 0, "clip")
+        at_least(self, "data", 1, "min_count")
+        one_of(self, "data.text", "features", "words")
         one_of(self, "data.truncate", "error", "first", "last", "uniform")
 
 

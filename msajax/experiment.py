@@ -15,6 +15,7 @@ from msajax.config import (
 )
 from msajax.data import inspection, predictions
 from msajax.data import prepare as preparing
+from msajax.data.corpus import Corpus
 from msajax.data.formats import open_corpus
 from msajax.errors import UserError
 from msajax.evaluation import protocol
@@ -52,7 +53,7 @@ def train(
     """
     config = from_config_dict(config.to_dict())  # a Config made in Python was not checked for types
     corpus = open_corpus(config.data.path, config.data.synthetic)
-    corpus.require_labels("train", "valid", "test")
+    _require_targets(corpus, config, "train", "valid", "test")
     preparation = preparing.fit(corpus, config.data, config.model)
     preparing.check_lengths(corpus, preparation)
     # Refuse an impossible anchor or mesh before anything is written.
@@ -119,6 +120,14 @@ def train(
     return read_json(folder.file("results.json"))
 
 
+def _require_targets(corpus: Corpus, config: Config, *splits: str) -> None:
+    """Raises `UserError` unless the splits are there with what the model is to predict."""
+    if config.model.name == "next_token":  # predicts its own input
+        corpus.require_splits(*splits)
+    else:
+        corpus.require_labels(*splits)
+
+
 def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
     """Measures a finished run anew, from its bundle and its corpus.
 
@@ -145,7 +154,7 @@ def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
     corpus = open_corpus(path, bundle.config.data.synthetic)
     if corpus.digest != bundle.corpus_digest:
         raise UserError(f"{path} is not the corpus that this run was trained on: it has changed.")
-    corpus.require_labels("train", split_name)
+    _require_targets(corpus, bundle.config, "train", split_name)
     parallel.configure_jax(bundle.config.train)
     model = build_model(bundle.config.model, bundle.preparation.spec)
     layout = parallel.make_layout(MeshConfig(), "auto", len(bundle.seeds))

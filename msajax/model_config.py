@@ -55,6 +55,9 @@ class ModelConfig:
         n_layers_mod: layers of each modality's encoder.
         n_layers_fuse: fusion layers; 0 goes straight on after the encoders.
         n_layers_post_fuse: self-attention blocks per modality after fusion (source 000).
+        embedding_dim: width of the embeddings of token ids, which are then projected to model_dim;
+            0 means model_dim itself, without a projection.
+        causal: a step of an encoder sees itself and the steps before it, and no later one.
         mixer: what a layer of an encoder is: transformer (a block of attention and feed-forward),
             or one of the recurrent rnn, gru, lstm (source 001).
         both_directions: recurrent layers read forwards and backwards, with D / 2 units each.
@@ -99,6 +102,8 @@ class ModelConfig:
     n_layers_mod: int = 2
     n_layers_fuse: int = 1
     n_layers_post_fuse: int = 0
+    embedding_dim: int = 0
+    causal: bool = False
     mixer: str = "transformer"
     both_directions: bool = False
     fusion: str = "sequential"
@@ -194,8 +199,8 @@ class ModelConfig:
     def _check_sizes(self) -> None:
         at_least(self, "model", 1, "model_dim", "num_heads", "ff_dim")
         depths = ("n_layers_mod", "n_layers_fuse", "n_layers_post_fuse")
-        at_least(self, "model", 0, *depths, "max_len", "head_dim")
-        sizes = ("model_dim", "num_heads", "head_dim", "ff_dim", "max_len")
+        at_least(self, "model", 0, *depths, "max_len", "head_dim", "embedding_dim")
+        sizes = ("model_dim", "num_heads", "head_dim", "ff_dim", "max_len", "embedding_dim")
         for names, most in ((sizes, 10**6), (depths, 1000)):  # building more would not end
             for name in names:
                 ok = getattr(self, name) <= most
@@ -219,6 +224,16 @@ class ModelConfig:
         even = self.model_dim % 2 == 0 or not self.both_directions
         requirement = "must be even: with model.both_directions each direction has half of it"
         require(self, "model.model_dim", even, requirement)
+
+        ok = not (self.causal and self.both_directions)
+        requirement = "contradicts model.causal: one direction reads backwards"
+        require(self, "model.both_directions", ok, requirement)
+        predicts_tokens = self.name == "next_token"
+        requirement = "must be on for model.name = next_token, or it sees what it is to predict"
+        require(self, "model.causal", self.causal or not predicts_tokens, requirement)
+        ok = not (predicts_tokens and self.embedding_dim)
+        requirement = "must be 0 for model.name = next_token: its projection is the embedding"
+        require(self, "model.embedding_dim", ok, requirement)
 
         pooled = self.fusion == "pooled"
         ok = not (pooled and self.bidirectional_fusion)

@@ -160,7 +160,7 @@ def test_several_labels_keep_their_columns(path):
         arrays[f"{split}/label"] = np.arange(3.0 * size).reshape(size, 3)
     write(path, arrays)
     corpus = open_corpus(path)
-    assert corpus.headers["train"].label_names == ("label_0", "label_1", "label_2")
+    assert corpus.headers["train"].label_names == ("0", "1", "2")
     np.testing.assert_array_equal(corpus.split("train").labels[1], [3.0, 4.0, 5.0])
     corpus.require_labels("train")
 

@@ -66,9 +66,8 @@ def test_columns_come_in_the_documented_order(path):
 
 
 def test_modalities_keep_the_models_order_and_not_the_alphabets(path):
-    write_predictions(
-        str(path), [a_split()], [SCORES], [WEIGHTS[..., ::-1]], (7, 8, 9), replace(SPEC, modalities=("audio", "text"))
-    )
+    spec = replace(SPEC, modalities=("audio", "text"))
+    write_predictions(str(path), [a_split()], [SCORES], [WEIGHTS[..., ::-1]], (7, 8, 9), spec)
     header, first, *_ = csv.reader(path.read_text().splitlines())
     assert header[7:] == ["weight_audio", "weight_text", "present_audio", "present_text"]
     assert write(path, a_split())[0][7:9] == ["weight_text", "weight_audio"]

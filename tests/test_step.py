@@ -170,12 +170,13 @@ def test_dropout_depends_on_seed_and_step_and_nothing_else():
 )
 def test_losses_have_their_closed_forms(config, expected):
     score, label = jnp.array([[1.0], [-1.0]]), jnp.array([[0.5], [2.0]])
-    np.testing.assert_allclose(make_loss(config, "regression")(score, label), expected, rtol=1e-6)
+    loss = make_loss(config, "regression")
+    np.testing.assert_allclose(loss.of_rows(score, label), expected, rtol=1e-6)
 
 
 def test_a_loss_refuses_to_broadcast_a_column_against_a_row():
     with pytest.raises(AssertionError):
-        make_loss(TrainConfig(), "regression")(jnp.zeros((4, 1)), jnp.zeros(4))
+        make_loss(TrainConfig(), "regression").of_rows(jnp.zeros((4, 1)), jnp.zeros(4))
 
 
 def rates(optim: OptimConfig, total: int) -> np.ndarray:

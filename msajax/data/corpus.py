@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ from msajax.config import SYNTHETIC
 from msajax.errors import UserError
 
 SPLITS = ("train", "valid", "test")
-MOST_CLASSES = 1000
 
 
 def modality_order(names: set[str]) -> tuple[str, ...]:
@@ -69,38 +68,6 @@ class SplitHeader:
     has_raw_text: bool
     label_kind: str = "scores"
     classes: Mapping[int, str] = dataclasses.field(default_factory=dict)
-
-
-def describe_labels(
-    labels: np.ndarray, *, integers: bool, names: Sequence[str] = ()
-) -> dict[str, Any]:
-    """The entries of a `SplitHeader` that describe finite labels `[N, K]`.
-
-    Args:
-        labels: as float64.
-        integers: whether they are stored as such.
-        names: of the K columns, or of the classes 0, 1, … in a single column, where known.
-
-    Raises:
-        ValueError: if the number of names fits neither.
-    """
-    columns = labels.shape[1]
-    kind, classes = "scores", {}
-    if columns > 1:
-        ones = (labels == 1).sum(axis=1)
-        kind = "one_hot" if ((labels == 0).sum(axis=1) + ones == columns).all() else kind
-        kind = kind if (ones == 1).all() else "scores"
-    else:
-        found = np.unique(labels)
-        if len(found) <= MOST_CLASSES and (found == np.round(found)).all():
-            classes = {int(value): str(int(value)) for value in found}
-            kind = "classes" if integers and found[0] >= 0 else kind
-        if kind == "classes" and names and found[-1] < len(names):
-            classes, names = dict(enumerate(names)), ("class",)
-    if names and len(names) != columns:
-        raise ValueError(f"{len(names)} label name(s) for {columns} column(s) of labels")
-    usual = ("sentiment",) if columns == 1 else tuple(f"label_{k}" for k in range(columns))
-    return {"label_names": tuple(names) or usual, "label_kind": kind, "classes": classes}
 
 
 class Corpus:

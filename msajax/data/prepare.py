@@ -1,18 +1,22 @@
 """From a split as stored to what a model reads: the one place, for every mode.
 
-In this order: masks (the file's own, else derived from zeros), standardisation with statistics of
-the valid training steps, values that are not finite or beyond 1e6 to 0, clipping, compaction (the
-first valid step moves to 0, holes inside stay), truncation, zeros under the mask.
+Features, in this order: masks (the file's own, else derived from zeros), standardisation with
+statistics of the valid training steps, values that are not finite or beyond 1e6 to 0, clipping,
+compaction (the first valid step moves to 0, holes inside stay), truncation, zeros under the mask.
+Token ids: masks, ids that the vocabulary lacks become padding, compaction, truncation. Labels: see
+`labels.py`.
 """
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from msajax.config import DataConfig, ModelConfig
-from msajax.data.corpus import Corpus, Split
+from msajax.data.corpus import Corpus, Split, modality_order
+from msajax.data.labels import as_targets, label_kind, next_tokens
+from msajax.data.vocabulary import build_vocabulary, encode
 from msajax.errors import UserError
 from msajax.spec import CorpusSpec
 
@@ -20,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 # What is larger, after standardisation, is no measurement, and its square would leave float32.
 LARGEST_FEATURE = 1e6
+
+MOST_TOKENS = 10**6  # rows of an embedding table
 
 _ROWS = 1024  # samples standardised at once, so that float64 copies stay small
 
@@ -36,6 +42,7 @@ class Preparation:
         clip: bound of standardised features, 0 for none.
         truncate: error, first, last or uniform.
         mask_from_zeros: whether masks that a file lacks are derived from zero steps.
+        words: the vocabulary by which transcripts become the text modality; () where they do not.
     """
 
     spec: CorpusSpec
@@ -44,6 +51,7 @@ class Preparation:
     clip: float
     truncate: str
     mask_from_zeros: bool
+    words: tuple[str, ...] = ()
 
 
 def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
@@ -52,14 +60,20 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
     Raises:
         UserError: for a modality that the corpus lacks, or a training split without a valid step.
     """
-    train = corpus.split("train")
-    wanted = model.modalities or corpus.modalities
+    train, words = corpus.split("train"), ()
+    there = set(corpus.modalities)
+    if data.text == "words":
+        if train.raw_text is None:
+            raise UserError(f"data.text = words: {corpus.path} has no raw_text in train.")
+        words = build_vocabulary(train.raw_text, data.min_count)
+        train, there = read_words(train, words), there | {"text"}
+    wanted = model.modalities or modality_order(there)
     for key, names in (("model.modalities", wanted), ("data.standardize", data.standardize)):
         for m in names:
-            if m not in corpus.modalities and not (key == "data.standardize" and m == "auto"):
+            if m not in there and not (key == "data.standardize" and m == "auto"):
                 raise UserError(
                     f"{key} names {m!r}, which {corpus.path} does not have: "
-                    f"it has {', '.join(corpus.modalities)}."
+                    f"it has {', '.join(modality_order(there))}."
                 )
     masks = {m: step_mask(train, m, data.mask_from_zeros) for m in wanted if m in train.features}
     used = tuple(m for m in wanted if m in masks and masks[m].any())
@@ -72,26 +86,51 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
     if not used:
         raise UserError(f"{corpus.path}: no modality has a valid training step.")
 
-    kind, names, classes = _read_labels(corpus, model.task)
+    tokens = [m for m in used if train.features[m].ndim == 2]
+    sizes = {m: len(words) or int(train.features[m][masks[m]].max()) + 1 for m in tokens}
+    for m, size in sizes.items():
+        if size > MOST_TOKENS:
+            raise UserError(
+                f"{corpus.path}: token ids of {m!r} reach {size - 1}; an embedding table has "
+                f"{MOST_TOKENS} rows at most."
+            )
+    labels = label_kind(corpus, model)
     longest = {m: spans(masks[m])[1].max() for m in used}
     spec = CorpusSpec(
         modalities=used,
-        widths=tuple(corpus.width(m) for m in used),
+        widths=tuple(0 if m in tokens else corpus.width(m) for m in used),
         lengths=tuple(model.max_len or int(longest[m]) for m in used),
-        label_kind=kind,
-        label_names=names,
+        label_kind=labels.kind,
+        label_names=labels.names,
+        vocabularies=tuple(sizes.get(m, 0) for m in used) if tokens else (),
     )
+    for m in tokens:
+        if m in data.standardize:
+            raise UserError(f"data.standardize names {m!r}, whose token ids have no deviation.")
     standardized = [
-        m for m in used if m in data.standardize or ("auto" in data.standardize and m != "text")
+        m
+        for m in used
+        if m in data.standardize
+        or ("auto" in data.standardize and m != "text" and m not in tokens)
     ]
     return Preparation(
         spec=spec,
-        classes=classes,
+        classes=labels.classes,
         statistics={m: _moments(train.features[m], masks[m]) for m in standardized},
         clip=data.clip,
         truncate=data.truncate,
         mask_from_zeros=data.mask_from_zeros,
+        words=words,
     )
+
+
+def read_words(split: Split, words: Sequence[str]) -> Split:
+    """Makes the transcripts of a split its text modality; without any it has no text."""
+    features = {m: x for m, x in split.features.items() if m != "text"}
+    masks = {m: mask for m, mask in split.masks.items() if m != "text"}
+    if split.raw_text is not None:
+        features["text"], masks["text"] = encode(split.raw_text, words)
+    return dataclasses.replace(split, features=features, masks=masks)
 
 
 def prepare(split: Split, preparation: Preparation) -> tuple[Split, dict[str, dict[str, int]]]:
@@ -102,28 +141,42 @@ def prepare(split: Split, preparation: Preparation) -> tuple[Split, dict[str, di
         preparation: from `fit`, or from a bundle.
 
     Returns:
-        A split whose features are `{modality: [N, length_m, d_m]}` float32 in the specification's
-        order, with a mask for each; and the repairs made, `{modality: {kind: count}}`.
+        A split whose features are `{modality: [N, length_m, d_m]}` float32, or `[N, length_m]`
+        int32 token ids, in the specification's order, with a mask for each; its labels as the
+        model's task wants them; and the repairs made, `{modality: {kind: count}}`.
 
     Raises:
         UserError: for a wrong width, or a sequence longer than its table unless truncation is on.
     """
     spec = preparation.spec
+    if preparation.words:
+        split = read_words(split, preparation.words)
     features, masks, repairs = {}, {}, {}
     for m in spec.modalities:
+        shape = (len(split), spec.length(m))
         if m not in split.features:
-            features[m] = np.zeros((len(split), spec.length(m), spec.width(m)), np.float32)
-            masks[m] = np.zeros(features[m].shape[:2], bool)
+            features[m] = _blank(shape, spec, m)
+            masks[m] = np.zeros(shape, bool)
             continue
         x = split.features[m]
-        if x.shape[2] != spec.width(m):
-            raise UserError(
-                f"Modality {m!r} is {x.shape[2]} wide here, but the model was trained on "
-                f"{spec.width(m)} features."
-            )
+        width = 0 if x.ndim == 2 else x.shape[2]
+        if width != spec.width(m):
+            here = f"is {width} wide" if width else "holds token ids"
+            trained = f"{spec.width(m)} features" if spec.width(m) else "token ids"
+            raise UserError(f"Modality {m!r} {here} here, but the model was trained on {trained}.")
         mask = step_mask(split, m, preparation.mask_from_zeros)
+        if x.ndim == 2:
+            known = (x >= 0) & (x < spec.vocabulary(m))
+            source, kept = _compaction(
+                mask & known, spec.length(m), preparation.truncate, m, split.ids
+            )
+            ids = np.take_along_axis(np.where(known, x, 0), source, axis=1)
+            features[m], masks[m] = np.where(kept, ids, 0).astype(np.int32), kept
+            if unknown := int((mask & ~known).sum()):
+                repairs[m] = {"unknown_ids": unknown}
+            continue
         source, kept = _compaction(mask, spec.length(m), preparation.truncate, m, split.ids)
-        out = np.zeros((len(split), spec.length(m), spec.width(m)), np.float32)
+        out = _blank(shape, spec, m)
         counts = dict.fromkeys(("non_finite", "clipped"), 0)
         for start in range(0, len(split), _ROWS):
             rows = slice(start, start + _ROWS)
@@ -143,8 +196,19 @@ def prepare(split: Split, preparation: Preparation) -> tuple[Split, dict[str, di
         features[m], masks[m] = out, kept
         if any(counts.values()):
             repairs[m] = counts
-    labels = _targets(split, preparation)
+    if spec.label_kind == "next_token":
+        (m,) = spec.modalities
+        labels = next_tokens(features[m], masks[m])
+    else:
+        labels = as_targets(split.labels, spec, preparation.classes)
     return dataclasses.replace(split, features=features, masks=masks, labels=labels), repairs
+
+
+def _blank(shape: tuple[int, int], spec: CorpusSpec, modality: str) -> np.ndarray:
+    """Padding alone: zeros `[N, T, d]`, or token ids `[N, T]`."""
+    if spec.vocabulary(modality):
+        return np.zeros(shape, np.int32)
+    return np.zeros((*shape, spec.width(modality)), np.float32)
 
 
 def check_lengths(corpus: Corpus, preparation: Preparation) -> None:
@@ -164,59 +228,15 @@ def check_lengths(corpus: Corpus, preparation: Preparation) -> None:
             for m in preparation.spec.modalities
             if m in header.shapes and header.shapes[m][0] > preparation.spec.length(m)
         ]
+        if preparation.words and header.has_raw_text:
+            too_long = sorted({*too_long, "text"} & set(preparation.spec.modalities))
         if too_long:
             split = corpus.split(name)
+            if preparation.words:
+                split = read_words(split, preparation.words)
             for m in too_long:
                 mask = step_mask(split, m, preparation.mask_from_zeros)
                 _compaction(mask, preparation.spec.length(m), "error", m, split.ids)
-
-
-def _read_labels(corpus: Corpus, task: str) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
-    """What the labels of a corpus are: kind, names, and the whole numbers that stand for classes.
-
-    Headers decide: the classes of all labelled splits count, so that none is new after training.
-    """
-    labelled = [header for header in corpus.headers.values() if header.label_names]
-    if not labelled:
-        return "regression", (), ()
-    one_hot = all(header.label_kind == "one_hot" for header in labelled)
-    numbered = all(header.label_kind == "classes" for header in labelled)
-    if task == "regression" or (task == "auto" and not (one_hot or numbered)):
-        return "regression", labelled[0].label_names, ()
-    classes: dict[int, str] = {}
-    for header in labelled:
-        classes |= header.classes
-    names = labelled[0].label_names if one_hot else tuple(classes[c] for c in sorted(classes))
-    if not one_hot and not all(header.classes for header in labelled):
-        raise UserError(
-            f"model.task = classification: the labels of {corpus.path} are no classes, which are "
-            "whole numbers in one column, or rows of one 1 among zeros."
-        )
-    if len(names) < 2:
-        raise UserError(f"{corpus.path}: every label is of the same class, {names[0]!r}.")
-    return "classification", names, () if one_hot else tuple(sorted(classes))
-
-
-def _targets(split: Split, preparation: Preparation) -> np.ndarray | None:
-    """Labels as the model's task wants them; None, with a warning, for those of another kind."""
-    labels, spec, classes = split.labels, preparation.spec, np.array(preparation.classes)
-    if labels is None:
-        return None
-    columns = 1 if classes.size else len(spec.label_names)
-    fits = labels.shape[1] == columns
-    if fits and classes.size:
-        fits = bool(np.isin(labels, classes).all())
-    elif fits and spec.label_kind == "classification":
-        fits = bool(((labels == 1).sum(axis=1) == 1).all())
-    if not fits:
-        wanted = f"{spec.label_kind} of {', '.join(spec.label_names)}"
-        logger.warning("Labels that do not suit the model's %s are left out.", wanted)
-        return None
-    if classes.size:
-        return np.searchsorted(classes, labels).astype(np.float64)
-    if spec.label_kind == "classification":
-        return labels.argmax(axis=1).astype(np.float64)[:, None]
-    return labels
 
 
 def step_mask(split: Split, modality: str, mask_from_zeros: bool) -> np.ndarray:
@@ -230,7 +250,8 @@ def step_mask(split: Split, modality: str, mask_from_zeros: bool) -> np.ndarray:
     x = split.features[modality]
     if not mask_from_zeros:
         return np.ones(x.shape[:2], bool)
-    first, lengths = spans(x.any(axis=2))  # unlike x != 0, without a copy of that size
+    # Unlike x != 0, `any` makes no copy of that size.
+    first, lengths = spans(x.any(axis=2) if x.ndim == 3 else x != 0)
     steps = np.arange(x.shape[1])[None, :]
     return (steps >= first[:, None]) & (steps < (first + lengths)[:, None])
 

@@ -6,16 +6,22 @@ import jax.numpy as jnp
 
 from msajax.config import ModelConfig
 from msajax.errors import UserError
+from msajax.models.next_token import NextTokenModel
 from msajax.models.sequence_level import SequenceLevelModel
 from msajax.spec import CorpusSpec
 
-MODELS = {"sequence_level": SequenceLevelModel}
+MODELS = {"sequence_level": SequenceLevelModel, "next_token": NextTokenModel}
 
 
 def blank_sample(spec: CorpusSpec) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
     """Features and masks of one sample of zeros whose sequences fill their tables."""
-    features = {m: jnp.zeros((1, spec.length(m), spec.width(m))) for m in spec.modalities}
     masks = {m: jnp.ones((1, spec.length(m)), bool) for m in spec.modalities}
+    features = {
+        m: jnp.zeros((1, spec.length(m)), jnp.int32)
+        if spec.vocabulary(m)
+        else jnp.zeros((1, spec.length(m), spec.width(m)))
+        for m in spec.modalities
+    }
     return features, masks
 
 
@@ -24,8 +30,15 @@ def build_model(config: ModelConfig, spec: CorpusSpec) -> nn.Module:
 
     Raises:
         UserError: if the anchor, or a modality with settings of its own, is not among the
-            modalities.
+            modalities, or the next token is to be predicted of anything but one of token ids.
     """
+    tokens = [m for m in spec.modalities if spec.vocabulary(m)]
+    if config.name == "next_token" and not (len(tokens) == len(spec.modalities) == 1):
+        raise UserError(
+            "model.name = next_token needs one modality of token ids, not "
+            f"{', '.join(spec.modalities)}: set model.modalities, and data.text = words to read "
+            "transcripts."
+        )
     if config.anchor and config.anchor not in spec.modalities:
         raise UserError(
             f"model.anchor = {config.anchor!r} is not among the run's modalities: "

@@ -5,8 +5,8 @@ import jax
 import jax.numpy as jnp
 
 from msajax.config import ModelConfig
-from msajax.models.attention import MultiHeadAttention
-from msajax.models.layers import NORMS, Dropout, FeedForward, kernel_init
+from msajax.models.attention import MultiHeadAttention, causal_mask
+from msajax.models.layers import NORMS, Dropout, FeedForward, TokenEmbedding, kernel_init
 from msajax.models.positions import LearnedPositions, add_sinusoids
 from msajax.models.recurrent import Recurrence
 
@@ -99,16 +99,29 @@ def stack(
     return x
 
 
+def self_masks(config: ModelConfig, mask: jax.Array) -> tuple[jax.Array, ...]:
+    """The masks of self-attention over a sequence whose valid steps are `mask` `[B, T]`."""
+    return (mask, causal_mask(mask.shape[1])) if config.causal else (mask,)
+
+
+def make_embedding(config: ModelConfig, vocabulary: int, name: str) -> TokenEmbedding:
+    """The embedding of a modality of token ids."""
+    width = config.embedding_dim or config.model_dim
+    return TokenEmbedding(vocabulary, width, jnp.dtype(config.dtype), name=name)
+
+
 class ModalityEncoder(nn.Module):
     """Projection, positions, dropout, then `n_layers_mod` layers (source 002, R2).
 
     Attributes:
         config: of this modality's encoder.
         max_len: rows of a learned position table.
+        project: whether the input is projected; off for embeddings that have the model's width.
     """
 
     config: ModelConfig
     max_len: int
+    project: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: jax.Array, *, train: bool) -> jax.Array:
@@ -117,15 +130,16 @@ class ModalityEncoder(nn.Module):
         # Padding may hold anything, NaN included: multiplying by zero would let it through.
         x = jnp.where(mask[..., None], x, 0)  # [batch, length, width]
         x = Dropout(c.input_dropout)(x, train=train)
-        x = nn.Dense(
-            c.model_dim, kernel_init=kernel_init, dtype=jnp.dtype(c.dtype), name="projection"
-        )(x)  # [batch, length, model_dim]
+        if self.project:
+            x = nn.Dense(
+                c.model_dim, kernel_init=kernel_init, dtype=jnp.dtype(c.dtype), name="projection"
+            )(x)  # [batch, length, model_dim]
         if c.positions == "learned":
             x = LearnedPositions(self.max_len, name="positions")(x)
         elif c.positions == "sinusoidal":
             x = add_sinusoids(x)
         x = Dropout(c.rate("projection"))(x, train=train)
-        return stack(c, c.mixer, c.n_layers_mod, x, (mask,), train=train)
+        return stack(c, c.mixer, c.n_layers_mod, x, self_masks(c, mask), train=train)
 
 
 class PostFusionEncoder(nn.Module):
@@ -140,5 +154,6 @@ class PostFusionEncoder(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, mask: jax.Array, *, train: bool) -> jax.Array:
         """Maps `x` `[B, T, D]` under `mask` `[B, T]` to `[B, T, D]`."""
-        depth = self.config.n_layers_post_fuse
-        return stack(self.config, "transformer", depth, x, (mask,), train=train)
+        c = self.config
+        masks = self_masks(c, mask)
+        return stack(c, "transformer", c.n_layers_post_fuse, x, masks, train=train)

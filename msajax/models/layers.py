@@ -49,6 +49,36 @@ class Dropout(nn.Module):
         return jnp.where(keep, x / jnp.asarray(1.0 - self.rate, x.dtype), 0)
 
 
+class TokenEmbedding(nn.Module):
+    """A learned vector per token id: a row of the table, one-hot times the table (source 001).
+
+    Attributes:
+        vocabulary: rows of the table, V.
+        width: size of a vector, E.
+        dtype: type of the vectors.
+    """
+
+    vocabulary: int
+    width: int
+    dtype: Any
+
+    def setup(self) -> None:
+        """The table `[V, E]`; vectors begin with length 1."""
+        init = nn.initializers.normal(self.width**-0.5)
+        self.embedding = self.param("embedding", init, (self.vocabulary, self.width))
+
+    def __call__(self, ids: jax.Array) -> jax.Array:
+        """Looks up `ids` `[B, T]`: `[B, T, E]`."""
+        return jnp.take(self.embedding, ids, axis=0).astype(self.dtype)
+
+    def attend(self, x: jax.Array) -> jax.Array:
+        """The output projection tied to the embedding, without bias: `[B, T, E]` to `[B, T, V]`.
+
+        Float32. Press and Wolf, 2017 (source 001).
+        """
+        return jnp.einsum("bte,ve->btv", x.astype(jnp.float32), self.embedding)
+
+
 class LayerNorm(nn.Module):
     """Layer normalisation over the last axis, biased variance, statistics in float32.
 

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from msajax.config import ModelConfig
-from msajax.models.encoders import ModalityEncoder, PostFusionEncoder
+from msajax.models.encoders import ModalityEncoder, PostFusionEncoder, make_embedding
 from msajax.models.fusion import AnchoredFusion, PooledFusion
 from msajax.models.heads import AdaptiveFusionHead, Prediction
 from msajax.models.layers import kernel_init
@@ -41,7 +42,7 @@ class SequenceLevelModel(nn.Module):
         """Scores a batch.
 
         Args:
-            features: `{modality: [B, T_m, d_m]}`; T_m may differ between modalities.
+            features: `{modality: [B, T_m, d_m]}`, or `[B, T_m]` token ids; T_m may differ.
             masks: `{modality: [B, T_m]}` bool, True for a real time step, wherever the padding is.
             train: draw dropout masks from the "dropout" random stream.
 
@@ -51,15 +52,13 @@ class SequenceLevelModel(nn.Module):
         Raises:
             ValueError: if shapes do not fit each other or the specification.
         """
-        self._check(features, masks)
+        check_inputs(self.spec, features, masks)
         names = self.spec.modalities
         of_modality = {m: self.config.encoder_of(m) for m in names}
         # On accelerators the default would multiply float32 matrices in a shorter type.
         with jax.default_matmul_precision("highest"):
             sequences = {
-                m: ModalityEncoder(of_modality[m], self.spec.length(m), name=f"{m}_encoder")(
-                    features[m], masks[m], train=train
-                )
+                m: encode(of_modality[m], self.spec, m, features[m], masks[m], train=train)
                 for m in names
             }  # {modality: [batch, length, model_dim]}
             if self.config.fusion == "pooled":
@@ -79,19 +78,52 @@ class SequenceLevelModel(nn.Module):
             )(vector)  # [batch, labels]
         return Prediction(score=score, modality_weights=weights)
 
-    def _check(self, features: Mapping[str, jax.Array], masks: Mapping[str, jax.Array]) -> None:
-        batch = None
-        for m in self.spec.modalities:
-            if m not in features or m not in masks:
-                raise ValueError(f"modality {m!r} needs features and a mask; got {list(features)}")
-            x, mask = features[m], masks[m]
-            batch = x.shape[0] if batch is None else batch
-            width = self.spec.width(m)
-            if x.ndim != 3 or x.shape[0] != batch or x.shape[2] != width:
+
+def encode(
+    config: ModelConfig,
+    spec: CorpusSpec,
+    modality: str,
+    x: jax.Array,
+    mask: jax.Array,
+    *,
+    train: bool,
+) -> jax.Array:
+    """Encodes features `[B, T, d]` or token ids `[B, T]` of one modality to `[B, T, D]`.
+
+    The encoder, and the embedding of token ids, belong to the module whose method calls this.
+    """
+    vocabulary = spec.vocabulary(modality)
+    if vocabulary:
+        x = make_embedding(config, vocabulary, f"{modality}_embedding")(x)
+    encoder = ModalityEncoder(
+        config,
+        spec.length(modality),
+        project=not vocabulary or config.embedding_dim > 0,
+        name=f"{modality}_encoder",
+    )
+    return encoder(x, mask, train=train)
+
+
+def check_inputs(
+    spec: CorpusSpec, features: Mapping[str, jax.Array], masks: Mapping[str, jax.Array]
+) -> None:
+    """Raises `ValueError` for shapes and types that do not fit each other or the specification."""
+    batch = None
+    for m in spec.modalities:
+        if m not in features or m not in masks:
+            raise ValueError(f"modality {m!r} needs features and a mask; got {list(features)}")
+        x, mask = features[m], masks[m]
+        batch = x.shape[0] if batch is None else batch
+        if spec.vocabulary(m):
+            if x.ndim != 2 or x.shape[0] != batch or not jnp.issubdtype(x.dtype, jnp.integer):
                 raise ValueError(
-                    f"features of {m!r} have shape {x.shape}; expected ({batch}, T, {width})"
+                    f"token ids of {m!r} are {x.dtype} {x.shape}; expected integers ({batch}, T)"
                 )
-            if mask.shape != x.shape[:2] or mask.dtype != bool:
-                raise ValueError(
-                    f"the mask of {m!r} is {mask.dtype} {mask.shape}; expected bool {x.shape[:2]}"
-                )
+        elif x.ndim != 3 or x.shape[0] != batch or x.shape[2] != spec.width(m):
+            raise ValueError(
+                f"features of {m!r} have shape {x.shape}; expected ({batch}, T, {spec.width(m)})"
+            )
+        if mask.shape != x.shape[:2] or mask.dtype != bool:
+            raise ValueError(
+                f"the mask of {m!r} is {mask.dtype} {mask.shape}; expected bool {x.shape[:2]}"
+            )

@@ -131,12 +131,13 @@ def _from_parts(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> Bundl
         m: (arrays[f"statistics/{m}/mean"], arrays[f"statistics/{m}/deviation"])
         for m in preparation["statistics"]
     }
+    spec = CorpusSpec.from_dict(preparation["spec"])
+    listed = {key: tuple(preparation.pop(key)) for key in ("classes", "words")}
     flat = {k.removeprefix("params/"): v for k, v in arrays.items() if k.startswith("params/")}
     return Bundle(
         config=from_config_dict(content["config"]),
         preparation=Preparation(
-            **preparation
-            | {"spec": CorpusSpec.from_dict(preparation["spec"]), "statistics": statistics}
+            **preparation | {"spec": spec, "statistics": statistics} | listed
         ),
         seeds=content["seeds"],
         best_epoch=content["best_epoch"],

@@ -34,7 +34,8 @@ def predict_corpus(bundle: Bundle, corpus: Corpus, split_name: str, output: str)
         if m not in spec.modalities:
             logger.warning("The model does not know modality %r; it is ignored.", m)
     for m in spec.modalities:
-        if m not in corpus.modalities:
+        from_words = m == "text" and bundle.preparation.words
+        if m not in corpus.modalities and not from_words:
             logger.warning("%s lacks modality %r; it is absent in every sample.", corpus.path, m)
 
     names = list(corpus.headers) if split_name == "all" else [split_name]

@@ -1,6 +1,7 @@
 """One training step of one random seed: a pure function."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import chex
 import flax.linen as nn
@@ -17,7 +18,17 @@ from msajax.training.optimizers import Optimizer
 from msajax.training.prng import dropout_key
 from msajax.training.state import TrainState
 
-Loss = Callable[[jax.Array, jax.Array], jax.Array]  # (score [B, K], label [B, L]) -> [B]
+
+class Loss(NamedTuple):
+    """What training minimises: the mean of rows, each with its weight.
+
+    Attributes:
+        of_rows: (score `[B, K]`, label `[B, L]`) -> `[B]`.
+        weights: label `[B, L]` -> `[B]`: what each row counts.
+    """
+
+    of_rows: Callable[[jax.Array, jax.Array], jax.Array]
+    weights: Callable[[jax.Array], jax.Array]
 
 
 @flax.struct.dataclass
@@ -38,10 +49,11 @@ class StepMetrics:
 
 
 def make_loss(config: TrainConfig, kind: str) -> Loss:
-    """The per-row loss of a task.
+    """The loss of a task.
 
     Args:
-        config: names it. Of real numbers it is the mean over the K outputs.
+        config: names it. Of real numbers it is the mean over the K outputs; of tokens, the mean
+            over all of a batch.
         kind: regression, classification or next_token.
 
     Raises:
@@ -59,14 +71,26 @@ def make_loss(config: TrainConfig, kind: str) -> Loss:
             f"train.loss = {name!r} does not suit {kind}: choose {' or '.join(suitable)}, or auto."
         )
     if kind == "classification":
-        return _class_cross_entropy
+        return Loss(_class_cross_entropy, _one_each)
+    if kind == "next_token":
+        return Loss(_nats_per_token, lambda label: (label >= 0).sum(-1).astype(jnp.float32))
     penalty = penalties[name]
 
     def loss(score: jax.Array, label: jax.Array) -> jax.Array:
         chex.assert_equal_shape([score, label])  # [B] against [B, 1] would broadcast to [B, B]
         return penalty(score - label).mean(axis=-1)
 
-    return loss
+    return Loss(loss, _one_each)
+
+
+def _one_each(label: jax.Array) -> jax.Array:
+    return jnp.ones(label.shape[0])
+
+
+def _nats_per_token(score: jax.Array, label: jax.Array) -> jax.Array:
+    """Of `NextTokenModel`'s scores; its labels say only how many tokens a row has."""
+    chex.assert_shape(score, (label.shape[0], 2))
+    return score[:, 0] / jnp.maximum(score[:, 1], 1)
 
 
 def _class_cross_entropy(score: jax.Array, label: jax.Array) -> jax.Array:
@@ -105,7 +129,7 @@ def train_step(
     rows = batch.row_weight.shape[0]
     part_rows = rows // accumulation_steps
     start = jax.lax.axis_index(axis_name) * rows if axis_name else 0
-    weight = batch.row_weight.sum()
+    weight = (batch.row_weight * loss.weights(batch.labels)).sum()
     if axis_name:
         weight = jax.lax.psum(weight, axis_name)
 
@@ -117,7 +141,8 @@ def train_step(
             train=True,
             rngs={"dropout": key},
         )
-        total = (loss(prediction.score, part.labels) * part.row_weight).sum()
+        row_weight = part.row_weight * loss.weights(part.labels)
+        total = (loss.of_rows(prediction.score, part.labels) * row_weight).sum()
         return total / jnp.maximum(weight, 1), total
 
     gradient_of = jax.grad(share_of_loss, has_aux=True)

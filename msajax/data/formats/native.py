@@ -25,7 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from msajax.data.corpus import SPLITS, Corpus, Split, SplitHeader, describe_labels
+from msajax.data.corpus import SPLITS, Corpus, Split, SplitHeader
+from msajax.data.labels import describe_labels
 from msajax.errors import UserError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")

@@ -1,0 +1,130 @@
+"""What labels are: how they are stored, which task they ask for, and what a model is to predict."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from msajax.config import ModelConfig
+from msajax.data.corpus import Corpus
+from msajax.errors import UserError
+from msajax.spec import CorpusSpec
+
+logger = logging.getLogger(__name__)
+
+MOST_CLASSES = 1000
+
+
+class LabelKind(NamedTuple):
+    """What the labels of a run are.
+
+    Attributes:
+        kind: regression, classification or next_token (see `tasks.py`).
+        names: of the model's outputs.
+        classes: the stored whole numbers that stand for the classes, in the order of their names;
+            () for one-hot labels and for all that are no classes.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    classes: tuple[int, ...] = ()
+
+
+def describe_labels(
+    labels: np.ndarray, *, integers: bool, names: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The entries of a `SplitHeader` that describe finite labels `[N, K]`.
+
+    Args:
+        labels: as float64.
+        integers: whether they are stored as such.
+        names: of the K columns, or of the classes 0, 1, … in a single column, where known.
+
+    Raises:
+        ValueError: if the number of names fits neither.
+    """
+    columns = labels.shape[1]
+    kind, classes = "scores", {}
+    if columns > 1:
+        ones = (labels == 1).sum(axis=1)
+        kind = "one_hot" if ((labels == 0).sum(axis=1) + ones == columns).all() else kind
+        kind = kind if (ones == 1).all() else "scores"
+    else:
+        found = np.unique(labels)
+        if len(found) <= MOST_CLASSES and (found == np.round(found)).all():
+            classes = {int(value): str(int(value)) for value in found}
+            kind = "classes" if integers and found[0] >= 0 else kind
+        if kind == "classes" and names and found[-1] < len(names):
+            classes, names = dict(enumerate(names)), ("class",)
+    if names and len(names) != columns:
+        raise ValueError(f"{len(names)} label name(s) for {columns} column(s) of labels")
+    usual = ("sentiment",) if columns == 1 else tuple(str(k) for k in range(columns))
+    return {"label_names": tuple(names) or usual, "label_kind": kind, "classes": classes}
+
+
+def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
+    """What a model is to predict of a corpus, from its headers and `model.task`.
+
+    The classes of all labelled splits count, so that none is new after training.
+
+    Raises:
+        UserError: if classes are asked for and there are none.
+    """
+    if model.name == "next_token":
+        return LabelKind("next_token", ("negative_log_likelihood", "tokens"))
+    labelled = [header for header in corpus.headers.values() if header.label_names]
+    if not labelled:
+        return LabelKind("regression", ())
+    one_hot = all(header.label_kind == "one_hot" for header in labelled)
+    numbered = all(header.label_kind == "classes" for header in labelled)
+    if model.task == "regression" or (model.task == "auto" and not (one_hot or numbered)):
+        return LabelKind("regression", labelled[0].label_names)
+    if not one_hot and not all(header.classes for header in labelled):
+        raise UserError(
+            f"model.task = classification: the labels of {corpus.path} are no classes, which are "
+            "whole numbers in one column, or rows of one 1 among zeros."
+        )
+    classes: dict[int, str] = {}
+    for header in labelled:
+        classes |= header.classes
+    numbers = () if one_hot else tuple(sorted(classes))
+    names = labelled[0].label_names if one_hot else tuple(classes[c] for c in numbers)
+    if len(names) < 2:
+        raise UserError(f"{corpus.path}: every label is of the same class, {names[0]!r}.")
+    return LabelKind("classification", names, numbers)
+
+
+def as_targets(
+    labels: np.ndarray | None, spec: CorpusSpec, classes: Sequence[int]
+) -> np.ndarray | None:
+    """Stored labels `[N, L]` as the task wants them: classes counted from 0, or as they are.
+
+    Returns:
+        None, with a warning, for labels of another kind than the model's.
+    """
+    if labels is None:
+        return None
+    columns = 1 if classes else len(spec.label_names)
+    fits = labels.shape[1] == columns
+    if fits and classes:
+        fits = bool(np.isin(labels, classes).all())
+    elif fits and spec.label_kind == "classification":
+        fits = bool(((labels == 1).sum(axis=1) == 1).all())
+    if not fits:
+        wanted = f"{spec.label_kind} of {', '.join(spec.label_names)}"
+        logger.warning("Labels that do not suit the model's %s are left out.", wanted)
+        return None
+    if classes:
+        return np.searchsorted(np.array(classes), labels).astype(np.float64)
+    if spec.label_kind == "classification":
+        return labels.argmax(axis=1).astype(np.float64)[:, None]
+    return labels
+
+
+def next_tokens(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """The token that follows each step, `[N, T]` float64; -1 where either of the two is padding."""
+    targets = np.full(ids.shape, -1.0)
+    predicted = mask[:, :-1] & mask[:, 1:]
+    targets[:, :-1][predicted] = ids[:, 1:][predicted]
+    return targets

@@ -1,0 +1,41 @@
+"""Words of transcripts as token ids, by a vocabulary of the training split alone."""
+
+import collections
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+PADDING, UNKNOWN = "<padding>", "<unknown>"  # rows 0 and 1 of every vocabulary
+# Chinese and Japanese, written without spaces, by the character; else a word with its apostrophes.
+_UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+(?:['\u2019][^\W_]+)*")
+
+
+def tokenize(text: str) -> list[str]:
+    """The words of a transcript, in lower case, without punctuation."""
+    return [word.replace("\u2019", "'") for word in _WORD.findall(text.lower())]
+
+
+def build_vocabulary(texts: Iterable[str], min_count: int) -> tuple[str, ...]:
+    """Padding, the unknown word, then the words of `texts`, the most frequent first.
+
+    Args:
+        texts: transcripts of the training split.
+        min_count: words that occur less often are unknown; so their embedding is trained.
+    """
+    counts = collections.Counter(word for text in texts for word in tokenize(text))
+    words = sorted((w for w, n in counts.items() if n >= min_count), key=lambda w: (-counts[w], w))
+    return (PADDING, UNKNOWN, *words)
+
+
+def encode(texts: Sequence[str], vocabulary: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids `[N, T]` int32 and their mask; T is that of the longest transcript, at least 1."""
+    row = {word: i for i, word in enumerate(vocabulary)}
+    unknown = row[UNKNOWN]
+    sequences = [[row.get(word, unknown) for word in tokenize(text)] for text in texts]
+    lengths = np.array([len(sequence) for sequence in sequences])
+    mask = np.arange(max(lengths.max(initial=0), 1)) < lengths[:, None]
+    ids = np.zeros(mask.shape, np.int32)
+    ids[mask] = np.fromiter((i for sequence in sequences for i in sequence), np.int32)
+    return ids, mask

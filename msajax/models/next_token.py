@@ -1,0 +1,71 @@
+"""Predicts each token of a sequence from those before it (source 001: the decoder)."""
+
+from collections.abc import Mapping
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from msajax.config import ModelConfig
+from msajax.models.encoders import ModalityEncoder, make_embedding
+from msajax.models.heads import Prediction
+from msajax.models.sequence_level import check_inputs
+from msajax.spec import CorpusSpec
+
+
+class NextTokenModel(nn.Module):
+    """Embedding, causal encoder, and the output projection tied to the embedding (R22).
+
+    Modules are named as in `SequenceLevelModel`, whose text encoder it can initialise. The first
+    token of a sequence is not predicted. The logits `[B, T, V]` are kept as `logits` in the
+    `intermediates` collection when that is mutable.
+
+    Attributes:
+        config: sizes, rates and choices.
+        spec: one modality, of token ids.
+    """
+
+    config: ModelConfig
+    spec: CorpusSpec
+
+    @nn.compact
+    def __call__(
+        self,
+        features: Mapping[str, jax.Array],
+        masks: Mapping[str, jax.Array],
+        *,
+        train: bool = False,
+    ) -> Prediction:
+        """Measures how likely sequences are.
+
+        Args:
+            features: `{modality: [B, T]}` token ids.
+            masks: `{modality: [B, T]}` bool, True for a real time step.
+            train: draw dropout masks from the "dropout" random stream.
+
+        Returns:
+            Scores `[B, 2]`: the negative log-likelihood in nats of every token that follows a valid
+            step, summed, and their number. Modality weights `[B, 1]` are 1 where a step is valid.
+
+        Raises:
+            ValueError: if shapes do not fit each other or the specification.
+        """
+        check_inputs(self.spec, features, masks)
+        (m,) = self.spec.modalities
+        ids, mask, config = features[m], masks[m], self.config.encoder_of(m)
+        embedding = make_embedding(config, self.spec.vocabulary(m), f"{m}_embedding")
+        encoder = ModalityEncoder(
+            config, self.spec.length(m), project=False, name=f"{m}_encoder"
+        )
+        # On accelerators the default would multiply float32 matrices in a shorter type.
+        with jax.default_matmul_precision("highest"):
+            hidden = encoder(embedding(ids), mask, train=train)  # [batch, length, model_dim]
+            logits = embedding.attend(hidden)  # [batch, length, vocabulary]
+        self.sow("intermediates", "logits", logits)
+        predicted = mask[:, :-1] & mask[:, 1:]  # [batch, length - 1]
+        log_likelihood = jnp.take_along_axis(
+            jax.nn.log_softmax(logits[:, :-1]), ids[:, 1:, None], axis=-1
+        )[..., 0]  # [batch, length - 1]
+        nats = jnp.where(predicted, -log_likelihood, 0).sum(-1)
+        score = jnp.stack([nats, predicted.sum(-1).astype(jnp.float32)], axis=-1)
+        return Prediction(score=score, modality_weights=mask.any(-1, keepdims=True) * 1.0)
