@@ -26,9 +26,11 @@ from msajax.serving.bundle import Bundle, load_bundle, save_bundle
 from msajax.serving.predict import predict_corpus
 from msajax.tasks import Task, make_task
 from msajax.training import parallel
+from msajax.training.initial import Initial, from_bundle, from_labels, parameter_shapes
 from msajax.training.loop import run_seeds, train_seeds
 from msajax.training.run_folder import RunFolder, read_json, write_json
 from msajax.training.scoring import make_predict
+from msajax.training.step import make_loss
 
 logger = logging.getLogger(__name__)
 
@@ -56,12 +58,13 @@ def train(
     _require_targets(corpus, config, "train", "valid", "test")
     preparation = preparing.fit(corpus, config.data, config.model)
     preparing.check_lengths(corpus, preparation)
-    # Refuse an impossible anchor or mesh before anything is written.
+    folder = RunFolder(workdir)
+    # Refuse an impossible anchor, loss, mesh or bundle before anything is written.
     build_model(config.model, preparation.spec)
+    make_loss(config.train, preparation.spec.label_kind)
     parallel.configure_jax(config.train)
     parallel.make_layout(config.mesh, config.train.seed_axis, config.train.seeds)
-
-    folder = RunFolder(workdir)
+    initial, origin = _initial(config, preparation)
     folder.claim(config, corpus.digest)
     if os.path.exists(folder.file("results.json")) and os.path.exists(folder.bundle):
         folder.move_corpus(corpus.summary())
@@ -73,10 +76,11 @@ def train(
     train_split, train_repairs = preparing.prepare(corpus.split("train"), preparation)
     valid_split, valid_repairs = preparing.prepare(corpus.split("valid"), preparation)
     repairs = {"train": train_repairs, "valid": valid_repairs}
-    folder.describe(config, corpus.summary(), repairs)
+    initial = from_labels(preparation.spec, train_split.labels) | initial
+    folder.describe(config, corpus.summary(), repairs, origin)
 
     trained = train_seeds(
-        config, preparation.spec, train_split, valid_split, folder, stop_after_epochs
+        config, preparation.spec, train_split, valid_split, folder, stop_after_epochs, initial
     )
     if not trained.finished:
         return None
@@ -104,7 +108,7 @@ def train(
             bundle.seeds,
             preparation.spec,
         )
-    folder.describe(config, corpus.summary(), repairs)
+    folder.describe(config, corpus.summary(), repairs, origin)
     spec = preparation.spec
     task = make_task(spec.label_kind, spec.label_names, train_split.labels)
     seconds = {line["epoch"]: line["seconds"] for line in folder.read_metrics()}
@@ -118,6 +122,24 @@ def train(
     }
     write_json(folder.file("results.json"), results)
     return read_json(folder.file("results.json"))
+
+
+def _initial(
+    config: Config, preparation: preparing.Preparation
+) -> tuple[Initial, dict[str, Any]]:
+    """Parameters that begin as they are in other files, and a report of them for run.json."""
+    shapes = parameter_shapes(config.model, preparation)
+    initial: Initial = {}
+    origin: dict[str, Any] = {}
+    if config.model.init_from:
+        source = load(config.model.init_from)
+        loaded, origin = from_bundle(
+            preparation, shapes, source.preparation, source.params, config.train.seeds
+        )
+        initial |= loaded
+        counted = ", ".join(f"{m} {n} of {of}" for m, (n, of) in origin["modules"].items())
+        logger.info("Parameters from %s: %s.", config.model.init_from, counted)
+    return initial, origin
 
 
 def _require_targets(corpus: Corpus, config: Config, *splits: str) -> None:

@@ -45,6 +45,8 @@ class ModelConfig:
         task: what the labels are: regression (one or several real numbers), classification (whole
             numbers in one column, or one-hot rows), or auto: classification if labels are stored as
             whole numbers from 0 in one column or every row is one-hot.
+        init_from: a bundle whose parameters this model begins with where they match; "" begins at
+            random.
         modalities: names and order; () takes those of the corpus that have a valid training step,
             in the order text, audio, video, then alphabetical.
         anchor: the modality that attends to the others; "" takes text, else the first.
@@ -93,6 +95,7 @@ class ModelConfig:
 
     name: str = "sequence_level"
     task: str = "auto"
+    init_from: str = ""
     modalities: tuple[str, ...] = ()
     anchor: str = ""
     model_dim: int = 128

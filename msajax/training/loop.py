@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import time
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from msajax.models import build_model
 from msajax.spec import CorpusSpec
 from msajax.tasks import Task, make_task
 from msajax.training.checkpoints import Checkpoints
+from msajax.training.initial import with_initial
 from msajax.training.optimizers import make_optimizer
 from msajax.training.parallel import (
     DeviceCorpus,
@@ -80,6 +82,7 @@ def train_seeds(
     valid_split: Split,
     folder: RunFolder,
     stop_after_epochs: int | None = None,
+    initial: Mapping[str, np.ndarray] | None = None,
 ) -> Trained:
     """Trains every random seed of a run, continuing from the newest checkpoint if there is one.
 
@@ -90,6 +93,7 @@ def train_seeds(
         valid_split: prepared validation split, with labels: it decides each seed's best epoch.
         folder: where metrics and checkpoints go.
         stop_after_epochs: pause after so many more epochs.
+        initial: parameters that do not begin at random (see `initial.py`).
 
     Raises:
         NonFiniteError: if a seed's numbers are not finite any more; the last checkpoint is kept.
@@ -116,7 +120,7 @@ def train_seeds(
     pace = _Pace()
 
     with Checkpoints(folder.checkpoints) as checkpoints:
-        state = _initial_state(programs, seeds, layout)
+        state = _initial_state(programs, seeds, layout, initial or {})
         if restored := checkpoints.restore(state):
             train, best_params = layout.put_state((restored.train, restored.best_params))
             state = RunState(train, best_params, restored.selection)
@@ -176,8 +180,13 @@ class _Pace:
         self._compiled.add(bucket)
 
 
-def _initial_state(programs: Programs, seeds: list[int], layout: Layout) -> RunState:
+def _initial_state(
+    programs: Programs, seeds: list[int], layout: Layout, initial: Mapping[str, np.ndarray]
+) -> RunState:
     train = programs.init(layout.put_state(np.array(seeds, np.uint32)))
+    if initial:
+        params = with_initial(jax.device_get(train.params), initial)
+        train = train.replace(params=layout.put_state(params))
     # A copy: the training program may overwrite its own input.
     best_params = jax.tree.map(lambda x: x.copy(), train.params)
     return RunState(train=train, best_params=best_params, selection=init_selection(len(seeds)))

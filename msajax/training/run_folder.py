@@ -100,8 +100,10 @@ class RunFolder:
                 "choose another --workdir, or the settings of that run."
             )
 
-    def describe(self, config: Config, corpus: Mapping[str, Any], repairs: Any) -> None:
-        """Writes run.json and config.json."""
+    def describe(
+        self, config: Config, corpus: Mapping[str, Any], repairs: Any, initial: Any
+    ) -> None:
+        """Writes run.json and config.json; `initial` says which parameters were not random."""
         run = {
             "msajax": __version__,
             "python": platform.python_version(),
@@ -113,6 +115,7 @@ class RunFolder:
             "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
             "corpus": corpus,
             "repairs": repairs,
+            "initial": initial,
             "command": sys.argv,
         }
         write_json(self.file("run.json"), run)

@@ -1,0 +1,150 @@
+"""Parameters that a run begins with instead of random ones: of a bundle, of words, of labels."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.traverse_util
+import jax
+import numpy as np
+
+from msajax import metrics
+from msajax.config import ModelConfig
+from msajax.data.prepare import Preparation
+from msajax.errors import UserError
+from msajax.models import blank_sample, build_model
+from msajax.spec import CorpusSpec
+
+# By path of the parameter: values of one seed, or with a leading axis of seeds, that replace the
+# random ones; NaN keeps those.
+Initial = dict[str, np.ndarray]
+
+
+def with_initial(params: Any, initial: Mapping[str, np.ndarray]) -> Any:
+    """Random parameters, leading axis S, with the given values in their place."""
+    flat = flax.traverse_util.flatten_dict(params, sep="/")
+    for path, values in initial.items():
+        flat[path] = np.where(np.isnan(values), flat[path], values).astype(np.float32)
+    return flax.traverse_util.unflatten_dict(flat, sep="/")
+
+
+def parameter_shapes(config: ModelConfig, preparation: Preparation) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter of one seed, by path."""
+    spec = preparation.spec
+    model = build_model(config, spec)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *blank_sample(spec))["params"]
+    flat = flax.traverse_util.flatten_dict(shapes, sep="/")
+    return {path: leaf.shape for path, leaf in flat.items()}
+
+
+def from_labels(spec: CorpusSpec, labels: np.ndarray) -> Initial:
+    """The bias of the output: the training median, unless sentiment scores begin near it anyway.
+
+    From 0, ratings of 1 to 7 would take thousands of small steps to reach their scale.
+    """
+    if spec.label_kind != "regression":
+        return {}
+    if labels.shape[1] == 1 and metrics.names_for(labels[:, 0]) == metrics.SENTIMENT:
+        return {}
+    return {"regression/bias": np.median(labels, axis=0)}
+
+
+def from_words(
+    preparation: Preparation,
+    shapes: Mapping[str, tuple[int, ...]],
+    vectors: Mapping[str, np.ndarray],
+) -> tuple[Initial, str]:
+    """Rows of the text embedding from word vectors `{word: [E]}`, and a sentence that says so.
+
+    Raises:
+        UserError: if the embedding has another width.
+    """
+    path = "text_embedding/embedding"
+    words, shape = preparation.words, shapes[path]
+    table = np.full(shape, np.nan)
+    found = [i for i, word in enumerate(words) if word in vectors]
+    for i in found:
+        if vectors[words[i]].shape != shape[1:]:
+            width = len(vectors[words[i]])
+            raise UserError(
+                f"data.glove_path holds vectors of {width} numbers, embeddings have {shape[1]}: "
+                f"set model.embedding_dim = {width} (for next_token model.model_dim)."
+            )
+        table[i] = vectors[words[i]]
+    return {path: table}, f"{len(found)} of {len(words)} words begin with their word vector"
+
+
+def from_bundle(
+    preparation: Preparation,
+    shapes: Mapping[str, tuple[int, ...]],
+    source: Preparation,
+    params: Any,
+    seeds: int,
+) -> tuple[Initial, dict[str, Any]]:
+    """What a trained model and a new one have in common.
+
+    Parameters match by path and shape. Of learned position tables the common first rows match; of
+    the text embedding, rows of the same word; the output only where its labels have the same names.
+    The new run's k-th seed begins from the bundle's k-th, counted around.
+
+    Args:
+        preparation: of the new run.
+        shapes: of its parameters.
+        source: preparation of the bundle.
+        params: of the bundle, leading axis of its seeds.
+        seeds: how many the new run has.
+
+    Returns:
+        The values, and a report: how many parameters are loaded, of how many; the same for each
+        module; and a note on every path.
+
+    Raises:
+        UserError: if nothing matches.
+    """
+    given = flax.traverse_util.flatten_dict(params, sep="/")
+    initial: Initial = {}
+    notes: dict[str, str] = {}
+    for path, shape in shapes.items():
+        if path not in given:
+            notes[path] = "random: the bundle has none"
+            continue
+        values = np.asarray(given[path], np.float64)
+        values = values[np.arange(seeds) % len(values)]  # [S, …]
+        if path == "text_embedding/embedding" and (preparation.words or source.words):
+            rows, notes[path] = _rows_by_word(preparation.words, source.words)
+        elif path.endswith("positions/embedding"):
+            rows = {i: i for i in range(min(shape[0], values.shape[1]))}
+            notes[path] = f"{len(rows)} of {shape[0]} rows"
+        elif path.startswith("regression/") and _outputs(preparation) != _outputs(source):
+            notes[path] = "random: other labels"
+            continue
+        else:
+            rows, notes[path] = None, "loaded"
+        if values.shape[2:] != shape[1:] or (rows is None and values.shape[1:] != shape):
+            notes[path] = f"random: {shape} here, {values.shape[1:]} in the bundle"
+            continue
+        if rows is None:
+            initial[path] = values
+        elif rows:
+            table = np.full((seeds, *shape), np.nan)
+            table[:, list(rows)] = values[:, list(rows.values())]
+            initial[path] = table
+    if not initial:
+        raise UserError("model.init_from: no parameter of that bundle fits this model.")
+    modules: dict[str, list[int]] = {}
+    for path, shape in shapes.items():
+        counts = modules.setdefault(path.split("/")[0], [0, 0])
+        counts[0] += int((~np.isnan(initial[path][0])).sum()) if path in initial else 0
+        counts[1] += int(np.prod(shape))
+    loaded, total = (sum(counts[i] for counts in modules.values()) for i in (0, 1))
+    return initial, {"loaded": loaded, "of": total, "modules": modules, "notes": notes}
+
+
+def _outputs(preparation: Preparation) -> tuple[str, tuple[str, ...]]:
+    return preparation.spec.label_kind, preparation.spec.label_names
+
+
+def _rows_by_word(words: Sequence[str], given: Sequence[str]) -> tuple[dict[int, int], str]:
+    """{row here: row there} of the words that both vocabularies have, and a note."""
+    there = {word: i for i, word in enumerate(given)}
+    rows = {i: there[word] for i, word in enumerate(words) if word in there}
+    return rows, f"{len(rows)} of {len(words)} words"
