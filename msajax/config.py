@@ -27,6 +27,8 @@ class SyntheticConfig:
     """Sizes of the embedded corpus, used when `data.path` is "synthetic".
 
     Attributes:
+        kind: sentiment, or connectome: one modality of at least five features, whose first four are
+            a frequency band's edges, age and gender, and three groups to tell apart.
         train: samples in the training split.
         valid: samples in the validation split.
         test: samples in the test split.
@@ -37,6 +39,7 @@ class SyntheticConfig:
         seed: the corpus is a function of this number and the sizes.
     """
 
+    kind: str = "sentiment"
     train: int = 1284
     valid: int = 229
     test: int = 686
@@ -61,6 +64,10 @@ class SyntheticConfig:
             ok = len(values) == len(names) and all(v >= 1 for v in values)
             requirement = f"must hold one size >= 1 for each of the modalities {names}"
             require(self, f"data.synthetic.{sizes}", ok, requirement)
+        one_of(self, "data.synthetic.kind", "sentiment", "connectome")
+        ok = self.kind == "sentiment" or (len(names) == 1 and self.widths[0] >= 5)
+        requirement = "needs one modality of five features or more"
+        require(self, "data.synthetic.kind", ok, requirement)
         ok = 0 <= self.absent_share < 1
         require(self, "data.synthetic.absent_share", ok, "must lie in [0, 1)")
 

@@ -13,7 +13,9 @@ import zlib
 import numpy as np
 
 from msajax.config import SYNTHETIC, SyntheticConfig
+from msajax.data import synthetic_connectome
 from msajax.data.corpus import SPLITS, Corpus, Split, SplitHeader
+from msajax.data.labels import describe_labels
 
 _WORDS = "alpha bravo charlie delta echo foxtrot golf hotel india juliet kilo lima".split()
 
@@ -24,7 +26,8 @@ class SyntheticCorpus:
 
     Attributes:
         corpus: what a model may see.
-        reliability: `{split: {modality: [N]}}` in [0.1, 1]; 0 where the modality is absent.
+        reliability: `{split: {modality: [N]}}` in [0.1, 1]; 0 where the modality is absent. Empty
+            for connectomes.
     """
 
     corpus: Corpus
@@ -35,15 +38,19 @@ def generate(config: SyntheticConfig) -> SyntheticCorpus:
     """Makes the corpus that `config` sizes; the same settings give the same bytes."""
     splits, reliability = {}, {}
     for name in SPLITS:
-        splits[name], reliability[name] = _make_split(name, config)
+        if config.kind == "connectome":
+            splits[name] = synthetic_connectome.make_split(name, config)
+        else:
+            splits[name], reliability[name] = _make_split(name, config)
+    groups = synthetic_connectome.GROUPS if config.kind == "connectome" else ()
     headers = {
         name: SplitHeader(
             size=len(split),
             shapes={m: x.shape[1:] for m, x in split.features.items()},
             dtypes={m: x.dtype.name for m, x in split.features.items()},
             masked=frozenset(split.masks),
-            label_names=("sentiment",),
-            has_raw_text=True,
+            has_raw_text=split.raw_text is not None,
+            **describe_labels(split.labels, integers=bool(groups), names=groups),
         )
         for name, split in splits.items()
     }
