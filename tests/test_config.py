@@ -103,7 +103,7 @@ REFERENCE = {
     "optim.plateau_factor": 0.5,
     "optim.plateau_patience": 7,
     "optim.min_learning_rate": 1e-6,
-    "train.loss": "l1",
+    "train.loss": "auto",
     "train.batch_size": 32,
     "train.accumulation_steps": 1,
     "train.epochs": 100,
@@ -173,6 +173,9 @@ def test_a_misspelt_key_of_a_file_is_refused():
 IMPOSSIBLE = {
     "data.clip": (-1.0, math.inf, math.nan),
     "data.truncate": ("", "middle"),
+    "data.text": ("", "glove"),
+    "data.min_count": (0, -1),
+    "data.synthetic.kind": ("", "faces", "connectome"),
     "data.synthetic.train": (-1, 0, 1),
     "data.synthetic.valid": (0, 1),
     "data.synthetic.test": (0, 1),
@@ -182,6 +185,8 @@ IMPOSSIBLE = {
     "data.synthetic.absent_share": (-0.1, 1.0, 2.0, math.nan),
     "data.synthetic.seed": (-1,),
     "model.name": ("", "transformer"),
+    "model.task": ("", "ranking", "next_token"),
+    "model.embedding_dim": (-1, 10**7),
     "model.modalities": (("text", "text"),),
     "model.model_dim": (-128, 0, 130),
     "model.num_heads": (-4, 0, 3, 256),
@@ -235,6 +240,8 @@ IMPOSSIBLE = {
     "train.compile_cache": ("",),
 }
 ANYTHING_GOES = {
+    "model.causal",
+    "model.init_from",  # looked at when the run begins
     "data.path",  # looked at when the corpus is opened
     "data.standardize",  # the corpus knows the names
     "data.mask_from_zeros",
@@ -398,7 +405,14 @@ ANOTHER = {
     "data.synthetic.lengths": (1, 2, 3),
     "data.synthetic.absent_share": 0.5,
     "data.synthetic.seed": 1,
-    "model.name": None,  # there is only one
+    "data.text": "words",
+    "data.min_count": 3,
+    "data.synthetic.kind": "connectome",
+    "model.name": "next_token",
+    "model.task": "classification",
+    "model.init_from": "runs/other/bundle",
+    "model.embedding_dim": 16,
+    "model.causal": True,
     "model.modalities": ("text", "audio"),
     "model.anchor": "audio",
     "model.model_dim": 64,
@@ -460,6 +474,12 @@ ANOTHER = {
 }
 NEEDED = {  # beside a value that means nothing alone
     "optim.weight_decay": {"optim.name": "adamw"},
+    "model.name": {"model.causal": True},
+    "data.synthetic.kind": {
+        "data.synthetic.modalities": ("a",),
+        "data.synthetic.widths": (5,),
+        "data.synthetic.lengths": (2,),
+    },
     "model.both_directions": {"model.mixer": "gru"},
     "model.fusion": {"model.bidirectional_fusion": True},
 }
