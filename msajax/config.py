@@ -87,6 +87,8 @@ class DataConfig:
             ids, by a vocabulary of the training split.
         min_count: how often a word must occur in train to be in that vocabulary; the others share
             one embedding.
+        glove_path: a text file of word vectors (GloVe, plain or gzip) with which the embeddings of
+            data.text = words begin; "" begins at random.
         mask_from_zeros: derive a mask from non-zero steps where the corpus brings none; if off,
             every step of such a modality counts as valid.
         synthetic: sizes of the embedded corpus.
@@ -98,6 +100,7 @@ class DataConfig:
     truncate: str = "error"
     text: str = "features"
     min_count: int = 2
+    glove_path: str = ""
     mask_from_zeros: bool = True
     synthetic: SyntheticConfig = SyntheticConfig()
 
@@ -106,6 +109,8 @@ class DataConfig:
         at_least(self, "data", 0, "clip")
         at_least(self, "data", 1, "min_count")
         one_of(self, "data.text", "features", "words")
+        used = not self.glove_path or self.text == "words"
+        require(self, "data.glove_path", used, "works with data.text = words only")
         one_of(self, "data.truncate", "error", "first", "last", "uniform")
 
 

@@ -17,6 +17,7 @@ from msajax.data import inspection, predictions
 from msajax.data import prepare as preparing
 from msajax.data.corpus import Corpus
 from msajax.data.formats import open_corpus
+from msajax.data.glove import read_glove
 from msajax.errors import UserError
 from msajax.evaluation import protocol
 from msajax.model_config import unusual_settings
@@ -26,7 +27,13 @@ from msajax.serving.bundle import Bundle, load_bundle, save_bundle
 from msajax.serving.predict import predict_corpus
 from msajax.tasks import Task, make_task
 from msajax.training import parallel
-from msajax.training.initial import Initial, from_bundle, from_labels, parameter_shapes
+from msajax.training.initial import (
+    Initial,
+    from_bundle,
+    from_labels,
+    from_words,
+    parameter_shapes,
+)
 from msajax.training.loop import run_seeds, train_seeds
 from msajax.training.run_folder import RunFolder, read_json, write_json
 from msajax.training.scoring import make_predict
@@ -131,13 +138,20 @@ def _initial(
     shapes = parameter_shapes(config.model, preparation)
     initial: Initial = {}
     origin: dict[str, Any] = {}
+    if config.data.glove_path:
+        if "text" not in preparation.spec.modalities:
+            raise UserError("data.glove_path: this run has no text; see model.modalities.")
+        vectors = read_glove(config.data.glove_path, preparation.words)
+        initial, origin["words"] = from_words(preparation.words, shapes, vectors)
+        logger.info("%s: %s.", config.data.glove_path, origin["words"])
     if config.model.init_from:
         source = load(config.model.init_from)
-        loaded, origin = from_bundle(
+        loaded, origin["bundle"] = from_bundle(
             preparation, shapes, source.preparation, source.params, config.train.seeds
         )
         initial |= loaded
-        counted = ", ".join(f"{m} {n} of {of}" for m, (n, of) in origin["modules"].items())
+        modules = origin["bundle"]["modules"]
+        counted = ", ".join(f"{m} {n} of {of}" for m, (n, of) in modules.items())
         logger.info("Parameters from %s: %s.", config.model.init_from, counted)
     return initial, origin
 

@@ -175,6 +175,7 @@ IMPOSSIBLE = {
     "data.truncate": ("", "middle"),
     "data.text": ("", "glove"),
     "data.min_count": (0, -1),
+    "data.glove_path": ("glove.txt",),
     "data.synthetic.kind": ("", "faces", "connectome"),
     "data.synthetic.train": (-1, 0, 1),
     "data.synthetic.valid": (0, 1),
@@ -408,6 +409,7 @@ ANOTHER = {
     "data.text": "words",
     "data.min_count": 3,
     "data.synthetic.kind": "connectome",
+    "data.glove_path": "glove.txt",
     "model.name": "next_token",
     "model.task": "classification",
     "model.init_from": "runs/other/bundle",
@@ -475,6 +477,7 @@ ANOTHER = {
 NEEDED = {  # beside a value that means nothing alone
     "optim.weight_decay": {"optim.name": "adamw"},
     "model.name": {"model.causal": True},
+    "data.glove_path": {"data.text": "words"},
     "data.synthetic.kind": {
         "data.synthetic.modalities": ("a",),
         "data.synthetic.widths": (5,),

@@ -9,6 +9,7 @@ import numpy as np
 
 from msajax import metrics
 from msajax.config import ModelConfig
+from msajax.data.glove import WordVectors
 from msajax.data.prepare import Preparation
 from msajax.errors import UserError
 from msajax.models import blank_sample, build_model
@@ -49,28 +50,28 @@ def from_labels(spec: CorpusSpec, labels: np.ndarray) -> Initial:
 
 
 def from_words(
-    preparation: Preparation,
-    shapes: Mapping[str, tuple[int, ...]],
-    vectors: Mapping[str, np.ndarray],
+    words: Sequence[str], shapes: Mapping[str, tuple[int, ...]], given: WordVectors
 ) -> tuple[Initial, str]:
-    """Rows of the text embedding from word vectors `{word: [E]}`, and a sentence that says so.
+    """Rows of the text embedding from word vectors, and how many of the words have one.
+
+    Args:
+        words: the vocabulary, a row each.
+        shapes: of the parameters.
+        given: vectors of some of the words.
 
     Raises:
         UserError: if the embedding has another width.
     """
     path = "text_embedding/embedding"
-    words, shape = preparation.words, shapes[path]
-    table = np.full(shape, np.nan)
-    found = [i for i, word in enumerate(words) if word in vectors]
-    for i in found:
-        if vectors[words[i]].shape != shape[1:]:
-            width = len(vectors[words[i]])
-            raise UserError(
-                f"data.glove_path holds vectors of {width} numbers, embeddings have {shape[1]}: "
-                f"set model.embedding_dim = {width} (for next_token model.model_dim)."
-            )
-        table[i] = vectors[words[i]]
-    return {path: table}, f"{len(found)} of {len(words)} words begin with their word vector"
+    table, width = np.full(shapes[path], np.nan), given.vectors.shape[1]
+    if width != table.shape[1]:
+        raise UserError(
+            f"data.glove_path holds vectors of {width} numbers, embeddings have {table.shape[1]}: "
+            f"set model.embedding_dim = {width} (for next_token model.model_dim)."
+        )
+    row = {word: i for i, word in enumerate(words)}
+    table[[row[word] for word in given.words]] = given.vectors
+    return {path: table}, f"{len(given.words)} of {len(words)} words begin with their word vector"
 
 
 def from_bundle(
