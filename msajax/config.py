@@ -27,8 +27,6 @@ class SyntheticConfig:
     """Sizes of the embedded corpus, used when `data.path` is "synthetic".
 
     Attributes:
-        kind: sentiment, or connectome: one modality of at least five features, whose first four are
-            a frequency band's edges, age and gender, and three groups to tell apart.
         train: samples in the training split.
         valid: samples in the validation split.
         test: samples in the test split.
@@ -37,9 +35,10 @@ class SyntheticConfig:
         lengths: time steps, one per modality.
         absent_share: share of samples that lack a modality, per modality, in [0, 1).
         seed: the corpus is a function of this number and the sizes.
+        kind: sentiment, or connectome: one modality of at least five features, whose first four are
+            a frequency band's edges, age and gender, and three groups to tell apart.
     """
 
-    kind: str = "sentiment"
     train: int = 1284
     valid: int = 229
     test: int = 686
@@ -48,6 +47,7 @@ class SyntheticConfig:
     lengths: tuple[int, ...] = (20, 20, 20)
     absent_share: float = 0.05
     seed: int = 0
+    kind: str = "sentiment"
 
     def __post_init__(self) -> None:
         """Refuses sizes that no corpus can have."""

@@ -1,7 +1,8 @@
-"""What the command line does, as functions: train, evaluate, predict, inspect."""
+"""What the command line does, as functions: train, evaluate, predict, inspect, convert."""
 
 import logging
 import os
+import shutil
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from msajax.config import (
 from msajax.data import inspection, predictions
 from msajax.data import prepare as preparing
 from msajax.data.corpus import Corpus
-from msajax.data.formats import open_corpus
+from msajax.data.formats import mapped, native, open_corpus
 from msajax.data.glove import read_glove
 from msajax.errors import UserError
 from msajax.evaluation import protocol
@@ -252,6 +253,31 @@ def predict(bundle: str, corpus: str, output: str, split: str = "all") -> int:
         opened.require_splits(split)
     parallel.configure_jax(loaded.config.train)
     return predict_corpus(loaded, opened, split, output)
+
+
+def convert(path: str, data: DataConfig, output: str) -> None:
+    """Writes any corpus as a native archive (`output` ends in .npz) or as a mapped folder.
+
+    Raises:
+        UserError: if the corpus cannot be read, or `output` is there or cannot be written.
+    """
+    if os.path.lexists(output):
+        raise UserError(f"--output={output} is there already: choose another name.")
+    corpus = open_corpus(path, data.synthetic)
+    temporary = f"{output}.partial"
+    try:
+        if output.endswith(".npz"):
+            native.save_native(temporary, corpus)
+        else:
+            mapped.save_mapped(temporary, corpus)
+        os.rename(temporary, output)
+    except OSError as error:
+        raise UserError(f"{output} cannot be written: {error.strerror}.") from error
+    finally:
+        if os.path.isdir(temporary):
+            shutil.rmtree(temporary)
+        elif os.path.exists(temporary):
+            os.unlink(temporary)
 
 
 def inspect(path: str, data: DataConfig) -> dict[str, Any]:

@@ -1,10 +1,11 @@
-"""python -m msajax.main: train, evaluate, predict and inspect from the command line.
+"""python -m msajax.main: train, evaluate, predict, inspect and convert from the command line.
 
   train     (default) --config FILE[:arg] --workdir W [--config.section.key=value …]
                       [--stop_after_epochs=k]
   evaluate  --workdir W [--split=test] | --input predictions.csv   [--output FILE.json]
   predict   --bundle DIR --input CORPUS [--split=all] --output FILE.csv
   inspect   --input CORPUS | --config FILE[:arg]   [--output FILE.json] [--config.key=value …]
+  convert   --input CORPUS --output FILE.npz | FOLDER   [--config.data.key=value …]
 
 Exit codes: 0 done; 1 a bug; 2 the flags, configuration, data or files are wrong; 3 the numbers
 became non-finite; 75 stopped on request after saving: the same command continues.
@@ -25,7 +26,8 @@ DEFAULT_CONFIG = pathlib.Path(__file__).parent.parent / "configs" / "synthetic.p
 OK, USER_ERROR, NON_FINITE, STOPPED = 0, 2, 3, 75  # exit codes
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "Experiment file.")
-MODE = flags.DEFINE_enum("mode", "train", ["train", "evaluate", "predict", "inspect"], "What.")
+MODES = ["train", "evaluate", "predict", "inspect", "convert"]
+MODE = flags.DEFINE_enum("mode", "train", MODES, "What.")
 WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.")
 INPUT = flags.DEFINE_string("input", None, "A corpus, or a CSV of predictions to evaluate.")
 OUTPUT = flags.DEFINE_string("output", None, "Where to write the result.")
@@ -40,6 +42,7 @@ _READ_BY = {
     "evaluate": ("workdir", "input", "output", "split"),
     "predict": ("bundle", "input", "output", "split"),
     "inspect": ("input", "output"),
+    "convert": ("input", "output"),
 }
 _NOT_A_CONFIG = "The experiment file's get_config() must return a ConfigDict."
 

@@ -26,7 +26,13 @@ def main(argv: list[str]) -> int:
         return flags.OK
     _log_to_stderr()
     warnings.showwarning = lambda message, *_: logging.getLogger("msajax").warning("%s", message)
-    mode = {"train": _train, "evaluate": _evaluate, "predict": _predict, "inspect": _inspect}
+    mode = {
+        "train": _train,
+        "evaluate": _evaluate,
+        "predict": _predict,
+        "inspect": _inspect,
+        "convert": _convert,
+    }
     try:
         flags.refuse_strangers()
         return mode[flags.MODE.value](Console(width=None if sys.stdout.isatty() else 100))
@@ -93,6 +99,16 @@ def _inspect(console: Console) -> int:
         report, render = experiment.inspect_model(config), print_cost
     _write_output(report)
     render(report, console)
+    return flags.OK
+
+
+def _convert(console: Console) -> int:
+    from msajax import experiment
+
+    del console
+    corpus, output = flags.required("input"), flags.required("output")
+    experiment.convert(corpus, flags.chosen_config().data, output)
+    print(f"Converted: {output}")
     return flags.OK
 
 

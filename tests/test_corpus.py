@@ -16,6 +16,7 @@ from msajax.config import SyntheticConfig
 from msajax.data.corpus import Corpus, Split, SplitHeader, modality_order
 from msajax.data.formats import open_corpus
 from msajax.data.formats.native import save_native
+from msajax.data.in_memory import corpus_of
 from msajax.errors import UserError
 
 SIZES = {"train": 4, "valid": 3, "test": 2}
@@ -101,7 +102,7 @@ def test_a_corpus_survives_being_written_and_read(path):
         for name, size in SIZES.items()
     }
     splits["train"].features["audio"][0, 0] = np.nan, np.inf, -np.inf, 0.0
-    save_native(path, splits)
+    save_native(path, corpus_of(splits))
     corpus = open_corpus(path)
 
     assert list(corpus.headers) == ["train", "valid", "test"]
@@ -122,7 +123,8 @@ def test_a_corpus_survives_being_written_and_read(path):
 
 
 def test_a_corpus_is_written_where_it_was_asked_for(tmp_path):
-    save_native(tmp_path / "no_suffix", {"test": open_corpus("synthetic", TINY).split("test")})
+    made = {"test": open_corpus("synthetic", TINY).split("test")}
+    save_native(tmp_path / "no_suffix", corpus_of(made))
     assert [p.name for p in tmp_path.iterdir()] == ["no_suffix"]
     assert open_corpus(tmp_path / "no_suffix").headers["test"].size == 2
 
@@ -255,7 +257,7 @@ def test_an_empty_path_is_refused_with_the_way_out():
 
 
 def test_a_directory_is_refused(tmp_path):
-    assert re.search("cannot be read: Is a directory", refusal(tmp_path))
+    assert re.search("is not a corpus: expected .* or a folder of such arrays", refusal(tmp_path))
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"id,label\n1,2\n", b"\x93NUMPY\x01\x00", b"PK\5"])

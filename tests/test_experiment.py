@@ -26,6 +26,7 @@ from msajax.config import Config, from_config_dict
 from msajax.data.corpus import Corpus, Split
 from msajax.data.formats import open_corpus
 from msajax.data.formats.native import save_native
+from msajax.data.in_memory import corpus_of
 from msajax.errors import UserError
 from msajax.metrics import SENTIMENT
 from msajax.serving.bundle import load_bundle, save_bundle
@@ -100,7 +101,7 @@ def splits() -> dict[str, Split]:
 def run(splits, tmp_path_factory) -> Run:
     """The run that most tests look at. Nothing may change its folder."""
     folder = tmp_path_factory.mktemp("run")
-    save_native(folder / "corpus.npz", splits)
+    save_native(folder / "corpus.npz", corpus_of(splits))
     return train(folder / "run", folder / "corpus.npz")
 
 
@@ -115,7 +116,7 @@ def other_test(splits, tmp_path_factory) -> Run:
         features={m: rng.normal(size=x.shape) * 100 for m, x in test.features.items()},
         labels=np.zeros_like(test.labels),
     )
-    save_native(folder / "corpus.npz", splits | {"test": changed})
+    save_native(folder / "corpus.npz", corpus_of(splits | {"test": changed}))
     return train(folder / "run", folder / "corpus.npz")
 
 
@@ -522,7 +523,7 @@ def predict(run, tmp_path):
     """Writes splits to a file and predicts it; returns the rows, or None if it was refused."""
 
     def call(made: dict[str, Split], split: str = "all") -> list[dict[str, str]]:
-        save_native(tmp_path / "new.npz", made)
+        save_native(tmp_path / "new.npz", corpus_of(made))
         output = tmp_path / "predictions.csv"
         count = experiment.predict(
             str(run.folder / "bundle"), str(tmp_path / "new.npz"), str(output), split

@@ -14,6 +14,7 @@ from msajax.data import inspection
 from msajax.data.corpus import Split
 from msajax.data.formats import open_corpus
 from msajax.data.formats.native import save_native
+from msajax.data.in_memory import corpus_of
 from msajax.data.inspection import inspect_corpus, render
 from msajax.data.prepare import fit, prepare
 
@@ -49,7 +50,7 @@ def valid() -> Split:
 
 
 def report_of(tmp_path: pathlib.Path, data: DataConfig = DEFAULT, **splits: Split):
-    save_native(tmp_path / "corpus.npz", splits)
+    save_native(tmp_path / "corpus.npz", corpus_of(splits))
     report = inspect_corpus(open_corpus(tmp_path / "corpus.npz"), data)
     assert json.loads(json.dumps(report, allow_nan=False)) == report
     return report
@@ -217,11 +218,11 @@ def test_several_labels_are_described_each(tmp_path):
     labels = np.array([[1.0, -7.0], [2.0, 9e9]])
     split = Split(np.array(["a", "b"]), {"text": np.ones((2, 1, 1))}, {}, labels)
     found = report_of(tmp_path, train=split)["splits"]["train"]["labels"]
-    assert found["label_0"]["histogram"] == {"1": 1, "2": 1}
-    assert found["label_1"]["histogram"] is None  # nine thousand million bins
-    assert found["label_1"]["max"] == 9e9
-    assert found["label_1"]["floors"]["majority"] == {}  # not the scale of sentiment
-    assert found["label_0"]["floors"]["train_median"]["mae"] == 0.5
+    assert found["0"]["histogram"] == {"1": 1, "2": 1}
+    assert found["1"]["histogram"] is None  # nine thousand million bins
+    assert found["1"]["max"] == 9e9
+    assert found["1"]["floors"]["majority"] == {}  # not the scale of sentiment
+    assert found["0"]["floors"]["train_median"]["mae"] == 0.5
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,14 @@ lengths, padding on the side that is usual for the modality, and some modalities
 """
 
 import dataclasses
-import hashlib
 import zlib
 
 import numpy as np
 
 from msajax.config import SYNTHETIC, SyntheticConfig
 from msajax.data import synthetic_connectome
-from msajax.data.corpus import SPLITS, Corpus, Split, SplitHeader
-from msajax.data.labels import describe_labels
+from msajax.data.corpus import SPLITS, Corpus, Split
+from msajax.data.in_memory import corpus_of
 
 _WORDS = "alpha bravo charlie delta echo foxtrot golf hotel india juliet kilo lima".split()
 
@@ -43,35 +42,14 @@ def generate(config: SyntheticConfig) -> SyntheticCorpus:
         else:
             splits[name], reliability[name] = _make_split(name, config)
     groups = synthetic_connectome.GROUPS if config.kind == "connectome" else ()
-    headers = {
-        name: SplitHeader(
-            size=len(split),
-            shapes={m: x.shape[1:] for m, x in split.features.items()},
-            dtypes={m: x.dtype.name for m, x in split.features.items()},
-            masked=frozenset(split.masks),
-            has_raw_text=split.raw_text is not None,
-            **describe_labels(split.labels, integers=bool(groups), names=groups),
-        )
-        for name, split in splits.items()
-    }
-    corpus = Corpus(
+    corpus = corpus_of(
+        splits,
         path=SYNTHETIC,
         layout="embedded synthetic corpus",
-        digest=_digest(splits),
-        headers=headers,
-        repeated_ids=0,
-        read=splits.__getitem__,
+        label_names=groups,
+        integers=bool(groups),
     )
     return SyntheticCorpus(corpus, reliability)
-
-
-def _digest(splits: dict[str, Split]) -> str:
-    digest = hashlib.sha256()
-    for name, split in splits.items():
-        digest.update(name.encode() + split.labels.tobytes() + split.ids.tobytes())
-        for m in split.features:
-            digest.update(m.encode() + split.features[m].tobytes() + split.masks[m].tobytes())
-    return digest.hexdigest()
 
 
 def _generator(config: SyntheticConfig, *purpose: str) -> np.random.Generator:

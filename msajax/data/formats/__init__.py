@@ -5,7 +5,7 @@ import os
 from msajax.config import SYNTHETIC, SyntheticConfig
 from msajax.data import synthetic as synthetic_corpus
 from msajax.data.corpus import Corpus
-from msajax.data.formats import native
+from msajax.data.formats import mapped, native
 from msajax.errors import UserError
 
 
@@ -31,7 +31,9 @@ def open_corpus(path: str | os.PathLike, synthetic: SyntheticConfig | None = Non
         raise UserError(f"There is no corpus at {path}.")
     if native.matches(path):
         return native.open_native(path)
+    if mapped.matches(path):
+        return mapped.open_mapped(path)
     raise UserError(
         f"{path} is not a corpus: expected a native .npz archive "
-        "(arrays named <split>/<modality>, <split>/label, <split>/id)."
+        "(arrays named <split>/<modality>, <split>/label, <split>/id), or a folder of such arrays."
     )

@@ -1,0 +1,308 @@
+"""Corpora as named arrays: what the native archive and the mapped folder have in common.
+
+    <split>/<modality>        (N, T, d) float, or (N, T) int: token ids
+    <split>/<modality>_mask   (N, T) bool, optional
+    <split>/label             (N,) or (N, K) float, or (N,) int: classes; optional
+    <split>/id                (N,) str
+    <split>/raw_text          (N,) str, optional
+    label_name                (K,) str, names of the K labels or classes, optional
+
+Splits are train, valid and test. Each modality may have its own T.
+"""
+
+import collections
+import dataclasses
+import lzma
+import math
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+
+from msajax.data.corpus import SPLITS, Corpus, Split, SplitHeader
+from msajax.data.labels import describe_labels
+from msajax.errors import UserError
+
+LABEL_NAME = "label_name"
+SMALL = ("label", "id", LABEL_NAME)  # arrays that opening a corpus reads
+BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
+# RuntimeError: an encrypted member, or a compression that zipfile does not know.
+DAMAGED = (*BROKEN, RuntimeError, ValueError)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
+_CHUNK = 1 << 20
+
+
+class Hash(Protocol):
+    """What `hashlib.sha256()` is."""
+
+    def update(self, data: bytes, /) -> None:
+        """Continues the digest."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayHeader:
+    """What an array's header declares."""
+
+    shape: tuple[int, ...]
+    column_major: bool
+    dtype: np.dtype
+
+
+def reason(error: Exception) -> str:
+    """What a library found wrong, as a part of our sentence: it may quote kilobytes of the file."""
+    return " ".join(str(error).split())[:100].rstrip(".") or type(error).__name__
+
+
+def array_name(path: str, member: str) -> str:
+    """`train/text.npy` -> `train/text`, refusing whatever the layout does not know."""
+    name = member.removesuffix(".npy")
+    split, _, array = name.partition("/")
+    known = name == LABEL_NAME or (split in SPLITS and _NAME.fullmatch(array))
+    if name == member or not known:
+        raise UserError(
+            f"{path}: {member!r} does not belong in a native archive, whose arrays are named "
+            "<split>/<modality>, <split>/<modality>_mask, <split>/label, <split>/id or "
+            f"<split>/raw_text with split one of {', '.join(SPLITS)}, and {LABEL_NAME}."
+        )
+    return name
+
+
+def check_array(
+    path: str, file: BinaryIO, size: int, name: str, digest: Hash | None
+) -> ArrayHeader:
+    """Reads a `.npy` header, checks it against the stored size, and feeds the content to a digest.
+
+    Args:
+        path: of the corpus, for messages.
+        file: at the beginning of the array.
+        size: stored bytes, header included.
+        name: of the array.
+        digest: updated with header and content; None leaves the content unread.
+    """
+    try:
+        header = _read_header(file)
+    except BROKEN:
+        raise
+    except Exception as error:  # numpy evaluates the text of a header: anything can go wrong
+        raise UserError(f"{path}: array {name!r} has no readable .npy header.") from error
+    if header.dtype.hasobject:
+        raise UserError(
+            f"{path}: array {name!r} holds Python objects, which only a pickle can store and "
+            "opening could run code; store numbers or strings."
+        )
+    declared = math.prod(header.shape) * header.dtype.itemsize
+    stored = size - file.tell()
+    if declared != stored:
+        raise UserError(
+            f"{path}: array {name!r} declares {declared} bytes but {stored} are stored."
+        )
+    if digest is None:
+        return header
+    # The same bytes in another order are other content.
+    order = "columns first " if header.column_major else ""
+    digest.update(f"{name} {header.dtype.str} {order}{header.shape}\n".encode())
+    while block := file.read(_CHUNK):
+        digest.update(block)
+        stored -= len(block)
+        if header.dtype.kind == "U":
+            check_characters(path, name, block, header.dtype.byteorder)
+    if stored:  # an archive's own directory can lie as well
+        raise UserError(f"{path}: array {name!r} ends {stored} bytes too early.")
+    return header
+
+
+def _read_header(file: BinaryIO) -> ArrayHeader:
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        header = ArrayHeader(*np.lib.format.read_array_header_1_0(file))
+    elif version == (2, 0):
+        header = ArrayHeader(*np.lib.format.read_array_header_2_0(file))
+    else:
+        raise ValueError(f"unknown .npy version {version}")
+    if min(header.shape, default=0) < 0:
+        raise ValueError(f"negative size in {header.shape}")
+    return header
+
+
+def check_characters(path: str, name: str, block: bytes, byteorder: str) -> None:
+    """Refuses what could not be written as UTF-8: Python trips over it far from here."""
+    codes = np.frombuffer(block, np.dtype(np.uint32).newbyteorder(byteorder))
+    if ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes <= 0xDFFF))).any():
+        raise UserError(f"{path}: array {name!r} holds characters that Unicode does not have.")
+
+
+def _names_in(arrays: dict[str, ArrayHeader], split: str) -> list[str]:
+    return [name.removeprefix(f"{split}/") for name in arrays if name.startswith(f"{split}/")]
+
+
+def _split_header(
+    path: str, split: str, arrays: dict[str, ArrayHeader], small: dict[str, np.ndarray]
+) -> SplitHeader:
+    names = _names_in(arrays, split)
+    if "id" not in names:
+        raise UserError(f"{path}: split {split!r} has no ids ({split}/id is missing).")
+    extras = {"id", "label", "raw_text"}
+    masks = {n for n in names if n.endswith("_mask")}
+    modalities = [n for n in names if n not in extras | masks]
+    size = arrays[f"{split}/id"].shape[0] if arrays[f"{split}/id"].shape else 0
+
+    for name in sorted(extras & set(names)):
+        header = arrays[f"{split}/{name}"]
+        wanted = "biuf" if name == "label" else "U"
+        fits = header.dtype.kind in wanted and header.dtype.itemsize > 0
+        if not fits or not 1 <= len(header.shape) <= 1 + (name == "label"):
+            raise UserError(
+                f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; expected "
+                + ("numbers (N,) or (N, K)." if name == "label" else "strings (N,).")
+            )
+    for m in modalities:
+        header = arrays[f"{split}/{m}"]
+        is_tokens = header.dtype.kind in "iu" and len(header.shape) == 2
+        if not is_tokens and (header.dtype.kind not in "fiu" or len(header.shape) != 3):
+            raise UserError(
+                f"{path}: {split}/{m} is {header.dtype} of shape {header.shape}; "
+                "expected numbers of shape (N, T, d), or token ids: whole numbers (N, T)."
+            )
+        if 0 in header.shape[1:] and not is_tokens:
+            raise UserError(
+                f"{path}: {split}/{m} has {header.shape[1]} steps of {header.shape[2]} features; "
+                "both must be 1 or more."
+            )
+    for name in sorted(masks):
+        m = name.removesuffix("_mask")
+        if m not in modalities:
+            raise UserError(f"{path}: {split}/{name} masks no modality of that split.")
+        header, features = arrays[f"{split}/{name}"], arrays[f"{split}/{m}"]
+        if header.dtype != np.bool_ or header.shape != features.shape[:2]:
+            raise UserError(
+                f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; "
+                f"expected bool of shape {features.shape[:2]}."
+            )
+    for name in names:
+        rows = arrays[f"{split}/{name}"].shape[0]
+        if rows != size:
+            raise UserError(f"{path}: {split}/{name} has {rows} rows, but {split}/id has {size}.")
+
+    described: dict[str, Any] = {"label_names": ()}
+    if "label" in names:
+        labels = _as_labels(small[f"{split}/label"])
+        if labels.shape[1] == 0:
+            raise UserError(f"{path}: {split}/label has no column.")
+        usable = np.abs(labels) <= np.finfo(np.float32).max  # False for NaN
+        bad = np.flatnonzero(~usable.all(axis=1))
+        if bad.size:
+            raise UserError(
+                f"{path}: {bad.size} label(s) of split {split!r} are not finite float32 numbers, "
+                f"the first that of {str(small[f'{split}/id'][bad[0]])!r} (row {bad[0]})."
+            )
+        integers = arrays[f"{split}/label"].dtype.kind in "iu"
+        given = _label_names(path, small)
+        try:
+            described = describe_labels(labels, integers=integers, names=given)
+        except ValueError as error:
+            raise UserError(f"{path}: {split}/label has {error}.") from error
+    return SplitHeader(
+        size=size,
+        shapes={m: (*arrays[f"{split}/{m}"].shape[1:], 0)[:2] for m in modalities},
+        dtypes={m: arrays[f"{split}/{m}"].dtype.name for m in modalities},
+        masked=frozenset(n.removesuffix("_mask") for n in masks),
+        has_raw_text="raw_text" in names,
+        **described,
+    )
+
+
+def _label_names(path: str, small: dict[str, np.ndarray]) -> tuple[str, ...]:
+    names = small.get(LABEL_NAME, np.empty(0, "U1"))
+    if names.dtype.kind != "U" or names.ndim != 1 or len(set(names.tolist())) < len(names):
+        raise UserError(f"{path}: {LABEL_NAME} must be different strings of shape (K,).")
+    if not all(re.fullmatch(r"\S(.*\S)?", name) for name in names.tolist()):
+        raise UserError(f"{path}: {LABEL_NAME} has a name that is empty or ends in space.")
+    return tuple(names.tolist())
+
+
+def _as_labels(labels: np.ndarray) -> np.ndarray:
+    return labels.astype(np.float64).reshape(len(labels), math.prod(labels.shape[1:]))
+
+
+def make_corpus(
+    *,
+    path: str,
+    layout: str,
+    digest: str,
+    arrays: dict[str, ArrayHeader],
+    small: dict[str, np.ndarray],
+    load: Callable[[str], np.ndarray],
+) -> Corpus:
+    """A corpus of named arrays.
+
+    Args:
+        path: where it came from.
+        layout: its name.
+        digest: of its content.
+        arrays: every array's header.
+        small: the arrays that `SMALL` names.
+        load: reads an array by name; what it raises of `DAMAGED` becomes one sentence.
+
+    Raises:
+        UserError: for wrong names, types, shapes or labels.
+    """
+    headers = {s: _split_header(path, s, arrays, small) for s in SPLITS if _names_in(arrays, s)}
+    ids = collections.Counter(i for s in headers for i in small[f"{s}/id"].tolist())
+
+    def read(split: str) -> Split:
+        header = headers[split]
+        try:
+            return Split(
+                ids=load(f"{split}/id"),
+                features={m: load(f"{split}/{m}") for m in header.shapes},
+                masks={m: load(f"{split}/{m}_mask") for m in header.masked},
+                labels=_as_labels(load(f"{split}/label")) if header.label_names else None,
+                raw_text=load(f"{split}/raw_text") if header.has_raw_text else None,
+            )
+        except (KeyError, *DAMAGED) as error:
+            raise UserError(f"{path} changed or went bad while in use: {reason(error)}.") from error
+
+    return Corpus(
+        path=path,
+        layout=layout,
+        digest=digest,
+        headers=headers,
+        repeated_ids=sum(times > 1 for times in ids.values()),
+        read=read,
+    )
+
+
+def named_arrays(corpus: Corpus) -> Iterator[tuple[str, np.ndarray]]:
+    """Every array of a corpus with its name, in the order of names, one split in memory at a time.
+
+    Classes are stored as whole numbers, so that they are classes when they are read again.
+    """
+    if names := _stored_label_names(corpus):
+        yield LABEL_NAME, np.array(names)
+    for name in sorted(corpus.headers):
+        split, header = corpus.split(name), corpus.headers[name]
+        arrays = {"id": split.ids, **split.features}
+        arrays |= {f"{m}_mask": mask for m, mask in split.masks.items()}
+        if split.labels is not None:
+            kind = np.int64 if header.label_kind == "classes" else np.float64
+            labels = split.labels.astype(kind)
+            arrays["label"] = labels[:, 0] if labels.shape[1] == 1 else labels
+        if split.raw_text is not None:
+            arrays["raw_text"] = split.raw_text
+        for key in sorted(arrays):
+            yield f"{name}/{key}", np.ascontiguousarray(arrays[key])
+
+
+def _stored_label_names(corpus: Corpus) -> tuple[str, ...]:
+    """Names that the labels would not get by themselves."""
+    header = next((h for h in corpus.headers.values() if h.label_names), None)
+    if header is None:
+        return ()
+    if header.label_kind == "classes":
+        own = any(name != str(value) for value, name in header.classes.items())
+        return tuple(header.classes.values()) if own else ()
+    usual = describe_labels(np.zeros((1, len(header.label_names))), integers=False)
+    return () if header.label_names == usual["label_names"] else header.label_names

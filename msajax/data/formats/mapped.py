@@ -1,0 +1,126 @@
+"""The mapped layout: a folder of named arrays (`arrays.py`), read from disk as they are used.
+
+    corpus.json          the manifest: names of the arrays, and the digest of their content
+    <split>/<array>.npy  one file each
+
+For corpora that are larger than memory: opening reads ids, labels and the headers of the others.
+The digest in the manifest is that of the same arrays in a native archive; `inspect` checks it.
+"""
+
+import hashlib
+import json
+import os
+
+import numpy as np
+
+from msajax.data.corpus import Corpus
+from msajax.data.formats import arrays
+from msajax.errors import UserError
+
+_MANIFEST, _FORMAT, _VERSION = "corpus.json", "msajax corpus", 1
+_CHUNK = 1 << 20
+
+
+def matches(path: str) -> bool:
+    """Whether `path` is a folder with a manifest."""
+    return os.path.isfile(os.path.join(path, _MANIFEST))
+
+
+def open_mapped(path: str) -> Corpus:
+    """Opens a mapped folder; features stay on disk until they are used.
+
+    Raises:
+        UserError: for a damaged manifest, a missing or pickled array, a wrong name, type, shape or
+            label.
+    """
+    names, digest = _read_manifest(path)
+    headers = {}
+    for name in names:
+        headers[name] = _check(path, name, None)
+    small = {n: _load(path, n) for n in names if n.rsplit("/", 1)[-1] in arrays.SMALL}
+    for name, array in small.items():
+        if array.dtype.kind == "U":
+            _check_text(path, name, array)
+
+    def load(name: str) -> np.ndarray:
+        array = _load(path, name)
+        if array.dtype.kind == "U":
+            _check_text(path, name, array)
+        return array
+
+    return arrays.make_corpus(
+        path=path, layout="mapped folder", digest=digest, arrays=headers, small=small, load=load
+    )
+
+
+def verify(path: str) -> None:
+    """Reads every byte of a mapped folder.
+
+    Raises:
+        UserError: if its content is not that of its manifest's digest.
+    """
+    names, expected = _read_manifest(path)
+    digest = hashlib.sha256()
+    for name in sorted(names):
+        _check(path, name, digest)
+    if digest.hexdigest() != expected:
+        raise UserError(f"{path} is damaged: its content does not match the digest in {_MANIFEST}.")
+
+
+def save_mapped(path: str, corpus: Corpus) -> None:
+    """Writes a corpus as a new mapped folder, a split at a time; the manifest comes last."""
+    os.makedirs(path)
+    names, digest = [], hashlib.sha256()
+    for name, array in arrays.named_arrays(corpus):
+        file_name = os.path.join(path, f"{name}.npy")
+        os.makedirs(os.path.dirname(file_name), exist_ok=True)
+        with open(file_name, "wb") as file:
+            np.lib.format.write_array(file, array, allow_pickle=False)
+        _check(path, name, digest)
+        names.append(name)
+    manifest = {"format": _FORMAT, "version": _VERSION, "sha256": digest.hexdigest()}
+    with open(os.path.join(path, _MANIFEST), "w", encoding="utf-8") as file:
+        json.dump(manifest | {"arrays": names}, file, indent=2)
+
+
+def _read_manifest(path: str) -> tuple[list[str], str]:
+    where = os.path.join(path, _MANIFEST)
+    try:
+        with open(where, encoding="utf-8") as file:
+            manifest = json.load(file)
+        if manifest["format"] != _FORMAT or manifest["version"] != _VERSION:
+            raise ValueError(f"format {manifest['format']!r}, version {manifest['version']!r}")
+        names, digest = manifest["arrays"], manifest["sha256"]
+        if not isinstance(digest, str) or len(set(names)) < len(names):
+            raise ValueError("its names or its digest are wrong")
+        for name in names:
+            arrays.array_name(path, f"{name}.npy")
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise UserError(f"{where} is no manifest: {arrays.reason(error)}.") from error
+    return names, digest
+
+
+def _check(path: str, name: str, digest: arrays.Hash | None) -> arrays.ArrayHeader:
+    file_name = os.path.join(path, f"{name}.npy")
+    try:
+        if not os.path.isfile(file_name):
+            raise UserError(f"{path}: {name}.npy is missing.")
+        with open(file_name, "rb") as file:
+            return arrays.check_array(path, file, os.path.getsize(file_name), name, digest)
+    except OSError as error:
+        raise UserError(f"{file_name} cannot be read: {error.strerror}.") from error
+
+
+def _load(path: str, name: str) -> np.ndarray:
+    """An array on disk; an empty one cannot be mapped."""
+    file_name = os.path.join(path, f"{name}.npy")
+    try:
+        return np.load(file_name, mmap_mode="r", allow_pickle=False)
+    except ValueError:
+        return np.load(file_name, allow_pickle=False)
+
+
+def _check_text(path: str, name: str, array: np.ndarray) -> None:
+    for start in range(0, array.size, _CHUNK):
+        block = np.ascontiguousarray(array.ravel()[start : start + _CHUNK])
+        arrays.check_characters(path, name, block.tobytes(), array.dtype.byteorder)
