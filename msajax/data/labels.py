@@ -1,6 +1,7 @@
 """What labels are: how they are stored, which task they ask for, and what a model is to predict."""
 
 import logging
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -61,6 +62,37 @@ def describe_labels(
         raise ValueError(f"{len(names)} label name(s) for {columns} column(s) of labels")
     usual = ("sentiment",) if columns == 1 else tuple(str(k) for k in range(columns))
     return {"label_names": tuple(names) or usual, "label_kind": kind, "classes": classes}
+
+
+def read_labels(
+    path: str, split: str, labels: np.ndarray, ids: np.ndarray, names: Sequence[str] = ()
+) -> dict[str, Any]:
+    """`describe_labels` of labels as a file has them, (N,) or (N, K), checked.
+
+    Args:
+        path: of the corpus, for a message.
+        split: likewise.
+        labels: as stored.
+        ids: `[N]`.
+        names: of the columns or classes.
+
+    Raises:
+        UserError: for labels that are not finite, or another number of names.
+    """
+    values = labels.astype(np.float64).reshape(len(labels), math.prod(labels.shape[1:]))
+    if values.shape[1] == 0:
+        raise UserError(f"{path}: {split}/label has no column.")
+    usable = np.abs(values) <= np.finfo(np.float32).max  # False for NaN
+    bad = np.flatnonzero(~usable.all(axis=1))
+    if bad.size:
+        raise UserError(
+            f"{path}: {bad.size} label(s) of split {split!r} are not finite float32 numbers, "
+            f"the first that of {str(ids[bad[0]])!r} (row {bad[0]})."
+        )
+    try:
+        return describe_labels(values, integers=labels.dtype.kind in "biu", names=names)
+    except ValueError as error:
+        raise UserError(f"{path}: {split}/label has {error}.") from error
 
 
 def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:

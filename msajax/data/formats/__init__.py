@@ -5,7 +5,7 @@ import os
 from msajax.config import SYNTHETIC, SyntheticConfig
 from msajax.data import synthetic as synthetic_corpus
 from msajax.data.corpus import Corpus
-from msajax.data.formats import mapped, native
+from msajax.data.formats import mapped, native, old_hdf5
 from msajax.errors import UserError
 
 
@@ -33,6 +33,8 @@ def open_corpus(path: str | os.PathLike, synthetic: SyntheticConfig | None = Non
         return native.open_native(path)
     if mapped.matches(path):
         return mapped.open_mapped(path)
+    if old_hdf5.matches(path):
+        return old_hdf5.open_old_hdf5(path)
     raise UserError(
         f"{path} is not a corpus: expected a native .npz archive "
         "(arrays named <split>/<modality>, <split>/label, <split>/id), or a folder of such arrays."

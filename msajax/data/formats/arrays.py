@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from msajax.data.corpus import SPLITS, Corpus, Split, SplitHeader
-from msajax.data.labels import describe_labels
+from msajax.data.labels import describe_labels, read_labels
 from msajax.errors import UserError
 
 LABEL_NAME = "label_name"
@@ -188,22 +188,8 @@ def _split_header(
 
     described: dict[str, Any] = {"label_names": ()}
     if "label" in names:
-        labels = _as_labels(small[f"{split}/label"])
-        if labels.shape[1] == 0:
-            raise UserError(f"{path}: {split}/label has no column.")
-        usable = np.abs(labels) <= np.finfo(np.float32).max  # False for NaN
-        bad = np.flatnonzero(~usable.all(axis=1))
-        if bad.size:
-            raise UserError(
-                f"{path}: {bad.size} label(s) of split {split!r} are not finite float32 numbers, "
-                f"the first that of {str(small[f'{split}/id'][bad[0]])!r} (row {bad[0]})."
-            )
-        integers = arrays[f"{split}/label"].dtype.kind in "iu"
         given = _label_names(path, small)
-        try:
-            described = describe_labels(labels, integers=integers, names=given)
-        except ValueError as error:
-            raise UserError(f"{path}: {split}/label has {error}.") from error
+        described = read_labels(path, split, small[f"{split}/label"], small[f"{split}/id"], given)
     return SplitHeader(
         size=size,
         shapes={m: (*arrays[f"{split}/{m}"].shape[1:], 0)[:2] for m in modalities},
