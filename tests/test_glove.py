@@ -1,0 +1,292 @@
+"""Word vectors from text: what is asked for is read to the bit, a bad line is named by number."""
+
+import gzip
+import pathlib
+import re
+import tracemalloc
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from msajax.data.glove import read_glove
+from msajax.errors import UserError
+
+GOOD = ["the 0.25 -1.5 3e-2", "cat 1 2 3", "sat -0.1 0.2 -0.3"]
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "vectors.txt"
+
+
+def write(path: pathlib.Path, lines: list[str], end: str = "\n") -> pathlib.Path:
+    path.write_bytes("".join(line + end for line in lines).encode())
+    return path
+
+
+def read(path, *words: str) -> dict[str, list[float]]:
+    found = read_glove(path, words)
+    assert found.vectors.dtype == np.float32 and len(found.words) == len(found.vectors)
+    return dict(zip(found.words, found.vectors.tolist(), strict=True))
+
+
+def f32(*values: float) -> list[float]:
+    return np.array(values, np.float32).tolist()
+
+
+def refusal(path, *words: str) -> str:
+    """The sentence with which `path` is refused."""
+    with pytest.raises(UserError) as caught:
+        read_glove(path, words or ("the", "cat", "sat"))
+    message = str(caught.value)
+    assert re.fullmatch(r"[^\n]{10,500}[^.]\.", message), message
+    assert str(path) in message
+    return message
+
+
+# --- what is read ---
+
+
+def test_wanted_words_are_read_and_others_are_not(path):
+    found = read_glove(write(path, GOOD), ["sat", "the", "dog"])
+    assert found.words == ("the", "sat")  # in the file's order
+    wanted = np.array([[0.25, -1.5, 0.03], [-0.1, 0.2, -0.3]], np.float32)
+    np.testing.assert_array_equal(found.vectors, wanted, strict=True)
+
+
+def test_without_a_known_word_the_width_is_still_known(path):
+    found = read_glove(write(path, GOOD), ["dog"])
+    assert found.words == () and found.vectors.shape == (0, 3)
+    assert read_glove(path, []).vectors.shape == (0, 3)
+
+
+def test_gzip_is_told_by_content(tmp_path, path):
+    plain = read(write(path, GOOD), "the", "cat")
+    packed = tmp_path / "vectors.bin"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert read(packed, "the", "cat") == plain
+    path.rename(tmp_path / "plain.gz")
+    assert read(tmp_path / "plain.gz", "the", "cat") == plain
+
+
+def test_a_word_may_hold_spaces(path):
+    lines = [". . . 0.5 0.25 1", "the 1 2 3", "Route 66 4 5 6", "at a@b.com 7 8 9", ". 0 0 0"]
+    found = read(write(path, lines), ". . .", "Route 66", "at a@b.com", ".", "at", "Route")
+    assert found == {
+        ". . .": [0.5, 0.25, 1],
+        "Route 66": [4, 5, 6],
+        "at a@b.com": [7, 8, 9],
+        ".": [0, 0, 0],
+    }
+
+
+def test_a_single_line_with_spaces_in_its_word_settles_the_width(path):
+    assert read(write(path, [". . . 0.5 0.25 1"]), ". . .") == {". . .": [0.5, 0.25, 1]}
+
+
+def test_words_that_look_like_numbers_are_words(path):
+    lines = ["2004 0.5 1", "nan 1 2", "-1e3 3 4", "inf 5 6"]
+    found = read(write(path, lines), "2004", "nan", "-1e3", "inf")
+    assert found == {"2004": [0.5, 1], "nan": [1, 2], "-1e3": [3, 4], "inf": [5, 6]}
+
+
+def test_of_a_repeated_word_the_first_line_counts(path):
+    assert read(write(path, [*GOOD, "cat 7 8 9"]), "cat") == {"cat": [1, 2, 3]}
+
+
+def test_words_are_compared_as_they_are_written(path):
+    lines = ["The 1 2", "the 3 4", "größer 5 6", "Ωμέγα 7 8", "\x85 9 10", "\xa0 11 12"]
+    write(path, lines)
+    assert read(path, "the", "größer", "Ωμέγα", "\x85", "\xa0") == {
+        "the": [3, 4],
+        "größer": [5, 6],
+        "Ωμέγα": [7, 8],
+        "\x85": [9, 10],
+        "\xa0": [11, 12],
+    }
+
+
+def test_a_vocabulary_that_no_file_can_hold_is_not_found(path):
+    assert read(write(path, GOOD), "\ud800", "cat") == {"cat": [1, 2, 3]}
+
+
+@pytest.mark.parametrize("end", ["\r\n", " \n", "\t \r\n"])
+def test_white_space_at_the_end_of_lines_does_not_matter(path, end):
+    found = read(write(path, GOOD, end), "cat", "sat")
+    assert found == {"cat": [1, 2, 3], "sat": f32(-0.1, 0.2, -0.3)}
+
+
+def test_the_last_line_needs_no_end(path):
+    path.write_text("\n".join(GOOD))
+    assert read(path, "sat") == {"sat": f32(-0.1, 0.2, -0.3)}
+
+
+def test_a_header_line_is_no_word(path):
+    assert read(write(path, ["3 3", *GOOD]), "3", "the") == {"the": f32(0.25, -1.5, 0.03)}
+
+
+def test_a_first_line_that_is_no_header_is_a_word(path):
+    assert read(write(path, ["7 3", "8 4"]), "7", "8") == {"7": [3], "8": [4]}
+
+
+def test_the_numbers_of_unwanted_lines_are_not_read(path):
+    lines = ["the x y z", *GOOD[1:], "dog nan nan nan"]
+    assert read(write(path, lines), "cat") == {"cat": [1, 2, 3]}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    words=st.lists(
+        st.lists(st.text("abcü.", min_size=1, max_size=4), min_size=1, max_size=3).map(" ".join),
+        min_size=1,
+        max_size=12,
+        unique=True,
+    ),
+    width=st.integers(1, 5),
+    seed=st.integers(0, 2**32 - 1),
+    keep=st.integers(0, 12),
+)
+def test_what_is_written_is_read(tmp_path_factory, words, width, seed, keep):
+    values = np.random.default_rng(seed).normal(size=(len(words), width)).astype(np.float32)
+    lines = [
+        f"{word} {' '.join(repr(float(v)) for v in row)}"
+        for word, row in zip(words, values, strict=True)
+    ]
+    path = write(tmp_path_factory.getbasetemp() / "random.txt", lines)
+    found = read_glove(path, words[:keep])
+    assert found.words == tuple(words[:keep])
+    np.testing.assert_array_equal(found.vectors, values[:keep], strict=True)
+
+
+def test_memory_does_not_grow_with_the_file(path):
+    line = " ".join(["0.123456789"] * 50)
+    write(path, [f"w{k} {line}" for k in range(20000)])
+    assert path.stat().st_size > 12e6
+    tracemalloc.start()
+    found = read_glove(path, ["w7", "w19999"])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(found.words) == 2
+    assert peak < 3e6  # a buffer of 1 MiB and the first lines
+
+
+def test_the_real_file_is_read_as_another_parser_reads_it(shared_data):
+    path = shared_data / "glove.840B.300d.mosi_vocab.txt"
+    fields = [line.split(" ") for line in path.read_text(encoding="utf-8").splitlines()]
+    words = [line[0] for line in fields]
+    found = read_glove(path, words)
+    assert found.words == tuple(words) and len(words) == 2722
+    wanted = np.array([line[1:] for line in fields]).astype(np.float32)
+    np.testing.assert_array_equal(found.vectors, wanted, strict=True)
+
+
+# --- what is refused ---
+
+
+def filler(count: int) -> list[str]:
+    return [f"w{k} 1 2 3" for k in range(count)]
+
+
+@pytest.mark.parametrize("before", [0, 1, 300])
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("odd 1 2", r"2 value\(s\) after the word, expected 3 as on the other lines"),
+        ("odd", r"0 value\(s\) after the word"),
+        ("", r"0 value\(s\) after the word"),
+        ("odd 0.1 0.2 0.3 0.4", r"more than the 3 numbers that the other lines have"),
+        ("odd 0.1 -2.5e-3 0.3 0.4 0.5", r"more than the 3 numbers"),
+        ("cat 1 x 3", r"a value that is no number"),
+        ("cat 1  3", r"a value that is no number"),
+        ("cat 1 nan 3", r"a value that is not a finite float32 number"),
+        ("cat 1 2 -inf", r"a value that is not a finite float32 number"),
+        ("cat 1 2 4e38", r"a value that is not a finite float32 number"),
+    ],
+)
+def test_a_malformed_line_is_named(path, before, line, message):
+    write(path, [*filler(before), line, *filler(5)])
+    found = refusal(path)
+    assert re.search(rf", line {before + 1}: {message}", found), found
+
+
+def test_the_lines_of_a_file_with_a_header_count_from_the_header(path):
+    write(path, ["4 3", *GOOD, "odd 1"])
+    assert re.search(r", line 5: 1 value\(s\)", refusal(path))
+
+
+def test_a_file_shorter_than_its_header_promises_is_refused(path):
+    write(path, ["4 3", *GOOD])
+    assert re.search(r"ends after line 4: its first line promises 4 words, and 3 ", refusal(path))
+    write(path, ["2 3", *GOOD])
+    assert re.search(r"promises 2 words, and 3 are there", refusal(path))
+
+
+def test_a_file_cut_inside_its_last_line_is_refused(path):
+    content = write(path, [*filler(400), *GOOD]).read_bytes()
+    path.write_bytes(content[:-6])
+    assert re.search(r", line 403: 2 value\(s\)", refusal(path))
+
+
+@pytest.mark.parametrize("lines, width", [(20000, 2), (200, 300), (5, 2)])
+def test_a_truncated_gzip_is_refused_with_a_line(path, lines, width):
+    values = np.random.default_rng(0).normal(size=(lines, width))
+    text = "".join(f"w{k} {' '.join(map(repr, row))}\n" for k, row in enumerate(values.tolist()))
+    content = gzip.compress(text.encode())
+    path.write_bytes(content[: len(content) * 2 // 3])
+    found = refusal(path)
+    line = int(re.search(r"is damaged after line (\d+): .*end-of-stream", found)[1])
+    lost = 65536 / len(text) * lines  # what was decompressed together with the damaged place
+    assert max(0, 0.6 * lines - lost) <= line < 0.7 * lines
+    assert (line > 0) == (lines > 5)
+
+
+def test_a_damaged_gzip_is_refused(path):
+    content = bytearray(gzip.compress("\n".join(filler(500)).encode()))
+    content[-6] ^= 1  # in the checksum
+    path.write_bytes(content)
+    assert re.search(r"is damaged after line \d+: CRC check failed", refusal(path))
+
+
+def test_a_zip_archive_is_refused_with_the_way_out(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("glove.txt", "\n".join(GOOD))
+    assert re.search("is a zip archive; unpack it", refusal(path))
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"", r"is empty; expected a word and its numbers"),
+        (b"\n\n\n", r"line 1: no word vector"),
+        (b"hello world\nand so on\n", r"line 1: no word vector"),
+        (b"3 300\nin \x00\x01\x02\xff\xfe and\nof \x07 \x05\n", r"line 2: no word vector"),
+        (bytes(range(256)) * 20, r"line 1: no word vector"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(5000), r"line 1: no word vector"),
+        (b"1 2 3\n" * 3 + b"a " * 600000, r"line 4: 1048576 bytes or longer"),
+        (b"\x1f\x8b\x08 no gzip", r"is damaged after line 0: "),
+    ],
+    ids="empty blank prose word2vec_binary bytes png endless gzip".split(),
+)
+def test_a_file_of_another_kind_is_refused(path, content, message):
+    path.write_bytes(content)
+    found = refusal(path)
+    assert re.search(message, found), found
+
+
+def test_memory_does_not_grow_with_a_line(path):
+    with open(path, "wb") as file:
+        file.truncate(1 << 26)  # zeros that take no place on disk
+    tracemalloc.start()
+    assert "line 1: 1048576 bytes or longer" in refusal(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4e6
+
+
+def test_a_path_that_cannot_be_read_is_refused(tmp_path):
+    gone = tmp_path / "gone.txt"
+    assert re.search(r"gone\.txt cannot be read: No such file", refusal(gone))
+    assert re.search(r"cannot be read: Is a directory", refusal(tmp_path))
