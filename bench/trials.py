@@ -32,7 +32,7 @@ _TRIALS = flags.DEFINE_string("trials", None, "One JSON object a line.", require
 
 def run_trial(config: configuration.Config) -> dict:
     """Trains one configuration in a temporary folder."""
-    corpus = open_corpus(config.data.path, config.data.synthetic)
+    corpus = open_corpus(config.data.path, config.data)
     preparation = preparing.fit(corpus, config.data, config.model)
     train, _ = preparing.prepare(corpus.split("train"), preparation)
     valid, _ = preparing.prepare(corpus.split("valid"), preparation)

@@ -1,5 +1,6 @@
 """Checks of settings; a failed one names the key, its value and what would be right."""
 
+import math
 from typing import Any
 
 from msajax.errors import UserError
@@ -21,6 +22,14 @@ def at_least(section: Any, prefix: str, minimum: int, *names: str) -> None:
 def one_of(section: Any, key: str, *choices: str) -> None:
     """Requires a setting to be one of the choices."""
     require(section, key, _value(section, key) in choices, f"must be one of {', '.join(choices)}")
+
+
+def is_finite_number(text: str) -> bool:
+    """Whether a setting that may also be a word is a finite number."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _value(section: Any, key: str) -> Any:

@@ -15,10 +15,11 @@ from typing import Any
 
 import ml_collections
 
-from msajax.checks import at_least, one_of, require
+from msajax.checks import at_least, is_finite_number, one_of, require
 from msajax.errors import UserError
 from msajax.model_config import ModelConfig
 
+FORMATS = ("native", "mapped", "old_hdf5", "csd")  # of `msajax.data.formats`
 SYNTHETIC = "synthetic"  # the `data.path` that stands for the embedded corpus
 
 
@@ -87,8 +88,13 @@ class DataConfig:
             ids, by a vocabulary of the training split.
         min_count: how often a word must occur in train to be in that vocabulary; the others share
             one embedding.
-        glove_path: a text file of word vectors (GloVe, plain or gzip) with which the embeddings of
-            data.text = words begin; "" begins at random.
+        format: the layout of the path: auto finds it by its content; native, mapped, old_hdf5 or
+            csd insist on one.
+        glove_path: a text file of word vectors (GloVe, plain or gzip): the text of corpora that
+            bring words, and what the embeddings of data.text = words begin with.
+        word_shift: seconds added to the start of a word to find its segment in computational
+            sequences; auto is -0.04 for CMU-MOSI, whose words come late, else 0.
+        split_seed: of the random split by video of a corpus without folds.
         mask_from_zeros: derive a mask from non-zero steps where the corpus brings none; if off,
             every step of such a modality counts as valid.
         synthetic: sizes of the embedded corpus.
@@ -100,7 +106,10 @@ class DataConfig:
     truncate: str = "error"
     text: str = "features"
     min_count: int = 2
+    format: str = "auto"
     glove_path: str = ""
+    word_shift: str = "auto"
+    split_seed: int = 0
     mask_from_zeros: bool = True
     synthetic: SyntheticConfig = SyntheticConfig()
 
@@ -109,8 +118,10 @@ class DataConfig:
         at_least(self, "data", 0, "clip")
         at_least(self, "data", 1, "min_count")
         one_of(self, "data.text", "features", "words")
-        used = not self.glove_path or self.text == "words"
-        require(self, "data.glove_path", used, "works with data.text = words only")
+        one_of(self, "data.format", "auto", *FORMATS)
+        at_least(self, "data", 0, "split_seed")
+        ok = self.word_shift == "auto" or is_finite_number(self.word_shift)
+        require(self, "data.word_shift", ok, "must be auto or a number of seconds")
         one_of(self, "data.truncate", "error", "first", "last", "uniform")
 
 

@@ -1,5 +1,6 @@
 """What the command line does, as functions: train, evaluate, predict, inspect, convert."""
 
+import dataclasses
 import logging
 import os
 import shutil
@@ -62,7 +63,7 @@ def train(
         NonFiniteError: if a seed's numbers are not finite any more.
     """
     config = from_config_dict(config.to_dict())  # a Config made in Python was not checked for types
-    corpus = open_corpus(config.data.path, config.data.synthetic)
+    corpus = open_corpus(config.data.path, config.data)
     _require_targets(corpus, config, "train", "valid", "test")
     preparation = preparing.fit(corpus, config.data, config.model)
     preparing.check_lengths(corpus, preparation)
@@ -139,9 +140,7 @@ def _initial(
     shapes = parameter_shapes(config.model, preparation)
     initial: Initial = {}
     origin: dict[str, Any] = {}
-    if config.data.glove_path:
-        if "text" not in preparation.spec.modalities:
-            raise UserError("data.glove_path: this run has no text; see model.modalities.")
+    if config.data.glove_path and "text" in preparation.spec.modalities and preparation.words:
         vectors = read_glove(config.data.glove_path, preparation.words)
         initial, origin["words"] = from_words(preparation.words, shapes, vectors)
         logger.info("%s: %s.", config.data.glove_path, origin["words"])
@@ -188,7 +187,7 @@ def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
             f"The corpus of this run is no longer at {path}: run its train command with the new "
             "--config.data.path, which only notes where it is."
         )
-    corpus = open_corpus(path, bundle.config.data.synthetic)
+    corpus = open_corpus(path, bundle.config.data)
     if corpus.digest != bundle.corpus_digest:
         raise UserError(f"{path} is not the corpus that this run was trained on: it has changed.")
     _require_targets(corpus, bundle.config, "train", split_name)
@@ -248,7 +247,7 @@ def predict(bundle: str, corpus: str, output: str, split: str = "all") -> int:
     if os.path.exists(output) and os.path.exists(corpus) and os.path.samefile(output, corpus):
         raise UserError(f"--output={output} is the corpus itself: choose another file.")
     loaded = load(bundle)
-    opened = open_corpus(corpus, loaded.config.data.synthetic)
+    opened = open_corpus(corpus, dataclasses.replace(loaded.config.data, format="auto"))
     if split != "all":
         opened.require_splits(split)
     parallel.configure_jax(loaded.config.train)
@@ -263,7 +262,7 @@ def convert(path: str, data: DataConfig, output: str) -> None:
     """
     if os.path.lexists(output):
         raise UserError(f"--output={output} is there already: choose another name.")
-    corpus = open_corpus(path, data.synthetic)
+    corpus = open_corpus(path, data)
     temporary = f"{output}.partial"
     try:
         if output.endswith(".npz"):
@@ -286,7 +285,7 @@ def inspect(path: str, data: DataConfig) -> dict[str, Any]:
     Raises:
         UserError: if it cannot be used.
     """
-    return inspection.inspect_corpus(open_corpus(path, data.synthetic), data)
+    return inspection.inspect_corpus(open_corpus(path, data), data)
 
 
 def inspect_model(config: Config) -> dict[str, Any]:
@@ -295,7 +294,7 @@ def inspect_model(config: Config) -> dict[str, Any]:
     Raises:
         UserError: if the corpus cannot be used.
     """
-    corpus = open_corpus(config.data.path, config.data.synthetic)
+    corpus = open_corpus(config.data.path, config.data)
     spec = preparing.fit(corpus, config.data, config.model).spec
     return cost_report(build_model(config.model, spec), spec)
 

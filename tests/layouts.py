@@ -44,7 +44,7 @@ def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
         optim__clip_norm=1.0,
         optim__learning_rate=1e-3,
     )
-    corpus = open_corpus(config.data.path, config.data.synthetic)
+    corpus = open_corpus(config.data.path, config.data)
     preparation = preparing.fit(corpus, config.data, config.model)
     split, _ = preparing.prepare(corpus.split("train"), preparation)
     spec = preparation.spec

@@ -175,7 +175,9 @@ IMPOSSIBLE = {
     "data.truncate": ("", "middle"),
     "data.text": ("", "glove"),
     "data.min_count": (0, -1),
-    "data.glove_path": ("glove.txt",),
+    "data.format": ("", "pickle"),
+    "data.word_shift": ("", "late", "nan", "inf"),
+    "data.split_seed": (-1,),
     "data.synthetic.kind": ("", "faces", "connectome"),
     "data.synthetic.train": (-1, 0, 1),
     "data.synthetic.valid": (0, 1),
@@ -242,6 +244,7 @@ IMPOSSIBLE = {
 }
 ANYTHING_GOES = {
     "model.causal",
+    "data.glove_path",
     "model.init_from",  # looked at when the run begins
     "data.path",  # looked at when the corpus is opened
     "data.standardize",  # the corpus knows the names
@@ -410,6 +413,9 @@ ANOTHER = {
     "data.min_count": 3,
     "data.synthetic.kind": "connectome",
     "data.glove_path": "glove.txt",
+    "data.format": "csd",
+    "data.word_shift": "-0.02",
+    "data.split_seed": 1,
     "model.name": "next_token",
     "model.task": "classification",
     "model.init_from": "runs/other/bundle",
@@ -477,7 +483,6 @@ ANOTHER = {
 NEEDED = {  # beside a value that means nothing alone
     "optim.weight_decay": {"optim.name": "adamw"},
     "model.name": {"model.causal": True},
-    "data.glove_path": {"data.text": "words"},
     "data.synthetic.kind": {
         "data.synthetic.modalities": ("a",),
         "data.synthetic.widths": (5,),
@@ -631,7 +636,7 @@ def test_the_smoke_form_of_an_experiment_fits_its_corpus(path):
     assert (smoke.data.path, smoke.train.epochs, smoke.train.seeds) == (SYNTHETIC, 2, 2)
     assert smoke.data.synthetic.train < 100
     assert (smoke.model, smoke.optim) == (whole.model, whole.optim)
-    corpus = open_corpus(smoke.data.path, smoke.data.synthetic)
+    corpus = open_corpus(smoke.data.path, smoke.data)
     corpus.require_labels("train", "valid", "test")
     preparation = preparing.fit(corpus, smoke.data, smoke.model)
     preparing.check_lengths(corpus, preparation)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msajax.config import SyntheticConfig
+from msajax.config import DataConfig, SyntheticConfig
 from msajax.data.corpus import Corpus, Split, SplitHeader, modality_order
 from msajax.data.formats import open_corpus
 from msajax.data.formats.native import save_native
@@ -123,7 +123,7 @@ def test_a_corpus_survives_being_written_and_read(path):
 
 
 def test_a_corpus_is_written_where_it_was_asked_for(tmp_path):
-    made = {"test": open_corpus("synthetic", TINY).split("test")}
+    made = {"test": open_corpus("synthetic", DataConfig(synthetic=TINY)).split("test")}
     save_native(tmp_path / "no_suffix", corpus_of(made))
     assert [p.name for p in tmp_path.iterdir()] == ["no_suffix"]
     assert open_corpus(tmp_path / "no_suffix").headers["test"].size == 2
@@ -549,7 +549,7 @@ def test_what_a_command_needs_is_asked_for_by_name():
 
 
 def test_the_summary_tells_sizes_and_widths():
-    corpus = open_corpus("synthetic", TINY)
+    corpus = open_corpus("synthetic", DataConfig(synthetic=TINY))
     assert corpus.summary() == {
         "path": "synthetic",
         "layout": "embedded synthetic corpus",

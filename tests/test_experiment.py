@@ -91,7 +91,7 @@ def train(folder: pathlib.Path, corpus: pathlib.Path) -> Run:
 @pytest.fixture(scope="module")
 def splits() -> dict[str, Split]:
     """The tiny corpus; ids and texts that a CSV must quote."""
-    synthetic = open_corpus("synthetic", tiny_config().data.synthetic)
+    synthetic = open_corpus("synthetic", tiny_config().data)
     made = {name: synthetic.split(name) for name in synthetic.headers}
     texts = np.array([f'"{i}", größer\nor 更大' for i in range(20)])
     return made | {"test": dataclasses.replace(made["test"], raw_text=texts)}

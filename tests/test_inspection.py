@@ -208,7 +208,8 @@ def test_labels_off_the_scale_or_missing_are_warned_of(tmp_path):
 
 
 def test_a_faultless_corpus_has_no_warning(tmp_path):
-    corpus = open_corpus("synthetic", SyntheticConfig(train=30, valid=9, test=8, widths=(4, 3, 2)))
+    sizes = SyntheticConfig(train=30, valid=9, test=8, widths=(4, 3, 2))
+    corpus = open_corpus("synthetic", DataConfig(synthetic=sizes))
     report = inspect_corpus(corpus, DEFAULT)
     assert report["warnings"] == []
     assert "warning: none" in rendered(report)
@@ -242,7 +243,7 @@ def test_several_labels_are_described_each(tmp_path):
 )
 def test_a_corpus_is_recognised_by_its_counts(sizes, name):
     config = SyntheticConfig(*sizes, modalities=("text",), widths=(1,), lengths=(1,))
-    report = inspect_corpus(open_corpus("synthetic", config), DEFAULT)
+    report = inspect_corpus(open_corpus("synthetic", DataConfig(synthetic=config)), DEFAULT)
     assert report["known_corpus"] == name
     assert (f"the counts of {name}" if name else "not counts we know") in rendered(report)
 

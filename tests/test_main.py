@@ -161,7 +161,7 @@ def paused(experiment, tmp_path_factory) -> tuple[pathlib.Path, Answer]:
 @pytest.fixture(scope="module")
 def arrays() -> Mapping[str, np.ndarray]:
     """The tiny corpus as the arrays of a native archive."""
-    synthetic = open_corpus("synthetic", tiny_config().data.synthetic)
+    synthetic = open_corpus("synthetic", tiny_config().data)
     named = {}
     for name in synthetic.headers:
         split = synthetic.split(name)

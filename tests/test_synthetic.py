@@ -56,7 +56,7 @@ def test_another_setting_gives_another_corpus(change):
 
 
 def test_sizes_are_those_of_the_configuration():
-    corpus = open_corpus("synthetic", SMALL)
+    corpus = open_corpus("synthetic", DataConfig(synthetic=SMALL))
     assert corpus.modalities == ("text", "video", "eeg")
     for name, size in (("train", 60), ("valid", 30), ("test", 25)):
         split, header = corpus.split(name), corpus.headers[name]

@@ -22,7 +22,7 @@ from msajax.training.run_folder import RunFolder
 def run(config: Config, folder: pathlib.Path, stop_after_epochs: int | None = None) -> Trained:
     """Trains without ever touching the test split."""
     folder.mkdir(exist_ok=True)
-    corpus = open_corpus(config.data.path, config.data.synthetic)
+    corpus = open_corpus(config.data.path, config.data)
     preparation = preparing.fit(corpus, config.data, config.model)
     train, _ = preparing.prepare(corpus.split("train"), preparation)
     valid, _ = preparing.prepare(corpus.split("valid"), preparation)

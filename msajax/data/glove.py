@@ -15,7 +15,7 @@ import itertools
 import os
 import re
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -63,7 +63,7 @@ def read_glove(path: str | os.PathLike, vocabulary: Collection[str]) -> WordVect
     number, head = 0, []
     try:
         with _open(path) as file:
-            rest = iter(functools.partial(file.readline, _LONGEST_LINE), b"")
+            rest = _lines(path, file)
             for line in itertools.islice(rest, _HEAD):
                 head.append(line)
             width, promised = _settle(path, head)
@@ -104,6 +104,17 @@ def _open(path: str) -> io.BufferedIOBase:
     return open(path, "rb", _BUFFER)
 
 
+def _lines(path: str, file: io.BufferedIOBase) -> Iterator[bytes]:
+    read = functools.partial(file.readline, _LONGEST_LINE)
+    for number, line in enumerate(iter(read, b""), 1):
+        if len(line) == _LONGEST_LINE:
+            raise UserError(
+                f"{path}, line {number}: {_LONGEST_LINE} bytes or longer; this is no text of word "
+                "vectors."
+            )
+        yield line
+
+
 def _settle(path: str, head: list[bytes]) -> tuple[int, int | None]:
     """The width of the vectors and, from a header line, the number of words."""
     if not head:
@@ -134,11 +145,6 @@ def _numbers_at_end(line: bytes) -> int:
 
 def _spaced_word(path: str, number: int, line: bytes, spaces: int, width: int) -> bytes:
     """The word of a line with another number of spaces than of values."""
-    if len(line) >= _LONGEST_LINE - 2:
-        raise UserError(
-            f"{path}, line {number}: longer than {_LONGEST_LINE} bytes; this is no text of word "
-            "vectors."
-        )
     if spaces < width:
         raise UserError(
             f"{path}, line {number}: {spaces} value(s) after the word, expected {width} as on the "

@@ -1,0 +1,137 @@
+"""Which videos are for training, validation and test: always whole videos, never single segments.
+
+Segments of one video share a speaker, a voice and an opinion; a model that has seen some of them
+knows more of the others than of a stranger.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+
+import numpy as np
+
+from msajax.data.corpus import SPLITS
+from msajax.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+SHARES = {"train": 0.7, "valid": 0.1, "test": 0.2}
+_MOSI_SEGMENTS = {"train": 1284, "valid": 229, "test": 686}
+_LARGEST = 1 << 26  # bytes of a folds file
+
+
+def choose_folds(
+    path: str, segments: Mapping[str, int], folds_file: str | None, seed: int
+) -> dict[str, list[str]]:
+    """Splits the videos of a corpus.
+
+    By the folds file if there is one; else by the standard folds if the corpus is CMU-MOSI; else
+    at random with the shares of `SHARES`, at least one video each.
+
+    Args:
+        path: of the corpus, for messages.
+        segments: how many segments each video has.
+        folds_file: JSON with a list of videos for train, valid (or dev, val) and test.
+        seed: of the random split.
+
+    Returns:
+        Videos by split, sorted by code points; no split without a video.
+
+    Raises:
+        UserError: for a folds file that cannot be used, or too few videos to split.
+    """
+    if folds_file is not None:
+        return _named_folds(path, segments, folds_file)
+    if standard := mosi_folds(segments):
+        logger.info("%s: the standard folds of CMU-MOSI.", path)
+        return standard
+    videos = sorted(video for video in segments if segments[video])
+    if len(videos) < len(SPLITS):
+        raise UserError(
+            f"{path} has segments of {len(videos)} video(s); at least {len(SPLITS)} are needed to "
+            "split it by video without a folds file."
+        )
+    sizes = {name: max(1, round(SHARES[name] * len(videos))) for name in ("valid", "test")}
+    sizes["train"] = len(videos) - sum(sizes.values())
+    shuffled = np.random.Generator(np.random.PCG64(seed)).permutation(videos).tolist()
+    folds = {}
+    for name in SPLITS:
+        folds[name], shuffled = sorted(shuffled[: sizes[name]]), shuffled[sizes[name] :]
+    logger.warning(
+        "%s has no folds file: %s videos were split at random with seed %d into %s; results on "
+        "such a split compare with nobody's.",
+        path,
+        len(videos),
+        seed,
+        ", ".join(f"{len(folds[name])} {name}" for name in SPLITS),
+    )
+    return folds
+
+
+def mosi_folds(segments: Mapping[str, int]) -> dict[str, list[str]] | None:
+    """The standard folds if this is CMU-MOSI, else None.
+
+    CMU-MOSI is known by its numbers: 93 videos, of which the first 52, the next 10 and the last 31
+    by code points have 1284, 229 and 686 segments; these are its folds.
+    """
+    videos = sorted(segments)
+    folds = {"train": videos[:52], "valid": videos[52:62], "test": videos[62:]}
+    found = {name: sum(segments[video] for video in fold) for name, fold in folds.items()}
+    return folds if len(videos) == 93 and found == _MOSI_SEGMENTS else None
+
+
+def _named_folds(path: str, segments: Mapping[str, int], folds_file: str) -> dict[str, list[str]]:
+    named = _read_folds(folds_file)
+    owner: dict[str, str] = {}
+    for name, videos in named.items():
+        for video in videos:
+            if owner.setdefault(video, name) != name:
+                raise UserError(
+                    f"{folds_file} puts {video[:200]!r} into both {owner[video]} and {name}."
+                )
+    folds = {name: sorted(set(videos) & segments.keys()) for name, videos in named.items()}
+    for name, videos in folds.items():
+        if not any(segments[video] for video in videos):
+            raise UserError(f"{folds_file}: no video of {name!r} has a segment in {path}.")
+    left_out = set(segments) - owner.keys()
+    if left_out or owner.keys() - set(segments):
+        logger.warning(
+            "%s: %d video(s) of the corpus are in no fold and left out, with %d segment(s); %d "
+            "video(s) of the folds are not in the corpus.",
+            folds_file,
+            len(left_out),
+            sum(segments[video] for video in left_out),
+            len(owner.keys() - set(segments)),
+        )
+    return folds
+
+
+def _read_folds(path: str) -> dict[str, list[str]]:
+    expected = "expected {'train': [videos], 'valid': [videos], 'test': [videos]}"
+    try:
+        if os.path.getsize(path) > _LARGEST:
+            raise UserError(f"{path} is larger than {_LARGEST} bytes, too large for a folds file.")
+        with open(path, encoding="utf-8") as file:
+            pairs = json.load(file, object_pairs_hook=list)
+    except UserError:
+        raise
+    except OSError as error:
+        raise UserError(f"The folds file {path} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON; {expected}.") from error
+    folds: dict[str, list[str]] = {}
+    # Objects arrive as lists of pairs, so that a name that is there twice is seen.
+    if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
+        raise UserError(f"{path} is no object with a list for each split; {expected}.")
+    for key, videos in pairs:
+        name = "valid" if key in ("dev", "val") else key
+        if name not in SPLITS or name in folds:
+            problem = "is there twice" if name in folds else "is no split"
+            raise UserError(f"{path}: {key[:50]!r} {problem}; {expected}.")
+        if not isinstance(videos, list) or not all(isinstance(video, str) for video in videos):
+            raise UserError(f"{path}: {key!r} is no list of video ids; {expected}.")
+        folds[name] = videos
+    if not folds:
+        raise UserError(f"{path} names no split; {expected}.")
+    return folds

@@ -1,0 +1,629 @@
+"""A folder of the CMU Multimodal SDK becomes a corpus: alignment, parts, folds, labels, digest."""
+
+import json
+import logging
+import os
+import pathlib
+import re
+import shutil
+import tracemalloc
+
+import numpy as np
+import pytest
+from csd_files import Videos, write_csd
+
+from msajax.config import DataConfig, ModelConfig
+from msajax.data.alignment import TOUCH
+from msajax.data.formats import csd, open_corpus
+from msajax.data.formats.csd import MOSI_WORD_SHIFT, matches
+from msajax.data.formats.csd_file import read_csd
+from msajax.data.formats.native import save_native
+from msajax.data.prepare import fit, prepare
+from msajax.errors import UserError
+
+FOLDS = {"train": ["v0", "v1", "v2", "v3"], "valid": ["v4", "v5"], "test": ["v6", "v7"]}
+SPLITS = ("train", "valid", "test")
+VOCABULARY = ["good", "movie", "it", "was", "really", "naïve", "unknown", "rare"]
+KNOWN = VOCABULARY[:-2]
+
+
+def open_csd(folder, split_seed=0, **options):
+    """Opens a folder with the settings of a configuration, which are text but for the seed."""
+    text = {key: str(value) for key, value in options.items()}
+    return csd.open_csd(folder, DataConfig(split_seed=split_seed, **text))
+
+
+def random_rows(rng, count: int, seconds: float, dtype=np.float64) -> np.ndarray:
+    """Contiguous intervals from 0 to `seconds`, shuffled."""
+    edges = np.sort(rng.uniform(0, seconds, count + 1))
+    edges[0], edges[-1] = 0, seconds
+    return rng.permutation(np.stack([edges[:-1], edges[1:]], axis=1)).astype(dtype)
+
+
+def random_folder(folder: pathlib.Path, seed: int) -> dict[str, Videos]:
+    """Labels, words, audio at 20 rows a second and video with gaps; not every video has all."""
+    rng = np.random.default_rng(seed)
+    parts: dict[str, Videos] = {"labels": {}, "words": {}, "audio": {}, "video": {}}
+    for k in range(8):
+        name, seconds = f"v{k}", rng.uniform(8, 15)
+        segments = random_rows(rng, rng.integers(1, 5), seconds, np.float32)
+        segments[0] += 0.7  # overlaps its neighbour, or leaves a gap
+        values = rng.uniform(-3, 3, (len(segments), 1)).astype(np.float32)
+        parts["labels"][name] = values, segments
+        spoken = random_rows(rng, rng.integers(3, 30), 0.6 * seconds)  # then silence
+        words = rng.choice([*VOCABULARY, "sp"], (len(spoken), 1))
+        parts["words"][name] = np.char.encode(words, "utf-8"), spoken
+        heard = random_rows(rng, int(20 * seconds), seconds)
+        features = rng.normal(size=(len(heard), 4))
+        features[rng.random(features.shape) < 0.02] = rng.choice([np.nan, np.inf, -np.inf])
+        parts["audio"][name] = features, heard
+        seen = random_rows(rng, 40, seconds, np.float32)
+        seen[:20, 1] = seen[:20, 0] + 0.1  # gaps
+        parts["video"][name] = rng.integers(0, 9, (40, 2)).astype(np.int16), seen
+    del parts["words"]["v1"], parts["audio"]["v2"], parts["video"]["v6"]
+    parts["audio"]["elsewhere"] = parts["audio"]["v0"]
+    names = {"labels": "All Labels", "words": "words", "audio": "COVAREP", "video": "OpenFace_2"}
+    for k, (part, videos) in enumerate(parts.items()):
+        write_csd(folder / f"CMU_{k}.csd", videos, names[part], compression="gzip")
+    (folder / "folds.json").write_text(json.dumps(FOLDS))
+    return parts
+
+
+def write_glove(path: pathlib.Path, words=KNOWN) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(9)
+    vectors = {word: rng.normal(size=3).astype(np.float32) for word in words}
+    lines = [f"{w} {' '.join(repr(float(x)) for x in v)}\n" for w, v in vectors.items()]
+    path.write_text("".join(["the 1 2 3\n", *lines]), encoding="utf-8")
+    return vectors
+
+
+def slow_samples(parts: dict[str, Videos], vectors, shift: float, videos: list[str]):
+    """Every segment by loops: its id, label, transcript, and {modality: [step or None]}."""
+    samples = []
+    for name in sorted(videos):
+        labels, segments = parts["labels"][name]
+        order = sorted(range(len(labels)), key=lambda k: segments[k][0])
+        tokens, spoken = parts["words"].get(name, (np.zeros((0, 1)), np.zeros((0, 2))))
+        words = sorted(
+            (float(s), float(e), t[0].decode())
+            for (s, e), t in zip(spoken, tokens, strict=True)
+            if t[0] != b"sp"
+        )
+        for i, k in enumerate(order):
+            start, end = map(float, segments[k])
+            inside = [w for w in words if start <= w[0] + shift < end]
+            steps = [w[:2] for w in inside] or [(start, end)]
+            features = {"text": [vectors.get(w[2], np.zeros(3)) for w in inside] or [None]}
+            for m in ("audio", "video"):
+                rows, times = parts[m].get(name, (np.zeros((0, 1)), np.zeros((0, 2))))
+                features[m] = []
+                for begin, finish in steps:
+                    touched = [
+                        row
+                        for row, (s, e) in zip(rows.astype(np.float64), times, strict=True)
+                        if float(s) < finish - TOUCH
+                        and float(e) > begin + TOUCH
+                        and np.isfinite(row).all()
+                    ]
+                    features[m].append(np.mean(touched, axis=0) if touched else None)
+            text = " ".join(w[2] for w in inside)
+            samples.append((f"{name}[{i}]", float(labels[k][0]), text, features))
+    return samples
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "corpus"
+    path.mkdir()
+    return path
+
+
+def refusal(folder, **options) -> str:
+    """The sentence with which a folder is refused."""
+    with pytest.raises(UserError) as caught:
+        open_csd(folder, **options)
+    message = str(caught.value)
+    assert re.fullmatch(r"[^\n]{10,600}[^.]\.", message), message
+    return message
+
+
+# --- alignment ---
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("shift", [0.0, -0.3])
+def test_a_corpus_is_what_slow_loops_make_of_its_files(tmp_path, folder, seed, shift):
+    parts = random_folder(folder, seed)
+    vectors = write_glove(tmp_path / "glove.txt")
+    corpus = open_csd(folder, glove_path=tmp_path / "glove.txt", word_shift=shift)
+    assert list(corpus.headers) == list(SPLITS)
+    assert corpus.modalities == ("text", "audio", "video")
+    kinds = {"silent": 0, "absent": 0, "spoken": 0}
+    for name in SPLITS:
+        wanted = slow_samples(parts, vectors, shift, FOLDS[name])
+        split, header = corpus.split(name), corpus.headers[name]
+        assert split.ids.tolist() == [sample[0] for sample in wanted]
+        assert split.labels.tolist() == [[sample[1]] for sample in wanted]
+        assert split.raw_text.tolist() == [sample[2] for sample in wanted]
+        longest = max(len(sample[3]["audio"]) for sample in wanted)
+        assert header.size == len(split) and header.label_names == ("sentiment",)
+        assert header.shapes == {"text": (longest, 3), "audio": (longest, 4), "video": (longest, 2)}
+        assert header.masked == {"text", "audio", "video"} and header.has_raw_text
+        for m, x in split.features.items():
+            assert x.dtype == np.float32 and header.dtypes[m] == "float32"
+            assert x.shape == (len(wanted), *header.shapes[m])
+            for row, sample in enumerate(wanted):
+                steps = sample[3][m] + [None] * (longest - len(sample[3][m]))
+                assert split.masks[m][row].tolist() == [step is not None for step in steps]
+                for found, step in zip(x[row], steps, strict=True):
+                    np.testing.assert_allclose(
+                        found, np.zeros(x.shape[2]) if step is None else step, rtol=2e-7, atol=1e-15
+                    )
+                kinds["absent"] += not split.masks[m][row].any()
+        kinds["silent"] += sum(not text for text in split.raw_text)
+        kinds["spoken"] += sum(bool(text) for text in split.raw_text)
+    assert all(count > 3 for count in kinds.values())  # nothing above was tested on air
+
+
+def small_folder(folder: pathlib.Path, **changes) -> None:
+    """Three videos of two segments, of seconds 0-2 and 2-4, and a word and an audio row a second.
+
+    A change replaces a file by (root, videos), or leaves it out when None.
+    """
+    seconds = np.arange(4)[:, None] + np.array([[0.0, 1.0]])
+    videos = ("a", "b", "c")
+    files = {
+        "labels": (
+            "Opinion Segment Labels",
+            {v: (np.array([[-1.0], [2.0]]), seconds[::2] + [[0.0, 1.0]]) for v in videos},
+        ),
+        "words": ("words", {v: (np.array([["it"], ["was"]] * 2, "S"), seconds) for v in videos}),
+        "audio": (
+            "COVAREP",
+            {v: (np.arange(8.0).reshape(4, 2) + ord(v), seconds) for v in videos},
+        ),
+    }
+    for name, content in (files | changes).items():
+        if content is not None:
+            write_csd(folder / f"{name}.csd", content[1], content[0])
+    (folder / "folds.json").write_text('{"train": ["a"], "dev": ["b"], "test": ["c"]}')
+
+
+def test_a_word_belongs_where_it_starts_and_keeps_its_own_interval(folder):
+    small_folder(folder)
+    plain = open_csd(folder).split("train")
+    assert plain.raw_text.tolist() == ["it was", "it was"]
+    np.testing.assert_array_equal(plain.features["audio"][0], [[97, 98], [99, 100]])
+    late = open_csd(folder, word_shift=-0.04).split("train")
+    assert late.raw_text.tolist() == ["was it", "was"]
+    np.testing.assert_array_equal(late.features["audio"][0], [[99, 100], [101, 102]])
+    np.testing.assert_array_equal(late.features["audio"][1], [[103, 104], [0, 0]])
+    assert late.masks["audio"].tolist() == [[True, True], [True, False]]
+
+
+def test_without_a_file_of_words_a_segment_is_one_step(folder):
+    small_folder(folder, words=None)
+    corpus = open_csd(folder)
+    assert corpus.headers["train"].shapes == {"audio": (1, 2)}
+    assert not corpus.headers["train"].has_raw_text
+    split = corpus.split("train")
+    np.testing.assert_array_equal(split.features["audio"], [[[98, 99]], [[102, 103]]])
+    assert split.raw_text is None and split.masks["audio"].all()
+
+
+def test_unknown_words_are_valid_steps_of_zeros_and_are_counted(tmp_path, folder, caplog):
+    small_folder(folder)
+    vectors = write_glove(tmp_path / "glove.txt", ["was"])
+    with caplog.at_level(logging.INFO):
+        split = open_csd(folder, glove_path=tmp_path / "glove.txt").split("test")
+    np.testing.assert_array_equal(split.features["text"], [[np.zeros(3), vectors["was"]]] * 2)
+    assert split.masks["text"].all()
+    assert "6 of 12 words (50.0 %) have no vector" in caplog.text
+    assert "12 words placed with word_shift 0 s; 0 segment(s) without words" in caplog.text
+
+
+def test_pauses_are_no_words_and_spaces_inside_words_are_one(folder):
+    seconds = np.arange(4)[:, None] + np.array([[0.0, 1.0]])
+    words = np.array([[b"sp"], [b" New \n York "], [b""], [b"sp"]])
+    small_folder(folder, words=("words", {v: (words, seconds) for v in "abc"}))
+    split = open_csd(folder).split("train")
+    assert split.raw_text.tolist() == ["New York", ""]
+    np.testing.assert_array_equal(split.features["audio"], [[[99, 100]], [[102, 103]]])
+
+
+def test_rows_that_are_left_out_are_counted_once(folder, caplog):
+    seconds = np.arange(4)[:, None] + np.array([[0.0, 1.0]])
+    features = np.array([[1.0], [np.nan], [-np.inf], [4.0]])
+    small_folder(folder, audio=("COVAREP", {v: (features, seconds) for v in "abc"}))
+    corpus = open_csd(folder)
+    assert caplog.text == ""
+    split = corpus.split("train")
+    assert split.features["audio"][..., 0].tolist() == [[1, 0], [0, 4]]
+    assert split.masks["audio"].tolist() == [[True, False], [False, True]]
+    corpus.split("train")
+    assert caplog.text.count("2 of 4 rows of train/audio hold a value that is not finite") == 1
+
+
+def test_an_aligned_corpus_can_be_converted_and_prepared(tmp_path, folder):
+    random_folder(folder, 0)
+    write_glove(tmp_path / "glove.txt")
+    corpus = open_csd(folder, glove_path=tmp_path / "glove.txt")
+    splits = {name: corpus.split(name) for name in SPLITS}
+    save_native(tmp_path / "corpus.npz", corpus)
+    native = open_corpus(tmp_path / "corpus.npz")
+    assert native.headers == corpus.headers and native.repeated_ids == corpus.repeated_ids == 0
+    for name in SPLITS:
+        again = native.split(name)
+        for m in corpus.modalities:
+            np.testing.assert_array_equal(again.features[m], splits[name].features[m])
+            np.testing.assert_array_equal(again.masks[m], splits[name].masks[m])
+    preparation = fit(corpus, DataConfig(), ModelConfig())
+    ready, _ = prepare(splits["train"], preparation)
+    assert preparation.spec.modalities == ("text", "audio", "video")
+    assert np.isfinite(ready.features["audio"]).all()
+
+
+def test_features_are_read_a_video_at_a_time_and_only_when_asked_for(folder):
+    rows = 8000
+    times = np.arange(rows)[:, None] / 2000 + np.array([[0.0, 1 / 2000]])
+    features = np.random.default_rng(0).normal(size=(rows, 32)).astype(np.float32)  # 1 MB
+    videos = [f"v{k:02d}" for k in range(24)]
+    segment = (np.array([[1.0]]), np.array([[0.0, 4.0]]))
+    write_csd(folder / "labels.csd", dict.fromkeys(videos, segment), "labels")
+    write_csd(folder / "audio.csd", dict.fromkeys(videos, (features, times)), "audio")
+    (folder / "folds.json").write_text(json.dumps({"train": videos}))
+    tracemalloc.start()
+    corpus = open_csd(folder)
+    opened = tracemalloc.get_traced_memory()[1]
+    split = corpus.split("train")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert opened < 2e6 and peak < 6e6  # of 25 MB
+    wanted = features.mean(axis=0, dtype=np.float64)
+    np.testing.assert_allclose(split.features["audio"], np.tile(wanted, (24, 1, 1)), atol=1e-7)
+
+
+# --- which file is what ---
+
+SECONDS = np.arange(4)[:, None] + np.array([[0.0, 1.0]])
+
+
+def numbers(width: int = 2, every: float = 1.0) -> Videos:
+    return {v: (np.ones((4, width)), SECONDS * every) for v in "abc"}
+
+
+@pytest.mark.parametrize(
+    "root, file, name",
+    [
+        ("COVAREP", "x", "audio"),
+        ("CMU_MOSEI_COVAREP", "x", "audio"),
+        ("acoustic features", "x", "audio"),
+        ("FACET 4.2", "x", "video"),
+        ("OpenFace_2", "x", "video"),
+        ("Visual", "x", "video"),
+        ("data", "CMU_MOSI_Visual_Facet_42", "video"),
+        ("glove_vectors", "x", "text"),
+        ("root", "CMU_MOSI_TimestampedWordVectors", "text"),
+        ("COVAREP", "visual", "audio"),  # the root group goes first
+        ("OpenSmile-emobase2010", "x", "opensmile_emobase2010"),
+        ("Eye Tracking", "x", "eye_tracking"),
+        ("context", "x", "context"),
+    ],
+)
+def test_modalities_are_named_by_what_they_are(folder, root, file, name):
+    small_folder(folder, audio=None, **{file: (root, numbers())})
+    assert open_csd(folder).modalities == (name,)
+
+
+@pytest.mark.parametrize("root", ["id", "gaze_mask", "***", "words", "Words"])
+def test_a_name_that_a_modality_cannot_have_is_refused(folder, root):
+    small_folder(folder, audio=None, x=(root, numbers()))
+    assert f"the root group's name {root!r} cannot name a modality; rename it" in refusal(folder)
+
+
+def test_two_files_of_one_modality_are_refused(folder):
+    small_folder(folder, more=("acoustic", numbers()))
+    assert re.search(r"audio\.csd and .*more\.csd are both the modality 'audio'", refusal(folder))
+
+
+def test_labels_are_told_by_their_name(folder):
+    small_folder(folder, longer=("posture", numbers(every=100.0)))
+    assert open_csd(folder).modalities == ("audio", "posture")
+    (folder / "labels.csd").rename(folder / "x.csd")  # the root group has the name as well
+    assert open_csd(folder).modalities == ("audio", "posture")
+
+
+def test_without_a_name_labels_are_told_by_their_long_rows(folder):
+    def labels(every):
+        segments = np.array([[0.0, every], [every, 2 * every]])
+        return "opinions", {v: (np.array([[-1.0], [2.0]]), segments) for v in "abc"}
+
+    small_folder(folder, labels=None, x=labels(4.1))
+    assert open_csd(folder).split("train").labels.tolist() == [[-1.0], [2.0]]
+    (folder / "x.csd").unlink()
+    small_folder(folder, labels=None, x=labels(3.9))
+    found = refusal(folder)
+    assert re.search(r"none of 'COVAREP' \(1 s a row\), 'words' \(1 .*, 'opinions' \(3\.9 s", found)
+    assert found.endswith("give the root group or the file a name with 'label' in it.")
+
+
+def test_labels_of_bytes_are_words(folder):
+    small_folder(folder, labels=None, audio=None)
+    assert "can be told to be the labels" in refusal(folder)
+
+
+def test_two_files_of_labels_or_words_are_refused_and_phones_are_not_words(folder, caplog):
+    small_folder(folder)
+    words = {v: (np.full((4, 1), b"AH0"), SECONDS) for v in "abc"}
+    write_csd(folder / "p.csd", words, "phones")
+    with caplog.at_level(logging.INFO):
+        assert open_csd(folder).split("train").raw_text.tolist() == ["it was", "it was"]
+    assert re.search(r"p\.csd holds phones and is not used", caplog.text)
+    write_csd(folder / "w.csd", words, "other words")
+    assert re.search(r"several files of words, .*w\.csd and .*words\.csd;", refusal(folder))
+    (folder / "w.csd").unlink()
+    write_csd(folder / "e.csd", numbers(6), "Emotion Labels")
+    assert re.search(r"several files of labels, .*e\.csd and .*labels\.csd;", refusal(folder))
+
+
+def test_words_alone_are_no_features(folder):
+    small_folder(folder, audio=None)
+    found = refusal(folder)
+    assert "has labels and words, but no features: name a GloVe text file in data." in found
+    (folder / "words.csd").unlink()
+    assert "has labels and nothing else, but no features" in refusal(folder)
+
+
+def test_word_vectors_must_fit_the_folder(tmp_path, folder):
+    glove = tmp_path / "glove.txt"
+    write_glove(glove, ["other"])
+    small_folder(folder)
+    assert re.search("has none of the 2 words of", refusal(folder, glove_path=glove))
+    assert "cannot be read" in refusal(folder, glove_path=tmp_path / "gone.txt")
+    write_csd(folder / "g.csd", numbers(), "glove_vectors")
+    found = refusal(folder, glove_path=glove)
+    assert re.search(r"g\.csd and .* are both the modality 'text'", found)
+    (folder / "g.csd").unlink()
+    (folder / "words.csd").unlink()
+    assert re.search("has no file of words that .*glove.txt", refusal(folder, glove_path=glove))
+
+
+def test_files_without_a_common_video_are_refused(folder):
+    others = {v.upper(): rows for v, rows in numbers().items()}
+    small_folder(folder, audio=("COVAREP", others))
+    assert re.search(r"audio\.csd and .*labels\.csd have no video in common", refusal(folder))
+
+
+def test_missing_videos_are_said(folder, caplog):
+    some = {v: rows for v, rows in numbers().items() if v == "b"}
+    small_folder(folder, audio=("COVAREP", some))
+    split = open_csd(folder).split("train")
+    assert "audio lacks 2 of 3 videos" in caplog.text
+    assert not split.masks["audio"].any() and not split.features["audio"].any()
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path, folder):
+    assert not matches(folder) and not matches(tmp_path / "gone")
+    assert "holds no .csd file" in refusal(folder)
+    assert "cannot be read: No such file" in refusal(tmp_path / "gone")
+    (folder / "x.csd").mkdir()
+    assert not matches(folder)
+    small_folder(folder)
+    assert matches(folder) and not matches(folder / "labels.csd")
+    (folder / "audio.csd").rename(folder / "AUDIO.CSD")
+    assert open_csd(folder).modalities == ("audio",)
+    (folder / "more.json").write_text("{}")
+    assert "holds 2 .json files; expected one with folds" in refusal(folder)
+
+
+def test_words_that_are_no_text_are_refused(folder):
+    small_folder(folder, words=("words", {v: (np.full((4, 1), b"\xff"), SECONDS) for v in "abc"}))
+    assert re.search(r"words\.csd: the words of video 'a' are not UTF-8 text", refusal(folder))
+
+
+def test_more_labels_or_words_than_can_be_held_are_refused(folder, monkeypatch):
+    monkeypatch.setattr("msajax.data.formats.csd_folder._MOST_ROWS", 11)
+    small_folder(folder)
+    assert re.search(r"words\.csd has 12 rows of labels or words; at most 11", refusal(folder))
+
+
+def test_a_split_that_does_not_fit_into_memory_is_one_sentence(folder, monkeypatch):
+    small_folder(folder)
+    corpus = open_csd(folder)
+
+    def no_memory(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(np, "zeros", no_memory)
+    with pytest.raises(UserError, match=r"split 'train', 2 segments of up to .* does not fit"):
+        corpus.split("train")
+
+
+# --- labels ---
+
+
+def labelled(folder: pathlib.Path, values) -> None:
+    values = np.array(values, np.float64).reshape(2, -1)
+    small_folder(folder, labels=("labels", {v: (values, SECONDS[::2] + [[0, 1]]) for v in "abc"}))
+
+
+@pytest.mark.parametrize(
+    "width, names",
+    [
+        (1, ("sentiment",)),
+        (2, ("0", "1")),
+        (7, ("sentiment", "happy", "sad", "anger", "surprise", "disgust", "fear")),
+    ],
+)
+def test_every_column_of_labels_is_kept_and_named(folder, width, names):
+    values = np.arange(2.0 * width).reshape(2, width) / 8
+    labelled(folder, values)
+    corpus = open_csd(folder)
+    assert all(header.label_names == names for header in corpus.headers.values())
+    np.testing.assert_array_equal(corpus.split("valid").labels, values, strict=True)
+
+
+def stray_labels(folder: pathlib.Path, width: int, values: list[float]) -> np.ndarray:
+    """A corpus of one video with these values in column 0; returns the labels as read."""
+    labels = np.full((len(values), width), 4.0)
+    labels[:, 0] = values
+    times = np.arange(len(values))[:, None] + np.array([[0.0, 1.0]])
+    write_csd(folder / "labels.csd", {"a": (labels, times)}, "labels")
+    write_csd(folder / "audio.csd", {"a": (labels[:, :1], times)}, "audio")
+    (folder / "folds.json").write_text('{"train": ["a"]}')
+    return open_csd(folder).split("train").labels
+
+
+@pytest.mark.parametrize("width", [1, 7])
+def test_stray_sentiment_is_clipped_and_counted(folder, width, caplog):
+    values = [0.5] * 18 + [5.0, -3.25]
+    found = stray_labels(folder, width, values)
+    assert found[:, 0].tolist() == [0.5] * 18 + [3.0, -3.0]
+    assert (found[:, 1:] == 4.0).all()  # emotions stay
+    assert caplog.text.count("2 of 20 sentiment labels lie outside [-3, 3] and were clipped") == 1
+
+
+def test_another_scale_is_left_as_it_is_and_said(folder, caplog):
+    values = [1.0, 2.0, 3.0, 4.0, 5.0] * 4
+    assert stray_labels(folder, 1, values)[:, 0].tolist() == values
+    assert "8 of 20 labels lie outside [-3, 3]: taken for another scale" in caplog.text
+
+
+def test_columns_that_are_no_sentiment_are_not_clipped(folder, caplog):
+    assert stray_labels(folder, 2, [0.5] * 20)[0].tolist() == [0.5, 4.0]
+    assert stray_labels(folder, 2, [0.5] * 19 + [5.0])[-1].tolist() == [5.0, 4.0]
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e39])
+def test_a_label_that_is_not_finite_is_refused_by_id(folder, bad):
+    labelled(folder, [1.0, bad])
+    assert re.search(r"the labels of 'a\[1\]' are not finite float32 numbers", refusal(folder))
+
+
+# --- folds and the digest ---
+
+
+def test_without_a_folds_file_videos_are_split_by_the_seed(folder):
+    random_folder(folder, 0)
+    (folder / "folds.json").unlink()
+    corpus = open_csd(folder)
+    owner = {}
+    for name in SPLITS:
+        for id_ in corpus.split(name).ids:
+            assert owner.setdefault(id_.split("[")[0], name) == name
+    assert len(owner) == 8
+    again, other = open_csd(folder), open_csd(folder, split_seed=1)
+    assert again.digest == corpus.digest != other.digest
+
+
+def test_the_digest_depends_on_content_alone(tmp_path, folder):
+    random_folder(folder, 0)
+    write_glove(tmp_path / "glove.txt")
+    first = open_csd(folder, glove_path=tmp_path / "glove.txt").digest
+    assert re.fullmatch("[0-9a-f]{64}", first)
+    moved = tmp_path / "moved"
+    shutil.copytree(folder, moved)
+    for k, path in enumerate(sorted(moved.iterdir(), reverse=True)):
+        path.rename(moved / f"{k}{path.suffix}")
+    lines = (tmp_path / "glove.txt").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "other.txt").write_text("\n".join(["more 1 2 3", *reversed(lines)]), "utf-8")
+    assert open_csd(moved, glove_path=tmp_path / "other.txt").digest == first
+
+
+@pytest.mark.parametrize("change", ["labels", "words", "audio", "folds", "shift", "glove", "none"])
+def test_the_digest_sees_one_change(tmp_path, folder, change):
+    small_folder(folder)
+    glove = tmp_path / "glove.txt"
+    write_glove(glove)
+    first = open_csd(folder, glove_path=glove).digest
+    options = {"glove_path": glove}
+    if change in ("labels", "words", "audio"):
+        path = folder / f"{change}.csd"
+        content = path.read_bytes()
+        old = {"labels": np.float64(-1), "words": b"was", "audio": np.float64(ord("b") + 7)}[change]
+        new = {"labels": np.float64(-2), "words": b"it\0", "audio": np.float64(0)}[change]
+        assert bytes(old) in content
+        path.write_bytes(content.replace(bytes(old), bytes(new), 1))
+    elif change == "folds":
+        (folder / "folds.json").write_text('{"train": ["b"], "dev": ["a"], "test": ["c"]}')
+    elif change == "shift":
+        options["word_shift"] = -0.04
+    elif change == "glove":
+        glove.write_text("was 1 2 3\n" + glove.read_text("utf-8"), "utf-8")
+    else:
+        del options["glove_path"]
+    assert open_csd(folder, **options).digest != first
+
+
+def test_a_folder_that_goes_bad_while_in_use_is_one_sentence(folder):
+    small_folder(folder)
+    corpus = open_csd(folder)
+    os.truncate(folder / "audio.csd", 3000)
+    with pytest.raises(UserError, match=r"audio\.csd is damaged or not an HDF5 file: .*\.$"):
+        corpus.split("train")
+
+
+# --- real files ---
+
+
+@pytest.fixture(scope="module")
+def mosi(shared_data):
+    """CMU-MOSI's labels and words with GloVe."""
+    glove = shared_data / "glove.840B.300d.mosi_vocab.txt"
+    return open_csd(shared_data / "csd", glove_path=glove)
+
+
+def aligned_release(shared_data) -> dict[str, list]:
+    """Transcript, label, vectors and mask of 229 segments, by id."""
+    keys = ("id", "raw_text", "label", "text", "text_mask")
+    with np.load(shared_data / "mosi_dev229.npz") as file:
+        splits = [[file[f"{name}/{key}"] for key in keys] for name in SPLITS]
+    return {id_: row for columns in splits for id_, *row in zip(*columns, strict=True)}
+
+
+def test_mosi_has_its_standard_folds(mosi, shared_data):
+    sizes = {name: header.size for name, header in mosi.headers.items()}
+    assert sizes == {"train": 1284, "valid": 229, "test": 686}
+    with np.load(shared_data / "mosi_text_audio.npz") as file:
+        for name in SPLITS:
+            videos = {id_.rsplit("_", 1)[0] for id_ in file[f"{name}/id"]}
+            assert {id_.split("[")[0] for id_ in mosi.split(name).ids} == videos
+
+
+@pytest.mark.parametrize("shift, agree", [("auto", 178), (-0.04, 178), (0.0, 54), (0.04, 0)])
+def test_mosi_agrees_with_an_aligned_release_when_its_words_are_shifted(shared_data, shift, agree):
+    release = aligned_release(shared_data)
+    glove = shared_data / "glove.840B.300d.mosi_vocab.txt"
+    corpus = open_csd(shared_data / "csd", glove_path=glove, word_shift=shift)
+    valid = corpus.split("valid")
+    assert set(valid.ids.tolist()) == release.keys()
+    same = [text == release[id_][0] for id_, text in zip(valid.ids, valid.raw_text, strict=True)]
+    assert sum(same) == agree
+    assert MOSI_WORD_SHIFT == -0.04
+
+
+def test_mosi_has_the_labels_and_vectors_of_the_aligned_release(mosi, shared_data):
+    release, compared = aligned_release(shared_data), 0
+    valid = mosi.split("valid")
+    for row, (id_, text) in enumerate(zip(valid.ids, valid.raw_text, strict=True)):
+        wanted_text, label, vectors, mask = release[id_]
+        assert valid.labels[row, 0] == label
+        count = len(text.split())
+        if text == wanted_text and count <= 20:
+            assert mask.sum() == count and valid.masks["text"][row].sum() == count
+            np.testing.assert_array_equal(valid.features["text"][row, :count], vectors[mask])
+            compared += 1
+    assert compared > 150
+
+
+def test_most_real_segments_end_where_a_word_starts(shared_data):
+    labels = read_csd(shared_data / "csd" / "CMU_MOSI_Opinion_Labels.csd")
+    words = read_csd(shared_data / "csd" / "CMU_MOSI_ModifiedTimestampedWords.csd")
+    starts = {rows.video: rows.intervals[:, 0] for rows in words.rows(words.videos)}
+    gaps = [
+        np.abs(starts[rows.video] - end).min()
+        for rows in labels.rows(labels.videos)
+        for end in rows.intervals[:, 1]
+    ]
+    assert np.mean(np.array(gaps) < 1e-4) > 0.9

@@ -1,0 +1,169 @@
+"""Folds: every video in one split, as the file says, as CMU-MOSI has it, or by a seed."""
+
+import collections
+import json
+import logging
+import pathlib
+import re
+
+import pytest
+
+from msajax.data.folds import choose_folds, mosi_folds
+from msajax.errors import UserError
+
+SEGMENTS = {f"v{k}": k + 1 for k in range(10)}
+
+
+@pytest.fixture
+def folds_file(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "folds.json"
+
+
+def choose(folds_file: pathlib.Path, content, segments=SEGMENTS):
+    folds_file.write_text(content if isinstance(content, str) else json.dumps(content))
+    return choose_folds("corpus", segments, str(folds_file), 0)
+
+
+def refusal(folds_file: pathlib.Path, content) -> str:
+    with pytest.raises(UserError) as caught:
+        choose(folds_file, content)
+    message = str(caught.value)
+    assert re.fullmatch(r"[^\n]{10,500}[^.]\.", message), message
+    assert str(folds_file) in message
+    return message
+
+
+def mosi_like() -> dict[str, int]:
+    """93 videos with as many segments in each standard fold as CMU-MOSI, in another order."""
+    counts = [24] * 51 + [1284 - 24 * 51] + [22] * 9 + [229 - 22 * 9] + [22] * 30 + [686 - 22 * 30]
+    names = sorted(f"{c}{k}" for c in "-_09AZaz" for k in range(12))[:93]
+    return dict(sorted(zip(names, counts, strict=True), key=lambda item: item[0][::-1]))
+
+
+@pytest.mark.parametrize("valid", ["valid", "dev", "val"])
+def test_a_file_names_the_folds(folds_file, valid):
+    content = {"test": ["v9", "v3"], valid: ["v1"], "train": ["v2", "v0", "v2"]}
+    assert choose(folds_file, content) == {
+        "test": ["v3", "v9"],
+        "valid": ["v1"],
+        "train": ["v0", "v2"],
+    }
+
+
+def test_what_the_file_and_the_corpus_do_not_share_is_left_out_and_counted(folds_file, caplog):
+    content = {"train": ["v0", "v1", "gone"], "test": ["v2", "v3", "v4", "v5"]}
+    assert choose(folds_file, content) == {"train": ["v0", "v1"], "test": ["v2", "v3", "v4", "v5"]}
+    assert "4 video(s) of the corpus are in no fold and left out, with 34 segment" in caplog.text
+    assert "1 video(s) of the folds are not in the corpus" in caplog.text
+
+
+def test_videos_that_the_corpus_lacks_are_counted(folds_file, caplog):
+    choose(folds_file, {"train": [*SEGMENTS, "gone", "lost"]})
+    assert "0 video(s) of the corpus are in no fold and left out, with 0 segment" in caplog.text
+    assert "2 video(s) of the folds are not in the corpus" in caplog.text
+
+
+def test_a_fold_without_a_segment_is_refused(folds_file):
+    with pytest.raises(UserError, match="no video of 'test' has a segment in corpus"):
+        choose(folds_file, {"train": ["a"], "test": ["b"]}, {"a": 1, "b": 0})
+
+
+def test_a_file_that_fits_leaves_nothing_to_say(folds_file, caplog):
+    choose(folds_file, {"train": list(SEGMENTS)})
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("{'train': []}", "is not JSON; expected"),
+        ("", "is not JSON; expected"),
+        ('{"train": ["v1"', "is not JSON; expected"),
+        ("[" * 100000, "is not JSON; expected"),
+        (["v0", "v1"], "is no object with a list for each split"),
+        ("3", "is no object with a list for each split"),
+        ("null", "is no object with a list for each split"),
+        ({}, "names no split"),
+        ({"train": ["v0"], "other": ["v1"]}, "'other' is no split"),
+        ({"valid": ["v0"], "dev": ["v1"]}, "'dev' is there twice"),
+        ('{"test": ["v0"], "test": ["v1"]}', "'test' is there twice"),
+        ({"train": "v0"}, "'train' is no list of video ids"),
+        ({"train": ["v0", 1]}, "'train' is no list of video ids"),
+        ({"train": {"v0": 1}}, "'train' is no list of video ids"),
+        ({"train": ["v0"], "test": ["v1", "v0"]}, "puts 'v0' into both train and test"),
+        ({"train": ["v0"], "test": []}, "no video of 'test' has a segment in corpus"),
+        ({"train": ["v0"], "test": ["v77"]}, "no video of 'test' has a segment in corpus"),
+    ],
+    ids=range(17),
+)
+def test_a_file_that_cannot_be_used_is_refused(folds_file, content, message):
+    found = refusal(folds_file, content)
+    assert message in found, found
+
+
+def test_a_file_that_is_no_text_is_refused(folds_file):
+    folds_file.write_bytes(b'{"train": ["\xff"]}')
+    with pytest.raises(UserError, match="is not JSON"):
+        choose_folds("corpus", SEGMENTS, str(folds_file), 0)
+    with pytest.raises(UserError, match=r"cannot be read: No such file or directory\."):
+        choose_folds("corpus", SEGMENTS, str(folds_file) + "x", 0)
+
+
+def test_the_numbers_of_cmu_mosi_bring_its_standard_folds():
+    segments = mosi_like()
+    assert list(segments) != sorted(segments)
+    folds = mosi_folds(segments)
+    assert folds == choose_folds("corpus", segments, None, 3)
+    assert [len(folds[name]) for name in ("train", "valid", "test")] == [52, 10, 31]
+    assert folds["train"] + folds["valid"] + folds["test"] == sorted(segments)
+
+
+def test_other_numbers_are_not_taken_for_cmu_mosi():
+    segments = mosi_like()
+    names = sorted(segments)
+    moved = segments | {
+        names[0]: segments[names[0]] - 1,
+        names[92]: segments[names[92]] + 1,
+    }
+    assert mosi_folds(moved) is None
+    assert mosi_folds({name: segments[name] for name in names[1:]}) is None
+    assert mosi_folds({}) is None
+
+
+def test_a_file_goes_before_the_standard_folds(folds_file):
+    segments = mosi_like()
+    assert choose(folds_file, {"test": list(segments)}, segments) == {"test": sorted(segments)}
+
+
+@pytest.mark.parametrize(
+    "videos, sizes", [(3, (1, 1, 1)), (4, (2, 1, 1)), (10, (7, 1, 2)), (100, (70, 10, 20))]
+)
+def test_without_folds_videos_are_split_in_the_stated_shares(videos, sizes, caplog):
+    segments = {f"v{k}": 1 for k in range(videos)}
+    folds = choose_folds("corpus", segments, None, 0)
+    assert tuple(len(folds[name]) for name in ("train", "valid", "test")) == sizes
+    assert all(fold == sorted(fold) for fold in folds.values())
+    times = collections.Counter(video for fold in folds.values() for video in fold)
+    assert times == dict.fromkeys(segments, 1)
+    told = f"split at random with seed 0 into {sizes[0]} train, {sizes[1]} valid, {sizes[2]} test"
+    assert told in caplog.text
+
+
+def test_the_seed_decides_and_the_order_of_videos_does_not():
+    segments = {f"v{k}": 1 for k in range(40)}
+    first = choose_folds("corpus", segments, None, 0)
+    assert choose_folds("corpus", dict(reversed(segments.items())), None, 0) == first
+    assert choose_folds("corpus", segments, None, 1) != first
+
+
+def test_videos_without_segments_take_no_place():
+    folds = choose_folds("corpus", {"a": 1, "b": 0, "c": 1, "d": 1}, None, 0)
+    assert sorted(video for fold in folds.values() for video in fold) == ["a", "c", "d"]
+    with pytest.raises(UserError, match=r"segments of 2 video\(s\); at least 3 are needed"):
+        choose_folds("corpus", {"a": 1, "b": 0, "c": 1}, None, 0)
+
+
+def test_the_standard_folds_are_said(caplog):
+    with caplog.at_level(logging.INFO):
+        choose_folds("corpus", mosi_like(), None, 0)
+    assert "corpus: the standard folds of CMU-MOSI." in caplog.text
