@@ -266,28 +266,34 @@ def test_the_next_token_is_that_of_the_next_step_if_both_are_valid():
 # --- the native archive ---
 
 
-def a_split(labels=None, size=4, masks=None, **features) -> Split:
-    features = features or {"text": np.ones((size, 2, 3))}
+def a_split(labels=None, masks=None, **features) -> Split:
+    features = features or {"text": np.ones((4, 2, 3))}
     size = len(next(iter(features.values())))
     ids = np.array([f"s{i}" for i in range(size)], np.str_)
     return Split(ids, features, masks or {}, labels)
 
 
 @pytest.fixture
-def reopened(tmp_path):
-    """Writes splits and opens them again."""
+def opened(tmp_path):
+    """Writes splits as they are, labels as their type says, and opens them."""
 
     def call(label_names=(), **splits: Split) -> Corpus:
-        save_native(tmp_path / "c.npz", splits, label_names)
+        arrays = {"label_name": np.array(label_names)} if len(label_names) else {}
+        for name, split in splits.items():
+            arrays[f"{name}/id"] = split.ids
+            arrays |= {f"{name}/{m}": x for m, x in split.features.items()}
+            arrays |= {f"{name}/{m}_mask": x for m, x in split.masks.items()}
+            arrays |= {} if split.labels is None else {f"{name}/label": split.labels}
+        np.savez(tmp_path / "c.npz", **arrays)
         return open_corpus(tmp_path / "c.npz")
 
     return call
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int8, np.uint16, ">i4", np.uint64])
-def test_whole_numbers_of_two_axes_are_token_ids(dtype, reopened):
+def test_whole_numbers_of_two_axes_are_token_ids(dtype, opened):
     ids = np.array([[1, 2, 0], [3, 0, 5], [0, 0, 0], [0, 7, 0]], dtype)
-    corpus = reopened(train=a_split(text=ids), test=a_split(text=ids[:, :2]))
+    corpus = opened(train=a_split(text=ids), test=a_split(text=ids[:, :2]))
     header = corpus.headers["train"]
     assert (header.shapes, header.dtypes) == ({"text": (3, 0)}, {"text": np.dtype(dtype).name})
     assert corpus.width("text") == 0 and corpus.summary()["widths"] == {"text": 0}
@@ -308,10 +314,10 @@ def test_whole_numbers_of_two_axes_are_token_ids(dtype, reopened):
     assert repairs == {}
 
 
-def test_ids_without_a_row_become_padding_and_are_counted(reopened):
+def test_ids_without_a_row_become_padding_and_are_counted(opened):
     train = np.array([[1, 4, 2], [3, 1, -1]])
     test = np.array([[5, 4, 9], [-1, 2, -7], [9, 9, 9]])
-    corpus = reopened(train=a_split(text=train), test=a_split(text=test))
+    corpus = opened(train=a_split(text=train), test=a_split(text=test))
     preparation = fit(corpus, DataConfig(), AUTO)
     assert preparation.spec.vocabularies == (5,)
     found, repairs = prepare(corpus.split("test"), preparation)
@@ -323,10 +329,10 @@ def test_ids_without_a_row_become_padding_and_are_counted(reopened):
     assert repairs == {"text": {"unknown_ids": 1}}
 
 
-def test_steps_that_ids_pad_by_minus_1_do_not_make_a_sequence_longer(reopened):
+def test_steps_that_ids_pad_by_minus_1_do_not_make_a_sequence_longer(opened):
     train, test = np.full((2, 6), -1), np.full((2, 9), -1)
     train[:, :2], test[:, 3:5] = [[1, 2], [2, 3]], [[2, 1], [3, 3]]
-    corpus = reopened(train=a_split(text=train), test=a_split(text=test))
+    corpus = opened(train=a_split(text=train), test=a_split(text=test))
     preparation = fit(corpus, DataConfig(), AUTO)
     assert preparation.spec.lengths == (2,)
     check_lengths(corpus, preparation)
@@ -335,26 +341,26 @@ def test_steps_that_ids_pad_by_minus_1_do_not_make_a_sequence_longer(reopened):
     assert found.masks["text"].all()
 
 
-def test_a_modality_of_negative_ids_alone_is_left_out_of_the_model(reopened, caplog):
-    corpus = reopened(train=a_split(text=np.full((2, 3), -1), audio=np.ones((2, 2, 5))))
+def test_a_modality_of_negative_ids_alone_is_left_out_of_the_model(opened, caplog):
+    corpus = opened(train=a_split(text=np.full((2, 3), -1), audio=np.ones((2, 2, 5))))
     spec = fit(corpus, DataConfig(), AUTO).spec
     assert (spec.modalities, spec.widths, spec.vocabularies) == (("audio",), (5,), ())
     assert "'text' has no valid training step" in caplog.text
 
 
-def test_ids_and_features_stand_side_by_side(reopened):
+def test_ids_and_features_stand_side_by_side(opened):
     features = {"text": np.array([[3, 1]]), "audio": np.ones((1, 4, 5)), "phones": [[6, 0]]}
     features["phones"] = np.array(features["phones"], np.uint8)
-    spec = fit(reopened(train=a_split(**features)), DataConfig(), AUTO).spec
+    spec = fit(opened(train=a_split(**features)), DataConfig(), AUTO).spec
     assert spec.modalities == ("text", "audio", "phones")
     assert (spec.widths, spec.vocabularies) == ((0, 5, 0), (4, 0, 7))
     assert [spec.vocabulary(m) for m in spec.modalities] == [4, 0, 7]
 
 
-def test_an_explicit_mask_decides_which_ids_count(reopened):
+def test_an_explicit_mask_decides_which_ids_count(opened):
     ids = np.array([[0, 9, 3], [2, 0, 0]])
     mask = np.array([[1, 0, 1], [1, 1, 0]], bool)
-    corpus = reopened(train=a_split(text=ids, masks={"text": mask}))
+    corpus = opened(train=a_split(text=ids, masks={"text": mask}))
     preparation = fit(corpus, DataConfig(), AUTO)
     assert preparation.spec.vocabularies == (4,)
     found, repairs = prepare(corpus.split("train"), preparation)
@@ -364,65 +370,65 @@ def test_an_explicit_mask_decides_which_ids_count(reopened):
 
 
 @pytest.mark.parametrize("largest", [10**6, 2**63])
-def test_a_table_of_more_than_a_million_rows_is_refused(largest, reopened):
-    corpus = reopened(train=a_split(text=np.array([[10**6 - 1]], np.uint64)))
+def test_a_table_of_more_than_a_million_rows_is_refused(largest, opened):
+    corpus = opened(train=a_split(text=np.array([[10**6 - 1]], np.uint64)))
     assert fit(corpus, DataConfig(), AUTO).spec.vocabularies == (10**6,)
-    corpus = reopened(train=a_split(text=np.array([[1, largest]], np.uint64)))
+    corpus = opened(train=a_split(text=np.array([[1, largest]], np.uint64)))
     with pytest.raises(UserError, match=f"token ids of 'text' reach {largest}; .* 1000000 rows"):
         fit(corpus, DataConfig(), AUTO)
 
 
-def test_standardising_token_ids_is_refused(reopened):
-    corpus = reopened(train=a_split(text=np.array([[1, 2]])))
+def test_standardising_token_ids_is_refused(opened):
+    corpus = opened(train=a_split(text=np.array([[1, 2]])))
     with pytest.raises(UserError, match="data.standardize names 'text', whose token ids"):
         fit(corpus, DataConfig(standardize=("text",)), AUTO)
     assert fit(corpus, DataConfig(standardize=("auto",)), AUTO).statistics == {}
 
 
-def test_real_numbers_of_two_axes_are_refused(reopened):
+def test_real_numbers_of_two_axes_are_refused(opened):
     with pytest.raises(UserError, match=r"train/text is float64 of shape \(4, 3\); .*token ids"):
-        reopened(train=a_split(text=np.ones((4, 3))))
+        opened(train=a_split(text=np.ones((4, 3))))
     with pytest.raises(UserError, match=r"train/text is bool of shape \(4, 3\)"):
-        reopened(train=a_split(text=np.ones((4, 3), bool)))
+        opened(train=a_split(text=np.ones((4, 3), bool)))
     with pytest.raises(UserError, match="train/text has no steps"):
-        reopened(train=a_split(text=np.ones((4, 0), int)))
+        opened(train=a_split(text=np.ones((4, 0), int)))
 
 
-def test_ids_in_one_split_and_features_in_another_are_refused(reopened):
+def test_ids_in_one_split_and_features_in_another_are_refused(opened):
     ids, features = a_split(text=np.ones((4, 2), int)), a_split(text=np.ones((4, 2, 3)))
     with pytest.raises(UserError, match="test/text is 3 wide, but train/text holds token ids"):
-        reopened(train=ids, test=features)
+        opened(train=ids, test=features)
     with pytest.raises(UserError, match="test/text holds token ids, but train/text is 3 wide"):
-        reopened(train=features, test=ids)
+        opened(train=features, test=ids)
 
 
-def test_a_model_refuses_the_other_kind_of_input(reopened):
+def test_a_model_refuses_the_other_kind_of_input(opened):
     ids, features = a_split(text=np.ones((4, 2), int)), a_split(text=np.ones((4, 2, 3)))
-    of_ids = fit(reopened(train=ids), DataConfig(), AUTO)
-    of_features = fit(reopened(train=features), DataConfig(), AUTO)
+    of_ids = fit(opened(train=ids), DataConfig(), AUTO)
+    of_features = fit(opened(train=features), DataConfig(), AUTO)
     with pytest.raises(UserError, match="'text' is 3 wide here, .* trained on token ids"):
         prepare(features, of_ids)
     with pytest.raises(UserError, match="'text' holds token ids here, .* trained on 3 features"):
         prepare(ids, of_features)
 
 
-def test_names_of_columns_are_written_and_read(reopened):
+def test_names_of_columns_are_read(opened):
     rng = np.random.default_rng(0)
     splits = {s: a_split(rng.normal(size=(4, 3))) for s in ("train", "valid", "test")}
-    corpus = reopened(("glad", "sad", "größer 更"), **splits)
+    corpus = opened(("glad", "sad", "größer 更"), **splits)
     for name, split in splits.items():
         header = corpus.headers[name]
         assert (header.label_names, header.label_kind) == (("glad", "sad", "größer 更"), "scores")
         np.testing.assert_array_equal(corpus.split(name).labels, split.labels, strict=True)
-    assert corpus.digest != reopened(("glad", "sad", "other"), **splits).digest
-    assert reopened(**splits).headers["train"].label_names == ("0", "1", "2")
+    assert corpus.digest != opened(("glad", "sad", "other"), **splits).digest
+    assert opened(**splits).headers["train"].label_names == ("0", "1", "2")
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint8])
 @pytest.mark.parametrize("shape", [(4,), (4, 1)])
-def test_names_of_classes_are_written_and_read(shape, dtype, reopened):
+def test_names_of_classes_are_read(shape, dtype, opened):
     labels = np.array([0, 2, 1, 2], dtype).reshape(shape)
-    corpus = reopened(("sad", "calm", "glad", "absent"), train=a_split(labels))
+    corpus = opened(("sad", "calm", "glad", "absent"), train=a_split(labels))
     header = corpus.headers["train"]
     assert (header.label_kind, header.label_names) == ("classes", ("class",))
     assert header.classes == {0: "sad", 1: "calm", 2: "glad", 3: "absent"}
@@ -432,6 +438,36 @@ def test_names_of_classes_are_written_and_read(shape, dtype, reopened):
     assert preparation.classes == (0, 1, 2, 3)
     found, _ = prepare(corpus.split("train"), preparation)
     np.testing.assert_array_equal(found.labels, column(0, 2, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (np.array([0, 2, 1]), ("sad", "calm", "glad", "absent")),
+        (np.array([0, 2, 5]), ()),
+        (np.array([0, 2, 5]), ("mood",)),
+        (np.array([[0.5, 2.0], [1.0, -1.0]]), ("sad", "glad")),
+        (np.array([[0.5, 2.0], [1.0, -1.0]]), ()),
+        (np.eye(3), ("a", "b", "c")),
+        (np.eye(3), ()),
+        (np.array([0.0, 1.0]), ()),
+        (np.array([0.0, 1.0]), ("mood",)),
+        (np.array([-1, 1]), ("mood",)),
+    ],
+)
+def test_labels_and_their_names_survive_being_written_again(labels, names, opened, tmp_path):
+    ids = np.arange(2 * len(labels)).reshape(-1, 2)
+    corpus = opened(names, train=a_split(labels, text=ids), test=a_split(None, text=ids))
+    save_native(tmp_path / "again.npz", corpus)
+    again = open_corpus(tmp_path / "again.npz")
+    assert again.headers == corpus.headers
+    assert label_kind(again, AUTO) == label_kind(corpus, AUTO)
+    for name in corpus.headers:
+        one, other = corpus.split(name), again.split(name)
+        np.testing.assert_array_equal(one.features["text"], other.features["text"], strict=True)
+        if one.labels is not None:
+            np.testing.assert_array_equal(one.labels, other.labels, strict=True)
+    assert again.split("test").labels is None
 
 
 @pytest.mark.parametrize(
@@ -459,7 +495,7 @@ def test_wrong_names_are_refused(names, message, tmp_path):
     assert str(tmp_path / "c.npz") in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_an_empty_split_of_classes_is_refused_as_empty(reopened):
+def test_an_empty_split_of_classes_is_refused_as_empty(opened):
     empty = a_split(np.zeros(0, int), text=np.ones((0, 2, 3)))
     with pytest.raises(UserError, match="split 'valid' is empty"):
-        reopened(train=a_split(np.arange(4)), valid=empty)
+        opened(train=a_split(np.arange(4)), valid=empty)

@@ -12,6 +12,7 @@ from msajax.config import DataConfig, ModelConfig
 from msajax.data.corpus import Corpus, Split
 from msajax.data.formats import open_corpus
 from msajax.data.formats.native import save_native
+from msajax.data.in_memory import corpus_of
 from msajax.data.prepare import check_lengths, fit, prepare
 from msajax.data.vocabulary import PADDING, UNKNOWN, build_vocabulary, encode, tokenize
 from msajax.errors import UserError
@@ -117,7 +118,7 @@ def a_split(texts, labels=None, **features) -> Split:
 @pytest.fixture
 def opened(tmp_path):
     def call(**splits: Split) -> Corpus:
-        save_native(tmp_path / "c.npz", splits)
+        save_native(tmp_path / "c.npz", corpus_of(splits))
         return open_corpus(tmp_path / "c.npz")
 
     return call
