@@ -17,7 +17,7 @@ from msajax.config import (
 )
 from msajax.data import inspection, predictions
 from msajax.data import prepare as preparing
-from msajax.data.corpus import Corpus
+from msajax.data.corpus import Corpus, Split
 from msajax.data.formats import mapped, native, open_corpus
 from msajax.data.glove import read_glove
 from msajax.errors import UserError
@@ -84,6 +84,8 @@ def train(
         logger.info("Outside the range that was studied: %s.", phrase)
     train_split, train_repairs = preparing.prepare(corpus.split("train"), preparation)
     valid_split, valid_repairs = preparing.prepare(corpus.split("valid"), preparation)
+    if preparation.spec.label_kind == "next_token":
+        _require_next_tokens(corpus.path, train=train_split, valid=valid_split)
     repairs = {"train": train_repairs, "valid": valid_repairs}
     initial = from_labels(preparation.spec, train_split.labels) | initial
     folder.describe(config, corpus.summary(), repairs, origin)
@@ -164,6 +166,16 @@ def _require_targets(corpus: Corpus, config: Config, *splits: str) -> None:
         corpus.require_labels(*splits)
 
 
+def _require_next_tokens(path: str, **splits: Split) -> None:
+    """Raises `UserError` unless there is a token to predict in each prepared split."""
+    for name, split in splits.items():
+        if (split.labels < 0).all():
+            raise UserError(
+                f"{path}: no sequence of split {name!r} has two steps in a row: there is no next "
+                "token to predict."
+            )
+
+
 def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
     """Measures a finished run anew, from its bundle and its corpus.
 
@@ -209,12 +221,17 @@ def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
     report = {"input": os.path.abspath(workdir), "split": split_name, **report}
     if split_name in ("valid", "test"):
         report["largest_difference"] = max(
-            abs(new - old)
-            for name in task.reported
-            for new, old in zip(
-                report["metrics"][name]["seeds"], results[split_name][name]["seeds"], strict=True
-            )
-            if old is not None
+            (
+                abs(new - old)
+                for name in task.reported
+                for new, old in zip(
+                    report["metrics"][name]["seeds"],
+                    results[split_name][name]["seeds"],
+                    strict=True,
+                )
+                if old is not None
+            ),
+            default=0.0,
         )
     return report
 

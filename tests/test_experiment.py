@@ -217,9 +217,9 @@ def test_the_folder_is_claimed_only_once_it_is_described(run, tmp_path, monkeypa
 
         patch.setattr(run_folders, "write_json", killed)
         with pytest.raises(KeyboardInterrupt):
-            RunFolder(str(tmp_path)).describe(run.config, summary, {})
+            RunFolder(str(tmp_path)).describe(run.config, summary, {}, {})
     RunFolder(str(tmp_path)).claim(run.config, "another corpus")
-    RunFolder(str(tmp_path)).describe(run.config, summary, {})
+    RunFolder(str(tmp_path)).describe(run.config, summary, {}, {})
     RunFolder(str(tmp_path)).claim(run.config, summary["digest"])
     with pytest.raises(UserError, match="corpus digest: .* there, 'another corpus' here"):
         RunFolder(str(tmp_path)).claim(run.config, "another corpus")
@@ -573,7 +573,7 @@ def test_labels_that_are_no_single_score_are_left_out_with_a_warning(run, splits
     rows = predict({"test": dataclasses.replace(splits["test"], labels=labels)})
     assert [row["label"] for row in rows] == [""] * 20
     assert [row["score"] for row in rows] == [row["score"] for row in stored_rows(run)]
-    assert "labels of split 'test'" in caplog.text
+    assert "Labels that do not suit the model's regression of sentiment" in caplog.text
 
 
 def test_a_modality_that_the_corpus_lacks_is_absent_in_every_sample(run, splits, predict, caplog):

@@ -158,18 +158,22 @@ class Corpus:
         for name, header in self.headers.items():
             if header.size == 0:
                 raise UserError(f"{self.path}: split {name!r} is empty.")
-            if not header.shapes:
-                raise UserError(f"{self.path}: split {name!r} has no modality.")
+            if not header.shapes and not header.has_raw_text:
+                raise UserError(f"{self.path}: split {name!r} has no modality and no raw_text.")
             for m, (length, width) in header.shapes.items():
                 if length < 1:
                     raise UserError(f"{self.path}: {name}/{m} has no steps.")
                 other, expected = first_seen.setdefault(m, (name, width))
                 if width != expected:
                     raise UserError(
-                        f"{self.path}: {name}/{m} is {width or 'token ids'} wide, but "
-                        f"{other}/{m} is {expected or 'token ids'}."
+                        f"{self.path}: {name}/{m} {_kind_of(width)}, but {other}/{m} "
+                        f"{_kind_of(expected)}."
                     )
         labelled = {name: len(h.label_names) for name, h in self.headers.items() if h.label_names}
         if len(set(labelled.values())) > 1:
             found = ", ".join(f"{count} in {name}" for name, count in labelled.items())
             raise UserError(f"{self.path}: the number of labels per sample differs: {found}.")
+
+
+def _kind_of(width: int) -> str:
+    return f"is {width} wide" if width else "holds token ids"

@@ -30,9 +30,11 @@ def corpus_of(
         ValueError: if the label names do not fit.
     """
     digest, ids = hashlib.sha256(), collections.Counter()
+    digest.update(repr((*label_names, integers)).encode())
     for name, split in splits.items():
-        labels = b"" if split.labels is None else split.labels.tobytes()
-        digest.update(name.encode() + labels + split.ids.tobytes())
+        digest.update(name.encode())
+        for array in (split.labels, split.ids, split.raw_text):
+            digest.update(b"" if array is None else array.tobytes())
         for m in split.features:
             digest.update(m.encode() + split.features[m].tobytes())
             digest.update(split.masks[m].tobytes() if m in split.masks else b"")

@@ -97,6 +97,8 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
 
 def _modality(split: Split, modality: str, mask_from_zeros: bool) -> dict[str, Any]:
     x, mask = split.features[modality], step_mask(split, modality, mask_from_zeros)
+    are_tokens = x.ndim == 2
+    x = x[..., None] if are_tokens else x
     size, steps, width = x.shape
     low, high = np.full(width, np.inf), np.full(width, -np.inf)
     bad = np.zeros(width, np.int64)
@@ -116,7 +118,7 @@ def _modality(split: Split, modality: str, mask_from_zeros: bool) -> dict[str, A
     valid, first, span = valid[here], first[here], span[here]
     derived = "from zeros" if mask_from_zeros else "every step"
     return {
-        "width": width,
+        "width": 0 if are_tokens else width,
         "steps": steps,
         "mask": "explicit" if modality in split.masks else derived,
         "absent": float((~here).mean()),
@@ -219,7 +221,8 @@ def render(report: dict[str, Any], console: Console) -> None:
     for m, width in report["widths"].items():
         facts = {name: split["modalities"].get(m, {}) for name, split in splits.items()}
         cells = {n: {_ROWS[k]: _show(f.get(k)) for k in _ROWS} for n, f in facts.items()}
-        _print_table(f"{m}: {width} feature(s) per step", cells, console)
+        kind = f"{width} feature(s) per step" if width else "token ids"
+        _print_table(f"{m}: {kind}", cells, console)
     say("(*) min, median, mean, max over the samples that have the modality")
     labels = {name: split["labels"] for name, split in splits.items() if split["labels"]}
     for label in next(iter(labels.values()), ()):

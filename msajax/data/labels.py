@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from msajax.spec import CorpusSpec
 logger = logging.getLogger(__name__)
 
 MOST_CLASSES = 1000
+_OF_SEEDS = re.compile(r"(.+)_(sd|seed\d+)")  # what `predictions.py` adds to a name
 
 
 class LabelKind(NamedTuple):
@@ -43,23 +45,26 @@ def describe_labels(
         names: of the K columns, or of the classes 0, 1, … in a single column, where known.
 
     Raises:
-        ValueError: if the number of names fits neither.
+        ValueError: if the number of names fits neither, or a table of predictions would have two
+            columns of one name.
     """
     columns = labels.shape[1]
     kind, classes = "scores", {}
     if columns > 1:
-        ones = (labels == 1).sum(axis=1)
-        kind = "one_hot" if ((labels == 0).sum(axis=1) + ones == columns).all() else kind
-        kind = kind if (ones == 1).all() else "scores"
+        kind = "one_hot" if _are_one_hot(labels) else kind
     else:
         found = np.unique(labels)
-        if len(found) <= MOST_CLASSES and (found == np.round(found)).all():
+        if 0 < len(found) <= MOST_CLASSES and (found == np.round(found)).all():
             classes = {int(value): str(int(value)) for value in found}
             kind = "classes" if integers and found[0] >= 0 else kind
-        if kind == "classes" and names and found[-1] < len(names):
+        # A single name is the column's, even where every label of a split is 0.
+        if kind == "classes" and len(names) > 1 and found[-1] < len(names):
             classes, names = dict(enumerate(names)), ("class",)
     if names and len(names) != columns:
         raise ValueError(f"{len(names)} label name(s) for {columns} column(s) of labels")
+    for name in (*names, *classes.values()):
+        if (column := _OF_SEEDS.fullmatch(name)) and column[1] in (*names, *classes.values()):
+            raise ValueError(f"a name {name!r}, which in predictions is a column of {column[1]!r}")
     usual = ("sentiment",) if columns == 1 else tuple(str(k) for k in range(columns))
     return {"label_names": tuple(names) or usual, "label_kind": kind, "classes": classes}
 
@@ -95,6 +100,11 @@ def read_labels(
         raise UserError(f"{path}: {split}/label has {error}.") from error
 
 
+def _are_one_hot(labels: np.ndarray) -> bool:
+    ones = (labels == 1).sum(axis=1)
+    return bool(((ones == 1) & ((labels != 0).sum(axis=1) == 1)).all())
+
+
 def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
     """What a model is to predict of a corpus, from its headers and `model.task`.
 
@@ -107,7 +117,7 @@ def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
         return LabelKind("next_token", ("negative_log_likelihood", "tokens"))
     labelled = [header for header in corpus.headers.values() if header.label_names]
     if not labelled:
-        return LabelKind("regression", ())
+        return LabelKind("regression", ("sentiment",))
     one_hot = all(header.label_kind == "one_hot" for header in labelled)
     numbered = all(header.label_kind == "classes" for header in labelled)
     if model.task == "regression" or (model.task == "auto" and not (one_hot or numbered)):
@@ -142,7 +152,7 @@ def as_targets(
     if fits and classes:
         fits = bool(np.isin(labels, classes).all())
     elif fits and spec.label_kind == "classification":
-        fits = bool(((labels == 1).sum(axis=1) == 1).all())
+        fits = _are_one_hot(labels)
     if not fits:
         wanted = f"{spec.label_kind} of {', '.join(spec.label_names)}"
         logger.warning("Labels that do not suit the model's %s are left out.", wanted)

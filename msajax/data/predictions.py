@@ -125,8 +125,8 @@ def _number(value: float) -> str:
 def read_predictions(path: str) -> Predictions:
     """Reads labels and scores: the columns `score…_seed<k>`, or `score…` where there are none.
 
-    With a column `predicted` they are those of classes, else with `label_<name>` those of several
-    outputs.
+    With a column `predicted` they are those of classes, else with `label_<name>` and no `label`
+    those of several outputs.
 
     Raises:
         UserError: naming the column or the row that is missing, empty or not a finite number.
@@ -140,7 +140,8 @@ def read_predictions(path: str) -> Predictions:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as CSV: {error}.") from error
     kind = "classification" if "predicted" in columns else "regression"
-    labels = [c for c in columns if c.startswith("label_")] or ["label"]
+    several = [c for c in columns if c.startswith("label_")]
+    labels = several if several and "label" not in columns else ["label"]
     names = tuple(c.removeprefix("label_") for c in labels)
     if kind == "classification":
         labels, names = ["label"], _class_names(columns)

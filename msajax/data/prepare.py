@@ -9,6 +9,7 @@ Token ids: masks, ids that the vocabulary lacks become padding, compaction, trun
 
 import dataclasses
 import logging
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -75,7 +76,11 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
                     f"{key} names {m!r}, which {corpus.path} does not have: "
                     f"it has {', '.join(modality_order(there))}."
                 )
-    masks = {m: step_mask(train, m, data.mask_from_zeros) for m in wanted if m in train.features}
+    masks = {
+        m: step_mask(train, m, data.mask_from_zeros) & _has_row(train.features[m])
+        for m in wanted
+        if m in train.features
+    }
     used = tuple(m for m in wanted if m in masks and masks[m].any())
     for m in wanted:
         if m not in used:
@@ -87,7 +92,9 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
         raise UserError(f"{corpus.path}: no modality has a valid training step.")
 
     tokens = [m for m in used if train.features[m].ndim == 2]
-    sizes = {m: len(words) or int(train.features[m][masks[m]].max()) + 1 for m in tokens}
+    sizes = {m: int(train.features[m][masks[m]].max()) + 1 for m in tokens}
+    if data.text == "words" and "text" in sizes:
+        sizes["text"] = len(words)
     for m, size in sizes.items():
         if size > MOST_TOKENS:
             raise UserError(
@@ -150,6 +157,12 @@ def prepare(split: Split, preparation: Preparation) -> tuple[Split, dict[str, di
     """
     spec = preparation.spec
     if preparation.words:
+        if split.raw_text is None and "text" in spec.modalities:
+            logger.warning(
+                "The split of %r has no raw_text; text is absent in all %d samples.",
+                str(split.ids[0]),
+                len(split),
+            )
         split = read_words(split, preparation.words)
     features, masks, repairs = {}, {}, {}
     for m in spec.modalities:
@@ -166,7 +179,7 @@ def prepare(split: Split, preparation: Preparation) -> tuple[Split, dict[str, di
             raise UserError(f"Modality {m!r} {here} here, but the model was trained on {trained}.")
         mask = step_mask(split, m, preparation.mask_from_zeros)
         if x.ndim == 2:
-            known = (x >= 0) & (x < spec.vocabulary(m))
+            known = _has_row(x, spec.vocabulary(m))
             source, kept = _compaction(
                 mask & known, spec.length(m), preparation.truncate, m, split.ids
             )
@@ -235,7 +248,11 @@ def check_lengths(corpus: Corpus, preparation: Preparation) -> None:
             if preparation.words:
                 split = read_words(split, preparation.words)
             for m in too_long:
+                if m not in split.features:  # it has no transcripts
+                    continue
+                rows = preparation.spec.vocabulary(m)
                 mask = step_mask(split, m, preparation.mask_from_zeros)
+                mask = mask & _has_row(split.features[m], rows)
                 _compaction(mask, preparation.spec.length(m), "error", m, split.ids)
 
 
@@ -254,6 +271,11 @@ def step_mask(split: Split, modality: str, mask_from_zeros: bool) -> np.ndarray:
     first, lengths = spans(x.any(axis=2) if x.ndim == 3 else x != 0)
     steps = np.arange(x.shape[1])[None, :]
     return (steps >= first[:, None]) & (steps < (first + lengths)[:, None])
+
+
+def _has_row(x: np.ndarray, rows: float = math.inf) -> np.ndarray | bool:
+    """Which token ids `[N, T]` a table of so many rows knows; True for features."""
+    return (x >= 0) & (x < rows) if x.ndim == 2 else True
 
 
 def is_finite(values: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import collections
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -9,12 +10,14 @@ import numpy as np
 PADDING, UNKNOWN = "<padding>", "<unknown>"  # rows 0 and 1 of every vocabulary
 # Chinese and Japanese, written without spaces, by the character; else a word with its apostrophes.
 _UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-_WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+(?:['\u2019][^\W_]+)*")
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+(?:['\u2019][^\W_{_UNSPACED}]+)*")
 
 
 def tokenize(text: str) -> list[str]:
     """The words of a transcript, in lower case, without punctuation."""
-    return [word.replace("\u2019", "'") for word in _WORD.findall(text.lower())]
+    # Composed: in a decomposed é the accent is a character of its own, and no letter.
+    text = unicodedata.normalize("NFC", text.lower())
+    return [word.replace("\u2019", "'") for word in _WORD.findall(text)]
 
 
 def build_vocabulary(texts: Iterable[str], min_count: int) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from typing import Any
 import rich.box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 
 def print_results(results: Mapping[str, Any], console: Console) -> None:
@@ -24,7 +25,7 @@ def print_results(results: Mapping[str, Any], console: Console) -> None:
     for name, test in results["test"].items():
         low, high = test["ci95"]
         table.add_row(
-            name,
+            Text(name),
             _mean_sd(results["valid"][name]),
             _mean_sd(test),
             f"\\[{_number(low)}, {_number(high)}]",
@@ -40,7 +41,7 @@ def print_summary(title: str, summary: Mapping[str, Any], console: Console) -> N
     for name, values in summary["metrics"].items():
         low, high = values["ci95"]
         table.add_row(
-            name,
+            Text(name),
             _mean_sd(values),
             f"\\[{_number(low)}, {_number(high)}]",
             _number(summary["ensemble"][name]),
@@ -50,7 +51,9 @@ def print_summary(title: str, summary: Mapping[str, Any], console: Console) -> N
 
 def print_cost(report: Mapping[str, Any], console: Console) -> None:
     """Prints the cost report of a model: its parameters, and its FLOPs by stage."""
-    sizes = ", ".join(f"{m} {s['steps']} x {s['features']}" for m, s in report["sizes"].items())
+    sizes = ", ".join(
+        f"{m} {s['steps']} x {s['features'] or 'token ids'}" for m, s in report["sizes"].items()
+    )
     table = Table(title=f"parameters ({sizes})", title_justify="left")
     table.add_column("module")
     table.add_column("parameters", justify="right")
@@ -77,7 +80,7 @@ def print_cost(report: Mapping[str, Any], console: Console) -> None:
 def _table(title: str, *columns: str) -> Table:
     """A table that fits 80 columns."""
     table = Table(
-        title=title,
+        title=Text(title),  # no markup: names and paths may hold [brackets]
         title_justify="left",
         box=rich.box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),

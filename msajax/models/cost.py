@@ -15,6 +15,7 @@ from msajax.spec import CorpusSpec
 # and the module or product whose matrix products it is.
 _PARTS = {
     "input projection": ("S d D", {"projection"}),
+    "tied projection": ("S D V", {"bte,ve->btv"}),  # V tokens
     "attention projections": ("S D^2", {"query", "key", "value", "out"}),
     "attention maps": ("S^2 D", {"bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd"}),
     "feed-forward": ("S D F", {"ffn"}),

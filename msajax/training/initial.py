@@ -84,7 +84,8 @@ def from_bundle(
     """What a trained model and a new one have in common.
 
     Parameters match by path and shape. Of learned position tables the common first rows match; of
-    the text embedding, rows of the same word; the output only where its labels have the same names.
+    the text embedding, rows of the same word. The output matches only where its labels have the
+    same names, and, like the gate, only where the modalities are the same in the same order.
     The new run's k-th seed begins from the bundle's k-th, counted around.
 
     Args:
@@ -104,6 +105,7 @@ def from_bundle(
     given = flax.traverse_util.flatten_dict(params, sep="/")
     initial: Initial = {}
     notes: dict[str, str] = {}
+    other_modalities = preparation.spec.modalities != source.spec.modalities
     for path, shape in shapes.items():
         if path not in given:
             notes[path] = "random: the bundle has none"
@@ -117,6 +119,9 @@ def from_bundle(
             notes[path] = f"{len(rows)} of {shape[0]} rows"
         elif path.startswith("regression/") and _outputs(preparation) != _outputs(source):
             notes[path] = "random: other labels"
+            continue
+        elif path.startswith(("regression/", "head/gate/")) and other_modalities:
+            notes[path] = "random: other modalities"
             continue
         else:
             rows, notes[path] = None, "loaded"

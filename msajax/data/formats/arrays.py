@@ -289,6 +289,7 @@ def _stored_label_names(corpus: Corpus) -> tuple[str, ...]:
         return ()
     if header.label_kind == "classes":
         own = any(name != str(value) for value, name in header.classes.items())
-        return tuple(header.classes.values()) if own else ()
+        if own:
+            return tuple(header.classes.values())
     usual = describe_labels(np.zeros((1, len(header.label_names))), integers=False)
     return () if header.label_names == usual["label_names"] else header.label_names

@@ -1,0 +1,501 @@
+"""What labels are taken for, what a model is to predict of them, and how an archive holds them."""
+
+import numpy as np
+import pytest
+
+from msajax.config import DataConfig, ModelConfig
+from msajax.data.corpus import Corpus, Split, SplitHeader
+from msajax.data.formats import open_corpus
+from msajax.data.formats.native import save_native
+from msajax.data.labels import (
+    MOST_CLASSES,
+    LabelKind,
+    as_targets,
+    describe_labels,
+    label_kind,
+    next_tokens,
+)
+from msajax.data.prepare import check_lengths, fit, prepare
+from msajax.errors import UserError
+from msajax.spec import CorpusSpec
+
+AUTO = ModelConfig()
+REGRESSION, CLASSIFICATION = ModelConfig(task="regression"), ModelConfig(task="classification")
+NEXT_TOKEN = ModelConfig(name="next_token", causal=True)
+
+
+def column(*values) -> np.ndarray:
+    return np.array(values, float)[:, None]
+
+
+# --- one split ---
+
+DESCRIBED = {
+    "scores": ([-1.5, 0.25], False, (), ("scores", ("sentiment",), {})),
+    "a named score": ([-1.5, 0.25], False, ("mood",), ("scores", ("mood",), {})),
+    "classes": ([2, 0, 2], True, (), ("classes", ("sentiment",), {0: "0", 2: "2"})),
+    "named classes": (
+        [2, 0, 2],
+        True,
+        ("sad", "calm", "glad"),
+        ("classes", ("class",), {0: "sad", 1: "calm", 2: "glad"}),
+    ),
+    "a name for the column": ([0, 1], True, ("mood",), ("classes", ("mood",), {0: "0", 1: "1"})),
+    "a name for a column of zeros": ([0, 0], True, ("mood",), ("classes", ("mood",), {0: "0"})),
+    "negative": ([-1, 0, 1], True, (), ("scores", ("sentiment",), {-1: "-1", 0: "0", 1: "1"})),
+    "whole floats": ([1, -3], False, (), ("scores", ("sentiment",), {-3: "-3", 1: "1"})),
+    "nearly whole floats": ([1, 2 + 1e-9], False, (), ("scores", ("sentiment",), {})),
+    "no sample": ([], True, (), ("scores", ("sentiment",), {})),
+}
+ROWS = {
+    "one-hot": ([[0, 1, 0], [1, 0, 0]], ("one_hot", ("0", "1", "2"), {})),
+    "two ones": ([[0, 1, 1], [1, 0, 0]], ("scores", ("0", "1", "2"), {})),
+    "no one": ([[0, 0, 0], [1, 0, 0]], ("scores", ("0", "1", "2"), {})),
+    "another value": ([[0, 1, 0.5], [1, 0, 0]], ("scores", ("0", "1", "2"), {})),
+    "a two": ([[0, 2, 0], [1, 0, 0]], ("scores", ("0", "1", "2"), {})),
+    "minus one": ([[0, -1, 0], [1, 0, 0]], ("scores", ("0", "1", "2"), {})),
+    "ratings": ([[1, 5, 3], [7, 1, 1]], ("scores", ("0", "1", "2"), {})),
+}
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_a_column_of_labels_is_described(name):
+    values, integers, names, (kind, label_names, classes) = DESCRIBED[name]
+    assert describe_labels(column(*values), integers=integers, names=names) == {
+        "label_kind": kind,
+        "label_names": label_names,
+        "classes": classes,
+    }
+
+
+@pytest.mark.parametrize("integers", [True, False])
+@pytest.mark.parametrize("name", ROWS)
+def test_several_columns_are_one_hot_only_with_one_1_among_zeros(name, integers):
+    rows, (kind, label_names, classes) = ROWS[name]
+    assert describe_labels(np.array(rows, float), integers=integers) == {
+        "label_kind": kind,
+        "label_names": label_names,
+        "classes": classes,
+    }
+
+
+def test_columns_take_their_names():
+    for rows in ([[0.0, 1.0], [1.0, 0.0]], [[0.5, 1.5]]):
+        found = describe_labels(np.array(rows), integers=False, names=("sad", "glad"))
+        assert found["label_names"] == ("sad", "glad") and found["classes"] == {}
+
+
+def test_more_classes_than_a_model_should_have_are_scores():
+    most = np.arange(MOST_CLASSES, dtype=float)
+    assert describe_labels(most[:, None], integers=True)["label_kind"] == "classes"
+    found = describe_labels(np.append(most, MOST_CLASSES)[:, None], integers=True)
+    assert (found["label_kind"], found["classes"]) == ("scores", {})
+
+
+@pytest.mark.parametrize(
+    ("labels", "integers", "names"),
+    [
+        (column(0, 3), True, ("a", "b", "c")),  # class 3 has no name
+        (column(0, 1), False, ("a", "b")),  # scores
+        (column(-1, 1), True, ("a", "b")),
+        (np.zeros((2, 3)), False, ("a", "b")),
+        (np.zeros((2, 3)), False, ("a", "b", "c", "d")),
+    ],
+)
+def test_names_that_fit_neither_columns_nor_classes_are_refused(labels, integers, names):
+    message = rf"{len(names)} label name\(s\) for {labels.shape[1]} column\(s\)"
+    with pytest.raises(ValueError, match=message):
+        describe_labels(labels, integers=integers, names=names)
+
+
+@pytest.mark.parametrize("clash", ["joy_sd", "joy_seed0", "joy_seed12"])
+def test_names_that_would_share_a_column_of_predictions_are_refused(clash):
+    for labels, integers in ((np.zeros((2, 2)), False), (column(0, 1), True)):
+        with pytest.raises(ValueError, match=f"{clash}.* column of 'joy'"):
+            describe_labels(labels, integers=integers, names=("joy", clash))
+        describe_labels(labels, integers=integers, names=("anger", clash))
+        describe_labels(labels, integers=integers, names=("joy", f"{clash}x"))
+
+
+# --- a corpus ---
+
+
+def corpus_of(**labels) -> Corpus:
+    """A corpus of headers alone; labels of a split as (values [N, K], integers, names), or None."""
+    headers = {}
+    for name, given in labels.items():
+        described = {"label_names": ()}
+        if given is not None:
+            values, integers, *names = given
+            described = describe_labels(values, integers=integers, names=names)
+        headers[name] = SplitHeader(
+            size=3,
+            shapes={"text": (2, 4)},
+            dtypes={"text": "float32"},
+            masked=frozenset(),
+            has_raw_text=False,
+            **described,
+        )
+    return Corpus(path="c", layout="l", digest="d", headers=headers, repeated_ids=0, read=None)
+
+
+INTS = (column(0, 1, 3), True)
+FLOATS = (column(0.5, 1, -2), False)
+WHOLE = (column(-2, 0, 1), False)
+ONE_HOT = (np.eye(3), False)
+RATINGS = (np.array([[1.0, 5, 3], [2, 2, 7]]), False)
+
+
+@pytest.mark.parametrize(
+    ("model", "labels", "expected"),
+    [
+        (AUTO, FLOATS, ("regression", ("sentiment",), ())),
+        (AUTO, WHOLE, ("regression", ("sentiment",), ())),
+        (AUTO, RATINGS, ("regression", ("0", "1", "2"), ())),
+        (AUTO, INTS, ("classification", ("0", "1", "3"), (0, 1, 3))),
+        (AUTO, ONE_HOT, ("classification", ("0", "1", "2"), ())),
+        (REGRESSION, INTS, ("regression", ("sentiment",), ())),
+        (REGRESSION, ONE_HOT, ("regression", ("0", "1", "2"), ())),
+        (CLASSIFICATION, WHOLE, ("classification", ("-2", "0", "1"), (-2, 0, 1))),
+        (CLASSIFICATION, INTS, ("classification", ("0", "1", "3"), (0, 1, 3))),
+        (NEXT_TOKEN, INTS, ("next_token", ("negative_log_likelihood", "tokens"), ())),
+    ],
+)
+def test_the_task_follows_from_the_labels_and_the_setting(model, labels, expected):
+    for corpus in (corpus_of(train=labels), corpus_of(train=labels, valid=labels, test=None)):
+        assert label_kind(corpus, model) == LabelKind(*expected)
+
+
+@pytest.mark.parametrize(
+    ("train", "test"), [(INTS, FLOATS), (FLOATS, INTS), (INTS, WHOLE), (ONE_HOT, RATINGS)]
+)
+def test_splits_that_disagree_are_scores(train, test):
+    assert label_kind(corpus_of(train=train, test=test), AUTO).kind == "regression"
+
+
+@pytest.mark.parametrize("labels", [FLOATS, RATINGS])
+@pytest.mark.parametrize("others", [None, INTS])
+def test_classes_where_there_are_none_are_refused(labels, others):
+    if others is not None and labels is RATINGS:
+        others = ONE_HOT
+    with pytest.raises(UserError, match="model.task = classification: the labels of c are no cl"):
+        label_kind(corpus_of(train=labels, test=others), CLASSIFICATION)
+
+
+def test_classes_of_any_split_count_each_with_its_name():
+    few, more = (column(1, 1), True), (column(7, 3), True)
+    found = label_kind(corpus_of(train=few, test=more), AUTO)
+    assert found == LabelKind("classification", ("1", "3", "7"), (1, 3, 7))
+    names = ("sad", "calm", "glad")
+    of_names = corpus_of(train=(column(0, 0), True, *names), test=(column(1, 0), True, *names))
+    assert label_kind(of_names, AUTO) == LabelKind("classification", names, (0, 1, 2))
+
+
+@pytest.mark.parametrize("zeros", ["train", "valid", "test"])
+def test_a_columns_name_is_no_class_even_where_all_labels_of_a_split_are_0(zeros):
+    labels = {s: (column(0, 1, 2), True, "mood") for s in ("train", "valid", "test")}
+    labels[zeros] = (column(0, 0, 0), True, "mood")
+    assert label_kind(corpus_of(**labels), AUTO).names == ("0", "1", "2")
+    assert label_kind(corpus_of(**labels), REGRESSION).names == ("mood",)
+
+
+def test_labels_of_one_class_alone_are_refused():
+    with pytest.raises(UserError, match="every label is of the same class, '4'"):
+        label_kind(corpus_of(train=(column(4, 4), True), test=(column(4), True)), AUTO)
+
+
+def test_a_corpus_without_labels_has_one_score():
+    found = label_kind(corpus_of(train=None), AUTO)
+    assert found == LabelKind("regression", ("sentiment",))
+
+
+# --- targets ---
+
+
+def spec_of(kind: str, *names: str) -> CorpusSpec:
+    return CorpusSpec(("text",), (4,), (2,), kind, names)
+
+
+def test_classes_are_counted_from_0_in_their_order():
+    spec = spec_of("classification", "1", "3", "7")
+    found = as_targets(column(7, 1, 3, 3), spec, (1, 3, 7))
+    np.testing.assert_array_equal(found, column(2, 0, 1, 1), strict=True)
+    spec = spec_of("classification", "a", "b", "c")
+    one_hot = np.array([[0, 0, 1], [1, 0, 0]], float)
+    np.testing.assert_array_equal(as_targets(one_hot, spec, ()), column(2, 0), strict=True)
+
+
+def test_scores_stay_as_they_are():
+    labels = np.array([[1.5, 7.0], [-2.0, 1e9]])
+    np.testing.assert_array_equal(as_targets(labels, spec_of("regression", "a", "b"), ()), labels)
+    assert as_targets(None, spec_of("regression", "a"), ()) is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "spec", "classes"),
+    [
+        (column(1, 2), spec_of("classification", "1", "3"), (1, 3)),  # a class unknown
+        (column(1, 1.5), spec_of("classification", "1", "2"), (1, 2)),
+        (np.eye(2), spec_of("classification", "0", "1"), (0, 1)),
+        (column(0, 1), spec_of("classification", "a", "b"), ()),
+        (np.array([[1.0, 1.0]]), spec_of("classification", "a", "b"), ()),
+        (np.array([[1.0, 5.0]]), spec_of("classification", "a", "b"), ()),  # ratings, not one-hot
+        (np.zeros((2, 3)), spec_of("regression", "a", "b"), ()),
+        (np.zeros((2, 2)), spec_of("regression", "a"), ()),
+    ],
+)
+def test_labels_of_another_kind_are_left_out_with_a_warning(labels, spec, classes, caplog):
+    assert as_targets(labels, spec, classes) is None
+    (record,) = caplog.records
+    assert f"{spec.label_kind} of {', '.join(spec.label_names)}" in record.getMessage()
+
+
+def test_the_next_token_is_that_of_the_next_step_if_both_are_valid():
+    ids = np.array([[4, 5, 6, 7, 8], [4, 5, 6, 7, 8], [4, 5, 6, 7, 8], [4, 0, 6, 7, 8]])
+    mask = np.array([[1, 1, 0, 1, 1], [1, 0, 1, 0, 1], [0, 0, 0, 0, 0], [1, 1, 1, 1, 0]], bool)
+    expected = [
+        [5, -1, -1, 8, -1],
+        [-1, -1, -1, -1, -1],
+        [-1, -1, -1, -1, -1],
+        [0, 6, 7, -1, -1],
+    ]
+    np.testing.assert_array_equal(next_tokens(ids, mask), np.array(expected, float), strict=True)
+    np.testing.assert_array_equal(next_tokens(ids[:, :1], mask[:, :1]), np.full((4, 1), -1.0))
+
+
+# --- the native archive ---
+
+
+def a_split(labels=None, masks=None, **features) -> Split:
+    features = features or {"text": np.ones((4, 2, 3))}
+    size = len(next(iter(features.values())))
+    ids = np.array([f"s{i}" for i in range(size)], np.str_)
+    return Split(ids, features, masks or {}, labels)
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Writes splits as they are, labels as their type says, and opens them."""
+
+    def call(label_names=(), **splits: Split) -> Corpus:
+        arrays = {"label_name": np.array(label_names)} if len(label_names) else {}
+        for name, split in splits.items():
+            arrays[f"{name}/id"] = split.ids
+            arrays |= {f"{name}/{m}": x for m, x in split.features.items()}
+            arrays |= {f"{name}/{m}_mask": x for m, x in split.masks.items()}
+            arrays |= {} if split.labels is None else {f"{name}/label": split.labels}
+        np.savez(tmp_path / "c.npz", **arrays)
+        return open_corpus(tmp_path / "c.npz")
+
+    return call
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int8, np.uint16, ">i4", np.uint64])
+def test_whole_numbers_of_two_axes_are_token_ids(dtype, opened):
+    ids = np.array([[1, 2, 0], [3, 0, 5], [0, 0, 0], [0, 7, 0]], dtype)
+    corpus = opened(train=a_split(text=ids), test=a_split(text=ids[:, :2]))
+    header = corpus.headers["train"]
+    assert (header.shapes, header.dtypes) == ({"text": (3, 0)}, {"text": np.dtype(dtype).name})
+    assert corpus.width("text") == 0 and corpus.summary()["widths"] == {"text": 0}
+    np.testing.assert_array_equal(corpus.split("train").features["text"], ids, strict=True)
+    preparation = fit(corpus, DataConfig(), AUTO)
+    spec = preparation.spec
+    assert (spec.widths, spec.lengths, spec.vocabularies) == ((0,), (3,), (8,))
+    found, repairs = prepare(corpus.split("train"), preparation)
+    # 0 is padding before the first and after the last other id, and a token between them.
+    np.testing.assert_array_equal(
+        found.features["text"],
+        np.array([[1, 2, 0], [3, 0, 5], [0, 0, 0], [7, 0, 0]], np.int32),
+        strict=True,
+    )
+    np.testing.assert_array_equal(
+        found.masks["text"], np.array([[1, 1, 0], [1, 1, 1], [0, 0, 0], [1, 0, 0]], bool)
+    )
+    assert repairs == {}
+
+
+def test_ids_without_a_row_become_padding_and_are_counted(opened):
+    train = np.array([[1, 4, 2], [3, 1, -1]])
+    test = np.array([[5, 4, 9], [-1, 2, -7], [9, 9, 9]])
+    corpus = opened(train=a_split(text=train), test=a_split(text=test))
+    preparation = fit(corpus, DataConfig(), AUTO)
+    assert preparation.spec.vocabularies == (5,)
+    found, repairs = prepare(corpus.split("test"), preparation)
+    np.testing.assert_array_equal(found.features["text"], [[4, 0, 0], [2, 0, 0], [0, 0, 0]])
+    np.testing.assert_array_equal(found.masks["text"], found.features["text"] > 0)
+    assert repairs == {"text": {"unknown_ids": 7}}
+    found, repairs = prepare(corpus.split("train"), preparation)
+    np.testing.assert_array_equal(found.features["text"], [[1, 4, 2], [3, 1, 0]])
+    assert repairs == {"text": {"unknown_ids": 1}}
+
+
+def test_steps_that_ids_pad_by_minus_1_do_not_make_a_sequence_longer(opened):
+    train, test = np.full((2, 6), -1), np.full((2, 9), -1)
+    train[:, :2], test[:, 3:5] = [[1, 2], [2, 3]], [[2, 1], [3, 3]]
+    corpus = opened(train=a_split(text=train), test=a_split(text=test))
+    preparation = fit(corpus, DataConfig(), AUTO)
+    assert preparation.spec.lengths == (2,)
+    check_lengths(corpus, preparation)
+    found, _ = prepare(corpus.split("test"), preparation)
+    np.testing.assert_array_equal(found.features["text"], test[:, 3:5])
+    assert found.masks["text"].all()
+
+
+def test_a_modality_of_negative_ids_alone_is_left_out_of_the_model(opened, caplog):
+    corpus = opened(train=a_split(text=np.full((2, 3), -1), audio=np.ones((2, 2, 5))))
+    spec = fit(corpus, DataConfig(), AUTO).spec
+    assert (spec.modalities, spec.widths, spec.vocabularies) == (("audio",), (5,), ())
+    assert "'text' has no valid training step" in caplog.text
+
+
+def test_ids_and_features_stand_side_by_side(opened):
+    features = {"text": np.array([[3, 1]]), "audio": np.ones((1, 4, 5)), "phones": [[6, 0]]}
+    features["phones"] = np.array(features["phones"], np.uint8)
+    spec = fit(opened(train=a_split(**features)), DataConfig(), AUTO).spec
+    assert spec.modalities == ("text", "audio", "phones")
+    assert (spec.widths, spec.vocabularies) == ((0, 5, 0), (4, 0, 7))
+    assert [spec.vocabulary(m) for m in spec.modalities] == [4, 0, 7]
+
+
+def test_an_explicit_mask_decides_which_ids_count(opened):
+    ids = np.array([[0, 9, 3], [2, 0, 0]])
+    mask = np.array([[1, 0, 1], [1, 1, 0]], bool)
+    corpus = opened(train=a_split(text=ids, masks={"text": mask}))
+    preparation = fit(corpus, DataConfig(), AUTO)
+    assert preparation.spec.vocabularies == (4,)
+    found, repairs = prepare(corpus.split("train"), preparation)
+    np.testing.assert_array_equal(found.features["text"], [[0, 0, 3], [2, 0, 0]])
+    np.testing.assert_array_equal(found.masks["text"], mask)
+    assert repairs == {}
+
+
+@pytest.mark.parametrize("largest", [10**6, 2**63])
+def test_a_table_of_more_than_a_million_rows_is_refused(largest, opened):
+    corpus = opened(train=a_split(text=np.array([[10**6 - 1]], np.uint64)))
+    assert fit(corpus, DataConfig(), AUTO).spec.vocabularies == (10**6,)
+    corpus = opened(train=a_split(text=np.array([[1, largest]], np.uint64)))
+    with pytest.raises(UserError, match=f"token ids of 'text' reach {largest}; .* 1000000 rows"):
+        fit(corpus, DataConfig(), AUTO)
+
+
+def test_standardising_token_ids_is_refused(opened):
+    corpus = opened(train=a_split(text=np.array([[1, 2]])))
+    with pytest.raises(UserError, match="data.standardize names 'text', whose token ids"):
+        fit(corpus, DataConfig(standardize=("text",)), AUTO)
+    assert fit(corpus, DataConfig(standardize=("auto",)), AUTO).statistics == {}
+
+
+def test_real_numbers_of_two_axes_are_refused(opened):
+    with pytest.raises(UserError, match=r"train/text is float64 of shape \(4, 3\); .*token ids"):
+        opened(train=a_split(text=np.ones((4, 3))))
+    with pytest.raises(UserError, match=r"train/text is bool of shape \(4, 3\)"):
+        opened(train=a_split(text=np.ones((4, 3), bool)))
+    with pytest.raises(UserError, match="train/text has no steps"):
+        opened(train=a_split(text=np.ones((4, 0), int)))
+
+
+def test_ids_in_one_split_and_features_in_another_are_refused(opened):
+    ids, features = a_split(text=np.ones((4, 2), int)), a_split(text=np.ones((4, 2, 3)))
+    with pytest.raises(UserError, match="test/text is 3 wide, but train/text holds token ids"):
+        opened(train=ids, test=features)
+    with pytest.raises(UserError, match="test/text holds token ids, but train/text is 3 wide"):
+        opened(train=features, test=ids)
+
+
+def test_a_model_refuses_the_other_kind_of_input(opened):
+    ids, features = a_split(text=np.ones((4, 2), int)), a_split(text=np.ones((4, 2, 3)))
+    of_ids = fit(opened(train=ids), DataConfig(), AUTO)
+    of_features = fit(opened(train=features), DataConfig(), AUTO)
+    with pytest.raises(UserError, match="'text' is 3 wide here, .* trained on token ids"):
+        prepare(features, of_ids)
+    with pytest.raises(UserError, match="'text' holds token ids here, .* trained on 3 features"):
+        prepare(ids, of_features)
+
+
+def test_names_of_columns_are_read(opened):
+    rng = np.random.default_rng(0)
+    splits = {s: a_split(rng.normal(size=(4, 3))) for s in ("train", "valid", "test")}
+    corpus = opened(("glad", "sad", "größer 更"), **splits)
+    for name, split in splits.items():
+        header = corpus.headers[name]
+        assert (header.label_names, header.label_kind) == (("glad", "sad", "größer 更"), "scores")
+        np.testing.assert_array_equal(corpus.split(name).labels, split.labels, strict=True)
+    assert corpus.digest != opened(("glad", "sad", "other"), **splits).digest
+    assert opened(**splits).headers["train"].label_names == ("0", "1", "2")
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8])
+@pytest.mark.parametrize("shape", [(4,), (4, 1)])
+def test_names_of_classes_are_read(shape, dtype, opened):
+    labels = np.array([0, 2, 1, 2], dtype).reshape(shape)
+    corpus = opened(("sad", "calm", "glad", "absent"), train=a_split(labels))
+    header = corpus.headers["train"]
+    assert (header.label_kind, header.label_names) == ("classes", ("class",))
+    assert header.classes == {0: "sad", 1: "calm", 2: "glad", 3: "absent"}
+    np.testing.assert_array_equal(corpus.split("train").labels, column(0, 2, 1, 2), strict=True)
+    preparation = fit(corpus, DataConfig(), AUTO)
+    assert preparation.spec.label_names == ("sad", "calm", "glad", "absent")
+    assert preparation.classes == (0, 1, 2, 3)
+    found, _ = prepare(corpus.split("train"), preparation)
+    np.testing.assert_array_equal(found.labels, column(0, 2, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (np.array([0, 2, 1]), ("sad", "calm", "glad", "absent")),
+        (np.array([0, 2, 5]), ()),
+        (np.array([0, 2, 5]), ("mood",)),
+        (np.array([[0.5, 2.0], [1.0, -1.0]]), ("sad", "glad")),
+        (np.array([[0.5, 2.0], [1.0, -1.0]]), ()),
+        (np.eye(3), ("a", "b", "c")),
+        (np.eye(3), ()),
+        (np.array([0.0, 1.0]), ()),
+        (np.array([0.0, 1.0]), ("mood",)),
+        (np.array([-1, 1]), ("mood",)),
+    ],
+)
+def test_labels_and_their_names_survive_being_written_again(labels, names, opened, tmp_path):
+    ids = np.arange(2 * len(labels)).reshape(-1, 2)
+    corpus = opened(names, train=a_split(labels, text=ids), test=a_split(None, text=ids))
+    save_native(tmp_path / "again.npz", corpus)
+    again = open_corpus(tmp_path / "again.npz")
+    assert again.headers == corpus.headers
+    assert label_kind(again, AUTO) == label_kind(corpus, AUTO)
+    for name in corpus.headers:
+        one, other = corpus.split(name), again.split(name)
+        np.testing.assert_array_equal(one.features["text"], other.features["text"], strict=True)
+        if one.labels is not None:
+            np.testing.assert_array_equal(one.labels, other.labels, strict=True)
+    assert again.split("test").labels is None
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("a", "a", "b"), "label_name must be different strings of shape"),
+        (("a", "b", ""), "label_name has a name that is empty or ends in space"),
+        (("a", "b", " c"), "label_name has a name that is empty or ends in space"),
+        (("a", "b\nc", "d"), "label_name has a name"),
+        (("a", "b"), r"train/label has 2 label name\(s\) for 3 column\(s\) of labels"),
+        (("a", "a_sd", "b"), "train/label has a name 'a_sd', which in predictions is a column"),
+        (np.array([1, 2, 3]), "label_name must be different strings"),
+        (np.array([["a", "b", "c"]]), "label_name must be different strings"),
+        (np.array("a"), "label_name must be different strings"),
+        (np.array([b"a", b"b", b"c"]), "label_name must be different strings"),
+        (np.array(["a", "b", "c"], object), "'label_name' holds Python objects"),
+    ],
+)
+def test_wrong_names_are_refused(names, message, tmp_path):
+    arrays = {"train/label": np.ones((2, 3)), "train/text": np.ones((2, 1, 1))}
+    arrays |= {"train/id": np.array(["a", "b"]), "label_name": np.asarray(names)}
+    np.savez(tmp_path / "c.npz", **arrays)
+    with pytest.raises(UserError, match=message) as caught:
+        open_corpus(tmp_path / "c.npz")
+    assert str(tmp_path / "c.npz") in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_empty_split_of_classes_is_refused_as_empty(opened):
+    empty = a_split(np.zeros(0, int), text=np.ones((0, 2, 3)))
+    with pytest.raises(UserError, match="split 'valid' is empty"):
+        opened(train=a_split(np.arange(4)), valid=empty)

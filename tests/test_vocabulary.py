@@ -1,0 +1,233 @@
+"""Words of transcripts as token ids: which words, which rows, and never a word of another split."""
+
+import dataclasses
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from msajax.config import DataConfig, ModelConfig
+from msajax.data.corpus import Corpus, Split
+from msajax.data.formats import open_corpus
+from msajax.data.formats.native import save_native
+from msajax.data.in_memory import corpus_of
+from msajax.data.prepare import check_lengths, fit, prepare
+from msajax.data.vocabulary import PADDING, UNKNOWN, build_vocabulary, encode, tokenize
+from msajax.errors import UserError
+
+WORDS = DataConfig(text="words", min_count=1)
+MODEL = ModelConfig()
+QUICK = settings(max_examples=100, deadline=None)
+words_of_letters = st.text("abcdefgäñ'你好", min_size=1, max_size=4).filter(
+    lambda word: tokenize(word) == [word]
+)
+
+
+# --- words ---
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", []),
+        (" \n\t ... ?! — ''' ’", []),
+        ("The movie, was GREAT!", ["the", "movie", "was", "great"]),
+        ("I don't, y'all'd've", ["i", "don't", "y'all'd've"]),
+        ("I don’t; O’Neil's", ["i", "don't", "o'neil's"]),
+        ("'quoted' rock 'n' roll dogs'", ["quoted", "rock", "n", "roll", "dogs"]),
+        ("10 of 10, 3.5 stars, 2nd", ["10", "of", "10", "3", "5", "stars", "2nd"]),
+        ("well-made snake_case __ um_", ["well", "made", "snake", "case", "um"]),
+        ("这部电影很好。", ["这", "部", "电", "影", "很", "好"]),
+        ("我喜欢iPhone手机", ["我", "喜", "欢", "iphone", "手", "机"]),
+        ("it's你好 don’t好", ["it's", "你", "好", "don't", "好"]),
+        ("カメラで撮る", ["カ", "メ", "ラ", "で", "撮", "る"]),
+        ("Größe ÉTÉ Ωmega", ["größe", "été", "ωmega"]),
+        ("좋은 영화", ["좋은", "영화"]),
+        ("<padding> <unknown>", ["padding", "unknown"]),
+    ],
+)
+def test_a_transcript_becomes_words(text, words):
+    assert tokenize(text) == words
+    assert tokenize(unicodedata.normalize("NFD", text)) == words
+    assert tokenize(text.upper()) == words or "ß" in text
+
+
+# --- vocabulary ---
+
+
+def test_the_most_frequent_words_come_first_and_equals_by_the_alphabet():
+    texts = ["b a c b", "B, c. d", "é z"]
+    assert build_vocabulary(texts, 1) == (PADDING, UNKNOWN, *"bc", *"adzé")
+    assert build_vocabulary(reversed(texts), 1) == build_vocabulary(texts, 1)
+
+
+def test_rare_words_are_left_out():
+    texts = ["a a a", "b a b", "c"]
+    assert build_vocabulary(texts, 2) == (PADDING, UNKNOWN, "a", "b")
+    assert build_vocabulary(texts, 4) == (PADDING, UNKNOWN, "a")
+    assert build_vocabulary(texts, 5) == build_vocabulary([], 1) == (PADDING, UNKNOWN)
+
+
+def test_words_become_rows_and_unknown_ones_row_1():
+    vocabulary = (PADDING, UNKNOWN, "good", "film")
+    ids, mask = encode(["Good, good FILM", "a film", "", "?"], vocabulary)
+    np.testing.assert_array_equal(
+        ids, np.array([[2, 2, 3], [1, 3, 0], [0, 0, 0], [0, 0, 0]], np.int32), strict=True
+    )
+    np.testing.assert_array_equal(
+        mask, np.array([[1, 1, 1], [1, 1, 0], [0, 0, 0], [0, 0, 0]], bool), strict=True
+    )
+
+
+@pytest.mark.parametrize("texts", [["", ""], ["!?", "..."], []])
+def test_transcripts_without_a_word_have_one_padded_step(texts):
+    ids, mask = encode(texts, (PADDING, UNKNOWN))
+    assert ids.shape == mask.shape == (len(texts), 1)
+    assert not ids.any() and not mask.any() and mask.dtype == bool and ids.dtype == np.int32
+
+
+def test_text_that_names_padding_is_no_padding():
+    ids, mask = encode(["<padding> padding <unknown>"], (PADDING, UNKNOWN, "padding"))
+    np.testing.assert_array_equal(ids, [[2, 2, 1]])
+    assert mask.all()
+
+
+@QUICK
+@given(st.lists(st.lists(words_of_letters, max_size=5), min_size=1, max_size=6))
+def test_known_words_can_be_read_back_from_their_ids(sentences):
+    vocabulary = build_vocabulary([" ".join(words) for words in sentences], 1)
+    assert len(set(vocabulary)) == len(vocabulary)
+    ids, mask = encode([", ".join(words) for words in sentences], vocabulary)
+    decoded = [[vocabulary[i] for i in row[kept]] for row, kept in zip(ids, mask, strict=True)]
+    assert decoded == sentences
+    assert (ids[mask] > 1).all() and (ids[~mask] == 0).all()
+
+
+# --- through preparation ---
+
+
+def a_split(texts, labels=None, **features) -> Split:
+    texts = None if texts is None else np.array(texts, np.str_)
+    size = len(next(iter(features.values()))) if texts is None else len(texts)
+    ids = np.array([f"s{i}" for i in range(size)])
+    return Split(ids, features, {}, np.zeros((size, 1)) if labels is None else labels, texts)
+
+
+@pytest.fixture
+def opened(tmp_path):
+    def call(**splits: Split) -> Corpus:
+        save_native(tmp_path / "c.npz", corpus_of(splits))
+        return open_corpus(tmp_path / "c.npz")
+
+    return call
+
+
+def audio(size: int) -> np.ndarray:
+    return np.ones((size, 2, 3))
+
+
+def test_the_vocabulary_is_that_of_train_alone(opened):
+    train = a_split(["good film", "bad film"], audio=audio(2))
+    valid = a_split(["splendid film film", "good"], audio=audio(2))
+    corpus = opened(train=train, valid=valid)
+    preparation = fit(corpus, WORDS, MODEL)
+    assert preparation.words == (PADDING, UNKNOWN, "film", "bad", "good")
+    other = dataclasses.replace(valid, raw_text=np.array(["unheard of", "words"]))
+    assert fit(opened(train=train, valid=other), WORDS, MODEL).words == preparation.words
+    spec = preparation.spec
+    assert (spec.modalities, spec.widths, spec.lengths, spec.vocabularies) == (
+        ("text", "audio"),
+        (0, 3),
+        (2, 2),
+        (5, 0),
+    )
+    assert list(preparation.statistics) == ["audio"]
+    found, repairs = prepare(corpus.split("train"), preparation)
+    np.testing.assert_array_equal(found.features["text"], [[4, 2], [3, 2]])
+    assert found.features["text"].dtype == np.int32 and repairs == {}
+
+
+def test_min_count_decides_which_words_share_a_row(opened):
+    corpus = opened(train=a_split(["good film", "bad film"]))
+    preparation = fit(corpus, DataConfig(text="words", min_count=2), MODEL)
+    assert preparation.words == (PADDING, UNKNOWN, "film")
+    found, _ = prepare(corpus.split("train"), preparation)
+    np.testing.assert_array_equal(found.features["text"], [[1, 2], [1, 2]])
+
+
+def test_transcripts_replace_the_features_of_text(opened):
+    train = a_split(["a b", "b"], text=np.ones((2, 7, 300)), audio=audio(2))
+    preparation = fit(opened(train=train), WORDS, MODEL)
+    assert preparation.spec.lengths == (2, 2) and preparation.spec.vocabularies == (4, 0)
+    features = fit(opened(train=train), DataConfig(), MODEL)
+    assert features.spec.widths == (300, 3) and features.words == ()
+
+
+def test_other_token_ids_keep_a_table_of_their_own(opened):
+    phones = np.array([[90, 3], [5, 0]])
+    corpus = opened(train=a_split(["a b", "b"], phones=phones))
+    preparation = fit(corpus, WORDS, MODEL)
+    assert preparation.spec.modalities == ("text", "phones")
+    assert preparation.spec.vocabularies == (4, 91)
+    found, repairs = prepare(corpus.split("train"), preparation)
+    np.testing.assert_array_equal(found.features["phones"], phones)
+    assert repairs == {}
+
+
+def test_a_longer_transcript_is_refused_before_training_unless_it_is_cut(opened):
+    texts = {"train": ["a b", "b"], "valid": ["a", "b"], "test": ["a", "b a b"]}
+    corpus = opened(**{name: a_split(t) for name, t in texts.items()})
+    with pytest.raises(UserError, match="'text' are longer than the model's 2 .*'s1' with 3"):
+        check_lengths(corpus, fit(corpus, WORDS, MODEL))
+    for truncate, kept in (("first", [2, 3]), ("last", [3, 2]), ("uniform", [2, 2])):
+        preparation = fit(corpus, dataclasses.replace(WORDS, truncate=truncate), MODEL)
+        check_lengths(corpus, preparation)
+        found, _ = prepare(corpus.split("test"), preparation)
+        assert preparation.words[2:] == ("b", "a")
+        np.testing.assert_array_equal(found.features["text"], [[3, 0], kept])
+    preparation = fit(corpus, WORDS, ModelConfig(max_len=3))
+    check_lengths(corpus, preparation)
+
+
+def test_a_training_split_without_transcripts_is_refused(opened):
+    corpus = opened(train=a_split(None, text=np.ones((2, 2, 3))), test=a_split(["a"]))
+    with pytest.raises(UserError, match="data.text = words: .* has no raw_text in train"):
+        fit(corpus, WORDS, MODEL)
+
+
+def test_a_split_without_transcripts_lacks_text_in_every_sample_with_a_warning(opened, caplog):
+    long_features = {"text": np.ones((2, 9, 4)), "audio": audio(2)}
+    corpus = opened(
+        train=a_split(["a b", "b"], audio=audio(2)), test=a_split(None, **long_features)
+    )
+    preparation = fit(corpus, WORDS, MODEL)
+    check_lengths(corpus, preparation)
+    assert caplog.text == ""
+    found, _ = prepare(corpus.split("test"), preparation)
+    assert found.features["text"].shape == (2, 2) and not found.masks["text"].any()
+    assert found.masks["audio"].all()
+    assert "The split of 's0' has no raw_text; text is absent in all 2 samples." in caplog.text
+
+
+def test_transcripts_without_a_word_leave_text_out_of_the_model(opened, caplog):
+    train = a_split(["...", ""], audio=audio(2))
+    assert fit(opened(train=train), WORDS, MODEL).spec.modalities == ("audio",)
+    assert "'text' has no valid training step" in caplog.text
+    with pytest.raises(UserError, match="no modality has a valid training step"):
+        fit(opened(train=a_split(["...", ""], text=np.ones((2, 1, 1)))), WORDS, MODEL)
+
+
+def test_standardising_words_is_refused(opened):
+    data = dataclasses.replace(WORDS, standardize=("text",))
+    with pytest.raises(UserError, match="data.standardize names 'text', whose token ids"):
+        fit(opened(train=a_split(["a"])), data, MODEL)
+
+
+def test_the_next_word_is_the_target_of_its_predecessor(opened):
+    corpus = opened(train=a_split(["a b a c", "", "b"]))
+    preparation = fit(corpus, WORDS, ModelConfig(name="next_token", causal=True))
+    assert preparation.words[2:] == ("a", "b", "c")
+    found, _ = prepare(corpus.split("train"), preparation)
+    np.testing.assert_array_equal(found.labels, [[3, 2, 4, -1], [-1] * 4, [-1] * 4])
