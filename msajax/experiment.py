@@ -302,7 +302,10 @@ def inspect(path: str, data: DataConfig) -> dict[str, Any]:
     Raises:
         UserError: if it cannot be used.
     """
-    return inspection.inspect_corpus(open_corpus(path, data), data)
+    corpus = open_corpus(path, data)
+    if corpus.layout == mapped.NAME:
+        mapped.verify(path)
+    return inspection.inspect_corpus(corpus, data)
 
 
 def inspect_model(config: Config) -> dict[str, Any]:

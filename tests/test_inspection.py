@@ -74,6 +74,7 @@ def test_text_by_hand(tmp_path):
         "steps": 5,
         "mask": "explicit",
         "absent": 1 / 4,
+        "all_zero": 0.0,
         "valid_steps": {"min": 2.0, "median": 3.0, "mean": 3.0, "max": 4.0},
         "span": {"min": 2.0, "median": 4.0, "mean": 11 / 3, "max": 5.0},
         "leading_padding": 1 / 3,
@@ -97,6 +98,7 @@ def test_audio_by_hand(tmp_path):
         "steps": 3,
         "mask": "from zeros",
         "absent": 1 / 4,
+        "all_zero": 0.0,
         "valid_steps": {"min": 1.0, "median": 2.0, "mean": 2.0, "max": 3.0},
         "span": {"min": 1.0, "median": 2.0, "mean": 2.0, "max": 3.0},
         "leading_padding": 1 / 3,
@@ -180,6 +182,33 @@ def test_the_corpus_as_a_whole(tmp_path):
     assert report["known_corpus"] is None
     assert list(report["splits"]["valid"]["modalities"]) == ["text", "video"]
     assert report["splits"]["valid"]["modalities"]["video"]["dtype"] == "int32"
+    assert report["why"] == "the file begins as a zip archive does"
+    assert report["task"] == {"kind": "regression", "names": ["sentiment"]}
+    # Stored: 4 x 5 x 2 float16 and their mask, 4 x 3 x 3 float64; 2 x 8 x 2 float64, 2 x 4 int32.
+    assert report["memory"]["stored"] == 80 + 20 + 288 + 256 + 32
+    # Prepared: 4 samples of 5 x 2 and 3 x 3 float32, 2 of 8 x 2 and 1 x 4, and a byte a step.
+    assert report["memory"]["prepared"] == 4 * (5 * 9 + 3 * 13) + 2 * (8 * 9 + 17)
+
+
+def test_identical_samples_are_counted_within_and_across_splits(tmp_path):
+    x = np.arange(1.0, 31).reshape(5, 3, 2)
+    padding = np.array([[1, 1, 0]] * 5)
+    twice = a_split(0, [0.0] * 5, masks={"text": padding}, text=x[[0, 1, 2, 0, 0]])
+    # Another value in the padding, which nobody reads; the mask is a part of what is read.
+    other = x[[0, 3, 4, 1, 4]] + np.array([0, 0, 1])[:, None]
+    test = a_split(10, [0.0] * 5, masks={"text": padding}, text=other)
+    absent = a_split(20, [0.0] * 3, masks={"text": np.zeros((3, 3))}, text=x[:3])
+    report = report_of(tmp_path, train=twice, valid=absent, test=test)
+    assert report["identical"] == {
+        **{"train": 2, "valid": 0, "test": 1},
+        **{"train/valid": 0, "train/test": 2, "valid/test": 0},
+    }
+    told = [warning for warning in report["warnings"] if "identical" in warning]
+    assert told == [
+        "2 sample(s) of train are identical to an earlier one.",
+        "1 sample(s) of test are identical to an earlier one.",
+        "2 sample(s) of test are identical to one of train.",
+    ]
 
 
 def test_what_would_change_results_is_warned_of(tmp_path):
@@ -187,6 +216,7 @@ def test_what_would_change_results_is_warned_of(tmp_path):
     assert report["warnings"] == [
         "There is no test split: a run has no test result.",
         "2 id(s) occur more than once: samples may leak.",
+        "1 sample(s) of valid are identical to an earlier one.",
         "train/audio has 2 non-finite value(s) in 1 column(s): preparation sets them to 0.",
         "video has no valid step in train: models leave it out everywhere.",
         "valid/text has up to 8 steps, train only 5: set data.truncate or model.max_len.",
@@ -195,8 +225,8 @@ def test_what_would_change_results_is_warned_of(tmp_path):
 
 
 def test_labels_off_the_scale_or_missing_are_warned_of(tmp_path):
-    outside = a_split(10, [1.0, 5.0], text=np.ones((2, 2, 2)))
-    unlabelled = a_split(20, None, text=np.ones((2, 2, 2)))
+    outside = a_split(10, [1.0, 5.0], text=np.arange(8.0).reshape(2, 2, 2))
+    unlabelled = a_split(20, None, text=np.arange(8.0, 16).reshape(2, 2, 2))
     report = report_of(tmp_path, valid=outside, test=unlabelled)
     assert report["warnings"] == [
         "There is no train split: nothing can be trained on this corpus, only predicted.",

@@ -78,6 +78,7 @@ class Corpus:
     Attributes:
         path: where it came from.
         layout: which layout was found.
+        why: by what it was recognised; "" for a corpus that was not opened from a path.
         digest: SHA-256 of the content, hexadecimal; part of a run's identity.
         headers: `{split: SplitHeader}`, in the order train, valid, test.
         repeated_ids: how many ids occur more than once, over all splits.
@@ -100,6 +101,7 @@ class Corpus:
         """
         self.path = path
         self.layout = layout
+        self.why = ""
         self.digest = digest
         self.headers = {name: headers[name] for name in SPLITS if name in headers}
         self.repeated_ids = repeated_ids

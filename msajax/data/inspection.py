@@ -3,6 +3,8 @@
 Shares lie in [0, 1], every number is computed in float64, and None stands for the undefined.
 """
 
+import hashlib
+import itertools
 import warnings
 from typing import Any
 
@@ -12,9 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from msajax import metrics
-from msajax.config import DataConfig
+from msajax.config import DataConfig, ModelConfig
 from msajax.data.corpus import Corpus, Split
+from msajax.data.labels import label_kind
 from msajax.data.prepare import is_finite, spans, step_mask
+from msajax.errors import UserError
 
 _BLOCK = 2**22  # feature values looked at in one go, so that float64 copies stay small
 _SHOWN = 8  # columns listed by number
@@ -39,6 +43,7 @@ _ROWS = {
     "steps": "stored steps",
     "mask": "mask",
     "absent": "samples without it",
+    "all_zero": "samples of zeros",
     "valid_steps": "valid steps (*)",
     "span": "first to last one (*)",
     "leading_padding": "rows padded before",
@@ -63,16 +68,23 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
         A strict-JSON-ready report. Per split and modality: lengths and rows with padding count
         only samples that have the modality; `padded_steps` is a share of all stored steps;
         `non_finite`, `range` and `constant_columns` look at valid steps alone, the last two at
-        their finite values. Per split and label: `sd` has ddof 0, the histogram rounds half to
-        even as `acc7` does, and the floors need labels in train.
+        their finite values; `all_zero` is the share of samples whose valid steps are all zero.
+        `task` is what `model.task = auto` would learn. `identical` counts samples that are equal to
+        an earlier one in every valid step of every modality, within a split and across splits.
+        `memory` is in bytes, as stored and as prepared for a model. Per split and label: `sd` has
+        ddof 0, the histogram rounds half to even as `acc7` does, and the floors need labels in
+        train.
 
     Raises:
         UserError: if the corpus went bad since it was opened.
     """
-    report: dict[str, Any] = corpus.summary()
+    report: dict[str, Any] = corpus.summary() | {"why": corpus.why}
     report["known_corpus"] = _KNOWN_COUNTS.get(tuple(report["sizes"].values()))
     report["repeated_ids"] = corpus.repeated_ids
+    report["task"] = _task(corpus)
     report["splits"], train = {}, None
+    report["memory"] = dict.fromkeys(("stored", "prepared"), 0)
+    contents: dict[str, list[bytes]] = {}
     for name, header in corpus.headers.items():  # train first, one split in memory at a time
         split = corpus.split(name)
         train = split.labels if name == "train" else train
@@ -90,7 +102,12 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
             }
             or None,
         }
+        stored = (*split.features.values(), *split.masks.values())
+        report["memory"]["stored"] += sum(array.nbytes for array in stored)
+        report["memory"]["prepared"] += _prepared_bytes(report["splits"][name])
+        contents[name] = _contents(split, data.mask_from_zeros)
         del split
+    report["identical"] = _identical(contents)
     report["warnings"] = _warnings(report)
     return report
 
@@ -101,11 +118,12 @@ def _modality(split: Split, modality: str, mask_from_zeros: bool) -> dict[str, A
     x = x[..., None] if are_tokens else x
     size, steps, width = x.shape
     low, high = np.full(width, np.inf), np.full(width, -np.inf)
-    bad = np.zeros(width, np.int64)
+    bad, zero = np.zeros(width, np.int64), np.zeros(size, bool)
     block = max(1, _BLOCK // (steps * width))
     for start in range(0, size, block):
         rows = slice(start, start + block)
         values = x[rows][mask[rows]].astype(np.float64)  # [valid steps, width]
+        zero[rows] = ~(x[rows] * mask[rows][..., None]).any(axis=(1, 2))
         finite = is_finite(values)
         bad += (~finite).sum(axis=0)
         low = np.minimum(low, values.min(axis=0, where=finite, initial=np.inf))
@@ -122,6 +140,7 @@ def _modality(split: Split, modality: str, mask_from_zeros: bool) -> dict[str, A
         "steps": steps,
         "mask": "explicit" if modality in split.masks else derived,
         "absent": float((~here).mean()),
+        "all_zero": float((zero & here).mean()),
         "valid_steps": _summary(valid),
         "span": _summary(span),
         "leading_padding": _share(first > 0),
@@ -134,6 +153,46 @@ def _modality(split: Split, modality: str, mask_from_zeros: bool) -> dict[str, A
         "constant_columns": int((~known | (low == high)).sum()) if here.any() else None,
         "range": {"min": float(low.min()), "max": float(high.max())} if known.any() else None,
     }
+
+
+def _task(corpus: Corpus) -> dict[str, Any] | None:
+    """What the labels would be learned as; None without labels, or with a single class."""
+    try:
+        task = label_kind(corpus, ModelConfig())
+    except UserError:
+        return None
+    labelled = any(header.label_names for header in corpus.headers.values())
+    return {"kind": task.kind, "names": list(task.names)} if labelled else None
+
+
+def _prepared_bytes(split: dict[str, Any]) -> int:
+    """Float32 features and a mask for the longest sequence of each modality."""
+    spans = {m: facts["span"] for m, facts in split["modalities"].items() if facts["span"]}
+    widths = {m: max(split["modalities"][m]["width"], 1) for m in spans}
+    return sum(int(spans[m]["max"]) * (4 * widths[m] + 1) for m in spans) * split["samples"]
+
+
+def _contents(split: Split, mask_from_zeros: bool) -> list[bytes]:
+    """A digest of each sample's valid steps; empty for a sample without any."""
+    digests = [hashlib.blake2b(digest_size=16) for _ in range(len(split))]
+    empty = np.ones(len(split), bool)
+    for m in sorted(split.features):
+        mask = step_mask(split, m, mask_from_zeros)
+        empty &= ~mask.any(axis=1)
+        for digest, x, kept in zip(digests, split.features[m], mask, strict=True):
+            digest.update(m.encode() + x[kept].astype(np.float32).tobytes())
+    return [b"" if none else d.digest() for d, none in zip(digests, empty, strict=True)]
+
+
+def _identical(contents: dict[str, list[bytes]]) -> dict[str, int]:
+    """How many samples are equal to an earlier one, by split and by pair of splits."""
+    known = {name: {digest for digest in all_of if digest} for name, all_of in contents.items()}
+    found = {
+        name: sum(map(bool, all_of)) - len(known[name]) for name, all_of in contents.items()
+    }
+    for first, second in itertools.combinations(contents, 2):
+        found[f"{first}/{second}"] = sum(digest in known[first] for digest in contents[second])
+    return found
 
 
 def _summary(counts: np.ndarray) -> dict[str, float] | None:
@@ -173,12 +232,23 @@ def _warnings(report: dict[str, Any]) -> list[str]:
     found = [f"There is no {s} split: {why}." for s, why in _CONSEQUENCE.items() if s not in splits]
     if report["repeated_ids"]:
         found.append(f"{report['repeated_ids']} id(s) occur more than once: samples may leak.")
+    for where, count in report["identical"].items():
+        first, _, second = where.partition("/")
+        if count and second:
+            found.append(f"{count} sample(s) of {second} are identical to one of {first}.")
+        elif count:
+            found.append(f"{count} sample(s) of {first} are identical to an earlier one.")
     spans_in_train = {m: _longest(splits.get("train"), m) for m in report["widths"]}
+    labelled = any(split["labels"] for split in splits.values())
+    if labelled and not report["task"]:
+        found.append("Every label is of the same class: there is nothing to tell apart.")
     for name, split in splits.items():
         if not split["labels"]:
             found.append(f"{name} has no labels: it can be predicted, not learned or scored.")
         for label, facts in (split["labels"] or {}).items():
-            if facts["min"] < -3 or facts["max"] > 3:
+            task = report["task"] or {"kind": "one class"}
+            alone = len(split["labels"]) == 1 and task["kind"] == "regression"
+            if alone and (facts["min"] < -3 or facts["max"] > 3):
                 found.append(
                     f"{name}: {label} reaches from {facts['min']:g} to {facts['max']:g}, outside "
                     "[-3, 3]: the accuracies and F1 of sentiment do not suit it."
@@ -217,7 +287,15 @@ def render(report: dict[str, Any], console: Console) -> None:
     say(f"{report['path']}: {report['layout']}\nsha256 {report['digest']}")
     found = ", ".join(f"{size} {name}" for name, size in report["sizes"].items())
     say(f"samples: {found} ({f'the counts of {known}' if known else 'not counts we know'})")
+    if report["why"]:
+        say(f"layout found because {report['why']}")
+    if task := report["task"]:
+        say(f"labels: {task['kind']} of {', '.join(task['names'])}")
+    copies = ", ".join(f"{count} in {where}" for where, count in report["identical"].items())
     say(f"repeated ids: {report['repeated_ids']}")
+    say(f"identical samples: {copies}")
+    stored, prepared = (report["memory"][k] / 2**20 for k in ("stored", "prepared"))
+    say(f"memory: {stored:.1f} MiB as stored, {prepared:.1f} MiB prepared")
     for m, width in report["widths"].items():
         facts = {name: split["modalities"].get(m, {}) for name, split in splits.items()}
         cells = {n: {_ROWS[k]: _show(f.get(k)) for k in _ROWS} for n, f in facts.items()}

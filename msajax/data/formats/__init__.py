@@ -16,11 +16,13 @@ class Layout(NamedTuple):
 
     Attributes:
         what: it is, for a message.
+        why: a path is taken for it.
         matches: whether a path has it, by content.
         open: reads a path that has it.
     """
 
     what: str
+    why: str
     matches: Callable[[str], bool]
     open: Callable[[str, DataConfig], Corpus]
 
@@ -28,20 +30,25 @@ class Layout(NamedTuple):
 LAYOUTS = {
     "native": Layout(
         "a native .npz archive (arrays named <split>/<modality>, <split>/label, <split>/id)",
+        "the file begins as a zip archive does",
         native.matches,
         lambda path, data: native.open_native(path),
     ),
     "mapped": Layout(
         "a folder of such arrays",
+        "the folder holds a manifest, corpus.json",
         mapped.matches,
         lambda path, data: mapped.open_mapped(path),
     ),
     "old_hdf5": Layout(
         "a folder of audio_<split>.h5, y_<split>.h5 …",
+        "the folder holds HDF5 files named <modality>_<split>.h5",
         old_hdf5.matches,
         lambda path, data: old_hdf5.open_old_hdf5(path),
     ),
-    "csd": Layout("a folder of .csd files", csd.matches, csd.open_csd),
+    "csd": Layout(
+        "a folder of .csd files", "the folder holds .csd files", csd.matches, csd.open_csd
+    ),
 }
 
 
@@ -68,6 +75,8 @@ def open_corpus(path: str | os.PathLike, data: DataConfig | None = None) -> Corp
     wanted = LAYOUTS if data.format == "auto" else {data.format: LAYOUTS[data.format]}
     for layout in wanted.values():
         if layout.matches(path):
-            return layout.open(path, data)
+            corpus = layout.open(path, data)
+            corpus.why = layout.why
+            return corpus
     expected = ", or ".join(layout.what for layout in wanted.values())
     raise UserError(f"{path} is not a corpus: expected {expected}.")

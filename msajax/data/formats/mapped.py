@@ -17,6 +17,7 @@ from msajax.data.corpus import Corpus
 from msajax.data.formats import arrays
 from msajax.errors import UserError
 
+NAME = "mapped folder"
 _MANIFEST, _FORMAT, _VERSION = "corpus.json", "msajax corpus", 1
 _CHUNK = 1 << 20
 
@@ -49,7 +50,7 @@ def open_mapped(path: str) -> Corpus:
         return array
 
     return arrays.make_corpus(
-        path=path, layout="mapped folder", digest=digest, arrays=headers, small=small, load=load
+        path=path, layout=NAME, digest=digest, arrays=headers, small=small, load=load
     )
 
 
