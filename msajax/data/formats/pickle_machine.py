@@ -1,0 +1,114 @@
+"""A pickle that is being read: its bytes, its stack and its memo.
+
+Every size that the file declares is compared with what is left of it before anything is allocated.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from msajax.data.formats.pickle_globals import Global, Limits, Pending, Refused
+
+# Longer numbers are in no corpus, and reading them takes more than linear time.
+_DIGITS = 640
+_NOTHING = object()  # what the memo holds where nothing was put
+
+
+class Truncated(Refused):
+    """The file ends too early, or declares more than it has."""
+
+
+class Machine:
+    """What is known of a pickle between two opcodes.
+
+    Args:
+        file: where to read, from its beginning.
+        size: bytes that the file has.
+        limits: what the file may cause.
+        find_global: what stands for a module and a name; raises `Refused` for most.
+
+    Attributes:
+        stack: values above the last mark.
+        marked: the stacks below each mark.
+        memo: what the file can refer to by an index.
+    """
+
+    def __init__(
+        self, file: BinaryIO, size: int, limits: Limits, find_global: Callable[[str, str], Global]
+    ) -> None:
+        self.file = file
+        self.size = size
+        self.limits = limits
+        self.find_global = find_global
+        self.stack: list[Any] = []
+        self.marked: list[list[Any]] = []
+        self.memo: list[Any] = []
+
+    def take(self, count: int) -> bytes:
+        """The next `count` bytes."""
+        if not 0 <= count <= 64:  # where a short read tells soon enough
+            self.check_left(count)
+        data = self.file.read(count)
+        if len(data) != count:
+            raise Truncated("ends too early")
+        return data
+
+    def check_left(self, count: int) -> None:
+        """Refuses a declared size before anything of that size is allocated."""
+        if count < 0:
+            raise ValueError("a negative size")
+        left = self.size - self.file.tell()
+        if count > left:
+            raise Truncated(f"declares {count} bytes where {left} are left")
+
+    def number(self, layout: struct.Struct) -> Any:
+        """The next number of fixed size."""
+        return layout.unpack(self.take(layout.size))[0]
+
+    def line(self) -> bytes:
+        """The rest of the line, without its end."""
+        line = self.file.readline()
+        if line[-1:] != b"\n":
+            raise Truncated("ends too early")
+        return line[:-1]
+
+    def digits(self) -> bytes:
+        """A line that holds a number."""
+        line = self.line()
+        if len(line) > _DIGITS + len("-L"):
+            raise Refused(f"holds a number of {len(line)} digits")
+        return line
+
+    def pop_mark(self) -> list[Any]:
+        """The values above the last mark, which is gone."""
+        items, self.stack = self.stack, self.marked.pop()
+        return items
+
+    def put(self, index: int) -> None:
+        """Memorises the value on top."""
+        value, memo = self.stack[-1], self.memo
+        if index == len(memo):
+            memo.append(value)
+        elif index < len(memo):
+            if index < 0:
+                raise ValueError("a negative index")
+            memo[index] = value
+        else:
+            if index > self.file.tell():
+                raise ValueError("an index that so short a file has no use for")
+            memo.extend([_NOTHING] * (index - len(memo)))
+            memo.append(value)
+        if type(value) is Pending:
+            value.places.append(index)
+
+    def get(self, index: int) -> None:
+        """Pushes what was memorised."""
+        value = self.memo[index]
+        if value is _NOTHING or index < 0:
+            raise ValueError("an index that holds nothing")
+        self.stack.append(value)
+
+    def push(self, value: Any, cost: int = 0) -> None:
+        """Puts a value on the stack; `cost` is what it takes beyond its bytes in the file."""
+        self.limits.spend(cost)
+        self.stack.append(value)

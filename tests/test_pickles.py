@@ -1,0 +1,758 @@
+"""Pickles: what they hold comes back as Python would load it; what they ask for is never done."""
+
+import collections
+import gzip
+import os
+import pathlib
+import pickle
+import re
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as st_numpy
+from pickle_files import (
+    ANNOUNCED,
+    FROMBUFFER,
+    P4,
+    RECONSTRUCT,
+    SCALAR,
+    array,
+    buffer,
+    data,
+    dtype,
+    dtype_state,
+    name,
+    shape,
+    text,
+)
+
+from msajax.data.formats.pickles import as_array, load_pickle, matches
+from msajax.errors import UserError
+
+PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "corpus.pkl"
+
+
+def load(path: pathlib.Path, content: bytes):
+    path.write_bytes(content)
+    return load_pickle(path)
+
+
+def refusal(path: pathlib.Path, content: bytes) -> str:
+    """The sentence, without the file's name, with which a file of this content is refused."""
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        load_pickle(path)
+    return sentence(path, caught.value)
+
+
+def sentence(path: pathlib.Path, error: UserError) -> str:
+    message = str(error)
+    assert re.fullmatch(r"[^\n]{10,400}[^.]\.", message), message
+    assert message.startswith(f"{path} ")
+    return message.removeprefix(f"{path} ")
+
+
+def same(a, b) -> bool:
+    """Equal in type, shape, content and order; an array may differ in byte order and layout."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, np.ndarray | np.generic):
+        native = a.dtype.newbyteorder("=")
+        if a.shape != b.shape or native != b.dtype.newbyteorder("="):
+            return False
+        if a.dtype == object:
+            return all(map(same, a.reshape(-1).tolist(), b.reshape(-1).tolist()))
+        return np.asarray(a, native).tobytes() == np.asarray(b, native).tobytes()
+    if isinstance(a, dict):
+        if isinstance(a, collections.defaultdict) and a.default_factory is not b.default_factory:
+            return False
+        return same(list(a.items()), list(b.items()))
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, float):
+        return struct.pack("d", a) == struct.pack("d", b)
+    return a == b
+
+
+# --- what is read ---
+
+
+def corpus() -> dict:
+    rng = np.random.default_rng(0)
+    objects = np.empty((2, 2), object)
+    objects[:] = [["größer", None], [rng.normal(size=3), [1, "a"]]]
+    return {
+        "train": {
+            "vision": rng.normal(size=(3, 4, 2)),
+            "fortran": np.asfortranarray(rng.normal(size=(3, 4, 2))),
+            "turned": rng.normal(size=(3, 4, 2)).transpose(1, 0, 2),
+            "cut": rng.normal(size=(3, 8, 2))[:, ::2],
+            "big endian": np.arange(6, dtype=">i4").reshape(2, 3),
+            "float16": np.float16([1.5, np.nan, np.inf]),
+            "mask": rng.random((3, 4)) < 0.5,
+            "0-d": np.array(2.5),
+            "id": np.array(["a$_$1", "größer", ""]),
+            "bytes": np.array([b"sp", b"word"]),
+            "raw_text": objects,
+            "raw_text, columns first": np.asfortranarray(objects),
+            "scalars": [np.float32(1.5), np.int64(-3), np.bool_(True)],
+            "scalar text": [np.str_("é"), np.bytes_(b"x")],
+            "type": np.dtype(">f4"),
+        },
+        "numbers": [0, 1, -1, 255, 256, 65536, -(2**31), 2**63, 2**2000, 1e300, -0.0, True, None],
+        "tuples": ((), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4)),
+        "sets": [{"a", 1}, frozenset({"b"}), set(), frozenset()],
+        "dicts": [
+            collections.OrderedDict(b=1, a=2),
+            collections.defaultdict(set, {"x": {1}}),
+            collections.defaultdict(None),
+            {("v", 1): 1, 2.5: 2, None: 3, b"k": 4, np.str_("n"): 5},
+            {i: str(i) for i in range(1500)},
+        ],
+        "strings": ["", "größer \U0001f600", "line\nbreak, 'quote' \"two\" back\\slash\\n"],
+        "long strings": ["x" * 300, "ü" * 70000],
+        "bytes": [b"\x00\xff\n", b"x" * 300],
+    }
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_whatever_a_corpus_holds_is_read_as_python_would(path, protocol):
+    value = corpus()
+    assert same(load(path, pickle.dumps(value, protocol)), value)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_arrays_keep_their_byte_order_and_layout(path, protocol):
+    x = np.asfortranarray(np.arange(6, dtype=">i4").reshape(2, 3))
+    found = load(path, pickle.dumps(x, protocol))
+    assert found.dtype.str == ">i4" and found.flags.f_contiguous and not found.flags.c_contiguous
+
+
+def test_without_rows_an_array_keeps_its_columns(path):
+    for protocol in (3, 4, 5):
+        for x in (np.zeros((0, 5)), np.zeros((3, 0), "U4"), np.zeros((0, 2), object)):
+            assert same(load(path, pickle.dumps(x, protocol)), x)
+
+
+def test_a_bytearray_of_protocol_5_stays_one(path):
+    value = [bytearray(b"abc"), pickle.PickleBuffer(b"x"), pickle.PickleBuffer(bytearray(b"y"))]
+    found = load(path, pickle.dumps(value, 5))
+    assert same(found, [bytearray(b"abc"), b"x", bytearray(b"y")])
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_numpy_1_and_numpy_2_name_their_modules_differently(path, protocol):
+    x = [np.arange(6.0).reshape(2, 3), np.float32(2.5)]
+    content = pickle.dumps(x, protocol)
+    new = len(re.findall(rb"numpy\._core", content))
+    assert new >= 1
+    if protocol >= 4:  # strings behind their lengths, all of it in a frame
+        for old, length in ((b"numpy._core.multiarray", 22), (b"numpy._core.numeric", 19)):
+            short = old.replace(b"_core", b"core")
+            content = content.replace(bytes([length]) + old, bytes([length - 1]) + short)
+        content = content[:2] + content[11:]
+    content = content.replace(b"numpy._core", b"numpy.core")
+    assert b"_core" not in content
+    assert same(load(path, content), x)
+
+
+def test_what_is_one_object_in_the_file_is_one_object_here(path):
+    x = np.arange(3.0)
+    first, second, word, other = load(path, pickle.dumps([x, x, "a word", "a word"]))
+    assert first is second and word is other
+
+
+# As Python 2 wrote {'train': [array([1., 2.]), 'gr\xf6\xdfe', u'gr\xf6\xdfe', 3L, True]}.
+NUMBERS = struct.pack("<2d", 1.0, 2.0)
+PYTHON_2 = {
+    0: b"(dp1\nS'train'\np2\n(lp3\ncnumpy.core.multiarray\n_reconstruct\np4\n(cnumpy\nndarray\np5\n"
+    b"(I0\ntS'b'\ntRp6\n(I1\n(I2\ntcnumpy\ndtype\np7\n(S'f8'\nI0\nI1\ntRp8\n(I3\nS'<'\nNNNI-1\nI-1\n"
+    b"I0\ntbI00\nS'\\x00\\x00\\x00\\x00\\x00\\x00\\xf0?\\x00\\x00\\x00\\x00\\x00\\x00\\x00@'\ntb"
+    b"aS'gr\\xf6\\xdfe'\np9\naVgr\xf6\xdfe\np10\naL3L\naI01\nas.",
+    1: b"}q\x01U\x05trainq\x02]q\x03(cnumpy.core.multiarray\n_reconstruct\nq\x04(cnumpy\nndarray\n"
+    b"q\x05(K\x00tU\x01btRq\x06(K\x01(K\x02tcnumpy\ndtype\nq\x07(U\x02f8K\x00K\x01tRq\x08(K\x03U\x01"
+    b"<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tbI00\nU\x10" + NUMBERS + b"tb"
+    b"U\x05gr\xf6\xdfeq\x09X\x07\x00\x00\x00gr\xc3\xb6\xc3\x9feq\x0aL3L\nI01\nes.",
+    2: b"\x80\x02}q\x01U\x05trainq\x02]q\x03(cnumpy.core.multiarray\n_reconstruct\nq\x04"
+    b"cnumpy\nndarray\nq\x05K\x00\x85U\x01b\x87Rq\x06(K\x01K\x02\x85cnumpy\ndtype\nq\x07U\x02f8K\x00K\x01\x87Rq\x08"
+    b"(K\x03U\x01<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89"
+    b"T\x10\x00\x00\x00" + NUMBERS + b"tb"
+    b"U\x05gr\xf6\xdfeq\x09X\x07\x00\x00\x00gr\xc3\xb6\xc3\x9feq\x0a\x8a\x01\x03\x88es.",
+}
+
+
+@pytest.mark.filterwarnings("ignore:numpy.core:DeprecationWarning")
+@pytest.mark.parametrize("protocol", PYTHON_2)
+def test_files_of_python_2_are_read_through_latin_1(path, protocol):
+    found = load(path, PYTHON_2[protocol])
+    assert same(found, {"train": [np.array([1.0, 2.0]), "größe", "größe", 3, True]})
+    assert same(found, pickle.loads(PYTHON_2[protocol], encoding="latin1"))
+    assert matches(str(path))
+
+
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text(),
+    st.binary(min_size=1),  # protocols 0 to 2 write b"" as a call of bytes, which is not allowed
+    st.sampled_from([np.float32(0.1), np.float64(np.nan), np.int8(-3), np.str_("é"), np.bool_(1)]),
+)
+keys = st.one_of(st.text(), st.integers(), st.booleans(), st.floats(allow_nan=False))
+kinds = st.sampled_from("? i1 <i2 >i4 i8 u1 u8 f2 <f4 >f4 f8 S3 U1 <U4 >U2".split())
+arrays = st_numpy.arrays(kinds, st_numpy.array_shapes(min_dims=0, max_dims=3, max_side=3))
+object_arrays = st.lists(st.one_of(scalars, arrays), min_size=1, max_size=3).map(
+    lambda items: np.fromiter(items, object, len(items))
+)
+nested = st.recursive(
+    st.one_of(scalars, arrays, object_arrays),
+    lambda children: st.one_of(
+        st.lists(children, max_size=4),
+        st.lists(children, max_size=4).map(tuple),
+        st.dictionaries(st.one_of(keys, st.tuples(st.text(), st.integers())), children, max_size=4),
+        st.dictionaries(st.text(), children, max_size=3).map(collections.OrderedDict),
+        st.sets(keys, max_size=3),
+        st.frozensets(keys, max_size=3),
+    ),
+    max_leaves=12,
+)
+in_a_shared_folder = settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@settings(in_a_shared_folder, max_examples=150)
+@given(value=nested, protocol=st.sampled_from(PROTOCOLS))
+def test_any_structure_survives_any_protocol(path, value, protocol):
+    content = pickle.dumps(value, protocol)
+    assert same(load(path, content), pickle.loads(content))
+
+
+def test_a_corpus_of_100_levels_is_read_and_one_of_101_is_not(path):
+    def levels(n):
+        return b"]" * n + b"a" * (n - 1) + b"."
+
+    found = load(path, P4 + levels(100))
+    for _ in range(99):
+        (found,) = found
+    assert found == []
+    assert refusal(path, P4 + levels(101)) == "nests its values more than 100 deep."
+
+
+# --- what is refused: programs ---
+
+
+def command(marker: pathlib.Path) -> str:
+    return f"touch '{marker}'"
+
+
+class Payload:
+    def __init__(self, marker):
+        self.command = command(marker)
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+def quoted(marker) -> bytes:
+    return text(command(marker))
+
+
+SYSTEM = name("posix", "system")
+PROGRAMS = {
+    "REDUCE": (lambda m: pickle.dumps(Payload(m)), "posix.system"),
+    "REDUCE of protocol 0": (lambda m: pickle.dumps(Payload(m), 0), "posix.system"),
+    "deep inside": (lambda m: pickle.dumps({"train": [({"id": Payload(m)},)]}), "posix.system"),
+    "INST": (lambda m: b"(V%b\nios\nsystem\n." % command(m).encode(), "os.system"),
+    "OBJ": (lambda m: P4 + b"(" + SYSTEM + quoted(m) + b"o.", "posix.system"),
+    "NEWOBJ": (lambda m: P4 + SYSTEM + quoted(m) + b"\x85\x81.", "posix.system"),
+    "NEWOBJ_EX": (lambda m: P4 + SYSTEM + quoted(m) + b"\x85}\x92.", "posix.system"),
+    "an array of objects": (
+        lambda m: pickle.dumps(np.fromiter([Payload(m)], object, 1)),
+        "posix.system",
+    ),
+    "the state of an array": (
+        lambda m: P4 + ANNOUNCED + SYSTEM + quoted(m) + b"\x85Rb.",
+        "posix.system",
+    ),
+    "a dotted name": (
+        lambda m: P4 + name("posixpath", "os.system") + quoted(m) + b"\x85R.",
+        "posixpath.os.system",
+    ),
+    "a dotted name of an allowed module": (
+        lambda m: P4 + name("collections", "_sys.modules.get") + text("os") + b"\x85R.",
+        "collections._sys.modules.get",
+    ),
+    "the name of an allowed function in another module": (
+        lambda m: P4 + name("codecs", "encode") + text("a") + text("latin1") + b"\x86R.",
+        "codecs.encode",
+    ),
+    "a name put together": (
+        lambda m: P4 + b"\x8c\x05posix\x94\x8c\x06system\x940h\x01\x93" + quoted(m) + b"\x85R.",
+        "posix.system",
+    ),
+    "eval": (
+        lambda m: b"c__builtin__\neval\n(V__import__('os').system(%r)\ntR."
+        % command(m).encode().decode().encode(),
+        "__builtin__.eval",
+    ),
+    "numpy.load": (
+        lambda m: P4 + name("numpy", "load") + text("x.npy") + b"N\x88\x87R.",
+        "numpy.load",
+    ),
+    "a factory": (
+        lambda m: P4 + name("collections", "defaultdict") + SYSTEM + b"\x85R.",
+        "posix.system",
+    ),
+    "getattr": (lambda m: P4 + name("builtins", "getattr") + b".", "builtins.getattr"),
+    "bytes": (lambda m: pickle.dumps(b"", 2), "__builtin__.bytes"),
+    "an unknown line": (lambda m: b"cos\r\nsystem\n.", r"os\r.system"),
+}
+
+
+@pytest.mark.parametrize("case", PROGRAMS)
+def test_a_program_is_refused_by_the_name_of_what_it_asks_for(tmp_path, path, case):
+    make, asked = PROGRAMS[case]
+    marker = tmp_path / "executed"
+    found = refusal(path, make(marker))
+    assert found == (
+        f"asks for '{asked}', which could run code; only pickles of numpy arrays, strings, "
+        "numbers, lists, tuples, sets and dicts are read."
+    )
+    assert not marker.exists()
+
+
+@pytest.mark.filterwarnings("ignore:numpy.core:DeprecationWarning")
+@pytest.mark.parametrize(
+    "case",
+    ["REDUCE", "REDUCE of protocol 0", "deep inside", "INST", "OBJ", "an array of objects"]
+    + ["the state of an array", "a dotted name", "a name put together", "eval"],
+)
+def test_python_itself_would_have_run_the_program(tmp_path, case):
+    marker = tmp_path / "executed"
+    try:
+        pickle.loads(PROGRAMS[case][0](marker))
+    except TypeError:  # the state of an array is no number, but it is too late by then
+        assert case == "the state of an array"
+    assert marker.exists()
+
+
+def test_attributes_cannot_be_set(tmp_path, path):
+    """With a `__setstate__` of its own choice an object would run what BUILD gives it."""
+    ordered = name("collections", "OrderedDict") + b")R"
+    for target in (ordered, b"}", b"]", name("builtins", "set") + b")R", dtype("f8")):
+        found = refusal(path, P4 + target + b"}" + text("__setstate__") + b"Nsb.")
+        assert found == "changes a value that is finished, which data alone never needs."
+    done = array(shape(1), dtype("u1"), b"C\x01x")
+    assert "changes a value that is finished" in refusal(path, P4 + done + b"(tb.")
+
+
+@pytest.mark.parametrize(
+    "opcode, content",
+    {
+        "INST": b"(cnumpy\nndarray\n0icollections\nOrderedDict\n.",
+        "OBJ": P4 + b"(" + name("collections", "OrderedDict") + b"o.",
+        "NEWOBJ": P4 + name("collections", "OrderedDict") + b")\x81.",
+        "NEWOBJ_EX": P4 + name("collections", "OrderedDict") + b")}\x92.",
+        "PERSID": b"Pwhatever\n.",
+        "BINPERSID": b"\x80\x02K\x01Q.",
+        "EXT1": b"\x80\x02\x82\x01.",
+        "EXT2": b"\x80\x02\x83\x01\x01.",
+        "EXT4": b"\x80\x02\x84\x01\x01\x01\x01.",
+        "NEXT_BUFFER": b"\x80\x05\x97.",
+        "READONLY_BUFFER": b"\x80\x05C\x01x\x98.",
+    }.items(),
+)
+def test_opcodes_that_make_objects_or_point_elsewhere_are_refused(path, opcode, content):
+    assert refusal(path, content) == f"uses the opcode {opcode}, which data alone never needs."
+
+
+def test_allowed_names_do_only_what_data_needs(path):
+    encode, set_, default = (
+        name(*n.split("."))
+        for n in ("_codecs.encode", "builtins.set", "collections.defaultdict")
+    )
+    for call in (
+        encode + text("abc") + text("zlib") + b"\x86R",
+        encode + text("abc") + text("utf-8") + b"\x86R",
+        encode + text("abc") + b"\x85R",
+        encode + text("abc") + text("latin1") + text("strict") + b"\x87R",
+        encode + b"C\x03abc" + text("latin1") + b"\x86R",
+        set_ + text("abc") + b"\x85R",
+        default + name("numpy", "ndarray") + b"\x85R",
+        default + text("abc") + b"\x85R",
+        default + b"N}\x86R",
+        name("collections", "OrderedDict") + b"]K\x01a\x85R",
+        RECONSTRUCT + name("numpy", "ndarray") + shape(1 << 40) + b"C\x01b\x87R",
+        RECONSTRUCT + name("builtins", "set") + b"K\x00\x85C\x01b\x87R",
+        ANNOUNCED + b"(K\x01" + shape(1) + dtype("u1") + b"NC\x01xtb",
+        ANNOUNCED + b"Nb",
+        SCALAR + dtype("O8") + data(pickle.dumps(print)) + b"\x86R",
+        SCALAR + text("f8") + data(bytes(8)) + b"\x86R",
+        name("numpy", "dtype") + text("f8") + b"\x85R",
+        name("numpy", "dtype") + b"N\x89\x88\x87R",
+        dtype("f8", b"N"),
+        dtype("f8", dtype_state(order="x")),
+        dtype("f8", dtype_state(size=16)),
+        dtype("U3", dtype_state(size=400)),
+        buffer(shape(1), dtype("u1"), b"C\x01x", order="K"),
+        FROMBUFFER + b"(C\x01x" + dtype("u1") + shape(1) + text("K") + shape(1) + b"tR",
+    ):
+        found = refusal(path, P4 + call + b".")
+        assert re.fullmatch(r"calls [\w'. ]+ with other arguments than .* would write\.", found)
+
+
+def test_the_flags_of_a_type_are_not_believed(path):
+    """Numpy would take the number for a pointer, and follow it."""
+    kind = dtype("f8", dtype_state(flags=63))
+    found = load(path, P4 + array(shape(1), kind, data(struct.pack("<d", 2.5))) + b".")
+    assert found.dtype == np.float64 and not found.dtype.hasobject
+    np.testing.assert_array_equal(found, [2.5])
+
+
+@pytest.mark.parametrize(
+    "value", [np.zeros(2, "i4,f8"), np.zeros(2, "V3"), np.zeros(2, complex), np.zeros(2, "M8[s]")]
+    + [np.longdouble([1, 2]), np.zeros(1, np.dtype((np.void, 4)))],
+    ids=lambda value: str(value.dtype),
+)
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_arrays_of_other_types_are_refused(path, value, protocol):
+    found = refusal(path, pickle.dumps(value, protocol))
+    wanted = r"has an array of type '[VcMf]\d+'; expected truth values, integers, floats of .*\."
+    assert re.fullmatch(wanted, found)
+
+
+def test_numbers_with_field_names_are_refused(path):
+    kind = dtype("f8", dtype_state(parts=b"N" + text("a") + b"\x85}"))
+    assert "has an array of records" in refusal(path, P4 + kind + b".")
+
+
+def test_a_subclass_of_an_array_is_refused(path):
+    found = refusal(path, pickle.dumps(np.ma.masked_array([1.0], [True])))
+    assert found.startswith("asks for 'numpy.ma._mareconstruct'") or "numpy.ma" in found
+
+
+@pytest.mark.parametrize(
+    "content, named",
+    [
+        (name("numpy", "ndarray"), "numpy.ndarray"),
+        (b"]" + name("builtins", "set") + b"a", "builtins.set"),
+        (array(shape(1), dtype("O8"), b"]" + RECONSTRUCT + b"a"), "numpy.core.multiarray._recon"),
+    ],
+)
+def test_an_allowed_name_is_no_value(path, content, named):
+    assert re.match(f"holds {named}.* itself", refusal(path, P4 + content + b"."))
+
+
+def test_an_array_that_is_never_described_is_refused(path):
+    for content in (ANNOUNCED, b"](" + ANNOUNCED + b"e", ANNOUNCED + b"\x94]h\x00a\x86"):
+        assert "never describes it" in refusal(path, P4 + content + b".")
+
+
+# --- what is refused: damage ---
+
+SMALL = {"x": np.array([2.5]), "l": [1, (None, "k")]}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_file_that_ends_anywhere_is_refused(path, protocol):
+    content = pickle.dumps(SMALL, protocol)
+    assert same(load(path, content), SMALL)
+    for end in range(len(content)):
+        found = refusal(path, content[:end])
+        assert re.fullmatch(r"ends too early\.|declares \d+ bytes where \d+ are left\.", found)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_changed_byte_anywhere_is_refused_or_read_as_data(path, protocol):
+    content = pickle.dumps(SMALL, protocol)
+    for where in range(len(content)):
+        for flip in (1, 2, 4, 8, 16, 32, 64, 128):
+            changed = bytearray(content)
+            changed[where] ^= flip
+            read_or_refused(path, bytes(changed))
+
+
+def read_or_refused(path: pathlib.Path, content: bytes) -> None:
+    path.write_bytes(content)
+    try:
+        load_pickle(path)
+    except UserError as error:
+        sentence(path, error)
+
+
+@settings(in_a_shared_folder, max_examples=200)
+@given(start=st.sampled_from([b"", b"(", b"\x80\x02", P4]), content=st.binary(max_size=60))
+def test_any_bytes_are_refused_or_read(path, start, content):
+    read_or_refused(path, start + content)
+    assert matches(str(path)) in (True, False)
+
+
+edits = st.tuples(st.floats(0, 1), st.integers(0, 9), st.binary(max_size=6))
+
+
+@settings(in_a_shared_folder, max_examples=300)
+@given(
+    value=nested,
+    protocol=st.sampled_from(PROTOCOLS),
+    edits=st.lists(edits, min_size=1, max_size=4),
+)
+def test_any_edit_of_a_valid_file_is_refused_or_read(path, value, protocol, edits):
+    content = pickle.dumps([SMALL, value], protocol)
+    for where, removed, inserted in edits:
+        at = int(where * len(content))
+        content = content[:at] + inserted + content[at + removed :]
+    read_or_refused(path, content)
+
+
+def declares(size: int) -> str:
+    return f"declares {size} bytes where 2 are left."
+
+
+def senseless(byte: int) -> str:
+    return f"is damaged or no pickle: it makes no sense near byte {byte}."
+
+
+def bad_key(kind: str) -> str:
+    return f"has a {kind} as a key that is no string, number or short tuple."
+
+
+CYCLE = "has a value that contains itself."
+
+
+@pytest.mark.parametrize(
+    "content, reason",
+    {
+        b"": "ends too early.",
+        b"\x89HDF\r\n": senseless(2),
+        b"\x80\x06N.": "is a pickle of protocol 6; 0 to 5 are known.",
+        b"N.N.": "goes on after its end, at byte 2 of 4.",
+        b"NN.": senseless(3),
+        b"(N.": senseless(3),
+        b"\x80\x04\x95" + struct.pack("<Q", 1 << 60) + b"N.": declares(1 << 60),
+        b"\x8e" + struct.pack("<Q", 1 << 62) + b"x.": declares(1 << 62),
+        b"\x8d" + struct.pack("<Q", 1 << 63) + b"x.": declares(1 << 63),
+        b"\x96" + struct.pack("<Q", 1 << 40) + b"x.": declares(1 << 40),
+        b"B\xff\xff\xff\xffx.": declares(0xFFFFFFFF),
+        b"T\xff\xff\xff\xffx.": senseless(5),
+        b"\x8b\xff\xff\xff\x7fx.": declares(0x7FFFFFFF),
+        b"\x8b\x00\x01\x00\x00" + b"\x7f" * 256 + b".": "holds an integer of 256 bytes.",
+        b"L" + b"9" * 5000 + b"L\n.": "holds a number of 5001 digits.",
+        b"Nr\xff\xff\xff\x7f.": senseless(6),
+        b"Nq\x00p-1\n.": senseless(7),
+        b"Nq\x00g-1\n.": senseless(7),
+        b"Nq\x03h\x01.": senseless(5),
+        b"S'\\q'\n.": senseless(6),
+        b"V\\ud800\n.": senseless(8),
+        b"X\x03\x00\x00\x00\xed\xa0\x80.": senseless(8),
+        b"]q\x00h\x00a.": CYCLE,
+        b"]q\x00h\x00\x85a.": CYCLE,
+        b"}q\x00K\x01h\x00s.": CYCLE,
+        b"}]K\x01s.": bad_key("list"),
+        b"}K\x01\x85\x85K\x01s.": bad_key("tuple"),
+        b"}(" + b"N" * 9 + b"tNs.": bad_key("tuple"),
+        b"\x8f((N\x91\x90.": bad_key("frozenset"),
+    }.items(),
+)
+def test_what_is_wrong_is_said(path, content, reason):
+    assert refusal(path, content) == reason
+
+
+@pytest.mark.parametrize("make", [array, buffer])
+def test_an_array_is_as_large_as_its_bytes_or_refused(path, make):
+    for sizes, kind, content, reason in (
+        (shape(1 << 40), "f8", 8, r"float64 of shape \(1099511627776,\), which takes 87960930222"),
+        (shape(3), "f8", 16, r"takes 24 bytes, but brings 16"),
+        (shape(1), "f8", 16, r"takes 8 bytes, but brings 16"),
+        (shape(1 << 62, 1 << 62, 4), "f8", 0, r"takes 6\d{38} bytes, but brings 0"),
+        (shape(0, 1 << 62), "f8", 0, r"would take far more memory or time than a file of its size"),
+        (shape(-1, -8), "u1", 8, r"has an array without a valid type or shape"),
+        (shape(1 << 63), "u1", 8, r"has an array without a valid type or shape"),
+        (shape(*[1] * 65), "u1", 1, r"has an array without a valid type or shape"),
+        (b"]K\x01a", "u1", 1, r"has an array without a valid type or shape"),
+        (b"\x88\x85", "u1", 1, r"has an array without a valid type or shape"),
+        (shape(1 << 40), "U0", 0, r"would take far more memory or time than a file of its size"),
+        (shape(1), "U9999999", 4, r"takes 39999996 bytes, but brings 4"),
+    ):
+        found = refusal(path, P4 + make(sizes, dtype(kind), data(bytes(content))) + b".")
+        assert re.search(reason, found), found
+
+
+def test_an_array_of_objects_has_as_many_as_it_says(path):
+    for content in (b"]", b"]NaNaNa", b"N", data(bytes(16)), b"(NNt"):
+        found = refusal(path, P4 + array(shape(2), dtype("O8"), content) + b".")
+        assert found == "has an array of object of shape (2,) without as many objects."
+    found = refusal(path, P4 + buffer(shape(2), dtype("O8"), data(bytes(16))) + b".")
+    assert found == "has an array of object of shape (2,) without as many objects."
+
+
+def test_bytes_that_are_no_truth_values_or_characters_are_refused(path):
+    kind, content = dtype("b1"), data(b"\x01\x02")
+    assert "truth values that are neither 0 nor 1" in refusal(
+        path, P4 + array(shape(2), kind, content) + b"."
+    )
+    for code in (0x110000, 0xD800, 0xFFFFFFFF):
+        for made in (
+            buffer(shape(1), dtype("U1"), data(struct.pack("<I", code))),
+            SCALAR + dtype("U1") + data(struct.pack("<I", code)) + b"\x86R",
+        ):
+            found = refusal(path, P4 + made + b".")
+            assert found == "holds characters that Unicode does not have."
+
+
+def test_a_path_that_is_no_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for call in (load_pickle, matches):
+        for place, reason in (
+            (tmp_path / "gone", "cannot be read: No such file or directory."),
+            (tmp_path, "cannot be read: it is no regular file."),
+            (tmp_path / "pipe", "cannot be read: it is no regular file."),
+        ):
+            with pytest.raises(UserError) as caught:
+                call(str(place))
+            assert sentence(place, caught.value) == reason
+
+
+# --- recognising a pickle ---
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    "value",
+    [corpus(), SMALL, [1.5] * 3000, ("v",) * 3000, {i: "V" * i for i in range(300)}, None, "text"]
+    + [np.arange(3000.0), set(range(3000)), collections.OrderedDict.fromkeys(range(3000)), 1]
+    + [collections.defaultdict(None, x=np.zeros(3000)), [np.float32(1)] * 900],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_pickle_is_recognised_whole_and_cut_and_by_any_name(tmp_path, value, protocol):
+    path = tmp_path / "data.csv"
+    content = pickle.dumps(value, protocol)
+    path.write_bytes(content)
+    assert matches(str(path))
+    if protocol >= 2 or len(content) > 4100:
+        path.write_bytes(content[:-1])
+        assert matches(str(path))
+
+
+@pytest.mark.parametrize("case", PROGRAMS)
+def test_a_program_may_be_recognised_and_never_runs(tmp_path, path, case):
+    marker = tmp_path / "executed"
+    path.write_bytes(PROGRAMS[case][0](marker))
+    recognised = matches(str(path))
+    assert recognised == (case != "INST")
+    assert not marker.exists()
+
+
+OTHER_FILES = {
+    "nothing": b"",
+    "a full stop": b".",
+    "half a signature": b"\x80",
+    "protocol 1 with a signature": b"\x80\x01N.",
+    "protocol 6": b"\x80\x06N.",
+    "a signature and no opcode": b"\x80\x04\xff",
+    "HDF5": b"\x89HDF\r\n\x1a\n" + bytes(100),
+    "npy": b"\x93NUMPY\x01\x00v\x00{'descr': '<f8'}",
+    "UTF-16": b"\xff\xfei\x00d\x00",
+    "UTF-8 with a mark": b"\xef\xbb\xbfid,label\n",
+    "ELF": b"\x7fELF\x02\x01\x01" + bytes(100),
+    "PNG": b"\x89PNG\r\n\x1a\n",
+    "CSV": b"id,label\na,1\n",
+    "CSV with an opcode ahead": b"Video,label\nV1,0.5\n",
+    "a string opcode in every line": b"".join(b"Video_%d,0.5\n" % i for i in range(999)),
+    "a name in every two lines": b"".join(b"clip%d\n" % i for i in range(999)),
+    "CSV of names": b"clip_id,text,label\n" * 999,
+    "columns I and F": b"I,F,L\n1,2,3\n",
+    "a number opcode in every line": b"I1\n" * 2000,
+    "CSV of numbers": b"0.1,0.2\n0.3,0.4\n",
+    "a number": b"-1.5\n",
+    "a tuple in words": b"(a, b)\n",
+    "a JSON list": b"[1, 2, 3]",
+    "JSON": b'{"train": ["a"]}',
+    "a word": b"No.",
+    "the opcode of None, often": b"N" * 5000,
+    "a sentence": b"Great movie, I laughed all the time and then some more.\n",
+    "a sentence with its stop on its own": b"The film is .\n",
+    "word vectors": b"the 0.418 0.24968 -0.41242\nof 0.70853 0.57088 -0.4716\n",
+}
+
+
+@pytest.mark.parametrize("case", OTHER_FILES)
+def test_other_files_are_not_taken_for_pickles(path, case):
+    path.write_bytes(OTHER_FILES[case])
+    assert not matches(str(path))
+
+
+def test_archives_and_the_text_around_here_are_not_taken_for_pickles(tmp_path):
+    np.savez(tmp_path / "corpus.npz", x=np.zeros(3))
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr("inside.pkl", pickle.dumps(SMALL))
+    (tmp_path / "x.pkl.gz").write_bytes(gzip.compress(pickle.dumps(SMALL)))
+    root = pathlib.Path(__file__).resolve().parent.parent
+    files = [*tmp_path.iterdir(), *root.glob("*.*"), *root.rglob("tests/*.py")]
+    files = [file for file in files if file.is_file()]
+    assert len(files) > 40
+    assert [file.name for file in files if matches(str(file))] == []
+
+
+# --- dense arrays ---
+
+
+def objects(*items) -> np.ndarray:
+    return np.fromiter(items, object, len(items))
+
+
+@pytest.mark.parametrize(
+    "value, wanted",
+    [
+        (np.float32([1, 2]), np.float32([1, 2])),
+        (np.float64(2.5), np.array(2.5)),
+        ([1, 2.5, True], np.array([1.0, 2.5, 1.0])),
+        ((1, 2), np.array([1, 2])),
+        ([True, False], np.array([True, False])),
+        ([-(2**63), 2**63 - 1], np.array([-(2**63), 2**63 - 1])),
+        ([1, np.float32(2)], np.array([1.0, 2.0])),
+        ([[1, 2], [3, 4], [5, 6]], np.array([[1, 2], [3, 4], [5, 6]])),
+        ([np.float32([1, 2]), np.float32([3, 4])], np.float32([[1, 2], [3, 4]])),
+        ([np.float32(1), np.float32(2)], np.float32([1, 2])),
+        (objects(np.zeros((2, 3)), np.ones((2, 3))), np.stack([np.zeros((2, 3)), np.ones((2, 3))])),
+        (objects(1, 2.5), np.array([1.0, 2.5])),
+        (objects(1, 2, 3, 4).reshape(2, 2), np.array([[1, 2], [3, 4]])),
+        (objects([1], [2], [3], [4]).reshape(2, 2), np.array([[[1], [2]], [[3], [4]]])),
+        ([objects(1, 2), [3, 4]], np.array([[1, 2], [3, 4]])),
+        ([], np.zeros(0)),
+        (np.zeros((0, 4), object), np.zeros((0, 4))),
+    ],
+)
+def test_equal_shapes_become_one_dense_array(value, wanted):
+    np.testing.assert_array_equal(as_array(value, "x.pkl: train/audio"), wanted, strict=True)
+
+
+@pytest.mark.parametrize(
+    "value, reason",
+    [
+        ([[1, 2], [3]], r"arrays of the shapes \(1,\) and \(2,\); expected equal shapes"),
+        (objects(np.zeros(2), np.zeros((2, 1))), r"arrays of the shapes \(2,\) and \(2, 1\); .*"),
+        ([1, [2]], r"arrays of the shapes \(\) and \(1,\); .*"),
+        (["a", "b"], "a str where numbers are expected"),
+        ([1, None], "a NoneType where numbers are expected"),
+        (np.array(["a"]), "a ndarray where numbers are expected"),
+        ({"a": 1}, "a dict where numbers are expected"),
+        ([2**64], "an integer that does not fit into 64 bits"),
+        ([2**63, -1], "an integer that does not fit into 64 bits"),
+        ([10**400, 0.5], "an integer that does not fit into 64 bits"),
+    ],
+)
+def test_what_is_not_dense_is_refused(value, reason):
+    with pytest.raises(UserError, match=rf"^x\.pkl: train/audio holds {reason}\.$"):
+        as_array(value, "x.pkl: train/audio")
