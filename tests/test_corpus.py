@@ -1,5 +1,6 @@
 """The native layout: reading returns what was written; a bad file ends in one clear sentence."""
 
+import dataclasses
 import io
 import pathlib
 import pickle
@@ -546,6 +547,30 @@ def test_what_a_command_needs_is_asked_for_by_name():
         corpus.require_splits("train", "valid")
     with pytest.raises(UserError, match="split .test. has no labels"):
         corpus.require_labels("train", "test")
+
+
+def test_the_digest_of_a_corpus_in_memory_covers_its_content_and_its_names():
+    split = Split(
+        ids=np.array(["a", "b"]),
+        features={"text": np.ones((2, 3, 1))},
+        masks={"text": np.ones((2, 3), bool)},
+        labels=np.array([[0.0], [1.0]]),
+        raw_text=np.array(["one", "two"]),
+    )
+    texts = np.array(["one", "tow"])
+    others = {
+        "ids": dataclasses.replace(split, ids=np.array(["a", "c"])),
+        "features": dataclasses.replace(split, features={"text": np.zeros((2, 3, 1))}),
+        "masks": dataclasses.replace(split, masks={}),
+        "labels": dataclasses.replace(split, labels=np.array([[1.0], [1.0]])),
+        "raw_text": dataclasses.replace(split, raw_text=texts),
+    }
+    digests = [corpus_of({"train": other}).digest for other in (split, *others.values())]
+    digests += [corpus_of({"test": split}).digest]
+    digests += [corpus_of({"train": split}, integers=True).digest]
+    digests += [corpus_of({"train": split}, integers=True, label_names=("a", "b")).digest]
+    assert len(set(digests)) == len(digests)
+    assert corpus_of({"train": dataclasses.replace(split)}).digest == digests[0]
 
 
 def test_the_summary_tells_sizes_and_widths():

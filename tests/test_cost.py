@@ -1,5 +1,6 @@
 """The cost report against closed forms and against the lowered program."""
 
+import io
 import json
 import re
 
@@ -7,8 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rich.console import Console
 
 from msajax.config import ModelConfig
+from msajax.evaluation.tables import print_cost
 from msajax.models import blank_sample, build_model
 from msajax.models.cost import cost_report, matmul_flops
 from msajax.spec import CorpusSpec
@@ -48,6 +51,19 @@ def test_the_sequence_level_model_costs_what_its_formulas_say():
     assert found["parameters"]["text_encoder/blocks_1"] == 4 * d**2 + 2 * d * f + 9 * d + f
     # Element-wise work comes on top of the products.
     assert found["flops"] < found["xla_flops"] < 1.2 * found["flops"]
+
+
+def test_a_tied_projection_costs_a_product_with_the_embedding():
+    t, d, v = 7, 8, 47
+    spec = CorpusSpec(("text",), (0,), (t,), "next_token", ("nats", "tokens"), (v,))
+    found = report(spec, name="next_token", causal=True, model_dim=d, n_layers_mod=1, ff_dim=12)
+    tied = [row for row in found["stages"] if row["part"] == "tied projection"]
+    assert [(row["flops"], row["grows_as"]) for row in tied] == [(2 * t * d * v, "S D V")]
+    assert found["parameters"]["text_embedding"] == v * d
+    assert "input projection" not in {row["part"] for row in found["stages"]}
+    text = io.StringIO()
+    print_cost(found, Console(file=text, width=100))
+    assert "text 7 x token ids" in text.getvalue()
 
 
 def test_a_recurrent_layer_counts_every_step():

@@ -245,6 +245,33 @@ def test_a_faultless_corpus_has_no_warning(tmp_path):
     assert "warning: none" in rendered(report)
 
 
+def test_token_ids_by_hand(tmp_path):
+    ids = np.array([[0, 3, 0, 7], [0, 0, 0, 0], [2, 9, 0, 0]])
+    split = Split(np.array(["a", "b", "c"]), {"text": ids}, {}, None)
+    report = report_of(tmp_path, train=split)
+    assert report["widths"] == {"text": 0}
+    assert report["splits"]["train"]["modalities"]["text"] == {
+        "dtype": "int64",
+        "width": 0,
+        "steps": 4,
+        "mask": "from zeros",
+        "absent": 1 / 3,
+        "all_zero": 0.0,
+        "valid_steps": {"min": 2.0, "median": 2.5, "mean": 2.5, "max": 3.0},
+        "span": {"min": 2.0, "median": 2.5, "mean": 2.5, "max": 3.0},
+        "leading_padding": 1 / 2,
+        "trailing_padding": 1 / 2,
+        "inner_holes": 0.0,
+        "padded_steps": 7 / 12,
+        "non_finite": 0,
+        "non_finite_columns": 0,
+        "first_non_finite_columns": [],
+        "constant_columns": 0,
+        "range": {"min": 0.0, "max": 9.0},
+    }
+    assert "text: token ids" in rendered(report)
+
+
 def test_several_labels_are_described_each(tmp_path):
     labels = np.array([[1.0, -7.0], [2.0, 9e9]])
     split = Split(np.array(["a", "b"]), {"text": np.ones((2, 1, 1))}, {}, labels)

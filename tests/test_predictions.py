@@ -137,6 +137,79 @@ def test_a_file_that_cannot_be_written_is_refused_and_leaves_nothing(name, tmp_p
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def write_as(path, kind, names, labels, scores) -> list[dict[str, str]]:
+    spec = replace(SPEC, label_kind=kind, label_names=names)
+    write_predictions(
+        str(path), [replace(a_split(), labels=labels)], [scores], [WEIGHTS[:2]], (7, 8), spec
+    )
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, strict=True))
+
+
+def test_classes_by_hand(path):
+    # Means .5 .25 .25, .375 .375 .25 and .1 .2 .7: the first of two equals is the predicted one.
+    scores = np.array(
+        [
+            [[0.75, 0.125, 0.125], [0.25, 0.5, 0.25], [0.1, 0.2, 0.7]],
+            [[0.25, 0.375, 0.375], [0.5, 0.25, 0.25], [0.1, 0.2, 0.7]],
+        ]
+    )
+    labels = np.array([[2.0], [0.0], [1.0]])
+    rows = write_as(path, "classification", ("no", "so-so", "yes"), labels, scores)
+    assert list(rows[0]) == [
+        *("id", "label", "predicted", "score_no", "score_so-so", "score_yes"),
+        *("score_no_sd", "score_no_seed7", "score_no_seed8"),
+        *("score_so-so_sd", "score_so-so_seed7", "score_so-so_seed8"),
+        *("score_yes_sd", "score_yes_seed7", "score_yes_seed8"),
+        *("weight_text", "weight_audio", "present_text", "present_audio"),
+    ]
+    assert list(rows[0].values())[:9] == "a yes no 0.5 0.25 0.25 0.353553391 0.75 0.25".split()
+    assert list(rows[1].values())[:6] == "b no no 0.375 0.375 0.25".split()
+    assert list(rows[2].values())[:6] == "c so-so yes 0.1 0.2 0.7".split()
+    read = read_predictions(str(path))
+    assert (read.kind, read.names) == ("classification", ("no", "so-so", "yes"))
+    np.testing.assert_array_equal(read.scores, scores)
+    np.testing.assert_array_equal(read.labels, labels)
+    rows = write_as(path, "classification", ("no", "so-so", "yes"), None, scores)
+    assert [row["label"] for row in rows] == ["", "", ""]
+    assert [row["predicted"] for row in rows] == ["no", "no", "yes"]
+
+
+def test_several_outputs_by_hand(path):
+    scores = np.array([[[1.0, 5.0], [2, 6], [3, 7]], [[3.0, 5], [2, 7], [3, 9]]])
+    labels = np.array([[1.5, -2.0], [0.0, 1e9], [2.0, 1 / 3]])
+    rows = write_as(path, "regression", ("a", "b c"), labels, scores)
+    assert list(rows[0])[:11] == [
+        *("id", "label_a", "label_b c", "score_a", "score_b c"),
+        *("score_a_sd", "score_a_seed7", "score_a_seed8"),
+        *("score_b c_sd", "score_b c_seed7", "score_b c_seed8"),
+    ]
+    assert list(rows[0].values())[:8] == "a 1.5 -2 2 5 1.41421356 1 3".split()
+    assert rows[2]["label_b c"] == "0.333333333"
+    read = read_predictions(str(path))
+    assert (read.kind, read.names) == ("regression", ("a", "b c"))
+    np.testing.assert_array_equal(read.scores, scores)
+    np.testing.assert_allclose(read.labels, labels, rtol=5e-9)
+    rows = write_as(path, "regression", ("a", "b c"), None, scores)
+    assert [row["label_a"] + row["label_b c"] for row in rows] == ["", "", ""]
+
+
+def test_names_may_look_like_patterns_and_like_each_other(path):
+    names = ("a", "a+", "a_seed", ".*", "seed0", "a_sd_x")
+    rng = np.random.default_rng(0)
+    scores = np.round(rng.dirichlet(np.ones(6), size=(2, 3)), 6)
+    labels = np.array([[1.0], [3.0], [5.0]])
+    write_as(path, "classification", names, labels, scores)
+    read = read_predictions(str(path))
+    assert read.names == names
+    np.testing.assert_array_equal(read.scores, scores)
+    np.testing.assert_array_equal(read.labels, labels)
+    write_as(path, "regression", names, np.tile(labels, 6), scores)
+    read = read_predictions(str(path))
+    assert read.names == names
+    np.testing.assert_array_equal(read.scores, scores)
+
+
 # --- read ---
 
 
@@ -153,6 +226,22 @@ def test_a_foreign_file_needs_label_and_score_alone(path):
     read = read_predictions(str(path))
     np.testing.assert_array_equal(read.scores, [[[0.5], [-0.001]]])
     np.testing.assert_array_equal(read.labels, [[1], [-2.5]])
+
+
+def test_a_foreign_file_of_one_score_may_have_other_columns_that_begin_with_label(path):
+    path.write_text("label,label_source,score,score_3class\n1,x,0.5,9\n-2.5,y,-1,9\n")
+    read = read_predictions(str(path))
+    assert read.kind == "regression"
+    np.testing.assert_array_equal(read.scores, [[[0.5], [-1]]])
+    np.testing.assert_array_equal(read.labels, [[1], [-2.5]])
+
+
+def test_a_foreign_file_of_classes_needs_their_probabilities_alone(path):
+    path.write_text("score_b,predicted,score_a,label\n0.75,,0.25,a\n0.5,?,0.5,b\n")
+    read = read_predictions(str(path))
+    assert (read.kind, read.names) == ("classification", ("b", "a"))
+    np.testing.assert_array_equal(read.scores, [[[0.75, 0.25], [0.5, 0.5]]])
+    np.testing.assert_array_equal(read.labels, [[1], [0]])
 
 
 def test_the_mark_that_spreadsheets_put_first_is_no_part_of_a_name(path):
@@ -179,6 +268,14 @@ def test_seeds_win_over_their_mean(path):
         (b"label,score\ninf,1\n", "row 1: label is 'inf', not a finite number"),
         (b"label,score_seed0,score_seed1\n1,2\n", "row 1: score_seed1 is None"),
         (b"label,score\n1,\xff\n", "cannot be read as CSV"),
+        (b"label,predicted,score_a,score_b\nc,a,1,0\n", "row 1: label is 'c', not one of.* a, b"),
+        (b"label,predicted,score_a,score_b\na,a,,0\n", "row 1: score_a is '', not a finite"),
+        (b"predicted,score_a\na,1\n", "has no column 'label'"),
+        (b"label_a,label_b,score_a\n1,2,3\n", "has no column 'score_b'"),
+        (
+            b"label_a,label_b,score_a_seed0,score_a_seed1,score_b_seed0\n1,2,3,4,5\n",
+            "every output must have scores of the same seeds",
+        ),
     ],
 )
 def test_a_file_without_scored_labels_is_refused(content, expected, path):

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import warnings
 from typing import Any, NamedTuple
 
@@ -167,11 +168,8 @@ def table(rows: list[dict[str, str]], *columns: str) -> np.ndarray:
     return np.array([[float(row[column]) for column in columns] for row in rows])
 
 
-def test_rows(run: Run) -> list[dict[str, str]]:
+def stored_rows(run: Run) -> list[dict[str, str]]:
     return rows_of(run.folder / "predictions" / "test.csv")
-
-
-test_rows.__test__ = False
 
 
 def params_of(run: Run) -> dict[str, Any]:
@@ -213,7 +211,7 @@ def test_predicting_needs_no_labels(name, run_of, tmp_path):
     output = tmp_path / "p.csv"
     bundle = str(run.folder / "bundle")
     assert experiment.predict(bundle, str(tmp_path / "c.npz"), str(output)) == 16
-    rows, before = rows_of(output), test_rows(run)
+    rows, before = rows_of(output), stored_rows(run)
     assert list(rows[0]) == list(before[0])
     for row, known in zip(rows, before, strict=True):
         for column, cell in row.items():
@@ -254,6 +252,17 @@ def test_a_loss_of_another_task_is_refused_before_anything_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.npz"]
 
 
+def test_a_metric_that_no_stored_seed_has_makes_no_difference(run_of, tmp_path):
+    run = run_of("decoder")
+    shutil.copytree(run.folder, tmp_path / "run")
+    path = tmp_path / "run" / "results.json"
+    results = json.loads(path.read_text())
+    for values in results["test"].values():
+        values["seeds"] = [None] * len(SEEDS)
+    path.write_text(json.dumps(results))
+    assert experiment.evaluate_run(str(tmp_path / "run"), "test")["largest_difference"] == 0
+
+
 # --- classes ---
 
 
@@ -271,7 +280,7 @@ def test_a_model_learns_classes_that_can_be_told_apart(name, run_of):
 @pytest.mark.parametrize("name", CLASSES)
 def test_class_predictions_have_their_columns_and_follow_from_each_other(name, run_of):
     run, names = run_of(name), CLASSES[name]
-    rows, scores = test_rows(run), [f"score_{c}" for c in names]
+    rows, scores = stored_rows(run), [f"score_{c}" for c in names]
     of_seeds = [[f"{s}_sd", *(f"{s}_seed{k}" for k in SEEDS)] for s in scores]
     assert list(rows[0]) == [
         *("id", "label", "predicted", *scores, *sum(of_seeds, [])),
@@ -294,7 +303,7 @@ def test_class_predictions_have_their_columns_and_follow_from_each_other(name, r
 @pytest.mark.parametrize("name", CLASSES)
 def test_class_results_follow_from_the_predictions(name, run_of):
     run, names = run_of(name), CLASSES[name]
-    rows = test_rows(run)
+    rows = stored_rows(run)
     true = np.array([names.index(row["label"]) for row in rows])
 
     def naive(p: np.ndarray) -> dict[str, float]:
@@ -350,7 +359,7 @@ def test_predicting_a_corpus_with_another_class_leaves_labels_out(run_of, tmp_pa
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_outputs_have_their_columns_and_results_follow_from_them(name, run_of):
     run, names = run_of(name), OUTPUTS[name]
-    rows, scores = test_rows(run), [f"score_{n}" for n in OUTPUTS[name]]
+    rows, scores = stored_rows(run), [f"score_{n}" for n in OUTPUTS[name]]
     of_seeds = [[f"{s}_sd", *(f"{s}_seed{k}" for k in SEEDS)] for s in scores]
     assert list(rows[0]) == [
         *("id", *(f"label_{n}" for n in names), *scores, *sum(of_seeds, [])),
@@ -398,7 +407,7 @@ def test_the_output_that_follows_a_feature_is_learned(run_of):
 
 def test_a_decoder_reports_what_its_predictions_hold(run_of):
     run = run_of("decoder")
-    rows = test_rows(run)
+    rows = stored_rows(run)
     scores = ["score_negative_log_likelihood", "score_tokens"]
     of_seeds = [[f"{s}_sd", *(f"{s}_seed{k}" for k in SEEDS)] for s in scores]
     assert list(rows[0]) == [
@@ -506,6 +515,21 @@ def test_a_run_notes_what_it_began_from(begun):
     assert report["loaded"] == of_text[0] + 48
     assert report["of"] == run.results["model"]["parameters"]
     assert report["notes"]["text_embedding/embedding"] == "6 of 8 words"
+
+
+def test_a_run_that_begins_from_all_of_a_bundle_and_stays_there_has_its_results(run_of, tmp_path):
+    source = run_of("emotions")
+    settings = STANDING | {"train__epochs": 1, "model__init_from": str(source.folder / "bundle")}
+    run = train(tmp_path, CASES["emotions"]()._replace(settings=settings))
+
+    def equal(mine, given):
+        np.testing.assert_allclose(mine, given, rtol=0, atol=1e-9)
+
+    jax.tree.map(equal, params_of(run), params_of(source))
+    for metric, values in source.results["test"].items():
+        assert run.results["test"][metric]["seeds"] == pytest.approx(values["seeds"], abs=1e-6)
+    report = json.loads((run.folder / "run.json").read_text())["initial"]["bundle"]
+    assert report["loaded"] == report["of"] == source.results["model"]["parameters"]
 
 
 def test_a_run_that_finds_nothing_in_a_bundle_is_refused_before_anything_is_written(

@@ -232,8 +232,16 @@ def test_intervals_equal_a_loop_over_resamples_whatever_the_block(name, block, m
         expected = np.nanpercentile(values[metric], (2.5, 97.5))
         assert interval == pytest.approx(expected, rel=1e-11, abs=1e-13), metric
         assert interval[0] < interval[1], metric
-    whole = metrics.bootstrap(stacked, targets, task.reported)
-    assert task.intervals(scores, labels) == whole != found
+
+
+@pytest.mark.parametrize("name", cases())
+def test_intervals_are_those_of_a_thousand_resamples(name):
+    task, scores, labels = cases()[name]
+    stacked = np.moveaxis(scores, 1, 2)
+    targets = labels.T if task.kind == "regression" else labels[:, 0]
+    found = task.intervals(scores, labels)
+    assert found == metrics.bootstrap(stacked, targets, task.reported, resamples=1000)
+    assert found != metrics.bootstrap(stacked, targets, task.reported, resamples=999)
 
 
 # --- floors ---
