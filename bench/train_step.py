@@ -44,7 +44,7 @@ from msajax.training.parallel import (
     make_programs,
     put_orders,
 )
-from msajax.training.scoring import evaluation_batches, make_predict, predict_batches
+from msajax.training.scoring import EvaluationBatches, make_predict, predict_batches
 from msajax.training.step import make_loss
 
 BATCH = 32
@@ -100,7 +100,7 @@ class Msajax:
         orders = [epoch_order(s, 0, quarters=quarters, batch_size=BATCH) for s in range(seeds)]
         self.quarters, self.orders = orders[0].quarters, put_orders(orders, self.layout, 1)
         self.corpus = DeviceCorpus.put(split, self.layout)
-        self.batches = evaluation_batches(split, SPEC, self.layout)
+        self.batches = EvaluationBatches(split, SPEC, self.layout)
 
     def train(self) -> int:
         """One epoch; returns the samples that it trained on."""
@@ -128,7 +128,7 @@ class Msajax:
             rows = {m: x[row : row + 1] for m, x in self.split.features.items()}
             masks = {m: x[row : row + 1] for m, x in self.split.masks.items()}
             one = Split(self.split.ids[row : row + 1], rows, masks)
-            batches = evaluation_batches(one, SPEC, self.layout)
+            batches = EvaluationBatches(one, SPEC, self.layout)
             predict_batches(self.predict, self.state.params, batches, SPEC)
         return 20
 

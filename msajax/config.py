@@ -95,6 +95,8 @@ class DataConfig:
         word_shift: seconds added to the start of a word to find its segment in computational
             sequences; auto is -0.04 for CMU-MOSI, whose words come late, else 0.
         split_seed: of the random split by video of a corpus without folds.
+        device_memory_budget: bytes; a split whose prepared features take more is read from its
+            file as it is needed, instead of lying on the devices.
         mask_from_zeros: derive a mask from non-zero steps where the corpus brings none; if off,
             every step of such a modality counts as valid.
         synthetic: sizes of the embedded corpus.
@@ -110,6 +112,7 @@ class DataConfig:
     glove_path: str = ""
     word_shift: str = "auto"
     split_seed: int = 0
+    device_memory_budget: int = 2**31
     mask_from_zeros: bool = True
     synthetic: SyntheticConfig = SyntheticConfig()
 
@@ -119,7 +122,7 @@ class DataConfig:
         at_least(self, "data", 1, "min_count")
         one_of(self, "data.text", "features", "words")
         one_of(self, "data.format", "auto", *FORMATS)
-        at_least(self, "data", 0, "split_seed")
+        at_least(self, "data", 0, "split_seed", "device_memory_budget")
         ok = self.word_shift == "auto" or is_finite_number(self.word_shift)
         require(self, "data.word_shift", ok, "must be auto or a number of seconds")
         one_of(self, "data.truncate", "error", "first", "last", "uniform")
@@ -351,6 +354,7 @@ def identity(config: Config) -> dict[str, Any]:
     """
     free = ("data.path", "data.synthetic.", "train.seed_axis", "train.checkpoint_every_seconds")
     free += ("train.compile_cache", "train.deterministic", "train.accumulation_steps", "mesh.")
+    free += ("data.device_memory_budget",)
     flat = _flatten(config.to_dict())
     return {key: value for key, value in flat.items() if not key.startswith(free)}
 

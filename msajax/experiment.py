@@ -20,6 +20,7 @@ from msajax.data import prepare as preparing
 from msajax.data.corpus import Corpus, Split
 from msajax.data.formats import mapped, native, open_corpus
 from msajax.data.glove import read_glove
+from msajax.data.labels import as_targets
 from msajax.errors import UserError
 from msajax.evaluation import protocol
 from msajax.model_config import unusual_settings
@@ -82,8 +83,9 @@ def train(
 
     for phrase in unusual_settings(config.model):
         logger.info("Outside the range that was studied: %s.", phrase)
-    train_split, train_repairs = preparing.prepare(corpus.split("train"), preparation)
-    valid_split, valid_repairs = preparing.prepare(corpus.split("valid"), preparation)
+    budget = config.data.device_memory_budget
+    train_split, train_repairs = preparing.prepare(corpus.split("train"), preparation, budget)
+    valid_split, valid_repairs = preparing.prepare(corpus.split("valid"), preparation, budget)
     if preparation.spec.label_kind == "next_token":
         _require_next_tokens(corpus.path, train=train_split, valid=valid_split)
     repairs = {"train": train_repairs, "valid": valid_repairs}
@@ -108,7 +110,7 @@ def train(
     scores, weights, splits = {}, {}, {}
     for name in ("valid", "test"):
         splits[name], scores[name], weights[name], repairs[name] = protocol.score_split(
-            corpus, name, preparation, trained.predict, trained.params, trained.layout
+            corpus, name, preparation, budget, trained.predict, trained.params, trained.layout
         )
         os.makedirs(folder.file("predictions"), exist_ok=True)
         predictions.write_predictions(
@@ -210,13 +212,15 @@ def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
         corpus,
         split_name,
         bundle.preparation,
+        bundle.config.data.device_memory_budget,
         make_predict(model, layout),
         layout.put_state(bundle.params),
         layout,
     )
-    train_split, _ = preparing.prepare(corpus.split("train"), bundle.preparation)
-    spec = bundle.preparation.spec
-    task = make_task(spec.label_kind, spec.label_names, train_split.labels)
+    spec, train_labels = bundle.preparation.spec, None
+    if spec.label_kind != "next_token":
+        train_labels = as_targets(corpus.split("train").labels, spec, bundle.preparation.classes)
+    task = make_task(spec.label_kind, spec.label_names, train_labels)
     report = _report(scores, split.labels, task)
     report = {"input": os.path.abspath(workdir), "split": split_name, **report}
     if split_name in ("valid", "test"):

@@ -178,6 +178,7 @@ IMPOSSIBLE = {
     "data.format": ("", "pickle"),
     "data.word_shift": ("", "late", "nan", "inf"),
     "data.split_seed": (-1,),
+    "data.device_memory_budget": (-1,),
     "data.synthetic.kind": ("", "faces", "connectome"),
     "data.synthetic.train": (-1, 0, 1),
     "data.synthetic.valid": (0, 1),
@@ -416,6 +417,7 @@ ANOTHER = {
     "data.format": "csd",
     "data.word_shift": "-0.02",
     "data.split_seed": 1,
+    "data.device_memory_budget": 1,
     "model.name": "next_token",
     "model.task": "classification",
     "model.init_from": "runs/other/bundle",
@@ -493,6 +495,7 @@ NEEDED = {  # beside a value that means nothing alone
 }
 FREE = {
     "data.path",  # the corpus digest decides, for the embedded corpus too
+    "data.device_memory_budget",
     *(key for key in ANOTHER if key.startswith("data.synthetic.")),
     "train.seed_axis",
     "train.checkpoint_every_seconds",

@@ -203,3 +203,55 @@ def test_pooled_features_beat_the_median_clearly(default):
     prediction = ridge(pooled["train"], labels["train"], 100.0)(pooled["valid"])
     assert np.abs(prediction - labels["valid"]).mean() < 0.75 * floor
     assert np.corrcoef(prediction, labels["valid"])[0, 1] > 0.6
+
+
+# --- connectomes ---
+
+CONNECTOME = SyntheticConfig(
+    kind="connectome",
+    train=300,
+    valid=40,
+    test=200,
+    modalities=("brain",),
+    widths=(20,),
+    lengths=(9,),
+)
+
+
+def test_a_connectome_begins_with_bands_age_and_gender():
+    split = generate(CONNECTOME).corpus.split("train")
+    x = split.features["brain"].astype(np.float64)
+    assert x.shape == (300, 9, 20) and split.masks["brain"].all()
+    edges = 45 ** (np.arange(10) / 9)  # from 1 to 45 Hz, each band as much wider as the last one
+    np.testing.assert_allclose(x[..., 0], np.broadcast_to(edges[:-1], (300, 9)), rtol=1e-6)
+    np.testing.assert_allclose(x[..., 1], np.broadcast_to(edges[1:], (300, 9)), rtol=1e-6)
+    for column in (2, 3):  # of a person, not of a band
+        assert (x[..., column] == x[:, :1, column]).all()
+    assert 18 <= x[..., 2].min() < 25 and 83 < x[..., 2].max() <= 90
+    assert set(np.unique(x[..., 3])) == {0, 1}
+
+
+def test_the_groups_of_a_connectome_are_classes_with_names():
+    corpus = generate(CONNECTOME).corpus
+    header = corpus.headers["test"]
+    assert header.label_kind == "classes"
+    assert header.classes == {0: "control", 1: "group_a", 2: "group_b"}
+    counts = np.bincount(corpus.split("train").labels[:, 0].astype(int))
+    assert len(counts) == 3 and counts.min() > 70
+    again = generate(CONNECTOME).corpus
+    assert again.digest == corpus.digest
+    assert generate(dataclasses.replace(CONNECTOME, seed=1)).corpus.digest != corpus.digest
+
+
+def test_a_group_differs_in_few_bands_and_age_shifts_them_all():
+    split = generate(dataclasses.replace(CONNECTOME, train=6000)).corpus.split("train")
+    x, group = split.features["brain"][..., 4:].astype(np.float64), split.labels[:, 0]
+    age, gender = split.features["brain"][:, 0, 2], split.features["brain"][:, 0, 3]
+    columns = np.stack([group == 0, group == 1, group == 2, (age - 54) / 21, gender - 0.5], axis=1)
+    effect, *_ = np.linalg.lstsq(columns.astype(np.float64), x.reshape(len(x), -1), rcond=None)
+    effect = effect.reshape(5, 9, 16)
+    for changed in (1, 2):  # against controls; the noise of a difference is about 0.03
+        size = np.sqrt(np.square(effect[changed] - effect[0]).mean(axis=1))
+        assert (size > 0.1).sum() == 2 and (size < 0.06).sum() == 7
+    for everywhere in (3, 4):
+        assert (np.sqrt(np.square(effect[everywhere]).mean(axis=1)) > 0.12).all()

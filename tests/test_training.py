@@ -13,7 +13,7 @@ from msajax.config import Config
 from msajax.data import prepare as preparing
 from msajax.data.formats import open_corpus
 from msajax.errors import NonFiniteError, UserError
-from msajax.training import loop, parallel
+from msajax.training import feed, loop, parallel
 from msajax.training.checkpoints import Checkpoints
 from msajax.training.loop import Trained, train_seeds
 from msajax.training.run_folder import RunFolder
@@ -24,8 +24,9 @@ def run(config: Config, folder: pathlib.Path, stop_after_epochs: int | None = No
     folder.mkdir(exist_ok=True)
     corpus = open_corpus(config.data.path, config.data)
     preparation = preparing.fit(corpus, config.data, config.model)
-    train, _ = preparing.prepare(corpus.split("train"), preparation)
-    valid, _ = preparing.prepare(corpus.split("valid"), preparation)
+    budget = config.data.device_memory_budget
+    train, _ = preparing.prepare(corpus.split("train"), preparation, budget)
+    valid, _ = preparing.prepare(corpus.split("valid"), preparation, budget)
     return train_seeds(
         config, preparation.spec, train, valid, RunFolder(str(folder)), stop_after_epochs
     )
@@ -75,16 +76,26 @@ def test_one_step_a_dispatch_and_a_whole_epoch_a_dispatch_are_bit_equal(
     whole_run, tmp_path, monkeypatch
 ):
     together, folder = whole_run
-    monkeypatch.setattr(loop._Pace, "update", lambda self, bucket, steps, seconds: None)
-    monkeypatch.setattr(loop._Pace, "__init__", lambda self: setattr(self, "steps", 1))
+    monkeypatch.setattr(feed.Pace, "update", lambda self, bucket, steps, seconds: None)
+    monkeypatch.setattr(feed.Pace, "__init__", lambda self: setattr(self, "steps", 1))
     single = run(tiny_config(train__seeds=3), tmp_path / "single")
-    monkeypatch.setattr(loop._Pace, "__init__", lambda self: setattr(self, "steps", 1000))
+    monkeypatch.setattr(feed.Pace, "__init__", lambda self: setattr(self, "steps", 1000))
     whole = run(tiny_config(train__seeds=3), tmp_path / "whole")
     chex.assert_trees_all_equal(single.params, whole.params)
     chex.assert_trees_all_equal(single.params, together.params)
     chex.assert_trees_all_equal(
         newest_state(tmp_path / "single"), newest_state(tmp_path / "whole")
     )
+
+
+def test_a_corpus_that_streams_gives_the_bits_of_one_on_the_device(whole_run, tmp_path):
+    together, folder = whole_run
+    config = tiny_config(train__seeds=3, data__device_memory_budget=0)
+    assert not run(config, tmp_path, stop_after_epochs=2).finished  # and goes on like any other
+    streamed = run(config, tmp_path)
+    chex.assert_trees_all_equal(streamed.params, together.params)
+    chex.assert_trees_all_equal(newest_state(tmp_path), newest_state(folder))
+    assert lines_of(tmp_path) == lines_of(folder)
 
 
 @pytest.mark.parametrize("first", [1, 3])

@@ -17,14 +17,13 @@ import numpy as np
 from msajax.config import DataConfig, ModelConfig
 from msajax.data.corpus import Corpus, Split, modality_order
 from msajax.data.labels import as_targets, label_kind, next_tokens
+from msajax.data.on_demand import OnDemand
 from msajax.data.vocabulary import build_vocabulary, encode
 from msajax.errors import UserError
 from msajax.spec import CorpusSpec
 
 logger = logging.getLogger(__name__)
 
-# What is larger, after standardisation, is no measurement, and its square would leave float32.
-LARGEST_FEATURE = 1e6
 
 MOST_TOKENS = 10**6  # rows of an embedding table
 
@@ -140,17 +139,22 @@ def read_words(split: Split, words: Sequence[str]) -> Split:
     return dataclasses.replace(split, features=features, masks=masks)
 
 
-def prepare(split: Split, preparation: Preparation) -> tuple[Split, dict[str, dict[str, int]]]:
+def prepare(
+    split: Split, preparation: Preparation, budget: float = math.inf
+) -> tuple[Split, dict[str, dict[str, int]]]:
     """Makes a split ready for the model.
 
     Args:
         split: as read.
         preparation: from `fit`, or from a bundle.
+        budget: bytes that prepared features may take; if they took more, they are prepared
+            whenever they are read.
 
     Returns:
-        A split whose features are `{modality: [N, length_m, d_m]}` float32, or `[N, length_m]`
-        int32 token ids, in the specification's order, with a mask for each; its labels as the
-        model's task wants them; and the repairs made, `{modality: {kind: count}}`.
+        A split whose features are `{modality: [N, length_m, d_m]}` float32 (`OnDemand` over the
+        budget), or `[N, length_m]` int32 token ids, in the specification's order, with a mask for
+        each; its labels as the model's task wants them; and the repairs made, `{modality: {kind:
+        count}}`.
 
     Raises:
         UserError: for a wrong width, or a sequence longer than its table unless truncation is on.
@@ -165,6 +169,8 @@ def prepare(split: Split, preparation: Preparation) -> tuple[Split, dict[str, di
             )
         split = read_words(split, preparation.words)
     features, masks, repairs = {}, {}, {}
+    steps = sum(spec.length(m) * spec.width(m) for m in spec.modalities)
+    keep = 4 * len(split) * steps <= budget
     for m in spec.modalities:
         shape = (len(split), spec.length(m))
         if m not in split.features:
@@ -189,24 +195,17 @@ def prepare(split: Split, preparation: Preparation) -> tuple[Split, dict[str, di
                 repairs[m] = {"unknown_ids": unknown}
             continue
         source, kept = _compaction(mask, spec.length(m), preparation.truncate, m, split.ids)
-        out = _blank(shape, spec, m)
+        statistics = preparation.statistics.get(m)
+        on_demand = OnDemand(x, source, kept, statistics, preparation.clip)
+        out = _blank(shape, spec, m) if keep else None
         counts = dict.fromkeys(("non_finite", "clipped"), 0)
         for start in range(0, len(split), _ROWS):
             rows = slice(start, start + _ROWS)
-            values = np.take_along_axis(
-                x[rows].astype(np.float64), source[rows, :, None], axis=1
-            )  # [rows, length, width]
-            if m in preparation.statistics:
-                mean, deviation = preparation.statistics[m]
-                values = (values - mean) / deviation
-            usable = np.abs(values) <= LARGEST_FEATURE  # False for NaN
-            counts["non_finite"] += int((~usable & kept[rows, :, None]).sum())
-            values = np.where(usable & kept[rows, :, None], values, 0)
-            if m in preparation.statistics and preparation.clip:
-                counts["clipped"] += int((np.abs(values) > preparation.clip).sum())
-                values = values.clip(-preparation.clip, preparation.clip)
-            out[rows] = values
-        features[m], masks[m] = out, kept
+            values, repaired = on_demand.read(rows, slice(None))
+            counts = {kind: counts[kind] + repaired[kind] for kind in counts}
+            if keep:
+                out[rows] = values
+        features[m], masks[m] = out if keep else on_demand, kept
         if any(counts.values()):
             repairs[m] = counts
     if spec.label_kind == "next_token":

@@ -16,6 +16,7 @@ def score_split(
     corpus: Corpus,
     name: str,
     preparation: Preparation,
+    budget: float,
     predict: PredictFn,
     params: Any,
     layout: Layout,
@@ -28,7 +29,7 @@ def score_split(
     Raises:
         UserError: if a score is not finite.
     """
-    split, repairs = prepare(corpus.split(name), preparation)
+    split, repairs = prepare(corpus.split(name), preparation, budget)
     scores, weights = predict_split(predict, params, split, name, preparation.spec, layout)
     return split, scores, weights, repairs
 

@@ -44,7 +44,8 @@ def predict_corpus(bundle: Bundle, corpus: Corpus, split_name: str, output: str)
     params = layout.put_state(bundle.params)
     splits, scores, weights = [], [], []
     for name in names:
-        split, repairs = prepare(corpus.split(name), bundle.preparation)
+        budget = bundle.config.data.device_memory_budget
+        split, repairs = prepare(corpus.split(name), bundle.preparation, budget)
         if repairs:
             logger.warning("Repaired in split %r: %s.", name, repairs)
         s, w = predict_split(predict, params, split, name, spec, layout)

@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -17,12 +17,12 @@ from msajax.errors import NonFiniteError
 from msajax.models import build_model
 from msajax.spec import CorpusSpec
 from msajax.tasks import Task, make_task
+from msajax.training import feed
 from msajax.training.checkpoints import Checkpoints
 from msajax.training.initial import with_initial
 from msajax.training.optimizers import make_optimizer
 from msajax.training.parallel import (
     DeviceCorpus,
-    DeviceOrders,
     Layout,
     Programs,
     make_layout,
@@ -32,8 +32,8 @@ from msajax.training.parallel import (
 from msajax.training.progress import EpochProgress
 from msajax.training.run_folder import RunFolder
 from msajax.training.scoring import (
+    EvaluationBatches,
     PredictFn,
-    evaluation_batches,
     make_predict,
     predict_batches,
 )
@@ -47,8 +47,6 @@ from msajax.training.state import (
 from msajax.training.step import StepMetrics, make_loss
 
 logger = logging.getLogger(__name__)
-
-DISPATCH_SECONDS = 0.5  # aimed at: a dispatch cannot be interrupted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,19 +103,20 @@ def train_seeds(
     steps = steps_per_epoch(quarters, config.train.batch_size)
     optimizer = make_optimizer(config.optim, steps * config.train.epochs)
     model = build_model(config.model, spec)
+    parts = config.train.accumulation_steps
     programs = make_programs(
         model=model,
         spec=spec,
         optimizer=optimizer,
         loss=make_loss(config.train, spec.label_kind),
         layout=layout,
-        accumulation_steps=config.train.accumulation_steps,
+        accumulation_steps=parts,
     )
     predict = make_predict(model, layout)
-    corpus = DeviceCorpus.put(train_split, layout)
-    valid_batches = evaluation_batches(valid_split, spec, layout)
+    corpus = None if feed.streams(train_split) else DeviceCorpus.put(train_split, layout)
+    valid_batches = EvaluationBatches(valid_split, spec, layout)
     task = make_task(spec.label_kind, spec.label_names, train_split.labels)
-    pace = _Pace()
+    pace = feed.Pace()
 
     with Checkpoints(folder.checkpoints) as checkpoints:
         state = _initial_state(programs, seeds, layout, initial or {})
@@ -136,11 +135,16 @@ def train_seeds(
                     epoch_order(s, done, quarters=quarters, batch_size=config.train.batch_size)
                     for s in seeds
                 ]
-                on_device = put_orders(orders, layout, config.train.accumulation_steps)
+                stopped, buckets = state.selection.stopped, orders[0].quarters
+                if corpus is None:
+                    dispatches = feed.streamed(
+                        train_split, spec, orders, stopped, layout, parts, pace
+                    )
+                else:
+                    on_device = put_orders(orders, layout, parts)
+                    dispatches = feed.resident(corpus, on_device, buckets, pace)
                 done += 1
-                train, log = _run_epoch(
-                    programs, state, corpus, orders[0].quarters, on_device, pace
-                )
+                train, log = _run_epoch(programs, state, dispatches, len(buckets), pace)
                 scores, _ = predict_batches(predict, train.params, valid_batches, spec)
                 running = ~state.selection.stopped
                 _require_finite(log, scores, running, seeds, done)
@@ -166,20 +170,6 @@ def train_seeds(
     )
 
 
-class _Pace:
-    """How many steps a dispatch takes; results do not depend on it."""
-
-    def __init__(self) -> None:
-        self.steps = 1
-        self._compiled: set[int] = set()
-
-    def update(self, bucket: int, steps: int, seconds: float) -> None:
-        """Learns from a dispatch; a bucket's first one measured the compiler."""
-        if bucket in self._compiled:
-            self.steps = max(1, int(DISPATCH_SECONDS * steps / max(seconds, 1e-6)))
-        self._compiled.add(bucket)
-
-
 def _initial_state(
     programs: Programs, seeds: list[int], layout: Layout, initial: Mapping[str, np.ndarray]
 ) -> RunState:
@@ -195,26 +185,20 @@ def _initial_state(
 def _run_epoch(
     programs: Programs,
     state: RunState,
-    corpus: DeviceCorpus,
-    quarters: np.ndarray,
-    orders: DeviceOrders,
-    pace: _Pace,
+    dispatches: Iterator[feed.Dispatch],
+    steps: int,
+    pace: feed.Pace,
 ) -> tuple[TrainState, StepMetrics]:
     """Runs every step of an epoch; returns the new state and every step's metrics `[S, steps]`."""
-    train, total, first = state.train, None, 0
-    ends = np.append(np.flatnonzero(np.diff(quarters)) + 1, len(quarters))
-    while first < len(quarters):
-        # As many steps as a dispatch may take, of those that follow in the same bucket.
-        last = min(first + pace.steps, ends[np.searchsorted(ends, first, side="right")])
+    train, stopped = state.train, state.selection.stopped
+    total = StepMetrics(*(np.zeros((len(stopped), steps)) for _ in range(4)))
+    for bucket, corpus, orders, first, last, offset in dispatches:
         started = time.monotonic()
-        bucket = int(quarters[first])
-        train, log = programs.train_steps(
-            bucket, train, corpus, orders, state.selection.stopped, first, last
-        )
-        log = jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(log))
-        pace.update(bucket, int(last - first), time.monotonic() - started)
-        total = log if total is None else jax.tree.map(np.add, total, log)
-        first = last
+        train, log = programs.train_steps(bucket, train, corpus, orders, stopped, first, last)
+        log = jax.device_get(log)
+        pace.update(bucket, last - first, time.monotonic() - started)
+        for sums, values in zip(jax.tree.leaves(total), jax.tree.leaves(log), strict=True):
+            sums[:, offset + first : offset + last] = values[:, first:last]
     return train, total
 
 

@@ -1,6 +1,6 @@
 """Scores of a split: batched, by length bucket, spread over devices like training."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -12,6 +12,7 @@ from msajax.data.corpus import Split
 from msajax.errors import UserError
 from msajax.models.heads import Prediction
 from msajax.spec import CorpusSpec
+from msajax.training.feed import streams
 from msajax.training.parallel import Layout
 
 # Rows of an evaluation batch: as many as fit of the largest, then the smallest that holds the rest.
@@ -48,27 +49,48 @@ class EvaluationBatch(NamedTuple):
     masks: Mapping[str, jax.Array]
 
 
-def evaluation_batches(split: Split, spec: CorpusSpec, layout: Layout) -> list[EvaluationBatch]:
-    """A prepared split on the devices, by length bucket, in batches of few fixed shapes."""
-    batches, quarters = [], quarters_of(split, spec)
-    for quarter in np.unique(quarters):
-        rows = np.flatnonzero(quarters == quarter)
-        lengths = cut_lengths(spec, int(quarter))
-        while rows.size:
-            size = next((n for n in EVALUATION_ROWS if n >= rows.size), EVALUATION_ROWS[-1])
-            chosen, rows = rows[:size], rows[size:]
-            arrays = [
-                {m: _fill(source[m][chosen, : lengths[m]], size) for m in spec.modalities}
-                for source in (split.features, split.masks)
-            ]
-            batches.append(EvaluationBatch(chosen, *layout.put_rows(arrays)))
-    return batches
+class EvaluationBatches:
+    """A prepared split by length bucket, in batches of few fixed shapes.
+
+    They stay on the devices; of a split that is read on demand each is put there in its turn.
+    """
+
+    def __init__(self, split: Split, spec: CorpusSpec, layout: Layout) -> None:
+        """Chooses the rows of every batch."""
+        self._split, self._spec, self._layout = split, spec, layout
+        self._plan = []  # of (rows, size to fill up to, bucket)
+        quarters = quarters_of(split, spec)
+        for quarter in np.unique(quarters):
+            rows = np.flatnonzero(quarters == quarter)
+            while rows.size:
+                size = next((n for n in EVALUATION_ROWS if n >= rows.size), EVALUATION_ROWS[-1])
+                self._plan.append((rows[:size], size, int(quarter)))
+                rows = rows[size:]
+        self._resident = None if streams(split) else [self._put(*entry) for entry in self._plan]
+
+    def __iter__(self) -> Iterator[EvaluationBatch]:
+        """Every batch once."""
+        if self._resident is not None:
+            return iter(self._resident)
+        return (self._put(*entry) for entry in self._plan)
+
+    def __len__(self) -> int:
+        """The number of batches."""
+        return len(self._plan)
+
+    def _put(self, rows: np.ndarray, size: int, quarter: int) -> EvaluationBatch:
+        lengths = cut_lengths(self._spec, quarter)
+        arrays = [
+            {m: _fill(source[m][rows, : lengths[m]], size) for m in self._spec.modalities}
+            for source in (self._split.features, self._split.masks)
+        ]
+        return EvaluationBatch(rows, *self._layout.put_rows(arrays))
 
 
 def predict_batches(
-    predict: PredictFn, params: Any, batches: Sequence[EvaluationBatch], spec: CorpusSpec
+    predict: PredictFn, params: Any, batches: Iterable[EvaluationBatch], spec: CorpusSpec
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores `evaluation_batches` of a split.
+    """Scores the batches of a split.
 
     Args:
         predict: from `make_predict`.
@@ -81,12 +103,13 @@ def predict_batches(
         the order of the split.
     """
     # One at a time: several virtual CPU devices may abort when programs run ahead of each other.
-    parts = [jax.device_get(predict(params, b.features, b.masks)) for b in batches]
-    order = np.argsort(np.concatenate([batch.rows for batch in batches]))
-    scores, weights = (
-        np.concatenate([x[:, : len(b.rows)] for x, b in zip(xs, batches, strict=True)], axis=1)
-        for xs in zip(*((p.score, p.modality_weights) for p in parts), strict=True)
-    )
+    rows, parts = [], []
+    for batch in batches:
+        found = jax.device_get(predict(params, batch.features, batch.masks))
+        parts.append([x[:, : len(batch.rows)] for x in (found.score, found.modality_weights)])
+        rows.append(batch.rows)
+    order = np.argsort(np.concatenate(rows))
+    scores, weights = (np.concatenate(x, axis=1) for x in zip(*parts, strict=True))
     scores, weights = scores[:, order].astype(np.float64), weights[:, order].astype(np.float64)
     if spec.label_kind == "classification":
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
@@ -113,7 +136,7 @@ def predict_split(
     Raises:
         UserError: naming a sample, if a score is not finite.
     """
-    batches = evaluation_batches(split, spec, layout)
+    batches = EvaluationBatches(split, spec, layout)
     scores, weights = predict_batches(predict, params, batches, spec)
     bad = np.flatnonzero(~np.isfinite(scores).all(axis=(0, 2)))
     if bad.size:
