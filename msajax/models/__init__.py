@@ -6,6 +6,7 @@ import jax.numpy as jnp
 
 from msajax.config import ModelConfig
 from msajax.errors import UserError
+from msajax.models.positions import DROFE_FEATURES
 from msajax.models.sequence_level import SequenceLevelModel
 from msajax.spec import CorpusSpec
 
@@ -24,7 +25,7 @@ def build_model(config: ModelConfig, spec: CorpusSpec) -> nn.Module:
 
     Raises:
         UserError: if the anchor, or a modality with settings of its own, is not among the
-            modalities.
+            modalities, or if dRoFE positions leave nothing of a modality to encode.
     """
     if config.anchor and config.anchor not in spec.modalities:
         raise UserError(
@@ -36,5 +37,11 @@ def build_model(config: ModelConfig, spec: CorpusSpec) -> nn.Module:
             raise UserError(
                 f"model.overrides names {m!r}, which is not among the run's modalities: "
                 f"choose of {', '.join(spec.modalities)}."
+            )
+    for m in spec.modalities:
+        if config.encoder_of(m).positions == "drofe" and spec.width(m) <= DROFE_FEATURES:
+            raise UserError(
+                f"model.positions = 'drofe' takes the first {DROFE_FEATURES} features of every "
+                f"step of {m!r}, which is {spec.width(m)} wide: nothing is left to encode."
             )
     return MODELS[config.name](config, spec)

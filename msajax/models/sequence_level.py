@@ -1,6 +1,6 @@
 """The model family: encode, fuse, encode again, then pool, weigh and regress (source 002)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import flax.linen as nn
 import jax
@@ -8,6 +8,7 @@ import jax
 from msajax.config import ModelConfig
 from msajax.models.encoders import ModalityEncoder, PostFusionEncoder
 from msajax.models.fusion import AnchoredFusion, PooledFusion
+from msajax.models.guidance import first_pass
 from msajax.models.heads import AdaptiveFusionHead, Prediction
 from msajax.models.layers import kernel_init
 from msajax.spec import CorpusSpec
@@ -15,6 +16,9 @@ from msajax.spec import CorpusSpec
 
 class SequenceLevelModel(nn.Module):
     """Sequences keep their length until the head, unless fusion is pooled; masks everywhere.
+
+    With guidance it runs twice, with the same weights: see `msajax.models.guidance`. The
+    attributions are kept as `guides` in the `intermediates` collection when that is mutable.
 
     Attributes:
         config: sizes, rates and choices.
@@ -37,6 +41,8 @@ class SequenceLevelModel(nn.Module):
         masks: Mapping[str, jax.Array],
         *,
         train: bool = False,
+        begin: Mapping[str, tuple[int, jax.Array]] | None = None,
+        guides: Mapping[str, Sequence[jax.Array]] | None = None,
     ) -> Prediction:
         """Scores a batch.
 
@@ -44,21 +50,34 @@ class SequenceLevelModel(nn.Module):
             features: `{modality: [B, T_m, d_m]}`; T_m may differ between modalities.
             masks: `{modality: [B, T_m]}` bool, True for a real time step, wherever the padding is.
             train: draw dropout masks from the "dropout" random stream.
+            begin: modalities whose encoder begins with a layer, and what that layer reads.
+            guides: what the layers of modalities' encoders take queries and keys from; a model with
+                guidance makes its own where none are given.
 
         Returns:
-            Scores `[B, K]`, never clipped, and modality weights `[B, M]`.
+            Scores `[B, K]`, never clipped, and modality weights `[B, M]`; guided, those of the
+            second pass, and the scores of the first.
 
         Raises:
             ValueError: if shapes do not fit each other or the specification.
         """
         self._check(features, masks)
+        coarse_score = None
+        if self.config.guidance != "none" and guides is None and not self.is_initializing():
+            coarse_score, guides = first_pass(self, features, masks, train=train)
+            self.sow("intermediates", "guides", guides)
+        begin, guides = begin or {}, guides or {}
         names = self.spec.modalities
         of_modality = {m: self.config.encoder_of(m) for m in names}
         # On accelerators the default would multiply float32 matrices in a shorter type.
         with jax.default_matmul_precision("highest"):
             sequences = {
                 m: ModalityEncoder(of_modality[m], self.spec.length(m), name=f"{m}_encoder")(
-                    features[m], masks[m], train=train
+                    features[m],
+                    masks[m],
+                    train=train,
+                    begin=begin.get(m),
+                    guides=guides.get(m),
                 )
                 for m in names
             }  # {modality: [batch, length, model_dim]}
@@ -77,7 +96,7 @@ class SequenceLevelModel(nn.Module):
             score = nn.Dense(
                 len(self.spec.label_names), kernel_init=kernel_init, name="regression"
             )(vector)  # [batch, labels]
-        return Prediction(score=score, modality_weights=weights)
+        return Prediction(score, weights, coarse_score)
 
     def _check(self, features: Mapping[str, jax.Array], masks: Mapping[str, jax.Array]) -> None:
         batch = None

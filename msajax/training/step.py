@@ -93,7 +93,12 @@ def train_step(
             train=True,
             rngs={"dropout": key},
         )
-        total = (loss(prediction.score, part.labels) * part.row_weight).sum()
+        row_loss = loss(prediction.score, part.labels)
+        if prediction.coarse_score is not None:  # of a guided model
+            refined = model.config.guidance_weight
+            coarse_loss = loss(prediction.coarse_score, part.labels)
+            row_loss = (1 - refined) * coarse_loss + refined * row_loss
+        total = (row_loss * part.row_weight).sum()
         return total / jnp.maximum(weight, 1), total
 
     gradient_of = jax.grad(share_of_loss, has_aux=True)
