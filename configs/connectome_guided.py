@@ -29,7 +29,7 @@ def get_config(arg: str = ""):
     config.model.positions = "drofe"
     config.model.guidance = "gradient_x_input"
     config.model.head = "mean"
-    config.optim.learning_rate = 5e-4
+    config.optim.learning_rate = 1e-3
     config.train.seeds = 3
     config.train.epochs = 30
     return apply_argument(config, arg, widths={"connectome": 36}, lengths={"connectome": 9})
