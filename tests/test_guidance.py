@@ -291,7 +291,7 @@ def training(model, loss):
         batch=BATCH,
         model=model,
         optimizer=optimizer,
-        loss=make_loss(TrainConfig(loss=loss)),
+        loss=make_loss(TrainConfig(loss=loss), "regression"),
     )
     init = functools.partial(init_train_state, model=model, spec=model.spec, optimizer=optimizer)
     return step, init
