@@ -73,7 +73,9 @@ class ModelConfig:
         norm_position: post (after the residual sum) or pre (on a sub-layer's input).
         final_norm: one more norm after the layers of every encoder (before and after fusion), and
             of pooled fusion.
-        positions: learned, sinusoidal or none.
+        positions: learned, sinusoidal, none, or drofe: the first four features of every step (band
+            edges in Hz, age in years, gender 0 or 1, none of them standardised) rotate the queries
+            and keys of the modality's encoder (source 003); they are not part of its input.
         qkv_bias: biases on the query, key and value projections.
         out_bias: biases on attention's output projection.
         pooling_method: mean, or attention (a learned scorer per modality).
@@ -90,6 +92,12 @@ class ModelConfig:
         missing_modality: mask (an absent modality gets weight 0) or reference (the literal
             formula: its zero vector still gets weight).
         dtype: computation type; parameters, norms, softmax, pooling, gate and head stay float32.
+        guidance: none, or how a first pass is explained for a second one that the explanation
+            guides (source 003): the attribution of every encoder layer's input, by
+            gradient_x_input, integrated_gradients or deeplift against a zero baseline, replaces
+            the source of that layer's queries and keys. The weights are the same.
+        guidance_weight: share of the second pass in the loss, in [0, 1]; the rest is the first's.
+        guidance_steps: points of the path of integrated gradients.
         overrides: settings of single modalities' encoders, each as `modality.setting=value`.
     """
 
@@ -131,6 +139,9 @@ class ModelConfig:
     max_len: int = 0
     missing_modality: str = "mask"
     dtype: str = "float32"
+    guidance: str = "none"
+    guidance_weight: float = 0.7
+    guidance_steps: int = 16
     overrides: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -155,6 +166,11 @@ class ModelConfig:
     def overridden(self) -> tuple[str, ...]:
         """The modalities that `overrides` names."""
         return tuple(dict.fromkeys(_split_override(entry)[0] for entry in self.overrides))
+
+    @property
+    def size_of_head(self) -> int:
+        """Size of the queries and keys of one attention head."""
+        return self.head_dim or self.model_dim // self.num_heads
 
     def rate(self, site: str) -> float:
         """The dropout rate of a site that may have its own: attention, ffn or projection."""
@@ -187,12 +203,14 @@ class ModelConfig:
         one_of(self, "model.activation", "gelu", "gelu_tanh", "relu", "geglu")
         one_of(self, "model.norm", "layernorm", "rmsnorm")
         one_of(self, "model.norm_position", "post", "pre")
-        one_of(self, "model.positions", "learned", "sinusoidal", "none")
+        one_of(self, "model.positions", "learned", "sinusoidal", "none", "drofe")
         one_of(self, "model.pooling_method", "mean", "attention")
         one_of(self, "model.gate_input", "mean", "concat")
         one_of(self, "model.head", "weighted_sum", "mean", "concat")
         one_of(self, "model.missing_modality", "mask", "reference")
         one_of(self, "model.dtype", "float32", "bfloat16", "float16")
+        methods = ("gradient_x_input", "integrated_gradients", "deeplift")
+        one_of(self, "model.guidance", "none", *methods)
         once = len(set(self.modalities)) == len(self.modalities)
         require(self, "model.modalities", once, "must name each modality once")
         known = not self.anchor or not self.modalities or self.anchor in self.modalities
@@ -219,6 +237,9 @@ class ModelConfig:
             requirement = "must lie in [0, 1), or be -1 for model.dropout_rate"
             require(self, f"model.{name}", ok, requirement)
         require(self, "model.norm_eps", 0 < self.norm_eps <= 1, "must lie in (0, 1]")
+        ok = 0 <= self.guidance_weight <= 1
+        require(self, "model.guidance_weight", ok, "must lie in [0, 1]")
+        at_least(self, "model", 1, "guidance_steps")
 
     def _check_combinations(self) -> None:
         recurrent = self.mixer != "transformer"
@@ -237,6 +258,17 @@ class ModelConfig:
         ok = not (predicts_tokens and self.embedding_dim)
         requirement = "must be 0 for model.name = next_token: its projection is the embedding"
         require(self, "model.embedding_dim", ok, requirement)
+        ok = self.guidance == "none" or not predicts_tokens
+        requirement = "works with model.name = sequence_level only"
+        require(self, "model.guidance", ok, requirement)
+        drofe = self.positions == "drofe"
+        for key, on in (("model.positions", drofe), ("model.guidance", self.guidance != "none")):
+            requirement = "acts on queries and keys, of which a recurrent model.mixer has none"
+            require(self, key, not (on and recurrent), requirement)
+            requirement = "acts on the layers of an encoder: set model.n_layers_mod to 1 or more"
+            require(self, key, not on or self.n_layers_mod > 0, requirement)
+        requirement = f"needs heads whose size is a multiple of 4, not {self.size_of_head}"
+        require(self, "model.positions", not drofe or self.size_of_head % 4 == 0, requirement)
 
         pooled = self.fusion == "pooled"
         ok = not (pooled and self.bidirectional_fusion)

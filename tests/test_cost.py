@@ -74,6 +74,32 @@ def test_a_recurrent_layer_counts_every_step():
     assert by_part(found, "text_encoder")["recurrence"] == expected
 
 
+@pytest.mark.parametrize("guidance", ["gradient_x_input", "deeplift"])
+def test_a_guided_model_costs_two_passes_and_its_attributions(guidance):
+    spec = CorpusSpec(("text", "audio"), (5, 6), (7, 4))
+    settings = {"model_dim": 8, "num_heads": 2, "ff_dim": 12, "n_layers_mod": 1}
+    plain, guided = report(spec, **settings), report(spec, **settings, guidance=guidance)
+    assert guided["parameters"] == plain["parameters"]
+    rows = {(row["stage"], row["part"]): row["flops"] for row in guided["stages"]}
+    attribution = rows.pop(("guidance", "attribution"))
+    assert rows == {(row["stage"], row["part"]): 2 * row["flops"] for row in plain["stages"]}
+    # Both passes in training too: twice the gradient, but no gradient of queries' and keys' source.
+    fixed = sum(2 * 2 * spec.length(m) * 8 * 8 for m in spec.modalities)
+    expected = 2 * plain["training_flops"] - fixed + attribution
+    assert guided["training_flops"] == expected
+
+
+def test_attributions_of_integrated_gradients_cost_their_steps():
+    spec = CorpusSpec(("text",), (5,), (7,))
+    settings = {"model_dim": 8, "num_heads": 2, "ff_dim": 12, "n_layers_mod": 1}
+    few, many = (
+        report(spec, **settings, guidance="integrated_gradients", guidance_steps=n)
+        for n in (3, 12)
+    )
+    few, many = (by_part(found, "guidance")["attribution"] for found in (few, many))
+    assert many == 4 * few
+
+
 def flops_of_program(text: str) -> int:
     """The products of a StableHLO program, from its text."""
     total = 0

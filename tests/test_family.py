@@ -32,7 +32,7 @@ AXES = {
     "norm": ("layernorm", "rmsnorm"),
     "norm_position": ("post", "pre"),
     "final_norm": (False, True),
-    "positions": ("learned", "sinusoidal", "none"),
+    "positions": ("learned", "sinusoidal", "none", "drofe"),
     "qkv_bias": (True, False),
     "out_bias": (True, False),
     "head_dim": (0, 3),
@@ -46,11 +46,13 @@ AXES = {
     "head": ("weighted_sum", "mean", "concat"),
     "missing_modality": ("mask", "reference"),
     "dtype": ("float32", "bfloat16"),
+    "causal": (False, True),
+    "guidance": ("none", "gradient_x_input"),  # the other methods are in test_guidance.py
     "modalities": (("text", "audio"), ("brain",), ("video", "text", "eye.left")),
     "overrides": ((), ("text.mixer=gru", "audio.n_layers_mod=2", "text.norm=rmsnorm")),
 }
-SMALL = {"model_dim": 8, "num_heads": 2, "ff_dim": 12, "dropout_rate": 0.2}
-WIDTHS = {"text": 6, "audio": 5, "video": 4, "brain": 3, "eye.left": 2}
+SMALL = {"model_dim": 8, "num_heads": 2, "ff_dim": 12, "dropout_rate": 0.2, "guidance_steps": 2}
+WIDTHS = {"text": 6, "audio": 5, "video": 7, "brain": 8, "eye.left": 5}
 B, T = 4, 5
 rng = np.random.default_rng(0)
 
@@ -121,6 +123,7 @@ def test_any_two_values_that_may_meet_do_meet():
             assert ((a, x), (b, y)) in met or make(default | {a: x, b: y}) is None
 
 
+@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("settings", PAIRWISE, ids=range(len(PAIRWISE)))
 def test_any_two_settings_work_together(settings):
     config = make(settings)
@@ -138,13 +141,15 @@ def test_any_two_settings_work_together(settings):
             prediction = model.apply(
                 {"params": params}, features, masks, train=True, rngs={"dropout": key}
             )
-            return jnp.square(prediction.score - 1).sum(), prediction
+            scores = prediction.score, prediction.coarse_score
+            return sum(jnp.square(x - 1).sum() for x in scores if x is not None), prediction
 
         return jax.grad(total, has_aux=True)(params)
 
     gradient, prediction = score_and_gradient(params, features, jax.random.key(1))
     assert prediction.score.shape == (B, 1) and prediction.score.dtype == jnp.float32
     assert np.isfinite(prediction.score).all()
+    assert (prediction.coarse_score is None) == (config.guidance == "none")
     weights = np.asarray(prediction.modality_weights)
     np.testing.assert_allclose(weights.sum(1), 1, atol=1e-6)
     if len(names) > 1 and config.missing_modality == "mask":

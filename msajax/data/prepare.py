@@ -58,7 +58,8 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
     """Chooses the run's modalities and measures them on the training split alone.
 
     Raises:
-        UserError: for a modality that the corpus lacks, or a training split without a valid step.
+        UserError: for a modality that the corpus lacks, a training split without a valid step, or
+            dRoFE positions of a modality that is standardised.
     """
     train, words = corpus.split("train"), ()
     there = set(corpus.modalities)
@@ -119,6 +120,13 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
         if m in data.standardize
         or ("auto" in data.standardize and m != "text" and m not in tokens)
     ]
+    for m in standardized:
+        if model.encoder_of(m).positions == "drofe":
+            raise UserError(
+                f"data.standardize = {data.standardize!r} covers {m!r}, whose first features "
+                "model.positions = 'drofe' reads in Hz and years: name the modalities to "
+                f"standardise without {m!r}, or none."
+            )
     return Preparation(
         spec=spec,
         classes=labels.classes,

@@ -16,7 +16,7 @@ from msajax.data.corpus import Split
 GROUPS = ("control", "group_a", "group_b")
 DEMOGRAPHICS = 4  # lo, hi, age, gender
 _BANDS_PER_GROUP = 2  # in which a group differs
-_EFFECT, _NOISE = 0.3, 1.0
+_EFFECT, _NOISE = 0.5, 1.0
 
 
 def make_split(name: str, config: SyntheticConfig) -> Split:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from msajax.config import ModelConfig
 from msajax.errors import UserError
 from msajax.models.next_token import NextTokenModel
+from msajax.models.positions import DROFE_FEATURES
 from msajax.models.sequence_level import SequenceLevelModel
 from msajax.spec import CorpusSpec
 
@@ -30,7 +31,8 @@ def build_model(config: ModelConfig, spec: CorpusSpec) -> nn.Module:
 
     Raises:
         UserError: if the anchor, or a modality with settings of its own, is not among the
-            modalities, or the next token is to be predicted of anything but one of token ids.
+            modalities, if the next token is to be predicted of anything but one of token ids, or if
+            dRoFE positions leave nothing of a modality to encode.
     """
     tokens = [m for m in spec.modalities if spec.vocabulary(m)]
     if config.name == "next_token" and not (len(tokens) == len(spec.modalities) == 1):
@@ -49,5 +51,11 @@ def build_model(config: ModelConfig, spec: CorpusSpec) -> nn.Module:
             raise UserError(
                 f"model.overrides names {m!r}, which is not among the run's modalities: "
                 f"choose of {', '.join(spec.modalities)}."
+            )
+    for m in spec.modalities:
+        if config.encoder_of(m).positions == "drofe" and spec.width(m) <= DROFE_FEATURES:
+            raise UserError(
+                f"model.positions = 'drofe' takes the first {DROFE_FEATURES} features of every "
+                f"step of {m!r}, which is {spec.width(m)} wide: nothing is left to encode."
             )
     return MODELS[config.name](config, spec)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from msajax.models.layers import Dropout, kernel_init
+from msajax.models.positions import rotate
 
 
 def causal_mask(length: int) -> jax.Array:
@@ -86,15 +87,24 @@ class MultiHeadAttention(nn.Module):
 
     @nn.compact
     def __call__(
-        self, query: jax.Array, context: jax.Array, masks: tuple[jax.Array, ...], *, train: bool
+        self,
+        query: jax.Array,
+        context: jax.Array,
+        masks: tuple[jax.Array, ...],
+        *,
+        train: bool,
+        values: jax.Array | None = None,
+        rotation: tuple[jax.Array, jax.Array] | None = None,
     ) -> jax.Array:
         """Attends from `query` `[B, Tq, D]` to `context` `[B, Tk, Dk]`.
 
         Args:
             query: the sequence that asks.
-            context: the sequence that gives keys and values.
+            context: the sequence that gives keys and, without `values`, values.
             masks: any of `as_keep_mask`'s forms; they combine by AND.
             train: draw dropout masks.
+            values: the sequence `[B, Tk, Dv]` that gives values.
+            rotation: factors of `rotate` for the queries and keys of self-attention.
 
         Returns:
             `[B, Tq, D]`.
@@ -113,7 +123,11 @@ class MultiHeadAttention(nn.Module):
 
         q = project("query", self.head_dim)(query) / jnp.sqrt(self.head_dim).astype(self.dtype)
         k = project("key", self.head_dim)(context)  # [batch, keys, heads, head_dim]
-        v = project("value", self.value_dim or self.head_dim)(context)  # [batch, keys, heads, …]
+        v = project("value", self.value_dim or self.head_dim)(
+            context if values is None else values
+        )  # [batch, keys, heads, …]
+        if rotation is not None:
+            q, k = rotate(q, rotation), rotate(k, rotation)
 
         keep = functools.reduce(
             jnp.logical_and,

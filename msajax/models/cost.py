@@ -11,8 +11,9 @@ import numpy as np
 from msajax.models import blank_sample
 from msajax.spec import CorpusSpec
 
-# Part of a stage, how it grows (S steps, d input features, D model_dim, F ff_dim, M modalities),
-# and the module or product whose matrix products it is.
+# Part of a stage, how it grows (S steps, d input features, D model_dim, F ff_dim, M modalities, L
+# layers of an encoder, N points of integrated gradients, else 1), and the module or product whose
+# matrix products it is.
 _PARTS = {
     "input projection": ("S d D", {"projection"}),
     "tied projection": ("S D V", {"bte,ve->btv"}),  # V tokens
@@ -24,6 +25,7 @@ _PARTS = {
     "gate": ("D^2 + D M", {"gate"}),
     "weighted sum": ("M D", {"bm,bmd->bd"}),
     "output": ("D", {"regression"}),
+    "attribution": ("N L^2 (S D^2 + S^2 D + S D F)", {"attribution"}),
 }
 
 
@@ -63,19 +65,24 @@ def cost_report(model: nn.Module, spec: CorpusSpec) -> dict[str, Any]:
     """The cost of one sample whose sequences fill their tables; strict-JSON-ready.
 
     `flops` are those of matrix products, `xla_flops` is XLA's own total of the forward pass before
-    optimisation: element-wise operations too, but the body of a recurrent loop only once.
+    optimisation: element-wise operations too, but the body of a loop only once. A guided model's
+    stages count both passes, and apart from them all that its attributions ask for, of which XLA
+    leaves out what it finds computed already.
     """
     features, masks = blank_sample(spec)
     variables = jax.eval_shape(model.init, jax.random.key(0), features, masks)
 
     def score(variables: Any) -> jax.Array:
-        return model.apply(variables, features, masks).score.sum()
+        prediction = model.apply(variables, features, masks)
+        if prediction.coarse_score is None:
+            return prediction.score.sum()
+        return prediction.score.sum() + prediction.coarse_score.sum()
 
     forward = matmul_flops(score, variables)
     both = matmul_flops(jax.value_and_grad(score), variables)
     stages: dict[tuple[str, str], int] = {}
     for scope, flops in forward.items():
-        key = (scope[1], _part(scope[2:] or scope[1:]))
+        key = _stage_and_part(scope)
         stages[key] = stages.get(key, 0) + flops
     analysis = jax.jit(score).lower(variables).cost_analysis() or {}
     return {
@@ -91,6 +98,14 @@ def cost_report(model: nn.Module, spec: CorpusSpec) -> dict[str, Any]:
         "training_flops": sum(both.values()),
         "xla_flops": float(analysis["flops"]) if "flops" in analysis else None,
     }
+
+
+def _stage_and_part(scope: tuple[str, ...]) -> tuple[str, str]:
+    """Where a product inside these modules, the model the first of them, is counted."""
+    if "attribution" in scope:
+        return "guidance", "attribution"
+    inside = scope[len(scope) - scope[::-1].index(scope[0]) :]  # a first pass is a model in a model
+    return inside[0], _part(inside[1:] or inside)
 
 
 def _part(scope: tuple[str, ...]) -> str:

@@ -1,5 +1,7 @@
 """Transformer blocks, stacks of layers, and the encoder of one modality."""
 
+from collections.abc import Sequence
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -7,7 +9,7 @@ import jax.numpy as jnp
 from msajax.config import ModelConfig
 from msajax.models.attention import MultiHeadAttention, causal_mask
 from msajax.models.layers import NORMS, Dropout, FeedForward, TokenEmbedding, kernel_init
-from msajax.models.positions import LearnedPositions, add_sinusoids
+from msajax.models.positions import DROFE_FEATURES, LearnedPositions, add_sinusoids, drofe
 from msajax.models.recurrent import Recurrence
 
 
@@ -22,6 +24,8 @@ class TransformerBlock(nn.Module):
     Post-norm: `x = N(x + Drop(MHA(x)))`, then `x = N(x + Drop(FFN(x)))`. Pre-norm: `x = x +
     Drop(MHA(N(x)))`, then `x = x + Drop(FFN(N(x)))`. With `context is x` this is self-attention;
     else cross-attention with the residual on `x`, and a norm of its own for a pre-norm context.
+    Guided (source 003), queries and keys of self-attention come from an attribution as it is, never
+    normalised, and values from where they came from before: `x`, or pre-norm `N(x)`.
 
     Attributes:
         config: sizes, rates and choices.
@@ -31,14 +35,33 @@ class TransformerBlock(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: jax.Array, context: jax.Array, masks: tuple[jax.Array, ...], *, train: bool
+        self,
+        x: jax.Array,
+        context: jax.Array,
+        masks: tuple[jax.Array, ...],
+        *,
+        train: bool,
+        guide: jax.Array | None = None,
+        rotation: tuple[jax.Array, jax.Array] | None = None,
     ) -> jax.Array:
-        """Lets `x` `[B, Tq, D]` attend to `context` `[B, Tk, D]` under masks on the keys."""
+        """Lets `x` attend to a context.
+
+        Args:
+            x: `[B, Tq, D]`.
+            context: `[B, Tk, D]`.
+            masks: on the keys.
+            train: draw dropout masks.
+            guide: `[B, Tq, D]`, the source of queries and keys of a guided self-attention.
+            rotation: factors of `rotate` for the queries and keys of self-attention.
+
+        Returns:
+            `[B, Tq, D]`.
+        """
         c = self.config
         dtype = jnp.dtype(c.dtype)
         attention = MultiHeadAttention(
             num_heads=c.num_heads,
-            head_dim=c.head_dim or c.model_dim // c.num_heads,
+            head_dim=c.size_of_head,
             dropout_rate=c.rate("attention"),
             dtype=dtype,
             qkv_bias=c.qkv_bias,
@@ -48,16 +71,20 @@ class TransformerBlock(nn.Module):
         ffn = FeedForward(c.ff_dim, c.activation, c.rate("ffn"), dtype, name="ffn")
         norm_attention, norm_ffn = make_norm(c, "norm_attention"), make_norm(c, "norm_ffn")
 
+        def attend(query, context):
+            asks, answers = (query, context) if guide is None else (guide, guide)
+            return attention(
+                asks, answers, masks, train=train, values=context, rotation=rotation
+            )  # [batch, queries, model_dim]
+
         if c.norm_position == "pre":
             is_self = context is x
             query = norm_attention(x)
             context = query if is_self else make_norm(c, "norm_context")(context)
-            attended = attention(query, context, masks, train=train)  # [batch, queries, model_dim]
-            x = x + Dropout(c.dropout_rate)(attended, train=train)
+            x = x + Dropout(c.dropout_rate)(attend(query, context), train=train)
             fed = ffn(norm_ffn(x), train=train)  # [batch, queries, model_dim]
             return x + Dropout(c.dropout_rate)(fed, train=train)
-        attended = attention(x, context, masks, train=train)  # [batch, queries, model_dim]
-        x = norm_attention(x + Dropout(c.dropout_rate)(attended, train=train))
+        x = norm_attention(x + Dropout(c.dropout_rate)(attend(x, context), train=train))
         fed = ffn(x, train=train)  # [batch, queries, model_dim]
         return norm_ffn(x + Dropout(c.dropout_rate)(fed, train=train))
 
@@ -70,7 +97,10 @@ def stack(
     masks: tuple[jax.Array, ...],
     *,
     train: bool,
-) -> jax.Array:
+    first: int = 0,
+    guides: Sequence[jax.Array] | None = None,
+    rotation: tuple[jax.Array, jax.Array] | None = None,
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     """Layers one after another, and a final norm if the configuration has one.
 
     The layers belong to the module whose method calls this. A recurrent one is followed by dropout.
@@ -79,24 +109,31 @@ def stack(
         config: what the layers are.
         mixer: transformer, rnn, gru or lstm.
         depth: how many.
-        x: `[B, T, D]`.
+        x: `[B, T, D]`, what the first layer reads.
         masks: the valid steps `[B, T]`, then, for transformer blocks, any other masks of attention.
         train: draw dropout masks.
+        first: the layer to begin with; `depth` leaves only the final norm.
+        guides: what each transformer block takes queries and keys from, `depth` times `[B, T, D]`.
+        rotation: factors of `rotate` for every transformer block.
 
     Returns:
-        `[B, T, D]`.
+        `[B, T, D]`, and what every layer from `first` on read, the final norm too.
     """
-    for i in range(depth):
+    read = [x]
+    for i in range(first, depth):
         if mixer == "transformer":
-            x = TransformerBlock(config, name=f"blocks_{i}")(x, x, masks, train=train)
+            guide = guides[i] if guides else None
+            block = TransformerBlock(config, name=f"blocks_{i}")
+            x = block(x, x, masks, train=train, guide=guide, rotation=rotation)
         else:
             dtype = jnp.dtype(config.dtype)
             layer = Recurrence(mixer, config.both_directions, dtype, name=f"layers_{i}")
             dropout = Dropout(config.dropout_rate, name=f"dropout_{i}")
             x = dropout(layer(x, masks[0]), train=train)
+        read.append(x)
     if config.final_norm and depth:
         x = make_norm(config, "final_norm")(x)
-    return x
+    return x, tuple(read)
 
 
 def self_masks(config: ModelConfig, mask: jax.Array) -> tuple[jax.Array, ...]:
@@ -113,6 +150,11 @@ def make_embedding(config: ModelConfig, vocabulary: int, name: str) -> TokenEmbe
 class ModalityEncoder(nn.Module):
     """Projection, positions, dropout, then `n_layers_mod` layers (source 002, R2).
 
+    With dRoFE positions the first four features of a step are not projected: they rotate the
+    queries and keys of these layers (not those of the blocks after fusion, whose steps hold more
+    than one modality). What each layer read, and what the last one wrote, are kept as `read` in the
+    `intermediates` collection when that is mutable.
+
     Attributes:
         config: of this modality's encoder.
         max_len: rows of a learned position table.
@@ -124,22 +166,62 @@ class ModalityEncoder(nn.Module):
     project: bool = True
 
     @nn.compact
-    def __call__(self, x: jax.Array, mask: jax.Array, *, train: bool) -> jax.Array:
-        """Encodes `x` `[B, T, d]` under `mask` `[B, T]` (True: a real step) to `[B, T, D]`."""
+    def __call__(
+        self,
+        x: jax.Array,
+        mask: jax.Array,
+        *,
+        train: bool,
+        begin: tuple[int, jax.Array] | None = None,
+        guides: Sequence[jax.Array] | None = None,
+    ) -> jax.Array:
+        """Encodes a sequence.
+
+        Args:
+            x: `[B, T, d]`.
+            mask: `[B, T]`, True for a real step.
+            train: draw dropout masks.
+            begin: a layer and what it reads, `[B, T, D]`: nothing before it is computed.
+            guides: what each layer takes queries and keys from, `n_layers_mod` times `[B, T, D]`.
+
+        Returns:
+            `[B, T, D]`.
+        """
         c = self.config
         # Padding may hold anything, NaN included: multiplying by zero would let it through.
         x = jnp.where(mask[..., None], x, 0)  # [batch, length, width]
-        x = Dropout(c.input_dropout)(x, train=train)
-        if self.project:
-            x = nn.Dense(
-                c.model_dim, kernel_init=kernel_init, dtype=jnp.dtype(c.dtype), name="projection"
-            )(x)  # [batch, length, model_dim]
-        if c.positions == "learned":
-            x = LearnedPositions(self.max_len, name="positions")(x)
-        elif c.positions == "sinusoidal":
-            x = add_sinusoids(x)
-        x = Dropout(c.rate("projection"))(x, train=train)
-        return stack(c, c.mixer, c.n_layers_mod, x, self_masks(c, mask), train=train)
+        rotation = None
+        if c.positions == "drofe":
+            rotation = drofe(x[..., :DROFE_FEATURES], c.size_of_head)
+            x = x[..., DROFE_FEATURES:]
+        if begin is None:
+            x = Dropout(c.input_dropout)(x, train=train)
+            if self.project:
+                x = nn.Dense(
+                    c.model_dim,
+                    kernel_init=kernel_init,
+                    dtype=jnp.dtype(c.dtype),
+                    name="projection",
+                )(x)  # [batch, length, model_dim]
+            if c.positions == "learned":
+                x = LearnedPositions(self.max_len, name="positions")(x)
+            elif c.positions == "sinusoidal":
+                x = add_sinusoids(x)
+            begin = 0, Dropout(c.rate("projection"))(x, train=train)
+        first, x = begin
+        x, read = stack(
+            c,
+            c.mixer,
+            c.n_layers_mod,
+            x,
+            self_masks(c, mask),
+            train=train,
+            first=first,
+            guides=guides,
+            rotation=rotation,
+        )
+        self.sow("intermediates", "read", read)
+        return x
 
 
 class PostFusionEncoder(nn.Module):
@@ -156,4 +238,5 @@ class PostFusionEncoder(nn.Module):
         """Maps `x` `[B, T, D]` under `mask` `[B, T]` to `[B, T, D]`."""
         c = self.config
         masks = self_masks(c, mask)
-        return stack(c, "transformer", c.n_layers_post_fuse, x, masks, train=train)
+        x, _ = stack(c, "transformer", c.n_layers_post_fuse, x, masks, train=train)
+        return x

@@ -109,6 +109,6 @@ class PooledFusion(nn.Module):
         c, names = self.config, self.modalities
         tokens, present = pool(c, names, sequences, masks)  # [batch, modalities, model_dim]
         tokens = tokens.astype(jnp.dtype(c.dtype))
-        tokens = stack(c, "transformer", c.n_layers_fuse, tokens, (present,), train=train)
+        tokens, _ = stack(c, "transformer", c.n_layers_fuse, tokens, (present,), train=train)
         one = {m: slice(i, i + 1) for i, m in enumerate(names)}
         return {m: tokens[:, one[m]] for m in names}, {m: present[:, one[m]] for m in names}

@@ -19,10 +19,12 @@ class Prediction:
         score: `[B, K]`, one column per label name.
         modality_weights: `[B, M]` in the order of the specification's modalities; a row sums to 1,
             or is all 0 when the sample has no modality at all.
+        coarse_score: `[B, K]`, that of a guided model's first pass; None without guidance.
     """
 
     score: jax.Array
     modality_weights: jax.Array
+    coarse_score: jax.Array | None = None
 
 
 def mean_pool(x: jax.Array, mask: jax.Array) -> jax.Array:

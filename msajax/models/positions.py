@@ -1,4 +1,4 @@
-"""Position information added to a sequence."""
+"""Position information: added to a sequence, or rotating its queries and keys."""
 
 import flax.linen as nn
 import jax
@@ -47,3 +47,50 @@ def sinusoids(length: int, model_dim: int) -> np.ndarray:
 def add_sinusoids(x: jax.Array) -> jax.Array:
     """Adds the sinusoidal table to `x` `[B, T, D]`."""
     return x + jnp.asarray(sinusoids(*x.shape[1:]), x.dtype)
+
+
+DROFE_FEATURES = 4  # lo and hi of a band in Hz, age in years, gender (0 or 1): in this order
+
+
+def drofe(demographics: jax.Array, head_dim: int) -> tuple[jax.Array, jax.Array]:
+    """The factors of the demographic rotary frequency encoding (dRoFE), for `rotate`.
+
+    With `theta = pi linspace(1, 5, head_dim / 4)`, the angles of a head are `lo theta_j,
+    lo theta_j, hi theta_j, hi theta_j` for one j after another; then `C = age cos(angle) + gender`
+    and `S = age sin(angle) + gender`.
+
+    Args:
+        demographics: `[B, T, 4]`: each step's band edges lo and hi in Hz, age in years, gender.
+        head_dim: size of a head, a multiple of 4.
+
+    Returns:
+        C and S, each `[B, T, head_dim]` float32; 0 for a step of zeros.
+    """
+    x = demographics.astype(jnp.float32)
+    edges, age, gender = x[:, :, None, :2], x[..., 2:3], x[..., 3:4]
+    # linspace(1, 5, n) = (n - 1 + 4 j) / (n - 1). Whole numbers are multiplied and reduced by turns
+    # exactly: as a product of floats, an angle of hundreds of radians has lost its last digits.
+    steps = max(head_dim // 4 - 1, 1)
+    multiples = jnp.asarray(steps + 4 * np.arange(head_dim // 4)[:, None], jnp.float32)
+    whole = jnp.floor(edges)
+    half_turns = jnp.fmod(whole * multiples, 2 * steps) + (edges - whole) * multiples
+    angles = half_turns.reshape(*x.shape[:2], -1) * (np.pi / steps)  # [batch, length, head_dim / 2]
+    angles = jnp.repeat(angles, 2, axis=-1)
+    return age * jnp.cos(angles) + gender, age * jnp.sin(angles) + gender
+
+
+def rotate(x: jax.Array, factors: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """`x C + rot(x) S` in float32, where rot maps each pair (x1, x2) to (-x2, x1).
+
+    Args:
+        x: queries or keys `[B, T, H, head_dim]`.
+        factors: C and S, each `[B, T, head_dim]`.
+
+    Returns:
+        The shape and type of `x`.
+    """
+    cosine, sine = (f[:, :, None] for f in factors)  # [batch, length, 1, head_dim]
+    wide = x.astype(jnp.float32)
+    pairs = wide.reshape(*x.shape[:-1], -1, 2)
+    turned = jnp.stack([-pairs[..., 1], pairs[..., 0]], axis=-1).reshape(x.shape)
+    return (wide * cosine + turned * sine).astype(x.dtype)

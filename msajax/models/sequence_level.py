@@ -1,6 +1,6 @@
 """The model family: encode, fuse, encode again, then pool, weigh and regress (source 002)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import flax.linen as nn
 import jax
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from msajax.config import ModelConfig
 from msajax.models.encoders import ModalityEncoder, PostFusionEncoder, make_embedding
 from msajax.models.fusion import AnchoredFusion, PooledFusion
+from msajax.models.guidance import first_pass
 from msajax.models.heads import AdaptiveFusionHead, Prediction
 from msajax.models.layers import kernel_init
 from msajax.spec import CorpusSpec
@@ -16,6 +17,9 @@ from msajax.spec import CorpusSpec
 
 class SequenceLevelModel(nn.Module):
     """Sequences keep their length until the head, unless fusion is pooled; masks everywhere.
+
+    With guidance it runs twice, with the same weights: see `msajax.models.guidance`. The
+    attributions are kept as `guides` in the `intermediates` collection when that is mutable.
 
     Attributes:
         config: sizes, rates and choices.
@@ -38,6 +42,8 @@ class SequenceLevelModel(nn.Module):
         masks: Mapping[str, jax.Array],
         *,
         train: bool = False,
+        begin: Mapping[str, tuple[int, jax.Array]] | None = None,
+        guides: Mapping[str, Sequence[jax.Array]] | None = None,
     ) -> Prediction:
         """Scores a batch.
 
@@ -45,20 +51,38 @@ class SequenceLevelModel(nn.Module):
             features: `{modality: [B, T_m, d_m]}`, or `[B, T_m]` token ids; T_m may differ.
             masks: `{modality: [B, T_m]}` bool, True for a real time step, wherever the padding is.
             train: draw dropout masks from the "dropout" random stream.
+            begin: modalities whose encoder begins with a layer, and what that layer reads.
+            guides: what the layers of modalities' encoders take queries and keys from; a model with
+                guidance makes its own where none are given.
 
         Returns:
-            Scores `[B, K]`, never clipped, and modality weights `[B, M]`.
+            Scores `[B, K]`, never clipped, and modality weights `[B, M]`; guided, those of the
+            second pass, and the scores of the first.
 
         Raises:
             ValueError: if shapes do not fit each other or the specification.
         """
         check_inputs(self.spec, features, masks)
+        coarse_score = None
+        if self.config.guidance != "none" and guides is None and not self.is_initializing():
+            coarse_score, guides = first_pass(self, features, masks, train=train)
+            self.sow("intermediates", "guides", guides)
+        begin, guides = begin or {}, guides or {}
         names = self.spec.modalities
         of_modality = {m: self.config.encoder_of(m) for m in names}
         # On accelerators the default would multiply float32 matrices in a shorter type.
         with jax.default_matmul_precision("highest"):
             sequences = {
-                m: encode(of_modality[m], self.spec, m, features[m], masks[m], train=train)
+                m: encode(
+                    of_modality[m],
+                    self.spec,
+                    m,
+                    features[m],
+                    masks[m],
+                    train=train,
+                    begin=begin.get(m),
+                    guides=guides.get(m),
+                )
                 for m in names
             }  # {modality: [batch, length, model_dim]}
             if self.config.fusion == "pooled":
@@ -76,7 +100,7 @@ class SequenceLevelModel(nn.Module):
             score = nn.Dense(
                 len(self.spec.label_names), kernel_init=kernel_init, name="regression"
             )(vector)  # [batch, labels]
-        return Prediction(score=score, modality_weights=weights)
+        return Prediction(score, weights, coarse_score)
 
 
 def encode(
@@ -87,10 +111,13 @@ def encode(
     mask: jax.Array,
     *,
     train: bool,
+    begin: tuple[int, jax.Array] | None = None,
+    guides: Sequence[jax.Array] | None = None,
 ) -> jax.Array:
     """Encodes features `[B, T, d]` or token ids `[B, T]` of one modality to `[B, T, D]`.
 
-    The encoder, and the embedding of token ids, belong to the module whose method calls this.
+    The encoder, whose arguments these are, and the embedding of token ids belong to the module
+    whose method calls this.
     """
     vocabulary = spec.vocabulary(modality)
     if vocabulary:
@@ -101,7 +128,7 @@ def encode(
         project=not vocabulary or config.embedding_dim > 0,
         name=f"{modality}_encoder",
     )
-    return encoder(x, mask, train=train)
+    return encoder(x, mask, train=train, begin=begin, guides=guides)
 
 
 def check_inputs(

@@ -141,8 +141,12 @@ def train_step(
             train=True,
             rngs={"dropout": key},
         )
-        row_weight = part.row_weight * loss.weights(part.labels)
-        total = (loss.of_rows(prediction.score, part.labels) * row_weight).sum()
+        row_loss = loss.of_rows(prediction.score, part.labels)
+        if prediction.coarse_score is not None:  # of a guided model
+            refined = model.config.guidance_weight
+            coarse_loss = loss.of_rows(prediction.coarse_score, part.labels)
+            row_loss = (1 - refined) * coarse_loss + refined * row_loss
+        total = (row_loss * part.row_weight * loss.weights(part.labels)).sum()
         return total / jnp.maximum(weight, 1), total
 
     gradient_of = jax.grad(share_of_loss, has_aux=True)

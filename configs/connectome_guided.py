@@ -1,0 +1,35 @@
+"""The connectome encoder with dRoFE and guidance by attribution (source 003), on its own corpus.
+
+Each step is a frequency band of a person of known age and gender; three groups are to be told
+apart. A first pass is explained, and the explanation guides a second one.
+
+    python -m msajax.main --config configs/connectome_guided.py --workdir W
+"""
+
+from msajax.config import SYNTHETIC, apply_argument, default_config
+
+
+def get_config(arg: str = ""):
+    """Width 64, two layers, gradient x input, three random seeds."""
+    config = default_config()
+    config.data.path = SYNTHETIC
+    config.data.standardize = ()
+    config.data.synthetic.kind = "connectome"
+    config.data.synthetic.train = 640
+    config.data.synthetic.valid = 160
+    config.data.synthetic.test = 320
+    config.data.synthetic.modalities = ("connectome",)
+    config.data.synthetic.widths = (36,)
+    config.data.synthetic.lengths = (9,)
+    config.model.model_dim = 64
+    config.model.ff_dim = 256
+    config.model.norm = "rmsnorm"
+    config.model.norm_eps = 1e-5
+    config.model.final_norm = True
+    config.model.positions = "drofe"
+    config.model.guidance = "gradient_x_input"
+    config.model.head = "mean"
+    config.optim.learning_rate = 1e-3
+    config.train.seeds = 3
+    config.train.epochs = 30
+    return apply_argument(config, arg, widths={"connectome": 36}, lengths={"connectome": 9})

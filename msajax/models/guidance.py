@@ -1,0 +1,78 @@
+"""Guidance by attribution (source 003, R31): a first pass explained, for a second one."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from msajax.config import ModelConfig
+from msajax.models.attribution import Function, deeplift, gradient_x_input, integrated_gradients
+
+
+def attribute(config: ModelConfig, function: Function, x: jax.Array) -> jax.Array:
+    """The attribution that `config.guidance` names, against a baseline of zeros."""
+    baseline = jnp.zeros_like(x)
+    if config.guidance == "integrated_gradients":
+        return integrated_gradients(function, x, baseline, config.guidance_steps)
+    return {"gradient_x_input": gradient_x_input, "deeplift": deeplift}[config.guidance](
+        function, x, baseline
+    )
+
+
+def first_pass(
+    model: nn.Module,
+    features: Mapping[str, jax.Array],
+    masks: Mapping[str, jax.Array],
+    *,
+    train: bool,
+) -> tuple[jax.Array, dict[str, tuple[jax.Array, ...]]]:
+    """Runs a model without guidance, and explains its outputs by what its encoders' layers read.
+
+    E_l is the attribution of layer l's input: of the sequence that enters its block, which with
+    pre-norm is the residual stream before its norm. The output explained is the coarse score, or of
+    several scores each sample's largest. The explanation is that of this very pass: with the
+    same dropout masks, and they are those of the pass that it guides. For training it is a
+    constant: no gradient flows through it, neither into the weights nor into the input.
+
+    Args:
+        model: bound, with parameters; its class takes `(config, spec)`, and its call `begin`.
+        features: `{modality: [B, T_m, d_m]}`.
+        masks: `{modality: [B, T_m]}` bool.
+        train: draw dropout masks.
+
+    Returns:
+        Coarse scores `[B, K]`, and `{modality: (E_0, E_1, …)}`, each `[B, T_m, D]`.
+    """
+    plain = type(model)(
+        dataclasses.replace(model.config, guidance="none"), model.spec, parent=None
+    )
+    # The model's own random stream, so that every pass draws the same dropout masks.
+    run = functools.partial(plain.apply, train=train, rngs=model.scope.rngs)
+    variables = {k: v for k, v in model.variables.items() if k != "intermediates"}
+    with jax.named_scope("coarse"):
+        coarse, kept = run(variables, features, masks, mutable="intermediates")
+    read = {
+        m: kept["intermediates"][f"{m}_encoder"]["read"][0] for m in model.spec.modalities
+    }
+
+    variables, features, read = jax.lax.stop_gradient((variables, features, read))
+    chosen = jax.nn.one_hot(coarse.score.argmax(-1), coarse.score.shape[-1])  # [batch, labels]
+
+    def output_from(modality: str, layer: int, x: jax.Array) -> jax.Array:
+        """Each sample's chosen output `[B]`, had a layer read `x`."""
+        begin = {m: (len(inputs) - 1, inputs[-1]) for m, inputs in read.items()}
+        begin[modality] = layer, x
+        return (run(variables, features, masks, begin=begin).score * chosen).sum(-1)
+
+    with jax.named_scope("attribution"):
+        guides = {
+            m: tuple(
+                attribute(model.config, functools.partial(output_from, m, layer), x)
+                for layer, x in enumerate(inputs[:-1])
+            )
+            for m, inputs in read.items()
+        }
+    return coarse.score, jax.lax.stop_gradient(guides)
