@@ -259,8 +259,12 @@ def _report(scores: np.ndarray, labels: np.ndarray, task: Task) -> dict[str, Any
     }
 
 
-def predict(bundle: str, corpus: str, output: str, split: str = "all") -> int:
+def predict(
+    bundle: str, corpus: str, output: str, split: str = "all", glove_path: str = ""
+) -> int:
     """Scores a corpus file with a bundle into a CSV; returns the number of rows.
+
+    `glove_path` names word vectors for transcripts that bring no text features.
 
     Raises:
         UserError: if the bundle, the corpus or the output file is not usable.
@@ -272,7 +276,7 @@ def predict(bundle: str, corpus: str, output: str, split: str = "all") -> int:
     if split != "all":
         opened.require_splits(split)
     parallel.configure_jax(loaded.config.train)
-    return predict_corpus(loaded, opened, split, output)
+    return predict_corpus(loaded, opened, split, output, glove_path)
 
 
 def convert(path: str, data: DataConfig, output: str) -> None:

@@ -4,6 +4,7 @@
                       [--stop_after_epochs=k]
   evaluate  --workdir W [--split=test] | --input predictions.csv   [--output FILE.json]
   predict   --bundle DIR --input CORPUS [--split=all] --output FILE.csv
+            [--config.data.glove_path=GLOVE.txt, for transcripts without text features]
   inspect   --input CORPUS | --config FILE[:arg]   [--output FILE.json] [--config.key=value …]
   convert   --input CORPUS --output FILE.npz | FOLDER   [--config.data.key=value …]
 

@@ -82,7 +82,8 @@ def _predict(console: Console) -> int:
 
     del console
     bundle, corpus, output = (flags.required(name) for name in ("bundle", "input", "output"))
-    rows = experiment.predict(bundle, corpus, output, flags.SPLIT.value or "all")
+    glove_path = flags.chosen_config().data.glove_path
+    rows = experiment.predict(bundle, corpus, output, flags.SPLIT.value or "all", glove_path)
     print(f"{rows} predictions: {output}")
     return flags.OK
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from msajax.data.glove import read_glove
+
 PADDING, UNKNOWN = "<padding>", "<unknown>"  # rows 0 and 1 of every vocabulary
 # Chinese and Japanese, written without spaces, by the character; else a word with its apostrophes.
 _UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
@@ -30,6 +32,31 @@ def build_vocabulary(texts: Iterable[str], min_count: int) -> tuple[str, ...]:
     counts = collections.Counter(word for text in texts for word in tokenize(text))
     words = sorted((w for w, n in counts.items() if n >= min_count), key=lambda w: (-counts[w], w))
     return (PADDING, UNKNOWN, *words)
+
+
+def embed(texts: Sequence[str], glove_path: str) -> tuple[np.ndarray, np.ndarray, float]:
+    """Word vectors of transcripts.
+
+    Args:
+        texts: N transcripts.
+        glove_path: a text file of word vectors.
+
+    Returns:
+        Features `[N, T, d]` float32, zeros for a word without a vector; their mask `[N, T]`, true
+        for every word; and the share of words without a vector, 0 without words.
+
+    Raises:
+        UserError: if the file cannot be read.
+    """
+    words = (PADDING, UNKNOWN, *sorted({word for text in texts for word in tokenize(text)}))
+    vectors = read_glove(glove_path, words[2:])
+    row = {word: i for i, word in enumerate(words)}
+    table = np.zeros((len(words), vectors.vectors.shape[1]), np.float32)
+    known = [row[word] for word in vectors.words]
+    table[known] = vectors.vectors
+    ids, mask = encode(texts, words)
+    unknown = ~np.isin(ids[mask], known)
+    return table[ids], mask, float(unknown.mean()) if unknown.size else 0.0
 
 
 def encode(texts: Sequence[str], vocabulary: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ The digest in the manifest is that of the same arrays in a native archive; `insp
 import hashlib
 import json
 import os
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -69,10 +70,15 @@ def verify(path: str) -> None:
 
 
 def save_mapped(path: str, corpus: Corpus) -> None:
-    """Writes a corpus as a new mapped folder, a split at a time; the manifest comes last."""
+    """Writes a corpus as a new mapped folder, a split at a time."""
+    write_arrays(path, arrays.named_arrays(corpus))
+
+
+def write_arrays(path: str, named: Iterable[tuple[str, np.ndarray]]) -> None:
+    """Writes arrays, in the order of their names, as a new mapped folder; the manifest is last."""
     os.makedirs(path)
     names, digest = [], hashlib.sha256()
-    for name, array in arrays.named_arrays(corpus):
+    for name, array in named:
         file_name = os.path.join(path, f"{name}.npy")
         os.makedirs(os.path.dirname(file_name), exist_ok=True)
         with open(file_name, "wb") as file:

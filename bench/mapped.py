@@ -1,0 +1,109 @@
+"""A corpus larger than memory would like: how fast it opens, trains, and what it keeps in memory.
+
+    python bench/mapped.py [--samples=20000 --steps=50 --width=1100] [--folder=/tmp/large]
+
+Writes a mapped folder of random float32 features (4.4 GB by default) once, then in a process of its
+own opens it and trains a small model that streams it for two epochs, and says how long each took
+and the peak of resident memory, in which pages of the file that the system keeps for it count.
+Beside it, the same on an eighth of the corpus, streamed and resident.
+"""
+
+import argparse
+import json
+import pathlib
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+from msajax import experiment
+from msajax.config import default_config, from_config_dict
+from msajax.data.formats import open_corpus
+from msajax.data.formats.mapped import write_arrays
+
+
+def write(folder: pathlib.Path, samples: int, steps: int, width: int) -> None:
+    """Random features whose mean says the label, in blocks."""
+    rng = np.random.default_rng(0)
+
+    def arrays():
+        for split, size in (("test", 100), ("train", samples), ("valid", 100)):
+            label = rng.uniform(-3, 3, size)
+            features = np.lib.format.open_memmap(
+                folder.with_suffix(".scratch"), "w+", np.float32, (size, steps, width)
+            )
+            for start in range(0, size, 500):
+                rows = slice(start, min(start + 500, size))
+                noise = rng.standard_normal((len(label[rows]), steps, width), np.float32)
+                features[rows] = noise + label[rows, None, None].astype(np.float32) / 10
+            yield f"{split}/id", np.array([f"{split}{i}" for i in range(size)])
+            yield f"{split}/label", label
+            yield f"{split}/video", features
+            yield f"{split}/video_mask", np.ones((size, steps), bool)
+            folder.with_suffix(".scratch").unlink()
+
+    write_arrays(str(folder), arrays())
+
+
+def measure(folder: str, budget: int) -> None:
+    """Opens and trains in this process, and prints the figures."""
+    start = time.perf_counter()
+    corpus = open_corpus(folder)
+    opened = time.perf_counter() - start
+    config = default_config()
+    config.data.path = folder
+    config.data.standardize = ()
+    config.data.device_memory_budget = budget
+    config.model.model_dim = config.model.ff_dim = 32
+    config.model.n_layers_mod = 1
+    config.train.epochs = 2
+    workdir = tempfile.mkdtemp()
+    start = time.perf_counter()
+    experiment.train(from_config_dict(config), workdir)
+    trained = time.perf_counter() - start
+    lines = (pathlib.Path(workdir) / "metrics.jsonl").read_text().splitlines()
+    seconds = json.loads(lines[-1])["seconds"]
+    shutil.rmtree(workdir)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    samples = corpus.headers["train"].size
+    kind = "streamed" if budget == 0 else "resident"
+    print(
+        f"{samples} samples, {kind}: opened in {opened:.2f} s, run of two epochs {trained:.0f} s, "
+        f"second epoch {samples / seconds:.0f} samples/s, peak RSS {peak:.2f} GiB",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Writes the corpora and measures each in a fresh process."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--samples", type=int, default=20000)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--width", type=int, default=1100)
+    parser.add_argument("--folder", type=pathlib.Path, default=None)
+    parser.add_argument("--measure", nargs=2, default=None, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        measure(options.measure[0], int(options.measure[1]))
+        return
+    root = options.folder or pathlib.Path(tempfile.mkdtemp())
+    root.mkdir(parents=True, exist_ok=True)
+    for name, samples, budgets in (
+        ("whole", options.samples, (0,)),
+        ("eighth", options.samples // 8, (0, 2**60)),
+    ):
+        if not (root / name).exists():
+            write(root / name, samples, options.steps, options.width)
+        for budget in budgets:
+            command = [sys.executable, __file__, "--measure", str(root / name), str(budget)]
+            subprocess.run(command, check=True)
+    if options.folder is None:
+        shutil.rmtree(root)
+
+
+if __name__ == "__main__":
+    main()
