@@ -2,8 +2,17 @@
 
 import pathlib
 import pickle
+import re
 
 import numpy as np
+import pytest
+
+from msajax.config import DataConfig
+from msajax.data.corpus import Corpus
+from msajax.data.formats import open_corpus
+from msajax.data.formats.mapped import save_mapped
+from msajax.data.formats.native import save_native
+from msajax.errors import UserError
 
 SIZES = {"train": 5, "valid": 3, "test": 2}
 TOKENS = 4
@@ -98,3 +107,35 @@ def write_glove(path: pathlib.Path, words=WORDS[:-1]) -> dict[str, np.ndarray]:
     lines = [f"{w} {' '.join(repr(float(x)) for x in v)}\n" for w, v in vectors.items()]
     path.write_text("".join(["the 1 2 3\n", *lines]), encoding="utf-8")
     return vectors
+
+
+def refusal(path: pathlib.Path, tree=None, **options) -> str:
+    """The sentence with which a pickle, or what is at the path already, is refused."""
+    if tree is not None:
+        write_pickle(path, tree)
+    with pytest.raises(UserError) as caught:
+        open_corpus(path, DataConfig(**options))
+    message = str(caught.value)
+    assert re.fullmatch(r"[^\n]{10,500}[^.]\.", message), message
+    return message
+
+
+def assert_converts(corpus: Corpus, folder: pathlib.Path) -> None:
+    """Both native layouts give back what the corpus holds, to the bit."""
+    save_native(folder / "native.npz", corpus)
+    save_mapped(str(folder / "mapped"), corpus)
+    for again in map(open_corpus, (folder / "native.npz", folder / "mapped")):
+        assert again.headers == corpus.headers
+        assert again.repeated_ids == corpus.repeated_ids
+        for name in corpus.headers:
+            wanted, found = corpus.split(name), again.split(name)
+            assert found.features.keys() == wanted.features.keys()
+            assert found.masks.keys() == wanted.masks.keys()
+            for kind in ("features", "masks"):
+                for m, array in getattr(wanted, kind).items():
+                    np.testing.assert_array_equal(getattr(found, kind)[m], array, strict=True)
+            for kind in ("ids", "labels", "raw_text"):
+                array = getattr(wanted, kind)
+                assert (array is None) == (getattr(found, kind) is None)
+                if array is not None:
+                    np.testing.assert_array_equal(getattr(found, kind), array, strict=True)

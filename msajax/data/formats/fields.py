@@ -197,8 +197,4 @@ def _strings(texts: list[str], where: str) -> np.ndarray:
             f"{where} holds {len(texts)} texts of up to {longest} characters; together they may "
             f"take {_LARGEST_TEXT} bytes."
         )
-    try:
-        "".join(texts).encode()
-    except UnicodeEncodeError as error:
-        raise UserError(f"{where} holds characters that Unicode does not have.") from error
     return np.array(texts, np.str_)

@@ -85,7 +85,7 @@ def _read_folder(folder: str) -> dict[str, Any]:
             raise UserError(f"{files[split]} and {file} are both the split {split!r}.")
         if pickles.matches(file):
             files[split] = file
-    trees = {split: pickles.load_pickle(file) for split, file in files.items()}
+    trees = {name: pickles.load_pickle(files[name]) for name in SPLITS if name in files}
     for split, tree in trees.items():
         if _splits(files[split], tree):
             raise UserError(
@@ -107,7 +107,7 @@ def _splits(path: str, tree: Any) -> dict[str, Any]:
             named[split] = key
     if named and len(named) < len(tree):
         logger.info("%s: %d entries beside the splits are not read.", path, len(tree) - len(named))
-    return {split: tree[key] for split, key in named.items()}
+    return {split: tree[named[split]] for split in SPLITS if split in named}
 
 
 def describe(value: Any) -> str:
@@ -120,7 +120,8 @@ def describe(value: Any) -> str:
         return f"a dict of {', '.join(keys[:_SHOWN]) or len(value)}{more}"
     if isinstance(value, list | tuple):
         return f"a {type(value).__name__} of {len(value)}"
-    return f"a {type(value).__name__}"
+    kind = type(value).__name__
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def rows_of_splits(path: str, ids: Sequence[str], seed: int) -> dict[str, np.ndarray]:
