@@ -19,7 +19,8 @@ from msajax.checks import at_least, is_finite_number, one_of, require
 from msajax.errors import UserError
 from msajax.model_config import ModelConfig
 
-FORMATS = ("native", "mapped", "old_hdf5", "csd")  # of `msajax.data.formats`
+# Of `msajax.data.formats`.
+FORMATS = ("native", "mapped", "old_hdf5", "csd", "mmsa", "mult", "misa")
 SYNTHETIC = "synthetic"  # the `data.path` that stands for the embedded corpus
 
 
@@ -84,12 +85,12 @@ class DataConfig:
         clip: standardised features are clipped to +-clip; 0 turns clipping off.
         truncate: what happens to a sequence longer than its position table: error, or keep its
             first or last steps, or sample it uniformly.
-        text: what the text modality is: its features, or the words of the transcripts as token
-            ids, by a vocabulary of the training split.
+        text: what the text modality is: its features; the words of the transcripts as token ids,
+            by a vocabulary of the training split; or the token ids that the corpus brings.
         min_count: how often a word must occur in train to be in that vocabulary; the others share
             one embedding.
-        format: the layout of the path: auto finds it by its content; native, mapped, old_hdf5 or
-            csd insist on one.
+        format: the layout of the path: auto finds it by its content; native, mapped, old_hdf5,
+            csd, mmsa, mult or misa insist on one.
         glove_path: a text file of word vectors (GloVe, plain or gzip): the text of corpora that
             bring words, and what the embeddings of data.text = words begin with.
         word_shift: seconds added to the start of a word to find its segment in computational
@@ -120,7 +121,7 @@ class DataConfig:
         """Refuses impossible values."""
         at_least(self, "data", 0, "clip")
         at_least(self, "data", 1, "min_count")
-        one_of(self, "data.text", "features", "words")
+        one_of(self, "data.text", "features", "words", "ids")
         one_of(self, "data.format", "auto", *FORMATS)
         at_least(self, "data", 0, "split_seed", "device_memory_budget")
         ok = self.word_shift == "auto" or is_finite_number(self.word_shift)

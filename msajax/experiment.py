@@ -89,6 +89,8 @@ def train(
     if preparation.spec.label_kind == "next_token":
         _require_next_tokens(corpus.path, train=train_split, valid=valid_split)
     repairs = {"train": train_repairs, "valid": valid_repairs}
+    if corpus.repairs:
+        repairs["corpus"] = corpus.repairs
     initial = from_labels(preparation.spec, train_split.labels) | initial
     folder.describe(config, corpus.summary(), repairs, origin)
 

@@ -480,7 +480,8 @@ def test_stray_sentiment_is_clipped_and_counted(folder, width, caplog):
     found = stray_labels(folder, width, values)
     assert found[:, 0].tolist() == [0.5] * 18 + [3.0, -3.0]
     assert (found[:, 1:] == 4.0).all()  # emotions stay
-    assert caplog.text.count("2 of 20 sentiment labels lie outside [-3, 3] and were clipped") == 1
+    assert open_csd(folder).repairs == {"clipped_labels": 2}
+    assert caplog.text.count("2 of 20 sentiment labels lie outside [-3, 3] and were clipped") == 2
 
 
 def test_another_scale_is_left_as_it_is_and_said(folder, caplog):

@@ -11,6 +11,7 @@ import pathlib
 import pickle
 import shutil
 import statistics
+import types
 import warnings
 from typing import Any, NamedTuple
 
@@ -204,6 +205,25 @@ def test_repairs_are_counted_by_split_modality_and_kind(other_test, run):
     assert described["test"]["audio"]["non_finite"] == 0
     before = strict((run.folder / "run.json").read_text())["repairs"]
     assert (described["train"], described["valid"]) == (before["train"], before["valid"])
+
+
+def test_what_reading_repaired_stands_beside_what_preparation_repaired(
+    splits, tmp_path, monkeypatch
+):
+    def fields(split: Split) -> dict[str, Any]:
+        return {**split.features, "labels": split.labels.copy(), "id": split.ids.tolist()}
+
+    tree = {name: fields(split) for name, split in splits.items()}
+    tree["test"]["labels"][:2] = [[4.0], [-3.5]]
+    (tmp_path / "corpus.pkl").write_bytes(pickle.dumps(tree))
+    # What run.json says of the data is written before training.
+    paused = types.SimpleNamespace(finished=False)
+    monkeypatch.setattr(experiment, "train_seeds", lambda *_: paused)
+    config = tiny_config(data__path=str(tmp_path / "corpus.pkl"))
+    assert experiment.train(config, str(tmp_path / "run")) is None
+    described = strict((tmp_path / "run" / "run.json").read_text())
+    assert described["repairs"]["corpus"] == {"clipped_labels": 2}
+    assert described["repairs"].keys() == {"train", "valid", "corpus"}
 
 
 def test_the_folder_is_claimed_only_once_it_is_described(run, tmp_path, monkeypatch):

@@ -11,6 +11,8 @@ from msajax.config import SYNTHETIC
 from msajax.errors import UserError
 
 SPLITS = ("train", "valid", "test")
+SPLIT_NAMES = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}
+"""What files call the splits."""
 
 
 def modality_order(names: set[str]) -> tuple[str, ...]:
@@ -82,6 +84,7 @@ class Corpus:
         digest: SHA-256 of the content, hexadecimal; part of a run's identity.
         headers: `{split: SplitHeader}`, in the order train, valid, test.
         repeated_ids: how many ids occur more than once, over all splits.
+        repairs: what reading changed in what the files hold, `{kind: count}`, each count 1 or more.
     """
 
     def __init__(
@@ -93,8 +96,11 @@ class Corpus:
         headers: Mapping[str, SplitHeader],
         repeated_ids: int,
         read: Callable[[str], Split],
+        repairs: Mapping[str, int] | None = None,
     ) -> None:
         """Keeps what the reader of a layout found; checks that the splits fit together.
+
+        The reader has told the log of its repairs.
 
         Raises:
             UserError: if splits are empty or disagree in width or number of labels.
@@ -105,6 +111,7 @@ class Corpus:
         self.digest = digest
         self.headers = {name: headers[name] for name in SPLITS if name in headers}
         self.repeated_ids = repeated_ids
+        self.repairs = {kind: count for kind, count in (repairs or {}).items() if count}
         self._read = read
         self._check()
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from msajax.data.corpus import SPLITS
+from msajax.data.corpus import SPLIT_NAMES, SPLITS
 from msajax.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -125,8 +125,8 @@ def _read_folds(path: str) -> dict[str, list[str]]:
     if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
         raise UserError(f"{path} is no object with a list for each split; {expected}.")
     for key, videos in pairs:
-        name = "valid" if key in ("dev", "val") else key
-        if name not in SPLITS or name in folds:
+        name = SPLIT_NAMES.get(key)
+        if name is None or name in folds:
             problem = "is there twice" if name in folds else "is no split"
             raise UserError(f"{path}: {key[:50]!r} {problem}; {expected}.")
         if not isinstance(videos, list) or not all(isinstance(video, str) for video in videos):

@@ -3,6 +3,9 @@
 import collections
 import hashlib
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from msajax.data.corpus import Corpus, Split, SplitHeader
 from msajax.data.labels import describe_labels
@@ -15,6 +18,7 @@ def corpus_of(
     layout: str = "splits in memory",
     label_names: Sequence[str] = (),
     integers: bool = False,
+    repairs: Mapping[str, int] | None = None,
 ) -> Corpus:
     """Makes a corpus of splits.
 
@@ -24,6 +28,7 @@ def corpus_of(
         layout: likewise.
         label_names: names of the labels, or of classes stored as whole numbers.
         integers: whether labels are such whole numbers.
+        repairs: that were made, for the corpus to tell.
 
     Raises:
         UserError: if splits are empty or disagree in width or number of labels.
@@ -33,11 +38,11 @@ def corpus_of(
     digest.update(repr((*label_names, integers)).encode())
     for name, split in splits.items():
         digest.update(name.encode())
-        for array in (split.labels, split.ids, split.raw_text):
-            digest.update(b"" if array is None else array.tobytes())
-        for m in split.features:
-            digest.update(m.encode() + split.features[m].tobytes())
-            digest.update(split.masks[m].tobytes() if m in split.masks else b"")
+        arrays = {"label": split.labels, "id": split.ids, "raw_text": split.raw_text}
+        arrays |= {**split.features, **{f"{m}_mask": mask for m, mask in split.masks.items()}}
+        for part, array in arrays.items():
+            if array is not None:
+                update_digest(digest, part, array)
         ids.update(split.ids.tolist())
     return Corpus(
         path=path,
@@ -46,7 +51,15 @@ def corpus_of(
         headers={name: _header(s, label_names, integers) for name, s in splits.items()},
         repeated_ids=sum(times > 1 for times in ids.values()),
         read=splits.__getitem__,
+        repairs=repairs,
     )
+
+
+def update_digest(digest: Any, name: str, array: np.ndarray) -> None:
+    """Continues a digest of `hashlib` with an array: its name, type, shape and content."""
+    array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+    digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+    digest.update(array.data)
 
 
 def _header(split: Split, names: Sequence[str], integers: bool) -> SplitHeader:

@@ -81,6 +81,7 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
     report: dict[str, Any] = corpus.summary() | {"why": corpus.why}
     report["known_corpus"] = _KNOWN_COUNTS.get(tuple(report["sizes"].values()))
     report["repeated_ids"] = corpus.repeated_ids
+    report["repairs"] = corpus.repairs
     report["task"] = _task(corpus)
     report["splits"], train = {}, None
     report["memory"] = dict.fromkeys(("stored", "prepared"), 0)

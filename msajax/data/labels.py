@@ -16,6 +16,8 @@ from msajax.spec import CorpusSpec
 logger = logging.getLogger(__name__)
 
 MOST_CLASSES = 1000
+_SENTIMENT = 3.0  # its largest value
+_STRAY_SHARE = 0.1
 _OF_SEEDS = re.compile(r"(.+)_(sd|seed\d+)")  # what `predictions.py` adds to a name
 
 
@@ -98,6 +100,42 @@ def read_labels(
         return describe_labels(values, integers=labels.dtype.kind in "biu", names=names)
     except ValueError as error:
         raise UserError(f"{path}: {split}/label has {error}.") from error
+
+
+def clip_sentiment(where: str, columns: Sequence[np.ndarray]) -> int:
+    """Brings the few sentiment labels outside of [-3, 3] to its bounds, in place, and says so.
+
+    Some of CMU-MOSEI come from a fourth annotator. Where they are more than a tenth of all labels,
+    these are taken for another scale than sentiment's and left as they are.
+
+    Args:
+        where: they came from, for the log.
+        columns: one label per sample, finite, in the parts of one corpus.
+
+    Returns:
+        How many labels were clipped.
+    """
+    size = sum(map(len, columns))
+    stray = sum(int((np.abs(column) > _SENTIMENT).sum()) for column in columns)
+    if stray > _STRAY_SHARE * size:
+        logger.warning(
+            "%s: %d of %d labels lie outside [-3, 3]: taken for another scale than sentiment's and "
+            "left as they are.",
+            where,
+            stray,
+            size,
+        )
+        return 0
+    if stray:
+        logger.warning(
+            "%s: %d of %d sentiment labels lie outside [-3, 3] and were clipped.",
+            where,
+            stray,
+            size,
+        )
+        for column in columns:
+            np.clip(column, -_SENTIMENT, _SENTIMENT, out=column)
+    return stray
 
 
 def _are_one_hot(labels: np.ndarray) -> bool:

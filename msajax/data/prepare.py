@@ -68,6 +68,8 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
             raise UserError(f"data.text = words: {corpus.path} has no raw_text in train.")
         words = build_vocabulary(train.raw_text, data.min_count)
         train, there = read_words(train, words), there | {"text"}
+    if data.text == "ids" and ("text" not in train.features or train.features["text"].ndim != 2):
+        raise UserError(f"data.text = ids: {corpus.path} has no token ids as text in train.")
     wanted = model.modalities or modality_order(there)
     for key, names in (("model.modalities", wanted), ("data.standardize", data.standardize)):
         for m in names:

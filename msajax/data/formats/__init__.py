@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msajax.config import SYNTHETIC, DataConfig
 from msajax.data import synthetic as synthetic_corpus
 from msajax.data.corpus import Corpus
-from msajax.data.formats import csd, mapped, native, old_hdf5
+from msajax.data.formats import csd, mapped, misa, mmsa, mult, native, old_hdf5
+from msajax.data.formats.pickled import describe, read_pickled
 from msajax.errors import UserError
 
 
@@ -17,16 +18,20 @@ class Layout(NamedTuple):
     Attributes:
         what: it is, for a message.
         why: a path is taken for it.
-        matches: whether a path has it, by content.
-        open: reads a path that has it.
+        matches: whether a path has it, by content; of a pickle, what was read from it.
+        open: reads what has it.
+        pickled: whether `matches` and `open` are given a `Pickled` instead of a path, so that
+            pickles are read once, whatever they are.
     """
 
     what: str
     why: str
-    matches: Callable[[str], bool]
-    open: Callable[[str, DataConfig], Corpus]
+    matches: Callable[[Any], bool]
+    open: Callable[[Any, DataConfig], Corpus]
+    pickled: bool = False
 
 
+# The first that matches is taken.
 LAYOUTS = {
     "native": Layout(
         "a native .npz archive (arrays named <split>/<modality>, <split>/label, <split>/id)",
@@ -49,11 +54,32 @@ LAYOUTS = {
     "csd": Layout(
         "a folder of .csd files", "the folder holds .csd files", csd.matches, csd.open_csd
     ),
+    "mmsa": Layout(
+        "a pickle of MMSA",
+        "its pickle holds dicts of arrays, with names that only MMSA uses",
+        mmsa.matches,
+        mmsa.open_mmsa,
+        pickled=True,
+    ),
+    "mult": Layout(
+        "a pickle of MulT or MultiBench (splits with text, audio, vision, labels, id)",
+        "its pickle holds dicts of arrays named vision, audio, text",
+        mult.matches,
+        mult.open_mult,
+        pickled=True,
+    ),
+    "misa": Layout(
+        "a pickle of MISA or MAG (splits as lists of samples)",
+        "its pickle holds lists of samples ((words, visual, acoustic), label, id)",
+        misa.matches,
+        misa.open_misa,
+        pickled=True,
+    ),
 }
 
 
 def open_corpus(path: str | os.PathLike, data: DataConfig | None = None) -> Corpus:
-    """Opens and checks a corpus without keeping any of its content.
+    """Opens and checks a corpus without keeping any of its content, but for that of pickles.
 
     Args:
         path: a file or a folder, or "synthetic" for the embedded corpus.
@@ -72,11 +98,24 @@ def open_corpus(path: str | os.PathLike, data: DataConfig | None = None) -> Corp
         return synthetic_corpus.generate(data.synthetic).corpus
     if not os.path.exists(path):
         raise UserError(f"There is no corpus at {path}.")
-    wanted = LAYOUTS if data.format == "auto" else {data.format: LAYOUTS[data.format]}
-    for layout in wanted.values():
-        if layout.matches(path):
-            corpus = layout.open(path, data)
+    layouts = list(LAYOUTS.values()) if data.format == "auto" else [LAYOUTS[data.format]]
+    of_pickles = [layout for layout in layouts if layout.pickled]
+    found = path
+    corpus = _open_first([layout for layout in layouts if not layout.pickled], path, data)
+    if corpus is None and of_pickles and (pickled := read_pickled(path)):
+        found = f"{path}, a pickle of {describe(next(iter(pickled.trees.values())))},"
+        corpus = _open_first(of_pickles, pickled, data)
+        layouts = of_pickles
+    if corpus is None:
+        expected = ", or ".join(layout.what for layout in layouts)
+        raise UserError(f"{found} is not a corpus: expected {expected}.")
+    return corpus
+
+
+def _open_first(layouts: list[Layout], source: Any, data: DataConfig) -> Corpus | None:
+    for layout in layouts:
+        if layout.matches(source):
+            corpus = layout.open(source, data)
             corpus.why = layout.why
             return corpus
-    expected = ", or ".join(layout.what for layout in wanted.values())
-    raise UserError(f"{path} is not a corpus: expected {expected}.")
+    return None

@@ -22,7 +22,7 @@ from msajax.data.folds import choose_folds, mosi_folds
 from msajax.data.formats.csd_file import ComputationalSequence, Rows
 from msajax.data.formats.csd_folder import CsdFolder, files, sort_out
 from msajax.data.glove import WordVectors, read_glove
-from msajax.data.labels import describe_labels
+from msajax.data.labels import clip_sentiment, describe_labels
 from msajax.data.prepare import is_finite
 from msajax.errors import UserError
 
@@ -33,8 +33,6 @@ MOSI_WORD_SHIFT = -0.04
 labels: most segments end where their last word starts, which would fall to the next one."""
 
 _PAUSES = ("sp", "")
-_BOUND = 3.0  # of sentiment
-_STRAY_SHARE = 0.1
 _MOSEI_LABELS = ("sentiment", "happy", "sad", "anger", "surprise", "disgust", "fear")
 
 
@@ -81,7 +79,8 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
     folder = os.fspath(folder)
     glove_path = data.glove_path or None
     parts = sort_out(folder)
-    segments = {rows.video: rows for rows in _read_labels(parts.labels)}
+    labels, clipped = _read_labels(parts.labels)
+    segments = {rows.video: rows for rows in labels}
     counts = {video: len(rows.intervals) for video, rows in segments.items()}
     if data.word_shift == "auto":
         word_shift = MOSI_WORD_SHIFT if mosi_folds(counts) else 0.0
@@ -138,6 +137,7 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
         headers=headers,
         repeated_ids=0,
         read=read,
+        repairs={"clipped_labels": clipped},
     )
 
 
@@ -150,11 +150,9 @@ def _label_names(width: int) -> tuple[str, ...]:
     return ("sentiment",) if width == 1 else tuple(str(k) for k in range(width))
 
 
-def _read_labels(labels: ComputationalSequence) -> list[Rows]:
-    """The segments of every video, their labels in float64 and sentiment inside its bounds."""
+def _read_labels(labels: ComputationalSequence) -> tuple[list[Rows], int]:
+    """The segments of every video, labels in float64, and how many of sentiment were clipped."""
     found = []
-    stray = 0
-    has_sentiment = _label_names(labels.width)[0] == "sentiment"
     for rows in labels.rows(labels.videos):
         values = rows.features.astype(np.float64)
         usable = is_finite(values).all(axis=1)
@@ -163,26 +161,10 @@ def _read_labels(labels: ComputationalSequence) -> list[Rows]:
                 f"{labels.path}: the labels of '{rows.video}[{np.argmin(usable)}]' are not finite "
                 "float32 numbers."
             )
-        stray += int((np.abs(values[:, 0]) > _BOUND).sum()) if has_sentiment else 0
         found.append(dataclasses.replace(rows, features=values))
-    if stray > _STRAY_SHARE * labels.size:
-        logger.warning(
-            "%s: %d of %d labels lie outside [-3, 3]: taken for another scale than sentiment's and "
-            "left as they are.",
-            labels.path,
-            stray,
-            labels.size,
-        )
-    elif stray:
-        logger.warning(
-            "%s: %d of %d sentiment labels lie outside [-3, 3] and were clipped.",
-            labels.path,
-            stray,
-            labels.size,
-        )
-        for rows in found:
-            rows.features[:, 0] = rows.features[:, 0].clip(-_BOUND, _BOUND)
-    return found
+    if _label_names(labels.width)[0] != "sentiment":
+        return found, 0
+    return found, clip_sentiment(labels.path, [rows.features[:, 0] for rows in found])
 
 
 def _read_words(

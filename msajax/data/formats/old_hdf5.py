@@ -15,13 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from msajax.data.corpus import SPLITS, Corpus, Split, SplitHeader
+from msajax.data.corpus import SPLIT_NAMES, SPLITS, Corpus, Split, SplitHeader
 from msajax.data.formats import hdf5
 from msajax.data.labels import read_labels
 from msajax.errors import UserError
 
 _FILE = re.compile(r"(text|audio|video|X|y)_(train|valid|val|dev|test)(?:_emb)?\.(?:h5|hdf5)")
-_SPLIT = {"val": "valid", "dev": "valid"}
 _KEYS = ("d1", "data")
 _JOINT = {"text": slice(0, 300), "audio": slice(300, 305), "video": slice(305, 325)}  # of X
 _JOINT_WIDTH = 325
@@ -48,7 +47,7 @@ def _files(folder: str) -> list[tuple[str, str, str]]:
     except OSError as error:
         raise UserError(f"{folder} cannot be read: {error.strerror}.") from error
     found = ((name, _FILE.fullmatch(name)) for name in names)
-    return [(m[1], _SPLIT.get(m[2], m[2]), os.path.join(folder, n)) for n, m in found if m]
+    return [(m[1], SPLIT_NAMES[m[2]], os.path.join(folder, n)) for n, m in found if m]
 
 
 def open_old_hdf5(path: str) -> Corpus:

@@ -1,0 +1,328 @@
+"""The pickles of MISA and MAG: each split a list of samples of any length.
+
+    ((words or word ids, visual (L, dv), acoustic (L, da)[, words]), label (1, 1), 'video[i]')
+
+With `data.glove_path` words become their vectors; without it word ids are the modality text as
+token ids, and words alone are the transcript. Samples are padded, after their steps, when a split
+is asked for; until then their rows lie in memory without padding, as float32.
+"""
+
+import collections
+import hashlib
+import logging
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from msajax.config import DataConfig
+from msajax.data.corpus import SPLITS, Corpus, Split, SplitHeader
+from msajax.data.formats import fields
+from msajax.data.formats.pickled import WHOLE, Pickled, describe, rows_of_splits
+from msajax.data.formats.pickles import as_array
+from msajax.data.glove import read_glove
+from msajax.data.in_memory import update_digest
+from msajax.data.labels import clip_sentiment, describe_labels, read_labels
+from msajax.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+_LARGEST = 1 << 36  # bytes of one modality of a split, padded
+_EXPECTED = "expected ((words, visual, acoustic[, words]), label, id)"
+
+
+class _Sample(NamedTuple):
+    """A sample as the file has it; `words` and word `ids` [L] are None where it has none."""
+
+    where: str
+    words: list[str] | None
+    ids: np.ndarray | None
+    visual: Any
+    acoustic: Any
+    label: Any
+    id: Any
+
+
+class _Text(NamedTuple):
+    """What text is, for all splits.
+
+    Attributes:
+        is_ids: word ids are token ids.
+        row_of: the row of each word in `vectors`; {} if there are none.
+        vectors: `[V, d]` float32, zeros for words that have none.
+    """
+
+    is_ids: bool
+    row_of: dict[str, int]
+    vectors: np.ndarray
+
+
+class _Rows(NamedTuple):
+    """A modality of a split: the steps of all samples, `[sum of lengths, …]`, and the lengths.
+
+    The steps of words are rows of the vectors.
+    """
+
+    steps: np.ndarray
+    lengths: np.ndarray
+
+
+class _Part(NamedTuple):
+    """A split before padding; `integers` says whether labels are stored as whole numbers."""
+
+    ids: np.ndarray
+    rows: dict[str, _Rows]
+    labels: np.ndarray | None
+    integers: bool
+    raw_text: np.ndarray | None
+
+
+def matches(pickled: Pickled) -> bool:
+    """Whether the first split is a list, of samples as far as its first entry tells."""
+    tree = next(iter(pickled.trees.values()))
+    if not _is_list(tree) or len(tree) == 0:
+        return _is_list(tree)
+    return _is_list(tree[0]) and len(tree[0]) == 3 and _is_list(tree[0][0])
+
+
+def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
+    """Reads a pickle of MISA or MAG, or a folder of them.
+
+    Args:
+        pickled: its content, which is taken out.
+        data: `glove_path` and `text`, which say what text is; `split_seed`, for a corpus without
+            splits.
+
+    Raises:
+        UserError: for samples of another form, for labels that are not finite, for splits that are
+            empty or do not fit together, for ids that tell no videos where there are no splits, and
+            for a text that cannot be had.
+    """
+    path = pickled.path
+    samples = {}
+    for name in list(pickled.trees):
+        samples[name] = _samples(pickled.where(name).rstrip("/: "), pickled.trees.pop(name))
+    if WHOLE in samples:
+        whole = samples.pop(WHOLE)
+        rows = rows_of_splits(path, _ids(path, whole).tolist(), data.split_seed)
+        samples = {name: [whole[i] for i in kept] for name, kept in rows.items()}
+        del whole
+    text = _choose_text(path, [sample for found in samples.values() for sample in found], data)
+    parts = {n: _read_part(path, n, samples.pop(n), text) for n in SPLITS if n in samples}
+    labelled = [part for part in parts.values() if part.labels is not None]
+    clipped = 0
+    if not all(part.integers or part.labels.shape[1] > 1 for part in labelled):
+        clipped = clip_sentiment(path, [part.labels[:, 0] for part in labelled])
+    headers = {name: _header(path, name, part, text) for name, part in parts.items()}
+    ids = collections.Counter(id_ for part in parts.values() for id_ in part.ids.tolist())
+
+    def read(name: str) -> Split:
+        try:
+            return _pad(parts[name], text)
+        except MemoryError as error:
+            raise UserError(
+                f"{path}: split {name!r}, {headers[name].size} samples of up to "
+                f"{headers[name].shapes} steps and features, does not fit into memory."
+            ) from error
+
+    return Corpus(
+        path=path,
+        layout="MISA or MAG pickle",
+        digest=_digest(parts, text),
+        headers=headers,
+        repeated_ids=sum(times > 1 for times in ids.values()),
+        read=read,
+        repairs={"clipped_labels": clipped},
+    )
+
+
+# --- samples as the file has them ---
+
+
+def _is_list(value: Any) -> bool:
+    is_objects = isinstance(value, np.ndarray) and value.dtype == object and value.ndim > 0
+    return is_objects or type(value) in (list, tuple)
+
+
+def _samples(where: str, tree: Any) -> list[_Sample]:
+    if not _is_list(tree):
+        raise UserError(f"{where} is {describe(tree)}; expected a list of samples.")
+    if len(tree) == 0:
+        raise UserError(f"{where} is empty; expected a list of samples.")
+    return [_sample(f"{where}[{k}]", entry) for k, entry in enumerate(tree)]
+
+
+def _sample(where: str, entry: Any) -> _Sample:
+    if not _is_list(entry) or len(entry) != 3:
+        raise UserError(f"{where} is {describe(entry)}; {_EXPECTED}.")
+    parts, label, id_ = entry
+    if not _is_list(parts) or len(parts) not in (3, 4):
+        raise UserError(f"{where} begins with {describe(parts)}; {_EXPECTED}.")
+    text, visual, acoustic = parts[0], parts[1], parts[2]
+    words, ids = fields.read_words(text, where), None
+    if not words:
+        ids = fields.to_whole(as_array(text, f"{where}, word ids"), f"{where}, word ids")
+        if ids.ndim != 1:
+            raise UserError(f"{where} has {describe(ids)} as its words; expected word ids (L,).")
+    if len(parts) == 4:
+        words = fields.read_words(parts[3], where)
+        if words is None:
+            raise UserError(f"{where} has {describe(parts[3])} as its words; {_EXPECTED}.")
+    return _Sample(where, words, ids, visual, acoustic, label, id_)
+
+
+def _ids(path: str, samples: list[_Sample]) -> np.ndarray:
+    return fields.read_ids([sample.id for sample in samples], f"{path}: an id")
+
+
+# --- text ---
+
+
+def _choose_text(path: str, samples: list[_Sample], data: DataConfig) -> _Text:
+    """Vectors of words if they are asked for, else word ids if there are any, else none."""
+    has_words = any(sample.words for sample in samples)
+    for sample in samples:
+        if has_words and sample.words is None:
+            raise UserError(f"{sample.where} has no words, but other samples have.")
+    has_ids = all(s.ids is not None for s in samples) and any(len(s.ids) for s in samples)
+    none = np.zeros((0, 0), np.float32)
+    if data.text == "ids" and not has_ids:
+        raise UserError(f"data.text = ids: {path} has words and no word ids.")
+    if data.text != "features" or not data.glove_path:
+        if not has_ids and data.text == "features":
+            logger.warning(
+                "%s: words are transcripts alone; with data.glove_path their vectors are text, "
+                "with data.text = words they are.",
+                path,
+            )
+        return _Text(has_ids, {}, none)
+    if not has_words:
+        raise UserError(f"{path} has no words that {data.glove_path} could have vectors of.")
+    counts = collections.Counter(word for sample in samples for word in sample.words)
+    found = read_glove(data.glove_path, counts.keys())
+    if not found.words:
+        raise UserError(f"{data.glove_path} has none of the {len(counts)} words of {path}.")
+    row_of = {word: row for row, word in enumerate(sorted(counts))}
+    vectors = np.zeros((len(row_of), found.vectors.shape[1]), np.float32)
+    vectors[[row_of[word] for word in found.words]] = found.vectors
+    unknown = counts.total() - sum(counts[word] for word in found.words)
+    logger.info(
+        "%s: %d of %d words (%.1f %%) have no vector and stay valid steps of zeros.",
+        path,
+        unknown,
+        counts.total(),
+        100 * unknown / counts.total(),
+    )
+    return _Text(False, row_of, vectors)
+
+
+# --- splits ---
+
+
+def _read_part(path: str, name: str, samples: list[_Sample], text: _Text) -> _Part:
+    ids = _ids(path, samples)
+    rows = {}
+    if text.row_of:
+        places = [np.array([text.row_of[w] for w in s.words], np.int32) for s in samples]
+        rows["text"] = _Rows(np.concatenate(places), np.array([len(p) for p in places]))
+    elif text.is_ids:
+        rows["text"] = _Rows(
+            np.concatenate([s.ids for s in samples]), np.array([len(s.ids) for s in samples])
+        )
+    for m, part in (("audio", "acoustic"), ("video", "visual")):
+        values = [as_array(getattr(s, part), f"{s.where}, {part}") for s in samples]
+        if found := _read_rows(samples, part, values):
+            rows[m] = found
+    labels = _read_labels(samples)
+    if labels is not None:
+        read_labels(path, name, labels, ids)
+    raw_text = None
+    if any(sample.words for sample in samples):
+        raw_text = fields.read_texts([s.words for s in samples], f"{path}: {name}'s words")
+    integers = labels is not None and labels.dtype.kind in "biu"
+    labels = None if labels is None else labels.astype(np.float64)
+    return _Part(ids, rows, labels, integers, raw_text)
+
+
+def _read_rows(samples: list[_Sample], part: str, values: list[np.ndarray]) -> _Rows | None:
+    """The rows of all samples; None if none has any. A sample without rows lacks the modality."""
+    first = next((k for k, x in enumerate(values) if x.size), None)
+    if first is None:
+        return None
+    width = values[first].shape[-1]
+    for sample, x in zip(samples, values, strict=True):
+        if x.size and (x.ndim != 2 or x.dtype.kind not in "fiu"):
+            raise UserError(f"{sample.where}, {part}, is {describe(x)}; expected numbers (L, d).")
+        if x.size and x.shape[1] != width:
+            raise UserError(
+                f"{sample.where}, {part}, is {x.shape[1]} wide, but {samples[first].where} is "
+                f"{width}."
+            )
+    steps = np.concatenate([fields.to_float32(x) for x in values if x.size])
+    return _Rows(steps, np.array([len(x) if x.size else 0 for x in values]))
+
+
+def _read_labels(samples: list[_Sample]) -> np.ndarray | None:
+    """Labels `[N, K]` as stored; None if no sample has any."""
+    if all(sample.label is None for sample in samples):
+        return None
+    labels = [as_array(s.label, f"{s.where}, label").reshape(1, -1) for s in samples]
+    for sample, label in zip(samples, labels, strict=True):
+        if label.shape != labels[0].shape or label.size == 0:
+            raise UserError(
+                f"{sample.where} has {label.size} label(s), but {samples[0].where} has "
+                f"{labels[0].size}; expected as many, and one at least."
+            )
+    return np.concatenate(labels)
+
+
+def _header(path: str, name: str, part: _Part, text: _Text) -> SplitHeader:
+    shapes = {}
+    for m, (steps, lengths) in part.rows.items():
+        is_words = m == "text" and text.row_of
+        width = text.vectors.shape[1] if is_words else (*steps.shape, 0)[1]
+        shapes[m] = max(int(lengths.max()), 1), width
+        if 4 * len(lengths) * math.prod(shapes[m]) > _LARGEST:
+            raise UserError(
+                f"{path}: {name}/{m} takes more than {_LARGEST} bytes when its {len(lengths)} "
+                f"sequences are padded to the {shapes[m][0]} steps of the longest."
+            )
+    labels: dict = {"label_names": ()}
+    if part.labels is not None:
+        labels = describe_labels(part.labels, integers=part.integers)
+    return SplitHeader(
+        size=len(part.ids),
+        shapes=shapes,
+        dtypes={m: "float32" if width else "int32" for m, (_, width) in shapes.items()},
+        masked=frozenset(shapes),
+        has_raw_text=part.raw_text is not None,
+        **labels,
+    )
+
+
+def _pad(part: _Part, text: _Text) -> Split:
+    features, masks = {}, {}
+    for m, (steps, lengths) in part.rows.items():
+        is_words = m == "text" and text.row_of
+        steps = text.vectors[steps] if is_words else steps
+        mask = np.arange(max(lengths.max(), 1)) < lengths[:, None]
+        features[m] = np.zeros((*mask.shape, *steps.shape[1:]), steps.dtype)
+        features[m][mask] = steps
+        # Features of zeros alone were not recorded; words without vectors were said.
+        masks[m] = mask if m == "text" else mask & features[m].any(axis=(1, 2))[:, None]
+    return Split(part.ids, features, masks, part.labels, part.raw_text)
+
+
+def _digest(parts: dict[str, _Part], text: _Text) -> str:
+    digest = hashlib.sha256()
+    update_digest(digest, "vectors", text.vectors)
+    for name, part in parts.items():
+        digest.update(f"{name} {part.integers} {part.labels is None}\n".encode())
+        small = {"id": part.ids, "label": part.labels, "raw_text": part.raw_text}
+        for key, array in small.items():
+            if array is not None:
+                update_digest(digest, key, array)
+        for m, (steps, lengths) in part.rows.items():
+            update_digest(digest, m, steps)
+            update_digest(digest, f"{m} lengths", lengths)
+    return digest.hexdigest()

@@ -1,0 +1,26 @@
+"""The pickles of MulT and of MultiBench: `split_dicts.py` as it is.
+
+    {train, valid, test} -> vision, text, audio (N, T, d), labels (N, 1, 1), id
+
+Both pad before a sequence, so the masks come from zero steps as everywhere; `id` is an array of
+[video, start, end] in the one, numbers or text in the other.
+"""
+
+from msajax.config import DataConfig
+from msajax.data.corpus import Corpus
+from msajax.data.formats.pickled import Pickled
+from msajax.data.formats.split_dicts import has_modality, read_corpus
+
+
+def matches(pickled: Pickled) -> bool:
+    """Whether splits are dicts with a modality in them."""
+    return has_modality(pickled)
+
+
+def open_mult(pickled: Pickled, data: DataConfig) -> Corpus:
+    """Reads a pickle of MulT or MultiBench.
+
+    Raises:
+        UserError: as `read_corpus` does.
+    """
+    return read_corpus(pickled, data, "MulT or MultiBench pickle")

@@ -1,0 +1,165 @@
+"""The pickles of a corpus: one file, or a folder with one for each split.
+
+    a file: {train, valid (or dev, val), test} -> the content of a split
+    a file: the content of a split; of the one that the file is named for, else of all
+    a folder: train.pkl, valid.pkl (or dev, val), test.pkl, each the content of a split
+
+What the content of a split is, the readers of the layouts know. All of it is in memory.
+"""
+
+import collections
+import dataclasses
+import logging
+import os
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from msajax.data.corpus import SPLIT_NAMES, SPLITS
+from msajax.data.folds import choose_folds
+from msajax.data.formats import pickles
+from msajax.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+WHOLE = "all"
+"""Stands for the split of a corpus without splits."""
+
+_SUFFIXES = (".pkl", ".pickle", ".pk", ".p")
+_SHOWN = 6  # keys of a dict that a message quotes
+# video$_$clip, video[i], video[start-end], video_i
+_SEGMENT = re.compile(r"(.+?)(?:\$_\$.*|\[[^\[\]]*\]|_\d+)", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pickled:
+    """What the pickles of a corpus hold.
+
+    Attributes:
+        path: the file or folder.
+        trees: the content by split, or of all as `WHOLE`. A reader takes out what it has read, so
+            that memory need not hold everything twice.
+    """
+
+    path: str
+    trees: dict[str, Any]
+
+    def where(self, split: str) -> str:
+        """How the name of something in a split begins, for a message."""
+        return f"{self.path}: " if split == WHOLE else f"{self.path}: {split}/"
+
+
+def read_pickled(path: str) -> Pickled | None:
+    """Reads the pickles at a path, each once; None if there is none.
+
+    Raises:
+        UserError: for a pickle that cannot be read, and for two that are the same split.
+    """
+    if os.path.isdir(path):
+        trees = _read_folder(path)
+        return Pickled(path, trees) if trees else None
+    if not pickles.matches(path):
+        return None
+    tree = pickles.load_pickle(path)
+    if splits := _splits(path, tree):
+        return Pickled(path, splits)
+    stem = os.path.splitext(os.path.basename(path))[0].lower()
+    return Pickled(path, {SPLIT_NAMES.get(stem, WHOLE): tree})
+
+
+def _read_folder(folder: str) -> dict[str, Any]:
+    files: dict[str, str] = {}
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise UserError(f"{folder} cannot be read: {error.strerror}.") from error
+    for name in names:
+        stem, suffix = os.path.splitext(name.lower())
+        file = os.path.join(folder, name)
+        if stem not in SPLIT_NAMES or suffix not in _SUFFIXES or not os.path.isfile(file):
+            continue
+        split = SPLIT_NAMES[stem]
+        if split in files:
+            raise UserError(f"{files[split]} and {file} are both the split {split!r}.")
+        if pickles.matches(file):
+            files[split] = file
+    trees = {name: pickles.load_pickle(files[name]) for name in SPLITS if name in files}
+    for split, tree in trees.items():
+        if _splits(files[split], tree):
+            raise UserError(
+                f"{files[split]} holds splits, but in a folder it is itself the split {split!r}: "
+                "name the file in data.path."
+            )
+    return trees
+
+
+def _splits(path: str, tree: Any) -> dict[str, Any]:
+    """The content of each split; {} where there are none."""
+    if not isinstance(tree, dict):
+        return {}
+    named: dict[str, str] = {}
+    for key in tree:
+        if isinstance(key, str) and (split := SPLIT_NAMES.get(key.lower())):
+            if split in named:
+                raise UserError(f"{path}: {named[split]!r} and {key!r} are both the split {split}.")
+            named[split] = key
+    if named and len(named) < len(tree):
+        logger.info("%s: %d entries beside the splits are not read.", path, len(tree) - len(named))
+    return {split: tree[named[split]] for split in SPLITS if split in named}
+
+
+def describe(value: Any) -> str:
+    """What a value of a pickle is, for a message."""
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} of shape {value.shape}"
+    if isinstance(value, dict):
+        keys = [repr(key[:30]) for key in value if isinstance(key, str)]
+        more = ", …" if len(value) > _SHOWN else ""
+        return f"a dict of {', '.join(keys[:_SHOWN]) or len(value)}{more}"
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} of {len(value)}"
+    kind = type(value).__name__
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+def rows_of_splits(path: str, ids: Sequence[str], seed: int) -> dict[str, np.ndarray]:
+    """Splits the samples of a corpus without splits: by video, never by segment.
+
+    Args:
+        path: of the corpus, for messages.
+        ids: of the samples, which tell the videos.
+        seed: `data.split_seed`.
+
+    Returns:
+        The samples of each split in their order, as indices.
+
+    Raises:
+        UserError: if the ids tell no videos, or too few.
+    """
+    videos = [video_of(id_) for id_ in ids]
+    if None in videos:
+        raise UserError(
+            f"{path} has no splits, and the id {ids[videos.index(None)]!r} does not tell which "
+            "video it is of: expected ids like 'video[0]' or 'video$_$0', to split by video."
+        )
+    folds = choose_folds(path, collections.Counter(videos), None, seed)
+    owner = {video: name for name in folds for video in folds[name]}
+    names = np.array([owner[video] for video in videos])
+    return {name: np.flatnonzero(names == name) for name in SPLITS}
+
+
+def video_of(id_: str) -> str | None:
+    """The video of a sample; None for a bare number, which does not name one."""
+    if re.fullmatch(r"[\d.]*", id_):
+        return None
+    found = _SEGMENT.fullmatch(id_)
+    return found[1] if found else id_
+
+
+def log_unread(path: str, names: Collection[str]) -> None:
+    """Says which fields are left out."""
+    if names:
+        shown = ", ".join(repr(name[:50]) for name in sorted(names)[:20])
+        logger.info("%s: not read: %s.", path, shown)

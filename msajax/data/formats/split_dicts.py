@@ -1,0 +1,172 @@
+"""Pickles whose splits are dicts of arrays by name: what MMSA's and MulT's have in common.
+
+    vision | visual | video | facet, audio | acoustic | covarep, text | glove
+                    (N, T, d) numbers, or (N, T) token ids
+    label | labels | regression_labels | y
+                    (N,), (N, 1), (N, 1, 1) or (N, K) numbers; optional
+    id | ids        N of text, bytes, numbers or [video, start, end]; else made of split and row
+    raw_text        N of text; optional
+
+Features are kept in memory as float32.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from msajax.config import DataConfig
+from msajax.data.corpus import SPLITS, Corpus, Split
+from msajax.data.formats import fields
+from msajax.data.formats.pickled import (
+    WHOLE,
+    Pickled,
+    describe,
+    log_unread,
+    rows_of_splits,
+)
+from msajax.data.in_memory import corpus_of
+from msajax.data.labels import clip_sentiment, read_labels
+from msajax.errors import UserError
+
+
+@dataclasses.dataclass
+class Draft:
+    """A split that is being read.
+
+    Attributes:
+        where: how the name of something in it begins, for a message.
+        size: samples.
+        values: further values by what they are, with the names that the file has for them.
+        features: by modality.
+        names: what the file calls these modalities.
+        masks: by modality.
+        repairs: made so far, over all splits.
+    """
+
+    where: str
+    size: int
+    values: dict[str, tuple[str, Any]]
+    features: dict[str, np.ndarray]
+    names: dict[str, str]
+    masks: dict[str, np.ndarray]
+    repairs: collections.Counter
+
+
+def has_modality(pickled: Pickled) -> bool:
+    """Whether the first split is a dict with a modality in it."""
+    tree = next(iter(pickled.trees.values()))
+    return isinstance(tree, dict) and any(
+        isinstance(name, str) and name.lower() in fields.MODALITIES for name in tree
+    )
+
+
+def read_corpus(
+    pickled: Pickled,
+    data: DataConfig,
+    layout: str,
+    own: dict[str, str] | None = None,
+    complete: Callable[[Draft], None] = lambda draft: None,
+) -> Corpus:
+    """Reads a corpus whose splits are dicts of arrays.
+
+    Args:
+        pickled: its content, which is taken out.
+        data: `split_seed`, for a corpus without splits.
+        layout: its name.
+        own: names, in lower case, of the fields that this layout has beside the common ones, and
+            what they are.
+        complete: adds to a split what these fields mean.
+
+    Raises:
+        UserError: for values of wrong type or shape, labels that are not finite, splits that are
+            empty or do not fit together, and ids that tell no videos where there are no splits.
+    """
+    splits: dict[str, Split] = {}
+    repairs: collections.Counter = collections.Counter()
+    unread: set[str] = set()
+    integers = True
+    for name in list(pickled.trees):
+        where, tree = pickled.where(name), pickled.trees.pop(name)
+        if not isinstance(tree, dict):
+            raise UserError(f"{where.rstrip('/: ')} is {describe(tree)}; expected a dict.")
+        values, others = fields.sort_fields(where, tree, own or {})
+        del tree
+        splits[name], kind = _read_split(pickled.path, name, where, values, repairs, complete)
+        integers &= kind in "biu"
+        unread |= others
+    log_unread(pickled.path, unread)
+    if not integers and all(s.labels is None or s.labels.shape[1] == 1 for s in splits.values()):
+        columns = [split.labels[:, 0] for split in splits.values() if split.labels is not None]
+        repairs["clipped_labels"] = clip_sentiment(pickled.path, columns)
+    if WHOLE in splits:
+        whole = splits.pop(WHOLE)
+        rows = rows_of_splits(pickled.path, whole.ids.tolist(), data.split_seed)
+        splits = {name: _cut(whole, kept) for name, kept in rows.items()}
+    splits = {name: splits[name] for name in SPLITS if name in splits}
+    _check_steps(pickled.path, splits)
+    return corpus_of(splits, path=pickled.path, layout=layout, integers=integers, repairs=repairs)
+
+
+def _read_split(
+    path: str,
+    name: str,
+    where: str,
+    values: dict[str, tuple[str, Any]],
+    repairs: collections.Counter,
+    complete: Callable[[Draft], None],
+) -> tuple[Split, str]:
+    """A split, and the kind of type that its labels are stored in."""
+
+    def take(kind: str, read: Callable[[Any, str], np.ndarray]) -> np.ndarray | None:
+        if kind not in values:
+            return None
+        called, value = values.pop(kind)
+        found = read(value, where + called)
+        sizes[called] = found
+        return found
+
+    sizes: dict[str, np.ndarray] = {}
+    ids = take("id", fields.read_ids)
+    raw_text = take("raw_text", fields.read_texts)
+    labels = take("label", fields.read_label_rows)
+    names = {m: values[m][0] for m in fields.MODALITIES.values() if m in values}
+    features = {m: take(m, fields.read_features) for m in names}
+    if not sizes:
+        raise UserError(f"{where.rstrip('/: ')} has neither ids nor features nor labels.")
+    size = fields.same_size(sizes, where)
+    draft = Draft(where, size, values, features, names, {}, repairs)
+    complete(draft)
+    if ids is None and name == WHOLE:
+        raise UserError(f"{path} has neither splits nor ids by which to split it.")
+    ids = np.array([f"{name}_{i}" for i in range(size)], np.str_) if ids is None else ids
+    kind = "b"
+    if labels is not None:
+        read_labels(path, name, labels, ids)
+        kind, labels = labels.dtype.kind, labels.astype(np.float64)
+    return Split(ids, draft.features, draft.masks, labels, raw_text), kind
+
+
+def _cut(split: Split, rows: np.ndarray) -> Split:
+    """Some samples of a split."""
+    return Split(
+        ids=split.ids[rows],
+        features={m: x[rows] for m, x in split.features.items()},
+        masks={m: mask[rows] for m, mask in split.masks.items()},
+        labels=None if split.labels is None else split.labels[rows],
+        raw_text=None if split.raw_text is None else split.raw_text[rows],
+    )
+
+
+def _check_steps(path: str, splits: dict[str, Split]) -> None:
+    """Padded by the file, every split of a modality has the same number of steps."""
+    for m in {m: None for split in splits.values() for m in split.features}:
+        steps = {name: s.features[m].shape[1] for name, s in splits.items() if m in s.features}
+        first = next(iter(steps))
+        for name, count in steps.items():
+            if count != steps[first]:
+                raise UserError(
+                    f"{path}: {name}/{m} has {count} steps, but {first}/{m} has {steps[first]}."
+                )

@@ -1,0 +1,311 @@
+"""Pickles of MISA and MAG: samples of any length, and what their words become."""
+
+import logging
+import re
+
+import numpy as np
+import pytest
+from pickle_corpora import SIZES, WORDS, assert_converts, misa, refusal, write_glove, write_pickle
+
+from msajax.config import DataConfig, ModelConfig
+from msajax.data.formats import open_corpus
+from msajax.data.prepare import fit, prepare
+from msajax.errors import UserError
+
+NAMES = {"train": "train", "valid": "dev", "test": "test"}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "corpus.pkl"
+
+
+@pytest.fixture
+def glove(tmp_path):
+    return tmp_path / "glove.txt"
+
+
+def padded(rows: list[np.ndarray], width: tuple[int, ...], dtype=np.float32) -> np.ndarray:
+    out = np.zeros((len(rows), max(map(len, rows)), *width), dtype)
+    for k, row in enumerate(rows):
+        out[k, : len(row)] = row
+    return out
+
+
+def check_masks(mask: np.ndarray, rows: list) -> None:
+    longest = max(map(len, rows))
+    assert mask.tolist() == [[t < len(row) for t in range(longest)] for row in rows]
+
+
+@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize(("ids", "words"), [(True, True), (True, False), (False, True)])
+def test_samples_are_padded_after_their_steps(path, protocol, ids, words):
+    tree = misa(ids=ids, words=words)
+    corpus = open_corpus(write_pickle(path, tree, protocol))
+    assert corpus.layout == "MISA or MAG pickle" and "lists of samples" in corpus.why
+    assert corpus.modalities == (("text",) if ids else ()) + ("audio", "video")
+    for name, header in corpus.headers.items():
+        samples, split = tree[NAMES[name]], corpus.split(name)
+        assert split.ids.tolist() == [sample[2] for sample in samples]
+        labels = np.array([sample[1][0] for sample in samples], np.float64)
+        np.testing.assert_array_equal(split.labels, labels, strict=True)
+        for m, part, width in (("video", 1, 4), ("audio", 2, 2)):
+            rows = [sample[0][part] for sample in samples]
+            np.testing.assert_array_equal(split.features[m], padded(rows, (width,)), strict=True)
+            check_masks(split.masks[m], rows)
+            assert header.shapes[m] == split.features[m].shape[1:]
+        if ids:
+            rows = [sample[0][0] for sample in samples]
+            stored = padded(rows, (), np.int32)
+            np.testing.assert_array_equal(split.features["text"], stored, strict=True)
+            check_masks(split.masks["text"], rows)
+            assert header.shapes["text"] == (stored.shape[1], 0)
+        if words:
+            texts = [" ".join(sample[0][3 if ids else 0]) for sample in samples]
+            assert split.raw_text.tolist() == texts
+        else:
+            assert split.raw_text is None
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_words_become_vectors_and_those_without_one_stay_valid(path, glove, caplog, ids):
+    tree, vectors = misa(ids=ids), write_glove(glove)
+    with caplog.at_level(logging.INFO):
+        corpus = open_corpus(write_pickle(path, tree), DataConfig(glove_path=str(glove)))
+    spoken = [w for samples in tree.values() for s in samples for w in s[0][3 if ids else 0]]
+    unknown = spoken.count(WORDS[-1])
+    assert unknown > 0
+    share = f"{unknown} of {len(spoken)} words ({100 * unknown / len(spoken):.1f} %) have no vector"
+    assert caplog.text.count(share) == 1
+    for name in corpus.headers:
+        split = corpus.split(name)
+        rows = [
+            [vectors.get(word, np.zeros(3)) for word in sample[0][3 if ids else 0]]
+            for sample in tree[NAMES[name]]
+        ]
+        np.testing.assert_array_equal(split.features["text"], padded(rows, (3,)), strict=True)
+        check_masks(split.masks["text"], rows)
+
+
+def test_words_alone_are_transcripts_and_said_to_be(path, caplog):
+    corpus = open_corpus(write_pickle(path, misa(ids=False)))
+    assert corpus.modalities == ("audio", "video")
+    assert caplog.text.count("words are transcripts alone; with data.glove_path") == 1
+    data = DataConfig(text="words", min_count=1)
+    caplog.clear()
+    spec = fit(open_corpus(path, data), data, ModelConfig()).spec
+    assert spec.modalities == ("text", "audio", "video") and spec.vocabulary("text") > 2
+    assert caplog.text == ""
+
+
+def test_word_ids_are_preferred_where_they_are_asked_for(path, glove):
+    write_glove(glove)
+    data = DataConfig(text="ids", glove_path=str(glove))
+    assert open_corpus(write_pickle(path, misa()), data).width("text") == 0
+    found = refusal(path, misa(ids=False), text="ids")
+    assert re.search(r"data\.text = ids: .*corpus\.pkl has words and no word ids\.$", found)
+
+
+def test_vectors_need_words_that_they_know(path, glove):
+    write_glove(glove, ["other"])
+    found = refusal(path, misa(), glove_path=str(glove))
+    assert re.search(r"glove\.txt has none of the 5 words of .*corpus\.pkl\.$", found)
+    found = refusal(path, misa(words=False), glove_path=str(glove))
+    assert re.search(r"corpus\.pkl has no words that .*glove\.txt could have vectors of\.$", found)
+    assert "cannot be read" in refusal(path, misa(), glove_path=str(glove) + ".gone")
+
+
+def test_a_sample_without_steps_or_of_zeros_lacks_the_modality(path):
+    tree = misa()
+    (ids, visual, acoustic, words), label, id_ = tree["train"][1]
+    tree["train"][1] = (ids, visual * 0, [], words), label, id_
+    tree["train"][2] = ([], np.zeros((0, 4)), acoustic, []), *tree["train"][2][1:]
+    split = open_corpus(write_pickle(path, tree)).split("train")
+    assert split.masks["video"].any(axis=1).tolist() == [True, False, False, True, True]
+    assert split.masks["audio"].any(axis=1).tolist() == [True, False, True, True, True]
+    assert split.masks["text"].any(axis=1).tolist() == [True, True, False, True, True]
+    assert split.raw_text[2] == ""
+
+
+def test_a_modality_that_no_sample_has_is_none_of_the_split(path):
+    tree = misa()
+    tree["dev"] = [((i, [], a, w), y, d) for (i, _, a, w), y, d in tree["dev"]]
+    corpus = open_corpus(write_pickle(path, tree))
+    assert corpus.headers["valid"].shapes.keys() == {"text", "audio"}
+
+
+def test_preparation_reads_what_was_stored(path, glove):
+    write_glove(glove)
+    data = DataConfig(glove_path=str(glove), standardize=(), truncate="first")
+    corpus = open_corpus(write_pickle(path, misa()), data)
+    preparation = fit(corpus, data, ModelConfig())
+    for name in corpus.headers:
+        split = corpus.split(name)
+        prepared, repairs = prepare(split, preparation)
+        assert repairs == {}
+        for m, x in prepared.features.items():
+            steps = min(x.shape[1], split.features[m].shape[1])
+            np.testing.assert_array_equal(x[:, :steps], split.features[m][:, :steps])
+            np.testing.assert_array_equal(prepared.masks[m][:, :steps], split.masks[m][:, :steps])
+
+
+@pytest.mark.parametrize("form", ["(1, 1)", "(1,)", "()", "float", "list", "int"])
+def test_labels_of_any_shape_are_one_column(path, form):
+    make = {
+        "(1, 1)": lambda y: np.array([[y]]),
+        "(1,)": lambda y: np.array([y]),
+        "()": np.array,
+        "float": float,
+        "list": lambda y: [[y]],
+        "int": lambda y: [[int(y)]],
+    }[form]
+    tree = misa()
+    tree["train"] = [(x, make(k - 2.0), d) for k, (x, _, d) in enumerate(tree["train"])]
+    labels = open_corpus(write_pickle(path, tree)).split("train").labels
+    np.testing.assert_array_equal(labels, np.arange(-2.0, 3)[:, None], strict=True)
+
+
+def test_several_labels_and_none(path):
+    tree = misa()
+    for samples in tree.values():
+        samples[:] = [(x, np.array([[1.0, 5.0, k]]), d) for k, (x, _, d) in enumerate(samples)]
+    corpus = open_corpus(write_pickle(path, tree))
+    assert corpus.split("test").labels.tolist() == [[1, 5, 0], [1, 5, 1]]
+    tree["test"] = [(x, None, d) for x, _, d in tree["test"]]
+    assert open_corpus(write_pickle(path, tree)).split("test").labels is None
+
+
+def test_stray_sentiment_is_clipped_and_counted(path, caplog):
+    tree = misa()
+    tree["train"] = [(x, np.full((1, 1), 0.5), d) for x, _, d in tree["train"]] * 4
+    (features, _, id_) = tree["train"][3]
+    tree["train"][3] = features, np.array([[-3.5]]), id_
+    corpus = open_corpus(write_pickle(path, tree))
+    assert corpus.split("train").labels[:, 0].tolist() == [0.5] * 3 + [-3.0] + [0.5] * 16
+    assert corpus.repairs == {"clipped_labels": 1}
+    assert caplog.text.count("1 of 25 sentiment labels lie outside [-3, 3]") == 1
+
+
+def one(**changes) -> list:
+    """The training split with the second sample changed."""
+    samples = misa()["train"]
+    (ids, visual, acoustic, words), label, id_ = samples[1]
+    parts = {"ids": ids, "visual": visual, "acoustic": acoustic, "words": words}
+    parts |= {"label": label, "id": id_} | changes
+    text = tuple(parts[key] for key in ("ids", "visual", "acoustic", "words"))
+    samples[1] = text, parts["label"], parts["id"]
+    return samples
+
+
+BAD = {
+    "no sample": ([*misa()["train"], 3], r"train\[5\] is an int; expected \(\(words, visual, ac"),
+    "two parts": ([*misa()["train"], (1, 2)], r"train\[5\] is a tuple of 2; expected \(\(words"),
+    "features": ([*misa()["train"], (1, 2, 3)], r"train\[5\] begins with an int; expected"),
+    "five": ([*misa()["train"], ((1,) * 5, 2, "a")], r"train\[5\] begins with a tuple of 5; exp"),
+    "visual rank": (one(visual=np.ones(4)), r"train\[1\], visual, is .*\(4,\); expected numbers"),
+    "visual type": (one(visual="x"), r"train\[1\], visual holds a str where numbers are expected"),
+    "booleans": (one(visual=np.ones((2, 4), bool)), r"visual, is .*bool.*; expected numbers"),
+    "visual width": (one(visual=np.ones((2, 5))), r"\[1\], visual, is 5 wide, but .*\[0\] is 4"),
+    "word ids": (one(ids=[1.5]), r"train\[1\], word ids holds a number that is not a whole one"),
+    "negative": (one(ids=[-1]), r"train\[1\], word ids holds a number that is not a whole one"),
+    "ids rank": (one(ids=[[1]]), r"train\[1\] has .*\(1, 1\) as its words; expected word ids"),
+    "text": (one(ids={"a": 1}), r"train\[1\], word ids holds a dict where numbers are expected"),
+    "words": (one(words=[1, 2]), r"train\[1\] has a list of 2 as its words; expected"),
+    "label": (one(label="good"), r"train\[1\], label holds a str where numbers are expected"),
+    "label None": (one(label=None), r"train\[1\], label holds a NoneType where numbers are"),
+    "labels": (one(label=np.ones((1, 2))), r"train\[1\] has 2 label\(s\), but .*train\[0\] has 1"),
+    "no label": (one(label=[]), r"train\[1\] has 0 label\(s\), but .*train\[0\] has 1; expected"),
+    "NaN": (one(label=[[np.nan]]), r"1 label\(s\) .* the first that of 'trainvideo0\[1\]' \(row 1"),
+    "id": (one(id=None), r"an id holds a NoneType where an id is expected"),
+    "empty": ([], r"train is empty; expected a list of samples"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_samples_of_another_form_are_refused_by_row(path, name):
+    samples, message = BAD[name]
+    tree = {"dev": misa()["dev"], "train": samples}
+    found = refusal(path, tree)
+    assert re.search(message, found) and str(path) in found, found
+
+
+def test_a_split_of_another_kind_is_refused(path):
+    found = refusal(path, misa() | {"dev": {"a": 1}})
+    assert "corpus.pkl: valid is a dict of 'a'; expected a list of samples." in found
+
+
+def test_words_are_there_for_all_samples_or_for_none(path):
+    tree = misa(words=False)
+    tree["dev"][1] = misa()["dev"][1]
+    assert "train[0] has no words, but other samples have" in refusal(path, tree)
+
+
+def test_splits_of_another_width_are_refused(path):
+    tree = misa()
+    tree["test"] = [((i, v[:, :3], a, w), y, d) for (i, v, a, w), y, d in tree["test"]]
+    assert "test/video is 3 wide, but train/video is 4 wide" in refusal(path, tree)
+
+
+def test_padding_that_would_take_all_memory_is_refused_before_it_is_made(path, monkeypatch):
+    monkeypatch.setattr("msajax.data.formats.misa._LARGEST", 4 * 5 * 5 * 4 - 1)
+    found = refusal(path, {"train": one(visual=np.ones((5, 4)))})
+    assert re.search(r"train/video takes more than 399 bytes when its 5 sequences are", found)
+
+
+def test_a_split_that_does_not_fit_into_memory_is_one_sentence(path, monkeypatch):
+    corpus = open_corpus(write_pickle(path, misa()))
+
+    def no_memory(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(np, "zeros", no_memory)
+    with pytest.raises(UserError, match=r"split 'train', 5 samples of up to .* does not fit"):
+        corpus.split("train")
+
+
+def test_the_digest_depends_on_content_alone(tmp_path, glove):
+    write_glove(glove)
+    data = DataConfig(glove_path=str(glove))
+    first = open_corpus(write_pickle(tmp_path / "a.pkl", misa(), 0), data).digest
+    assert re.fullmatch("[0-9a-f]{64}", first)
+    lines = glove.read_text("utf-8").splitlines()
+    glove.write_text("\n".join(["more 1 2 3", *reversed(lines)]), "utf-8")
+    tree = {
+        name: [((i, np.asfortranarray(v.astype(">f8")), a, tuple(w)), y, np.str_(d))
+               for (i, v, a, w), y, d in samples]
+        for name, samples in reversed(misa().items())
+    }
+    for protocol in range(1, 6):
+        assert open_corpus(write_pickle(tmp_path / "b.pkl", tree, protocol), data).digest == first
+
+
+@pytest.mark.parametrize("change", ["ids", "visual", "acoustic", "words", "label", "id", "glove"])
+def test_the_digest_sees_one_change(path, glove, change):
+    write_glove(glove)
+    data = DataConfig(glove_path=str(glove) if change in ("words", "glove") else "")
+    first = open_corpus(write_pickle(path, {"train": one()}), data).digest
+    (ids, visual, acoustic, words), label, id_ = one()[1]
+    new = {
+        "ids": ids + 1,
+        "visual": visual + 1e-3,
+        "acoustic": np.concatenate([acoustic, acoustic[:1]]),
+        "words": [*words[:-1], "was" if words[-1] != "was" else "it"],
+        "label": label / 2,
+        "id": "other",
+    }
+    if change == "glove":
+        glove.write_text("was 1 2 3\nit 1 2 3\n" + glove.read_text("utf-8"), "utf-8")
+    tree = {"train": one(**({change: new[change]} if change in new else {}))}
+    assert open_corpus(write_pickle(path, tree), data).digest != first
+
+
+@pytest.mark.parametrize("kind", ["vectors", "ids", "words", "nothing"])
+def test_converting_gives_the_same_corpus(path, tmp_path, glove, kind):
+    write_glove(glove)
+    data = DataConfig(glove_path=str(glove) if kind == "vectors" else "")
+    tree = misa(ids=kind != "words", words=kind != "nothing")
+    if kind == "nothing":
+        tree = {k: [(x, None, d) for x, _, d in samples] for k, samples in tree.items()}
+    corpus = open_corpus(write_pickle(path, tree), data)
+    assert [len(corpus.split(name)) for name in corpus.headers] == list(SIZES.values())
+    assert_converts(corpus, tmp_path)

@@ -1,0 +1,175 @@
+"""Pickles of MMSA: arrays as they are, masks as the field's own code means them."""
+
+import logging
+import re
+
+import numpy as np
+import pytest
+from pickle_corpora import SIZES, TOKENS, assert_converts, mmsa, mmsa_split, refusal, write_pickle
+
+from msajax.config import DataConfig, ModelConfig
+from msajax.data.formats import open_corpus
+from msajax.data.prepare import fit, prepare
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "corpus.pkl"
+
+
+def changed(split: str = "train", **fields) -> dict:
+    """The good corpus with fields of one split replaced; None leaves one out."""
+    tree = mmsa()
+    tree[split] |= fields
+    tree[split] = {name: value for name, value in tree[split].items() if value is not None}
+    return tree
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_arrays_ids_labels_and_transcripts_are_those_of_the_file(path, protocol):
+    tree = mmsa()
+    corpus = open_corpus(write_pickle(path, tree, protocol))
+    assert corpus.layout == "MMSA pickle" and "names that only MMSA uses" in corpus.why
+    assert corpus.modalities == ("text", "audio", "video")
+    for name, size in SIZES.items():
+        split, wanted = corpus.split(name), tree[name]
+        assert len(split) == size and split.ids.tolist() == wanted["id"]
+        assert split.raw_text.tolist() == wanted["raw_text"].tolist()
+        for m, key in (("text", "text"), ("audio", "audio"), ("video", "vision")):
+            stored = wanted[key].astype(np.float32)
+            np.testing.assert_array_equal(split.features[m], stored, strict=True)
+        labels = wanted["regression_labels"][:, None]
+        np.testing.assert_array_equal(split.labels, labels, strict=True)
+
+
+def test_the_text_mask_is_berts_attention_and_the_others_follow_the_lengths(path):
+    tree = mmsa()
+    corpus = open_corpus(write_pickle(path, tree))
+    for name, wanted in tree.items():
+        masks = corpus.split(name).masks
+        assert masks["text"].tolist() == (wanted["text_bert"][:, 1] == 1).tolist()
+        assert np.abs(wanted["text"][~masks["text"]]).min() > 0  # zeros would not tell
+        for m, key in (("audio", "audio"), ("video", "vision")):
+            for row, length in zip(masks[m], wanted[f"{key}_lengths"], strict=True):
+                assert row.tolist() == [True] * length + [False] * (len(row) - length)
+
+
+def test_inner_zero_rows_within_a_length_stay_valid(path):
+    tree = mmsa()
+    tree["train"]["audio"] = np.ones((5, 6, 2))
+    tree["train"]["audio"][0, [0, 2, 4]] = 0
+    tree["train"]["audio_lengths"] = np.array([[5], [6], [6], [6], [0]], np.float64)
+    mask = open_corpus(write_pickle(path, tree)).split("train").masks["audio"]
+    assert mask.sum(axis=1).tolist() == [5, 6, 6, 6, 0]
+
+
+def test_a_modality_of_zeros_alone_is_absent_whatever_its_length_says(path):
+    tree = mmsa()
+    for m in ("audio", "vision", "text"):
+        tree["train"][m][1] = 0
+    split = open_corpus(write_pickle(path, tree)).split("train")
+    for m, mask in split.masks.items():
+        assert mask.any(axis=1).tolist() == [True, False, True, True, True], m
+
+
+def test_aligned_files_bring_no_lengths_and_padding_is_zeros(path):
+    tree = mmsa(aligned=True)
+    corpus = open_corpus(write_pickle(path, tree))
+    assert corpus.headers["train"].masked == {"text"}
+    prepared, _ = prepare(corpus.split("train"), fit(corpus, DataConfig(), ModelConfig()))
+    valid = tree["train"]["text_bert"][:, 1] == 1
+    for m in ("text", "audio", "video"):
+        longest = valid.sum(axis=1).max()
+        np.testing.assert_array_equal(prepared.masks[m], valid[:, :longest])
+
+
+def test_token_ids_take_the_place_of_features_if_they_are_asked_for(path):
+    tree = mmsa()
+    data = DataConfig(text="ids")
+    corpus = open_corpus(write_pickle(path, tree), data)
+    assert corpus.headers["train"].shapes["text"] == (TOKENS, 0)
+    split, bert = corpus.split("train"), tree["train"]["text_bert"]
+    ids = bert[:, 0].astype(np.int32)
+    np.testing.assert_array_equal(split.features["text"], ids, strict=True)
+    np.testing.assert_array_equal(split.masks["text"], bert[:, 1] == 1, strict=True)
+    spec = fit(corpus, data, ModelConfig()).spec
+    assert spec.vocabulary("text") == ids[bert[:, 1] == 1].max() + 1
+    assert open_corpus(path).digest != corpus.digest
+
+
+def test_token_ids_that_are_not_there_are_asked_for_in_vain(path):
+    found = refusal(path, changed(text_bert=None), text="ids")
+    assert re.search(r"data\.text = ids: .*corpus\.pkl: train/text_bert is missing\.$", found)
+
+
+def test_berts_input_alone_is_said_to_be_there(path, caplog):
+    tree = mmsa()
+    for fields in tree.values():
+        del fields["text"]
+    corpus = open_corpus(write_pickle(path, tree))
+    assert corpus.modalities == ("audio", "video")
+    assert "train/text_bert is there without text: data.text = ids reads" in caplog.text
+    assert open_corpus(path, DataConfig(text="ids")).modalities == ("text", "audio", "video")
+
+
+def test_what_is_not_read_is_named_once(path, caplog):
+    tree = mmsa()
+    for fields in tree.values():
+        fields |= {f"regression_labels_{m}": fields["regression_labels"] for m in "TAV"}
+    with caplog.at_level(logging.INFO):
+        corpus = open_corpus(write_pickle(path, tree))
+    assert corpus.headers["train"].label_names == ("sentiment",)
+    assert caplog.text.count("not read") == 1
+    unread = "'annotations', 'classification_labels', 'regression_labels_A', "
+    assert f"not read: {unread}'regression_labels_T', 'regression_labels_V'." in caplog.text
+
+
+def test_lengths_beyond_the_steps_count_as_all_of_them_and_are_counted(path, caplog):
+    tree = changed(audio=np.ones((5, 6, 2)), audio_lengths=[7, 6, 500, 1, 6])
+    corpus = open_corpus(write_pickle(path, tree))
+    assert corpus.split("train").masks["audio"].sum(axis=1).tolist() == [6, 6, 6, 1, 6]
+    assert corpus.repairs == {"cut_lengths": 2}
+    assert "train/audio_lengths: 2 of 5 exceed the 6 steps that are there" in caplog.text
+    assert "train/audio_lengths: 1 of 5 samples go on behind their length" in caplog.text
+
+
+def test_a_value_that_is_none_is_not_there(path):
+    corpus = open_corpus(write_pickle(path, changed("test", regression_labels=None)))
+    assert corpus.headers["test"].label_names == () and corpus.split("test").labels is None
+    tree = mmsa() | {"test": mmsa_split("test", 2) | {"regression_labels": None}}
+    assert open_corpus(write_pickle(path, tree)).split("test").labels is None
+
+
+BERT = mmsa_split("train", 5)["text_bert"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"text_bert": BERT[:4]}, r"text_bert is an array .*\(4, 3, 4\); expected numbers \(5, "),
+        ({"text_bert": BERT[:, :2]}, r"text_bert is an array of float64 of shape \(5, 2, 4\)"),
+        ({"text_bert": BERT[:, :, :3]}, r"train/text has 4 steps, but .*train/text_bert has 3"),
+        ({"text_bert": BERT[:, :, :0]}, r"text_bert has no step"),
+        ({"text_bert": BERT + 0.5}, r"train/text_bert holds a number that is not a whole one"),
+        ({"text_bert": -BERT}, r"train/text_bert holds a number that is not a whole one"),
+        ({"text_bert": BERT * np.nan}, r"train/text_bert holds a number that is not a whole one"),
+        ({"text_bert": BERT * [[1], [2], [1]]}, r"an attention mask of more than 0 and 1"),
+        ({"audio_lengths": [1, 2]}, r"audio_lengths is .*\(2,\); expected 5 numbers of steps"),
+        ({"audio_lengths": [1, 2, -1, 2, 2]}, r"train/audio_lengths holds a number that is not a"),
+        ({"audio_lengths": [1, 2, 1.5, 2, 2]}, r"train/audio_lengths holds a number that is not"),
+        ({"audio_lengths": ["1"] * 5}, r"train/audio_lengths holds a str where numbers are"),
+        ({"vision": np.ones((4, 3, 4))}, r"train/vision has 4 rows, but .*train/id has 5"),
+        ({"raw_text": [1.5] * 5}, r"train/raw_text holds a float where text is expected"),
+        ({"regression_labels": [np.nan] * 5}, r"5 label\(s\) of split 'train' are not finite"),
+    ],
+)
+def test_fields_that_do_not_fit_are_refused_by_name(path, fields, message):
+    found = refusal(path, changed(**fields))
+    assert re.search(message, found) and str(path) in found, found
+
+
+@pytest.mark.parametrize("text", ["features", "ids", "words"])
+@pytest.mark.parametrize("aligned", [False, True])
+def test_converting_gives_the_same_corpus(path, tmp_path, text, aligned):
+    data = DataConfig(text=text)
+    assert_converts(open_corpus(write_pickle(path, mmsa(aligned=aligned)), data), tmp_path)

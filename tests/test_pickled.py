@@ -1,0 +1,256 @@
+"""Which pickles are which corpus: layouts by content, folders of splits, no splits at all."""
+
+import logging
+import os
+import pathlib
+import re
+
+import numpy as np
+import pytest
+from pickle_corpora import (
+    assert_converts,
+    misa,
+    mmsa,
+    mmsa_split,
+    mult,
+    mult_split,
+    refusal,
+    write_pickle,
+)
+
+from msajax.config import FORMATS, DataConfig
+from msajax.data.formats import LAYOUTS, open_corpus, pickles
+from msajax.data.formats.pickled import video_of
+
+TREES = {"mmsa": mmsa, "mult": mult, "misa": misa}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "corpus.pkl"
+
+
+def test_every_layout_can_be_asked_for():
+    assert set(FORMATS) == set(LAYOUTS)
+
+
+@pytest.mark.parametrize("suffix", ["pkl", "npz", "csd", ""])
+@pytest.mark.parametrize("layout", TREES)
+def test_the_layout_is_found_by_content_whatever_the_name(tmp_path, layout, suffix):
+    path = write_pickle(tmp_path / f"corpus.{suffix}", TREES[layout]())
+    assert open_corpus(path).layout == open_corpus(path, DataConfig(format=layout)).layout
+    assert open_corpus(path).why == LAYOUTS[layout].why
+
+
+def test_another_layout_may_be_insisted_on(path):
+    corpus = open_corpus(write_pickle(path, mmsa()), DataConfig(format="mult"))
+    assert corpus.layout == "MulT or MultiBench pickle"
+    assert corpus.headers["train"].masked == frozenset()
+    for layout, tree in (("misa", mmsa()), ("mmsa", mult()), ("mult", misa())):
+        found = refusal(path, tree, format=layout)
+        assert re.search(r"a pickle of a (dict|list) of .*, is not a corpus: expected a pic", found)
+    for layout in ("native", "mapped", "csd", "old_hdf5"):
+        assert "is not a corpus: expected a" in refusal(path, mmsa(), format=layout)
+
+
+@pytest.mark.parametrize("as_folder", [False, True])
+def test_a_pickle_is_read_once_whatever_it_is(tmp_path, monkeypatch, as_folder):
+    files = []
+    load = pickles.load_pickle
+
+    def counted(path):
+        files.append(os.path.basename(path))
+        return load(path)
+
+    monkeypatch.setattr(pickles, "load_pickle", counted)
+    if as_folder:
+        for name, samples in misa().items():
+            write_pickle(tmp_path / f"{name}.pkl", samples)
+        assert open_corpus(tmp_path).layout == "MISA or MAG pickle"
+        assert sorted(files) == ["dev.pkl", "test.pkl", "train.pkl"]
+    else:
+        open_corpus(write_pickle(tmp_path / "corpus.pkl", misa()))
+        assert files == ["corpus.pkl"]
+
+
+@pytest.mark.parametrize("layout", TREES)
+def test_a_folder_with_a_pickle_for_each_split_is_the_same_corpus(tmp_path, layout):
+    tree = TREES[layout]()
+    for name, called in zip(tree, ("train.pkl", "val.pickle", "TEST.p"), strict=True):
+        write_pickle(tmp_path / called, tree[name], 2)
+    (tmp_path / "notes.txt").write_text("train")
+    write_pickle(tmp_path / "word2id.pkl", {"a": 1})
+    corpus = open_corpus(tmp_path)
+    wanted = open_corpus(write_pickle(tmp_path / "all.pkl", tree))
+    assert corpus.digest == wanted.digest and corpus.headers == wanted.headers
+
+
+def test_a_folder_of_pickles_is_refused_where_it_is_ambiguous(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    assert "is not a corpus" in refusal(folder)
+    write_pickle(folder / "dev.pkl", misa()["dev"])
+    write_pickle(folder / "valid.pkl", misa()["dev"])
+    assert re.search(r"dev\.pkl and .*valid\.pkl are both the split 'valid'\.$", refusal(folder))
+    (folder / "valid.pkl").unlink()
+    write_pickle(folder / "train.pkl", misa())
+    found = refusal(folder)
+    assert "train.pkl holds splits, but in a folder it is itself the split 'train': name" in found
+    write_pickle(folder / "train.pkl", mult()["train"])
+    assert re.search(r"folder: valid is a list of 3; expected a dict\.$", refusal(folder))
+
+
+def test_two_names_of_one_split_are_refused(path):
+    tree = misa() | {"valid": []}
+    assert "corpus.pkl: 'dev' and 'valid' are both the split valid." in refusal(path, tree)
+
+
+def test_what_lies_beside_the_splits_is_counted(path, caplog):
+    with caplog.at_level(logging.INFO):
+        open_corpus(write_pickle(path, mult() | {"meta": 1, 3: 4}))
+    assert "2 entries beside the splits are not read" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("tree", "what"),
+    [
+        (3, "an int"),
+        ("text", "a str"),
+        (None, "a NoneType"),
+        ({}, "a dict of 0"),
+        ({"a": 1, "b\n": 2}, r"a dict of 'a', 'b\\n'"),
+        ({i: i for i in range(9)}, "a dict of 9, …"),
+        ({"train": 3, "valid": 4}, "an int"),
+        ({"train": {"speech": np.ones(3)}}, "a dict of 'speech'"),
+        ([1, 2], "a list of 2"),
+        ([[1, 2]], "a list of 1"),
+        (np.ones(3), r"an array of float64 of shape \(3,\)"),
+        ({"train": np.ones((3, 2, 2))}, r"an array of float64 of shape \(3, 2, 2\)"),
+        ({3}, "a set"),
+    ],
+)
+def test_a_pickle_of_something_else_is_told_what_it_is(path, tree, what):
+    write_pickle(path, tree)
+    found = refusal(path)
+    wanted = rf"corpus\.pkl, a pickle of {what}, is not a corpus: expected a pickle of MMSA, or"
+    assert re.search(wanted, found), found
+
+
+def test_a_pickle_that_asks_for_code_is_refused_and_nothing_runs(tmp_path, path):
+    marker = tmp_path / "executed"
+
+    class Payload:
+        def __reduce__(self):
+            return pathlib.Path.touch, (marker,)
+
+    assert "asks for 'pathlib" in refusal(path, mult() | {"test": Payload()})
+    assert not marker.exists()
+
+
+# --- splits that are not there ---
+
+
+@pytest.mark.parametrize("stem", ["train", "dev", "Test"])
+def test_a_part_is_the_split_that_its_file_is_named_for(tmp_path, stem):
+    wanted = {"train": "train", "dev": "valid", "Test": "test"}[stem]
+    for tree in (misa()["train"], mult()["train"], mmsa()["train"]):
+        corpus = open_corpus(write_pickle(tmp_path / f"{stem}.pkl", tree))
+        assert list(corpus.headers) == [wanted] and corpus.headers[wanted].size == 5
+
+
+def segments(layout: str, count: int = 24):
+    """One split of `count` samples, three of each video, not in the order of videos."""
+    order = np.random.default_rng(0).permutation(count)
+    if layout == "misa":
+        samples = [misa()["train"][0]] * count
+        return [(x, np.full((1, 1), k / 9), f"v{k // 3}[{k % 3}]") for k, (x, _, _) in
+                zip(order, samples, strict=True)]
+    make, label = (mmsa_split, "regression_labels") if layout == "mmsa" else (mult_split, "labels")
+    return make("train", count) | {"id": [f"v{k // 3}$_${k % 3}" for k in order], label: order / 9}
+
+
+@pytest.mark.parametrize("layout", TREES)
+def test_without_splits_whole_videos_go_to_one_split(path, layout):
+    write_pickle(path, segments(layout))
+    corpus = open_corpus(path)
+    assert {name: header.size for name, header in corpus.headers.items()} == {
+        "train": 15, "valid": 3, "test": 6
+    }  # fmt: skip
+    owner, seen = {}, []
+    for name in corpus.headers:
+        split = corpus.split(name)
+        for id_, label in zip(split.ids.tolist(), split.labels[:, 0], strict=True):
+            video, clip = re.split(r"\$_\$|\[", id_.rstrip("]"))
+            assert owner.setdefault(video, name) == name
+            assert round(9 * label) == 3 * int(video[1:]) + int(clip)  # rows stay together
+        places = {id_: k for k, id_ in enumerate(order_of(layout))}
+        assert sorted(split.ids.tolist(), key=places.get) == split.ids.tolist()
+        seen += split.ids.tolist()
+    assert sorted(seen) == sorted(order_of(layout))
+    again, other = open_corpus(path), open_corpus(path, DataConfig(split_seed=1))
+    assert again.digest == corpus.digest != other.digest
+
+
+def order_of(layout: str) -> list[str]:
+    tree = segments(layout)
+    return [sample[2] for sample in tree] if layout == "misa" else tree["id"]
+
+
+@pytest.mark.parametrize("layout", TREES)
+def test_features_follow_their_ids_when_a_corpus_is_split(path, layout):
+    tree = segments(layout)
+    if layout == "misa":
+        wanted = {d: np.float32(k + 1) for k, (_, _, d) in enumerate(tree)}
+        tree = [((i, v, np.full((2, 2), k + 1.0), w), y, d)
+                for k, ((i, v, _, w), y, d) in enumerate(tree)]
+    else:
+        steps = tree["audio"].shape[1]
+        tree["audio"] = np.ones((24, steps, 2)) * np.arange(1.0, 25)[:, None, None]
+        wanted = dict(zip(tree["id"], range(1, 25), strict=True))
+        tree.pop("audio_lengths", None)
+    corpus = open_corpus(write_pickle(path, tree))
+    for name in corpus.headers:
+        split = corpus.split(name)
+        assert split.features["audio"][:, 0, 0].tolist() == [wanted[i] for i in split.ids.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (list(range(24)), "the id '0' does not tell which video it is of: expected ids like"),
+        (None, "has neither splits nor ids by which to split it"),
+        (["v[0]"] * 20 + ["w[1]"] * 4, r"has segments of 2 video\(s\); at least 3 are needed"),
+    ],
+)
+def test_ids_that_do_not_tell_videos_cannot_split_a_corpus(path, ids, message):
+    assert re.search(message, refusal(path, segments("mult") | {"id": ids}))
+    if ids:
+        tree = [(x, y, id_) for (x, y, _), id_ in zip(segments("misa"), ids, strict=True)]
+        assert re.search(message, refusal(path, tree))
+
+
+@pytest.mark.parametrize(
+    ("id_", "video"),
+    [
+        ("03bSnISJMiM$_$11", "03bSnISJMiM"),
+        ("video_0001$_$0003", "video_0001"),
+        ("03bSnISJMiM[3]", "03bSnISJMiM"),
+        ("a_b[3]", "a_b"),
+        ("v[23.199-30.325]", "v"),
+        ("_dI--eQ6qVU_3", "_dI--eQ6qVU"),
+        ("12_3", "12"),
+        ("a_1_3", "a_1"),
+        ("plain", "plain"),
+        ("[3]", "[3]"),
+        ("17", None),
+        ("0.5", None),
+        ("", None),
+    ],
+)
+def test_the_video_is_read_from_the_id(id_, video):
+    assert video_of(id_) == video
+
+
+@pytest.mark.parametrize("layout", TREES)
+def test_converting_a_corpus_without_splits_keeps_the_split(path, tmp_path, layout):
+    assert_converts(open_corpus(write_pickle(path, segments(layout))), tmp_path)
