@@ -6,7 +6,7 @@ recorded is averaged over a word's own interval.
 
 import numpy as np
 
-from msajax.data.prepare import is_finite
+from msajax.data.corpus import is_finite
 
 TOUCH = 1e-4
 """Seconds by which intervals may overlap and still only touch: time stamps in float32 are no finer

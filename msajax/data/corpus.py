@@ -15,6 +15,11 @@ SPLIT_NAMES = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid
 """What files call the splits."""
 
 
+def is_finite(values: np.ndarray) -> np.ndarray:
+    """Whether float64 values are finite, and will be as float32."""
+    return np.abs(values) <= np.finfo(np.float32).max
+
+
 def modality_order(names: set[str]) -> tuple[str, ...]:
     """Text, audio, video, then the others alphabetically."""
     usual = ("text", "audio", "video")

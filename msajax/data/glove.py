@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from msajax.data.prepare import is_finite
+from msajax.data.corpus import is_finite
 from msajax.errors import UserError
 
 _LONGEST_LINE = 1 << 20  # bytes; a binary file need not hold a line's end at all

@@ -15,9 +15,9 @@ from rich.text import Text
 
 from msajax import metrics
 from msajax.config import DataConfig, ModelConfig
-from msajax.data.corpus import Corpus, Split
+from msajax.data.corpus import Corpus, Split, is_finite
 from msajax.data.labels import label_kind
-from msajax.data.prepare import is_finite, spans, step_mask
+from msajax.data.prepare import spans, step_mask
 from msajax.errors import UserError
 
 _BLOCK = 2**22  # feature values looked at in one go, so that float64 copies stay small

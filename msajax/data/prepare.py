@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from msajax.config import DataConfig, ModelConfig
-from msajax.data.corpus import Corpus, Split, modality_order
+from msajax.data.corpus import Corpus, Split, is_finite, modality_order
 from msajax.data.labels import as_targets, label_kind, next_tokens
 from msajax.data.on_demand import OnDemand
 from msajax.data.vocabulary import build_vocabulary, encode
@@ -285,11 +285,6 @@ def step_mask(split: Split, modality: str, mask_from_zeros: bool) -> np.ndarray:
 def _has_row(x: np.ndarray, rows: float = math.inf) -> np.ndarray | bool:
     """Which token ids `[N, T]` a table of so many rows knows; True for features."""
     return (x >= 0) & (x < rows) if x.ndim == 2 else True
-
-
-def is_finite(values: np.ndarray) -> np.ndarray:
-    """Whether float64 values are finite, and will be as float32."""
-    return np.abs(values) <= np.finfo(np.float32).max
 
 
 def spans(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

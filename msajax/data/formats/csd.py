@@ -17,13 +17,12 @@ import numpy as np
 
 from msajax.config import DataConfig
 from msajax.data.alignment import mean_rows, words_of_segments
-from msajax.data.corpus import SPLITS, Corpus, Split, SplitHeader
+from msajax.data.corpus import SPLITS, Corpus, Split, SplitHeader, is_finite
 from msajax.data.folds import choose_folds, mosi_folds
 from msajax.data.formats.csd_file import ComputationalSequence, Rows
 from msajax.data.formats.csd_folder import CsdFolder, files, sort_out
 from msajax.data.glove import WordVectors, read_glove
 from msajax.data.labels import clip_sentiment, describe_labels
-from msajax.data.prepare import is_finite
 from msajax.errors import UserError
 
 logger = logging.getLogger(__name__)
