@@ -795,3 +795,36 @@ def test_a_config_of_wrong_types_is_refused_by_name(run, tmp_path):
     with pytest.raises(UserError, match="data.path = .* must be of type str"):
         experiment.train(dataclasses.replace(run.config, data=data), str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def test_transcripts_without_features_get_the_vectors_of_their_words(run, tmp_path, caplog):
+    rng = np.random.default_rng(8)
+    vectors = {word: rng.normal(size=6).round(3) for word in ("good", "movie", "really")}
+    lines = [" ".join([word, *map(str, numbers)]) for word, numbers in vectors.items()]
+    (tmp_path / "glove.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    texts = np.array(["Really GOOD, movie", "good unheard-of movie", ""])
+    audio = rng.normal(size=(3, 3, 5))
+    spoken = Split(np.array(["a", "b", "c"]), {"audio": audio}, {}, raw_text=texts)
+    # By hand: a row per word, zeros and valid for "unheard" and "of", nothing for no words.
+    words = [["really", "good", "movie"], ["good", "unheard", "of", "movie"], []]
+    text, mask = np.zeros((3, 4, 6), np.float32), np.zeros((3, 4), bool)
+    for i, row in enumerate(words):
+        for t, word in enumerate(row):
+            text[i, t], mask[i, t] = vectors.get(word, 0), True
+    written = dataclasses.replace(
+        spoken, features={"text": text, "audio": audio}, masks={"text": mask}
+    )
+    outputs = {}
+    for name, split in (("spoken", spoken), ("written", written)):
+        save_native(tmp_path / f"{name}.npz", corpus_of({"test": split}))
+        with caplog.at_level(logging.INFO):
+            experiment.predict(
+                str(run.folder / "bundle"),
+                str(tmp_path / f"{name}.npz"),
+                str(tmp_path / f"{name}.csv"),
+                glove_path=str(tmp_path / "glove.txt"),
+            )
+        outputs[name] = (tmp_path / f"{name}.csv").read_text()
+    assert outputs["spoken"] == outputs["written"]
+    assert caplog.text.count("28.6 % of the words have no vector") == 1  # two of seven
+    assert "lacks modality 'text'" not in caplog.text
