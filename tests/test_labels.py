@@ -183,7 +183,7 @@ def test_classes_where_there_are_none_are_refused(labels, others):
 
 
 def test_classes_of_any_split_count_each_with_its_name():
-    few, more = (column(1, 1), True), (column(7, 3), True)
+    few, more = (column(7, 7), True), (column(1, 3), True)
     found = label_kind(corpus_of(train=few, test=more), AUTO)
     assert found == LabelKind("classification", ("1", "3", "7"), (1, 3, 7))
     names = ("sad", "calm", "glad")

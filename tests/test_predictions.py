@@ -195,7 +195,7 @@ def test_several_outputs_by_hand(path):
 
 
 def test_names_may_look_like_patterns_and_like_each_other(path):
-    names = ("a", "a+", "a_seed", ".*", "seed0", "a_sd_x")
+    names = ("a", "a+", "a_seed", ".*", "seed0", "b_sd")
     rng = np.random.default_rng(0)
     scores = np.round(rng.dirichlet(np.ones(6), size=(2, 3)), 6)
     labels = np.array([[1.0], [3.0], [5.0]])
