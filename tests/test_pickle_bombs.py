@@ -205,6 +205,7 @@ BOMBS = {
     ),
     # A byte of the file that becomes many in memory.
     "empty sets": (P4 + b"](" + often(b"\x8f", 3_000_000) + b"e.", MUCH),
+    "pairs of empty lists": (P4 + b"](" + often(b"]]\x86", 2_400_000) + b"e.", MUCH),
     "marks": (P4 + often(b"(", 5_000_000) + b".", MUCH),
     "sizes that are not there": (
         P4 + array(shape(1 << 50), dtype("f8"), data(b"")) + b".",
