@@ -201,11 +201,12 @@ BAD = {
     "no sample": ([*misa()["train"], 3], r"train\[5\] is an int; expected \(\(words, visual, ac"),
     "two parts": ([*misa()["train"], (1, 2)], r"train\[5\] is a tuple of 2; expected \(\(words"),
     "features": ([*misa()["train"], (1, 2, 3)], r"train\[5\] begins with an int; expected"),
-    "five": ([*misa()["train"], ((1,) * 5, 2, "a")], r"train\[5\] begins with a tuple of 5; exp"),
+    "five": ([*misa()["train"], ((1,) * 5, 2, "a")], r"train\[5\] begins with a tuple of 5;"),
     "visual rank": (one(visual=np.ones(4)), r"train\[1\], visual, is .*\(4,\); expected numbers"),
+    "visual scalar": (one(visual=2.5), r"visual, is .* of shape \(\); expected"),
     "visual type": (one(visual="x"), r"train\[1\], visual holds a str where numbers are expected"),
     "booleans": (one(visual=np.ones((2, 4), bool)), r"visual, is .*bool.*; expected numbers"),
-    "visual width": (one(visual=np.ones((2, 5))), r"\[1\], visual, is 5 wide, but .*\[0\] is 4"),
+    "visual width": (one(visual=np.ones((2, 5))), r"\[1\], visual, is 5 wide, but .*\[0\], vis"),
     "word ids": (one(ids=[1.5]), r"train\[1\], word ids holds a number that is not a whole one"),
     "negative": (one(ids=[-1]), r"train\[1\], word ids holds a number that is not a whole one"),
     "ids rank": (one(ids=[[1]]), r"train\[1\] has .*\(1, 1\) as its words; expected word ids"),
@@ -238,6 +239,14 @@ def test_words_are_there_for_all_samples_or_for_none(path):
     tree = misa(words=False)
     tree["dev"][1] = misa()["dev"][1]
     assert "train[0] has no words, but other samples have" in refusal(path, tree)
+
+
+def test_word_ids_are_there_for_all_samples_or_for_none(path, glove):
+    tree = misa()
+    tree["dev"][1] = misa(ids=False)["dev"][1]
+    assert "valid[1] begins with words, but other samples with word ids" in refusal(path, tree)
+    write_glove(glove)  # with it, they do not matter
+    assert open_corpus(path, DataConfig(glove_path=str(glove))).width("text") == 3
 
 
 def test_splits_of_another_width_are_refused(path):

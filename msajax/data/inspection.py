@@ -124,7 +124,7 @@ def _modality(split: Split, modality: str, mask_from_zeros: bool) -> dict[str, A
     for start in range(0, size, block):
         rows = slice(start, start + block)
         values = x[rows][mask[rows]].astype(np.float64)  # [valid steps, width]
-        zero[rows] = ~(x[rows] * mask[rows][..., None]).any(axis=(1, 2))
+        zero[rows] = ~(x[rows].any(axis=2) & mask[rows]).any(axis=1)
         finite = is_finite(values)
         bad += (~finite).sum(axis=0)
         low = np.minimum(low, values.min(axis=0, where=finite, initial=np.inf))
@@ -181,7 +181,8 @@ def _contents(split: Split, mask_from_zeros: bool) -> list[bytes]:
         mask = step_mask(split, m, mask_from_zeros)
         empty &= ~mask.any(axis=1)
         for digest, x, kept in zip(digests, split.features[m], mask, strict=True):
-            digest.update(m.encode() + x[kept].astype(np.float32).tobytes())
+            with np.errstate(over="ignore", invalid="ignore"):
+                digest.update(m.encode() + x[kept].astype(np.float32).tobytes())
     return [b"" if none else d.digest() for d, none in zip(digests, empty, strict=True)]
 
 

@@ -31,7 +31,7 @@ SMALL = ("label", "id", LABEL_NAME)  # arrays that opening a corpus reads
 BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
 # RuntimeError: an encrypted member, or a compression that zipfile does not know.
 DAMAGED = (*BROKEN, RuntimeError, ValueError)
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 _CHUNK = 1 << 20
 
 
@@ -63,7 +63,7 @@ def array_name(path: str, member: str) -> str:
     known = name == LABEL_NAME or (split in SPLITS and _NAME.fullmatch(array))
     if name == member or not known:
         raise UserError(
-            f"{path}: {member!r} does not belong in a native archive, whose arrays are named "
+            f"{path}: {member[:40]!r} does not belong in a native archive, whose arrays are named "
             "<split>/<modality>, <split>/<modality>_mask, <split>/label, <split>/id or "
             f"<split>/raw_text with split one of {', '.join(SPLITS)}, and {LABEL_NAME}."
         )

@@ -189,6 +189,9 @@ def _choose_text(path: str, samples: list[_Sample], data: DataConfig) -> _Text:
     if data.text == "ids" and not has_ids:
         raise UserError(f"data.text = ids: {path} has words and no word ids.")
     if data.text != "features" or not data.glove_path:
+        odd = next((s for s in samples if s.ids is None), None)
+        if odd and any(s.ids is not None and len(s.ids) for s in samples):
+            raise UserError(f"{odd.where} begins with words, but other samples with word ids.")
         if not has_ids and data.text == "features":
             logger.warning(
                 "%s: words are transcripts alone; with data.glove_path their vectors are text, "
@@ -246,19 +249,18 @@ def _read_part(path: str, name: str, samples: list[_Sample], text: _Text) -> _Pa
 
 def _read_rows(samples: list[_Sample], part: str, values: list[np.ndarray]) -> _Rows | None:
     """The rows of all samples; None if none has any. A sample without rows lacks the modality."""
-    first = next((k for k, x in enumerate(values) if x.size), None)
-    if first is None:
+    recorded = [(s.where, x) for s, x in zip(samples, values, strict=True) if x.size]
+    if not recorded:
         return None
-    width = values[first].shape[-1]
-    for sample, x in zip(samples, values, strict=True):
-        if x.size and (x.ndim != 2 or x.dtype.kind not in "fiu"):
-            raise UserError(f"{sample.where}, {part}, is {describe(x)}; expected numbers (L, d).")
-        if x.size and x.shape[1] != width:
+    for where, x in recorded:
+        if x.ndim != 2 or x.dtype.kind not in "fiu":
+            raise UserError(f"{where}, {part}, is {describe(x)}; expected numbers (L, d).")
+        first, width = recorded[0][0], recorded[0][1].shape[1]
+        if x.shape[1] != width:
             raise UserError(
-                f"{sample.where}, {part}, is {x.shape[1]} wide, but {samples[first].where} is "
-                f"{width}."
+                f"{where}, {part}, is {x.shape[1]} wide, but {first}, {part}, is {width}."
             )
-    steps = np.concatenate([fields.to_float32(x) for x in values if x.size])
+    steps = np.concatenate([fields.to_float32(x) for _, x in recorded])
     return _Rows(steps, np.array([len(x) if x.size else 0 for x in values]))
 
 
