@@ -64,8 +64,11 @@ def train(
         NonFiniteError: if a seed's numbers are not finite any more.
     """
     config = from_config_dict(config.to_dict())  # a Config made in Python was not checked for types
+    if config.data.glove_path and not os.path.isfile(config.data.glove_path):
+        raise UserError(f"data.glove_path: there is no file at {config.data.glove_path}.")
     corpus = open_corpus(config.data.path, config.data)
     _require_targets(corpus, config, "train", "valid", "test")
+    corpus.verify()
     preparation = preparing.fit(corpus, config.data, config.model)
     preparing.check_lengths(corpus, preparation)
     folder = RunFolder(workdir)
@@ -206,6 +209,7 @@ def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
     corpus = open_corpus(path, bundle.config.data)
     if corpus.digest != bundle.corpus_digest:
         raise UserError(f"{path} is not the corpus that this run was trained on: it has changed.")
+    corpus.verify()
     _require_targets(corpus, bundle.config, "train", split_name)
     parallel.configure_jax(bundle.config.train)
     model = build_model(bundle.config.model, bundle.preparation.spec)
@@ -273,6 +277,8 @@ def predict(
     """
     if os.path.exists(output) and os.path.exists(corpus) and os.path.samefile(output, corpus):
         raise UserError(f"--output={output} is the corpus itself: choose another file.")
+    if glove_path and not os.path.isfile(glove_path):
+        raise UserError(f"data.glove_path: there is no file at {glove_path}.")
     loaded = load(bundle)
     opened = open_corpus(corpus, dataclasses.replace(loaded.config.data, format="auto"))
     if split != "all":
@@ -289,7 +295,11 @@ def convert(path: str, data: DataConfig, output: str) -> None:
     """
     if os.path.lexists(output):
         raise UserError(f"--output={output} is there already: choose another name.")
+    inside = os.path.commonpath([os.path.realpath(path), os.path.realpath(output)])
+    if inside == os.path.realpath(path):
+        raise UserError(f"--output={output} lies inside the corpus {path}: choose another place.")
     corpus = open_corpus(path, data)
+    corpus.verify()
     temporary = f"{output}.partial"
     try:
         if output.endswith(".npz"):
@@ -313,8 +323,7 @@ def inspect(path: str, data: DataConfig) -> dict[str, Any]:
         UserError: if it cannot be used.
     """
     corpus = open_corpus(path, data)
-    if corpus.layout == mapped.NAME:
-        mapped.verify(path)
+    corpus.verify()
     return inspection.inspect_corpus(corpus, data)
 
 

@@ -45,6 +45,9 @@ _READ_BY = {
     "inspect": ("input", "output"),
     "convert": ("input", "output"),
 }
+# Modes that take their settings from a run or a bundle, and the keys that they read all the same.
+_OVERRIDES = {"evaluate": (), "predict": ("data.glove_path",)}
+_overridden: list[str] = []  # by the command line
 _NOT_A_CONFIG = "The experiment file's get_config() must return a ConfigDict."
 
 
@@ -62,6 +65,7 @@ def parse_flags(argv: list[str]) -> list[str]:
         for argument in argv[1:]:
             if override := re.fullmatch(r"--?(?:no)?config\.([^=]+)(=.*)?", argument, re.DOTALL):
                 configuration.check_key(override[1])
+                _overridden.append(override[1])
         if not _config_file(argv) and DEFAULT_CONFIG.exists():
             argv = [argv[0], f"--config={DEFAULT_CONFIG}", *argv[1:]]
         rest = flags.FLAGS([_quoted(argument) for argument in argv])
@@ -124,7 +128,13 @@ def required(name: str) -> str:
 
 
 def refuse_strangers() -> None:
-    """Raises `UserError` for a flag that the chosen mode would ignore."""
+    """Raises `UserError` for a flag or an override that the chosen mode would ignore."""
+    for key in _overridden:
+        if MODE.value in _OVERRIDES and key not in _OVERRIDES[MODE.value]:
+            raise UserError(
+                f"--mode={MODE.value} does not read --config.{key}: the settings are those of the "
+                "run."
+            )
     for name in ("workdir", "input", "output", "bundle", "split", "stop_after_epochs"):
         if asked_for(name) and name not in _READ_BY[MODE.value]:
             raise UserError(f"--mode={MODE.value} does not read --{name}; see --help.")

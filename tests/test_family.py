@@ -48,11 +48,10 @@ AXES = {
     "missing_modality": ("mask", "reference"),
     "dtype": ("float32", "bfloat16"),
     "causal": (False, True),
-    "guidance": ("none", "gradient_x_input"),  # the other methods are in test_guidance.py
     "modalities": (("text", "audio"), ("brain",), ("video", "text", "eye.left")),
     "overrides": ((), ("text.mixer=gru", "audio.n_layers_mod=2", "text.norm=rmsnorm")),
 }
-SMALL = {"model_dim": 8, "num_heads": 2, "ff_dim": 12, "dropout_rate": 0.2, "guidance_steps": 2}
+SMALL = {"model_dim": 8, "num_heads": 2, "ff_dim": 12, "dropout_rate": 0.2}
 WIDTHS = {"text": 6, "audio": 5, "video": 7, "brain": 8, "eye.left": 5}
 B, T = 4, 5
 rng = np.random.default_rng(0)
@@ -144,15 +143,13 @@ def test_any_two_settings_work_together(settings):
             prediction = model.apply(
                 {"params": params}, features, masks, train=True, rngs={"dropout": key}
             )
-            scores = prediction.score, prediction.coarse_score
-            return sum(jnp.square(x - 1).sum() for x in scores if x is not None), prediction
+            return jnp.square(prediction.score - 1).sum(), prediction
 
         return jax.grad(total, has_aux=True)(params)
 
     gradient, prediction = score_and_gradient(params, features, key)
     assert prediction.score.shape == (B, 1) and prediction.score.dtype == jnp.float32
     assert np.isfinite(prediction.score).all()
-    assert (prediction.coarse_score is None) == (config.guidance == "none")
     weights = np.asarray(prediction.modality_weights)
     np.testing.assert_allclose(weights.sum(1), 1, atol=1e-6)
     if len(names) > 1 and config.missing_modality == "mask":
@@ -162,7 +159,7 @@ def test_any_two_settings_work_together(settings):
         assert leaf.dtype == jnp.float32
     # What is in the padding, finite or not, changes nothing.
     other = {m: np.where(np.isnan(x), 7.0, x) for m, x in features.items()}
-    again = score_and_gradient(params, other, jax.random.key(1))[1].score
+    again = score_and_gradient(params, other, key)[1].score
     np.testing.assert_array_equal(again, prediction.score)
 
 

@@ -375,3 +375,13 @@ def test_the_small_mosi_file_has_the_shapes_of_the_specification(shared_data):
         for facts in split["modalities"].values():
             assert (facts["steps"], facts["leading_padding"], facts["mask"]) == (20, 0, "explicit")
     rendered(report)
+
+
+def test_classes_have_the_floor_of_their_task(tmp_path):
+    split = a_split(0, [0, 2, 2, 1], text=np.arange(16.0).reshape(4, 2, 2))
+    save_native(tmp_path / "c.npz", corpus_of({"train": split}, integers=True))
+    report = inspect_corpus(open_corpus(tmp_path / "c.npz"), DEFAULT)
+    (facts,) = report["splits"]["train"]["labels"].values()
+    assert facts["floors"] == {"majority": {"accuracy": 0.5}}
+    assert report["task"] == {"kind": "classification", "names": ["0", "1", "2"]}
+    rendered(report)

@@ -86,6 +86,8 @@ class Corpus:
         path: where it came from.
         layout: which layout was found.
         why: by what it was recognised; "" for a corpus that was not opened from a path.
+        verify: reads whatever opening did not, and raises `UserError` if it is not what the digest
+            says.
         digest: SHA-256 of the content, hexadecimal; part of a run's identity.
         headers: `{split: SplitHeader}`, in the order train, valid, test.
         repeated_ids: how many ids occur more than once, over all splits.
@@ -113,6 +115,7 @@ class Corpus:
         self.path = path
         self.layout = layout
         self.why = ""
+        self.verify: Callable[[], None] = lambda: None
         self.digest = digest
         self.headers = {name: headers[name] for name in SPLITS if name in headers}
         self.repeated_ids = repeated_ids

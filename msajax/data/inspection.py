@@ -98,7 +98,11 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
                 if m in split.features
             },
             "labels": {
-                label: _labels(split.labels[:, k], None if train is None else train[:, k])
+                label: _labels(
+                    split.labels[:, k],
+                    None if train is None else train[:, k],
+                    header.label_kind,
+                )
                 for k, label in enumerate(header.label_names)
             }
             or None,
@@ -206,12 +210,15 @@ def _share(rows: np.ndarray) -> float | None:
     return float(rows.mean()) if rows.size else None
 
 
-def _labels(y: np.ndarray, train: np.ndarray | None) -> dict[str, Any]:
+def _labels(y: np.ndarray, train: np.ndarray | None, kind: str) -> dict[str, Any]:
     rounded = np.round(y)
     low, high = float(rounded.min()), float(rounded.max())
     bins = range(int(low), int(high) + 1) if high - low < _MOST_BINS else ()
     floors = None
-    if train is not None:
+    if kind == "classes":
+        counts = np.unique(y, return_counts=True)[1]
+        floors = {"majority": {"accuracy": float(counts.max() / len(y))}}
+    elif kind == "scores" and train is not None:
         with warnings.catch_warnings():  # an undefined majority becomes None below
             warnings.simplefilter("ignore", RuntimeWarning)
             floors = metrics.floors(train, y, metrics.names_for(train))

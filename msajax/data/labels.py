@@ -158,6 +158,14 @@ def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
         return LabelKind("regression", ("sentiment",))
     one_hot = all(header.label_kind == "one_hot" for header in labelled)
     numbered = all(header.label_kind == "classes" for header in labelled)
+    if model.task == "auto" and len({header.label_kind for header in labelled}) > 1:
+        found = ", ".join(f"{s} {h.label_kind}" for s, h in corpus.headers.items() if h.label_names)
+        logger.warning(
+            "%s: splits store labels differently (%s): learned as scores; model.task decides "
+            "otherwise.",
+            corpus.path,
+            found,
+        )
     if model.task == "regression" or (model.task == "auto" and not (one_hot or numbered)):
         return LabelKind("regression", labelled[0].label_names)
     if not one_hot and not all(header.classes for header in labelled):

@@ -139,6 +139,8 @@ def read_predictions(path: str) -> Predictions:
             columns = reader.fieldnames or []
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as CSV: {error}.") from error
+    if "score_negative_log_likelihood" in columns:
+        raise UserError(f"{path} is of a next-token model, without labels: evaluate its --workdir.")
     kind = "classification" if "predicted" in columns else "regression"
     several = [c for c in columns if c.startswith("label_")]
     labels = several if several and "label" not in columns else ["label"]

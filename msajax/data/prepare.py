@@ -116,6 +116,7 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
     for m in tokens:
         if m in data.standardize:
             raise UserError(f"data.standardize names {m!r}, whose token ids have no deviation.")
+    _check_classes(corpus.path, as_targets(train.labels, spec, labels.classes), spec)
     standardized = [
         m
         for m in used
@@ -138,6 +139,18 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
         mask_from_zeros=data.mask_from_zeros,
         words=words,
     )
+
+
+def _check_classes(path: str, targets: np.ndarray | None, spec: CorpusSpec) -> None:
+    """Says which classes train lacks; refuses a training split of a single class."""
+    if spec.label_kind != "classification" or targets is None:
+        return
+    seen = set(targets[:, 0].astype(int))
+    missing = [name for k, name in enumerate(spec.label_names) if k not in seen]
+    if len(seen) < 2:
+        raise UserError(f"{path}: every label of train is of the same class.")
+    if missing:
+        logger.warning("No sample of train is of the class(es) %s.", ", ".join(missing))
 
 
 def read_words(split: Split, words: Sequence[str]) -> Split:

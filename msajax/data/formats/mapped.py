@@ -4,7 +4,8 @@
     <split>/<array>.npy  one file each
 
 For corpora that are larger than memory: opening reads ids, labels and the headers of the others.
-The digest in the manifest is that of the same arrays in a native archive; `inspect` checks it.
+The digest in the manifest is that of the same arrays in a native archive; it is checked before the
+corpus is trained on, evaluated, converted or inspected.
 """
 
 import hashlib
@@ -18,7 +19,6 @@ from msajax.data.corpus import Corpus
 from msajax.data.formats import arrays
 from msajax.errors import UserError
 
-NAME = "mapped folder"
 _MANIFEST, _FORMAT, _VERSION = "corpus.json", "msajax corpus", 1
 _CHUNK = 1 << 20
 
@@ -50,19 +50,24 @@ def open_mapped(path: str) -> Corpus:
             _check_text(path, name, array)
         return array
 
-    return arrays.make_corpus(
-        path=path, layout=NAME, digest=digest, arrays=headers, small=small, load=load
+    corpus = arrays.make_corpus(
+        path=path, layout="mapped folder", digest=digest, arrays=headers, small=small, load=load
     )
+    corpus.verify = lambda: _verify(path, names, corpus.digest)
+    return corpus
 
 
-def verify(path: str) -> None:
-    """Reads every byte of a mapped folder.
-
-    Raises:
-        UserError: if its content is not that of its manifest's digest.
-    """
-    names, expected = _read_manifest(path)
+def _verify(path: str, names: list[str], expected: str) -> None:
+    """Reads every byte: its content must be that of the manifest's digest, and no array beside."""
     digest = hashlib.sha256()
+    for folder, _, files in os.walk(path):
+        for file in files:
+            found = os.path.relpath(os.path.join(folder, file), path)
+            if file.endswith(".npy") and found.removesuffix(".npy") not in names:
+                raise UserError(
+                    f"{path} holds {found}, which {_MANIFEST} does not name: write the folder anew "
+                    "with --mode convert."
+                )
     for name in sorted(names):
         _check(path, name, digest)
     if digest.hexdigest() != expected:
@@ -76,7 +81,7 @@ def save_mapped(path: str, corpus: Corpus) -> None:
 
 def write_arrays(path: str, named: Iterable[tuple[str, np.ndarray]]) -> None:
     """Writes arrays, in the order of their names, as a new mapped folder; the manifest is last."""
-    os.makedirs(path)
+    os.mkdir(path)
     names, digest = [], hashlib.sha256()
     for name, array in named:
         file_name = os.path.join(path, f"{name}.npy")
@@ -98,7 +103,8 @@ def _read_manifest(path: str) -> tuple[list[str], str]:
         if manifest["format"] != _FORMAT or manifest["version"] != _VERSION:
             raise ValueError(f"format {manifest['format']!r}, version {manifest['version']!r}")
         names, digest = manifest["arrays"], manifest["sha256"]
-        if not isinstance(digest, str) or len(set(names)) < len(names):
+        listed = isinstance(names, list) and len(set(names)) == len(names)
+        if not isinstance(digest, str) or not listed:
             raise ValueError("its names or its digest are wrong")
         for name in names:
             arrays.array_name(path, f"{name}.npy")
