@@ -9,6 +9,7 @@ import pytest
 
 from msajax.config import OptimConfig, TrainConfig
 from msajax.data.batches import Batch
+from msajax.errors import UserError
 from msajax.models.heads import Prediction
 from msajax.models.layers import Dropout
 from msajax.spec import CorpusSpec
@@ -172,6 +173,49 @@ def test_losses_have_their_closed_forms(config, expected):
     score, label = jnp.array([[1.0], [-1.0]]), jnp.array([[0.5], [2.0]])
     loss = make_loss(config, "regression")
     np.testing.assert_allclose(loss.of_rows(score, label), expected, rtol=1e-6)
+
+
+def test_the_loss_of_several_outputs_is_their_mean():
+    score, label = jnp.array([[1.0, 3.0], [0.0, 0.0]]), jnp.array([[0.5, -1.0], [2.0, 2.0]])
+    for name, expected in (("auto", [2.25, 2.0]), ("mse", [8.125, 4.0]), ("huber", [1.8125, 1.5])):
+        loss = make_loss(TrainConfig(loss=name), "regression")
+        np.testing.assert_allclose(loss.of_rows(score, label), expected, rtol=1e-6)
+        np.testing.assert_array_equal(loss.weights(label), [1, 1])
+
+
+def test_the_loss_of_classes_is_the_negative_logarithm_of_their_probability():
+    logits = np.array([[0.5, -1.0, 2.0], [30.0, 0.0, -30.0]])
+    label = np.array([[1.0], [0.0]])
+    loss = make_loss(TrainConfig(), "classification")
+    found = loss.of_rows(jnp.float32(logits), jnp.float32(label))
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(found, [-np.log(p[0, 1]), -np.log(p[1, 0])], rtol=1e-5, atol=1e-7)
+    np.testing.assert_array_equal(loss.weights(label), [1, 1])
+
+
+def test_the_loss_of_tokens_weighs_a_row_by_its_tokens():
+    score = jnp.array([[6.0, 3.0], [0.0, 0.0], [5.0, 1.0]])
+    label = jnp.array([[4.0, -1, 0, 2], [-1, -1, -1, -1], [0, -1, -1, -1]])
+    loss = make_loss(TrainConfig(loss="cross_entropy"), "next_token")
+    np.testing.assert_array_equal(loss.of_rows(score, label), [2, 0, 5])
+    np.testing.assert_array_equal(loss.weights(label), [3, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "suitable"),
+    [
+        ("regression", {"auto", "l1", "mse", "huber"}),
+        ("classification", {"auto", "cross_entropy"}),
+        ("next_token", {"auto", "cross_entropy"}),
+    ],
+)
+def test_a_task_has_losses_that_suit_it_and_refuses_the_others(kind, suitable):
+    for name in ("auto", "l1", "mse", "huber", "cross_entropy"):
+        if name in suitable:
+            make_loss(TrainConfig(loss=name), kind)
+        else:
+            with pytest.raises(UserError, match=f"train.loss = '{name}' does not suit {kind}"):
+                make_loss(TrainConfig(loss=name), kind)
 
 
 def test_a_loss_refuses_to_broadcast_a_column_against_a_row():

@@ -397,9 +397,8 @@ def test_ratings_begin_at_their_training_medians(run_of):
 def test_the_output_that_follows_a_feature_is_learned(run_of):
     results = run_of("emotions").results
     assert results["test_ensemble"][f"corr_{EMOTIONS[0]}"] > 0.7
-    assert results["test_ensemble"][f"mae_{EMOTIONS[0]}"] < (
-        results["floors"]["train_median"][f"mae_{EMOTIONS[0]}"]
-    )
+    floor = results["floors"]["train_median"][f"mae_{EMOTIONS[0]}"]
+    assert results["test_ensemble"][f"mae_{EMOTIONS[0]}"] < 0.75 * floor
 
 
 # --- tokens ---
