@@ -77,9 +77,10 @@ def train(
     make_loss(config.train, preparation.spec.label_kind)
     parallel.configure_jax(config.train)
     parallel.make_layout(config.mesh, config.train.seed_axis, config.train.seeds)
-    initial, origin = _initial(config, preparation)
+    has_ended = os.path.exists(folder.file("results.json")) and os.path.exists(folder.bundle)
+    initial, origin = ({}, {}) if has_ended else _initial(config, preparation)
     folder.claim(config, corpus.digest)
-    if os.path.exists(folder.file("results.json")) and os.path.exists(folder.bundle):
+    if has_ended:
         folder.move_corpus(corpus.summary())
         logger.info("This run has ended; these are its stored results.")
         return read_json(folder.file("results.json"))

@@ -243,3 +243,9 @@ def test_a_standardised_modality_is_refused(standardize):
         fit(corpus, DataConfig(standardize=standardize), model)
     for fine in ((), ("text",)):
         assert set(fit(corpus, DataConfig(standardize=fine), model).statistics) == set(fine)
+
+
+def test_drofe_of_token_ids_is_refused():
+    spec = CorpusSpec(("text",), (0,), (4,), vocabularies=(9,))
+    with pytest.raises(UserError, match="those of 'text' are token ids: choose learned"):
+        build_model(ModelConfig(positions="drofe"), spec)

@@ -53,7 +53,14 @@ def build_model(config: ModelConfig, spec: CorpusSpec) -> nn.Module:
                 f"choose of {', '.join(spec.modalities)}."
             )
     for m in spec.modalities:
-        if config.encoder_of(m).positions == "drofe" and spec.width(m) <= DROFE_FEATURES:
+        if config.encoder_of(m).positions != "drofe":
+            continue
+        if spec.vocabulary(m):
+            raise UserError(
+                f"model.positions = 'drofe' reads features of every step; those of {m!r} are token "
+                "ids: choose learned, sinusoidal or none."
+            )
+        if spec.width(m) <= DROFE_FEATURES:
             raise UserError(
                 f"model.positions = 'drofe' takes the first {DROFE_FEATURES} features of every "
                 f"step of {m!r}, which is {spec.width(m)} wide: nothing is left to encode."
