@@ -420,7 +420,7 @@ def test_a_decoder_reports_what_its_predictions_hold(run_of):
         assert stored == pytest.approx(
             {"cross_entropy": nats, "perplexity": math.exp(nats)}, rel=1e-7
         )
-    with pytest.raises(UserError, match="is of a next-token model, without labels: evaluate its --workdir"):
+    with pytest.raises(UserError, match="is of a next-token model, without labels: evaluate its"):
         experiment.evaluate_predictions(str(run.folder / "predictions" / "test.csv"))
 
 

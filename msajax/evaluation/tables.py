@@ -20,8 +20,10 @@ def print_results(results: Mapping[str, Any], console: Console) -> None:
     columns = (f"valid (n={sizes['valid']})", f"test (n={sizes['test']})")
     table = _table(title, *columns, "95 % interval", "ensemble", "floor")
     floor_of: dict[str, float] = {}
-    for values in results["floors"].values():  # the first that knows a metric
-        floor_of = values | floor_of
+    for values in results["floors"].values():  # errors alone have several: the hardest to beat
+        for name, value in values.items():
+            if value is not None:
+                floor_of[name] = min(value, floor_of.get(name, value))
     for name, test in results["test"].items():
         low, high = test["ci95"]
         table.add_row(
