@@ -79,7 +79,7 @@ class DataConfig:
     """Where the data is and how it is prepared.
 
     Attributes:
-        path: a corpus file, or "synthetic" for the embedded corpus.
+        path: a corpus file or folder, or "synthetic" for the embedded corpus.
         standardize: modalities to standardise per feature with the statistics of valid training
             steps; "auto" stands for every modality but text and token ids.
         clip: standardised features are clipped to +-clip; 0 turns clipping off.

@@ -246,6 +246,18 @@ def test_the_digest_sees_one_change(tmp_path, change):
     assert digest(tmp_path / "b.npz", arrays) != first
 
 
+def test_the_digest_of_a_corpus_in_memory_depends_on_content_alone():
+    def of(x: np.ndarray, **masks: np.ndarray) -> str:
+        return corpus_of({"test": Split(np.array(["a", "b"]), {"m": x}, masks)}).digest
+
+    x = np.arange(12.0).reshape(2, 3, 2)
+    assert of(x) == of(np.asfortranarray(x)) == of(x.astype(">f8")) == of(x.repeat(2, 1)[:, ::2])
+    others = (x.reshape(2, 2, 3), x.view(np.int64), -x, x.astype(np.float32))
+    mask = np.ones((2, 3), bool)
+    digests = {of(x), *map(of, others), of(x, m=mask), of(x, m=mask & [True, False, True])}
+    assert len(digests) == 7
+
+
 # --- paths that are no corpus ---
 
 

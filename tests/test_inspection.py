@@ -113,6 +113,15 @@ def test_audio_by_hand(tmp_path):
     }
 
 
+def test_what_padding_holds_does_not_make_a_sample_other_than_zeros(tmp_path):
+    text = np.zeros((4, 2, 1))
+    text[:, 1, 0] = 0, 5, INF, NAN
+    masks = {"text": [[1, 1], [1, 0], [1, 0], [1, 0]]}
+    report = report_of(tmp_path, train=a_split(0, None, masks, text=text))
+    found = report["splits"]["train"]["modalities"]["text"]
+    assert (found["all_zero"], found["non_finite"]) == (1.0, 0)
+
+
 def test_without_mask_from_zeros_every_step_counts(tmp_path):
     report = report_of(tmp_path, DataConfig(mask_from_zeros=False), train=train(), valid=valid())
     audio = report["splits"]["train"]["modalities"]["audio"]

@@ -308,6 +308,19 @@ def test_the_digest_sees_one_change(path, glove, change):
     assert open_corpus(write_pickle(path, tree), data).digest != first
 
 
+def test_the_digest_sees_where_a_sample_ends_and_how_labels_are_stored(path):
+    def digest(first: int, label) -> str:
+        parts = np.ones((first, 4)), np.ones((5 - first, 4))
+        samples = [
+            (([1], visual, np.ones((1, 2))), label, f"v[{k}]") for k, visual in enumerate(parts)
+        ]
+        return open_corpus(write_pickle(path, {"train": samples})).digest
+
+    one = np.ones((1, 1))
+    assert digest(2, one) == digest(2, one.astype(np.float32))
+    assert len({digest(2, one), digest(3, one), digest(2, one.astype(int)), digest(2, None)}) == 4
+
+
 @pytest.mark.parametrize("kind", ["vectors", "ids", "words", "nothing"])
 def test_converting_gives_the_same_corpus(path, tmp_path, glove, kind):
     write_glove(glove)

@@ -145,6 +145,8 @@ def test_several_labels_and_classes_are_told_apart(path):
     assert (tasks["scores"].kind, tasks["scores"].names) == ("regression", ("0", "1", "2"))
     assert (tasks["one_hot"].kind, tasks["one_hot"].classes) == ("classification", ())
     assert (tasks["classes"].kind, tasks["classes"].classes) == ("classification", (0, 1))
+    del tree["test"]["labels"]  # which are unknown, not scores
+    assert label_kind(open_corpus(write_pickle(path, tree)), ModelConfig()) == tasks["classes"]
 
 
 @pytest.mark.parametrize("integers", [False, True])

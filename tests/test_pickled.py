@@ -122,6 +122,7 @@ def test_what_lies_beside_the_splits_is_counted(path, caplog):
         ({i: i for i in range(9)}, "a dict of 9, …"),
         ({"train": 3, "valid": 4}, "an int"),
         ({"train": {"speech": np.ones(3)}}, "a dict of 'speech'"),
+        ({"train": {"annotations": ["good"]}}, "a dict of 'annotations'"),
         ([1, 2], "a list of 2"),
         ([[1, 2]], "a list of 1"),
         (np.ones(3), r"an array of float64 of shape \(3,\)"),

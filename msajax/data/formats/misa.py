@@ -205,7 +205,7 @@ def _choose_text(path: str, samples: list[_Sample], data: DataConfig) -> _Text:
     found = read_glove(data.glove_path, counts.keys())
     if not found.words:
         raise UserError(f"{data.glove_path} has none of the {len(counts)} words of {path}.")
-    row_of = {word: row for row, word in enumerate(sorted(counts))}
+    row_of = {word: row for row, word in enumerate(counts)}
     vectors = np.zeros((len(row_of), found.vectors.shape[1]), np.float32)
     vectors[[row_of[word] for word in found.words]] = found.vectors
     unknown = counts.total() - sum(counts[word] for word in found.words)

@@ -39,8 +39,8 @@ class Pickled:
 
     Attributes:
         path: the file or folder.
-        trees: the content by split, or of all as `WHOLE`. A reader takes out what it has read, so
-            that memory need not hold everything twice.
+        trees: the content by split, in the order of `SPLITS`, or of all as `WHOLE`. A reader takes
+            out what it has read, so that memory need not hold everything twice.
     """
 
     path: str

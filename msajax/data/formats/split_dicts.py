@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from msajax.config import DataConfig
-from msajax.data.corpus import SPLITS, Corpus, Split
+from msajax.data.corpus import Corpus, Split
 from msajax.data.formats import fields
 from msajax.data.formats.pickled import (
     WHOLE,
@@ -105,7 +105,6 @@ def read_corpus(
         whole = splits.pop(WHOLE)
         rows = rows_of_splits(pickled.path, whole.ids.tolist(), data.split_seed)
         splits = {name: _cut(whole, kept) for name, kept in rows.items()}
-    splits = {name: splits[name] for name in SPLITS if name in splits}
     _check_steps(pickled.path, splits)
     return corpus_of(splits, path=pickled.path, layout=layout, integers=integers, repairs=repairs)
 
