@@ -41,13 +41,16 @@ def matches(path: str) -> bool:
 
 
 def _files(folder: str) -> list[tuple[str, str, str]]:
-    """(part, split, path) of every file whose name belongs to the layout, sorted."""
+    """(part, split, path) of every file whose name belongs to the layout, sorted.
+
+    By part and split, so that the digest does not depend on what a split is called.
+    """
     try:
-        names = sorted(os.listdir(folder))
+        names = os.listdir(folder)
     except OSError as error:
         raise UserError(f"{folder} cannot be read: {error.strerror}.") from error
     found = ((name, _FILE.fullmatch(name)) for name in names)
-    return [(m[1], SPLIT_NAMES[m[2]], os.path.join(folder, n)) for n, m in found if m]
+    return sorted((m[1], SPLIT_NAMES[m[2]], os.path.join(folder, n)) for n, m in found if m)
 
 
 def open_old_hdf5(path: str) -> Corpus:
