@@ -64,8 +64,7 @@ def train(
         NonFiniteError: if a seed's numbers are not finite any more.
     """
     config = from_config_dict(config.to_dict())  # a Config made in Python was not checked for types
-    if config.data.glove_path and not os.path.isfile(config.data.glove_path):
-        raise UserError(f"data.glove_path: there is no file at {config.data.glove_path}.")
+    _require_glove(config.data.glove_path)
     corpus = open_corpus(config.data.path, config.data)
     _require_targets(corpus, config, "train", "valid", "test")
     corpus.verify()
@@ -147,10 +146,14 @@ def _initial(
     config: Config, preparation: preparing.Preparation
 ) -> tuple[Initial, dict[str, Any]]:
     """Parameters that begin as they are in other files, and a report of them for run.json."""
-    shapes = parameter_shapes(config.model, preparation)
     initial: Initial = {}
     origin: dict[str, Any] = {}
-    if config.data.glove_path and "text" in preparation.spec.modalities and preparation.words:
+    reads_words = bool(preparation.words) and "text" in preparation.spec.modalities
+    has_vectors = bool(config.data.glove_path) and reads_words
+    if not (has_vectors or config.model.init_from):
+        return initial, origin
+    shapes = parameter_shapes(config.model, preparation)
+    if has_vectors:
         vectors = read_glove(config.data.glove_path, preparation.words)
         initial, origin["words"] = from_words(preparation.words, shapes, vectors)
         logger.info("%s: %s.", config.data.glove_path, origin["words"])
@@ -164,6 +167,12 @@ def _initial(
         counted = ", ".join(f"{m} {n} of {of}" for m, (n, of) in modules.items())
         logger.info("Parameters from %s: %s.", config.model.init_from, counted)
     return initial, origin
+
+
+def _require_glove(path: str) -> None:
+    """Raises `UserError` for word vectors that are named and not there."""
+    if path and not os.path.isfile(path):
+        raise UserError(f"data.glove_path: there is no file at {path}.")
 
 
 def _require_targets(corpus: Corpus, config: Config, *splits: str) -> None:
@@ -278,8 +287,7 @@ def predict(
     """
     if os.path.exists(output) and os.path.exists(corpus) and os.path.samefile(output, corpus):
         raise UserError(f"--output={output} is the corpus itself: choose another file.")
-    if glove_path and not os.path.isfile(glove_path):
-        raise UserError(f"data.glove_path: there is no file at {glove_path}.")
+    _require_glove(glove_path)
     loaded = load(bundle)
     opened = open_corpus(corpus, dataclasses.replace(loaded.config.data, format="auto"))
     if split != "all":

@@ -24,7 +24,6 @@ from msajax.spec import CorpusSpec
 
 logger = logging.getLogger(__name__)
 
-
 MOST_TOKENS = 10**6  # rows of an embedding table
 
 _ROWS = 1024  # samples standardised at once, so that float64 copies stay small
@@ -116,7 +115,8 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
     for m in tokens:
         if m in data.standardize:
             raise UserError(f"data.standardize names {m!r}, whose token ids have no deviation.")
-    _check_classes(corpus.path, as_targets(train.labels, spec, labels.classes), spec)
+    if spec.label_kind == "classification":
+        _check_classes(corpus.path, as_targets(train.labels, spec, labels.classes), spec)
     standardized = [
         m
         for m in used
@@ -143,7 +143,7 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
 
 def _check_classes(path: str, targets: np.ndarray | None, spec: CorpusSpec) -> None:
     """Says which classes train lacks; refuses a training split of a single class."""
-    if spec.label_kind != "classification" or targets is None:
+    if targets is None:
         return
     seen = set(targets[:, 0].astype(int))
     missing = [name for k, name in enumerate(spec.label_names) if k not in seen]

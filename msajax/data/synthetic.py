@@ -7,7 +7,6 @@ lengths, padding on the side that is usual for the modality, and some modalities
 """
 
 import dataclasses
-import zlib
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from msajax.config import SYNTHETIC, SyntheticConfig
 from msajax.data import synthetic_connectome
 from msajax.data.corpus import SPLITS, Corpus, Split
 from msajax.data.in_memory import corpus_of
+from msajax.data.synthetic_connectome import generator
 
 _WORDS = "alpha bravo charlie delta echo foxtrot golf hotel india juliet kilo lima".split()
 
@@ -52,14 +52,9 @@ def generate(config: SyntheticConfig) -> SyntheticCorpus:
     return SyntheticCorpus(corpus, reliability)
 
 
-def _generator(config: SyntheticConfig, *purpose: str) -> np.random.Generator:
-    words = [zlib.crc32(word.encode()) for word in purpose]
-    return np.random.Generator(np.random.PCG64([config.seed, *words]))
-
-
 def _make_split(name: str, config: SyntheticConfig) -> tuple[Split, dict[str, np.ndarray]]:
     size = getattr(config, name)
-    rng = _generator(config, name)
+    rng = generator(config, name)
     labels = _draw_labels(rng, size)
     absent = rng.random((size, len(config.modalities))) < config.absent_share
     absent[absent.all(axis=1), rng.integers(len(config.modalities))] = False
@@ -95,10 +90,10 @@ def _make_modality(
     labels: np.ndarray,
     absent: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    shared = _generator(config, modality)  # the same directions in every split
+    shared = generator(config, modality)  # the same directions in every split
     score_direction, mark_direction = shared.normal(size=(2, width))
     offset, scale = shared.normal(size=width), np.exp(shared.normal(size=width))
-    rng = _generator(config, split, modality)
+    rng = generator(config, split, modality)
     size = len(labels)
 
     reliability = np.where(absent, 0.0, rng.uniform(0.1, 1.0, size))

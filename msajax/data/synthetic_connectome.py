@@ -28,14 +28,14 @@ def make_split(name: str, config: SyntheticConfig) -> Split:
     """
     (modality,), (width,), (bands,) = config.modalities, config.widths, config.lengths
     size, channels = getattr(config, name), width - DEMOGRAPHICS
-    shared = _generator(config, modality)  # the same effects in every split
+    shared = generator(config, modality)  # the same effects in every split
     usual, of_age, of_gender = 0.3 * shared.normal(size=(3, bands, channels))
     effects = np.zeros((len(GROUPS), bands, channels))
     for effect in effects[1:]:
         changed = shared.permutation(bands)[:_BANDS_PER_GROUP]
         effect[changed] = _EFFECT * shared.normal(size=(len(changed), channels))
 
-    rng = _generator(config, name, modality)
+    rng = generator(config, name, modality)
     group = rng.integers(0, len(GROUPS), size)
     age, gender = rng.uniform(18, 90, size), rng.integers(0, 2, size)
     connectivity = usual + effects[group] + _NOISE * rng.normal(size=(size, bands, channels))
@@ -55,6 +55,7 @@ def make_split(name: str, config: SyntheticConfig) -> Split:
     )
 
 
-def _generator(config: SyntheticConfig, *purpose: str) -> np.random.Generator:
+def generator(config: SyntheticConfig, *purpose: str) -> np.random.Generator:
+    """Random numbers of an embedded corpus: a stream of their own for every purpose."""
     words = [zlib.crc32(word.encode()) for word in purpose]
     return np.random.Generator(np.random.PCG64([config.seed, *words]))

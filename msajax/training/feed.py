@@ -2,12 +2,13 @@
 
 import concurrent.futures
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from msajax.data.batches import RUN, EpochOrder, cut_lengths
+from msajax.data.batches import RUN, EpochOrder, cut_lengths, fill_rows
 from msajax.data.corpus import Split
 from msajax.data.on_demand import OnDemand
 from msajax.spec import CorpusSpec
@@ -68,10 +69,8 @@ def resident(
         pace: how many steps to take.
     """
     for start, end in _stretches(quarters):
-        while start < end:
-            last = min(start + pace.steps, end)
-            yield Dispatch(int(quarters[start]), corpus, orders, start, last, 0)
-            start = last
+        for first, last in _paced(start, end, pace):
+            yield Dispatch(int(quarters[start]), corpus, orders, first, last, 0)
 
 
 def streamed(
@@ -109,17 +108,22 @@ def streamed(
             corpus, on_device = following.result()
             if i + 1 < len(runs):
                 following = reader.submit(load, *runs[i + 1])
-            first = 0
-            while first < end - start:
-                last = min(first + pace.steps, end - start)
+            for first, last in _paced(0, end - start, pace):
                 yield Dispatch(int(quarters[start]), corpus, on_device, first, last, start)
-                first = last
 
 
 def _stretches(quarters: np.ndarray) -> Iterator[tuple[int, int]]:
     """Begin and end of every stretch of steps that share a bucket."""
     edges = np.flatnonzero(np.diff(quarters, prepend=0, append=0))
     yield from zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+
+
+def _paced(first: int, end: int, pace: Pace) -> Iterator[tuple[int, int]]:
+    """Begin and end of every dispatch of some steps; the pace may change from one to the next."""
+    while first < end:
+        last = min(first + pace.steps, end)
+        yield first, last
+        first = last
 
 
 def _load(
@@ -133,33 +137,22 @@ def _load(
     end: int,
 ) -> tuple[DeviceCorpus, DeviceOrders]:
     """The rows of a run, seed after seed, and the order that reads them in turn."""
-    steps, batch_size = RUN, orders[0].indices.shape[1]
+    shape = (RUN, orders[0].indices.shape[1])  # one for every run: one program
     lengths = cut_lengths(spec, int(orders[0].quarters[start]))
-    rows = np.concatenate(
-        [
-            order.indices[start:end].ravel()
-            for order, gone in zip(orders, stopped, strict=True)
-            if not gone
-        ]
-    )
-    local, taken = [], 0
+    needed, local = [], []
     for order, gone in zip(orders, stopped, strict=True):
-        indices = np.zeros((steps, batch_size), np.int32)
-        weight = np.zeros((steps, batch_size), np.float32)
+        indices, weight = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
         if not gone:
-            count = (end - start) * batch_size
-            indices[: end - start] = taken + np.arange(count).reshape(-1, batch_size)
+            wanted = order.indices[start:end]
+            places = len(needed) * wanted.size + np.arange(wanted.size)
+            indices[: end - start] = places.reshape(wanted.shape)
             weight[: end - start] = order.row_weight[start:end]
-            taken += count
+            needed.append(wanted.ravel())
         local.append(EpochOrder(order.quarters[start:end], indices, weight))
-    room = len(orders) * steps * batch_size  # one shape for every run: one program
-
-    def put(x: np.ndarray) -> np.ndarray:
-        return np.pad(x, [(0, room - len(x))] + [(0, 0)] * (x.ndim - 1))
-
+    rows, room = np.concatenate(needed), len(orders) * math.prod(shape)
     corpus = DeviceCorpus(
-        {m: put(x[rows, : lengths[m]]) for m, x in split.features.items()},
-        {m: put(mask[rows, : lengths[m]]) for m, mask in split.masks.items()},
-        put(split.labels[rows].astype(np.float32)),
+        {m: fill_rows(x[rows, : lengths[m]], room) for m, x in split.features.items()},
+        {m: fill_rows(mask[rows, : lengths[m]], room) for m, mask in split.masks.items()},
+        fill_rows(split.labels[rows].astype(np.float32), room),
     )
     return layout.put(corpus), put_orders(local, layout, parts)
