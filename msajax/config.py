@@ -194,8 +194,12 @@ class TrainConfig:
         huber_delta: where the Huber loss turns from square to linear.
         seed_axis: how seeds share a program: map (one after another), vmap (together), or auto
             (map on CPU, vmap on accelerators).
-        checkpoint_every_seconds: shortest time between two checkpoints at the end of an epoch; the
-            last epoch is always saved.
+        checkpoint_every_seconds: a checkpoint is due when so much time has passed since the last
+            one, inside an epoch too; 0 saves at the end of every epoch. The last epoch is always
+            saved.
+        checkpoint_every_steps: one is due after so many steps too; 0 does not count steps.
+        most_skipped_steps: a step whose loss or gradient is not finite changes nothing; a random
+            seed with so many of them in a row has failed, and trains no more.
         compile_cache: where compiled programs are kept between runs: auto (a private folder in the
             user's cache), off, or a folder. Whoever can write there can run code.
         deterministic: make GPU programs deterministic.
@@ -211,13 +215,17 @@ class TrainConfig:
     huber_delta: float = 1.0
     seed_axis: str = "auto"
     checkpoint_every_seconds: float = 30.0
+    checkpoint_every_steps: int = 0
+    most_skipped_steps: int = 5
     compile_cache: str = "auto"
     deterministic: bool = True
 
     def __post_init__(self) -> None:
         """Refuses impossible values."""
         at_least(self, "train", 1, "seeds", "epochs", "batch_size", "accumulation_steps")
-        at_least(self, "train", 0, "first_seed", "patience", "checkpoint_every_seconds")
+        at_least(self, "train", 1, "most_skipped_steps")
+        at_least(self, "train", 0, "first_seed", "patience")
+        at_least(self, "train", 0, "checkpoint_every_seconds", "checkpoint_every_steps")
         fits = self.first_seed + self.seeds <= 2**31
         requirement = f"plus train.seeds = {self.seeds} must not exceed 2**31"
         require(self, "train.first_seed", fits, requirement)
@@ -230,25 +238,31 @@ class TrainConfig:
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """How a run spreads over the local devices.
+    """How a run spreads over the devices of all its processes.
 
     Attributes:
-        mode: jit (sharded arrays over a (seed, data) mesh) or pmap (rows over all devices).
-        data: devices over which the rows of a batch are spread; 0 takes all that seed leaves.
+        mode: jit (sharded arrays over a (seed, data, model) mesh) or pmap (rows over all devices).
+        data: devices over which the rows of a batch are spread; 0 takes all that the others leave.
         seed: devices over which random seeds are spread; 0 takes as many as divide both the
             devices and the seeds.
+        model: devices over which every wide parameter is spread, for models that are too large for
+            one.
     """
 
     mode: str = "jit"
     data: int = 0
     seed: int = 0
+    model: int = 1
 
     def __post_init__(self) -> None:
         """Refuses impossible values; whether the devices suffice is known when they are."""
         one_of(self, "mesh.mode", "jit", "pmap")
         at_least(self, "mesh", 0, "data", "seed")
+        at_least(self, "mesh", 1, "model")
         fits = self.mode == "jit" or self.seed <= 1
         require(self, "mesh.seed", fits, "mesh.mode = pmap spreads rows only; use 0 or 1")
+        fits = self.mode == "jit" or self.model == 1
+        require(self, "mesh.model", fits, "mesh.mode = pmap spreads rows only; use 1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -353,7 +367,7 @@ def identity(config: Config) -> dict[str, Any]:
     What may change between two starts is left out: the path (the corpus digest decides), how the
     run is spread over programs and devices, caches and checkpoint intervals.
     """
-    free = ("data.path", "data.synthetic.", "train.seed_axis", "train.checkpoint_every_seconds")
+    free = ("data.path", "data.synthetic.", "train.seed_axis", "train.checkpoint_every_")
     free += ("train.compile_cache", "train.deterministic", "train.accumulation_steps", "mesh.")
     free += ("data.device_memory_budget",)
     flat = _flatten(config.to_dict())

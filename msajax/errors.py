@@ -1,4 +1,4 @@
-"""The two ways in which a run may end badly without a bug in the program."""
+"""The ways in which a run may end early without a bug in the program."""
 
 
 class UserError(ValueError):
@@ -9,4 +9,8 @@ class UserError(ValueError):
 
 
 class NonFiniteError(ArithmeticError):
-    """The loss of a random seed is no longer a finite number: exit code 3."""
+    """The loss of every random seed is no longer a finite number: exit code 3."""
+
+
+class LostProcessError(RuntimeError):
+    """Another process of the run has gone: exit code 75, the same commands continue."""

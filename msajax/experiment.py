@@ -6,6 +6,7 @@ import os
 import shutil
 from typing import Any
 
+import jax
 import numpy as np
 
 from msajax.config import (
@@ -29,7 +30,7 @@ from msajax.models.cost import cost_report
 from msajax.serving.bundle import Bundle, load_bundle, save_bundle
 from msajax.serving.predict import predict_corpus
 from msajax.tasks import Task, make_task
-from msajax.training import parallel
+from msajax.training import parallel, processes
 from msajax.training.initial import (
     Initial,
     from_bundle,
@@ -37,16 +38,22 @@ from msajax.training.initial import (
     from_words,
     parameter_shapes,
 )
+from msajax.training.lock import Lock
 from msajax.training.loop import run_seeds, train_seeds
 from msajax.training.run_folder import RunFolder, read_json, write_json
 from msajax.training.scoring import make_predict
 from msajax.training.step import make_loss
+from msajax.training.stop import StopRequest
 
 logger = logging.getLogger(__name__)
 
 
 def train(
-    config: Config, workdir: str, stop_after_epochs: int | None = None
+    config: Config,
+    workdir: str,
+    stop_after_epochs: int | None = None,
+    stop: StopRequest | None = None,
+    profile: str | None = None,
 ) -> dict[str, Any] | None:
     """Trains, selects on validation, then opens the test split once; continues where it stopped.
 
@@ -55,35 +62,72 @@ def train(
         workdir: the run's folder; made if needed, continued if it holds this run, refused if it
             holds another.
         stop_after_epochs: save and return after so many more epochs.
+        stop: asks to save and to return before the next step.
+        profile: folder for a trace of some steps.
 
     Returns:
         The content of results.json, or None if the run has paused.
 
     Raises:
         UserError: for whatever the user can set right, before anything is written.
-        NonFiniteError: if a seed's numbers are not finite any more.
+        NonFiniteError: if no seed's numbers are finite any more.
+        LostProcessError: if another process of the run has gone.
     """
     config = from_config_dict(config.to_dict())  # a Config made in Python was not checked for types
+    parallel.configure_jax(config.train)
+    with processes.losses_noticed():
+        corpus, preparation = processes.together(lambda: _open(config))
+        folder = RunFolder(workdir)
+        if folder.has_ended():
+            folder.claim(config, corpus.digest)
+            folder.move_corpus(corpus.summary())
+            logger.info("This run has ended; these are its stored results.")
+            return processes.of_first(lambda: read_json(folder.file("results.json")))
+        initial, origin = processes.together(lambda: _initial(config, preparation))
+        folder.make()
+        folder.claim(config, corpus.digest)  # nothing is written into what is not this run's
+        with Lock(workdir):
+            folder.claim(config, corpus.digest)  # another run may have begun a moment ago
+            return _train_in(
+                folder,
+                config,
+                corpus,
+                preparation,
+                initial,
+                origin,
+                stop_after_epochs,
+                stop,
+                profile,
+            )
+
+
+def _open(config: Config) -> tuple[Corpus, preparing.Preparation]:
+    """The corpus and what is fitted on it; refuses what cannot be before anything is written."""
     _require_glove(config.data.glove_path)
     corpus = open_corpus(config.data.path, config.data)
     _require_targets(corpus, config, "train", "valid", "test")
     corpus.verify()
     preparation = preparing.fit(corpus, config.data, config.model)
     preparing.check_lengths(corpus, preparation)
-    folder = RunFolder(workdir)
-    # Refuse an impossible anchor, loss, mesh or bundle before anything is written.
     build_model(config.model, preparation.spec)
     make_loss(config.train, preparation.spec.label_kind)
-    parallel.configure_jax(config.train)
-    parallel.make_layout(config.mesh, config.train.seed_axis, config.train.seeds)
-    has_ended = os.path.exists(folder.file("results.json")) and os.path.exists(folder.bundle)
-    initial, origin = ({}, {}) if has_ended else _initial(config, preparation)
-    folder.claim(config, corpus.digest)
-    if has_ended:
-        folder.move_corpus(corpus.summary())
-        logger.info("This run has ended; these are its stored results.")
-        return read_json(folder.file("results.json"))
+    mesh, train = config.mesh, config.train
+    parallel.make_layout(mesh, train.seed_axis, train.seeds, config.model.model_dim)
+    return corpus, preparation
 
+
+def _train_in(
+    folder: RunFolder,
+    config: Config,
+    corpus: Corpus,
+    preparation: preparing.Preparation,
+    initial: Initial,
+    origin: dict[str, Any],
+    stop_after_epochs: int | None,
+    stop: StopRequest | None,
+    profile: str | None,
+) -> dict[str, Any] | None:
+    """Trains in a folder that is this run's own, and measures."""
     for phrase in unusual_settings(config.model):
         logger.info("Outside the range that was studied: %s.", phrase)
     budget = config.data.device_memory_budget
@@ -98,48 +142,71 @@ def train(
     folder.describe(config, corpus.summary(), repairs, origin)
 
     trained = train_seeds(
-        config, preparation.spec, train_split, valid_split, folder, stop_after_epochs, initial
+        config,
+        preparation.spec,
+        train_split,
+        valid_split,
+        folder,
+        stop_after_epochs,
+        initial,
+        stop,
+        profile,
     )
     if not trained.finished:
         return None
+    # A seed that has failed is named in the results, and counts nowhere.
+    seeds, failed = run_seeds(config), [failure["seed"] for failure in trained.failed]
+    kept = [k for k, seed in enumerate(seeds) if seed not in failed]
     bundle = Bundle(
         config=config,
         preparation=preparation,
-        seeds=run_seeds(config),
-        best_epoch=trained.best_epoch,
-        params=trained.params,
+        seeds=[seeds[k] for k in kept],
+        best_epoch=[trained.best_epoch[k] for k in kept],
+        params=jax.tree.map(lambda x: x[kept], trained.layout.get(trained.params)),
         corpus_digest=corpus.digest,
     )
-    save_bundle(folder.bundle, bundle)
+    if processes.is_first():
+        save_bundle(folder.bundle, bundle)
 
     scores, weights, splits = {}, {}, {}
     for name in ("valid", "test"):
         splits[name], scores[name], weights[name], repairs[name] = protocol.score_split(
-            corpus, name, preparation, budget, trained.predict, trained.params, trained.layout
+            corpus,
+            name,
+            preparation,
+            budget,
+            trained.predict,
+            trained.params,
+            trained.layout,
+            kept,
         )
-        os.makedirs(folder.file("predictions"), exist_ok=True)
-        predictions.write_predictions(
-            folder.file("predictions", f"{name}.csv"),
-            [splits[name]],
-            [scores[name]],
-            [weights[name]],
-            bundle.seeds,
-            preparation.spec,
-        )
+        if processes.is_first():
+            os.makedirs(folder.file("predictions"), exist_ok=True)
+            predictions.write_predictions(
+                folder.file("predictions", f"{name}.csv"),
+                [splits[name]],
+                [scores[name]],
+                [weights[name]],
+                bundle.seeds,
+                preparation.spec,
+            )
     folder.describe(config, corpus.summary(), repairs, origin)
     spec = preparation.spec
     task = make_task(spec.label_kind, spec.label_names, train_split.labels)
+    if not processes.is_first():
+        return processes.of_first(lambda: read_json(folder.file("results.json")))
     seconds = {line["epoch"]: line["seconds"] for line in folder.read_metrics()}
     results = {
         "model": {"name": config.model.name, "parameters": bundle.parameters},
         "corpus": corpus.summary() | {"modalities": preparation.spec.modalities},
         "seeds": bundle.seeds,
         "best_epoch": bundle.best_epoch,
+        "failed": trained.failed,
         **protocol.report(scores, splits, train_split.labels, task),
         "timing": {"epochs": len(seconds), "train_seconds": round(sum(seconds.values()), 3)},
     }
     write_json(folder.file("results.json"), results)
-    return read_json(folder.file("results.json"))
+    return processes.of_first(lambda: read_json(folder.file("results.json")))
 
 
 def _initial(

@@ -1,15 +1,18 @@
 """python -m msajax.main: train, evaluate, predict, inspect and convert from the command line.
 
   train     (default) --config FILE[:arg] --workdir W [--config.section.key=value …]
-                      [--stop_after_epochs=k]
+                      [--stop_after_epochs=k] [--profile=FOLDER]
+            several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
+            --process_id=K in each; or --distributed, for what the cluster's environment says
   evaluate  --workdir W [--split=test] | --input predictions.csv   [--output FILE.json]
   predict   --bundle DIR --input CORPUS [--split=all] --output FILE.csv
             [--config.data.glove_path=GLOVE.txt, for transcripts without text features]
   inspect   --input CORPUS | --config FILE[:arg]   [--output FILE.json] [--config.key=value …]
   convert   --input CORPUS --output FILE.npz | FOLDER   [--config.data.key=value …]
 
-Exit codes: 0 done; 1 a bug; 2 the flags, configuration, data or files are wrong; 3 the numbers
-became non-finite; 75 stopped on request after saving: the same command continues.
+Exit codes: 0 done; 1 a bug; 2 the flags, configuration, data or files are wrong; 3 the numbers of
+random seeds became non-finite; 75 stopped after SIGTERM, SIGINT or so many epochs, or because
+another process was lost: the same command continues; 130 and 143 stopped at once by a signal.
 """
 
 import pathlib
@@ -24,7 +27,7 @@ from msajax import config as configuration
 from msajax.errors import UserError
 
 DEFAULT_CONFIG = pathlib.Path(__file__).parent.parent / "configs" / "synthetic.py"
-OK, USER_ERROR, NON_FINITE, STOPPED = 0, 2, 3, 75  # exit codes
+OK, USER_ERROR, NON_FINITE, STOPPED, INTERRUPTED = 0, 2, 3, 75, 130  # exit codes
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "Experiment file.")
 MODES = ["train", "evaluate", "predict", "inspect", "convert"]
@@ -37,9 +40,20 @@ SPLIT = flags.DEFINE_enum("split", None, ["train", "valid", "test", "all"], "Whi
 STOP_AFTER = flags.DEFINE_integer(
     "stop_after_epochs", None, "Save and exit 75 after so many epochs.", lower_bound=1
 )
+PROFILE = flags.DEFINE_string("profile", None, "Folder for a profiler's trace of some steps.")
+COORDINATOR = flags.DEFINE_string("coordinator_address", None, "host:port of process 0.")
+PROCESSES = flags.DEFINE_integer("num_processes", None, "Of one run.", lower_bound=1)
+PROCESS = flags.DEFINE_integer("process_id", None, "Of this process, from 0.", lower_bound=0)
+DISTRIBUTED = flags.DEFINE_boolean("distributed", False, "Processes as the cluster names them.")
+JOIN_SECONDS = flags.DEFINE_float(
+    "join_seconds", 120, "How long processes wait for each other.", lower_bound=1
+)
 VERSION = flags.DEFINE_boolean("version", False, "Print the version.")
 _READ_BY = {
-    "train": ("workdir", "stop_after_epochs"),
+    "train": (
+        *("workdir", "stop_after_epochs", "profile", "distributed", "join_seconds"),
+        *("coordinator_address", "num_processes", "process_id"),
+    ),
     "evaluate": ("workdir", "input", "output", "split"),
     "predict": ("bundle", "input", "output", "split"),
     "inspect": ("input", "output"),
@@ -127,6 +141,39 @@ def required(name: str) -> str:
     return value
 
 
+def join_processes() -> None:
+    """Meets the other processes of a run, if flags say that there are any.
+
+    Raises:
+        UserError: for flags that contradict each other.
+    """
+    given = [f"--{f.name}" for f in (COORDINATOR, PROCESSES, PROCESS) if f.value is not None]
+    if DISTRIBUTED.value and given:
+        raise UserError(f"--distributed asks the cluster's environment: leave out {given[0]}.")
+    if given and len(given) < 3:
+        raise UserError(
+            "--coordinator_address, --num_processes and --process_id belong together, but only "
+            f"{' and '.join(given)} is given."
+        )
+    if not runs_with_others():
+        return
+    if given and not re.fullmatch(r".+:\d+", COORDINATOR.value):
+        raise UserError(f"--coordinator_address={COORDINATOR.value} must be host:port.")
+    if given and PROCESS.value >= PROCESSES.value:
+        raise UserError(
+            f"--process_id={PROCESS.value} must be below --num_processes={PROCESSES.value}: "
+            "processes are counted from 0."
+        )
+    from msajax.training import processes  # --help need not wait for JAX
+
+    processes.join(COORDINATOR.value, PROCESSES.value, PROCESS.value, JOIN_SECONDS.value)
+
+
+def runs_with_others() -> bool:
+    """Whether this process is one of several."""
+    return DISTRIBUTED.value or COORDINATOR.value is not None
+
+
 def refuse_strangers() -> None:
     """Raises `UserError` for a flag or an override that the chosen mode would ignore."""
     for key in _overridden:
@@ -135,7 +182,7 @@ def refuse_strangers() -> None:
                 f"--mode={MODE.value} does not read --config.{key}: the settings are those of the "
                 "run."
             )
-    for name in ("workdir", "input", "output", "bundle", "split", "stop_after_epochs"):
+    for name in ("input", "output", "bundle", "split", *_READ_BY["train"]):
         if asked_for(name) and name not in _READ_BY[MODE.value]:
             raise UserError(f"--mode={MODE.value} does not read --{name}; see --help.")
 

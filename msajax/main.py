@@ -1,15 +1,17 @@
 """The command line: one mode, one exit code. `flags.py` says what can be asked."""
 
 import logging
+import os
 import sys
 import warnings
+from collections.abc import Callable
 
 from absl import app
 from absl import logging as absl_logging
 from rich.console import Console
 
 from msajax import flags
-from msajax.errors import NonFiniteError, UserError
+from msajax.errors import LostProcessError, NonFiniteError, UserError
 from msajax.version import __version__
 
 
@@ -33,28 +35,61 @@ def main(argv: list[str]) -> int:
         "inspect": _inspect,
         "convert": _convert,
     }
+    code = _outcome(mode[flags.MODE.value])
+    if code != flags.OK and flags.runs_with_others():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # leaving in good order would wait for the others, who may wait for this
+    return code
+
+
+def _outcome(mode: Callable[[Console], int]) -> int:
+    """Runs a mode; whatever ends it early becomes one line and an exit code."""
     try:
         flags.refuse_strangers()
-        return mode[flags.MODE.value](Console(width=None if sys.stdout.isatty() else 100))
+        return mode(Console(width=None if sys.stdout.isatty() else 100))
     except UserError as error:
         flags.complain(str(error))
         return flags.USER_ERROR
     except NonFiniteError as error:
         flags.complain(str(error))
         return flags.NON_FINITE
+    except LostProcessError as error:
+        flags.complain(str(error))
+        return flags.STOPPED
+    except OSError as error:  # a disk that is full, a folder that has gone: no bug of the program
+        place = f"{error.filename}: " if error.filename else ""
+        flags.complain(f"{place}{error.strerror or error}.")
+        return flags.USER_ERROR
+    except KeyboardInterrupt:
+        flags.complain("Interrupted.")
+        return flags.INTERRUPTED
 
 
 def _train(console: Console) -> int:
     from msajax import experiment  # here and below: --help and mistakes need not wait for JAX
     from msajax.evaluation.tables import print_results
+    from msajax.training import processes
+    from msajax.training.failures import failure_message
+    from msajax.training.stop import StopRequest
 
-    config = flags.chosen_config()
-    results = experiment.train(config, flags.required("workdir"), flags.STOP_AFTER.value)
+    config, workdir = flags.chosen_config(), flags.required("workdir")
+    with StopRequest() as stop:
+        flags.join_processes()
+        if not processes.is_first():
+            logging.getLogger("msajax").setLevel(logging.WARNING)
+        results = experiment.train(
+            config, workdir, flags.STOP_AFTER.value, stop, flags.PROFILE.value
+        )
+    if processes.is_first() and results is not None:
+        print_results(results, console)
     if results is None:
-        print(f"Paused; the same command continues. Run folder: {flags.WORKDIR.value}")
+        print(f"Paused; the same command continues. Run folder: {workdir}")
         return flags.STOPPED
-    print_results(results, console)
-    print(f"Run folder: {flags.WORKDIR.value}")
+    print(f"Run folder: {workdir}")
+    if results["failed"]:
+        flags.complain(failure_message(results["failed"]))
+        return flags.NON_FINITE
     return flags.OK
 
 

@@ -239,11 +239,14 @@ IMPOSSIBLE = {
     "mesh.mode": ("", "pjit"),
     "mesh.data": (-1,),
     "mesh.seed": (-1,),
+    "mesh.model": (-1, 0),
     "train.patience": (-1,),
     "train.loss": ("", "mae"),
     "train.huber_delta": (-1.0, 0.0, math.nan),
     "train.seed_axis": ("", "pmap"),
     "train.checkpoint_every_seconds": (-1.0, math.nan, math.inf),
+    "train.checkpoint_every_steps": (-1,),
+    "train.most_skipped_steps": (-1, 0),
     "train.compile_cache": ("",),
 }
 ANYTHING_GOES = {
@@ -487,11 +490,14 @@ ANOTHER = {
     "model.overrides": ("text.n_layers_mod=1",),
     "mesh.data": 2,
     "mesh.seed": 1,
+    "mesh.model": 2,
     "train.patience": 5,
     "train.loss": "mse",
     "train.huber_delta": 0.5,
     "train.seed_axis": "vmap",
     "train.checkpoint_every_seconds": 5.0,
+    "train.checkpoint_every_steps": 7,
+    "train.most_skipped_steps": 2,
     "train.compile_cache": "off",
     "train.deterministic": False,
 }
@@ -512,12 +518,14 @@ FREE = {
     *(key for key in ANOTHER if key.startswith("data.synthetic.")),
     "train.seed_axis",
     "train.checkpoint_every_seconds",
+    "train.checkpoint_every_steps",
     "train.compile_cache",
     "train.deterministic",
     "train.accumulation_steps",
     "mesh.mode",
     "mesh.data",
     "mesh.seed",
+    "mesh.model",
 }
 
 

@@ -155,7 +155,7 @@ def arrays_of(run: Run) -> dict[str, np.ndarray]:
 def test_a_run_folder_holds_what_is_documented_and_nothing_else(name, request):
     folder = request.getfixturevalue(name).folder
     expected = {
-        *("config.json", "run.json", "metrics.jsonl", "checkpoints", "results.json"),
+        *("config.json", "run.json", "metrics.jsonl", "checkpoints", "results.json", "lock"),
         *("predictions", "predictions/valid.csv", "predictions/test.csv"),
         *("bundle", "bundle/bundle.json", "bundle/parameters.safetensors"),
     }
@@ -253,12 +253,13 @@ def test_metrics_hold_a_line_per_seed_and_epoch(run):
     for line in lines:
         assert list(line) == [
             *("seed", "epoch", "step", "train_loss", *(f"valid_{name}" for name in SENTIMENT)),
-            *("learning_rate", "grad_norm", "best", "stopped", "seconds"),
+            *("learning_rate", "grad_norm", "skipped", "best", "stopped", "failed", "seconds"),
         ]
         # 44 rows in batches of 8; the last batch of either length bucket is not full.
         assert line["step"] == 7 * line["epoch"]
         assert line["train_loss"] > 0 and line["grad_norm"] > 0 and line["seconds"] >= 0
         assert type(line["best"]) is type(line["stopped"]) is bool
+        assert (line["skipped"], line["failed"]) == (0, False)
     for k, seed in enumerate(SEEDS):
         own = [line for line in lines if line["seed"] == seed]
         assert [line["epoch"] for line in own] == [*range(1, len(own) + 1)]
@@ -309,8 +310,8 @@ def test_results_have_the_documented_keys(run):
     results = strict((run.folder / "results.json").read_text())
     assert results == run.results
     assert list(results) == [
-        *("model", "corpus", "seeds", "best_epoch", "valid", "test", "test_ensemble"),
-        *("floors", "timing"),
+        *("model", "corpus", "seeds", "best_epoch", "failed", "valid", "test"),
+        *("test_ensemble", "floors", "timing"),
     ]
     assert results["model"].keys() == {"name", "parameters"}
     assert results["seeds"] == list(SEEDS)

@@ -100,7 +100,7 @@ def test_too_many_devices_are_refused_with_both_numbers():
 
 def test_one_device_trains_seeds_in_turn_on_a_cpu():
     layout = make_layout(MeshConfig(), "auto", 5)
-    assert layout.mesh.shape == {"seed": 1, "data": 1}
+    assert layout.mesh.shape == {"seed": 1, "data": 1, "model": 1}
     assert layout.seed_axis == "map"
 
 

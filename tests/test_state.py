@@ -15,7 +15,7 @@ def follow(scores, train: TrainConfig, optim: OptimConfig):
     for score in scores:
         if selection.stopped[0]:
             break
-        selection = select(selection, np.array([score]), train, optim)
+        selection = select(selection, np.array([score]), np.zeros(1, bool), train, optim)
         history.append(selection)
     return history
 
@@ -76,7 +76,7 @@ def test_stopped_seeds_do_not_change_and_the_others_do():
     selection = init_selection(2).replace(
         stopped=np.array([True, False]), best_score=np.array([0.7, 0.9])
     )
-    after = select(selection, np.array([0.1, 0.8]), TrainConfig(), OptimConfig())
+    after = select(selection, np.array([0.1, 0.8]), np.zeros(2, bool), TrainConfig(), OptimConfig())
     np.testing.assert_array_equal(after.best_score, [0.7, 0.8])
     np.testing.assert_array_equal(after.best_epoch, [0, 1])
     np.testing.assert_array_equal(after.stale_epochs, [0, 0])
@@ -95,7 +95,8 @@ def test_every_seed_follows_the_rules_as_if_alone(scores, patience, plateau_pati
     for row in scores:
         if selection.stopped.all():
             break
-        selection = select(selection, np.array(row, np.float64), train, optim)
+        own = np.array(row, np.float64)
+        selection = select(selection, own, np.zeros(2, bool), train, optim)
 
     for k in range(2):
         best, best_epoch, stale, plateau, cuts, stopped = np.inf, 0, 0, 0, 0, False
@@ -113,3 +114,14 @@ def test_every_seed_follows_the_rules_as_if_alone(scores, patience, plateau_pati
         assert selection.best_epoch[k] == best_epoch
         assert selection.reductions[k] == cuts
         assert selection.stopped[k] == stopped
+
+
+def test_a_seed_that_fails_stops_in_its_epoch_and_does_not_improve():
+    before = select(init_selection(2), np.ones(2), np.zeros(2, bool), TrainConfig(), OptimConfig())
+    failed = np.array([False, True])
+    after = select(before, np.array([0.5, 0.4]), failed, TrainConfig(), OptimConfig())
+    assert after.failed_epoch.tolist() == [0, 2]
+    assert after.stopped.tolist() == [False, True]
+    assert after.best_epoch.tolist() == [2, 1]
+    later = select(after, np.array([0.3, 0.3]), failed, TrainConfig(), OptimConfig())
+    assert later.failed_epoch.tolist() == [0, 2]

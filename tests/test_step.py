@@ -253,3 +253,32 @@ def test_plateau_and_constant_keep_the_rate():
         np.testing.assert_array_equal(
             rates(OptimConfig(schedule=schedule), 5), np.full(5, np.float32(1e-4))
         )
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e38])
+def test_a_step_that_is_not_finite_changes_neither_parameters_nor_moments(bad):
+    optim = OptimConfig(name="adamw", weight_decay=0.1, schedule="constant")
+    good = make_batch()
+    spoiled = good.replace(labels=good.labels.at[2].set(bad))
+    train = TrainConfig(loss="mse")
+    _, before, _ = steps(optim, train, [good])
+    _, after, log = steps(optim, train, [good, spoiled])
+    chex.assert_trees_all_equal(
+        (after.params, after.opt_state), (before.params, before.opt_state)
+    )
+    assert (int(after.step), int(after.skipped_in_a_row)) == (2, 1)
+    assert [float(x) for x in (log[1].loss, log[1].weight, log[1].grad_norm)] == [0, 0, 0]
+    assert [float(metrics.skipped) for metrics in log] == [0, 1]
+
+
+def test_a_good_step_ends_the_count_and_too_many_bad_ones_freeze_the_seed():
+    optim, train = OptimConfig(schedule="constant"), TrainConfig()
+    good = make_batch()
+    bad = good.replace(labels=good.labels.at[0].set(np.nan))
+    _, state, _ = steps(optim, train, [bad] * 4 + [good])
+    assert (int(state.step), int(state.skipped_in_a_row)) == (5, 0)
+    _, frozen, log = steps(optim, train, [good] + [bad] * 5 + [good] * 3)
+    _, once, _ = steps(optim, train, [good])
+    chex.assert_trees_all_equal((frozen.params, frozen.opt_state), (once.params, once.opt_state))
+    assert (int(frozen.step), int(frozen.skipped_in_a_row)) == (6, 5)
+    assert [float(metrics.skipped) for metrics in log] == [0] + [1] * 5 + [0] * 3

@@ -1,8 +1,15 @@
 """A run that is small enough to compile in seconds, for the tests that need one."""
 
+import json
+import pathlib
+
 import ml_collections
 
 from msajax.config import SYNTHETIC, Config, default_config, from_config_dict
+from msajax.data import prepare as preparing
+from msajax.data.formats import open_corpus
+from msajax.training.loop import Trained, train_seeds
+from msajax.training.run_folder import RunFolder
 
 
 def tiny_config_dict(**overrides) -> ml_collections.ConfigDict:
@@ -36,3 +43,25 @@ def tiny_config_dict(**overrides) -> ml_collections.ConfigDict:
 def tiny_config(**overrides) -> Config:
     """`tiny_config_dict`, frozen."""
     return from_config_dict(tiny_config_dict(**overrides))
+
+
+def run(
+    config: Config, folder: pathlib.Path, stop_after_epochs: int | None = None, **more
+) -> Trained:
+    """Trains without ever touching the test split; `more` goes to `train_seeds`."""
+    folder.mkdir(exist_ok=True)
+    corpus = open_corpus(config.data.path, config.data)
+    preparation = preparing.fit(corpus, config.data, config.model)
+    budget = config.data.device_memory_budget
+    train, _ = preparing.prepare(corpus.split("train"), preparation, budget)
+    valid, _ = preparing.prepare(corpus.split("valid"), preparation, budget)
+    run_folder = RunFolder(str(folder))
+    return train_seeds(
+        config, preparation.spec, train, valid, run_folder, stop_after_epochs, **more
+    )
+
+
+def lines_of(folder: pathlib.Path) -> list[dict]:
+    """metrics.jsonl without the wall clock, which is outside every equality."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]

@@ -1,6 +1,6 @@
 """The honest protocol: the only reader of the test split, after selection has ended."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,19 @@ def score_split(
     predict: PredictFn,
     params: Any,
     layout: Layout,
+    kept: Sequence[int] | None = None,
 ) -> tuple[Split, np.ndarray, np.ndarray, dict[str, dict[str, int]]]:
     """Reads, prepares and scores one split with parameters that are no longer chosen.
+
+    Args:
+        corpus: where the split is.
+        name: of the split.
+        preparation: fitted on the training split.
+        budget: bytes over which the split streams.
+        predict: from `make_predict`.
+        params: leading axis S'.
+        layout: where arrays are.
+        kept: the S members of that axis that count; all without it.
 
     Returns:
         The prepared split, scores `[S, N, K]`, modality weights `[S, N, M]`, and the repairs made.
@@ -30,7 +41,9 @@ def score_split(
         UserError: if a score is not finite.
     """
     split, repairs = prepare(corpus.split(name), preparation, budget)
-    scores, weights = predict_split(predict, params, split, name, preparation.spec, layout)
+    scores, weights = predict_split(
+        predict, params, split, name, preparation.spec, layout, kept
+    )
     return split, scores, weights, repairs
 
 

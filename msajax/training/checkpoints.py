@@ -2,13 +2,14 @@
 
 A checkpoint is the run state as a flat dictionary of arrays, with a SHA-256 beside it: orbax does
 not notice a flipped byte. The latest two are kept; restoring walks back to the newest that
-verifies.
+verifies. Of several processes the first one writes and reads; the others get what it has read.
 """
 
 import contextlib
 import hashlib
 import logging
 import os
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import jax
@@ -16,6 +17,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from msajax.errors import UserError
+from msajax.training import processes
 
 logger = logging.getLogger(__name__)
 
@@ -27,28 +29,57 @@ class Checkpoints(contextlib.AbstractContextManager):
     """The checkpoints of one run folder; a context manager that waits for the last save."""
 
     def __init__(self, folder: str) -> None:
-        """Opens `folder`, creating it if needed."""
+        """Opens `folder`, creating it if needed; what a killed save left there is removed."""
+        self._folder, self._manager = folder, None
+        if not processes.is_first():
+            return
+        alone = {"primary_host": 0, "active_processes": {0}} if jax.process_count() > 1 else {}
         options = ocp.CheckpointManagerOptions(
             preservation_policy=ocp.checkpoint_managers.LatestN(KEPT),
             enable_async_checkpointing=True,
+            cleanup_tmp_directories=True,
+            multiprocessing_options=ocp.options.MultiprocessingOptions(**alone),
+            create=False,
         )
-        self._folder = folder
-        self._manager = ocp.CheckpointManager(os.path.abspath(folder), options=options)
+        with self._storage_errors():
+            os.makedirs(folder, exist_ok=True)
+            self._manager = ocp.CheckpointManager(os.path.abspath(folder), options=options)
 
-    def __exit__(self, *exc_info) -> None:
-        """Waits until the last save is on disk."""
-        self._manager.close()
+    def __exit__(self, kind: type[BaseException] | None, *exc_info) -> None:
+        """Waits until the last save is on disk; its error surfaces here, if there is no other."""
+        if self._manager is not None:
+            unless_another = contextlib.suppress(UserError) if kind else contextlib.nullcontext()
+            with unless_another, self._storage_errors():
+                self._manager.close()
 
-    def save(self, epoch: int, state: Any) -> None:
-        """Saves the run state after `epoch`; returns once the state has been copied."""
-        flat = _flatten(jax.device_get(state))
-        self._manager.save(
-            epoch,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardSave(flat),
-                digest=ocp.args.JsonSave({"sha256": _digest(flat)}),
-            ),
-        )
+    def save(self, step: int, state: Any) -> None:
+        """Saves the run state `[S, …]` on the host after `step`; returns once it is copied.
+
+        Raises:
+            UserError: if it, or the one before, cannot be written.
+        """
+        if self._manager is None:
+            return
+        flat = _flatten(state)
+        with self._storage_errors():
+            self._manager.save(
+                step,
+                args=ocp.args.Composite(
+                    state=ocp.args.StandardSave(flat),
+                    digest=ocp.args.JsonSave({"sha256": _digest(flat)}),
+                ),
+            )
+
+    @contextlib.contextmanager
+    def _storage_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # orbax and tensorstore raise many kinds
+            raise UserError(
+                f"A checkpoint cannot be written to {self._folder}: {_reason(error)}. The last "
+                "whole one is kept; when there is room, and the right to write, the same command "
+                "continues from it."
+            ) from error
 
     def restore(self, template: State) -> State | None:
         """The newest state that verifies, or None if the folder holds no checkpoint.
@@ -61,6 +92,14 @@ class Checkpoints(contextlib.AbstractContextManager):
         Raises:
             UserError: if there are checkpoints and none verifies.
         """
+        found = processes.together(lambda: self._newest(template) if self._manager else None)
+        if not processes.share(np.array(found is not None)):
+            return None
+        if found is None:
+            found = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), template)
+        return processes.share(found)
+
+    def _newest(self, template: State) -> State | None:
         steps = sorted(self._manager.all_steps(), reverse=True)
         expected = _flatten(template)
         for step in steps:
@@ -78,13 +117,12 @@ class Checkpoints(contextlib.AbstractContextManager):
                 if _digest(flat) != restored.digest["sha256"]:
                     raise ValueError("its content does not match its digest")
             except Exception as error:  # orbax and tensorstore raise many kinds for a bad file
-                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                 logger.warning(
-                    "Checkpoint %s/%d cannot be used: %s", self._folder, step, reason
+                    "Checkpoint %s/%d cannot be used: %s", self._folder, step, _reason(error)
                 )
                 continue
             for unusable in steps[: steps.index(step)]:
-                self._manager.delete(unusable)  # their epochs will be saved again
+                self._manager.delete(unusable)  # their steps will be saved again
             leaves = [flat[key] for key in expected]
             return jax.tree.unflatten(jax.tree.structure(template), leaves)
         if steps:
@@ -93,6 +131,11 @@ class Checkpoints(contextlib.AbstractContextManager):
                 "Restore one from a copy, or train in an empty folder."
             )
         return None
+
+
+def _reason(error: Exception) -> str:
+    """What an error says first; of a failed background save, what the failure was."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _flatten(state: Any) -> dict[str, np.ndarray]:

@@ -23,13 +23,13 @@ class Pace:
     def __init__(self) -> None:
         """Begins with one step."""
         self.steps = 1
-        self._compiled: set[int] = set()
+        self.compiled: set[int] = set()  # buckets whose program has run
 
     def update(self, bucket: int, steps: int, seconds: float) -> None:
         """Learns from a dispatch; a bucket's first one measured the compiler."""
-        if bucket in self._compiled:
+        if bucket in self.compiled:
             self.steps = max(1, int(DISPATCH_SECONDS * steps / max(seconds, 1e-6)))
-        self._compiled.add(bucket)
+        self.compiled.add(bucket)
 
 
 class Dispatch(NamedTuple):
@@ -58,7 +58,7 @@ def streams(split: Split) -> bool:
 
 
 def resident(
-    corpus: DeviceCorpus, orders: DeviceOrders, quarters: np.ndarray, pace: Pace
+    corpus: DeviceCorpus, orders: DeviceOrders, quarters: np.ndarray, begin: int, pace: Pace
 ) -> Iterator[Dispatch]:
     """The dispatches of an epoch over a corpus that lies on the devices.
 
@@ -66,9 +66,10 @@ def resident(
         corpus: the whole of it.
         orders: of the whole epoch, on the devices.
         quarters: `[steps]`, the bucket of each step.
-        pace: how many steps to take.
+        begin: the first step to take.
+        pace: how many steps to take at once.
     """
-    for start, end in _stretches(quarters):
+    for start, end in _stretches(quarters, begin):
         for first, last in _paced(start, end, pace):
             yield Dispatch(int(quarters[start]), corpus, orders, first, last, 0)
 
@@ -80,6 +81,7 @@ def streamed(
     stopped: np.ndarray,
     layout: Layout,
     parts: int,
+    begin: int,
     pace: Pace,
 ) -> Iterator[Dispatch]:
     """The same dispatches over a split that is read on demand: runs of at most `RUN` batches.
@@ -93,14 +95,17 @@ def streamed(
         stopped: `[S]`, seeds whose rows are not needed.
         layout: where arrays are.
         parts: accumulation steps.
-        pace: how many steps to take.
+        begin: the first step to take.
+        pace: how many steps to take at once.
     """
     quarters = orders[0].quarters
     runs = [
         (start, min(start + RUN, end))
-        for begin, end in _stretches(quarters)
-        for start in range(begin, end, RUN)
+        for first, end in _stretches(quarters, begin)
+        for start in range(first, end, RUN)
     ]
+    if not runs:
+        return
     load = functools.partial(_load, split, spec, orders, stopped, layout, parts)
     with concurrent.futures.ThreadPoolExecutor(1) as reader:
         following = reader.submit(load, *runs[0])
@@ -112,9 +117,9 @@ def streamed(
                 yield Dispatch(int(quarters[start]), corpus, on_device, first, last, start)
 
 
-def _stretches(quarters: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Begin and end of every stretch of steps that share a bucket."""
-    edges = np.flatnonzero(np.diff(quarters, prepend=0, append=0))
+def _stretches(quarters: np.ndarray, begin: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of every stretch of steps from `begin` on that share a bucket."""
+    edges = begin + np.flatnonzero(np.diff(quarters[begin:], prepend=0, append=0))
     yield from zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
 
 

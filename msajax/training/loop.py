@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -13,12 +13,18 @@ import numpy as np
 from msajax.config import Config
 from msajax.data.batches import epoch_order, quarters_of, steps_per_epoch
 from msajax.data.corpus import Split
-from msajax.errors import NonFiniteError
 from msajax.models import build_model
 from msajax.spec import CorpusSpec
 from msajax.tasks import Task, make_task
-from msajax.training import feed
+from msajax.training import feed, processes
 from msajax.training.checkpoints import Checkpoints
+from msajax.training.failures import (
+    describe_failures,
+    failed_seeds,
+    nothing_left,
+    require_a_seed,
+    tell_skipped,
+)
 from msajax.training.initial import with_initial
 from msajax.training.optimizers import make_optimizer
 from msajax.training.parallel import (
@@ -29,8 +35,10 @@ from msajax.training.parallel import (
     make_programs,
     put_orders,
 )
+from msajax.training.profiler import Profiler
 from msajax.training.progress import EpochProgress
 from msajax.training.run_folder import RunFolder
+from msajax.training.saving import Saving
 from msajax.training.scoring import (
     EvaluationBatches,
     PredictFn,
@@ -38,13 +46,16 @@ from msajax.training.scoring import (
     predict_batches,
 )
 from msajax.training.state import (
+    EpochSoFar,
     RunState,
-    TrainState,
+    StepMetrics,
+    init_epoch,
     init_selection,
     learning_rate_scale,
     select,
 )
-from msajax.training.step import StepMetrics, make_loss
+from msajax.training.step import make_loss
+from msajax.training.stop import StopRequest
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +67,8 @@ class Trained:
     Attributes:
         finished: whether every random seed has stopped; if not, the run was asked to pause.
         params: each seed's parameters at its best epoch, leading axis S.
-        best_epoch: one per seed, from 1.
+        best_epoch: one per seed, from 1; 0 if there is none.
+        failed: seeds that do not count: each with "seed", "epoch" and "step".
         predict: the prediction program.
         layout: where its arrays are.
     """
@@ -64,6 +76,7 @@ class Trained:
     finished: bool
     params: Any
     best_epoch: list[int]
+    failed: list[dict[str, Any]]
     predict: PredictFn
     layout: Layout
 
@@ -81,6 +94,8 @@ def train_seeds(
     folder: RunFolder,
     stop_after_epochs: int | None = None,
     initial: Mapping[str, np.ndarray] | None = None,
+    stop: StopRequest | None = None,
+    profile: str | None = None,
 ) -> Trained:
     """Trains every random seed of a run, continuing from the newest checkpoint if there is one.
 
@@ -92,18 +107,21 @@ def train_seeds(
         folder: where metrics and checkpoints go.
         stop_after_epochs: pause after so many more epochs.
         initial: parameters that do not begin at random (see `initial.py`).
+        stop: asks to save and to stop before the next dispatch.
+        profile: folder for a trace of some dispatches.
 
     Raises:
-        NonFiniteError: if a seed's numbers are not finite any more; the last checkpoint is kept.
-        UserError: if there are checkpoints and none can be used.
+        NonFiniteError: if the numbers of every seed are not finite any more; the last checkpoint is
+            kept.
+        UserError: if there are checkpoints and none can be used, or one cannot be written.
     """
     seeds = run_seeds(config)
-    layout = make_layout(config.mesh, config.train.seed_axis, len(seeds))
+    layout = make_layout(config.mesh, config.train.seed_axis, len(seeds), config.model.model_dim)
     quarters = quarters_of(train_split, spec)
     steps = steps_per_epoch(quarters, config.train.batch_size)
     optimizer = make_optimizer(config.optim, steps * config.train.epochs)
     model = build_model(config.model, spec)
-    parts = config.train.accumulation_steps
+    parts, most_skipped = config.train.accumulation_steps, config.train.most_skipped_steps
     programs = make_programs(
         model=model,
         spec=spec,
@@ -111,6 +129,7 @@ def train_seeds(
         loss=make_loss(config.train, spec.label_kind),
         layout=layout,
         accumulation_steps=parts,
+        most_skipped_steps=most_skipped,
     )
     predict = make_predict(model, layout)
     corpus = None if feed.streams(train_split) else DeviceCorpus.put(train_split, layout)
@@ -118,88 +137,121 @@ def train_seeds(
     task = make_task(spec.label_kind, spec.label_names, train_split.labels)
     pace = feed.Pace()
 
-    with Checkpoints(folder.checkpoints) as checkpoints:
-        state = _initial_state(programs, seeds, layout, initial or {})
+    with Checkpoints(folder.checkpoints) as checkpoints, Profiler(profile) as profiler:
+        state = _initial_state(programs, seeds, steps, layout, initial or {})
         if restored := checkpoints.restore(state):
             train, best_params = layout.put_state((restored.train, restored.best_params))
-            state = RunState(train, best_params, restored.selection)
-            logger.info("Continuing after epoch %d.", restored.selection.epoch)
+            state = restored.replace(train=train, best_params=best_params)
+            begun = f" and {state.epoch.step} of {steps} steps" if state.epoch.step else ""
+            logger.info("Continuing after epoch %d%s.", state.selection.epoch, begun)
         done = int(state.selection.epoch)
         folder.rewind_metrics(done)
         pause_at = config.train.epochs if stop_after_epochs is None else done + stop_after_epochs
-        last_saved = time.monotonic()
+        saving = Saving(checkpoints, layout, config.train, stop or StopRequest(), state)
+        must_stop = False
         with EpochProgress(config.train.epochs, done, task.selection) as progress:
-            while not state.selection.stopped.all() and done < pause_at:
-                started = time.monotonic()
+            while not (must_stop or state.selection.stopped.all() or done >= pause_at):
                 orders = [
                     epoch_order(s, done, quarters=quarters, batch_size=config.train.batch_size)
                     for s in seeds
                 ]
-                stopped, buckets = state.selection.stopped, orders[0].quarters
+                begin = int(state.epoch.step)
                 if corpus is None:
                     dispatches = feed.streamed(
-                        train_split, spec, orders, stopped, layout, parts, pace
+                        train_split,
+                        spec,
+                        orders,
+                        state.selection.stopped,
+                        layout,
+                        parts,
+                        begin,
+                        pace,
                     )
                 else:
                     on_device = put_orders(orders, layout, parts)
-                    dispatches = feed.resident(corpus, on_device, buckets, pace)
-                done += 1
-                train, log = _run_epoch(programs, state, dispatches, len(buckets), pace)
-                scores, _ = predict_batches(predict, train.params, valid_batches, spec)
-                running = ~state.selection.stopped
-                _require_finite(log, scores, running, seeds, done)
+                    dispatches = feed.resident(corpus, on_device, orders[0].quarters, begin, pace)
+                for dispatch in dispatches:
+                    profiler.before_dispatch(dispatch.bucket in pace.compiled)
+                    state, log = _take_steps(programs, state, dispatch, pace)
+                    profiler.after_dispatch()
+                    tell_skipped(log, begin, seeds, done + 1, orders, train_split.ids)
+                    begin = int(state.epoch.step)
+                    if log.skipped.any() and nothing_left(state, most_skipped, layout):
+                        break
+                    if begin < steps and (must_stop := saving.inside_epoch(state)):
+                        break
+                if must_stop:
+                    break
+
+                started = time.monotonic()
+                scores, _ = predict_batches(predict, state.train.params, valid_batches, spec)
+                failed = failed_seeds(state, scores, most_skipped, layout)
                 valid_metrics = [_quiet_metrics(task, s, valid_split.labels) for s in scores]
                 decisive = np.array([values[task.selection] for values in valid_metrics])
-                state = _select_epoch(config, programs, layout, state, train, decisive)
+                before = state
+                state = _select_epoch(config, programs, layout, state, decisive, failed)
+                done += 1
 
-                seconds = round(time.monotonic() - started, 3)
-                lines = _metrics_lines(seeds, running, state, log, valid_metrics, seconds)
+                seconds = round(float(before.epoch.seconds) + time.monotonic() - started, 3)
+                lines = _metrics_lines(seeds, layout, before, state, valid_metrics, seconds)
                 folder.append_metrics(lines)
                 progress.epoch_done(lines, state.selection.best_score)
+                require_a_seed(state, seeds, layout)
                 is_last = state.selection.stopped.all() or done >= pause_at
-                due = time.monotonic() - last_saved >= config.train.checkpoint_every_seconds
-                if is_last or due:
-                    checkpoints.save(done, state)
-                    last_saved = time.monotonic()
+                must_stop = saving.after_epoch(state, bool(is_last))
     return Trained(
         finished=bool(state.selection.stopped.all()),
         params=state.best_params,
         best_epoch=state.selection.best_epoch.tolist(),
+        failed=describe_failures(state, seeds, layout),
         predict=predict,
         layout=layout,
     )
 
 
 def _initial_state(
-    programs: Programs, seeds: list[int], layout: Layout, initial: Mapping[str, np.ndarray]
+    programs: Programs,
+    seeds: list[int],
+    steps: int,
+    layout: Layout,
+    initial: Mapping[str, np.ndarray],
 ) -> RunState:
     train = programs.init(layout.put_state(np.array(seeds, np.uint32)))
     if initial:
-        params = with_initial(jax.device_get(train.params), initial)
+        params = with_initial(layout.get(train.params), initial)
         train = train.replace(params=layout.put_state(params))
-    # A copy: the training program may overwrite its own input.
-    best_params = jax.tree.map(lambda x: x.copy(), train.params)
-    return RunState(train=train, best_params=best_params, selection=init_selection(len(seeds)))
+    return RunState(
+        train=train,
+        # A copy: the training program may overwrite its own input.
+        best_params=jax.tree.map(lambda x: x.copy(), train.params),
+        selection=init_selection(len(seeds)),
+        epoch=init_epoch(len(seeds), steps),
+    )
 
 
-def _run_epoch(
-    programs: Programs,
-    state: RunState,
-    dispatches: Iterator[feed.Dispatch],
-    steps: int,
-    pace: feed.Pace,
-) -> tuple[TrainState, StepMetrics]:
-    """Runs every step of an epoch; returns the new state and every step's metrics `[S, steps]`."""
-    train, stopped = state.train, state.selection.stopped
-    total = StepMetrics(*(np.zeros((len(stopped), steps)) for _ in range(4)))
-    for bucket, corpus, orders, first, last, offset in dispatches:
-        started = time.monotonic()
-        train, log = programs.train_steps(bucket, train, corpus, orders, stopped, first, last)
-        log = jax.device_get(log)
-        pace.update(bucket, last - first, time.monotonic() - started)
-        for sums, values in zip(jax.tree.leaves(total), jax.tree.leaves(log), strict=True):
-            sums[:, offset + first : offset + last] = values[:, first:last]
-    return train, total
+def _take_steps(
+    programs: Programs, state: RunState, dispatch: feed.Dispatch, pace: feed.Pace
+) -> tuple[RunState, StepMetrics]:
+    """Runs one dispatch; returns the state after it, and what its steps `[S, n]` measured."""
+    bucket, corpus, orders, first, last, offset = dispatch
+    started = time.monotonic()
+    stopped = state.selection.stopped
+    train, log = programs.train_steps(bucket, state.train, corpus, orders, stopped, first, last)
+    log = jax.tree.map(lambda x: x[:, first:last].astype(np.float64), jax.device_get(log))
+    (seconds,) = processes.largest(time.monotonic() - started)
+    pace.update(bucket, last - first, seconds)
+
+    def with_steps(so_far: np.ndarray, values: np.ndarray) -> np.ndarray:
+        so_far = so_far.copy()  # a checkpoint may still be reading it
+        so_far[:, offset + first : offset + last] = values
+        return so_far
+
+    epoch = EpochSoFar(
+        step=np.int64(offset + last),
+        log=jax.tree.map(with_steps, state.epoch.log, log),
+        seconds=state.epoch.seconds + seconds,
+    )
+    return state.replace(train=train, epoch=epoch), log
 
 
 def _select_epoch(
@@ -207,57 +259,50 @@ def _select_epoch(
     programs: Programs,
     layout: Layout,
     state: RunState,
-    train: TrainState,
     scores: np.ndarray,
+    failed: np.ndarray,
 ) -> RunState:
     """Lets validation scores `[S]` decide: best parameters, early stopping, plateau."""
-    selection = select(state.selection, scores, config.train, config.optim)
+    selection = select(state.selection, scores, failed, config.train, config.optim)
     improved = selection.best_epoch == selection.epoch
     scale = learning_rate_scale(selection, config.optim)
     improved, scale = layout.put_state((improved, scale))
     return RunState(
-        train=train.replace(learning_rate_scale=scale),
-        best_params=programs.keep(state.best_params, train.params, improved),
+        train=state.train.replace(learning_rate_scale=scale),
+        best_params=programs.keep(state.best_params, state.train.params, improved),
         selection=selection,
+        epoch=init_epoch(*state.epoch.log.loss.shape),
     )
 
 
 def _metrics_lines(
     seeds: list[int],
-    running: np.ndarray,
-    state: RunState,
-    log: StepMetrics,
+    layout: Layout,
+    before: RunState,
+    after: RunState,
     valid_metrics: list[dict[str, float]],
     seconds: float,
 ) -> list[dict[str, Any]]:
-    """One line of metrics.jsonl for every seed that ran this epoch."""
-    selection, steps = state.selection, jax.device_get(state.train.step)
+    """One line of metrics.jsonl for every seed that ran this epoch, before and after selection."""
+    selection, log, steps = after.selection, before.epoch.log, layout.get(after.train.step)
+    taken = log.weight > 0
     return [
         {
             "seed": seeds[k],
             "epoch": int(selection.epoch),
             "step": int(steps[k]),
-            "train_loss": log.loss[k].sum() / log.weight[k].sum(),
+            "train_loss": log.loss[k].sum() / log.weight[k].sum() if taken[k].any() else None,
             **{f"valid_{name}": value for name, value in valid_metrics[k].items()},
-            "learning_rate": log.learning_rate[k, -1],
-            "grad_norm": log.grad_norm[k].mean(),
+            "learning_rate": log.learning_rate[k, int(before.epoch.step) - 1],
+            "grad_norm": log.grad_norm[k, taken[k]].mean() if taken[k].any() else None,
+            "skipped": int(log.skipped[k].sum()),
             "best": bool(selection.best_epoch[k] == selection.epoch),
             "stopped": bool(selection.stopped[k]),
+            "failed": bool(selection.failed_epoch[k]),
             "seconds": seconds,
         }
-        for k in np.flatnonzero(running)
+        for k in np.flatnonzero(~before.selection.stopped)
     ]
-
-
-def _require_finite(
-    log: StepMetrics, scores: np.ndarray, running: np.ndarray, seeds: list[int], epoch: int
-) -> None:
-    for k in np.flatnonzero(running):
-        if not (np.isfinite(log.loss[k]).all() and np.isfinite(scores[k]).all()):
-            raise NonFiniteError(
-                f"The numbers of random seed {seeds[k]} are no longer finite in epoch {epoch}: "
-                "lower optim.learning_rate, or set optim.clip_norm. The last checkpoint is kept."
-            )
 
 
 def _quiet_metrics(task: Task, scores: np.ndarray, labels: np.ndarray) -> dict[str, float]:

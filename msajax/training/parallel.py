@@ -15,6 +15,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
 from msajax.config import MeshConfig, TrainConfig
@@ -23,8 +24,8 @@ from msajax.data.corpus import Split
 from msajax.errors import UserError
 from msajax.spec import CorpusSpec
 from msajax.training.optimizers import Optimizer
-from msajax.training.state import TrainState, init_train_state
-from msajax.training.step import Loss, StepMetrics, train_step
+from msajax.training.state import StepMetrics, TrainState, init_train_state
+from msajax.training.step import Loss, train_step
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class Layout:
     Attributes:
         mode: jit or pmap.
         seed_axis: how seeds share a program: map or vmap.
-        mesh: the (seed, data) mesh of devices.
+        mesh: the (seed, data, model) mesh of the devices of all processes.
     """
 
     mode: str
@@ -50,7 +51,7 @@ class Layout:
 
     def put(self, tree: Any, *axes: str | None) -> Any:
         """Places arrays, their leading axes over the named axes of the mesh."""
-        return jax.device_put(tree, self.sharding(*axes))
+        return _put(tree, jax.tree.map(lambda _: self.sharding(*axes), tree))
 
     def sharding(self, *axes: str | None) -> NamedSharding:
         """The sharding of an array whose leading axes lie over the named axes of the mesh."""
@@ -58,7 +59,33 @@ class Layout:
 
     def put_state(self, tree: Any) -> Any:
         """Places arrays with a leading axis of seeds."""
-        return self.put(tree, "seed")
+        return _put(tree, self.state_shardings(tree))
+
+    def state_shardings(self, tree: Any) -> Any:
+        """Where arrays with a leading axis of seeds lie.
+
+        Behind the seeds and the inputs of a kernel its outputs (of attention, its heads) lie over
+        `model`, if the devices divide them; so do the moments of the optimiser.
+        """
+        devices = self.mesh.shape["model"]
+
+        def lies(x: Any) -> NamedSharding:
+            shape = np.shape(x)
+            if devices > 1 and len(shape) > 2 and shape[2] % devices == 0:
+                return self.sharding("seed", None, "model")
+            return self.sharding("seed")
+
+        return jax.tree.map(lies, tree)
+
+    def get(self, tree: Any) -> Any:
+        """Copies arrays to the host of every process, wherever their parts are."""
+
+        def fetch(x: Any) -> Any:
+            if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
+                return jax.device_get(x)
+            return multihost_utils.process_allgather(x, tiled=True)
+
+        return jax.device_get(tree) if jax.process_count() == 1 else jax.tree.map(fetch, tree)
 
     def put_rows(self, tree: Any) -> Any:
         """Places arrays with a leading axis of rows, over `data` where their number allows it."""
@@ -80,28 +107,54 @@ class Layout:
         return in_turn
 
 
-def make_layout(mesh: MeshConfig, seed_axis: str, seeds: int) -> Layout:
-    """Spreads a run over the local devices.
+def _put(tree: Any, shardings: Any) -> Any:
+    if jax.process_count() == 1:
+        return jax.device_put(tree, shardings)
+
+    def own_part(x: Any, sharding: NamedSharding) -> jax.Array:
+        x = np.asarray(jax.device_get(x))  # every process has all of it
+        return jax.make_array_from_callback(x.shape, sharding, lambda part: x[part])
+
+    return jax.tree.map(own_part, tree, shardings)
+
+
+def make_layout(mesh: MeshConfig, seed_axis: str, seeds: int, model_dim: int = 0) -> Layout:
+    """Spreads a run over the devices of all its processes.
 
     Args:
         mesh: what the configuration asks for.
         seed_axis: auto is map on a CPU, where seeds one after another cost the same, and vmap on
             accelerators and wherever seeds are spread over devices.
         seeds: random seeds of the run.
+        model_dim: the model's width, which mesh.model must divide.
 
     Raises:
-        UserError: if devices or seeds do not suffice.
+        UserError: if devices, seeds or the width do not fit.
     """
-    devices = jax.local_devices()
-    over_data = max(mesh.data, 1)
-    over_seed = mesh.seed or math.gcd(max(len(devices) // over_data, 1), seeds)
+    devices = jax.devices()
+    over_model, over_data = mesh.model, max(mesh.data, 1)
+    over_seed = mesh.seed or math.gcd(max(len(devices) // (over_data * over_model), 1), seeds)
     if mesh.mode == "pmap":
         over_seed = 1
-    over_data = mesh.data or max(len(devices) // over_seed, 1)
-    if over_seed * over_data > len(devices):
+    over_data = mesh.data or max(len(devices) // (over_seed * over_model), 1)
+    used = over_seed * over_data * over_model
+    if used > len(devices):
         raise UserError(
-            f"mesh.seed = {over_seed} times mesh.data = {over_data} needs "
-            f"{over_seed * over_data} devices, but there are {len(devices)}."
+            f"mesh.seed = {over_seed} times mesh.data = {over_data} times mesh.model = "
+            f"{over_model} needs {used} devices, but there are {len(devices)}."
+        )
+    if jax.process_count() > 1 and used < len(devices):
+        raise UserError(
+            f"mesh.seed = {over_seed} times mesh.data = {over_data} times mesh.model = "
+            f"{over_model} uses {used} devices of {len(devices)}: with several processes a run "
+            "takes all of them."
+        )
+    if jax.process_count() > 1 and mesh.mode == "pmap":
+        raise UserError("mesh.mode = pmap runs in one process: use jit for several.")
+    if model_dim % over_model:
+        raise UserError(
+            f"mesh.model = {over_model} does not divide model.model_dim = {model_dim}: every "
+            "device must hold the same share of a parameter."
         )
     if seeds % over_seed:
         raise UserError(
@@ -120,10 +173,10 @@ def make_layout(mesh: MeshConfig, seed_axis: str, seeds: int) -> Layout:
         mode=mesh.mode,
         seed_axis=seed_axis,
         mesh=jax.make_mesh(
-            (over_seed, over_data),
-            ("seed", "data"),
-            axis_types=(jax.sharding.AxisType.Auto,) * 2,
-            devices=devices[: over_seed * over_data],
+            (over_seed, over_data, over_model),
+            ("seed", "data", "model"),
+            axis_types=(jax.sharding.AxisType.Auto,) * 3,
+            devices=devices[:used],
         ),
     )
 
@@ -222,6 +275,7 @@ def make_programs(
     loss: Loss,
     layout: Layout,
     accumulation_steps: int = 1,
+    most_skipped_steps: int = 5,
 ) -> Programs:
     """Builds the programs of a run; nothing is compiled before its first call.
 
@@ -232,6 +286,7 @@ def make_programs(
         loss: from `make_loss`.
         layout: where arrays are.
         accumulation_steps: see `train_step`.
+        most_skipped_steps: see `train_step`.
     """
     init_one = functools.partial(init_train_state, model=model, spec=spec, optimizer=optimizer)
     axis_name = "data" if layout.mode == "pmap" else None
@@ -242,12 +297,13 @@ def make_programs(
         loss=loss,
         accumulation_steps=accumulation_steps,
         axis_name=axis_name,
+        most_skipped_steps=most_skipped_steps,
     )
 
     def train_steps(lengths, state, corpus, indices, weights, stopped, first, last):
         def steps_of_one_seed(state, indices, weights, stopped):
             none = jnp.zeros(indices.shape[0])
-            nothing = StepMetrics(none, none, none, none)
+            nothing = StepMetrics(*(none for _ in dataclasses.fields(StepMetrics)))
 
             def body(i, carry):
                 state, log = carry
@@ -262,22 +318,24 @@ def make_programs(
     def keep_one(old, new, which):
         return jax.tree.map(lambda o, n: jnp.where(which, n, o), old, new)
 
-    by_seed = layout.sharding("seed")
+    init = layout.over_seeds(init_one)
+    one_seed = jax.ShapeDtypeStruct((1,), np.uint32)  # which axes are spread is the same for all
+    of_state = layout.state_shardings(jax.eval_shape(init, one_seed))
 
     def in_bucket(quarter):
         steps = functools.partial(train_steps, cut_lengths(spec, quarter))
         if layout.mode == "pmap":
             return _pmap(steps, layout)
-        return jax.jit(steps, donate_argnums=0, out_shardings=by_seed)
+        return jax.jit(steps, donate_argnums=0, out_shardings=(of_state, layout.sharding()))
 
     # A program for each bucket: one that holds all of them takes longer to load than to run.
     of_bucket = {quarter: in_bucket(quarter) for quarter in range(1, QUARTERS + 1)}
     return Programs(
-        init=jax.jit(layout.over_seeds(init_one), out_shardings=by_seed),
+        init=jax.jit(init, out_shardings=of_state),
         train_steps=lambda quarter, state, corpus, orders, stopped, first, last: of_bucket[quarter](
             state, corpus, *orders, *layout.put((stopped, np.int32(first), np.int32(last)))
         ),
-        keep=jax.jit(jax.vmap(keep_one), out_shardings=by_seed),
+        keep=jax.jit(jax.vmap(keep_one), out_shardings=of_state.params),
     )
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -45,7 +46,9 @@ class EpochProgress(contextlib.AbstractContextManager):
             best: `[S]`, every seed's smallest validation score so far.
         """
         valid = f"valid_{self._selection}"
-        mean = {key: np.mean([line[key] for line in lines]) for key in ("train_loss", valid)}
+        keys = ("train_loss", valid)
+        known = {key: [x[key] for x in lines if x[key] is not None] for key in keys}
+        mean = {key: np.mean(values) if values else math.nan for key, values in known.items()}
         text = (
             f"train loss {mean['train_loss']:.4f}  valid {self._selection} {mean[valid]:.4f}  "
             f"best {best.mean():.4f}  seeds {len(lines)}/{len(best)}"

@@ -6,6 +6,9 @@ The files:
     run.json      versions, devices, corpus, repairs, command
     metrics.jsonl one line per random seed and epoch
     results.json  when the run has ended
+    lock          who trains in it (see `lock.py`)
+
+Of several processes only the first writes them.
 """
 
 import contextlib
@@ -24,6 +27,7 @@ import jax
 
 from msajax.config import Config, from_config_dict, identity
 from msajax.errors import UserError
+from msajax.training import lock, processes
 from msajax.version import __version__
 
 _PARTIAL = ("run.json.partial", "config.json.partial")
@@ -54,13 +58,15 @@ class RunFolder:
         """The folder of the model that the run produced."""
         return self.file("bundle")
 
-    def claim(self, config: Config, digest: str) -> None:
-        """Makes the folder if needed, and refuses one that belongs to another run.
+    def make(self) -> None:
+        """Makes the folder if needed, in the first process.
 
         Raises:
-            UserError: if the folder cannot be written, or holds something else than a run, or a
-                run of another identity; both sides of every difference are named.
+            UserError: in all processes, if it cannot be written.
         """
+        processes.of_first(self._make)
+
+    def _make(self) -> None:
         if os.path.exists(self.path) and not os.path.isdir(self.path):
             raise UserError(f"The workdir {self.path} is a file; it must be a folder.")
         try:
@@ -71,9 +77,26 @@ class RunFolder:
             raise UserError(
                 f"The workdir {self.path} cannot be written: {error.strerror}."
             ) from error
+
+    def has_ended(self) -> bool:
+        """Whether a run has left its results here."""
+        return processes.of_first(
+            lambda: os.path.exists(self.file("results.json")) and os.path.exists(self.bundle)
+        )
+
+    def claim(self, config: Config, digest: str) -> None:
+        """Refuses a folder that belongs to another run.
+
+        Raises:
+            UserError: if the folder holds something else than a run, or a run of another identity;
+                both sides of every difference are named.
+        """
+        processes.of_first(lambda: self._claim(config, digest))
+
+    def _claim(self, config: Config, digest: str) -> None:
         if not os.path.exists(self.file("config.json")):
             # A start that ended before it wrote config.json leaves these at most.
-            others = set(os.listdir(self.path)) - {"run.json", *_PARTIAL}
+            others = set(os.listdir(self.path)) - {"run.json", lock.NAME, *_PARTIAL}
             if others:
                 raise UserError(
                     f"The workdir {self.path} holds {min(others)!r} but no config.json, so it is "
@@ -104,6 +127,8 @@ class RunFolder:
         self, config: Config, corpus: Mapping[str, Any], repairs: Any, initial: Any
     ) -> None:
         """Writes run.json and config.json; `initial` says which parameters were not random."""
+        if not processes.is_first():
+            return
         run = {
             "msajax": __version__,
             "python": platform.python_version(),
@@ -123,12 +148,16 @@ class RunFolder:
 
     def move_corpus(self, corpus: Mapping[str, Any]) -> None:
         """Notes in run.json where the run's corpus, known by its digest, is now."""
+        if not processes.is_first():
+            return
         run = read_json(self.file("run.json"))
         if run["corpus"] != corpus:
             write_json(self.file("run.json"), run | {"corpus": corpus})
 
     def append_metrics(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Appends one epoch's lines to metrics.jsonl."""
+        if not processes.is_first():
+            return
         text = "".join(json.dumps(_strict(line), allow_nan=False) + "\n" for line in lines)
         with open(self.file("metrics.jsonl"), "a", encoding="utf-8") as file:
             file.write(text)
@@ -144,6 +173,8 @@ class RunFolder:
 
     def rewind_metrics(self, epoch: int) -> None:
         """Drops the lines of epochs after `epoch`: they will be written again."""
+        if not processes.is_first():
+            return
         kept = [line for line in self.read_metrics() if line["epoch"] <= epoch]
         write_text(
             self.file("metrics.jsonl"),

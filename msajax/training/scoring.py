@@ -1,6 +1,7 @@
 """Scores of a split: batched, by length bucket, spread over devices like training."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -25,7 +26,7 @@ PredictFn = Callable[[Any, Mapping[str, jax.Array], Mapping[str, jax.Array]], Pr
 def make_predict(model: nn.Module, layout: Layout) -> PredictFn:
     """The prediction program: every seed's parameters on the same batch."""
 
-    @jax.jit
+    @functools.partial(jax.jit, out_shardings=layout.sharding())  # every process reads them
     def predict(params, features, masks):
         def predict_one(params):
             return model.apply({"params": params}, features, masks, train=False)
@@ -114,7 +115,13 @@ def predict_batches(
 
 
 def predict_split(
-    predict: PredictFn, params: Any, split: Split, name: str, spec: CorpusSpec, layout: Layout
+    predict: PredictFn,
+    params: Any,
+    split: Split,
+    name: str,
+    spec: CorpusSpec,
+    layout: Layout,
+    kept: Sequence[int] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores a prepared split: batched, by length bucket, spread like training.
 
@@ -125,15 +132,18 @@ def predict_split(
         name: of the split, for a message.
         spec: of the model.
         layout: where arrays are.
+        kept: which members of the leading axis count; all without it.
 
     Returns:
-        As `predict_batches`.
+        As `predict_batches`, of those members.
 
     Raises:
         UserError: naming a sample, if a score is not finite.
     """
     batches = EvaluationBatches(split, spec, layout)
     scores, weights = predict_batches(predict, params, batches, spec)
+    if kept is not None:
+        scores, weights = scores[kept], weights[kept]
     bad = np.flatnonzero(~np.isfinite(scores).all(axis=(0, 2)))
     if bad.size:
         raise UserError(

@@ -25,6 +25,7 @@ class TrainState:
         params: the model's parameters.
         opt_state: the optimiser's state.
         learning_rate_scale: `[]` float32, the plateau schedule's factor.
+        skipped_in_a_row: `[]` int32, steps up to the last one that were not finite.
     """
 
     seed: jax.Array
@@ -32,6 +33,41 @@ class TrainState:
     params: Any
     opt_state: Any
     learning_rate_scale: jax.Array
+    skipped_in_a_row: jax.Array
+
+
+@flax.struct.dataclass
+class StepMetrics:
+    """What a step measures; sums and weights, divided once at the end of an epoch.
+
+    Attributes:
+        loss: sum of weighted losses over the rows; 0 of a step that was skipped, like the next two.
+        weight: sum of row weights.
+        grad_norm: global gradient norm before clipping.
+        learning_rate: the rate of this step.
+        skipped: 1 if the loss or the gradient was not finite, so that the step changed nothing.
+    """
+
+    loss: jax.Array
+    weight: jax.Array
+    grad_norm: jax.Array
+    learning_rate: jax.Array
+    skipped: jax.Array
+
+
+@flax.struct.dataclass
+class EpochSoFar:
+    """An epoch that is not over, on the host.
+
+    Attributes:
+        step: `[]` int64, steps taken of it.
+        log: of each step, `[S, steps]` float64; 0 from `step` on.
+        seconds: `[]` float64, time spent on it.
+    """
+
+    step: np.ndarray
+    log: StepMetrics
+    seconds: np.ndarray
 
 
 @flax.struct.dataclass
@@ -46,6 +82,8 @@ class Selection:
         plateau_epochs: `[S]` int64, epochs since then or since the last reduction of the rate.
         reductions: `[S]` int64, how often the plateau schedule reduced the rate.
         stopped: `[S]` bool, seeds that train no more.
+        failed_epoch: `[S]` int64, the epoch in which the seed's numbers were no longer finite; 0
+            for none. A failed seed has stopped.
     """
 
     epoch: np.ndarray
@@ -55,6 +93,7 @@ class Selection:
     plateau_epochs: np.ndarray
     reductions: np.ndarray
     stopped: np.ndarray
+    failed_epoch: np.ndarray
 
 
 @flax.struct.dataclass
@@ -65,11 +104,19 @@ class RunState:
         train: device state, leading axis S.
         best_params: each seed's parameters at its best epoch, leading axis S.
         selection: what validation decided.
+        epoch: the one that has begun.
     """
 
     train: TrainState
     best_params: Any
     selection: Selection
+    epoch: EpochSoFar
+
+    @property
+    def steps_taken(self) -> int:
+        """Steps of the run so far, those of stopped seeds counted."""
+        steps = self.epoch.log.loss.shape[1]
+        return int(self.selection.epoch) * steps + int(self.epoch.step)
 
 
 def init_train_state(
@@ -90,7 +137,14 @@ def init_train_state(
         params=params,
         opt_state=optimizer.transformation.init(params),
         learning_rate_scale=jnp.float32(1),
+        skipped_in_a_row=jnp.int32(0),
     )
+
+
+def init_epoch(seeds: int, steps: int) -> EpochSoFar:
+    """An epoch of so many steps before its first one."""
+    log = StepMetrics(*(np.zeros((seeds, steps)) for _ in dataclasses.fields(StepMetrics)))
+    return EpochSoFar(step=np.int64(0), log=log, seconds=np.float64(0))
 
 
 def init_selection(seeds: int) -> Selection:
@@ -104,24 +158,31 @@ def init_selection(seeds: int) -> Selection:
         plateau_epochs=zeros,
         reductions=zeros,
         stopped=np.zeros(seeds, bool),
+        failed_epoch=zeros,
     )
 
 
 def select(
-    selection: Selection, scores: np.ndarray, train: TrainConfig, optim: OptimConfig
+    selection: Selection,
+    scores: np.ndarray,
+    failed: np.ndarray,
+    train: TrainConfig,
+    optim: OptimConfig,
 ) -> Selection:
     """Applies the rules of selection, early stopping and plateau to one epoch's scores.
 
-    An improvement is a strictly smaller score. Stopped seeds do not change.
+    An improvement is a strictly smaller score. Stopped seeds do not change; one that fails stops,
+    and does not improve.
 
     Args:
         selection: before the epoch.
-        scores: `[S]` float64, of validation; entries of stopped seeds are ignored.
+        scores: `[S]` float64, of validation; entries of stopped and failed seeds are ignored.
+        failed: `[S]` bool, seeds whose numbers were not finite in this epoch.
         train: patience and the number of epochs.
         optim: the plateau schedule.
     """
     running = ~selection.stopped
-    improved = running & (scores < selection.best_score)
+    improved = running & ~failed & (scores < selection.best_score)
     stale = np.where(improved, 0, selection.stale_epochs + running)
     plateau = np.where(improved, 0, selection.plateau_epochs + running)
     reduce = np.zeros_like(running)
@@ -137,7 +198,8 @@ def select(
         stale_epochs=stale,
         plateau_epochs=np.where(reduce, 0, plateau),
         reductions=selection.reductions + reduce,
-        stopped=selection.stopped | stops | (epoch >= train.epochs),
+        stopped=selection.stopped | failed | stops | (epoch >= train.epochs),
+        failed_epoch=np.where(running & failed, epoch, selection.failed_epoch),
     )
 
 

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import chex
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
@@ -16,7 +15,7 @@ from msajax.errors import UserError
 from msajax.models.layers import first_row
 from msajax.training.optimizers import Optimizer
 from msajax.training.prng import dropout_key
-from msajax.training.state import TrainState
+from msajax.training.state import StepMetrics, TrainState
 
 
 class Loss(NamedTuple):
@@ -29,23 +28,6 @@ class Loss(NamedTuple):
 
     of_rows: Callable[[jax.Array, jax.Array], jax.Array]
     weights: Callable[[jax.Array], jax.Array]
-
-
-@flax.struct.dataclass
-class StepMetrics:
-    """What a step measures; sums and weights, divided once at the end of an epoch.
-
-    Attributes:
-        loss: sum of weighted losses over the rows.
-        weight: sum of row weights.
-        grad_norm: global gradient norm before clipping.
-        learning_rate: the rate of this step.
-    """
-
-    loss: jax.Array
-    weight: jax.Array
-    grad_norm: jax.Array
-    learning_rate: jax.Array
 
 
 def make_loss(config: TrainConfig, kind: str) -> Loss:
@@ -109,8 +91,13 @@ def train_step(
     loss: Loss,
     accumulation_steps: int = 1,
     axis_name: str | None = None,
+    most_skipped_steps: int = 5,
 ) -> tuple[TrainState, StepMetrics]:
-    """Takes one optimiser step.
+    """Takes one optimiser step, unless its loss or its gradient is not finite.
+
+    A skipped step counts as a step, with its random numbers and its learning rate, but leaves the
+    parameters and the optimiser's state as they are. After too many in a row nothing changes any
+    more.
 
     Args:
         state: one random seed's state, without the seed axis.
@@ -121,6 +108,7 @@ def train_step(
         loss: from `make_loss`.
         accumulation_steps: parts of the batch, B / parts rows each, whose gradients are summed.
         axis_name: the mapped axis over which the rows are spread, if there is one.
+        most_skipped_steps: in a row, after which the seed has failed.
 
     Returns:
         The next state, and this step's metrics.
@@ -174,7 +162,26 @@ def train_step(
     updates, opt_state = optimizer.transformation.update(gradient, state.opt_state, state.params)
     rate = optimizer.learning_rate(state.step) * state.learning_rate_scale
     params = jax.tree.map(lambda p, u: p - rate * u, state.params, updates)
+
+    grad_norm = optax.tree.norm(gradient)
+    finite = jnp.isfinite(total) & jnp.isfinite(grad_norm)
+    failed = state.skipped_in_a_row >= most_skipped_steps
+    taken, skipped = finite & ~failed, ~finite & ~failed
+
+    def if_taken(new: optax.Params, old: optax.Params) -> optax.Params:
+        return jax.tree.map(lambda n, o: jnp.where(taken, n, o), new, old)
+
     metrics = StepMetrics(
-        loss=total, weight=weight, grad_norm=optax.tree.norm(gradient), learning_rate=rate
+        loss=jnp.where(taken, total, 0),
+        weight=jnp.where(taken, weight, 0),
+        grad_norm=jnp.where(taken, grad_norm, 0),
+        learning_rate=rate,
+        skipped=skipped.astype(jnp.float32),
     )
-    return state.replace(step=state.step + 1, params=params, opt_state=opt_state), metrics
+    state = state.replace(
+        step=state.step + ~failed,
+        params=if_taken(params, state.params),
+        opt_state=if_taken(opt_state, state.opt_state),
+        skipped_in_a_row=jnp.where(taken, 0, state.skipped_in_a_row + skipped),
+    )
+    return state, metrics

@@ -1,0 +1,100 @@
+"""Steps that are skipped because their numbers are not finite, and random seeds that fail."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from msajax.data.batches import EpochOrder
+from msajax.errors import NonFiniteError
+from msajax.training.parallel import Layout
+from msajax.training.state import RunState, StepMetrics
+
+logger = logging.getLogger(__name__)
+
+_MOST_TOLD = 20  # skipped steps of one dispatch that are named; metrics.jsonl counts all
+
+
+def tell_skipped(
+    log: StepMetrics,
+    offset: int,
+    seeds: Sequence[int],
+    epoch: int,
+    orders: Sequence[EpochOrder],
+    ids: np.ndarray,
+) -> None:
+    """Warns of skipped steps, with the samples of their batch.
+
+    Args:
+        log: of some steps, `[S, n]`.
+        offset: the epoch's step that the log begins with.
+        seeds: the random seeds.
+        epoch: from 1.
+        orders: of every seed's epoch.
+        ids: `[N]` of the training split.
+    """
+    skipped = np.argwhere(log.skipped > 0)
+    for k, i in skipped[:_MOST_TOLD].tolist():
+        step = offset + i
+        rows = orders[k].indices[step][orders[k].row_weight[step] > 0]
+        logger.warning(
+            "Random seed %d, epoch %d, step %d of %d: the loss or its gradient is not finite; the "
+            "step is skipped. Its batch: %s.",
+            seeds[k],
+            epoch,
+            step + 1,
+            len(orders[k].quarters),
+            ", ".join(map(str, ids[rows])),
+        )
+    if len(skipped) > _MOST_TOLD:
+        logger.warning("%d more steps were skipped.", len(skipped) - _MOST_TOLD)
+
+
+def failed_seeds(
+    state: RunState, scores: np.ndarray, most_skipped_steps: int, layout: Layout
+) -> np.ndarray:
+    """Which seeds `[S]` have failed by the end of an epoch, before validation decides.
+
+    Args:
+        state: after the last step.
+        scores: `[S, N, K]` of validation.
+        most_skipped_steps: in a row, that a seed survives less one.
+        layout: of the state.
+    """
+    in_a_row = layout.get(state.train.skipped_in_a_row)
+    return (in_a_row >= most_skipped_steps) | ~np.isfinite(scores).all(axis=(1, 2))
+
+
+def nothing_left(state: RunState, most_skipped_steps: int, layout: Layout) -> bool:
+    """Whether every seed that has not stopped has skipped too many steps in a row."""
+    in_a_row = layout.get(state.train.skipped_in_a_row)
+    return bool((state.selection.stopped | (in_a_row >= most_skipped_steps)).all())
+
+
+def describe_failures(
+    state: RunState, seeds: Sequence[int], layout: Layout
+) -> list[dict[str, Any]]:
+    """Of each failed seed its epoch and the steps that it had taken, for results.json."""
+    steps = layout.get(state.train.step)
+    epochs = state.selection.failed_epoch
+    return [
+        {"seed": seeds[k], "epoch": int(epochs[k]), "step": int(steps[k])}
+        for k in np.flatnonzero(epochs)
+    ]
+
+
+def failure_message(failures: Sequence[dict[str, Any]]) -> str:
+    """One sentence about failed seeds, from `describe_failures`."""
+    told = "; ".join(f"seed {f['seed']} in epoch {f['epoch']}, step {f['step']}" for f in failures)
+    return (
+        f"The numbers of {len(failures)} random seed(s) are no longer finite ({told}): lower "
+        "optim.learning_rate, or set optim.clip_norm."
+    )
+
+
+def require_a_seed(state: RunState, seeds: Sequence[int], layout: Layout) -> None:
+    """Raises `NonFiniteError` if every seed has failed."""
+    if (state.selection.failed_epoch > 0).all():
+        failures = describe_failures(state, seeds, layout)
+        raise NonFiniteError(f"{failure_message(failures)} The last checkpoint is kept.")

@@ -1,0 +1,71 @@
+"""One trainer at a time in a run's folder."""
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import time
+
+from msajax.errors import UserError
+from msajax.training import processes
+
+NAME = "lock"
+
+
+class Lock(contextlib.AbstractContextManager):
+    """Holds a run's folder for the first of this run's processes.
+
+    The operating system keeps the lock, so that it ends with its owner, however that dies; the file
+    only says who the owner is, and stays.
+    """
+
+    def __init__(self, folder: str) -> None:
+        """Holds nothing yet of `folder`, which exists."""
+        self._path, self._file = os.path.join(folder, NAME), None
+
+    def __enter__(self) -> "Lock":
+        """Takes the lock, in the first process.
+
+        Raises:
+            UserError: in all processes, naming the owner, if another one has it.
+        """
+        processes.of_first(self._take)
+        return self
+
+    def __exit__(self, *exc_info) -> None:
+        """Gives it back."""
+        if self._file is not None:
+            self._file.close()
+
+    def _take(self) -> None:
+        file = open(self._path, "a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            owner = _owner(file.read())
+            file.close()
+            raise UserError(
+                f"The workdir {os.path.dirname(self._path)} is in use by {owner}: wait until it is "
+                "done, or choose another --workdir."
+            ) from error
+        except OSError as error:
+            file.close()
+            raise UserError(
+                f"{self._path} cannot be locked: {error.strerror}. A workdir must lie on a file "
+                "system with locks."
+            ) from error
+        file.seek(0)
+        file.truncate()
+        json.dump({"host": socket.gethostname(), "pid": os.getpid(), "since": time.ctime()}, file)
+        file.flush()
+        self._file = file
+
+
+def _owner(text: str) -> str:
+    try:
+        owner = json.loads(text)
+        return f"process {owner['pid']} on {owner['host']} since {owner['since']}"
+    except (ValueError, LookupError, TypeError):
+        return "another process"  # which has it, but has not said yet who it is

@@ -1,0 +1,181 @@
+"""The processes of one run: how they meet, and what they must agree on.
+
+Only the first process touches the run's folder; what it finds there reaches the others through
+here. With a single process every function does its work at once.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from msajax.errors import LostProcessError, UserError
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+Tree = TypeVar("Tree")
+
+HEARTBEAT_SECONDS = 30  # silence after which a process counts as lost
+# How the libraries that carry numbers between processes begin to say that one has gone.
+_LOST = ("gloo", "nccl", "connection", "coordination", "unavailable", "deadline", "heartbeat")
+
+
+def join(
+    coordinator_address: str | None,
+    num_processes: int | None,
+    process_id: int | None,
+    timeout_seconds: float,
+) -> None:
+    """Meets the other processes of a run; before anything else that uses JAX.
+
+    With None for all three the cluster's environment names them: Slurm, Kubernetes, Cloud TPU,
+    Open MPI.
+
+    Args:
+        coordinator_address: host:port at which the process 0 is reached.
+        num_processes: of the run.
+        process_id: of this one, from 0.
+        timeout_seconds: how long the others may take; after it, this process ends with exit code 2.
+
+    Raises:
+        UserError: if no cluster's environment is found.
+    """
+    if coordinator_address is None:
+        whom = "the processes that the cluster's environment names"
+    else:
+        whom = f"{num_processes} processes at {coordinator_address}, of which this is {process_id}"
+
+    def give_up() -> None:
+        # The library would end the process by itself later, with a trace of its own.
+        print(
+            f"error: After {timeout_seconds:g} s not all have met of {whom}: is the address right, "
+            "are all of them started, each with its own id and the same number of processes?",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(2)
+
+    logger.info("Waiting for %s.", whom)
+    timer = threading.Timer(timeout_seconds, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        jax.distributed.initialize(
+            coordinator_address,
+            num_processes,
+            process_id,
+            initialization_timeout=int(timeout_seconds) + 60,
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            shutdown_timeout_seconds=HEARTBEAT_SECONDS,
+        )
+    except (ValueError, RuntimeError) as error:
+        raise UserError(f"Of {whom}, none could be met: {_first_line(error)}") from error
+    finally:
+        timer.cancel()
+    logger.info(
+        "Process %d of %d, with %d of %d devices.",
+        jax.process_index(),
+        jax.process_count(),
+        jax.local_device_count(),
+        jax.device_count(),
+    )
+
+
+def is_first() -> bool:
+    """Whether this process is the one that writes."""
+    return jax.process_index() == 0
+
+
+def largest(*numbers: float) -> list[float]:
+    """Of each number the largest over all processes (as float32): what all of them act on."""
+    if jax.process_count() == 1:
+        return list(numbers)
+    return np.max(multihost_utils.process_allgather(np.array(numbers)), axis=0).tolist()
+
+
+def together(function: Callable[[], T]) -> T:
+    """Calls a function in every process; a mistake that one of them meets is raised in all.
+
+    Raises:
+        UserError: whatever the function raises in this process, or in another one.
+    """
+    if jax.process_count() == 1:
+        return function()
+    result, problem = None, ""
+    try:
+        result = function()
+    except UserError as error:
+        problem = str(error)
+    for index, told in enumerate(_exchange(problem)):
+        if told:
+            raise UserError(f"Process {index}: {told}")
+    return result
+
+
+def of_first(function: Callable[[], T]) -> T:
+    """Calls a function in the first process alone; all get what it returns, as JSON carries it.
+
+    Raises:
+        UserError: whatever the function raises.
+    """
+    if jax.process_count() == 1:
+        return function()
+    result = together(lambda: function() if is_first() else None)
+    return json.loads(_exchange(json.dumps(result))[0])
+
+
+def share(tree: Tree) -> Tree:
+    """The first process's arrays, in every process; the others give arrays of the same shapes."""
+    if jax.process_count() == 1:
+        return tree
+
+    def send(x: np.ndarray) -> np.ndarray:
+        x = np.asarray(x)
+        sent = multihost_utils.broadcast_one_to_all(np.atleast_1d(x).reshape(-1).view(np.uint8))
+        return np.asarray(sent).view(x.dtype).reshape(x.shape)  # as bytes: JAX would round float64
+
+    return jax.tree.map(send, tree)
+
+
+@contextlib.contextmanager
+def losses_noticed() -> Iterator[None]:
+    """Turns what the libraries raise when another process has gone into one sentence.
+
+    Raises:
+        LostProcessError: in place of their error.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (ValueError, RuntimeError) as error:
+        text = str(error).lower()
+        if jax.process_count() == 1 or not any(word in text for word in _LOST):
+            raise
+        raise LostProcessError(
+            f"Process {jax.process_index()} of {jax.process_count()} has lost another one "
+            f"({_first_line(error)}): the run stops here, its last checkpoint is kept, and the "
+            "same commands continue from it."
+        ) from error
+
+
+def _exchange(text: str) -> list[str]:
+    """Every process's text, in their order."""
+    own = np.frombuffer(text.encode(), np.uint8)
+    sizes = np.ravel(multihost_utils.process_allgather(np.array(own.size)))
+    room = np.zeros(max(int(sizes.max()), 1), np.uint8)
+    room[: own.size] = own
+    rows = multihost_utils.process_allgather(room)
+    return [bytes(row[:size]).decode() for row, size in zip(rows, sizes, strict=True)]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

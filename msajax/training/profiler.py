@@ -1,0 +1,44 @@
+"""Traces of a few dispatches, for the profiler of TensorBoard or Perfetto."""
+
+import contextlib
+import logging
+
+import jax
+
+logger = logging.getLogger(__name__)
+
+DISPATCHES = 10  # that are traced: some seconds
+
+
+class Profiler(contextlib.AbstractContextManager):
+    """Traces the first dispatches whose programs have run before; nothing without a folder."""
+
+    def __init__(self, folder: str | None = None) -> None:
+        """Will write below `folder`."""
+        self._folder, self._traced = folder, 0
+
+    def __exit__(self, *exc_info) -> None:
+        """Ends a trace that has begun."""
+        if self._folder is None:
+            return
+        if self._traced:
+            self._write()
+        else:
+            logger.warning("No profile: every program ran only once, to be compiled.")
+
+    def before_dispatch(self, is_compiled: bool) -> None:
+        """Begins the trace when it is time to."""
+        if self._folder is not None and is_compiled:
+            if not self._traced:
+                jax.profiler.start_trace(self._folder)
+            self._traced += 1
+
+    def after_dispatch(self) -> None:
+        """Ends the trace after the last dispatch that is to be in it."""
+        if self._folder is not None and self._traced >= DISPATCHES:
+            self._write()
+
+    def _write(self) -> None:
+        jax.profiler.stop_trace()
+        logger.info("Profile of %d dispatches: %s.", self._traced, self._folder)
+        self._folder = None

@@ -1,0 +1,49 @@
+"""When a run saves its state, and whether it goes on."""
+
+import time
+
+from msajax.config import TrainConfig
+from msajax.training import processes
+from msajax.training.checkpoints import Checkpoints
+from msajax.training.parallel import Layout
+from msajax.training.state import RunState
+from msajax.training.stop import StopRequest
+
+
+class Saving:
+    """Saves when a checkpoint is due and when the run must stop; all processes decide alike."""
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        layout: Layout,
+        config: TrainConfig,
+        stop: StopRequest,
+        state: RunState,
+    ) -> None:
+        """Counts from `state`, which is saved already or can be made again."""
+        self._checkpoints, self._layout = checkpoints, layout
+        self._config, self._stop = config, stop
+        self._saved_at, self._saved_step = time.monotonic(), state.steps_taken
+
+    def inside_epoch(self, state: RunState) -> bool:
+        """Called between two dispatches; returns whether the run must stop here."""
+        every = self._config.checkpoint_every_seconds
+        return self._save_if(state, every > 0 and self._seconds() >= every)
+
+    def after_epoch(self, state: RunState, is_last: bool) -> bool:
+        """Called after validation; returns whether the run must stop here."""
+        due = self._seconds() >= self._config.checkpoint_every_seconds
+        return self._save_if(state, is_last or due)
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._saved_at
+
+    def _save_if(self, state: RunState, due: bool) -> bool:
+        steps = self._config.checkpoint_every_steps
+        due = due or (steps > 0 and state.steps_taken - self._saved_step >= steps)
+        stop, due = processes.largest(self._stop.requested, due)
+        if stop or due:
+            self._checkpoints.save(state.steps_taken, self._layout.get(state))
+            self._saved_at, self._saved_step = time.monotonic(), state.steps_taken
+        return bool(stop)

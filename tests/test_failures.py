@@ -1,0 +1,145 @@
+"""Numbers that are not finite: steps are skipped, seeds fail alone, a run ends with exit code 3."""
+
+import dataclasses
+import logging
+
+import chex
+import jax
+import numpy as np
+import pytest
+from tiny import lines_of, run, tiny_config
+
+from msajax import experiment
+from msajax.errors import NonFiniteError
+from msajax.serving.bundle import load_bundle, save_bundle
+
+PATH = "regression/kernel"
+SHAPE = (8, 1)
+
+
+def poison(*values: float) -> dict[str, np.ndarray]:
+    """The output layer of each seed filled with its value; NaN leaves it random."""
+    return {PATH: np.stack([np.full(SHAPE, value) for value in values])}
+
+
+@pytest.fixture(scope="module")
+def one_of_three(tmp_path_factory):
+    """Three seeds, of which the second begins with parameters that overflow."""
+    folder = tmp_path_factory.mktemp("failures") / "run"
+    config = tiny_config(train__seeds=3, train__most_skipped_steps=3)
+    return run(config, folder, initial=poison(np.nan, np.inf, np.nan)), folder
+
+
+def test_a_seed_that_fails_leaves_the_others_bit_equal_to_a_run_without_it(one_of_three, tmp_path):
+    trained, folder = one_of_three
+    assert trained.finished
+    assert trained.failed == [{"seed": 1, "epoch": 1, "step": 3}]
+    for k in (0, 2):
+        alone = run(tiny_config(train__seeds=1, train__first_seed=k), tmp_path / str(k))
+        chex.assert_trees_all_equal(
+            jax.tree.map(lambda x, k=k: np.asarray(x[k]), trained.params),
+            jax.tree.map(lambda x: np.asarray(x[0]), alone.params),
+        )
+        own = [line for line in lines_of(folder) if line["seed"] == k]
+        assert own == lines_of(tmp_path / str(k))
+
+
+def test_a_failed_seed_writes_one_last_line_that_says_so(one_of_three):
+    (line,) = [line for line in lines_of(one_of_three[1]) if line["seed"] == 1]
+    assert line["failed"] and line["stopped"] and not line["best"]
+    assert (line["skipped"], line["step"]) == (3, 3)
+    assert line["train_loss"] is None and line["grad_norm"] is None
+
+
+def test_a_failed_seed_keeps_its_last_good_state(one_of_three):
+    kernel = np.asarray(one_of_three[0].params["regression"]["kernel"])
+    assert np.isinf(kernel[1]).all() and np.isfinite(kernel[[0, 2]]).all()
+
+
+def test_a_skipped_step_is_told_with_its_seed_its_step_and_the_ids_of_its_batch(tmp_path, caplog):
+    config = tiny_config(train__seeds=2, train__epochs=1, train__most_skipped_steps=2)
+    with caplog.at_level(logging.WARNING, "msajax"):
+        run(config, tmp_path, initial=poison(np.nan, np.inf))
+    told = [record.getMessage() for record in caplog.records if "skipped" in record.getMessage()]
+    assert [message.split(":")[0] for message in told] == [
+        "Random seed 1, epoch 1, step 1 of 7",
+        "Random seed 1, epoch 1, step 2 of 7",
+    ]
+    ids = [message.split("Its batch: ")[1].rstrip(".").split(", ") for message in told]
+    assert all(1 <= len(batch) <= 8 for batch in ids)
+    assert len(set(ids[0]) | set(ids[1])) == len(ids[0]) + len(ids[1])
+
+
+def test_when_every_seed_has_failed_the_run_ends_after_its_metrics_and_saves_nothing(tmp_path):
+    config = tiny_config(train__seeds=2, train__checkpoint_every_seconds=0.0)
+    with pytest.raises(NonFiniteError, match=r"2 random seed.*seed 0 in epoch 1, step 5; seed 1"):
+        run(config, tmp_path, initial=poison(np.inf, np.inf))
+    lines = lines_of(tmp_path)
+    assert [(line["seed"], line["epoch"], line["failed"]) for line in lines] == [
+        (0, 1, True),
+        (1, 1, True),
+    ]
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
+def test_an_epoch_is_left_at_once_when_no_seed_is_left(tmp_path, monkeypatch):
+    from msajax.training import loop
+
+    taken = []
+    original = loop._take_steps
+
+    def counted(programs, state, dispatch, pace):
+        taken.append(dispatch.last - dispatch.first)
+        return original(programs, state, dispatch, pace)
+
+    monkeypatch.setattr(loop, "_take_steps", counted)
+    monkeypatch.setattr(loop.feed.Pace, "update", lambda *_: None)
+    with pytest.raises(NonFiniteError):
+        run(
+            tiny_config(train__seeds=1, train__most_skipped_steps=2),
+            tmp_path,
+            initial=poison(np.inf),
+        )
+    assert sum(taken) == 2
+
+
+def test_steps_that_are_skipped_now_and_then_fail_no_seed(tmp_path):
+    # A label so far away that its square is infinite spoils one batch of every epoch.
+    from msajax.data import prepare as preparing
+    from msajax.data.formats import open_corpus
+    from msajax.training.loop import train_seeds
+    from msajax.training.run_folder import RunFolder
+
+    config = tiny_config(train__loss="mse", train__epochs=3, train__most_skipped_steps=2)
+    corpus = open_corpus(config.data.path, config.data)
+    preparation = preparing.fit(corpus, config.data, config.model)
+    train, _ = preparing.prepare(corpus.split("train"), preparation)
+    valid, _ = preparing.prepare(corpus.split("valid"), preparation)
+    labels = train.labels.copy()
+    labels[5] = 1e30
+    spoiled = dataclasses.replace(train, labels=labels)
+    trained = train_seeds(config, preparation.spec, spoiled, valid, RunFolder(str(tmp_path)))
+    assert trained.failed == []
+    assert [line["skipped"] for line in lines_of(tmp_path)] == [1] * 6
+    chex.assert_tree_all_finite(trained.params)
+
+
+def test_a_run_with_a_failed_seed_reports_the_others_and_names_it(tmp_path):
+    config = tiny_config(train__epochs=2)
+    whole = experiment.train(config, str(tmp_path / "whole"))
+    bundle = load_bundle(tmp_path / "whole" / "bundle")
+    kernel = bundle.params["regression"]["kernel"].copy()
+    kernel[1] = 3e38
+    bundle.params["regression"]["kernel"] = kernel
+    save_bundle(str(tmp_path / "spoiled"), bundle)
+    config = tiny_config(train__epochs=2, model__init_from=str(tmp_path / "spoiled"))
+    results = experiment.train(config, str(tmp_path / "run"))
+    assert results["seeds"] == [0]
+    assert [failure["seed"] for failure in results["failed"]] == [1]
+    assert len(results["test"]["mae"]["seeds"]) == 1
+    assert whole["failed"] == [] and whole["seeds"] == [0, 1]
+    assert load_bundle(tmp_path / "run" / "bundle").seeds == [0]
+    header = (tmp_path / "run" / "predictions" / "test.csv").read_text().splitlines()[0]
+    assert "score_seed0" in header and "score_seed1" not in header
+    # The same command again says the same.
+    assert experiment.train(config, str(tmp_path / "run")) == results
