@@ -12,13 +12,13 @@ PyTorch takes whole batches of 20 steps, as its users' programs do; msajax cuts 
 
 import argparse
 import dataclasses
-import itertools
 import pathlib
 import resource
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path.cwd())]
 
@@ -30,20 +30,17 @@ from rich.console import Console
 from rich.table import Table
 
 from msajax.config import MeshConfig, ModelConfig, OptimConfig, TrainConfig
-from msajax.data.batches import epoch_order, quarters_of
+from msajax.data.batches import RUN, epoch_order, quarters_of
 from msajax.data.corpus import Split
 from msajax.data.formats import open_corpus
 from msajax.data.prepare import spans, step_mask
 from msajax.models import build_model
 from msajax.models.cost import matmul_flops
 from msajax.spec import CorpusSpec
+from msajax.training.feed import Dispatch, Feed, Pace
 from msajax.training.optimizers import make_optimizer
-from msajax.training.parallel import (
-    DeviceCorpus,
-    make_layout,
-    make_programs,
-    put_orders,
-)
+from msajax.training.parallel import make_layout
+from msajax.training.programs import make_programs
 from msajax.training.scoring import EvaluationBatches, make_predict, predict_batches
 from msajax.training.step import make_loss
 
@@ -97,23 +94,27 @@ class Msajax:
         )
         self.predict = make_predict(self.model, self.layout)
         self.state = self.programs.init(self.layout.put_state(np.arange(seeds, dtype=np.uint32)))
-        orders = [epoch_order(s, 0, quarters=quarters, batch_size=BATCH) for s in range(seeds)]
-        self.quarters, self.orders = orders[0].quarters, put_orders(orders, self.layout, 1)
-        self.corpus = DeviceCorpus.put(split, self.layout)
+        self.orders = [
+            epoch_order(s, 0, quarters=quarters, batch_size=BATCH) for s in range(seeds)
+        ]
+        self.feed, self.pace = Feed(split, SPEC, self.programs, self.layout, 1), Pace()
+        self.pace.steps, self.stopped = RUN, np.zeros(seeds, bool)
         self.batches = EvaluationBatches(split, SPEC, self.layout)
 
     def train(self) -> int:
         """One epoch; returns the samples that it trained on."""
-        edges = np.flatnonzero(np.diff(self.quarters, prepend=0, append=0))
-        for first, last in itertools.pairwise(edges):
-            self.run_steps(first, last)
+        for dispatch in self.dispatches():
+            self.run_dispatch(dispatch, dispatch.last)
         return self.seeds * len(self.split)
 
-    def run_steps(self, first: int, last: int) -> None:
-        """Steps first … last - 1, all of one length bucket."""
-        bucket, stopped = int(self.quarters[first]), np.zeros(self.seeds, bool)
+    def dispatches(self) -> Iterator[Dispatch]:
+        """Those of the first epoch."""
+        return self.feed.epoch(self.orders, self.stopped, 0, self.pace)
+
+    def run_dispatch(self, dispatch: Dispatch, last: int) -> None:
+        """Its steps up to `last`."""
         self.state, log = self.programs.train_steps(
-            bucket, self.state, self.corpus, self.orders, stopped, first, last
+            self.state, dispatch.batches, self.stopped, dispatch.first, last
         )
         jax.device_get(log)
 
@@ -230,7 +231,7 @@ def compile_seconds(config: ModelConfig, split: Split) -> tuple[float, float]:
         for _ in range(2):
             jax.clear_caches()
             system, started = Msajax(config, split), time.perf_counter()
-            system.run_steps(0, 1)
+            system.run_dispatch(next(system.dispatches()), last=1)
             seconds.append(time.perf_counter() - started)
         jax.config.update("jax_compilation_cache_dir", None)
         compilation_cache.reset_cache()

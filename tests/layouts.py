@@ -22,8 +22,10 @@ from msajax.data import prepare as preparing
 from msajax.data.batches import epoch_order, quarters_of
 from msajax.data.formats import open_corpus
 from msajax.models import build_model
+from msajax.training.feed import Feed, Pace
 from msajax.training.optimizers import Optimizer, make_optimizer
-from msajax.training.parallel import DeviceCorpus, make_layout, make_programs, put_orders
+from msajax.training.parallel import make_layout
+from msajax.training.programs import make_programs
 from msajax.training.step import make_loss
 
 # 44 rows in batches of 9: neither divides by the devices, and every bucket's last batch is filled.
@@ -37,6 +39,7 @@ def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
         mesh__mode=layout["mode"],
         mesh__data=layout["data"],
         mesh__seed=layout["seed"],
+        mesh__model=layout.get("model", 1),
         train__seeds=layout["seeds"],
         train__accumulation_steps=layout["accumulation_steps"],
         optim__name="adamw",
@@ -62,25 +65,20 @@ def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
         accumulation_steps=layout["accumulation_steps"],
     )
     state = programs.init(where.put_state(np.arange(layout["seeds"], dtype=np.uint32)))
-    data = DeviceCorpus.put(split, where)
+    feed = Feed(split, spec, programs, where, layout["accumulation_steps"])
     stopped, taken, first_norms = np.zeros(layout["seeds"], bool), 0, None
-    for epoch in range(20):
+    for epoch in range(20):  # a Pace takes one step at a time until it has learned more
         orders = [
             epoch_order(s, epoch, quarters=quarters, batch_size=9) for s in range(layout["seeds"])
         ]
-        steps = min(len(orders[0].quarters), 20 - taken)
-        if not steps:
-            break
-        on_device = put_orders(orders, where, layout["accumulation_steps"])
-        for step in range(steps):
-            bucket = int(orders[0].quarters[step])
-            state, log = programs.train_steps(
-                bucket, state, data, on_device, stopped, step, step + 1
-            )
+        for _, batches, first, last, _ in feed.epoch(orders, stopped, 0, Pace()):
+            if taken == 20:
+                break
+            state, log = programs.train_steps(state, batches, stopped, first, last)
             log = jax.device_get(log)
             first_norms = log.grad_norm[:, 0] if first_norms is None else first_norms
-        taken += steps
-    flat = jax.tree_util.tree_leaves_with_path(jax.device_get(state.params))
+            taken += last - first
+    flat = jax.tree_util.tree_leaves_with_path(where.get(state.params))
     arrays = {jax.tree_util.keystr(p, simple=True, separator="/"): x for p, x in flat}
     return arrays | {"first_gradient_norm": first_norms, "steps": np.array(state.step)}
 

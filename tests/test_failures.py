@@ -93,7 +93,7 @@ def test_an_epoch_is_left_at_once_when_no_seed_is_left(tmp_path, monkeypatch):
         return original(programs, state, dispatch, pace)
 
     monkeypatch.setattr(loop, "_take_steps", counted)
-    monkeypatch.setattr(loop.feed.Pace, "update", lambda *_: None)
+    monkeypatch.setattr(loop.Pace, "update", lambda *_: None)
     with pytest.raises(NonFiniteError):
         run(
             tiny_config(train__seeds=1, train__most_skipped_steps=2),

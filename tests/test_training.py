@@ -9,7 +9,7 @@ import pytest
 from tiny import lines_of, run, tiny_config
 
 from msajax.errors import UserError
-from msajax.training import feed, parallel
+from msajax.training import feed, programs
 from msajax.training.checkpoints import Checkpoints
 
 
@@ -206,6 +206,6 @@ def test_only_the_latest_two_checkpoints_are_kept(tmp_path):
 
 def test_a_step_is_traced_at_most_four_times_whatever_epochs_and_dispatches(tmp_path, monkeypatch):
     chex.clear_trace_counter()
-    monkeypatch.setattr(parallel, "train_step", chex.assert_max_traces(parallel.train_step, n=4))
+    monkeypatch.setattr(programs, "train_step", chex.assert_max_traces(programs.train_step, n=4))
     run(tiny_config(train__epochs=3), tmp_path)
     assert len(lines_of(tmp_path)) == 6

@@ -32,13 +32,6 @@ class Batch:
     row_weight: jax.Array
 
 
-def fill_rows(x: np.ndarray, rows: int) -> np.ndarray:
-    """Adds zero rows (for a mask: absent modalities) up to `rows`."""
-    if len(x) == rows:
-        return x
-    return np.pad(x, [(0, rows - len(x))] + [(0, 0)] * (x.ndim - 1))
-
-
 def quarters_of(split: Split, spec: CorpusSpec) -> np.ndarray:
     """The length bucket of every row of a prepared split, `[N]` in 1 … 4.
 

@@ -1,18 +1,18 @@
 """What each dispatch of an epoch reads: a corpus that lies on the devices, or one that streams."""
 
 import concurrent.futures
-import functools
-import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
-from msajax.data.batches import RUN, EpochOrder, cut_lengths, fill_rows
+from msajax.data.batches import RUN, Batch, EpochOrder, cut_lengths
 from msajax.data.corpus import Split
 from msajax.data.on_demand import OnDemand
 from msajax.spec import CorpusSpec
-from msajax.training.parallel import DeviceCorpus, DeviceOrders, Layout, put_orders
+from msajax.training.parallel import Layout
+from msajax.training.programs import DeviceCorpus, Programs
 
 DISPATCH_SECONDS = 0.5  # aimed at: a dispatch cannot be interrupted
 
@@ -37,16 +37,14 @@ class Dispatch(NamedTuple):
 
     Attributes:
         bucket: of all its steps.
-        corpus: the rows that they read.
-        orders: which rows, of steps from `offset` on.
-        first: the first step, counted in `orders`.
+        batches: `[S, RUN, B, …]`, of steps from `offset` on.
+        first: the first step, counted in `batches`.
         last: behind the last one.
-        offset: the step of the epoch that `orders` begins with.
+        offset: the step of the epoch that `batches` begin with.
     """
 
     bucket: int
-    corpus: DeviceCorpus
-    orders: DeviceOrders
+    batches: Batch
     first: int
     last: int
     offset: int
@@ -57,107 +55,102 @@ def streams(split: Split) -> bool:
     return any(isinstance(x, OnDemand) for x in split.features.values())
 
 
-def resident(
-    corpus: DeviceCorpus, orders: DeviceOrders, quarters: np.ndarray, begin: int, pace: Pace
-) -> Iterator[Dispatch]:
-    """The dispatches of an epoch over a corpus that lies on the devices.
+class Feed:
+    """The training split of a run, wherever it is: the same batches, in the same order."""
 
-    Args:
-        corpus: the whole of it.
-        orders: of the whole epoch, on the devices.
-        quarters: `[steps]`, the bucket of each step.
-        begin: the first step to take.
-        pace: how many steps to take at once.
+    def __init__(
+        self, split: Split, spec: CorpusSpec, programs: Programs, layout: Layout, parts: int
+    ) -> None:
+        """Puts the split on the devices, unless it streams.
+
+        Args:
+            split: prepared, with labels.
+            spec: of the corpus.
+            programs: of the run.
+            layout: where arrays are.
+            parts: accumulation steps.
+        """
+        self._split, self._spec, self._programs = split, spec, programs
+        self._layout, self._parts = layout, parts
+        self._labels = split.labels.astype(np.float32)
+        self._corpus = None if streams(split) else DeviceCorpus.put(split, layout)
+
+    def epoch(
+        self, orders: Sequence[EpochOrder], stopped: np.ndarray, begin: int, pace: Pace
+    ) -> Iterator[Dispatch]:
+        """The dispatches of an epoch; of a split that streams, each is read during the one before.
+
+        Args:
+            orders: of every random seed.
+            stopped: `[S]`, seeds whose rows are not needed.
+            begin: the first step to take.
+            pace: how many steps to take at once.
+        """
+        quarters = orders[0].quarters
+        indices, weights = _filled(orders, self._layout.data_devices * self._parts)
+        indices[stopped], weights[stopped] = 0, 0
+        edges = begin + np.flatnonzero(np.diff(quarters[begin:], prepend=0, append=0))
+        runs = [  # of at most RUN steps, all of one bucket
+            (start, min(start + RUN, end))
+            for first, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+            for start in range(first, end, RUN)
+        ]
+
+        def load(start: int, end: int) -> Batch:
+            rest = [(0, 0), (0, RUN - (end - start)), (0, 0)]  # one shape: one program
+            arrays = (np.pad(x[:, start:end], rest) for x in (indices, weights))
+            return self._load(int(quarters[start]), *arrays)
+
+        for (start, end), batches in zip(runs, self._in_turn(load, runs), strict=True):
+            first = 0
+            while first < end - start:
+                last = min(first + pace.steps, end - start)
+                yield Dispatch(int(quarters[start]), batches, first, last, start)
+                first = last
+
+    def _in_turn(self, load, runs: list[tuple[int, int]]) -> Iterator[Batch]:
+        if self._corpus is not None:
+            yield from (load(*run) for run in runs)
+            return
+        with concurrent.futures.ThreadPoolExecutor(1) as reader:
+            following = reader.submit(load, *runs[0]) if runs else None
+            for i in range(len(runs)):
+                batches = following.result()
+                if i + 1 < len(runs):
+                    following = reader.submit(load, *runs[i + 1])
+                yield batches
+
+    def _load(self, bucket: int, indices: np.ndarray, weights: np.ndarray) -> Batch:
+        """Batches `[S, RUN, B, …]`; every process reads those of its own devices."""
+        row_weight = self._layout.assemble(weights.shape, weights.__getitem__)
+        if self._corpus is not None:
+            rows = self._layout.assemble(indices.shape, indices.__getitem__)
+            return self._programs.gather(bucket, self._corpus, rows, row_weight)
+
+        def rows_of(x: np.ndarray | OnDemand, steps: int | None = None) -> jax.Array:
+            def read(part: tuple[slice, ...]) -> np.ndarray:
+                rows = indices[part[:3]]
+                found = x[rows.ravel()] if steps is None else x[rows.ravel(), :steps]
+                return found.reshape(*rows.shape, *found.shape[1:])
+
+            tail = x.shape[1:] if steps is None else (steps, *x.shape[2:])
+            return self._layout.assemble((*indices.shape, *tail), read)
+
+        lengths = cut_lengths(self._spec, bucket)
+        return Batch(
+            features={m: rows_of(x, lengths[m]) for m, x in self._split.features.items()},
+            masks={m: rows_of(x, lengths[m]) for m, x in self._split.masks.items()},
+            labels=rows_of(self._labels),
+            row_weight=row_weight,
+        )
+
+
+def _filled(orders: Sequence[EpochOrder], multiple: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and weights of every seed's steps, `[S, steps, B]`.
+
+    Rows of weight 0 fill every batch up to a multiple of the devices and accumulation steps.
     """
-    for start, end in _stretches(quarters, begin):
-        for first, last in _paced(start, end, pace):
-            yield Dispatch(int(quarters[start]), corpus, orders, first, last, 0)
-
-
-def streamed(
-    split: Split,
-    spec: CorpusSpec,
-    orders: Sequence[EpochOrder],
-    stopped: np.ndarray,
-    layout: Layout,
-    parts: int,
-    begin: int,
-    pace: Pace,
-) -> Iterator[Dispatch]:
-    """The same dispatches over a split that is read on demand: runs of at most `RUN` batches.
-
-    While one run is trained on, the next one is read and put on the devices.
-
-    Args:
-        split: prepared.
-        spec: of the corpus.
-        orders: of every random seed.
-        stopped: `[S]`, seeds whose rows are not needed.
-        layout: where arrays are.
-        parts: accumulation steps.
-        begin: the first step to take.
-        pace: how many steps to take at once.
-    """
-    quarters = orders[0].quarters
-    runs = [
-        (start, min(start + RUN, end))
-        for first, end in _stretches(quarters, begin)
-        for start in range(first, end, RUN)
-    ]
-    if not runs:
-        return
-    load = functools.partial(_load, split, spec, orders, stopped, layout, parts)
-    with concurrent.futures.ThreadPoolExecutor(1) as reader:
-        following = reader.submit(load, *runs[0])
-        for i, (start, end) in enumerate(runs):
-            corpus, on_device = following.result()
-            if i + 1 < len(runs):
-                following = reader.submit(load, *runs[i + 1])
-            for first, last in _paced(0, end - start, pace):
-                yield Dispatch(int(quarters[start]), corpus, on_device, first, last, start)
-
-
-def _stretches(quarters: np.ndarray, begin: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of every stretch of steps from `begin` on that share a bucket."""
-    edges = begin + np.flatnonzero(np.diff(quarters[begin:], prepend=0, append=0))
-    yield from zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
-
-
-def _paced(first: int, end: int, pace: Pace) -> Iterator[tuple[int, int]]:
-    """Begin and end of every dispatch of some steps; the pace may change from one to the next."""
-    while first < end:
-        last = min(first + pace.steps, end)
-        yield first, last
-        first = last
-
-
-def _load(
-    split: Split,
-    spec: CorpusSpec,
-    orders: Sequence[EpochOrder],
-    stopped: np.ndarray,
-    layout: Layout,
-    parts: int,
-    start: int,
-    end: int,
-) -> tuple[DeviceCorpus, DeviceOrders]:
-    """The rows of a run, seed after seed, and the order that reads them in turn."""
-    shape = (RUN, orders[0].indices.shape[1])  # one for every run: one program
-    lengths = cut_lengths(spec, int(orders[0].quarters[start]))
-    needed, local = [], []
-    for order, gone in zip(orders, stopped, strict=True):
-        indices, weight = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
-        if not gone:
-            wanted = order.indices[start:end]
-            places = len(needed) * wanted.size + np.arange(wanted.size)
-            indices[: end - start] = places.reshape(wanted.shape)
-            weight[: end - start] = order.row_weight[start:end]
-            needed.append(wanted.ravel())
-        local.append(EpochOrder(order.quarters[start:end], indices, weight))
-    rows, room = np.concatenate(needed), len(orders) * math.prod(shape)
-    corpus = DeviceCorpus(
-        {m: fill_rows(x[rows, : lengths[m]], room) for m, x in split.features.items()},
-        {m: fill_rows(mask[rows, : lengths[m]], room) for m, mask in split.masks.items()},
-        fill_rows(split.labels[rows].astype(np.float32), room),
-    )
-    return layout.put(corpus), put_orders(local, layout, parts)
+    indices = np.stack([order.indices for order in orders])
+    weights = np.stack([order.row_weight for order in orders])
+    fill = [(0, 0), (0, 0), (0, -indices.shape[2] % multiple)]
+    return np.pad(indices, fill, mode="edge"), np.pad(weights, fill)

@@ -16,7 +16,7 @@ from msajax.data.corpus import Split
 from msajax.models import build_model
 from msajax.spec import CorpusSpec
 from msajax.tasks import Task, make_task
-from msajax.training import feed, processes
+from msajax.training import processes
 from msajax.training.checkpoints import Checkpoints
 from msajax.training.failures import (
     describe_failures,
@@ -25,17 +25,12 @@ from msajax.training.failures import (
     require_a_seed,
     tell_skipped,
 )
+from msajax.training.feed import Dispatch, Feed, Pace
 from msajax.training.initial import with_initial
 from msajax.training.optimizers import make_optimizer
-from msajax.training.parallel import (
-    DeviceCorpus,
-    Layout,
-    Programs,
-    make_layout,
-    make_programs,
-    put_orders,
-)
+from msajax.training.parallel import Layout, make_layout
 from msajax.training.profiler import Profiler
+from msajax.training.programs import Programs, make_programs
 from msajax.training.progress import EpochProgress
 from msajax.training.run_folder import RunFolder
 from msajax.training.saving import Saving
@@ -132,10 +127,10 @@ def train_seeds(
         most_skipped_steps=most_skipped,
     )
     predict = make_predict(model, layout)
-    corpus = None if feed.streams(train_split) else DeviceCorpus.put(train_split, layout)
+    feed = Feed(train_split, spec, programs, layout, parts)
     valid_batches = EvaluationBatches(valid_split, spec, layout)
     task = make_task(spec.label_kind, spec.label_names, train_split.labels)
-    pace = feed.Pace()
+    pace = Pace()
 
     with Checkpoints(folder.checkpoints) as checkpoints, Profiler(profile) as profiler:
         state = _initial_state(programs, seeds, steps, layout, initial or {})
@@ -156,21 +151,7 @@ def train_seeds(
                     for s in seeds
                 ]
                 begin = int(state.epoch.step)
-                if corpus is None:
-                    dispatches = feed.streamed(
-                        train_split,
-                        spec,
-                        orders,
-                        state.selection.stopped,
-                        layout,
-                        parts,
-                        begin,
-                        pace,
-                    )
-                else:
-                    on_device = put_orders(orders, layout, parts)
-                    dispatches = feed.resident(corpus, on_device, orders[0].quarters, begin, pace)
-                for dispatch in dispatches:
+                for dispatch in feed.epoch(orders, state.selection.stopped, begin, pace):
                     profiler.before_dispatch(dispatch.bucket in pace.compiled)
                     state, log = _take_steps(programs, state, dispatch, pace)
                     profiler.after_dispatch()
@@ -230,13 +211,13 @@ def _initial_state(
 
 
 def _take_steps(
-    programs: Programs, state: RunState, dispatch: feed.Dispatch, pace: feed.Pace
+    programs: Programs, state: RunState, dispatch: Dispatch, pace: Pace
 ) -> tuple[RunState, StepMetrics]:
     """Runs one dispatch; returns the state after it, and what its steps `[S, n]` measured."""
-    bucket, corpus, orders, first, last, offset = dispatch
+    bucket, batches, first, last, offset = dispatch
     started = time.monotonic()
     stopped = state.selection.stopped
-    train, log = programs.train_steps(bucket, state.train, corpus, orders, stopped, first, last)
+    train, log = programs.train_steps(state.train, batches, stopped, first, last)
     log = jax.tree.map(lambda x: x[:, first:last].astype(np.float64), jax.device_get(log))
     (seconds,) = processes.largest(time.monotonic() - started)
     pace.update(bucket, last - first, seconds)

@@ -1,31 +1,21 @@
-"""All placement on devices: the programs of a run, each over every random seed at once."""
+"""All placement on devices: the (seed, data, model) mesh, and where arrays lie on it."""
 
 import dataclasses
-import functools
 import logging
 import math
 import os
 import pathlib
 import stat
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
-import flax.linen as nn
-import flax.struct
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
 from msajax.config import MeshConfig, TrainConfig
-from msajax.data.batches import QUARTERS, Batch, EpochOrder, cut_lengths
-from msajax.data.corpus import Split
 from msajax.errors import UserError
-from msajax.spec import CorpusSpec
-from msajax.training.optimizers import Optimizer
-from msajax.training.state import StepMetrics, TrainState, init_train_state
-from msajax.training.step import Loss, train_step
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +76,22 @@ class Layout:
             return multihost_utils.process_allgather(x, tiled=True)
 
         return jax.device_get(tree) if jax.process_count() == 1 else jax.tree.map(fetch, tree)
+
+    def assemble(
+        self, shape: tuple[int, ...], read: Callable[[tuple[slice, ...]], np.ndarray]
+    ) -> jax.Array:
+        """Places an array `[S, steps, B, …]` of batches: B over the devices of `data`.
+
+        Args:
+            shape: of the whole.
+            read: slices along the axes -> that part; asked for what this process's devices hold.
+        """
+        return jax.make_array_from_callback(shape, self.batch_sharding, read)
+
+    @property
+    def batch_sharding(self) -> NamedSharding:
+        """The sharding of arrays `[S, steps, B, …]` of batches."""
+        return self.sharding("seed", None, "data")
 
     def put_rows(self, tree: Any) -> Any:
         """Places arrays with a leading axis of rows, over `data` where their number allows it."""
@@ -181,67 +187,6 @@ def make_layout(mesh: MeshConfig, seed_axis: str, seeds: int, model_dim: int = 0
     )
 
 
-@flax.struct.dataclass
-class DeviceCorpus:
-    """A prepared training split on the device.
-
-    Attributes:
-        features: `{modality: [N, T_m, d_m]}` float32.
-        masks: `{modality: [N, T_m]}` bool.
-        labels: `[N, K]` float32.
-    """
-
-    features: Mapping[str, jax.Array]
-    masks: Mapping[str, jax.Array]
-    labels: jax.Array
-
-    @classmethod
-    def put(cls, split: Split, layout: Layout) -> "DeviceCorpus":
-        """Copies a prepared, labelled split to every device of a layout."""
-        return layout.put(
-            cls(dict(split.features), dict(split.masks), split.labels.astype(np.float32))
-        )
-
-    def rows(self, indices: jax.Array, row_weight: jax.Array, lengths: Mapping[str, int]) -> Batch:
-        """Gathers the batch of `indices` `[B]` with weights `[B]`, sequences cut to `lengths`."""
-        take = functools.partial(jnp.take, indices=indices, axis=0)
-        return Batch(
-            {m: take(x)[:, : lengths[m]] for m, x in self.features.items()},
-            {m: take(x)[:, : lengths[m]] for m, x in self.masks.items()},
-            take(self.labels),
-            row_weight,
-        )
-
-
-class Programs(NamedTuple):
-    """The compiled programs of a training run; leading axis S everywhere.
-
-    Attributes:
-        init: seeds `[S]` uint32 -> state.
-        train_steps: (bucket, state, corpus, orders, stopped `[S]`, first, last) -> (state, metrics
-            `[S, steps]`): runs steps first … last - 1 of an epoch, all of one length bucket; the
-            metrics of the others are 0. The bounds are data, so that one program serves a dispatch
-            of any length.
-        keep: (old, new, which `[S]`) -> new parameters where `which`, else the old.
-    """
-
-    init: Callable[[jax.Array], TrainState]
-    train_steps: Callable[..., tuple[TrainState, StepMetrics]]
-    keep: Callable[[Any, Any, jax.Array], Any]
-
-
-class DeviceOrders(NamedTuple):
-    """An epoch's order for every seed, on the devices.
-
-    Attributes:
-        indices: `[S, steps, B]` int32; under pmap `[devices, S, steps, B / devices]`.
-        row_weight: like indices, float32.
-    """
-
-    indices: jax.Array
-    row_weight: jax.Array
-
-
 def configure_jax(config: TrainConfig) -> None:
     """Sets what must be set before the first computation: determinism and the compilation cache."""
     if config.deterministic:
@@ -265,104 +210,3 @@ def configure_jax(config: TrainConfig) -> None:
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-
-
-def make_programs(
-    *,
-    model: nn.Module,
-    spec: CorpusSpec,
-    optimizer: Optimizer,
-    loss: Loss,
-    layout: Layout,
-    accumulation_steps: int = 1,
-    most_skipped_steps: int = 5,
-) -> Programs:
-    """Builds the programs of a run; nothing is compiled before its first call.
-
-    Args:
-        model: what to train.
-        spec: sizes of its inputs.
-        optimizer: how parameters move.
-        loss: from `make_loss`.
-        layout: where arrays are.
-        accumulation_steps: see `train_step`.
-        most_skipped_steps: see `train_step`.
-    """
-    init_one = functools.partial(init_train_state, model=model, spec=spec, optimizer=optimizer)
-    axis_name = "data" if layout.mode == "pmap" else None
-    step_one = functools.partial(
-        train_step,
-        model=model,
-        optimizer=optimizer,
-        loss=loss,
-        accumulation_steps=accumulation_steps,
-        axis_name=axis_name,
-        most_skipped_steps=most_skipped_steps,
-    )
-
-    def train_steps(lengths, state, corpus, indices, weights, stopped, first, last):
-        def steps_of_one_seed(state, indices, weights, stopped):
-            none = jnp.zeros(indices.shape[0])
-            nothing = StepMetrics(*(none for _ in dataclasses.fields(StepMetrics)))
-
-            def body(i, carry):
-                state, log = carry
-                state, metrics = step_one(state, corpus.rows(indices[i], weights[i], lengths))
-                return state, jax.tree.map(lambda xs, x: xs.at[i].set(x), log, metrics)
-
-            # A seed that has stopped takes none of the steps.
-            return jax.lax.fori_loop(first, jnp.where(stopped, first, last), body, (state, nothing))
-
-        return layout.over_seeds(steps_of_one_seed)(state, indices, weights, stopped)
-
-    def keep_one(old, new, which):
-        return jax.tree.map(lambda o, n: jnp.where(which, n, o), old, new)
-
-    init = layout.over_seeds(init_one)
-    one_seed = jax.ShapeDtypeStruct((1,), np.uint32)  # which axes are spread is the same for all
-    of_state = layout.state_shardings(jax.eval_shape(init, one_seed))
-
-    def in_bucket(quarter):
-        steps = functools.partial(train_steps, cut_lengths(spec, quarter))
-        if layout.mode == "pmap":
-            return _pmap(steps, layout)
-        return jax.jit(steps, donate_argnums=0, out_shardings=(of_state, layout.sharding()))
-
-    # A program for each bucket: one that holds all of them takes longer to load than to run.
-    of_bucket = {quarter: in_bucket(quarter) for quarter in range(1, QUARTERS + 1)}
-    return Programs(
-        init=jax.jit(init, out_shardings=of_state),
-        train_steps=lambda quarter, state, corpus, orders, stopped, first, last: of_bucket[quarter](
-            state, corpus, *orders, *layout.put((stopped, np.int32(first), np.int32(last)))
-        ),
-        keep=jax.jit(jax.vmap(keep_one), out_shardings=of_state.params),
-    )
-
-
-def _pmap(train_steps: Callable, layout: Layout) -> Callable:
-    """The same steps, each device with its rows of every batch and the sum of the gradients."""
-    mapped = jax.pmap(
-        train_steps,
-        axis_name="data",
-        in_axes=(None, None, 0, 0, None, None, None),
-        out_axes=None,  # all devices end with the same state
-        devices=layout.mesh.devices.ravel().tolist(),
-    )
-    return lambda *args: layout.put(mapped(*args), "seed")
-
-
-def put_orders(orders: Sequence[EpochOrder], layout: Layout, parts: int) -> DeviceOrders:
-    """Places an epoch's order of every seed.
-
-    Rows of weight 0 fill every batch up to a multiple of the devices and of `parts`.
-    """
-    indices = np.stack([order.indices for order in orders])  # [S, steps, B]
-    weights = np.stack([order.row_weight for order in orders])
-    devices = layout.data_devices
-    fill = [(0, 0), (0, 0), (0, -indices.shape[2] % (devices * parts))]
-    indices, weights = np.pad(indices, fill, mode="edge"), np.pad(weights, fill)
-    if layout.mode == "pmap":
-        by_device = (*indices.shape[:2], devices, -1)
-        indices, weights = (np.moveaxis(x.reshape(by_device), 2, 0) for x in (indices, weights))
-        return DeviceOrders(indices, weights)
-    return DeviceOrders(*layout.put((indices, weights), "seed", None, "data"))

@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from msajax.data.batches import cut_lengths, fill_rows, quarters_of
+from msajax.data.batches import cut_lengths, quarters_of
 from msajax.data.corpus import Split
 from msajax.errors import UserError
 from msajax.models.heads import Prediction
@@ -78,7 +78,7 @@ class EvaluationBatches:
     def _put(self, rows: np.ndarray, size: int, quarter: int) -> EvaluationBatch:
         lengths = cut_lengths(self._spec, quarter)
         arrays = [
-            {m: fill_rows(source[m][rows, : lengths[m]], size) for m in self._spec.modalities}
+            {m: _fill(source[m][rows, : lengths[m]], size) for m in self._spec.modalities}
             for source in (self._split.features, self._split.masks)
         ]
         return EvaluationBatch(rows, *self._layout.put_rows(arrays))
@@ -151,3 +151,10 @@ def predict_split(
             f"of {str(split.ids[bad[0]])!r}: its features are too large for the model's dtype."
         )
     return scores, weights
+
+
+def _fill(x: np.ndarray, rows: int) -> np.ndarray:
+    """Adds zero rows (for a mask: absent modalities) up to `rows`."""
+    if len(x) == rows:
+        return x
+    return np.pad(x, [(0, rows - len(x))] + [(0, 0)] * (x.ndim - 1))

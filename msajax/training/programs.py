@@ -1,0 +1,165 @@
+"""The compiled programs of a run, each over every random seed at once."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from msajax.data.batches import Batch, cut_lengths
+from msajax.data.corpus import Split
+from msajax.spec import CorpusSpec
+from msajax.training.optimizers import Optimizer
+from msajax.training.parallel import Layout
+from msajax.training.state import StepMetrics, TrainState, init_train_state
+from msajax.training.step import Loss, train_step
+
+
+@flax.struct.dataclass
+class DeviceCorpus:
+    """A prepared training split on the device.
+
+    Attributes:
+        features: `{modality: [N, T_m, d_m]}` float32.
+        masks: `{modality: [N, T_m]}` bool.
+        labels: `[N, K]` float32.
+    """
+
+    features: Mapping[str, jax.Array]
+    masks: Mapping[str, jax.Array]
+    labels: jax.Array
+
+    @classmethod
+    def put(cls, split: Split, layout: Layout) -> "DeviceCorpus":
+        """Copies a prepared, labelled split to every device of a layout."""
+        return layout.put(
+            cls(dict(split.features), dict(split.masks), split.labels.astype(np.float32))
+        )
+
+
+class Programs(NamedTuple):
+    """The compiled programs of a training run; leading axis S everywhere.
+
+    Attributes:
+        init: seeds `[S]` uint32 -> state.
+        gather: (bucket, corpus, rows `[S, steps, B]`, weights of the same shape) -> their batches.
+        train_steps: (state, batches `[S, steps, B, …]`, stopped `[S]`, first, last) -> (state,
+            metrics `[S, steps]`): runs steps first … last - 1 of them; the metrics of the others
+            are 0. The bounds are data, so that one program serves a dispatch of any length. There
+            is one for each length bucket.
+        keep: (old, new, which `[S]`) -> new parameters where `which`, else the old.
+    """
+
+    init: Callable[[jax.Array], TrainState]
+    gather: Callable[..., Batch]
+    train_steps: Callable[..., tuple[TrainState, StepMetrics]]
+    keep: Callable[[Any, Any, jax.Array], Any]
+
+
+def make_programs(
+    *,
+    model: nn.Module,
+    spec: CorpusSpec,
+    optimizer: Optimizer,
+    loss: Loss,
+    layout: Layout,
+    accumulation_steps: int = 1,
+    most_skipped_steps: int = 5,
+) -> Programs:
+    """Builds the programs of a run; nothing is compiled before its first call.
+
+    Args:
+        model: what to train.
+        spec: sizes of its inputs.
+        optimizer: how parameters move.
+        loss: from `make_loss`.
+        layout: where arrays are.
+        accumulation_steps: see `train_step`.
+        most_skipped_steps: see `train_step`.
+    """
+    init_one = functools.partial(init_train_state, model=model, spec=spec, optimizer=optimizer)
+    axis_name = "data" if layout.mode == "pmap" else None
+    step_one = functools.partial(
+        train_step,
+        model=model,
+        optimizer=optimizer,
+        loss=loss,
+        accumulation_steps=accumulation_steps,
+        axis_name=axis_name,
+        most_skipped_steps=most_skipped_steps,
+    )
+
+    def train_steps(state, batches, stopped, first, last):
+        def steps_of_one_seed(state, batches, stopped):
+            none = jnp.zeros(batches.row_weight.shape[0])
+            nothing = StepMetrics(*(none for _ in dataclasses.fields(StepMetrics)))
+
+            def body(i, carry):
+                state, log = carry
+                state, metrics = step_one(state, jax.tree.map(lambda x: x[i], batches))
+                return state, jax.tree.map(lambda xs, x: xs.at[i].set(x), log, metrics)
+
+            # A seed that has stopped takes none of the steps.
+            return jax.lax.fori_loop(first, jnp.where(stopped, first, last), body, (state, nothing))
+
+        return layout.over_seeds(steps_of_one_seed)(state, batches, stopped)
+
+    def keep_one(old, new, which):
+        return jax.tree.map(lambda o, n: jnp.where(which, n, o), old, new)
+
+    init = layout.over_seeds(init_one)
+    one_seed = jax.ShapeDtypeStruct((1,), np.uint32)  # which axes are spread is the same for all
+    of_state = layout.state_shardings(jax.eval_shape(init, one_seed))
+
+    def gather(quarter, corpus, indices, row_weight):
+        lengths = cut_lengths(spec, quarter)
+        take = functools.partial(jnp.take, indices=indices, axis=0)
+        return Batch(
+            {m: take(x)[:, :, :, : lengths[m]] for m, x in corpus.features.items()},
+            {m: take(x)[:, :, :, : lengths[m]] for m, x in corpus.masks.items()},
+            take(corpus.labels),
+            row_weight,
+        )
+
+    if layout.mode == "pmap":
+        compiled = _pmap(train_steps, layout)
+    else:
+        replicated = layout.sharding()
+        compiled = jax.jit(train_steps, donate_argnums=0, out_shardings=(of_state, replicated))
+    return Programs(
+        init=jax.jit(init, out_shardings=of_state),
+        gather=jax.jit(gather, static_argnums=0, out_shardings=layout.batch_sharding),
+        train_steps=lambda state, batches, stopped, first, last: compiled(
+            state, batches, *layout.put((stopped, np.int32(first), np.int32(last)))
+        ),
+        keep=jax.jit(jax.vmap(keep_one), out_shardings=of_state.params),
+    )
+
+
+def _pmap(train_steps: Callable, layout: Layout) -> Callable:
+    """The same steps, each device with its rows of every batch and the sum of the gradients."""
+    devices = layout.mesh.devices.ravel().tolist()
+    mapped = jax.pmap(
+        train_steps,
+        axis_name="data",
+        in_axes=(None, 0, None, None, None),
+        out_axes=None,  # all devices end with the same state
+        devices=devices,
+    )
+
+    def by_device(x: jax.Array) -> jax.Array:
+        rows = (*x.shape[:2], len(devices), -1, *x.shape[3:])
+        return jnp.moveaxis(x.reshape(rows), 2, 0)
+
+    @functools.partial(jax.jit, out_shardings=layout.sharding("data"))
+    def over_devices(batches):
+        return jax.tree.map(by_device, batches)
+
+    return lambda state, batches, *rest: layout.put(
+        mapped(state, over_devices(batches), *rest), "seed"
+    )
