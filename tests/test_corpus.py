@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import os
 import pathlib
 import pickle
 import re
@@ -271,6 +272,13 @@ def test_an_empty_path_is_refused_with_the_way_out():
 
 def test_a_directory_is_refused(tmp_path):
     assert re.search("is not a corpus: expected .* or a folder of such arrays", refusal(tmp_path))
+
+
+@pytest.mark.parametrize("format", ["auto", "native", "misa"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path, format):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match=r"pipe (cannot be read: it is no regular file|is not a)"):
+        open_corpus(tmp_path / "pipe", DataConfig(format=format))
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"id,label\n1,2\n", b"\x93NUMPY\x01\x00", b"PK\5"])

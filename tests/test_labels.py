@@ -45,6 +45,7 @@ DESCRIBED = {
     "negative": ([-1, 0, 1], True, (), ("scores", ("sentiment",), {-1: "-1", 0: "0", 1: "1"})),
     "whole floats": ([1, -3], False, (), ("scores", ("sentiment",), {-3: "-3", 1: "1"})),
     "nearly whole floats": ([1, 2 + 1e-9], False, (), ("scores", ("sentiment",), {})),
+    "beyond what a float counts": ([0, 2**60], True, (), ("scores", ("sentiment",), {})),
     "no sample": ([], True, (), ("scores", ("sentiment",), {})),
 }
 ROWS = {

@@ -16,6 +16,7 @@ from msajax.spec import CorpusSpec
 logger = logging.getLogger(__name__)
 
 MOST_CLASSES = 1000
+_LARGEST_CLASS = 2**53  # a float64, as which labels are kept, tells larger ones not apart
 _SENTIMENT = 3.0  # its largest value
 _STRAY_SHARE = 0.1
 _OF_SEEDS = re.compile(r"(.+)_(sd|seed\d+)")  # what `predictions.py` adds to a name
@@ -56,7 +57,8 @@ def describe_labels(
         kind = "one_hot" if _are_one_hot(labels) else kind
     else:
         found = np.unique(labels)
-        if 0 < len(found) <= MOST_CLASSES and (found == np.round(found)).all():
+        whole = (found == np.round(found)) & (np.abs(found) < _LARGEST_CLASS)
+        if 0 < len(found) <= MOST_CLASSES and whole.all():
             classes = {int(value): str(int(value)) for value in found}
             kind = "classes" if integers and found[0] >= 0 else kind
         # A single name is the column's, even where every label of a split is 0.
