@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import os
 import shutil
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -280,16 +281,25 @@ def predict(
 ) -> int:
     """Scores a corpus file with a bundle into a CSV; returns the number of rows.
 
-    `glove_path` names word vectors for transcripts that bring no text features.
+    `glove_path` names word vectors for words that bring no features, in place of those that the
+    bundle was trained with.
 
     Raises:
         UserError: if the bundle, the corpus or the output file is not usable.
     """
     if os.path.exists(output) and os.path.exists(corpus) and os.path.samefile(output, corpus):
         raise UserError(f"--output={output} is the corpus itself: choose another file.")
+    for source, what in ((corpus, "corpus"), (bundle, "bundle")):
+        if _lies_inside(output, source):
+            raise UserError(
+                f"--output={output} lies inside the {what} {source}: choose another place."
+            )
     _require_glove(glove_path)
     loaded = load(bundle)
-    opened = open_corpus(corpus, dataclasses.replace(loaded.config.data, format="auto"))
+    data = dataclasses.replace(loaded.config.data, format="auto")
+    if glove_path:
+        data = dataclasses.replace(data, glove_path=glove_path)
+    opened = open_corpus(corpus, data)
     if split != "all":
         opened.require_splits(split)
     parallel.configure_jax(loaded.config.train)
@@ -302,15 +312,18 @@ def convert(path: str, data: DataConfig, output: str) -> None:
     Raises:
         UserError: if the corpus cannot be read, or `output` is there or cannot be written.
     """
+    output = output.rstrip(os.sep)
     if os.path.lexists(output):
         raise UserError(f"--output={output} is there already: choose another name.")
-    inside = os.path.commonpath([os.path.realpath(path), os.path.realpath(output)])
-    if inside == os.path.realpath(path):
+    if _lies_inside(output, path):
         raise UserError(f"--output={output} lies inside the corpus {path}: choose another place.")
     corpus = open_corpus(path, data)
     corpus.verify()
-    temporary = f"{output}.partial"
+    folder = None
     try:
+        # A name of its own: whatever has a fixed one may be somebody's, or the corpus itself.
+        folder = tempfile.mkdtemp(prefix=".msajax-", dir=os.path.dirname(output) or ".")
+        temporary = os.path.join(folder, "corpus")
         if output.endswith(".npz"):
             native.save_native(temporary, corpus)
         else:
@@ -319,10 +332,14 @@ def convert(path: str, data: DataConfig, output: str) -> None:
     except OSError as error:
         raise UserError(f"{output} cannot be written: {error.strerror}.") from error
     finally:
-        if os.path.isdir(temporary):
-            shutil.rmtree(temporary)
-        elif os.path.exists(temporary):
-            os.unlink(temporary)
+        if folder is not None:
+            shutil.rmtree(folder)
+
+
+def _lies_inside(output: str, source: str) -> bool:
+    """Whether `output` is `source` or in the folder `source`."""
+    output, source = os.path.realpath(output), os.path.realpath(source)
+    return os.path.commonpath([output, source]) == source
 
 
 def inspect(path: str, data: DataConfig) -> dict[str, Any]:

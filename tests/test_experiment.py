@@ -23,7 +23,7 @@ from tiny import tiny_config
 
 import msajax
 from msajax import experiment
-from msajax.config import Config, from_config_dict
+from msajax.config import Config, DataConfig, from_config_dict
 from msajax.data.corpus import Corpus, Split
 from msajax.data.formats import open_corpus
 from msajax.data.formats.native import save_native
@@ -733,7 +733,7 @@ def test_no_flipped_bit_of_a_bundle_goes_unnoticed(name, run, tmp_path):
         damaged = bytearray(content)
         damaged[position] ^= 1 << (position % 5)  # bit 5 would turn 1e-06 into the same 1E-06
         (bundle / name).write_bytes(damaged)
-        with pytest.raises(UserError, match="damaged|newer"):
+        with pytest.raises(UserError, match="damaged|newer|older"):
             load_bundle(bundle)
 
 
@@ -744,6 +744,17 @@ def test_a_bundle_of_a_later_format_names_the_version_that_reads_it(run, tmp_pat
     content |= {"format_version": content["format_version"] + 1, "msajax": "9.8.7"}
     (bundle / "bundle.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match="newer than .*install msajax 9.8.7"):
+        load_bundle(bundle)
+
+
+def test_a_bundle_of_an_earlier_format_is_not_called_damaged(run, tmp_path):
+    bundle = tmp_path / "bundle"
+    shutil.copytree(run.folder / "bundle", bundle)
+    content = strict((bundle / "bundle.json").read_text())
+    content |= {"format_version": content["format_version"] - 1, "msajax": "0.0.7"}
+    del content["preparation"]["words"]  # as it was then
+    (bundle / "bundle.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"written by an older msajax, 0\.0\.7, .*: train anew\.$"):
         load_bundle(bundle)
 
 
@@ -828,3 +839,25 @@ def test_transcripts_without_features_get_the_vectors_of_their_words(run, tmp_pa
     assert outputs["spoken"] == outputs["written"]
     assert caplog.text.count("28.6 % of the words have no vector") == 1  # two of seven
     assert "lacks modality 'text'" not in caplog.text
+
+
+def test_words_of_a_pickle_get_the_vectors_that_prediction_names(run, tmp_path, caplog):
+    rng = np.random.default_rng(9)
+    lines = [f"{word} {' '.join(map(str, rng.normal(size=6)))}" for word in ("good", "movie")]
+    (tmp_path / "glove.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    samples = [
+        ((words, np.ones((len(words), 2)), rng.normal(size=(len(words), 5))), [[0.5]], f"v[{i}]")
+        for i, words in enumerate((["good", "movie"], ["unheard", "movie", "good"]))
+    ]
+    (tmp_path / "test.pkl").write_bytes(pickle.dumps(samples))
+    data = DataConfig(glove_path=str(tmp_path / "glove.txt"))
+    experiment.convert(str(tmp_path / "test.pkl"), data, str(tmp_path / "test.npz"))
+    outputs = []
+    for corpus, named in (("test.pkl", data.glove_path), ("test.npz", "")):
+        experiment.predict(
+            *(str(run.folder / "bundle"), str(tmp_path / corpus)),
+            *(str(tmp_path / "p.csv"), "all", named),
+        )
+        outputs.append((tmp_path / "p.csv").read_text())
+    assert outputs[0] == outputs[1]
+    assert [row["present_text"] for row in rows_of(tmp_path / "p.csv")] == ["1", "1"]

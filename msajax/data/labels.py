@@ -66,9 +66,13 @@ def describe_labels(
             classes, names = dict(enumerate(names)), ("class",)
     if names and len(names) != columns:
         raise ValueError(f"{len(names)} label name(s) for {columns} column(s) of labels")
-    for name in (*names, *classes.values()):
-        if (column := _OF_SEEDS.fullmatch(name)) and column[1] in (*names, *classes.values()):
-            raise ValueError(f"a name {name!r}, which in predictions is a column of {column[1]!r}")
+    taken = (*names, *classes.values())
+    for name in taken:
+        stem = name
+        while column := _OF_SEEDS.fullmatch(stem):
+            stem = column[1]
+            if stem in taken:
+                raise ValueError(f"a name {name!r}, which in predictions is a column of {stem!r}")
     usual = ("sentiment",) if columns == 1 else tuple(str(k) for k in range(columns))
     return {"label_names": tuple(names) or usual, "label_kind": kind, "classes": classes}
 
@@ -181,7 +185,10 @@ def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
     numbers = () if one_hot else tuple(sorted(classes))
     names = labelled[0].label_names if one_hot else tuple(classes[c] for c in numbers)
     if len(names) < 2:
-        raise UserError(f"{corpus.path}: every label is of the same class, {names[0]!r}.")
+        raise UserError(
+            f"{corpus.path}: every label is of the same class, {names[0]!r}: "
+            "--config.model.task=regression learns it as a score."
+        )
     return LabelKind("classification", names, numbers)
 
 

@@ -204,8 +204,10 @@ def _label_names(path: str, small: dict[str, np.ndarray]) -> tuple[str, ...]:
     names = small.get(LABEL_NAME, np.empty(0, "U1"))
     if names.dtype.kind != "U" or names.ndim != 1 or len(set(names.tolist())) < len(names):
         raise UserError(f"{path}: {LABEL_NAME} must be different strings of shape (K,).")
-    if not all(re.fullmatch(r"\S(.*\S)?", name) for name in names.tolist()):
-        raise UserError(f"{path}: {LABEL_NAME} has a name that is empty or ends in space.")
+    if not all(re.fullmatch(r"\S(.*\S)?", name) and name.isprintable() for name in names.tolist()):
+        raise UserError(
+            f"{path}: {LABEL_NAME} has a name that is empty, ends in space or is not printable."
+        )
     return tuple(names.tolist())
 
 
