@@ -15,6 +15,7 @@ from msajax.config import (
     DataConfig,
     MeshConfig,
     from_config_dict,
+    idle_settings,
 )
 from msajax.data import inspection, predictions
 from msajax.data import prepare as preparing
@@ -85,6 +86,7 @@ def train(
         logger.info("This run has ended; these are its stored results.")
         return read_json(folder.file("results.json"))
 
+    _say_what_is_idle(corpus, config, bool(preparation.spec.vocabularies))
     for phrase in unusual_settings(config.model):
         logger.info("Outside the range that was studied: %s.", phrase)
     budget = config.data.device_memory_budget
@@ -174,6 +176,12 @@ def _require_glove(path: str) -> None:
     """Raises `UserError` for word vectors that are named and not there."""
     if path and not os.path.isfile(path):
         raise UserError(f"data.glove_path: there is no file at {path}.")
+
+
+def _say_what_is_idle(corpus: Corpus, config: Config, reads_tokens: bool) -> None:
+    reads_vectors = corpus.has_vectors or config.data.text == "words"
+    for phrase in idle_settings(config, reads_tokens=reads_tokens, reads_vectors=reads_vectors):
+        logger.warning("Nothing reads %s.", phrase)
 
 
 def _require_targets(corpus: Corpus, config: Config, *splits: str) -> None:
@@ -319,6 +327,7 @@ def convert(path: str, data: DataConfig, output: str) -> None:
         raise UserError(f"--output={output} lies inside the corpus {path}: choose another place.")
     corpus = open_corpus(path, data)
     corpus.verify()
+    _say_what_is_idle(corpus, Config(data=data), False)
     folder = None
     try:
         # A name of its own: whatever has a fixed one may be somebody's, or the corpus itself.
@@ -350,6 +359,7 @@ def inspect(path: str, data: DataConfig) -> dict[str, Any]:
     """
     corpus = open_corpus(path, data)
     corpus.verify()
+    _say_what_is_idle(corpus, Config(data=data), False)
     return inspection.inspect_corpus(corpus, data)
 
 

@@ -845,10 +845,11 @@ def test_words_of_a_pickle_get_the_vectors_that_prediction_names(run, tmp_path, 
     rng = np.random.default_rng(9)
     lines = [f"{word} {' '.join(map(str, rng.normal(size=6)))}" for word in ("good", "movie")]
     (tmp_path / "glove.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    samples = [
-        ((words, np.ones((len(words), 2)), rng.normal(size=(len(words), 5))), [[0.5]], f"v[{i}]")
-        for i, words in enumerate((["good", "movie"], ["unheard", "movie", "good"]))
-    ]
+    samples = []
+    for i, words in enumerate((["good", "movie"], ["unheard", "movie", "good"])):
+        steps = len(words)  # with word ids, which are text where no vectors are named
+        parts = np.arange(steps), np.ones((steps, 2)), rng.normal(size=(steps, 5)), words
+        samples.append((parts, [[0.5]], f"v[{i}]"))
     (tmp_path / "test.pkl").write_bytes(pickle.dumps(samples))
     data = DataConfig(glove_path=str(tmp_path / "glove.txt"))
     experiment.convert(str(tmp_path / "test.pkl"), data, str(tmp_path / "test.npz"))
@@ -861,3 +862,21 @@ def test_words_of_a_pickle_get_the_vectors_that_prediction_names(run, tmp_path, 
         outputs.append((tmp_path / "p.csv").read_text())
     assert outputs[0] == outputs[1]
     assert [row["present_text"] for row in rows_of(tmp_path / "p.csv")] == ["1", "1"]
+    assert "Nothing reads" not in caplog.text
+
+
+def test_settings_that_nothing_reads_are_said_once(run, tmp_path, caplog):
+    (tmp_path / "glove.txt").write_text("good 1 2 3 4 5 6\n")
+    vectors, output = str(tmp_path / "glove.txt"), str(tmp_path / "p.csv")
+    data = DataConfig(glove_path=vectors)
+    for call in (
+        lambda: experiment.predict(
+            str(run.folder / "bundle"), str(run.corpus), output, glove_path=vectors
+        ),
+        lambda: experiment.inspect(str(run.corpus), data),
+        lambda: experiment.convert(str(run.corpus), data, str(tmp_path / "again.npz")),
+    ):
+        caplog.clear()
+        call()
+        said = f"Nothing reads data.glove_path = {vectors} (needs words without features)."
+        assert caplog.text.count("Nothing reads") == caplog.text.count(said) == 1

@@ -92,6 +92,7 @@ class Corpus:
         headers: `{split: SplitHeader}`, in the order train, valid, test.
         repeated_ids: how many ids occur more than once, over all splits.
         repairs: what reading changed in what the files hold, `{kind: count}`, each count 1 or more.
+        has_vectors: whether text is vectors from `data.glove_path`.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Corpus:
         repeated_ids: int,
         read: Callable[[str], Split],
         repairs: Mapping[str, int] | None = None,
+        has_vectors: bool = False,
     ) -> None:
         """Keeps what the reader of a layout found; checks that the splits fit together.
 
@@ -120,6 +122,7 @@ class Corpus:
         self.headers = {name: headers[name] for name in SPLITS if name in headers}
         self.repeated_ids = repeated_ids
         self.repairs = {kind: count for kind, count in (repairs or {}).items() if count}
+        self.has_vectors = has_vectors
         self._read = read
         self._check()
 

@@ -137,6 +137,7 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
         repeated_ids=0,
         read=read,
         repairs={"clipped_labels": clipped},
+        has_vectors=vectors is not None,
     )
 
 

@@ -133,6 +133,7 @@ def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
         repeated_ids=sum(times > 1 for times in ids.values()),
         read=read,
         repairs={"clipped_labels": clipped},
+        has_vectors=bool(text.row_of),
     )
 
 
