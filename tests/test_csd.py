@@ -315,7 +315,7 @@ def test_modalities_are_named_by_what_they_are(folder, root, file, name):
     assert open_csd(folder).modalities == (name,)
 
 
-@pytest.mark.parametrize("root", ["id", "gaze_mask", "***", "words", "Words"])
+@pytest.mark.parametrize("root", ["id", "gaze_mask", "***", "words", "Words", "g" * 96])
 def test_a_name_that_a_modality_cannot_have_is_refused(folder, root):
     small_folder(folder, audio=None, x=(root, numbers()))
     assert f"the root group's name {root!r} cannot name a modality; rename it" in refusal(folder)

@@ -180,3 +180,8 @@ def test_files_that_are_not_read_are_said_once(folder, caplog):
         write(folder / "vision_train.h5", np.ones((4, 2, 1)))
         open_corpus(folder).split("train")
     assert caplog.text.count(f"{folder}: not read: 'vision_train.h5'.") == 1
+
+
+def test_a_modality_is_as_long_in_every_split(folder):
+    write(folder / "audio_valid.h5", np.ones((3, 5, 2)))
+    assert refusal(folder).endswith("valid/audio has 5 steps, but train/audio has 4.")

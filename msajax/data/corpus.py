@@ -159,6 +159,18 @@ class Corpus:
             if not self.headers[name].label_names:
                 raise UserError(f"{self.path}: split {name!r} has no labels, which it needs.")
 
+    def require_equal_steps(self) -> None:
+        """Raises `UserError` unless every split of a modality is padded to the same length."""
+        for m in self.modalities:
+            steps = {name: h.shapes[m][0] for name, h in self.headers.items() if m in h.shapes}
+            first = next(iter(steps))
+            for name, count in steps.items():
+                if count != steps[first]:
+                    raise UserError(
+                        f"{self.path}: {name}/{m} has {count} steps, but {first}/{m} has "
+                        f"{steps[first]}."
+                    )
+
     def summary(self) -> dict[str, Any]:
         """Facts about the corpus for `results.json` and `run.json`."""
         return {

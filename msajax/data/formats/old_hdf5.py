@@ -104,7 +104,7 @@ def open_old_hdf5(path: str) -> Corpus:
             labels=None if y is None else y.astype(np.float64).reshape(len(y), -1),
         )
 
-    return Corpus(
+    corpus = Corpus(
         path=path,
         layout="old processed HDF5 folder",
         digest=digest.hexdigest(),
@@ -112,6 +112,8 @@ def open_old_hdf5(path: str) -> Corpus:
         repeated_ids=0,
         read=read,
     )
+    corpus.require_equal_steps()
+    return corpus
 
 
 def _read(file: str) -> np.ndarray:
