@@ -14,10 +14,33 @@ SPLITS = ("train", "valid", "test")
 SPLIT_NAMES = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}
 """What files call the splits."""
 
+_FREE_PADDING = 1 << 28  # bytes
+_MOST_PADDING = 64  # times what sequences take without it; those of real corpora take up to 20
+
 
 def is_finite(values: np.ndarray) -> np.ndarray:
     """Whether float64 values are finite, and will be as float32."""
     return np.abs(values) <= np.finfo(np.float32).max
+
+
+def require_modest_padding(where: str, lengths: np.ndarray, width: int) -> None:
+    """Refuses sequences of which one is so long that padding the others to it takes all memory.
+
+    Args:
+        where: they are: the file, the split and the modality.
+        lengths: of the sequences, in steps.
+        width: numbers of 4 bytes per step; 0 for token ids.
+
+    Raises:
+        UserError: naming the longest, if padding makes them many times as large.
+    """
+    padded = 4 * max(width, 1) * len(lengths) * int(lengths.max())
+    if padded > _FREE_PADDING and padded > _MOST_PADDING * 4 * max(width, 1) * int(lengths.sum()):
+        raise UserError(
+            f"{where} takes {padded} bytes when its {len(lengths)} sequences are padded to the "
+            f"{lengths.max()} steps of the longest, number {lengths.argmax()}, over "
+            f"{_MOST_PADDING} times as much as without: leave that one out, or cut it."
+        )
 
 
 def modality_order(names: set[str]) -> tuple[str, ...]:

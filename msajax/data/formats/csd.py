@@ -17,7 +17,14 @@ import numpy as np
 
 from msajax.config import DataConfig
 from msajax.data.alignment import mean_rows, words_of_segments
-from msajax.data.corpus import SPLITS, Corpus, Split, SplitHeader, is_finite
+from msajax.data.corpus import (
+    SPLITS,
+    Corpus,
+    Split,
+    SplitHeader,
+    is_finite,
+    require_modest_padding,
+)
 from msajax.data.folds import choose_folds, mosi_folds
 from msajax.data.formats.csd_file import ComputationalSequence, Rows
 from msajax.data.formats.csd_folder import CsdFolder, files, sort_out
@@ -104,7 +111,10 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
     headers = {}
     for name in filter(folds.__contains__, SPLITS):
         steps = [videos[video] for video in folds[name]]
-        longest = max(int(s.column.max(initial=0)) + 1 for s in steps)
+        lengths = np.concatenate([np.bincount(s.segment, minlength=1) for s in steps])
+        for m, width in widths.items():
+            require_modest_padding(f"{folder}: {name}/{m}", lengths, width)
+        longest = int(lengths.max())
         headers[name] = SplitHeader(
             size=sum(len(s.labels) for s in steps),
             shapes={m: (longest, width) for m, width in widths.items()},
