@@ -526,6 +526,10 @@ BAD_ARRAYS = {
     "bytes as ids": ({"train/id": np.array([b"a"] * 4)}, r"train/id is \|S1 .*; expected strings"),
     "one id": ({"train/id": np.array("a")}, r"train/id is <U1 of shape \(\); expected strings"),
     "strings as labels": ({"train/label": np.array(["1"] * 4)}, r"label is <U1 .*; expected"),
+    "too many labels": (
+        {"train/label": np.ones((4, 1001))},
+        r"train/label has 1001 columns; at most 1000 are read",
+    ),
     "labels by another name": (
         {"train/labels": np.ones((4, 1, 1))},
         r"train/labels would be a modality, .*: labels are named train/label\.",

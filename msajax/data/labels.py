@@ -16,6 +16,7 @@ from msajax.spec import CorpusSpec
 logger = logging.getLogger(__name__)
 
 MOST_CLASSES = 1000
+MOST_OUTPUTS = 1000  # labels of a sample: more are features that were put in their place
 _LARGEST_CLASS = 2**53  # a float64, as which labels are kept, tells larger ones not apart
 _SENTIMENT = 3.0  # its largest value
 _STRAY_SHARE = 0.1
@@ -90,11 +91,16 @@ def read_labels(
         names: of the columns or classes.
 
     Raises:
-        UserError: for labels that are not finite, or another number of names.
+        UserError: for labels that are not finite, more than `MOST_OUTPUTS` of a sample, or another
+            number of names.
     """
     values = labels.astype(np.float64).reshape(len(labels), math.prod(labels.shape[1:]))
     if values.shape[1] == 0:
         raise UserError(f"{path}: {split}/label has no column.")
+    if values.shape[1] > MOST_OUTPUTS:
+        raise UserError(
+            f"{path}: {split}/label has {values.shape[1]} columns; at most {MOST_OUTPUTS} are read."
+        )
     usable = np.abs(values) <= np.finfo(np.float32).max  # False for NaN
     bad = np.flatnonzero(~usable.all(axis=1))
     if bad.size:

@@ -29,7 +29,7 @@ from msajax.data.folds import choose_folds, mosi_folds
 from msajax.data.formats.csd_file import ComputationalSequence, Rows
 from msajax.data.formats.csd_folder import CsdFolder, files, sort_out
 from msajax.data.glove import WordVectors, read_glove
-from msajax.data.labels import clip_sentiment, describe_labels
+from msajax.data.labels import MOST_OUTPUTS, clip_sentiment, describe_labels
 from msajax.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -162,6 +162,10 @@ def _label_names(width: int) -> tuple[str, ...]:
 
 def _read_labels(labels: ComputationalSequence) -> tuple[list[Rows], int]:
     """The segments of every video, labels in float64, and how many of sentiment were clipped."""
+    if labels.width > MOST_OUTPUTS:
+        raise UserError(
+            f"{labels.path}: labels have {labels.width} columns; at most {MOST_OUTPUTS} are read."
+        )
     found = []
     for rows in labels.rows(labels.videos):
         values = rows.features.astype(np.float64)
