@@ -97,6 +97,7 @@ def train(
     repairs = {"train": train_repairs, "valid": valid_repairs}
     if corpus.repairs:
         repairs["corpus"] = corpus.repairs
+    _say_repairs(train=train_repairs, valid=valid_repairs)
     initial = from_labels(preparation.spec, train_split.labels) | initial
     folder.describe(config, corpus.summary(), repairs, origin)
 
@@ -129,6 +130,7 @@ def train(
             bundle.seeds,
             preparation.spec,
         )
+    _say_repairs(test=repairs["test"])
     folder.describe(config, corpus.summary(), repairs, origin)
     spec = preparation.spec
     task = make_task(spec.label_kind, spec.label_names, train_split.labels)
@@ -182,6 +184,12 @@ def _say_what_is_idle(corpus: Corpus, config: Config, reads_tokens: bool) -> Non
     reads_vectors = corpus.has_vectors or config.data.text == "words"
     for phrase in idle_settings(config, reads_tokens=reads_tokens, reads_vectors=reads_vectors):
         logger.warning("Nothing reads %s.", phrase)
+
+
+def _say_repairs(**repairs: dict[str, dict[str, int]]) -> None:
+    for name, made in repairs.items():
+        if made:
+            logger.warning("Repaired in split %r: %s.", name, made)
 
 
 def _require_targets(corpus: Corpus, config: Config, *splits: str) -> None:

@@ -208,13 +208,16 @@ def test_repairs_are_counted_by_split_modality_and_kind(other_test, run):
 
 
 def test_what_reading_repaired_stands_beside_what_preparation_repaired(
-    splits, tmp_path, monkeypatch
+    splits, tmp_path, monkeypatch, caplog
 ):
     def fields(split: Split) -> dict[str, Any]:
         return {**split.features, "labels": split.labels.copy(), "id": split.ids.tolist()}
 
     tree = {name: fields(split) for name, split in splits.items()}
     tree["test"]["labels"][:2] = [[4.0], [-3.5]]
+    tree["train"]["audio"] = tree["train"]["audio"].copy()
+    row, step = np.argwhere(tree["train"]["audio"].any(axis=2))[0]
+    tree["train"]["audio"][row, step, :2] = np.nan, -np.inf
     (tmp_path / "corpus.pkl").write_bytes(pickle.dumps(tree))
     # What run.json says of the data is written before training.
     paused = types.SimpleNamespace(finished=False)
@@ -223,6 +226,11 @@ def test_what_reading_repaired_stands_beside_what_preparation_repaired(
     assert experiment.train(config, str(tmp_path / "run")) is None
     described = strict((tmp_path / "run" / "run.json").read_text())
     assert described["repairs"]["corpus"] == {"clipped_labels": 2}
+    made = {"audio": {"non_finite": 2, "clipped": 0}}
+    assert described["repairs"]["train"] == made
+    assert caplog.text.count("2 of 84 sentiment labels lie outside [-3, 3]") == 1
+    assert caplog.text.count("Repaired in split") == 1
+    assert f"Repaired in split 'train': {made}." in caplog.text
     assert described["repairs"].keys() == {"train", "valid", "corpus"}
 
 
