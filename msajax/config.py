@@ -374,6 +374,33 @@ def identity(config: Config) -> dict[str, Any]:
     return {key: value for key, value in flat.items() if not key.startswith(free)}
 
 
+def idle_settings(config: Config, *, reads_tokens: bool, reads_vectors: bool) -> list[str]:
+    """Settings that were changed and that nothing reads, each as a short phrase.
+
+    Args:
+        config: the experiment.
+        reads_tokens: whether a modality of the corpus is token ids.
+        reads_vectors: whether word vectors are asked for.
+    """
+    model = config.model
+    readers = {
+        "data.glove_path": (reads_vectors, "words without features"),
+        "data.min_count": (config.data.text == "words", "data.text = words"),
+        "model.embedding_dim": (reads_tokens, "token ids"),
+        "model.guidance_weight": (model.guidance != "none", "model.guidance"),
+        "model.guidance_steps": (
+            model.guidance == "integrated_gradients",
+            "model.guidance = integrated_gradients",
+        ),
+    }
+    found, usual = _flatten(config.to_dict()), _flatten(Config().to_dict())
+    return [
+        f"{key} = {found[key]} (needs {what})"
+        for key, (is_read, what) in readers.items()
+        if found[key] != usual[key] and not is_read
+    ]
+
+
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in values.items():

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import os
 import shutil
+import tempfile
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from msajax.config import (
     DataConfig,
     MeshConfig,
     from_config_dict,
+    idle_settings,
 )
 from msajax.data import inspection, predictions
 from msajax.data import prepare as preparing
@@ -128,6 +130,7 @@ def _train_in(
     profile: str | None,
 ) -> dict[str, Any] | None:
     """Trains in a folder that is this run's own, and measures."""
+    _say_what_is_idle(corpus, config, bool(preparation.spec.vocabularies))
     for phrase in unusual_settings(config.model):
         logger.info("Outside the range that was studied: %s.", phrase)
     budget = config.data.device_memory_budget
@@ -138,6 +141,7 @@ def _train_in(
     repairs = {"train": train_repairs, "valid": valid_repairs}
     if corpus.repairs:
         repairs["corpus"] = corpus.repairs
+    _say_repairs(train=train_repairs, valid=valid_repairs)
     initial = from_labels(preparation.spec, train_split.labels) | initial
     folder.describe(config, corpus.summary(), repairs, origin)
 
@@ -190,6 +194,7 @@ def _train_in(
                 bundle.seeds,
                 preparation.spec,
             )
+    _say_repairs(test=repairs["test"])
     folder.describe(config, corpus.summary(), repairs, origin)
     spec = preparation.spec
     task = make_task(spec.label_kind, spec.label_names, train_split.labels)
@@ -240,6 +245,18 @@ def _require_glove(path: str) -> None:
     """Raises `UserError` for word vectors that are named and not there."""
     if path and not os.path.isfile(path):
         raise UserError(f"data.glove_path: there is no file at {path}.")
+
+
+def _say_what_is_idle(corpus: Corpus, config: Config, reads_tokens: bool) -> None:
+    reads_vectors = corpus.has_vectors or config.data.text == "words"
+    for phrase in idle_settings(config, reads_tokens=reads_tokens, reads_vectors=reads_vectors):
+        logger.warning("Nothing reads %s.", phrase)
+
+
+def _say_repairs(**repairs: dict[str, dict[str, int]]) -> None:
+    for name, made in repairs.items():
+        if made:
+            logger.warning("Repaired in split %r: %s.", name, made)
 
 
 def _require_targets(corpus: Corpus, config: Config, *splits: str) -> None:
@@ -347,16 +364,20 @@ def predict(
 ) -> int:
     """Scores a corpus file with a bundle into a CSV; returns the number of rows.
 
-    `glove_path` names word vectors for transcripts that bring no text features.
+    `glove_path` names word vectors for words that bring no features, in place of those that the
+    bundle was trained with.
 
     Raises:
         UserError: if the bundle, the corpus or the output file is not usable.
     """
-    if os.path.exists(output) and os.path.exists(corpus) and os.path.samefile(output, corpus):
-        raise UserError(f"--output={output} is the corpus itself: choose another file.")
+    refuse_inside(output, corpus, "corpus")
+    refuse_inside(output, bundle, "bundle")
     _require_glove(glove_path)
     loaded = load(bundle)
-    opened = open_corpus(corpus, dataclasses.replace(loaded.config.data, format="auto"))
+    data = dataclasses.replace(loaded.config.data, format="auto")
+    if glove_path:
+        data = dataclasses.replace(data, glove_path=glove_path)
+    opened = open_corpus(corpus, data)
     if split != "all":
         opened.require_splits(split)
     parallel.configure_jax(loaded.config.train)
@@ -369,15 +390,18 @@ def convert(path: str, data: DataConfig, output: str) -> None:
     Raises:
         UserError: if the corpus cannot be read, or `output` is there or cannot be written.
     """
+    output = output.rstrip(os.sep)
     if os.path.lexists(output):
         raise UserError(f"--output={output} is there already: choose another name.")
-    inside = os.path.commonpath([os.path.realpath(path), os.path.realpath(output)])
-    if inside == os.path.realpath(path):
-        raise UserError(f"--output={output} lies inside the corpus {path}: choose another place.")
+    refuse_inside(output, path, "corpus")
     corpus = open_corpus(path, data)
     corpus.verify()
-    temporary = f"{output}.partial"
+    _say_what_is_idle(corpus, Config(data=data), False)
+    folder = None
     try:
+        # A name of its own: whatever has a fixed one may be somebody's, or the corpus itself.
+        folder = tempfile.mkdtemp(prefix=".msajax-", dir=os.path.dirname(output) or ".")
+        temporary = os.path.join(folder, "corpus")
         if output.endswith(".npz"):
             native.save_native(temporary, corpus)
         else:
@@ -386,10 +410,17 @@ def convert(path: str, data: DataConfig, output: str) -> None:
     except OSError as error:
         raise UserError(f"{output} cannot be written: {error.strerror}.") from error
     finally:
-        if os.path.isdir(temporary):
-            shutil.rmtree(temporary)
-        elif os.path.exists(temporary):
-            os.unlink(temporary)
+        if folder is not None:
+            shutil.rmtree(folder)
+
+
+def refuse_inside(output: str, source: str, what: str) -> None:
+    """Raises `UserError` for an output that would replace, or lie among, what is read."""
+    if os.path.isfile(source) and os.path.exists(output) and os.path.samefile(output, source):
+        raise UserError(f"--output={output} is the {what} itself: choose another file.")
+    inside = os.path.realpath(source)
+    if os.path.commonpath([os.path.realpath(output), inside]) == inside:
+        raise UserError(f"--output={output} lies inside the {what} {source}: choose another place.")
 
 
 def inspect(path: str, data: DataConfig) -> dict[str, Any]:
@@ -400,6 +431,7 @@ def inspect(path: str, data: DataConfig) -> dict[str, Any]:
     """
     corpus = open_corpus(path, data)
     corpus.verify()
+    _say_what_is_idle(corpus, Config(data=data), False)
     return inspection.inspect_corpus(corpus, data)
 
 

@@ -77,7 +77,7 @@ def _train(console: Console) -> int:
     with StopRequest() as stop:
         flags.join_processes()
         if not processes.is_first():
-            logging.getLogger("msajax").setLevel(logging.WARNING)
+            logging.getLogger("msajax").setLevel(logging.ERROR)  # the first one tells
         results = experiment.train(
             config, workdir, flags.STOP_AFTER.value, stop, flags.PROFILE.value
         )
@@ -149,9 +149,12 @@ def _convert(console: Console) -> int:
 
 
 def _write_output(report: dict) -> None:
+    from msajax.experiment import refuse_inside
     from msajax.training.run_folder import write_json
 
     if flags.OUTPUT.value:
+        if flags.INPUT.value:
+            refuse_inside(flags.OUTPUT.value, flags.INPUT.value, "input")
         try:
             write_json(flags.OUTPUT.value, report)
         except OSError as error:

@@ -26,6 +26,7 @@ from msajax.config import (
     default_config,
     from_config_dict,
     identity,
+    idle_settings,
     known_keys,
     unknown_key,
 )
@@ -652,6 +653,30 @@ def test_an_experiment_file_is_locked_possible_and_names_its_command(path):
     from_config_dict(config)
     with pytest.raises(UserError, match="'smok' is unknown"):
         load(path).get_config("smok")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reader"),
+    [
+        ("data.glove_path", "glove.txt", "words without features"),
+        ("data.min_count", 3, "data.text = words"),
+        ("model.embedding_dim", 8, "token ids"),
+        ("model.guidance_weight", 0.5, "model.guidance"),
+        ("model.guidance_steps", 4, "model.guidance = integrated_gradients"),
+    ],
+)
+def test_a_setting_that_nothing_reads_is_named(key, value, reader):
+    neither = {"reads_tokens": False, "reads_vectors": False}
+    changed = default_config()
+    assert idle_settings(from_config_dict(changed), **neither) == []
+    changed.update_from_flattened_dict({key: value})
+    found = idle_settings(from_config_dict(changed), **neither)
+    assert found == [f"{key} = {value} (needs {reader})"]
+    changed.update_from_flattened_dict(
+        {"data.text": "words", "model.guidance": "integrated_gradients"}
+    )
+    read = idle_settings(from_config_dict(changed), reads_tokens=True, reads_vectors=True)
+    assert read == []
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

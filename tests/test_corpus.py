@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import os
 import pathlib
 import pickle
 import re
@@ -273,6 +274,13 @@ def test_a_directory_is_refused(tmp_path):
     assert re.search("is not a corpus: expected .* or a folder of such arrays", refusal(tmp_path))
 
 
+@pytest.mark.parametrize("format", ["auto", "native", "misa"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path, format):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match=r"pipe (cannot be read: it is no regular file|is not a)"):
+        open_corpus(tmp_path / "pipe", DataConfig(format=format))
+
+
 @pytest.mark.parametrize("content", [b"", b"PK", b"id,label\n1,2\n", b"\x93NUMPY\x01\x00", b"PK\5"])
 def test_a_file_of_another_kind_is_refused(path, content):
     path.write_bytes(content)
@@ -518,6 +526,14 @@ BAD_ARRAYS = {
     "bytes as ids": ({"train/id": np.array([b"a"] * 4)}, r"train/id is \|S1 .*; expected strings"),
     "one id": ({"train/id": np.array("a")}, r"train/id is <U1 of shape \(\); expected strings"),
     "strings as labels": ({"train/label": np.array(["1"] * 4)}, r"label is <U1 .*; expected"),
+    "too many labels": (
+        {"train/label": np.ones((4, 1001))},
+        r"train/label has 1001 columns; at most 1000 are read",
+    ),
+    "labels by another name": (
+        {"train/labels": np.ones((4, 1, 1))},
+        r"train/labels would be a modality, .*: labels are named train/label\.",
+    ),
     "labels of rank 3": ({"train/label": np.ones((4, 1, 1))}, r"numbers \(N,\) or \(N, K\)"),
 }
 

@@ -315,7 +315,7 @@ def test_modalities_are_named_by_what_they_are(folder, root, file, name):
     assert open_csd(folder).modalities == (name,)
 
 
-@pytest.mark.parametrize("root", ["id", "gaze_mask", "***", "words", "Words"])
+@pytest.mark.parametrize("root", ["id", "gaze_mask", "***", "words", "Words", "g" * 96])
 def test_a_name_that_a_modality_cannot_have_is_refused(folder, root):
     small_folder(folder, audio=None, x=(root, numbers()))
     assert f"the root group's name {root!r} cannot name a modality; rename it" in refusal(folder)
@@ -628,3 +628,9 @@ def test_most_real_segments_end_where_a_word_starts(shared_data):
         for end in rows.intervals[:, 1]
     ]
     assert np.mean(np.array(gaps) < 1e-4) > 0.9
+
+
+def test_more_labels_than_a_model_should_have_are_refused(folder):
+    segments = np.array([[0.0, 2.0], [2.0, 4.0]])
+    small_folder(folder, labels=("labels", {v: (np.zeros((2, 1001)), segments) for v in "abc"}))
+    assert "labels have 1001 columns; at most 1000 are read" in refusal(folder)

@@ -23,7 +23,7 @@ from tiny import tiny_config
 
 import msajax
 from msajax import experiment
-from msajax.config import Config, from_config_dict
+from msajax.config import Config, DataConfig, from_config_dict
 from msajax.data.corpus import Corpus, Split
 from msajax.data.formats import open_corpus
 from msajax.data.formats.native import save_native
@@ -208,13 +208,16 @@ def test_repairs_are_counted_by_split_modality_and_kind(other_test, run):
 
 
 def test_what_reading_repaired_stands_beside_what_preparation_repaired(
-    splits, tmp_path, monkeypatch
+    splits, tmp_path, monkeypatch, caplog
 ):
     def fields(split: Split) -> dict[str, Any]:
         return {**split.features, "labels": split.labels.copy(), "id": split.ids.tolist()}
 
     tree = {name: fields(split) for name, split in splits.items()}
     tree["test"]["labels"][:2] = [[4.0], [-3.5]]
+    tree["train"]["audio"] = tree["train"]["audio"].copy()
+    row, step = np.argwhere(tree["train"]["audio"].any(axis=2))[0]
+    tree["train"]["audio"][row, step, :2] = np.nan, -np.inf
     (tmp_path / "corpus.pkl").write_bytes(pickle.dumps(tree))
     # What run.json says of the data is written before training.
     paused = types.SimpleNamespace(finished=False)
@@ -223,6 +226,11 @@ def test_what_reading_repaired_stands_beside_what_preparation_repaired(
     assert experiment.train(config, str(tmp_path / "run")) is None
     described = strict((tmp_path / "run" / "run.json").read_text())
     assert described["repairs"]["corpus"] == {"clipped_labels": 2}
+    made = {"audio": {"non_finite": 2, "clipped": 0}}
+    assert described["repairs"]["train"] == made
+    assert caplog.text.count("2 of 84 sentiment labels lie outside [-3, 3]") == 1
+    assert caplog.text.count("Repaired in split") == 1
+    assert f"Repaired in split 'train': {made}." in caplog.text
     assert described["repairs"].keys() == {"train", "valid", "corpus"}
 
 
@@ -734,7 +742,7 @@ def test_no_flipped_bit_of_a_bundle_goes_unnoticed(name, run, tmp_path):
         damaged = bytearray(content)
         damaged[position] ^= 1 << (position % 5)  # bit 5 would turn 1e-06 into the same 1E-06
         (bundle / name).write_bytes(damaged)
-        with pytest.raises(UserError, match="damaged|newer"):
+        with pytest.raises(UserError, match="damaged|newer|older"):
             load_bundle(bundle)
 
 
@@ -745,6 +753,17 @@ def test_a_bundle_of_a_later_format_names_the_version_that_reads_it(run, tmp_pat
     content |= {"format_version": content["format_version"] + 1, "msajax": "9.8.7"}
     (bundle / "bundle.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match="newer than .*install msajax 9.8.7"):
+        load_bundle(bundle)
+
+
+def test_a_bundle_of_an_earlier_format_is_not_called_damaged(run, tmp_path):
+    bundle = tmp_path / "bundle"
+    shutil.copytree(run.folder / "bundle", bundle)
+    content = strict((bundle / "bundle.json").read_text())
+    content |= {"format_version": content["format_version"] - 1, "msajax": "0.0.7"}
+    del content["preparation"]["words"]  # as it was then
+    (bundle / "bundle.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"written by an older msajax, 0\.0\.7, .*: train anew\.$"):
         load_bundle(bundle)
 
 
@@ -829,3 +848,44 @@ def test_transcripts_without_features_get_the_vectors_of_their_words(run, tmp_pa
     assert outputs["spoken"] == outputs["written"]
     assert caplog.text.count("28.6 % of the words have no vector") == 1  # two of seven
     assert "lacks modality 'text'" not in caplog.text
+
+
+def test_words_of_a_pickle_get_the_vectors_that_prediction_names(run, tmp_path, caplog):
+    rng = np.random.default_rng(9)
+    lines = [f"{word} {' '.join(map(str, rng.normal(size=6)))}" for word in ("good", "movie")]
+    (tmp_path / "glove.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    samples = []
+    for i, words in enumerate((["good", "movie"], ["unheard", "movie", "good"])):
+        steps = len(words)  # with word ids, which are text where no vectors are named
+        parts = np.arange(steps), np.ones((steps, 2)), rng.normal(size=(steps, 5)), words
+        samples.append((parts, [[0.5]], f"v[{i}]"))
+    (tmp_path / "test.pkl").write_bytes(pickle.dumps(samples))
+    data = DataConfig(glove_path=str(tmp_path / "glove.txt"))
+    experiment.convert(str(tmp_path / "test.pkl"), data, str(tmp_path / "test.npz"))
+    outputs = []
+    for corpus, named in (("test.pkl", data.glove_path), ("test.npz", "")):
+        experiment.predict(
+            *(str(run.folder / "bundle"), str(tmp_path / corpus)),
+            *(str(tmp_path / "p.csv"), "all", named),
+        )
+        outputs.append((tmp_path / "p.csv").read_text())
+    assert outputs[0] == outputs[1]
+    assert [row["present_text"] for row in rows_of(tmp_path / "p.csv")] == ["1", "1"]
+    assert "Nothing reads" not in caplog.text
+
+
+def test_settings_that_nothing_reads_are_said_once(run, tmp_path, caplog):
+    (tmp_path / "glove.txt").write_text("good 1 2 3 4 5 6\n")
+    vectors, output = str(tmp_path / "glove.txt"), str(tmp_path / "p.csv")
+    data = DataConfig(glove_path=vectors)
+    for call in (
+        lambda: experiment.predict(
+            str(run.folder / "bundle"), str(run.corpus), output, glove_path=vectors
+        ),
+        lambda: experiment.inspect(str(run.corpus), data),
+        lambda: experiment.convert(str(run.corpus), data, str(tmp_path / "again.npz")),
+    ):
+        caplog.clear()
+        call()
+        said = f"Nothing reads data.glove_path = {vectors} (needs words without features)."
+        assert caplog.text.count("Nothing reads") == caplog.text.count(said) == 1

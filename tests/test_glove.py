@@ -1,6 +1,7 @@
 """Word vectors from text: what is asked for is read to the bit, a bad line is named by number."""
 
 import gzip
+import os
 import pathlib
 import re
 import tracemalloc
@@ -289,4 +290,10 @@ def test_memory_does_not_grow_with_a_line(path):
 def test_a_path_that_cannot_be_read_is_refused(tmp_path):
     gone = tmp_path / "gone.txt"
     assert re.search(r"gone\.txt cannot be read: No such file", refusal(gone))
-    assert re.search(r"cannot be read: Is a directory", refusal(tmp_path))
+    assert re.search(r"cannot be read: it is no regular file", refusal(tmp_path))
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match=r"pipe cannot be read: it is no regular file\.$"):
+        read_glove(tmp_path / "pipe", {"good"})

@@ -188,6 +188,7 @@ def test_the_corpus_as_a_whole(tmp_path):
     assert report["sizes"] == {"train": 4, "valid": 2}
     assert report["widths"] == {"text": 2, "audio": 3, "video": 4}
     assert report["repeated_ids"] == 2  # id2 and id3
+    assert report["repeated_ids_in"] == {"train": 0, "valid": 0, "train/valid": 2}
     assert report["known_corpus"] is None
     assert list(report["splits"]["valid"]["modalities"]) == ["text", "video"]
     assert report["splits"]["valid"]["modalities"]["video"]["dtype"] == "int32"
@@ -218,6 +219,15 @@ def test_identical_samples_are_counted_within_and_across_splits(tmp_path):
         "1 sample(s) of test are identical to an earlier one.",
         "2 sample(s) of test are identical to one of train.",
     ]
+
+
+def test_repeated_ids_are_counted_within_and_across_splits(tmp_path):
+    sizes = {"train": 5, "test": 2}
+    splits = {s: a_split(0, [0.0] * n, text=np.ones((n, 1, 1))) for s, n in sizes.items()}
+    splits["train"].ids[:] = ["a", "", "a", "", "a"]
+    splits["test"].ids[:] = ["", "b"]
+    report = report_of(tmp_path, **splits)
+    assert report["repeated_ids_in"] == {"train": 3, "test": 0, "train/test": 1}
 
 
 def test_what_would_change_results_is_warned_of(tmp_path):
@@ -335,7 +345,7 @@ def test_tables_say_the_same_numbers_in_80_columns(tmp_path):
     lines = rendered(report_of(tmp_path, train=train(), valid=valid())).splitlines()
     cells = [line.split() for line in lines]
     assert "samples: 4 train, 2 valid (not counts we know)" in lines
-    assert "repeated ids: 2" in lines
+    assert "repeated ids: 0 in train, 0 in valid, 2 in train/valid" in lines
     assert "stored as float16 float64".split() in cells
     assert "valid steps (*) 2, 3, 3, 4 8, 8, 8, 8".split() in cells
     assert "samples without it 25.0% -".split() in cells  # audio is not in valid

@@ -485,6 +485,29 @@ def test_a_prediction_never_replaces_its_own_corpus(whole, refused, arrays, tmp_
     assert "is the corpus itself" in message
 
 
+@pytest.mark.parametrize("mode", ["inspect", "evaluate"])
+def test_a_report_never_replaces_what_it_is_about(mode, whole, refused, arrays, tmp_path):
+    if mode == "inspect":
+        source = write(tmp_path / "corpus.npz", arrays)
+    else:
+        source = tmp_path / "scores.csv"
+        shutil.copy(whole[0] / "predictions" / "test.csv", source)
+    message = refused(f"--mode={mode}", "--input", source, "--output", source)
+    assert f"{source} is the input itself" in message
+
+
+def test_a_prediction_never_replaces_a_part_of_what_it_reads(whole, refused, tmp_path):
+    bundle = tmp_path / "bundle"
+    shutil.copytree(whole[0] / "bundle", bundle)
+    (tmp_path / "corpus").mkdir()
+    for output, what in ((tmp_path / "corpus" / "y_test.h5", "corpus"), (bundle, "bundle")):
+        message = refused(
+            *("--mode=predict", "--bundle", bundle, "--input", tmp_path / "corpus"),
+            *("--output", output),
+        )
+        assert f"lies inside the {what} " in message
+
+
 @pytest.mark.parametrize("state", ["whole", "paused"])
 def test_the_workdir_of_another_configuration_is_refused_with_both_sides(
     state, request, refused, experiment, tmp_path

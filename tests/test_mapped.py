@@ -96,3 +96,16 @@ def test_a_corpus_is_not_converted_into_itself_or_over_something(folder, tmp_pat
     with pytest.raises(UserError, match="cannot be written: No such file or directory"):
         experiment.convert(str(folder), DataConfig(), str(tmp_path / "no" / "x"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "corpus.npz"]
+
+
+def test_converting_touches_nothing_but_its_output(folder, tmp_path):
+    archive = folder.with_suffix(".npz").rename(tmp_path / "again.npz.partial")
+    (tmp_path / "again.partial").mkdir()
+    before = archive.read_bytes()
+    for name in ("again.npz", "again/"):
+        experiment.convert(str(archive), DataConfig(), f"{tmp_path}/{name}")
+        assert open_corpus(tmp_path / name).digest == open_corpus(folder).digest
+    assert archive.read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("corpus", "again", "again.npz", "again.npz.partial", "again.partial")
+    }

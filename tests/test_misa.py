@@ -222,6 +222,19 @@ BAD = {
 }
 
 
+def test_one_sequence_that_pads_all_others_to_its_length_is_refused(path):
+    """A file of 4 MB would take a thousand times as much."""
+    step = np.ones((1, 1), np.float32)
+    samples = [((["it"], step, step), [[0.5]], f"v[{i}]") for i in range(1000)]
+    long = np.zeros((2**20, 1), np.float32)
+    samples[7] = (["it"], long, step), [[0.5]], "v[7]"
+    found = refusal(path, {"train": samples})
+    assert "train/video takes 4194304000 bytes when its 1000 sequences are padded to the" in found
+    assert "1048576 steps of the longest, number 7, over 64 times as much as without" in found
+    samples[7] = (["it"], long[: 2**16], step), [[0.5]], "v[7]"
+    assert open_corpus(write_pickle(path, {"train": samples})).headers["train"].size == 1000
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_samples_of_another_form_are_refused_by_row(path, name):
     samples, message = BAD[name]

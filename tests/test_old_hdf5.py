@@ -1,5 +1,6 @@
 """The processed HDF5 files of older releases: a folder with one file per array and split."""
 
+import logging
 import os
 import pathlib
 import re
@@ -170,3 +171,17 @@ def test_a_real_release_without_text_for_training_is_read(shared_data):
     }  # fmt: skip
     assert "text" not in corpus.headers["train"].shapes
     assert {"text", "audio", "video"} == set(corpus.headers["valid"].shapes)
+
+
+def test_files_that_are_not_read_are_said_once(folder, caplog):
+    with caplog.at_level(logging.INFO):
+        open_corpus(folder)
+        assert "not read" not in caplog.text
+        write(folder / "vision_train.h5", np.ones((4, 2, 1)))
+        open_corpus(folder).split("train")
+    assert caplog.text.count(f"{folder}: not read: 'vision_train.h5'.") == 1
+
+
+def test_a_modality_is_as_long_in_every_split(folder):
+    write(folder / "audio_valid.h5", np.ones((3, 5, 2)))
+    assert refusal(folder).endswith("valid/audio has 5 steps, but train/audio has 4.")

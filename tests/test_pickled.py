@@ -15,6 +15,7 @@ from pickle_corpora import (
     mult,
     mult_split,
     refusal,
+    write_glove,
     write_pickle,
 )
 
@@ -83,6 +84,21 @@ def test_a_folder_with_a_pickle_for_each_split_is_the_same_corpus(tmp_path, layo
     corpus = open_corpus(tmp_path)
     wanted = open_corpus(write_pickle(tmp_path / "all.pkl", tree))
     assert corpus.digest == wanted.digest and corpus.headers == wanted.headers
+
+
+def test_files_of_a_folder_that_are_not_read_are_said_once(tmp_path, caplog):
+    for name, samples in misa().items():
+        write_pickle(tmp_path / f"{name}.pkl", samples)
+    write_glove(tmp_path / "glove.txt")
+    write_pickle(tmp_path / "word2id.pkl", {"a": 1})
+    for glove_path, others in (("", "'glove.txt', "), (str(tmp_path / "glove.txt"), "")):
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            corpus = open_corpus(tmp_path, DataConfig(glove_path=glove_path))
+            corpus.split("train")
+        assert caplog.text.count("not read") == 1
+        assert f"{tmp_path}: not read: {others}'word2id.pkl'." in caplog.text
+        assert corpus.has_vectors == bool(glove_path)
 
 
 def test_a_folder_of_pickles_is_refused_where_it_is_ambiguous(tmp_path):

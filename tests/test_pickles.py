@@ -741,6 +741,8 @@ def objects(*items) -> np.ndarray:
         ([np.float32(1), np.float32(2)], np.float32([1, 2])),
         (objects(np.zeros((2, 3)), np.ones((2, 3))), np.stack([np.zeros((2, 3)), np.ones((2, 3))])),
         (objects(1, 2.5), np.array([1.0, 2.5])),
+        (objects(2.5).reshape(()), np.array(2.5)),
+        (objects(np.float32([1, 2])).reshape(()), np.float32([1, 2])),
         (objects(1, 2, 3, 4).reshape(2, 2), np.array([[1, 2], [3, 4]])),
         (objects([1], [2], [3], [4]).reshape(2, 2), np.array([[[1], [2]], [[3], [4]]])),
         ([objects(1, 2), [3, 4]], np.array([[1, 2], [3, 4]])),

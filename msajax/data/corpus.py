@@ -14,10 +14,33 @@ SPLITS = ("train", "valid", "test")
 SPLIT_NAMES = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}
 """What files call the splits."""
 
+_FREE_PADDING = 1 << 28  # bytes
+_MOST_PADDING = 64  # times what sequences take without it; those of real corpora take up to 20
+
 
 def is_finite(values: np.ndarray) -> np.ndarray:
     """Whether float64 values are finite, and will be as float32."""
     return np.abs(values) <= np.finfo(np.float32).max
+
+
+def require_modest_padding(where: str, lengths: np.ndarray, width: int) -> None:
+    """Refuses sequences of which one is so long that padding the others to it takes all memory.
+
+    Args:
+        where: they are: the file, the split and the modality.
+        lengths: of the sequences, in steps.
+        width: numbers of 4 bytes per step; 0 for token ids.
+
+    Raises:
+        UserError: naming the longest, if padding makes them many times as large.
+    """
+    padded = 4 * max(width, 1) * len(lengths) * int(lengths.max())
+    if padded > _FREE_PADDING and padded > _MOST_PADDING * 4 * max(width, 1) * int(lengths.sum()):
+        raise UserError(
+            f"{where} takes {padded} bytes when its {len(lengths)} sequences are padded to the "
+            f"{lengths.max()} steps of the longest, number {lengths.argmax()}, over "
+            f"{_MOST_PADDING} times as much as without: leave that one out, or cut it."
+        )
 
 
 def modality_order(names: set[str]) -> tuple[str, ...]:
@@ -92,6 +115,7 @@ class Corpus:
         headers: `{split: SplitHeader}`, in the order train, valid, test.
         repeated_ids: how many ids occur more than once, over all splits.
         repairs: what reading changed in what the files hold, `{kind: count}`, each count 1 or more.
+        has_vectors: whether text is vectors from `data.glove_path`.
     """
 
     def __init__(
@@ -104,6 +128,7 @@ class Corpus:
         repeated_ids: int,
         read: Callable[[str], Split],
         repairs: Mapping[str, int] | None = None,
+        has_vectors: bool = False,
     ) -> None:
         """Keeps what the reader of a layout found; checks that the splits fit together.
 
@@ -120,6 +145,7 @@ class Corpus:
         self.headers = {name: headers[name] for name in SPLITS if name in headers}
         self.repeated_ids = repeated_ids
         self.repairs = {kind: count for kind, count in (repairs or {}).items() if count}
+        self.has_vectors = has_vectors
         self._read = read
         self._check()
 
@@ -155,6 +181,18 @@ class Corpus:
         for name in names:
             if not self.headers[name].label_names:
                 raise UserError(f"{self.path}: split {name!r} has no labels, which it needs.")
+
+    def require_equal_steps(self) -> None:
+        """Raises `UserError` unless every split of a modality is padded to the same length."""
+        for m in self.modalities:
+            steps = {name: h.shapes[m][0] for name, h in self.headers.items() if m in h.shapes}
+            first = next(iter(steps))
+            for name, count in steps.items():
+                if count != steps[first]:
+                    raise UserError(
+                        f"{self.path}: {name}/{m} has {count} steps, but {first}/{m} has "
+                        f"{steps[first]}."
+                    )
 
     def summary(self) -> dict[str, Any]:
         """Facts about the corpus for `results.json` and `run.json`."""

@@ -14,6 +14,7 @@ import io
 import itertools
 import os
 import re
+import stat
 import zlib
 from collections.abc import Collection, Iterator
 
@@ -93,6 +94,8 @@ def read_glove(path: str | os.PathLike, vocabulary: Collection[str]) -> WordVect
 
 def _open(path: str) -> io.BufferedIOBase:
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
+            raise UserError(f"The word vectors {path} cannot be read: it is no regular file.")
         with open(path, "rb") as file:
             magic = file.read(4)
     except OSError as error:

@@ -70,7 +70,8 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
         `non_finite`, `range` and `constant_columns` look at valid steps alone, the last two at
         their finite values; `all_zero` is the share of samples whose valid steps are all zero.
         `task` is what `model.task = auto` would learn. `identical` counts samples that are equal to
-        an earlier one in every valid step of every modality, within a split and across splits.
+        an earlier one in every valid step of every modality, within a split and across splits;
+        `repeated_ids_in` counts those of the same id likewise.
         `memory` is in bytes, as stored and as prepared for a model. Per split and label: `sd` has
         ddof 0, the histogram rounds half to even as `acc7` does, and the floors need labels in
         train.
@@ -86,6 +87,7 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
     report["splits"], train = {}, None
     report["memory"] = dict.fromkeys(("stored", "prepared"), 0)
     contents: dict[str, list[bytes]] = {}
+    ids: dict[str, list[bytes]] = {}
     for name, header in corpus.headers.items():  # train first, one split in memory at a time
         split = corpus.split(name)
         train = split.labels if name == "train" else train
@@ -111,8 +113,10 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
         report["memory"]["stored"] += sum(array.nbytes for array in stored)
         report["memory"]["prepared"] += _prepared_bytes(report["splits"][name])
         contents[name] = _contents(split, data.mask_from_zeros)
+        ids[name] = [b"id " + id_.encode() for id_ in split.ids.tolist()]
         del split
     report["identical"] = _identical(contents)
+    report["repeated_ids_in"] = _identical(ids)
     report["warnings"] = _warnings(report)
     return report
 
@@ -300,9 +304,8 @@ def render(report: dict[str, Any], console: Console) -> None:
         say(f"layout found because {report['why']}")
     if task := report["task"]:
         say(f"labels: {task['kind']} of {', '.join(task['names'])}")
-    copies = ", ".join(f"{count} in {where}" for where, count in report["identical"].items())
-    say(f"repeated ids: {report['repeated_ids']}")
-    say(f"identical samples: {copies}")
+    for what, key in (("repeated ids", "repeated_ids_in"), ("identical samples", "identical")):
+        say(f"{what}: {', '.join(f'{count} in {where}' for where, count in report[key].items())}")
     stored, prepared = (report["memory"][k] / 2**20 for k in ("stored", "prepared"))
     say(f"memory: {stored:.1f} MiB as stored, {prepared:.1f} MiB prepared")
     for m, width in report["widths"].items():

@@ -16,6 +16,8 @@ from msajax.spec import CorpusSpec
 logger = logging.getLogger(__name__)
 
 MOST_CLASSES = 1000
+MOST_OUTPUTS = 1000  # labels of a sample: more are features that were put in their place
+_LARGEST_CLASS = 2**53  # a float64, as which labels are kept, tells larger ones not apart
 _SENTIMENT = 3.0  # its largest value
 _STRAY_SHARE = 0.1
 _OF_SEEDS = re.compile(r"(.+)_(sd|seed\d+)")  # what `predictions.py` adds to a name
@@ -56,7 +58,8 @@ def describe_labels(
         kind = "one_hot" if _are_one_hot(labels) else kind
     else:
         found = np.unique(labels)
-        if 0 < len(found) <= MOST_CLASSES and (found == np.round(found)).all():
+        whole = (found == np.round(found)) & (np.abs(found) < _LARGEST_CLASS)
+        if 0 < len(found) <= MOST_CLASSES and whole.all():
             classes = {int(value): str(int(value)) for value in found}
             kind = "classes" if integers and found[0] >= 0 else kind
         # A single name is the column's, even where every label of a split is 0.
@@ -64,9 +67,13 @@ def describe_labels(
             classes, names = dict(enumerate(names)), ("class",)
     if names and len(names) != columns:
         raise ValueError(f"{len(names)} label name(s) for {columns} column(s) of labels")
-    for name in (*names, *classes.values()):
-        if (column := _OF_SEEDS.fullmatch(name)) and column[1] in (*names, *classes.values()):
-            raise ValueError(f"a name {name!r}, which in predictions is a column of {column[1]!r}")
+    taken = (*names, *classes.values())
+    for name in taken:
+        stem = name
+        while column := _OF_SEEDS.fullmatch(stem):
+            stem = column[1]
+            if stem in taken:
+                raise ValueError(f"a name {name!r}, which in predictions is a column of {stem!r}")
     usual = ("sentiment",) if columns == 1 else tuple(str(k) for k in range(columns))
     return {"label_names": tuple(names) or usual, "label_kind": kind, "classes": classes}
 
@@ -84,11 +91,16 @@ def read_labels(
         names: of the columns or classes.
 
     Raises:
-        UserError: for labels that are not finite, or another number of names.
+        UserError: for labels that are not finite, more than `MOST_OUTPUTS` of a sample, or another
+            number of names.
     """
     values = labels.astype(np.float64).reshape(len(labels), math.prod(labels.shape[1:]))
     if values.shape[1] == 0:
         raise UserError(f"{path}: {split}/label has no column.")
+    if values.shape[1] > MOST_OUTPUTS:
+        raise UserError(
+            f"{path}: {split}/label has {values.shape[1]} columns; at most {MOST_OUTPUTS} are read."
+        )
     usable = np.abs(values) <= np.finfo(np.float32).max  # False for NaN
     bad = np.flatnonzero(~usable.all(axis=1))
     if bad.size:
@@ -179,7 +191,10 @@ def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
     numbers = () if one_hot else tuple(sorted(classes))
     names = labelled[0].label_names if one_hot else tuple(classes[c] for c in numbers)
     if len(names) < 2:
-        raise UserError(f"{corpus.path}: every label is of the same class, {names[0]!r}.")
+        raise UserError(
+            f"{corpus.path}: every label is of the same class, {names[0]!r}: "
+            "--config.model.task=regression learns it as a score."
+        )
     return LabelKind("classification", names, numbers)
 
 

@@ -148,7 +148,10 @@ def _check_classes(path: str, targets: np.ndarray | None, spec: CorpusSpec) -> N
     seen = set(targets[:, 0].astype(int))
     missing = [name for k, name in enumerate(spec.label_names) if k not in seen]
     if len(seen) < 2:
-        raise UserError(f"{path}: every label of train is of the same class.")
+        raise UserError(
+            f"{path}: every label of train is of the same class: --config.model.task=regression "
+            "learns labels as scores."
+        )
     if missing:
         logger.warning("No sample of train is of the class(es) %s.", ", ".join(missing))
 

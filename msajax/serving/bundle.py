@@ -25,7 +25,7 @@ from msajax.errors import UserError
 from msajax.spec import CorpusSpec
 from msajax.version import __version__
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _JSON, _ARRAYS = "bundle.json", "parameters.safetensors"
 
 
@@ -96,7 +96,7 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
     """Reads a bundle and verifies its digests.
 
     Raises:
-        UserError: if it is missing, damaged or of a newer format.
+        UserError: if it is missing, damaged or of another format.
     """
     path = os.fspath(path)
     if not os.path.isfile(os.path.join(path, _JSON)):
@@ -108,6 +108,11 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
             raise UserError(
                 f"The bundle {path} has format {content['format_version']}, newer than this "
                 f"program's {FORMAT_VERSION}: install msajax {content['msajax']} or newer."
+            )
+        if int(content["format_version"]) < FORMAT_VERSION:
+            raise UserError(
+                f"The bundle {path} was written by an older msajax, {content['msajax']}, in format "
+                f"{content['format_version']}; this program reads {FORMAT_VERSION}: train anew."
             )
         if content.pop("sha256") != _digest(content):
             raise ValueError(f"{_JSON} does not match its digest")

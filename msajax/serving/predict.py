@@ -43,6 +43,7 @@ def predict_corpus(
     for m in corpus.modalities:
         if m not in spec.modalities:
             logger.warning("The model does not know modality %r; it is ignored.", m)
+    named, has_vectors = glove_path, corpus.has_vectors
     glove_path = glove_path or bundle.config.data.glove_path
     for m in spec.modalities:
         reads_words = bool(bundle.preparation.words or glove_path)
@@ -59,6 +60,7 @@ def predict_corpus(
         split = corpus.split(name)
         if glove_path and split.raw_text is not None and "text" not in split.features:
             split = _with_vectors(split, spec, glove_path)
+            has_vectors |= "text" in split.features
         split, repairs = prepare(split, bundle.preparation, budget)
         if repairs:
             logger.warning("Repaired in split %r: %s.", name, repairs)
@@ -66,6 +68,8 @@ def predict_corpus(
         splits.append(split)
         scores.append(s)
         weights.append(w)
+    if named and not has_vectors:
+        logger.warning("Nothing reads data.glove_path = %s (needs words without features).", named)
     write_predictions(output, splits, scores, weights, bundle.seeds, spec)
     return sum(len(split) for split in splits)
 

@@ -32,6 +32,7 @@ BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
 # RuntimeError: an encrypted member, or a compression that zipfile does not know.
 DAMAGED = (*BROKEN, RuntimeError, ValueError)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
+_LABELS_ELSEWHERE = ("labels", "regression_labels")  # as other layouts call them
 _CHUNK = 1 << 20
 
 
@@ -159,6 +160,11 @@ def _split_header(
                 + ("numbers (N,) or (N, K)." if name == "label" else "strings (N,).")
             )
     for m in modalities:
+        if m.lower() in _LABELS_ELSEWHERE:
+            raise UserError(
+                f"{path}: {split}/{m} would be a modality, which models read: labels are named "
+                f"{split}/label."
+            )
         header = arrays[f"{split}/{m}"]
         is_tokens = header.dtype.kind in "iu" and len(header.shape) == 2
         if not is_tokens and (header.dtype.kind not in "fiu" or len(header.shape) != 3):
@@ -204,8 +210,10 @@ def _label_names(path: str, small: dict[str, np.ndarray]) -> tuple[str, ...]:
     names = small.get(LABEL_NAME, np.empty(0, "U1"))
     if names.dtype.kind != "U" or names.ndim != 1 or len(set(names.tolist())) < len(names):
         raise UserError(f"{path}: {LABEL_NAME} must be different strings of shape (K,).")
-    if not all(re.fullmatch(r"\S(.*\S)?", name) for name in names.tolist()):
-        raise UserError(f"{path}: {LABEL_NAME} has a name that is empty or ends in space.")
+    if not all(re.fullmatch(r"\S(.*\S)?", name) and name.isprintable() for name in names.tolist()):
+        raise UserError(
+            f"{path}: {LABEL_NAME} has a name that is empty, ends in space or is not printable."
+        )
     return tuple(names.tolist())
 
 

@@ -17,12 +17,19 @@ import numpy as np
 
 from msajax.config import DataConfig
 from msajax.data.alignment import mean_rows, words_of_segments
-from msajax.data.corpus import SPLITS, Corpus, Split, SplitHeader, is_finite
+from msajax.data.corpus import (
+    SPLITS,
+    Corpus,
+    Split,
+    SplitHeader,
+    is_finite,
+    require_modest_padding,
+)
 from msajax.data.folds import choose_folds, mosi_folds
 from msajax.data.formats.csd_file import ComputationalSequence, Rows
 from msajax.data.formats.csd_folder import CsdFolder, files, sort_out
 from msajax.data.glove import WordVectors, read_glove
-from msajax.data.labels import clip_sentiment, describe_labels
+from msajax.data.labels import MOST_OUTPUTS, clip_sentiment, describe_labels
 from msajax.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -104,7 +111,10 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
     headers = {}
     for name in filter(folds.__contains__, SPLITS):
         steps = [videos[video] for video in folds[name]]
-        longest = max(int(s.column.max(initial=0)) + 1 for s in steps)
+        lengths = np.concatenate([np.bincount(s.segment, minlength=1) for s in steps])
+        for m, width in widths.items():
+            require_modest_padding(f"{folder}: {name}/{m}", lengths, width)
+        longest = int(lengths.max())
         headers[name] = SplitHeader(
             size=sum(len(s.labels) for s in steps),
             shapes={m: (longest, width) for m, width in widths.items()},
@@ -137,6 +147,7 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
         repeated_ids=0,
         read=read,
         repairs={"clipped_labels": clipped},
+        has_vectors=vectors is not None,
     )
 
 
@@ -151,6 +162,10 @@ def _label_names(width: int) -> tuple[str, ...]:
 
 def _read_labels(labels: ComputationalSequence) -> tuple[list[Rows], int]:
     """The segments of every video, labels in float64, and how many of sentiment were clipped."""
+    if labels.width > MOST_OUTPUTS:
+        raise UserError(
+            f"{labels.path}: labels have {labels.width} columns; at most {MOST_OUTPUTS} are read."
+        )
     found = []
     for rows in labels.rows(labels.videos):
         values = rows.features.astype(np.float64)

@@ -28,6 +28,7 @@ _USUAL_NAMES = {
     "video": "facet|openface|visual|vision|video",
 }
 _RESERVED = re.compile(r"id|words|.*_mask|")  # what files and reports call something else
+_LONGEST_NAME = 95  # of a modality: in an archive its mask's name is five longer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +158,7 @@ def _modality_name(sequence: ComputationalSequence) -> str:
             if re.search(pattern, called):
                 return name
     name = _normalised(sequence.name)
-    if _RESERVED.fullmatch(name):
+    if _RESERVED.fullmatch(name) or len(name) > _LONGEST_NAME:
         raise UserError(
             f"{sequence.path}: the root group's name {sequence.name!r} cannot name a modality; "
             "rename it."

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from msajax.config import DataConfig
-from msajax.data.corpus import SPLITS, Corpus, Split, SplitHeader
+from msajax.data.corpus import SPLITS, Corpus, Split, SplitHeader, require_modest_padding
 from msajax.data.formats import fields
 from msajax.data.formats.pickled import WHOLE, Pickled, describe, rows_of_splits
 from msajax.data.formats.pickles import as_array
@@ -133,6 +133,7 @@ def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
         repeated_ids=sum(times > 1 for times in ids.values()),
         read=read,
         repairs={"clipped_labels": clipped},
+        has_vectors=bool(text.row_of),
     )
 
 
@@ -289,6 +290,7 @@ def _header(path: str, name: str, part: _Part, text: _Text) -> SplitHeader:
                 f"{path}: {name}/{m} takes more than {_LARGEST} bytes when its {len(lengths)} "
                 f"sequences are padded to the {shapes[m][0]} steps of the longest."
             )
+        require_modest_padding(f"{path}: {name}/{m}", lengths, width)
     labels: dict = {"label_names": ()}
     if part.labels is not None:
         labels = describe_labels(part.labels, integers=part.integers)

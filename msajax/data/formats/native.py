@@ -13,7 +13,7 @@ from msajax.errors import UserError
 
 def matches(path: str) -> bool:
     """Whether the file at `path` begins like a zip archive."""
-    if os.path.isdir(path):
+    if not os.path.isfile(path):  # opening a pipe would wait for its writer
         return False
     try:
         with open(path, "rb") as file:

@@ -17,6 +17,7 @@ import numpy as np
 
 from msajax.data.corpus import SPLIT_NAMES, SPLITS, Corpus, Split, SplitHeader
 from msajax.data.formats import hdf5
+from msajax.data.formats.pickled import log_unread
 from msajax.data.labels import read_labels
 from msajax.errors import UserError
 
@@ -62,8 +63,9 @@ def open_old_hdf5(path: str) -> Corpus:
     """
     arrays: dict[tuple[str, str], _Array] = {}
     labels: dict[str, np.ndarray] = {}
-    digest = hashlib.sha256()
-    for part, split, file in _files(path):
+    digest, files = hashlib.sha256(), _files(path)
+    log_unread(path, set(os.listdir(path)) - {os.path.basename(file) for _, _, file in files})
+    for part, split, file in files:
         if (split, part) in arrays:
             raise UserError(f"{file} and {arrays[split, part].path} are the same array.")
         values = _read(file)
@@ -102,7 +104,7 @@ def open_old_hdf5(path: str) -> Corpus:
             labels=None if y is None else y.astype(np.float64).reshape(len(y), -1),
         )
 
-    return Corpus(
+    corpus = Corpus(
         path=path,
         layout="old processed HDF5 folder",
         digest=digest.hexdigest(),
@@ -110,6 +112,8 @@ def open_old_hdf5(path: str) -> Corpus:
         repeated_ids=0,
         read=read,
     )
+    corpus.require_equal_steps()
+    return corpus
 
 
 def _read(file: str) -> np.ndarray:

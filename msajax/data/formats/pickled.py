@@ -51,14 +51,18 @@ class Pickled:
         return f"{self.path}: " if split == WHOLE else f"{self.path}: {split}/"
 
 
-def read_pickled(path: str) -> Pickled | None:
+def read_pickled(path: str, glove_path: str = "") -> Pickled | None:
     """Reads the pickles at a path, each once; None if there is none.
+
+    Args:
+        path: a file or a folder, of which the log says what is not read.
+        glove_path: word vectors, which may lie in the folder and are read elsewhere.
 
     Raises:
         UserError: for a pickle that cannot be read, and for two that are the same split.
     """
     if os.path.isdir(path):
-        trees = _read_folder(path)
+        trees = _read_folder(path, glove_path)
         return Pickled(path, trees) if trees else None
     if not pickles.matches(path):
         return None
@@ -69,8 +73,9 @@ def read_pickled(path: str) -> Pickled | None:
     return Pickled(path, {SPLIT_NAMES.get(stem, WHOLE): tree})
 
 
-def _read_folder(folder: str) -> dict[str, Any]:
+def _read_folder(folder: str, glove_path: str) -> dict[str, Any]:
     files: dict[str, str] = {}
+    others: list[str] = []
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
@@ -79,12 +84,16 @@ def _read_folder(folder: str) -> dict[str, Any]:
         stem, suffix = os.path.splitext(name.lower())
         file = os.path.join(folder, name)
         if stem not in SPLIT_NAMES or suffix not in _SUFFIXES or not os.path.isfile(file):
+            if os.path.realpath(file) != os.path.realpath(glove_path):
+                others.append(name)
             continue
         split = SPLIT_NAMES[stem]
         if split in files:
             raise UserError(f"{files[split]} and {file} are both the split {split!r}.")
         if pickles.matches(file):
             files[split] = file
+    if files:
+        log_unread(folder, others)
     trees = {name: pickles.load_pickle(files[name]) for name in SPLITS if name in files}
     for split, tree in trees.items():
         if _splits(files[split], tree):

@@ -137,7 +137,7 @@ def as_array(value: Any, where: str) -> np.ndarray:
                     "expected equal shapes."
                 )
             array = np.stack(parts)
-        return array.reshape(*shape, *array.shape[1:])
+        return array.reshape((*shape, *array.shape[1:]))
     raise UserError(f"{where} holds a {type(value).__name__} where numbers are expected.")
 
 

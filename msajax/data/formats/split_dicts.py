@@ -105,8 +105,11 @@ def read_corpus(
         whole = splits.pop(WHOLE)
         rows = rows_of_splits(pickled.path, whole.ids.tolist(), data.split_seed)
         splits = {name: _cut(whole, kept) for name, kept in rows.items()}
-    _check_steps(pickled.path, splits)
-    return corpus_of(splits, path=pickled.path, layout=layout, integers=integers, repairs=repairs)
+    corpus = corpus_of(
+        splits, path=pickled.path, layout=layout, integers=integers, repairs=repairs
+    )
+    corpus.require_equal_steps()
+    return corpus
 
 
 def _read_split(
@@ -157,15 +160,3 @@ def _cut(split: Split, rows: np.ndarray) -> Split:
         labels=None if split.labels is None else split.labels[rows],
         raw_text=None if split.raw_text is None else split.raw_text[rows],
     )
-
-
-def _check_steps(path: str, splits: dict[str, Split]) -> None:
-    """Padded by the file, every split of a modality has the same number of steps."""
-    for m in {m: None for split in splits.values() for m in split.features}:
-        steps = {name: s.features[m].shape[1] for name, s in splits.items() if m in s.features}
-        first = next(iter(steps))
-        for name, count in steps.items():
-            if count != steps[first]:
-                raise UserError(
-                    f"{path}: {name}/{m} has {count} steps, but {first}/{m} has {steps[first]}."
-                )
