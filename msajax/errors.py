@@ -10,7 +10,3 @@ class UserError(ValueError):
 
 class NonFiniteError(ArithmeticError):
     """The loss of every random seed is no longer a finite number: exit code 3."""
-
-
-class LostProcessError(RuntimeError):
-    """Another process of the run has gone: exit code 75, the same commands continue."""

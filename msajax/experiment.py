@@ -73,7 +73,6 @@ def train(
     Raises:
         UserError: for whatever the user can set right, before anything is written.
         NonFiniteError: if no seed's numbers are finite any more.
-        LostProcessError: if another process of the run has gone.
     """
     config = from_config_dict(config.to_dict())  # a Config made in Python was not checked for types
     parallel.configure_jax(config.train)

@@ -11,7 +11,7 @@ from absl import logging as absl_logging
 from rich.console import Console
 
 from msajax import flags
-from msajax.errors import LostProcessError, NonFiniteError, UserError
+from msajax.errors import NonFiniteError, UserError
 from msajax.version import __version__
 
 
@@ -54,9 +54,6 @@ def _outcome(mode: Callable[[Console], int]) -> int:
     except NonFiniteError as error:
         flags.complain(str(error))
         return flags.NON_FINITE
-    except LostProcessError as error:
-        flags.complain(str(error))
-        return flags.STOPPED
     except OSError as error:  # a disk that is full, a folder that has gone: no bug of the program
         place = f"{error.filename}: " if error.filename else ""
         flags.complain(f"{place}{error.strerror or error}.")

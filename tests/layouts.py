@@ -1,7 +1,10 @@
-"""Trains tiny runs on several layouts of virtual CPU devices; prints what they came to as JSON.
+"""Trains tiny runs on several layouts of virtual CPU devices; writes what they came to.
 
 A process of its own for every number of devices: python tests/layouts.py DEVICES OUTPUT.npz LAYOUT…
-with a layout as JSON: {"mode": "jit", "data": 2, "seed": 1, "seeds": 2, "accumulation_steps": 1}.
+with a layout as JSON: {"mode": "jit", "data": 2, "seed": 1, "seeds": 2, "accumulation_steps": 1},
+perhaps with "model" and with "streams". All take steps of SGD, the first one of AdamW too. With
+PROCESSES="HOST:PORT COUNT ID" in the environment it is one of several processes, with so many
+devices each, of which the first one writes.
 """
 
 import json
@@ -19,16 +22,17 @@ import optax
 from tiny import tiny_config
 
 from msajax.data import prepare as preparing
-from msajax.data.batches import epoch_order, quarters_of
+from msajax.data.batches import QUARTERS, epoch_order
 from msajax.data.formats import open_corpus
 from msajax.models import build_model
+from msajax.training import processes
 from msajax.training.feed import Feed, Pace
 from msajax.training.optimizers import Optimizer, make_optimizer
 from msajax.training.parallel import make_layout
 from msajax.training.programs import make_programs
 from msajax.training.step import make_loss
 
-# 44 rows in batches of 9: neither divides by the devices, and every bucket's last batch is filled.
+# 44 rows in batches of 9: neither divides by the devices, and the last batch is filled.
 SETTINGS = {"train__batch_size": 9, "model__dropout_rate": 0.2, "model__input_dropout": 0.1}
 
 
@@ -49,9 +53,10 @@ def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
     )
     corpus = open_corpus(config.data.path, config.data)
     preparation = preparing.fit(corpus, config.data, config.model)
-    split, _ = preparing.prepare(corpus.split("train"), preparation)
+    budget = 0 if layout.get("streams") else 2**31
+    split, _ = preparing.prepare(corpus.split("train"), preparation, budget)
     spec = preparation.spec
-    quarters = quarters_of(split, spec)
+    quarters = np.full(len(split), QUARTERS)  # one program, not one for each length bucket
     optimizer = make_optimizer(config.optim, 20)
     if kind == "sgd":
         optimizer = Optimizer(optax.clip_by_global_norm(1.0), lambda step: 0.05 + 0.0 * step)
@@ -80,13 +85,17 @@ def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
             taken += last - first
     flat = jax.tree_util.tree_leaves_with_path(where.get(state.params))
     arrays = {jax.tree_util.keystr(p, simple=True, separator="/"): x for p, x in flat}
-    return arrays | {"first_gradient_norm": first_norms, "steps": np.array(state.step)}
+    return arrays | {"first_gradient_norm": first_norms, "steps": where.get(state.step)}
 
 
 if __name__ == "__main__":
+    if meeting := os.environ.get("PROCESSES"):
+        address, count, process_id = meeting.split()
+        processes.join(address, int(count), int(process_id), 60)
     results = {}
     for i, text in enumerate(sys.argv[3:]):
-        for kind in ("sgd", "adamw"):
+        for kind in ("sgd",) if i else ("sgd", "adamw"):
             trained = train(json.loads(text), kind)
             results |= {f"{i}:{kind}:{name}": x for name, x in trained.items()}
-    np.savez(sys.argv[2], devices=jax.device_count(), **results)
+    if processes.is_first():
+        np.savez(sys.argv[2], devices=jax.device_count(), **results)

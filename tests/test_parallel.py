@@ -7,6 +7,7 @@ So SGD is compared to 1e-6, and AdamW to 1e-5 but for key biases.
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 
@@ -26,37 +27,57 @@ from msajax.training.scoring import make_predict, predict_split
 
 HERE = pathlib.Path(__file__).resolve().parent
 ONE = {"mode": "jit", "data": 1, "seed": 1, "seeds": 2, "accumulation_steps": 1}
-LAYOUTS = {
+LAYOUTS = {  # by the number of virtual devices
     1: [ONE, ONE | {"mode": "pmap"}, ONE | {"accumulation_steps": 3}],
     2: [ONE | {"data": 2}, ONE | {"data": 2, "mode": "pmap"}, ONE | {"seed": 2}],
-    4: [
-        ONE | {"data": 4},
-        ONE | {"data": 2, "seed": 2},
+    8: [
+        ONE | {"data": 2, "seed": 2, "model": 2},
+        ONE | {"data": 8},
         ONE | {"data": 4, "mode": "pmap", "accumulation_steps": 2},
+        ONE | {"model": 8},
     ],
-    8: [ONE | {"data": 8}, ONE | {"data": 8, "mode": "pmap"}, ONE | {"data": 4, "seed": 2}],
 }
-CASES = [(n, i) for n, layouts in LAYOUTS.items() for i in range(len(layouts))]
+TOGETHER = {  # so many processes with a device each
+    2: [ONE | {"data": 2, "streams": True, "accumulation_steps": 2}, ONE | {"model": 2}],
+    4: [ONE | {"data": 2, "seed": 2}],
+}
+CASES = [(str(n), i) for n, layouts in LAYOUTS.items() for i in range(len(layouts))]
+CASES += [(f"{n} processes", i) for n, layouts in TOGETHER.items() for i in range(len(layouts))]
+FIRST = sorted({devices for devices, _ in CASES})  # whose first layout trains with AdamW too
+
+
+def start(devices: int, output: pathlib.Path, layouts: list[dict], **environment: str):
+    return subprocess.Popen(
+        [
+            *(sys.executable, str(HERE / "layouts.py"), str(devices), str(output)),
+            *map(json.dumps, layouts),
+        ],
+        cwd=HERE.parent,
+        env=os.environ | {"XLA_FLAGS": "", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"} | environment,
+    )
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Every layout's parameters after 20 steps, a process for each number of devices."""
+    """Every layout's parameters after 20 steps, by the number of devices or of processes."""
     folder = tmp_path_factory.mktemp("layouts")
     for devices, layouts in LAYOUTS.items():
-        subprocess.run(
-            [
-                sys.executable,
-                str(HERE / "layouts.py"),
-                str(devices),
-                str(folder / f"{devices}.npz"),
-                *map(json.dumps, layouts),
-            ],
-            check=True,
-            cwd=HERE.parent,
-            env=os.environ | {"XLA_FLAGS": ""},
-        )
-    return {devices: dict(np.load(folder / f"{devices}.npz")) for devices in LAYOUTS}
+        assert start(devices, folder / f"{devices}.npz", layouts).wait(timeout=300) == 0
+    for count, layouts in TOGETHER.items():
+        with socket.socket() as probe:
+            probe.bind(("localhost", 0))
+            port = probe.getsockname()[1]
+        output = folder / f"{count} processes.npz"
+        running = [
+            start(1, output, layouts, PROCESSES=f"localhost:{port} {count} {i}")
+            for i in range(count)
+        ]
+        try:
+            assert [process.wait(timeout=300) for process in running] == [0] * count
+        finally:
+            for process in running:
+                process.kill()
+    return {path.stem: dict(np.load(path)) for path in folder.glob("*.npz")}
 
 
 def arrays_of(trained, devices, i, kind):
@@ -67,16 +88,16 @@ def arrays_of(trained, devices, i, kind):
 
 @pytest.mark.parametrize(("devices", "i"), CASES)
 def test_every_layout_takes_the_same_sgd_steps(trained, devices, i):
-    assert trained[devices]["devices"] == devices
-    expected, got = arrays_of(trained, 1, 0, "sgd"), arrays_of(trained, devices, i, "sgd")
+    assert trained[devices]["devices"] == int(devices.split()[0])
+    expected, got = arrays_of(trained, "1", 0, "sgd"), arrays_of(trained, devices, i, "sgd")
     assert expected["steps"].tolist() == got["steps"].tolist() == [20, 20]
     for name, value in expected.items():
         np.testing.assert_allclose(got[name], value, atol=1e-6, rtol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize(("devices", "i"), CASES)
-def test_every_layout_takes_the_same_adamw_steps_but_for_key_biases(trained, devices, i):
-    expected, got = arrays_of(trained, 1, 0, "adamw"), arrays_of(trained, devices, i, "adamw")
+@pytest.mark.parametrize("devices", FIRST)
+def test_layouts_take_the_same_adamw_steps_but_for_key_biases(trained, devices):
+    expected, got = arrays_of(trained, "1", 0, "adamw"), arrays_of(trained, devices, 0, "adamw")
     np.testing.assert_allclose(
         got["first_gradient_norm"], expected["first_gradient_norm"], rtol=1e-6
     )
@@ -86,8 +107,8 @@ def test_every_layout_takes_the_same_adamw_steps_but_for_key_biases(trained, dev
 
 
 def test_the_steps_that_are_compared_moved_every_parameter(trained):
-    sgd = arrays_of(trained, 1, 0, "sgd")
-    adamw = arrays_of(trained, 1, 0, "adamw")
+    sgd = arrays_of(trained, "1", 0, "sgd")
+    adamw = arrays_of(trained, "1", 0, "adamw")
     params = [k for k in sgd if "/" in k and "key/bias" not in k]
     assert [k for k in params if np.abs(sgd[k] - adamw[k]).max() < 1e-4] == []
 
@@ -96,6 +117,11 @@ def test_too_many_devices_are_refused_with_both_numbers():
     there = len(jax.local_devices())
     with pytest.raises(UserError, match=f"needs {there + 1} devices, but there are {there}"):
         make_layout(MeshConfig(data=there + 1), "auto", 1)
+
+
+def test_a_width_that_the_devices_of_the_model_axis_do_not_divide_is_refused():
+    with pytest.raises(UserError, match="mesh.model = 3 does not divide model.model_dim = 8"):
+        make_layout(MeshConfig(model=3), "auto", 1, model_dim=8)
 
 
 def test_one_device_trains_seeds_in_turn_on_a_cpu():

@@ -132,7 +132,11 @@ def train_seeds(
     task = make_task(spec.label_kind, spec.label_names, train_split.labels)
     pace = Pace()
 
-    with Checkpoints(folder.checkpoints) as checkpoints, Profiler(profile) as profiler:
+    with (
+        Checkpoints(folder.checkpoints) as checkpoints,
+        Profiler(profile) as profiler,
+        processes.losses_noticed(),
+    ):
         state = _initial_state(programs, seeds, steps, layout, initial or {})
         if restored := checkpoints.restore(state):
             train, best_params = layout.put_state((restored.train, restored.best_params))

@@ -143,6 +143,11 @@ def make_layout(mesh: MeshConfig, seed_axis: str, seeds: int, model_dim: int = 0
     if mesh.mode == "pmap":
         over_seed = 1
     over_data = mesh.data or max(len(devices) // (over_seed * over_model), 1)
+    if model_dim % over_model:
+        raise UserError(
+            f"mesh.model = {over_model} does not divide model.model_dim = {model_dim}: every "
+            "device must hold the same share of a parameter."
+        )
     used = over_seed * over_data * over_model
     if used > len(devices):
         raise UserError(
@@ -157,11 +162,6 @@ def make_layout(mesh: MeshConfig, seed_axis: str, seeds: int, model_dim: int = 0
         )
     if jax.process_count() > 1 and mesh.mode == "pmap":
         raise UserError("mesh.mode = pmap runs in one process: use jit for several.")
-    if model_dim % over_model:
-        raise UserError(
-            f"mesh.model = {over_model} does not divide model.model_dim = {model_dim}: every "
-            "device must hold the same share of a parameter."
-        )
     if seeds % over_seed:
         raise UserError(
             f"mesh.seed = {over_seed} does not divide train.seeds = {seeds}: "

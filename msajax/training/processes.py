@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from msajax.errors import LostProcessError, UserError
+from msajax.errors import UserError
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -64,6 +64,8 @@ def join(
         os._exit(2)
 
     logger.info("Waiting for %s.", whom)
+    # It would take SIGTERM for itself, which `stop.py` serves.
+    jax.config.update("jax_enable_preemption_service", False)
     timer = threading.Timer(timeout_seconds, give_up)
     timer.daemon = True
     timer.start()
@@ -147,10 +149,10 @@ def share(tree: Tree) -> Tree:
 
 @contextlib.contextmanager
 def losses_noticed() -> Iterator[None]:
-    """Turns what the libraries raise when another process has gone into one sentence.
+    """Ends this process with one sentence when another one has gone; exit code 75.
 
-    Raises:
-        LostProcessError: in place of their error.
+    At once: whatever would tidy up might wait for the lost process, and when that is the first one
+    the library soon aborts this one (exit code 134), with a message of its own.
     """
     try:
         yield
@@ -160,11 +162,14 @@ def losses_noticed() -> Iterator[None]:
         text = str(error).lower()
         if jax.process_count() == 1 or not any(word in text for word in _LOST):
             raise
-        raise LostProcessError(
-            f"Process {jax.process_index()} of {jax.process_count()} has lost another one "
+        print(
+            f"error: Process {jax.process_index()} of {jax.process_count()} has lost another one "
             f"({_first_line(error)}): the run stops here, its last checkpoint is kept, and the "
-            "same commands continue from it."
-        ) from error
+            "same commands continue from it.",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(75)
 
 
 def _exchange(text: str) -> list[str]:

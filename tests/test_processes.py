@@ -1,0 +1,215 @@
+"""Several real processes train one run: to the parameters of one, or to one clear sentence."""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+EXPERIMENT = """
+import sys
+sys.path.insert(0, {folder!r})
+from tiny import tiny_config_dict
+
+def get_config():
+    return tiny_config_dict(
+        model__modalities=("text",), data__synthetic__modalities=("text",),
+        data__synthetic__widths=(6,), data__synthetic__lengths=(4,), train__batch_size=12,
+        train__compile_cache="auto", optim__learning_rate=1e-3, **{settings!r},
+    )
+"""
+SECONDS = 150  # far beyond what anything here takes: nothing may hang
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory):
+    """Writes an experiment file with settings of its own."""
+    folder = tmp_path_factory.mktemp("experiments")
+
+    def write(**settings) -> pathlib.Path:
+        text = EXPERIMENT.format(folder=str(HERE), settings=settings)
+        path = folder / f"tiny_{abs(hash(text))}.py"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
+def start(arguments, of: list[str], cwd=HERE.parent, devices: int = 1) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "msajax.main", *map(str, arguments), *of],
+        cwd=cwd,
+        env=os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@contextlib.contextmanager
+def together(count: int, *arguments) -> Iterator[list[subprocess.Popen]]:
+    """So many processes of one run; none outlives the test."""
+    port = free_port()
+    running = [
+        start(
+            [*arguments, "--join_seconds=60"],
+            [f"--coordinator_address=localhost:{port}", f"--num_processes={count}"]
+            + [f"--process_id={i}"],
+        )
+        for i in range(count)
+    ]
+    try:
+        yield running
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def answers(running: list[subprocess.Popen]) -> list[tuple[int, str, str]]:
+    found = [process.communicate(timeout=SECONDS) for process in running]
+    return [(p.returncode, out, err) for p, (out, err) in zip(running, found, strict=True)]
+
+
+def lines_of(folder: pathlib.Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def alone(experiment, tmp_path_factory):
+    """The run of one process with one device."""
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    (answer,) = answers([start(["--config", experiment(), "--workdir", folder], [])])
+    assert answer[0] == 0, answer[2]
+    return folder
+
+
+def assert_same_run(folder: pathlib.Path, alone: pathlib.Path) -> None:
+    """The same epochs, and their numbers to rounding; `test_parallel.py` compares parameters."""
+    lines, expected = lines_of(folder), lines_of(alone)
+    for key in ("seed", "epoch", "step", "best", "stopped"):
+        assert [line[key] for line in lines] == [line[key] for line in expected], key
+    for key in ("train_loss", "valid_mae", "grad_norm"):
+        np.testing.assert_allclose(
+            [line[key] for line in lines], [line[key] for line in expected], rtol=1e-5
+        )
+
+
+@pytest.mark.parametrize(
+    ("count", "settings"),
+    [
+        (2, {}),  # a random seed each
+        (2, {"mesh__seed": 1, "mesh__data": 2}),  # half of every batch each
+        (2, {"mesh__seed": 1, "mesh__data": 1, "mesh__model": 2}),  # half of every parameter each
+        (4, {"data__device_memory_budget": 0}),  # two seeds, two halves, streamed
+    ],
+)
+def test_several_processes_train_the_run_of_one(count, settings, experiment, alone, tmp_path):
+    folder = tmp_path / "run"
+    path = experiment(**settings)
+    with together(count, "--config", path, "--workdir", folder) as running:
+        found = answers(running)
+    assert [code for code, _, _ in found] == [0] * count, found
+    assert_same_run(folder, alone)
+    results = json.loads((folder / "results.json").read_text())
+    assert results["seeds"] == [0, 1]
+    assert json.loads((folder / "run.json").read_text())["processes"] == count
+    # The first one tells; the others say only how they met, and where the run is.
+    assert "epoch 1/4" in found[0][2] and "valid" in found[0][1]
+    for _, out, err in found[1:]:
+        told = [line for line in out.splitlines() if not line.startswith("[Gloo]")]
+        assert told == [f"Run folder: {folder}"]
+        assert "epoch" not in err
+
+
+def test_a_stop_of_any_process_stops_all_and_the_same_commands_continue(
+    experiment, alone, tmp_path
+):
+    folder, path = tmp_path / "run", experiment()
+    with together(2, "--config", path, "--workdir", folder) as running:
+        wait_for(lambda: (folder / "metrics.jsonl").exists() and lines_of(folder), running)
+        running[1].send_signal(signal.SIGTERM)
+        found = answers(running)
+    # It may have come after the last step.
+    assert [code for code, _, _ in found] in ([75, 75], [0, 0]), found
+    with together(2, "--config", path, "--workdir", folder) as running:
+        assert [code for code, _, _ in answers(running)] == [0, 0]
+    assert_same_run(folder, alone)
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_when_one_is_killed_the_others_stop_soon_and_the_restart_continues(
+    killed, experiment, tmp_path
+):
+    folder = tmp_path / "run"
+    path = experiment(train__checkpoint_every_seconds=0.0, train__epochs=5000, train__patience=0)
+    metrics = folder / "metrics.jsonl"
+    with together(2, "--config", path, "--workdir", folder) as running:
+        wait_for(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 4, running)
+        running[killed].kill()
+        at = time.monotonic()
+        code, _, err = answers([running[1 - killed]])[0]
+        assert time.monotonic() - at < 60
+    if code == 75:
+        assert f"error: Process {1 - killed} of 2 has lost another one" in err
+        assert "Traceback" not in err
+    else:  # the library noticed first that the process which coordinates has gone
+        assert (code, killed) == (-signal.SIGABRT, 0), err
+        assert "another task died" in err
+    epochs = lines_of(folder)[-1]["epoch"]
+    with together(2, "--config", path, "--workdir", folder) as running:
+        wait_for(lambda: lines_of(folder)[-1]["epoch"] > epochs + 1, running)
+    seen = [(line["seed"], line["epoch"]) for line in lines_of(folder)]
+    assert seen == [(seed, epoch) for epoch in range(1, seen[-1][1] + 1) for seed in (0, 1)]
+
+
+def wait_for(condition, running: list[subprocess.Popen]) -> None:
+    """Until a condition holds, while all processes live."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        ended = [process for process in running if process.poll() is not None]
+        assert not ended, ended[0].communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_mistake_that_one_process_meets_ends_all_with_its_sentence(experiment, tmp_path):
+    # The first process alone looks at the workdir.
+    (tmp_path / "file").write_text("mine")
+    path = experiment()
+    with together(2, "--config", path, "--workdir", tmp_path / "file") as running:
+        found = answers(running)
+    for code, _, err in found:
+        assert code == 2
+        assert "The workdir" in err and "is a file; it must be a folder." in err
+        assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("wrong", ["address", "count"])
+def test_processes_that_never_meet_give_up_in_time(wrong, experiment, tmp_path):
+    port, started = free_port(), time.monotonic()
+    process_id = {"address": 1, "count": 0}[wrong]
+    flags = [f"--coordinator_address=localhost:{port}", "--num_processes=2", "--join_seconds=4"]
+    arguments = ["--config", experiment(), "--workdir", tmp_path / "run", *flags]
+    ((code, out, err),) = answers([start(arguments, [f"--process_id={process_id}"])])
+    assert (code, out) == (2, "")
+    (error,) = [line for line in err.splitlines() if line.startswith("error:")]
+    assert re.search(rf"After 4 s not all have met of 2 processes at localhost:{port}", error)
+    assert time.monotonic() - started < 60
+    assert not (tmp_path / "run").exists()
