@@ -3,9 +3,10 @@
     python bench/mapped.py [--samples=20000 --steps=50 --width=1100] [--folder=/tmp/large]
 
 Writes a mapped folder of random float32 features (4.4 GB by default) once, then in a process of its
-own opens it and trains a small model that streams it for two epochs, and says how long each took
-and the peak of resident memory, in which pages of the file that the system keeps for it count.
-Beside it, the same on an eighth of the corpus, streamed and resident.
+own opens it and trains the default model that streams it for two epochs; says how long each took and
+the peak of resident memory, in which pages of the file that the system keeps for it count.
+Beside it, an eighth of the corpus, streamed and resident in turn, three times each, with the ratio
+of the medians.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import json
 import pathlib
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -49,7 +51,7 @@ def write(folder: pathlib.Path, samples: int, steps: int, width: int) -> None:
     write_arrays(str(folder), arrays())
 
 
-def measure(folder: str, budget: int) -> None:
+def measure(folder: str, budget: int, model_dim: int) -> None:
     """Opens and trains in this process, and prints the figures."""
     start = time.perf_counter()
     corpus = open_corpus(folder)
@@ -58,8 +60,7 @@ def measure(folder: str, budget: int) -> None:
     config.data.path = folder
     config.data.standardize = ()
     config.data.device_memory_budget = budget
-    config.model.model_dim = config.model.ff_dim = 32
-    config.model.n_layers_mod = 1
+    config.model.model_dim, config.model.ff_dim = model_dim, 4 * model_dim
     config.train.epochs = 2
     workdir = tempfile.mkdtemp()
     start = time.perf_counter()
@@ -74,7 +75,8 @@ def measure(folder: str, budget: int) -> None:
     samples = corpus.headers["train"].size
     kind = "streamed" if budget == 0 else "resident"
     print(
-        f"{samples} samples, {kind}: opened in {opened:.2f} s, run of two epochs {trained:.0f} s, "
+        f"{samples} samples, width {model_dim}, {kind}: opened in {opened:.2f} s, "
+        f"run of two epochs {trained:.0f} s, "
         f"second epoch {samples / seconds:.0f} samples/s, peak RSS {peak:.2f} GiB",
         flush=True,
     )
@@ -86,23 +88,36 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=20000)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--width", type=int, default=1100)
+    parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--folder", type=pathlib.Path, default=None)
     parser.add_argument("--measure", nargs=2, default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        measure(options.measure[0], int(options.measure[1]))
+        measure(options.measure[0], int(options.measure[1]), options.dim)
         return
     root = options.folder or pathlib.Path(tempfile.mkdtemp())
     root.mkdir(parents=True, exist_ok=True)
+    speeds: dict[int, list[float]] = {}
     for name, samples, budgets in (
+        ("eighth", options.samples // 8, (2**60, 0) * 3),
         ("whole", options.samples, (0,)),
-        ("eighth", options.samples // 8, (0, 2**60)),
     ):
         if not (root / name).exists():
             write(root / name, samples, options.steps, options.width)
         for budget in budgets:
-            command = [sys.executable, __file__, "--measure", str(root / name), str(budget)]
-            subprocess.run(command, check=True)
+            command = [sys.executable, __file__, f"--dim={options.dim}"]
+            command += ["--measure", str(root / name), str(budget)]
+            said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+            print(said, end="", flush=True)
+            speed = float(re.search(r"second epoch (\d+) samples/s", said)[1])
+            speeds.setdefault(budget, []).append(speed)
+        if name == "eighth":
+            resident, streamed = (statistics.median(speeds[budget]) for budget in (2**60, 0))
+            print(
+                f"streamed / resident: {streamed / resident:.2f} (medians of three: "
+                f"{streamed:.0f} and {resident:.0f} samples/s)",
+                flush=True,
+            )
     if options.folder is None:
         shutil.rmtree(root)
 
