@@ -3,8 +3,8 @@
     python bench/mapped.py [--samples=20000 --steps=50 --width=1100] [--folder=/tmp/large]
 
 Writes a mapped folder of random float32 features (4.4 GB by default) once, then in a process of its
-own opens it and trains the default model that streams it for two epochs; says how long each took and
-the peak of resident memory, in which pages of the file that the system keeps for it count.
+own opens it and trains the default model that streams it for two epochs; says how long each took
+and the peak of resident memory, in which pages of the file that the system keeps for it count.
 Beside it, an eighth of the corpus, streamed and resident in turn, three times each, with the ratio
 of the medians.
 """

@@ -69,6 +69,7 @@ def run(*arguments) -> Answer:
     done = subprocess.run(
         [sys.executable, "-m", "msajax.main", *map(str, arguments)],
         cwd=ROOT,
+        env=os.environ | {"JAX_TRANSFER_GUARD": "disallow"},  # nothing moves unasked
         capture_output=True,
         text=True,
         timeout=300,
@@ -803,3 +804,13 @@ def test_every_mode_works_from_another_folder(whole, tmp_path):
     )
     assert (answer.returncode, answer.stderr) == (0, "")
     assert "20 samples" in answer.stdout
+
+
+def test_profile_leaves_a_trace_and_changes_no_result(whole, experiment, tmp_path):
+    answer = run(
+        *("--config", experiment, "--workdir", tmp_path / "run", "--profile", tmp_path / "trace")
+    )
+    assert answer.code == 0, answer.err
+    assert re.search(r"Profile of \d+ dispatches: .*/trace", answer.err)
+    assert list((tmp_path / "trace").rglob("*.xplane.pb"))
+    assert without_clock(tmp_path / "run") == without_clock(whole[0])

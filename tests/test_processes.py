@@ -51,11 +51,11 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def start(arguments, of: list[str], cwd=HERE.parent, devices: int = 1) -> subprocess.Popen:
+def start(arguments, of: list[str]) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-m", "msajax.main", *map(str, arguments), *of],
-        cwd=cwd,
-        env=os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"},
+        cwd=HERE.parent,
+        env=os.environ | {"XLA_FLAGS": ""},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -3,6 +3,7 @@
 import json
 import pathlib
 
+import jax
 import ml_collections
 
 from msajax.config import SYNTHETIC, Config, default_config, from_config_dict
@@ -56,9 +57,10 @@ def run(
     train, _ = preparing.prepare(corpus.split("train"), preparation, budget)
     valid, _ = preparing.prepare(corpus.split("valid"), preparation, budget)
     run_folder = RunFolder(str(folder))
-    return train_seeds(
-        config, preparation.spec, train, valid, run_folder, stop_after_epochs, **more
-    )
+    with jax.transfer_guard("disallow"):  # nothing moves to or from a device unasked
+        return train_seeds(
+            config, preparation.spec, train, valid, run_folder, stop_after_epochs, **more
+        )
 
 
 def lines_of(folder: pathlib.Path) -> list[dict]:
