@@ -8,12 +8,14 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 
 import jsonschema
 import pytest
@@ -255,23 +257,43 @@ def applied(cluster: Cluster, name: str, command: str | None = None) -> dict[str
     return {thing["kind"]: thing for thing in objects}
 
 
+def misspellings(thing: object) -> Iterator[object]:
+    """The same object with one key misspelt, for every key that has a fixed name."""
+    if isinstance(thing, dict):
+        for key, value in thing.items():
+            rest = {k: v for k, v in thing.items() if k != key}
+            if "/" not in key:  # labels and annotations are whatever one likes
+                yield rest | {f"{key}s": value}
+            yield from (rest | {key: wrong} for wrong in misspellings(value))
+    elif isinstance(thing, list):
+        for i, value in enumerate(thing):
+            yield from ([*thing[:i], wrong, *thing[i + 1 :]] for wrong in misspellings(value))
+
+
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_every_object_of_a_manifest_is_as_the_api_has_it(cluster, name):
     objects = applied(cluster, name)
     for kind, thing in objects.items():
         jsonschema.Draft202012Validator.check_schema(SCHEMAS[kind])
         jsonschema.validate(thing, SCHEMAS[kind])
+        for misspelt in misspellings(thing):
+            with pytest.raises(jsonschema.ValidationError):
+                jsonschema.validate(misspelt, SCHEMAS[kind])
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_the_parts_of_a_manifest_fit_each_other(cluster, name):
+    objects = applied(cluster, name)
     job = objects["JobSet"]["spec"]["replicatedJobs"][0]["template"]["spec"]
     pod = job["template"]["spec"]
     (trainer,) = pod["containers"]
-    # The API server cannot check these, or only when it is too late.
     assert job["completionMode"] == "Indexed" and job["completions"] == job["parallelism"]
     (rule,) = job["podFailurePolicy"]["rules"]
     assert rule["onExitCodes"]["containerName"] == trainer["name"]
     assert {m["name"] for m in trainer["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
-    claims = {v["persistentVolumeClaim"]["claimName"] for v in pod["volumes"] if len(v) == 2
-              and "persistentVolumeClaim" in v}
-    assert claims == {objects["PersistentVolumeClaim"]["metadata"]["name"]}
+    (claim,) = [v for v in pod["volumes"] if "persistentVolumeClaim" in v]
+    name_of_claim = objects["PersistentVolumeClaim"]["metadata"]["name"]
+    assert claim["persistentVolumeClaim"]["claimName"] == name_of_claim
     assert objects["PersistentVolumeClaim"]["spec"]["accessModes"] == ["ReadWriteMany"]
 
 
@@ -314,9 +336,8 @@ def test_the_command_of_a_pod_is_the_trainer(cluster, name, waits_for):
     command = example(name).replace("corpus.npz", "'it is'.npz")
     job = applied(cluster, name, command)["JobSet"]["spec"]["replicatedJobs"][0]["template"]["spec"]
     (trainer,) = job["template"]["spec"]["containers"]
-    words = " ".join(["exec", *("'" + w.replace("'", "'\\''") + "'" for w in
-                               trainer["command"] + trainer["args"])])
-    assert cluster.run(words, CODES="75", JOB_COMPLETION_INDEX="0") == 75, cluster.said()
+    words = shlex.join(trainer["command"] + trainer["args"])
+    assert cluster.run(f"exec {words}", CODES="75", JOB_COMPLETION_INDEX="0") == 75, cluster.said()
     assert cluster.log("getent") == waits_for
     (call,) = python_calls(cluster)
     assert flags_of(call[3:]) == {
@@ -330,6 +351,7 @@ def test_the_command_of_a_pod_is_the_trainer(cluster, name, waits_for):
 # --- whole runs ---
 
 EPOCHS = 60  # so many that a signal after the first one comes before the last one
+
 
 @pytest.fixture(scope="module")
 def experiment(tmp_path_factory) -> pathlib.Path:
