@@ -69,6 +69,8 @@ def join(
     timer = threading.Timer(timeout_seconds, give_up)
     timer.daemon = True
     timer.start()
+    # It would take SIGTERM from our own handler, and no process would ever stop on request.
+    jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
             coordinator_address,
