@@ -326,7 +326,7 @@ def apply_argument(
 
 def known_keys() -> tuple[str, ...]:
     """Every key that can be set, as in `--config.<key>=value`."""
-    return tuple(_flatten(Config().to_dict()))
+    return tuple(flatten(Config()))
 
 
 def check_key(key: str) -> None:
@@ -370,7 +370,7 @@ def identity(config: Config) -> dict[str, Any]:
     free = ("data.path", "data.synthetic.", "train.seed_axis", "train.checkpoint_every_")
     free += ("train.compile_cache", "train.deterministic", "train.accumulation_steps", "mesh.")
     free += ("data.device_memory_budget",)
-    flat = _flatten(config.to_dict())
+    flat = flatten(config)
     return {key: value for key, value in flat.items() if not key.startswith(free)}
 
 
@@ -393,12 +393,17 @@ def idle_settings(config: Config, *, reads_tokens: bool, reads_vectors: bool) ->
             "model.guidance = integrated_gradients",
         ),
     }
-    found, usual = _flatten(config.to_dict()), _flatten(Config().to_dict())
+    found, usual = flatten(config), flatten(Config())
     return [
         f"{key} = {found[key]} (needs {what})"
         for key, (is_read, what) in readers.items()
         if found[key] != usual[key] and not is_read
     ]
+
+
+def flatten(config: Config) -> dict[str, Any]:
+    """Every setting by its key, as in `--config.<key>=value`."""
+    return _flatten(config.to_dict())
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

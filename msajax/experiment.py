@@ -15,6 +15,7 @@ from msajax.config import (
     Config,
     DataConfig,
     MeshConfig,
+    flatten,
     from_config_dict,
     idle_settings,
 )
@@ -78,6 +79,9 @@ def train(
     parallel.configure_jax(config.train)
     with processes.losses_noticed():
         corpus, preparation = processes.together(lambda: _open(config))
+        own = {"data.path", "train.compile_cache"}  # of each machine
+        settings = {key: value for key, value in flatten(config).items() if key not in own}
+        processes.require_same(settings | {"the corpus digest": corpus.digest})
         folder = RunFolder(workdir)
         if folder.has_ended():
             folder.claim(config, corpus.digest)

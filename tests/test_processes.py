@@ -25,7 +25,7 @@ def get_config():
     return tiny_config_dict(
         model__modalities=("text",), data__synthetic__modalities=("text",),
         data__synthetic__widths=(6,), data__synthetic__lengths=(4,), train__batch_size=12,
-        train__compile_cache="auto", optim__learning_rate=1e-3, **{settings!r},
+        **{{"train__compile_cache": "auto", "optim__learning_rate": 1e-3, **{settings!r}}},
     )
 """
 SECONDS = 150  # far beyond what anything here takes: nothing may hang
@@ -199,6 +199,22 @@ def test_a_mistake_that_one_process_meets_ends_all_with_its_sentence(experiment,
         assert code == 2
         assert "The workdir" in err and "is a file; it must be a folder." in err
         assert "Traceback" not in err
+
+
+def test_processes_with_other_settings_are_refused_with_both_sides(experiment, tmp_path):
+    paths = [experiment(), experiment(optim__learning_rate=2e-3)]
+    port = free_port()
+    running = [
+        start(
+            ["--config", path, "--workdir", tmp_path / "run"],
+            [f"--coordinator_address=localhost:{port}", "--num_processes=2", f"--process_id={i}"],
+        )
+        for i, path in enumerate(paths)
+    ]
+    for code, _, err in answers(running):
+        assert code == 2, err
+        assert "error: Process 1 has optim.learning_rate = 0.002, process 0 0.001: every" in err
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("wrong", ["address", "count"])

@@ -10,8 +10,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -134,6 +134,23 @@ def of_first(function: Callable[[], T]) -> T:
         return function()
     result = together(lambda: function() if is_first() else None)
     return json.loads(_exchange(json.dumps(result))[0])
+
+
+def require_same(values: Mapping[str, Any]) -> None:
+    """Raises `UserError`, in all processes, unless all of them have the same values, by name."""
+    if jax.process_count() == 1:
+        return
+    first, *others = map(json.loads, _exchange(json.dumps(values)))
+    for index, found in enumerate(others, start=1):
+        different = [
+            f"{key} = {found[key]!r}, process 0 {first[key]!r}"
+            for key in first
+            if found[key] != first[key]
+        ]
+        if different:
+            raise UserError(
+                f"Process {index} has {'; '.join(different)}: every process of a run needs the same."
+            )
 
 
 def share(tree: Tree) -> Tree:
