@@ -187,6 +187,16 @@ def refuse_strangers() -> None:
             raise UserError(f"--mode={MODE.value} does not read --{name}; see --help.")
 
 
+def refuse_remote_paths() -> None:
+    """Raises `UserError` for a URL where a path is needed: it would become a folder named gs:."""
+    for name in ("workdir", "input", "output", "bundle", "profile"):
+        if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", flags.FLAGS[name].value or ""):
+            raise UserError(
+                f"--{name}={flags.FLAGS[name].value} is no path: mount the bucket (gcsfuse, "
+                "mountpoint-s3), a workdir on a file system with locks, and give its path there."
+            )
+
+
 def asked_for(name: str) -> bool:
     """Whether the command line sets a flag."""
     return flags.FLAGS[name].present > 0

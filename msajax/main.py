@@ -47,6 +47,7 @@ def _outcome(mode: Callable[[Console], int]) -> int:
     """Runs a mode; whatever ends it early becomes one line and an exit code."""
     try:
         flags.refuse_strangers()
+        flags.refuse_remote_paths()
         return mode(Console(width=None if sys.stdout.isatty() else 100))
     except UserError as error:
         flags.complain(str(error))

@@ -477,6 +477,14 @@ def test_a_flag_that_the_mode_would_ignore_is_refused(arguments, flag, refused):
     assert f"does not read --{flag}" in refused(*arguments)
 
 
+@pytest.mark.parametrize("name", ["workdir", "profile"])
+def test_a_url_is_no_path(name, refused, experiment, tmp_path):
+    flags = {"workdir": tmp_path / "run"} | {name: "gs://bucket/run"}
+    message = refused("--config", experiment, *(f"--{k}={v}" for k, v in flags.items()))
+    assert f"--{name}=gs://bucket/run is no path: mount the bucket" in message
+    assert not (ROOT / "gs:").exists()
+
+
 def test_a_prediction_never_replaces_its_own_corpus(whole, refused, arrays, tmp_path):
     corpus = write(tmp_path / "corpus.npz", arrays)
     message = refused(

@@ -149,7 +149,8 @@ def require_same(values: Mapping[str, Any]) -> None:
         ]
         if different:
             raise UserError(
-                f"Process {index} has {'; '.join(different)}: every process of a run needs the same."
+                f"Process {index} has {'; '.join(different)}: every process of a run needs the "
+                "same."
             )
 
 
