@@ -33,12 +33,13 @@ def main() -> int:
             place / "tiny_run.py", train__epochs=chosen.epochs, train__checkpoint_every_steps=1
         )
 
-        def begin(folder: pathlib.Path, log: pathlib.Path):
+        def begin(folder: pathlib.Path):
+            log = folder.with_suffix(".log")
             return survivors.start("--config", experiment, "--workdir", folder, log=log)
 
         for name in ("first", "whole"):  # the first one fills the cache of programs
             started = time.monotonic()
-            code = begin(place / name, place / f"{name}.log").wait(survivors.LIMIT)
+            code = begin(place / name).wait(survivors.LIMIT)
             seconds = time.monotonic() - started
             if code:
                 print((place / f"{name}.log").read_text())
@@ -50,7 +51,6 @@ def main() -> int:
         print("kill  run  aimed at   after s  whole steps  unfinished then")
         numbers = iter(range(10**6))
         outcomes = survivors.kill_and_restart(
-            experiment,
             place / "whole",
             seconds,
             chosen.kills,

@@ -103,6 +103,93 @@ def leftovers(folder: pathlib.Path, whole: pathlib.Path) -> list[str]:
     return sorted(names(folder) ^ names(whole)) + inside
 
 
+SERVER = """
+import json, os, resource, sys
+import msajax.evaluation.tables, msajax.experiment, msajax.main
+for line in sys.stdin:
+    what, *rest = json.loads(line)
+    if what == "poll":
+        pid, status = os.waitpid(rest[0], os.WNOHANG)
+        print(json.dumps(os.waitstatus_to_exitcode(status) if pid else None), flush=True)
+        continue
+    child = os.fork()
+    if child:
+        print(child, flush=True)
+        continue
+    arguments, log, largest_file = rest
+    for path, mode, descriptor in ((os.devnull, os.O_RDONLY, 0), (log, os.O_WRONLY, 1)):
+        os.dup2(os.open(path, mode | os.O_CREAT | os.O_TRUNC * descriptor, 0o600), descriptor)
+    os.dup2(1, 2)
+    if largest_file:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+    sys.argv = ["msajax", *arguments]
+    code = 1
+    try:
+        msajax.main.run()
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        import traceback
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)  # taking JAX down in good order would take longer than many a command
+"""
+
+
+class Forks:
+    """The same program for many command lines, imported once; every one in a fork of its own."""
+
+    def __init__(self) -> None:
+        self._server = subprocess.Popen(
+            [sys.executable, "-c", SERVER],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, *request):
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+        return json.loads(self._server.stdout.readline())
+
+    def start(self, *arguments, log: pathlib.Path, largest_file: int = 0) -> "Fork":
+        """Begins a command; what it says goes to `log`."""
+        return Fork(self, self.ask("start", [*map(str, arguments)], str(log), largest_file))
+
+    def close(self) -> None:
+        self._server.stdin.close()
+        self._server.stdout.close()
+        self._server.wait(LIMIT)
+
+
+class Fork:
+    """A command that runs; like `subprocess.Popen`, as far as it is used here."""
+
+    def __init__(self, forks: Forks, pid: int) -> None:
+        self._forks, self.pid, self._code = forks, pid, None
+
+    def poll(self) -> int | None:
+        if self._code is None:
+            self._code = self._forks.ask("poll", self.pid)
+        return self._code
+
+    def wait(self, seconds: float = LIMIT) -> int:
+        """Its exit code; kills it, and fails, after so long."""
+        last = time.monotonic() + seconds
+        while self.poll() is None:
+            if time.monotonic() > last:
+                self.send_signal(signal.SIGKILL)
+                raise TimeoutError(f"process {self.pid} has not ended within {seconds} s")
+            time.sleep(0.01)
+        return self._code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
 class Kill(NamedTuple):
     """What a kill met.
 
@@ -138,13 +225,12 @@ def newest_step(folder: pathlib.Path) -> int:
 
 
 def kill_and_restart(
-    experiment: pathlib.Path,
     whole: pathlib.Path,
     seconds: float,
     kills: int,
     seed: int,
     new_folder: Callable[[], pathlib.Path],
-    begin: Callable[[pathlib.Path, pathlib.Path], subprocess.Popen],
+    begin: Callable[[pathlib.Path], subprocess.Popen],
 ) -> Iterator[Kill | list[str]]:
     """Kills a run at random moments, restarting it each time; yields each kill, then differences.
 
@@ -152,13 +238,12 @@ def kill_and_restart(
     results are. A run that ends before its kill is compared, and another one begun.
 
     Args:
-        experiment: of the run.
         whole: folder of the uninterrupted run.
         seconds: that one took.
         kills: how many.
         seed: of the moments.
         new_folder: makes a name for one more run.
-        begin: starts the command, given its folder and its log.
+        begin: starts the command in a folder, its log beside that.
     """
     moments, done, ended = random.Random(seed), 0, 0
     folder = new_folder()
@@ -169,11 +254,11 @@ def kill_and_restart(
         saves, delay = moments.randint(1, 8), moments.uniform(0, seconds)
         pause = moments.choice([0, 0, moments.uniform(0, 0.05)])
         started, seen, last = time.monotonic(), 0, set()
-        process = begin(folder, log)
+        process = begin(folder)
         while process.poll() is None:
             passed = time.monotonic() - started
             if passed > LIMIT:
-                process.kill()
+                process.send_signal(signal.SIGKILL)
                 raise TimeoutError(log.read_text())
             now = set(unfinished(folder))
             if aim == "anywhere" and passed >= delay:
@@ -209,5 +294,5 @@ def kill_and_restart(
         if "Traceback" in text:
             yield [text[-4000:]]
             return
-    code = begin(folder, log).wait(LIMIT)
+    code = begin(folder).wait(LIMIT)
     yield differences(folder, whole) if code == 0 else [f"exit code {code}: {log.read_text()}"]

@@ -20,7 +20,7 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -94,9 +94,10 @@ class RunFolder:
         processes.of_first(lambda: self._claim(config, digest))
 
     def _claim(self, config: Config, digest: str) -> None:
-        if not os.path.exists(self.file("config.json")):
+        there = set(os.listdir(self.path))
+        if "config.json" not in there:
             # A start that ended before it wrote config.json leaves these at most.
-            others = set(os.listdir(self.path)) - {"run.json", lock.NAME, *_PARTIAL}
+            others = there - {"run.json", lock.NAME, *_PARTIAL}
             if others:
                 raise UserError(
                     f"The workdir {self.path} holds {min(others)!r} but no config.json, so it is "
@@ -159,17 +160,33 @@ class RunFolder:
         if not processes.is_first():
             return
         text = "".join(json.dumps(_strict(line), allow_nan=False) + "\n" for line in lines)
-        with open(self.file("metrics.jsonl"), "a", encoding="utf-8") as file:
+        path = self.file("metrics.jsonl")
+        with _writing(path), open(path, "a", encoding="utf-8") as file:
             file.write(text)
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Every line of metrics.jsonl; a torn last line is left out."""
+        """Every line of metrics.jsonl; a torn last line is left out.
+
+        Raises:
+            UserError: if another one is damaged.
+        """
+        path = self.file("metrics.jsonl")
         try:
-            with open(self.file("metrics.jsonl"), encoding="utf-8") as file:
-                lines = file.read().split("\n")
+            with open(path, "rb") as file:
+                lines = file.read().split(b"\n")
         except FileNotFoundError:
             return []
-        return [json.loads(line) for line in lines[:-1]]
+        read = []
+        for number, line in enumerate(lines[:-1], 1):
+            try:
+                read.append(json.loads(line))
+                int(read[-1]["epoch"])
+            except (ValueError, LookupError, TypeError) as error:
+                raise UserError(
+                    f"{path}, line {number} is damaged, and nothing was changed: restore the file "
+                    "from a copy, or delete that line; the same command then continues."
+                ) from error
+        return read
 
     def rewind_metrics(self, epoch: int) -> None:
         """Drops the lines of epochs after `epoch`: they will be written again."""
@@ -198,23 +215,41 @@ def read_json(path: str) -> Any:
 
 
 def write_json(path: str, value: Any) -> None:
-    """Writes strict JSON, whole or not at all; numbers that are not finite become null."""
+    """Writes strict JSON, whole or not at all; numbers that are not finite become null.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
     write_text(path, json.dumps(_strict(value), indent=2, allow_nan=False) + "\n")
 
 
 def write_text(path: str, text: str) -> None:
-    """Writes a text file, whole or not at all."""
+    """Writes a text file, whole or not at all.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
     temporary = f"{path}.partial"
     try:
-        with open(temporary, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
+        with _writing(path):
+            with open(temporary, "w", encoding="utf-8", newline="") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+    except BaseException:  # an interruption too leaves nothing behind
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+@contextlib.contextmanager
+def _writing(path: str) -> Iterator[None]:
+    """Names the file that cannot be written: the system's own error about a full disk does not."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
 
 
 def _strict(value: Any) -> Any:
