@@ -169,7 +169,8 @@ def _log_to_stderr() -> None:
     logger.setLevel(logging.INFO)
     logger.propagate = False
     if not flags.asked_for("verbosity"):
-        absl_logging.set_verbosity(absl_logging.WARNING)  # orbax tells its whole day
+        # Orbax tells its whole day, and each of its errors with a traceback before we tell it.
+        absl_logging.set_verbosity(absl_logging.FATAL)
 
 
 if __name__ == "__main__":

@@ -127,9 +127,10 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
         return _from_parts(content, arrays)
     except UserError:
         raise
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"The bundle {path} is damaged: {error}.") from error
-    except safetensors.SafetensorError as error:
+    except (
+        *(OSError, ValueError, LookupError, TypeError, AttributeError),
+        *(RecursionError, OverflowError, safetensors.SafetensorError),
+    ) as error:
         raise UserError(f"The bundle {path} is damaged: {error}.") from error
 
 

@@ -15,12 +15,13 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import json
+import logging
 import math
 import os
 import platform
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -28,7 +29,10 @@ import jax
 from msajax.config import Config, from_config_dict, identity
 from msajax.errors import UserError
 from msajax.training import lock, processes
+from msajax.training.lock import writing
 from msajax.version import __version__
+
+logger = logging.getLogger(__name__)
 
 _PARTIAL = ("run.json.partial", "config.json.partial")
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -105,7 +109,7 @@ class RunFolder:
                 )
             return
         try:
-            stored = identity(from_config_dict(read_json(self.file("config.json"))))
+            stored = identity(self._stored_config())
             stored["corpus digest"] = read_json(self.file("run.json"))["corpus"]["digest"]
         except (LookupError, TypeError, AttributeError) as error:
             raise UserError(
@@ -123,6 +127,15 @@ class RunFolder:
                 f"The workdir {self.path} holds another run ({'; '.join(differences)}): "
                 "choose another --workdir, or the settings of that run."
             )
+
+    def _stored_config(self) -> Config:
+        try:
+            return from_config_dict(read_json(self.file("config.json")))
+        except UserError as error:
+            raise UserError(
+                f"The workdir {self.path} cannot be continued, and nothing was changed: "
+                f"config.json: {error}"
+            ) from error
 
     def describe(
         self, config: Config, corpus: Mapping[str, Any], repairs: Any, initial: Any
@@ -161,7 +174,7 @@ class RunFolder:
             return
         text = "".join(json.dumps(_strict(line), allow_nan=False) + "\n" for line in lines)
         path = self.file("metrics.jsonl")
-        with _writing(path), open(path, "a", encoding="utf-8") as file:
+        with writing(path), open(path, "a", encoding="utf-8") as file:
             file.write(text)
 
     def read_metrics(self) -> list[dict[str, Any]]:
@@ -180,7 +193,8 @@ class RunFolder:
         for number, line in enumerate(lines[:-1], 1):
             try:
                 read.append(json.loads(line))
-                int(read[-1]["epoch"])
+                for key in ("seed", "epoch", "seconds"):
+                    read[-1][key] + 0  # a number, whatever else has changed
             except (ValueError, LookupError, TypeError) as error:
                 raise UserError(
                     f"{path}, line {number} is damaged, and nothing was changed: restore the file "
@@ -189,10 +203,21 @@ class RunFolder:
         return read
 
     def rewind_metrics(self, epoch: int) -> None:
-        """Drops the lines of epochs after `epoch`: they will be written again."""
-        if not processes.is_first():
-            return
+        """Drops the lines of epochs after `epoch`: they will be written again.
+
+        Raises:
+            UserError: if a line is damaged.
+        """
+        processes.of_first(lambda: self._rewind_metrics(epoch))
+
+    def _rewind_metrics(self, epoch: int) -> None:
         kept = [line for line in self.read_metrics() if line["epoch"] <= epoch]
+        if lost := sorted(set(range(1, epoch + 1)) - {line["epoch"] for line in kept}):
+            logger.warning(
+                "%s has no line of epoch(s) %s any more; the run goes on without them.",
+                self.file("metrics.jsonl"),
+                ", ".join(map(str, lost)),
+            )
         write_text(
             self.file("metrics.jsonl"),
             "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept),
@@ -231,7 +256,7 @@ def write_text(path: str, text: str) -> None:
     """
     temporary = f"{path}.partial"
     try:
-        with _writing(path):
+        with writing(path):
             with open(temporary, "w", encoding="utf-8", newline="") as file:
                 file.write(text)
                 file.flush()
@@ -241,15 +266,6 @@ def write_text(path: str, text: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-
-
-@contextlib.contextmanager
-def _writing(path: str) -> Iterator[None]:
-    """Names the file that cannot be written: the system's own error about a full disk does not."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
 
 
 def _strict(value: Any) -> Any:
