@@ -455,7 +455,7 @@ def change_line(folder: pathlib.Path, number: int, old: str, new: str) -> None:
         (lambda f: damaged(f / "config.json", "truncated"), "config.json cannot be read"),
         (lambda f: damaged(f / "config.json", "deleted"), "no config.json, so it is no run's"),
         (
-            lambda f: (f / "config.json").write_text('{"trian": {}}'),
+            lambda f: (f / "config.json").write_text('{"trian": {"x": 1}}'),
             "cannot be continued.*config.json.*'trian'",
         ),
         (lambda f: damaged(f / "run.json", "truncated"), "run.json cannot be read"),
