@@ -186,11 +186,11 @@ class RunFolder:
         path = self.file("metrics.jsonl")
         try:
             with open(path, "rb") as file:
-                lines = file.read().split(b"\n")
+                lines = [line for line in file if line.endswith(b"\n")]
         except FileNotFoundError:
             return []
         read = []
-        for number, line in enumerate(lines[:-1], 1):
+        for number, line in enumerate(lines, 1):
             try:
                 read.append(json.loads(line))
                 for key in ("seed", "epoch", "seconds"):
