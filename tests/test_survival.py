@@ -31,7 +31,7 @@ from msajax.training.run_folder import write_text
 from msajax.training.stop import Interrupted, StopRequest, interruptible
 
 STEPS = 7  # of an epoch of the tiny run
-EPOCHS = 12
+EPOCHS = 24  # long enough for a signal to come before the end
 
 # --- interrupted anywhere, in this process ---
 
@@ -456,7 +456,7 @@ def change_line(folder: pathlib.Path, number: int, old: str, new: str) -> None:
         (lambda f: damaged(f / "config.json", "deleted"), "no config.json, so it is no run's"),
         (
             lambda f: (f / "config.json").write_text('{"trian": {"x": 1}}'),
-            "cannot be continued.*config.json.*'trian'",
+            "cannot be continued.*config.json.*'trian.x'",
         ),
         (lambda f: damaged(f / "run.json", "truncated"), "run.json cannot be read"),
         (lambda f: damaged(f / "run.json", "deleted"), "There is no .*run.json"),
