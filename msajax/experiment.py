@@ -89,6 +89,8 @@ def train(
             logger.info("This run has ended; these are its stored results.")
             return processes.of_first(lambda: read_json(folder.file("results.json")))
         initial, origin = processes.together(lambda: _initial(config, preparation))
+        if processes.largest(stop is not None and stop.requested)[0]:
+            return None
         folder.make()
         folder.claim(config, corpus.digest)  # nothing is written into what is not this run's
         with Lock(workdir):

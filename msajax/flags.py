@@ -27,7 +27,7 @@ from msajax import config as configuration
 from msajax.errors import UserError
 
 DEFAULT_CONFIG = pathlib.Path(__file__).parent.parent / "configs" / "synthetic.py"
-OK, USER_ERROR, NON_FINITE, STOPPED, INTERRUPTED = 0, 2, 3, 75, 130  # exit codes
+OK, USER_ERROR, NON_FINITE, STOPPED = 0, 2, 3, 75  # exit codes
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "Experiment file.")
 MODES = ["train", "evaluate", "predict", "inspect", "convert"]

@@ -1,5 +1,10 @@
 """The command line: one mode, one exit code. `flags.py` says what can be asked."""
 
+import signal
+
+if __name__ == "__main__":  # what follows takes a while to load; SIGINT must leave no traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import logging
 import os
 import sys
@@ -12,6 +17,7 @@ from rich.console import Console
 
 from msajax import flags
 from msajax.errors import NonFiniteError, UserError
+from msajax.training.stop import Interrupted, StopRequest, interruptible
 from msajax.version import __version__
 
 
@@ -46,9 +52,10 @@ def main(argv: list[str]) -> int:
 def _outcome(mode: Callable[[Console], int]) -> int:
     """Runs a mode; whatever ends it early becomes one line and an exit code."""
     try:
-        flags.refuse_strangers()
-        flags.refuse_remote_paths()
-        return mode(Console(width=None if sys.stdout.isatty() else 100))
+        with interruptible():
+            flags.refuse_strangers()
+            flags.refuse_remote_paths()
+            return mode(Console(width=None if sys.stdout.isatty() else 100))
     except UserError as error:
         flags.complain(str(error))
         return flags.USER_ERROR
@@ -59,20 +66,19 @@ def _outcome(mode: Callable[[Console], int]) -> int:
         place = f"{error.filename}: " if error.filename else ""
         flags.complain(f"{place}{error.strerror or error}.")
         return flags.USER_ERROR
-    except KeyboardInterrupt:
-        flags.complain("Interrupted.")
-        return flags.INTERRUPTED
+    except Interrupted as error:
+        flags.complain(str(error))
+        return 128 + error.number
 
 
 def _train(console: Console) -> int:
-    from msajax import experiment  # here and below: --help and mistakes need not wait for JAX
-    from msajax.evaluation.tables import print_results
-    from msajax.training import processes
-    from msajax.training.failures import failure_message
-    from msajax.training.stop import StopRequest
-
     config, workdir = flags.chosen_config(), flags.required("workdir")
     with StopRequest() as stop:
+        from msajax import experiment  # here and below: --help and mistakes need not wait for JAX
+        from msajax.evaluation.tables import print_results
+        from msajax.training import processes
+        from msajax.training.failures import failure_message
+
         flags.join_processes()
         if not processes.is_first():
             logging.getLogger("msajax").setLevel(logging.ERROR)  # the first one tells
@@ -153,10 +159,7 @@ def _write_output(report: dict) -> None:
     if flags.OUTPUT.value:
         if flags.INPUT.value:
             refuse_inside(flags.OUTPUT.value, flags.INPUT.value, "input")
-        try:
-            write_json(flags.OUTPUT.value, report)
-        except OSError as error:
-            raise UserError(f"{flags.OUTPUT.value} cannot be written: {error.strerror}.") from error
+        write_json(flags.OUTPUT.value, report)
 
 
 def _log_to_stderr() -> None:
@@ -167,7 +170,8 @@ def _log_to_stderr() -> None:
     logger.setLevel(logging.INFO)
     logger.propagate = False
     if not flags.asked_for("verbosity"):
-        absl_logging.set_verbosity(absl_logging.WARNING)  # orbax tells its whole day
+        # Orbax tells its whole day, and each of its errors with a traceback before we tell it.
+        absl_logging.set_verbosity(absl_logging.FATAL)
 
 
 if __name__ == "__main__":

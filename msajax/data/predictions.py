@@ -78,9 +78,11 @@ def write_predictions(
             for split, s, w in zip(splits, scores, weights, strict=True):
                 writer.writerows(_rows(split, s, w, spec, has_text))
         os.replace(temporary, path)
-    except OSError as error:
+    except BaseException as error:  # an interruption too leaves nothing behind
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+        if not isinstance(error, OSError):
+            raise
         raise UserError(f"{path} cannot be written: {error.strerror}.") from error
 
 

@@ -56,7 +56,11 @@ class Bundle:
 
 
 def save_bundle(path: str, bundle: Bundle) -> None:
-    """Writes a bundle; what stands at `path` is replaced only once the new one is complete."""
+    """Writes a bundle; what stands at `path` is replaced only once the new one is complete.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
     arrays = {
         f"params/{key}": np.asarray(value)
         for key, value in flax.traverse_util.flatten_dict(
@@ -82,14 +86,18 @@ def save_bundle(path: str, bundle: Bundle) -> None:
     content["sha256"] = _digest(content)
 
     temporary = f"{path}.partial"
-    shutil.rmtree(temporary, ignore_errors=True)
-    os.makedirs(temporary)
-    with open(os.path.join(temporary, _ARRAYS), "wb") as file:
-        file.write(encoded)
-    with open(os.path.join(temporary, _JSON), "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=2)
-    shutil.rmtree(path, ignore_errors=True)
-    os.rename(temporary, path)
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        os.makedirs(temporary)
+        with open(os.path.join(temporary, _ARRAYS), "wb") as file:
+            file.write(encoded)
+        with open(os.path.join(temporary, _JSON), "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=2)
+        shutil.rmtree(path, ignore_errors=True)
+        os.rename(temporary, path)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise UserError(f"The bundle {path} cannot be written: {error.strerror}.") from error
 
 
 def load_bundle(path: str | os.PathLike) -> Bundle:
@@ -124,9 +132,10 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
         return _from_parts(content, arrays)
     except UserError:
         raise
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"The bundle {path} is damaged: {error}.") from error
-    except safetensors.SafetensorError as error:
+    except (
+        *(OSError, ValueError, LookupError, TypeError, AttributeError),
+        *(RecursionError, OverflowError, safetensors.SafetensorError),
+    ) as error:
         raise UserError(f"The bundle {path} is damaged: {error}.") from error
 
 

@@ -9,7 +9,8 @@ import contextlib
 import hashlib
 import logging
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
@@ -33,6 +34,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         self._folder, self._manager = folder, None
         if not processes.is_first():
             return
+        _NoLateReaders.install()
         alone = {"primary_host": 0, "active_processes": {0}} if jax.process_count() > 1 else {}
         options = ocp.CheckpointManagerOptions(
             preservation_policy=ocp.checkpoint_managers.LatestN(KEPT),
@@ -43,6 +45,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         )
         with self._storage_errors():
             os.makedirs(folder, exist_ok=True)
+            self._identity = os.stat(folder).st_ino
             self._manager = ocp.CheckpointManager(os.path.abspath(folder), options=options)
 
     def __exit__(self, kind: type[BaseException] | None, *exc_info) -> None:
@@ -62,13 +65,18 @@ class Checkpoints(contextlib.AbstractContextManager):
             return
         flat = _flatten(state)
         with self._storage_errors():
-            self._manager.save(
+            # Orbax would make the folder anew, in what is nobody's run or somebody else's.
+            if os.stat(self._folder).st_ino != self._identity:
+                raise FileNotFoundError("another folder stands there now")
+            saved = self._manager.save(
                 step,
                 args=ocp.args.Composite(
                     state=ocp.args.StandardSave(flat),
                     digest=ocp.args.JsonSave({"sha256": _digest(flat)}),
                 ),
             )
+            if not saved:
+                raise ValueError(f"there is one of step {self._manager.latest_step()} already")
 
     @contextlib.contextmanager
     def _storage_errors(self) -> Iterator[None]:
@@ -101,6 +109,9 @@ class Checkpoints(contextlib.AbstractContextManager):
 
     def _newest(self, template: State) -> State | None:
         steps = sorted(self._manager.all_steps(), reverse=True)
+        numbers = {int(name) for name in os.listdir(self._folder) if name.isdecimal()}
+        for step in sorted(numbers - set(steps), reverse=True):
+            logger.warning("Checkpoint %s/%d cannot be used: it is no folder", self._folder, step)
         expected = _flatten(template)
         for step in steps:
             try:
@@ -125,12 +136,33 @@ class Checkpoints(contextlib.AbstractContextManager):
                 self._manager.delete(unusable)  # their steps will be saved again
             leaves = [flat[key] for key in expected]
             return jax.tree.unflatten(jax.tree.structure(template), leaves)
-        if steps:
+        if numbers:
             raise UserError(
                 f"None of the checkpoints in {self._folder} can be used; nothing was deleted. "
                 "Restore one from a copy, or train in an empty folder."
             )
         return None
+
+
+class _NoLateReaders:
+    """A hook for errors in nobody's hands, without those of tensorstore.
+
+    When one of its readers or writers has failed, each of the others that comes later would print a
+    traceback, even after the error has been told.
+    """
+
+    def __init__(self, before: Callable[[Any], Any]) -> None:
+        self._before = before
+
+    def __call__(self, problem: Any) -> None:
+        if str(problem.exc_value) != "Event loop is closed":
+            self._before(problem)
+
+    @classmethod
+    def install(cls) -> None:
+        """Once in a process, for good: nothing says when the last of them has come."""
+        if not isinstance(sys.unraisablehook, cls):
+            sys.unraisablehook = cls(sys.unraisablehook)
 
 
 def _reason(error: Exception) -> str:

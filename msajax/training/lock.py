@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import time
+from collections.abc import Iterator
 
 from msajax.errors import UserError
 from msajax.training import processes
@@ -39,31 +40,42 @@ class Lock(contextlib.AbstractContextManager):
             self._file.close()
 
     def _take(self) -> None:
-        file = open(self._path, "a+", encoding="utf-8")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.seek(0)
-            owner = _owner(file.read())
-            file.close()
-            raise UserError(
-                f"The workdir {os.path.dirname(self._path)} is in use by {owner}: wait until it is "
-                "done, or choose another --workdir."
-            ) from error
-        except OSError as error:
-            file.close()
-            raise UserError(
-                f"{self._path} cannot be locked: {error.strerror}. A workdir must lie on a file "
-                "system with locks."
-            ) from error
-        file.seek(0)
-        file.truncate()
-        json.dump({"host": socket.gethostname(), "pid": os.getpid(), "since": time.ctime()}, file)
-        file.flush()
-        self._file = file
+        with contextlib.ExitStack() as closes, writing(self._path):
+            file = closes.enter_context(open(self._path, "a+b", buffering=0))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                file.seek(0)
+                raise UserError(
+                    f"The workdir {os.path.dirname(self._path)} is in use by "
+                    f"{_owner(file.read())}: wait until it is done, or choose another --workdir."
+                ) from error
+            except OSError as error:
+                raise UserError(
+                    f"{self._path} cannot be locked: {error.strerror}. A workdir must lie on a "
+                    "file system with locks."
+                ) from error
+            owner = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.ctime()}
+            file.truncate(0)
+            file.write(json.dumps(owner).encode())
+            closes.pop_all()
+            self._file = file
 
 
-def _owner(text: str) -> str:
+@contextlib.contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Names the file that cannot be written: the system's own error about a full disk does not.
+
+    Raises:
+        UserError: in place of an `OSError`.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
+
+
+def _owner(text: bytes) -> str:
     try:
         owner = json.loads(text)
         return f"process {owner['pid']} on {owner['host']} since {owner['since']}"

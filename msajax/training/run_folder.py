@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import json
+import logging
 import math
 import os
 import platform
@@ -28,7 +29,10 @@ import jax
 from msajax.config import Config, from_config_dict, identity
 from msajax.errors import UserError
 from msajax.training import lock, processes
+from msajax.training.lock import writing
 from msajax.version import __version__
+
+logger = logging.getLogger(__name__)
 
 _PARTIAL = ("run.json.partial", "config.json.partial")
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -94,9 +98,10 @@ class RunFolder:
         processes.of_first(lambda: self._claim(config, digest))
 
     def _claim(self, config: Config, digest: str) -> None:
-        if not os.path.exists(self.file("config.json")):
+        there = set(os.listdir(self.path))
+        if "config.json" not in there:
             # A start that ended before it wrote config.json leaves these at most.
-            others = set(os.listdir(self.path)) - {"run.json", lock.NAME, *_PARTIAL}
+            others = there - {"run.json", lock.NAME, *_PARTIAL}
             if others:
                 raise UserError(
                     f"The workdir {self.path} holds {min(others)!r} but no config.json, so it is "
@@ -104,7 +109,7 @@ class RunFolder:
                 )
             return
         try:
-            stored = identity(from_config_dict(read_json(self.file("config.json"))))
+            stored = identity(self._stored_config())
             stored["corpus digest"] = read_json(self.file("run.json"))["corpus"]["digest"]
         except (LookupError, TypeError, AttributeError) as error:
             raise UserError(
@@ -122,6 +127,15 @@ class RunFolder:
                 f"The workdir {self.path} holds another run ({'; '.join(differences)}): "
                 "choose another --workdir, or the settings of that run."
             )
+
+    def _stored_config(self) -> Config:
+        try:
+            return from_config_dict(read_json(self.file("config.json")))
+        except UserError as error:
+            raise UserError(
+                f"The workdir {self.path} cannot be continued, and nothing was changed: "
+                f"config.json: {error}"
+            ) from error
 
     def describe(
         self, config: Config, corpus: Mapping[str, Any], repairs: Any, initial: Any
@@ -159,23 +173,51 @@ class RunFolder:
         if not processes.is_first():
             return
         text = "".join(json.dumps(_strict(line), allow_nan=False) + "\n" for line in lines)
-        with open(self.file("metrics.jsonl"), "a", encoding="utf-8") as file:
+        path = self.file("metrics.jsonl")
+        with writing(path), open(path, "a", encoding="utf-8") as file:
             file.write(text)
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Every line of metrics.jsonl; a torn last line is left out."""
+        """Every line of metrics.jsonl; a torn last line is left out.
+
+        Raises:
+            UserError: if another one is damaged.
+        """
+        path = self.file("metrics.jsonl")
         try:
-            with open(self.file("metrics.jsonl"), encoding="utf-8") as file:
-                lines = file.read().split("\n")
+            with open(path, "rb") as file:
+                lines = [line for line in file if line.endswith(b"\n")]
         except FileNotFoundError:
             return []
-        return [json.loads(line) for line in lines[:-1]]
+        read = []
+        for number, line in enumerate(lines, 1):
+            try:
+                read.append(json.loads(line))
+                for key in ("seed", "epoch", "seconds"):
+                    read[-1][key] + 0  # a number, whatever else has changed
+            except (ValueError, LookupError, TypeError) as error:
+                raise UserError(
+                    f"{path}, line {number} is damaged, and nothing was changed: restore the file "
+                    "from a copy, or delete that line; the same command then continues."
+                ) from error
+        return read
 
     def rewind_metrics(self, epoch: int) -> None:
-        """Drops the lines of epochs after `epoch`: they will be written again."""
-        if not processes.is_first():
-            return
+        """Drops the lines of epochs after `epoch`: they will be written again.
+
+        Raises:
+            UserError: if a line is damaged.
+        """
+        processes.of_first(lambda: self._rewind_metrics(epoch))
+
+    def _rewind_metrics(self, epoch: int) -> None:
         kept = [line for line in self.read_metrics() if line["epoch"] <= epoch]
+        if lost := sorted(set(range(1, epoch + 1)) - {line["epoch"] for line in kept}):
+            logger.warning(
+                "%s has no line of epoch(s) %s any more; the run goes on without them.",
+                self.file("metrics.jsonl"),
+                ", ".join(map(str, lost)),
+            )
         write_text(
             self.file("metrics.jsonl"),
             "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept),
@@ -198,20 +240,29 @@ def read_json(path: str) -> Any:
 
 
 def write_json(path: str, value: Any) -> None:
-    """Writes strict JSON, whole or not at all; numbers that are not finite become null."""
+    """Writes strict JSON, whole or not at all; numbers that are not finite become null.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
     write_text(path, json.dumps(_strict(value), indent=2, allow_nan=False) + "\n")
 
 
 def write_text(path: str, text: str) -> None:
-    """Writes a text file, whole or not at all."""
+    """Writes a text file, whole or not at all.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
     temporary = f"{path}.partial"
     try:
-        with open(temporary, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
+        with writing(path):
+            with open(temporary, "w", encoding="utf-8", newline="") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+    except BaseException:  # an interruption too leaves nothing behind
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise

@@ -26,6 +26,10 @@ class Saving:
         self._config, self._stop = config, stop
         self._saved_at, self._saved_step = time.monotonic(), state.steps_taken
 
+    def before_epoch(self) -> bool:
+        """Called where nothing is unsaved; returns whether the run must stop here."""
+        return bool(processes.largest(self._stop.requested)[0])
+
     def inside_epoch(self, state: RunState) -> bool:
         """Called between two dispatches; returns whether the run must stop here."""
         every = self._config.checkpoint_every_seconds
@@ -43,6 +47,8 @@ class Saving:
         steps = self._config.checkpoint_every_steps
         due = due or (steps > 0 and state.steps_taken - self._saved_step >= steps)
         stop, due = processes.largest(self._stop.requested, due)
+        if stop:
+            self._stop.serve()
         if stop or due:
             self._checkpoints.save(state.steps_taken, self._layout.get(state))
             self._saved_at, self._saved_step = time.monotonic(), state.steps_taken

@@ -1,18 +1,27 @@
-"""Requests to stop: noted when they come, served between two dispatches."""
+"""Requests to stop: what SIGTERM and SIGINT do to a run, and to the other modes."""
 
 import contextlib
 import os
 import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
 from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+PATIENCE_SECONDS = 8.0  # for the dispatch at hand, before the process ends without saving
+STOPPED = 75  # the exit code of a run that continues with the same command
 
 
 class StopRequest(contextlib.AbstractContextManager):
     """Listens to SIGTERM and SIGINT while it is entered.
 
-    The first one is noted; a second one ends the process at once, with 128 plus its number. A
-    checkpoint that is being written then is left behind unfinished, and the one before it stands.
+    The first one is noted; the run serves it between two dispatches, with a checkpoint. If it has
+    not begun to after `PATIENCE_SECONDS`, because a program is being compiled or a corpus is read,
+    the process ends with the exit code of a stopped run all the same: the checkpoint before stands,
+    and what follows it comes out again bit for bit. A second signal ends the process at once, with
+    128 plus its number.
 
     Attributes:
         requested: whether a signal has come.
@@ -21,24 +30,102 @@ class StopRequest(contextlib.AbstractContextManager):
     def __init__(self) -> None:
         """Listens to nothing yet."""
         self.requested = False
-        self._before: dict[int, object] = {}
+        self._served = False
+        self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> "StopRequest":
         """Begins to listen."""
-        self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        # In a thread: Python calls a handler between two of its own instructions alone, and the
+        # compiler of programs takes many seconds between two.
+        ear, mouth = socket.socketpair()
+        mouth.setblocking(False)
+        listener = threading.Thread(target=self._listen, args=(ear,), daemon=True)
+        listener.start()
+        self._undo.callback(listener.join)
+        self._undo.callback(mouth.close)  # which ends the listener
+        before = signal.set_wakeup_fd(mouth.fileno(), warn_on_full_buffer=False)
+        self._undo.callback(signal.set_wakeup_fd, before)
+        self._undo.enter_context(_handled_by(lambda number, frame: None))
         return self
 
     def __exit__(self, *exc_info) -> None:
         """Lets signals do what they did before."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._undo.close()
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def serve(self) -> None:
+        """Says that the run saves and ends: it is waited for, however long that takes."""
+        self._served = True
+
+    def _listen(self, ear: socket.socket) -> None:
+        came = 0.0
+        with ear:
+            while True:
+                waiting = self.requested and not self._served
+                left = came + PATIENCE_SECONDS - time.monotonic()
+                ear.settimeout(max(left, 0.001) if waiting else None)
+                try:
+                    heard = ear.recv(1)
+                except TimeoutError:
+                    if not self._served:
+                        _say("This takes long: leaving at once; the same command continues.")
+                        os._exit(STOPPED)
+                    continue
+                if not heard:
+                    return
+                if heard[0] in SIGNALS:
+                    if self.requested:
+                        os._exit(128 + heard[0])
+                    name = signal.Signals(heard[0]).name
+                    _say(f"{name}: stopping after this step; once more: at once.")
+                    came, self.requested = time.monotonic(), True
+
+
+class Interrupted(KeyboardInterrupt):
+    """SIGTERM or SIGINT, in a mode that has nothing to save.
+
+    Attributes:
+        number: of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        """Notes the signal."""
+        super().__init__(f"Stopped by {signal.Signals(number).name}.")
+        self.number = number
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Turns SIGTERM and SIGINT into an exception, so that unfinished files are taken away.
+
+    A second signal ends the process at once, with 128 plus its number.
+
+    Raises:
+        Interrupted: at the first one.
+    """
+    heard = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
         del frame
-        if self.requested:
+        if heard:
             os._exit(128 + number)
-        self.requested = True
-        # Not by logging or print: they may be at work just now, and neither can be entered twice.
-        text = f"{signal.Signals(number).name}: stopping after this step; once more: at once.\n"
-        with contextlib.suppress(OSError):
-            os.write(2, text.encode())
+        heard.append(number)
+        raise Interrupted(number)
+
+    with _handled_by(interrupt):
+        yield
+
+
+@contextlib.contextmanager
+def _handled_by(handler) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handled in before.items():
+            signal.signal(number, handled)
+
+
+def _say(text: str) -> None:
+    # Not by logging or print: they may be at work just now, and neither can be entered twice.
+    with contextlib.suppress(OSError):
+        os.write(2, f"{text}\n".encode())

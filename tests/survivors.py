@@ -1,0 +1,298 @@
+"""Runs that are ended by force: how they are started, killed, and compared with one that was not.
+
+Used by `test_survival.py` and by `bench/kill.py`.
+"""
+
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from tiny import lines_of, tiny_config_dict
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LIMIT = 240  # seconds after which a process that a test waits for counts as hanging
+KEPT = ("predictions/valid.csv", "predictions/test.csv", "config.json")
+BUNDLE = ("bundle/bundle.json", "bundle/parameters.safetensors")
+
+
+def write_experiment(path: pathlib.Path, **settings) -> pathlib.Path:
+    """The tiny run as an experiment file."""
+    text = (
+        "from msajax.config import default_config\n\n\ndef get_config():\n"
+        "    config = default_config()\n"
+        f"    config.update({tiny_config_dict(**settings).to_dict()!r})\n    return config\n"
+    )
+    path.write_text(text)
+    return path
+
+
+def start(*arguments, log: pathlib.Path, **environment) -> subprocess.Popen:
+    """The real command in a process of its own; what it says goes to `log`."""
+    with open(log, "wb") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "msajax.main", *map(str, arguments)],
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def state_of(folder: pathlib.Path) -> dict[str, np.ndarray]:
+    """Every array of the newest checkpoint but the clock."""
+    import orbax.checkpoint as ocp
+
+    with ocp.CheckpointManager(folder / "checkpoints") as manager:
+        state = manager.restore(
+            manager.latest_step(), args=ocp.args.Composite(state=ocp.args.StandardRestore())
+        ).state
+    return {key: value for key, value in state.items() if key != "epoch/seconds"}
+
+
+def differences(folder: pathlib.Path, whole: pathlib.Path, finished: bool = True) -> list[str]:
+    """In what a run differs from the uninterrupted one; nothing, if it kept its promise."""
+    found = []
+    state, expected = state_of(folder), state_of(whole)
+    if state.keys() != expected.keys():
+        found.append("the arrays of the newest checkpoint")
+    else:
+        found += [k for k in state if not same_bits(state[k], expected[k])]
+    if lines_of(folder) != lines_of(whole):
+        found.append("metrics.jsonl")
+    if not finished:
+        return found
+    results, expected_results = (
+        json.loads((f / "results.json").read_text()) for f in (folder, whole)
+    )
+    for timed in (results, expected_results):
+        timed["timing"].pop("train_seconds")
+    if results != expected_results:
+        found.append("results.json")
+    found += [n for n in KEPT if (folder / n).read_bytes() != (whole / n).read_bytes()]
+    for name in BUNDLE:
+        if (folder / name).read_bytes() != (whole / name).read_bytes():
+            found.append(name)
+    return found + leftovers(folder, whole)
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays are equal, NaN and the sign of 0 included."""
+    a, b = np.asarray(a), np.asarray(b)
+    return (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+
+
+def leftovers(folder: pathlib.Path, whole: pathlib.Path) -> list[str]:
+    """Whatever stands in a run's folder that an uninterrupted one does not leave."""
+
+    def names(run: pathlib.Path) -> set[str]:
+        found = {str(path.relative_to(run)) for path in run.rglob("*")}
+        inside = r"checkpoints/\d+(/.*)?"  # the last two steps may be others
+        return {name for name in found if not re.fullmatch(inside, name)}
+
+    inside = [str(path) for path in (folder / "checkpoints").glob("*/*") if "tmp" in path.name]
+    return sorted(names(folder) ^ names(whole)) + inside
+
+
+SERVER = """
+import json, os, resource, sys
+import msajax.evaluation.tables, msajax.experiment, msajax.main
+for line in sys.stdin:
+    what, *rest = json.loads(line)
+    if what == "poll":
+        pid, status = os.waitpid(rest[0], os.WNOHANG)
+        print(json.dumps(os.waitstatus_to_exitcode(status) if pid else None), flush=True)
+        continue
+    child = os.fork()
+    if child:
+        print(child, flush=True)
+        continue
+    arguments, log, largest_file = rest
+    for path, mode, descriptor in ((os.devnull, os.O_RDONLY, 0), (log, os.O_WRONLY, 1)):
+        os.dup2(os.open(path, mode | os.O_CREAT | os.O_TRUNC * descriptor, 0o600), descriptor)
+    os.dup2(1, 2)
+    if largest_file:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+    sys.argv = ["msajax", *arguments]
+    code = 1
+    try:
+        msajax.main.run()
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        import traceback
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)  # taking JAX down in good order would take longer than many a command
+"""
+
+
+class Forks:
+    """The same program for many command lines, imported once; every one in a fork of its own."""
+
+    def __init__(self) -> None:
+        self._server = subprocess.Popen(
+            [sys.executable, "-c", SERVER],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, *request):
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+        return json.loads(self._server.stdout.readline())
+
+    def start(self, *arguments, log: pathlib.Path, largest_file: int = 0) -> "Fork":
+        """Begins a command; what it says goes to `log`."""
+        return Fork(self, self.ask("start", [*map(str, arguments)], str(log), largest_file))
+
+    def close(self) -> None:
+        self._server.stdin.close()
+        self._server.stdout.close()
+        self._server.wait(LIMIT)
+
+
+class Fork:
+    """A command that runs; like `subprocess.Popen`, as far as it is used here."""
+
+    def __init__(self, forks: Forks, pid: int) -> None:
+        self._forks, self.pid, self._code = forks, pid, None
+
+    def poll(self) -> int | None:
+        if self._code is None:
+            self._code = self._forks.ask("poll", self.pid)
+        return self._code
+
+    def wait(self, seconds: float = LIMIT) -> int:
+        """Its exit code; kills it, and fails, after so long."""
+        last = time.monotonic() + seconds
+        while self.poll() is None:
+            if time.monotonic() > last:
+                self.send_signal(signal.SIGKILL)
+                raise TimeoutError(f"process {self.pid} has not ended within {seconds} s")
+            time.sleep(0.01)
+        return self._code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+class Kill(NamedTuple):
+    """What a kill met.
+
+    Attributes:
+        aim: what was waited for.
+        seconds: after the start of the process.
+        steps: of the newest checkpoint that was whole then, 0 for none.
+        unfinished: names that only an unfinished write has.
+        folders: runs that had ended before this kill.
+    """
+
+    aim: str
+    seconds: float
+    steps: int
+    unfinished: list[str]
+    folders: int
+
+
+def unfinished(folder: pathlib.Path) -> list[str]:
+    """What is being written in a run's folder just now, by its name."""
+    found = []
+    for place in (folder, folder / "checkpoints", folder / "predictions"):
+        try:
+            found += [name for name in os.listdir(place) if "tmp" in name or "partial" in name]
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def newest_step(folder: pathlib.Path) -> int:
+    """Of the newest checkpoint, 0 for none."""
+    return max((int(p.name) for p in folder.glob("checkpoints/*") if p.name.isdigit()), default=0)
+
+
+def kill_and_restart(
+    whole: pathlib.Path,
+    seconds: float,
+    kills: int,
+    seed: int,
+    new_folder: Callable[[], pathlib.Path],
+    begin: Callable[[pathlib.Path], subprocess.Popen],
+) -> Iterator[Kill | list[str]]:
+    """Kills a run at random moments, restarting it each time; yields each kill, then differences.
+
+    A third of the kills each comes at any moment, while a checkpoint is written, and while the
+    results are. A run that ends before its kill is compared, and another one begun.
+
+    Args:
+        whole: folder of the uninterrupted run.
+        seconds: that one took.
+        kills: how many.
+        seed: of the moments.
+        new_folder: makes a name for one more run.
+        begin: starts the command in a folder, its log beside that.
+    """
+    moments, done, ended = random.Random(seed), 0, 0
+    folder = new_folder()
+    log = folder.with_suffix(".log")
+    aims = ["saving", "anywhere", "ending"]
+    while done < kills:
+        aim = aims[done % len(aims)]
+        saves, delay = moments.randint(1, 8), moments.uniform(0, seconds)
+        pause = moments.choice([0, 0, moments.uniform(0, 0.05)])
+        started, seen, last = time.monotonic(), 0, set()
+        process = begin(folder)
+        while process.poll() is None:
+            passed = time.monotonic() - started
+            if passed > LIMIT:
+                process.send_signal(signal.SIGKILL)
+                raise TimeoutError(log.read_text())
+            now = set(unfinished(folder))
+            if aim == "anywhere" and passed >= delay:
+                break
+            if aim == "saving":
+                seen += len({name for name in now - last if "orbax" in name})
+                if seen >= saves:
+                    break
+            if aim == "ending" and {"bundle.partial", "results.json.partial"} & now:
+                break
+            if aim == "ending" and (folder / "predictions").exists() and moments.random() < 0.1:
+                break
+            last = now
+            time.sleep(0.001)
+        time.sleep(pause)
+        process.send_signal(signal.SIGKILL)
+        code = process.wait(LIMIT)
+        text = log.read_text(errors="replace")
+        if code == -signal.SIGKILL:
+            done += 1
+            passed = round(time.monotonic() - started, 2)
+            yield Kill(aim, passed, newest_step(folder), unfinished(folder), ended)
+        elif code == 0:
+            ended, seconds = ended + 1, min(seconds, 0.9 * (time.monotonic() - started))
+            if found := differences(folder, whole):
+                yield found
+                return
+            folder = new_folder()
+            log = folder.with_suffix(".log")
+        else:
+            yield [f"exit code {code}: {text[-2000:]}"]
+            return
+        if "Traceback" in text:
+            yield [text[-4000:]]
+            return
+    code = begin(folder).wait(LIMIT)
+    yield differences(folder, whole) if code == 0 else [f"exit code {code}: {log.read_text()}"]
