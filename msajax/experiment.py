@@ -89,6 +89,7 @@ def train(
             logger.info("This run has ended; these are its stored results.")
             return processes.of_first(lambda: read_json(folder.file("results.json")))
         initial, origin = processes.together(lambda: _initial(config, preparation))
+        splits = processes.together(lambda: _prepare(config, corpus, preparation))
         if processes.largest(stop is not None and stop.requested)[0]:
             return None
         folder.make()
@@ -100,6 +101,7 @@ def train(
                 config,
                 corpus,
                 preparation,
+                splits,
                 initial,
                 origin,
                 stop_after_epochs,
@@ -123,18 +125,10 @@ def _open(config: Config) -> tuple[Corpus, preparing.Preparation]:
     return corpus, preparation
 
 
-def _train_in(
-    folder: RunFolder,
-    config: Config,
-    corpus: Corpus,
-    preparation: preparing.Preparation,
-    initial: Initial,
-    origin: dict[str, Any],
-    stop_after_epochs: int | None,
-    stop: StopRequest | None,
-    profile: str | None,
-) -> dict[str, Any] | None:
-    """Trains in a folder that is this run's own, and measures."""
+def _prepare(
+    config: Config, corpus: Corpus, preparation: preparing.Preparation
+) -> tuple[Split, Split, dict[str, Any]]:
+    """The prepared splits for training and validation, and what was repaired in them."""
     _say_what_is_idle(corpus, config, bool(preparation.spec.vocabularies))
     for phrase in unusual_settings(config.model):
         logger.info("Outside the range that was studied: %s.", phrase)
@@ -147,6 +141,24 @@ def _train_in(
     if corpus.repairs:
         repairs["corpus"] = corpus.repairs
     _say_repairs(train=train_repairs, valid=valid_repairs)
+    return train_split, valid_split, repairs
+
+
+def _train_in(
+    folder: RunFolder,
+    config: Config,
+    corpus: Corpus,
+    preparation: preparing.Preparation,
+    splits: tuple[Split, Split, dict[str, Any]],
+    initial: Initial,
+    origin: dict[str, Any],
+    stop_after_epochs: int | None,
+    stop: StopRequest | None,
+    profile: str | None,
+) -> dict[str, Any] | None:
+    """Trains in a folder that is this run's own, and measures."""
+    train_split, valid_split, repairs = splits
+    budget = config.data.device_memory_budget
     initial = from_labels(preparation.spec, train_split.labels) | initial
     folder.describe(config, corpus.summary(), repairs, origin)
 

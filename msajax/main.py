@@ -78,7 +78,9 @@ def _train(console: Console) -> int:
         from msajax.evaluation.tables import print_results
         from msajax.training import processes
         from msajax.training.failures import failure_message
+        from msajax.training.parallel import configure_jax
 
+        configure_jax(config.train)  # before the first process is met, and a device asked for
         flags.join_processes()
         if not processes.is_first():
             logging.getLogger("msajax").setLevel(logging.ERROR)  # the first one tells

@@ -283,7 +283,8 @@ def a_step(parts: int):
     """A state, and a compiled step that subtracts the gradient."""
     model, params, _ = decoder()
     optimizer = Optimizer(optax.identity(), lambda step: 1.0 + 0 * step)
-    state = TrainState(np.uint32(0), np.int32(0), params, optax.EmptyState(), np.float32(1))
+    zero = np.int32(0)
+    state = TrainState(np.uint32(0), zero, params, optax.EmptyState(), np.float32(1), zero)
     step = functools.partial(
         train_step,
         model=model,

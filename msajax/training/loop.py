@@ -134,7 +134,7 @@ def train_seeds(
 
     with (
         Checkpoints(folder.checkpoints) as checkpoints,
-        Profiler(profile) as profiler,
+        Profiler(profile if processes.is_first() else None) as profiler,
         processes.losses_noticed(),
     ):
         state = _initial_state(programs, seeds, steps, layout, initial or {})
