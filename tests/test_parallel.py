@@ -34,12 +34,11 @@ LAYOUTS = {  # by the number of virtual devices
         ONE | {"data": 2, "seed": 2, "model": 2},
         ONE | {"data": 8},
         ONE | {"data": 4, "mode": "pmap", "accumulation_steps": 2},
-        ONE | {"model": 8},
     ],
 }
 TOGETHER = {  # so many processes with a device each
-    2: [ONE | {"data": 2, "streams": True, "accumulation_steps": 2}, ONE | {"model": 2}],
-    4: [ONE | {"data": 2, "seed": 2}],
+    2: [ONE | {"data": 2, "streams": True, "accumulation_steps": 2}],
+    4: [ONE | {"data": 2, "model": 2}],
 }
 CASES = [(str(n), i) for n, layouts in LAYOUTS.items() for i in range(len(layouts))]
 CASES += [(f"{n} processes", i) for n, layouts in TOGETHER.items() for i in range(len(layouts))]
