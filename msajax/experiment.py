@@ -129,9 +129,6 @@ def _prepare(
     config: Config, corpus: Corpus, preparation: preparing.Preparation
 ) -> tuple[Split, Split, dict[str, Any]]:
     """The prepared splits for training and validation, and what was repaired in them."""
-    _say_what_is_idle(corpus, config, bool(preparation.spec.vocabularies))
-    for phrase in unusual_settings(config.model):
-        logger.info("Outside the range that was studied: %s.", phrase)
     budget = config.data.device_memory_budget
     train_split, train_repairs = preparing.prepare(corpus.split("train"), preparation, budget)
     valid_split, valid_repairs = preparing.prepare(corpus.split("valid"), preparation, budget)
@@ -140,7 +137,6 @@ def _prepare(
     repairs = {"train": train_repairs, "valid": valid_repairs}
     if corpus.repairs:
         repairs["corpus"] = corpus.repairs
-    _say_repairs(train=train_repairs, valid=valid_repairs)
     return train_split, valid_split, repairs
 
 
@@ -158,6 +154,10 @@ def _train_in(
 ) -> dict[str, Any] | None:
     """Trains in a folder that is this run's own, and measures."""
     train_split, valid_split, repairs = splits
+    _say_what_is_idle(corpus, config, bool(preparation.spec.vocabularies))
+    for phrase in unusual_settings(config.model):
+        logger.info("Outside the range that was studied: %s.", phrase)
+    _say_repairs(train=repairs["train"], valid=repairs["valid"])
     budget = config.data.device_memory_budget
     initial = from_labels(preparation.spec, train_split.labels) | initial
     folder.describe(config, corpus.summary(), repairs, origin)

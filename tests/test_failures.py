@@ -26,14 +26,14 @@ def poison(*values: float) -> dict[str, np.ndarray]:
 def one_of_three(tmp_path_factory):
     """Three seeds, of which the second begins with parameters that overflow."""
     folder = tmp_path_factory.mktemp("failures") / "run"
-    config = tiny_config(train__seeds=3, train__most_skipped_steps=3)
+    config = tiny_config(train__seeds=3)
     return run(config, folder, initial=poison(np.nan, np.inf, np.nan)), folder
 
 
 def test_a_seed_that_fails_leaves_the_others_bit_equal_to_a_run_without_it(one_of_three, tmp_path):
     trained, folder = one_of_three
     assert trained.finished
-    assert trained.failed == [{"seed": 1, "epoch": 1, "step": 3}]
+    assert trained.failed == [{"seed": 1, "epoch": 1, "step": 5}]
     for k in (0, 2):
         alone = run(tiny_config(train__seeds=1, train__first_seed=k), tmp_path / str(k))
         chex.assert_trees_all_equal(
@@ -47,7 +47,7 @@ def test_a_seed_that_fails_leaves_the_others_bit_equal_to_a_run_without_it(one_o
 def test_a_failed_seed_writes_one_last_line_that_says_so(one_of_three):
     (line,) = [line for line in lines_of(one_of_three[1]) if line["seed"] == 1]
     assert line["failed"] and line["stopped"] and not line["best"]
-    assert (line["skipped"], line["step"]) == (3, 3)
+    assert (line["skipped"], line["step"]) == (5, 5)
     assert line["train_loss"] is None and line["grad_norm"] is None
 
 
@@ -57,27 +57,27 @@ def test_a_failed_seed_keeps_its_last_good_state(one_of_three):
 
 
 def test_a_skipped_step_is_told_with_its_seed_its_step_and_the_ids_of_its_batch(tmp_path, caplog):
-    config = tiny_config(train__seeds=2, train__epochs=1, train__most_skipped_steps=2)
+    config = tiny_config(train__seeds=3, train__epochs=1)
     with caplog.at_level(logging.WARNING, "msajax"):
-        run(config, tmp_path, initial=poison(np.nan, np.inf))
+        run(config, tmp_path, initial=poison(np.nan, np.inf, np.nan))
     told = [record.getMessage() for record in caplog.records if "skipped" in record.getMessage()]
     assert [message.split(":")[0] for message in told] == [
-        "Random seed 1, epoch 1, step 1 of 7",
-        "Random seed 1, epoch 1, step 2 of 7",
+        f"Random seed 1, epoch 1, step {step} of 7" for step in range(1, 6)
     ]
     ids = [message.split("Its batch: ")[1].rstrip(".").split(", ") for message in told]
     assert all(1 <= len(batch) <= 8 for batch in ids)
-    assert len(set(ids[0]) | set(ids[1])) == len(ids[0]) + len(ids[1])
+    assert len(set().union(*ids)) == sum(map(len, ids))  # no sample twice in an epoch
 
 
 def test_when_every_seed_has_failed_the_run_ends_after_its_metrics_and_saves_nothing(tmp_path):
-    config = tiny_config(train__seeds=2, train__checkpoint_every_seconds=0.0)
-    with pytest.raises(NonFiniteError, match=r"2 random seed.*seed 0 in epoch 1, step 5; seed 1"):
-        run(config, tmp_path, initial=poison(np.inf, np.inf))
+    config = tiny_config(train__seeds=3, train__checkpoint_every_seconds=0.0)
+    with pytest.raises(NonFiniteError, match=r"3 random seed.*seed 0 in epoch 1, step 5; seed 1"):
+        run(config, tmp_path, initial=poison(np.inf, np.inf, np.inf))
     lines = lines_of(tmp_path)
     assert [(line["seed"], line["epoch"], line["failed"]) for line in lines] == [
         (0, 1, True),
         (1, 1, True),
+        (2, 1, True),
     ]
     assert list((tmp_path / "checkpoints").iterdir()) == []
 
@@ -95,12 +95,8 @@ def test_an_epoch_is_left_at_once_when_no_seed_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "_take_steps", counted)
     monkeypatch.setattr(loop.Pace, "update", lambda *_: None)
     with pytest.raises(NonFiniteError):
-        run(
-            tiny_config(train__seeds=1, train__most_skipped_steps=2),
-            tmp_path,
-            initial=poison(np.inf),
-        )
-    assert sum(taken) == 2
+        run(tiny_config(train__seeds=1), tmp_path, initial=poison(np.inf))
+    assert sum(taken) == 5
 
 
 def test_steps_that_are_skipped_now_and_then_fail_no_seed(tmp_path):

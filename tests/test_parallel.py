@@ -29,7 +29,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ONE = {"mode": "jit", "data": 1, "seed": 1, "seeds": 2, "accumulation_steps": 1}
 LAYOUTS = {  # by the number of virtual devices
     1: [ONE, ONE | {"mode": "pmap"}, ONE | {"accumulation_steps": 3}],
-    2: [ONE | {"data": 2}, ONE | {"data": 2, "mode": "pmap"}, ONE | {"seed": 2}],
+    2: [ONE | {"data": 2, "mode": "pmap"}],
     8: [
         ONE | {"data": 2, "seed": 2, "model": 2},
         ONE | {"data": 8},
@@ -167,7 +167,6 @@ def command(tmp_path_factory):
 @pytest.mark.parametrize(
     ("name", "starts"),
     [
-        ("sharded", [(2, [])]),
         ("jit to pmap", [(1, ["--stop_after_epochs=2"]), (2, ["--config.mesh.mode=pmap"])]),
         ("pmap to jit", [(4, ["--stop_after_epochs=1", "--config.mesh.mode=pmap"]), (1, [])]),
     ],
