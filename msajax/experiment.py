@@ -81,7 +81,8 @@ def train(
         corpus, preparation = processes.together(lambda: _open(config))
         own = {"data.path", "train.compile_cache"}  # of each machine
         settings = {key: value for key, value in flatten(config).items() if key not in own}
-        processes.require_same(settings | {"the corpus digest": corpus.digest})
+        settings |= {"the corpus digest": corpus.digest, "--stop_after_epochs": stop_after_epochs}
+        processes.require_same(settings)
         folder = RunFolder(workdir)
         if folder.has_ended():
             folder.claim(config, corpus.digest)
