@@ -43,7 +43,7 @@ from msajax.training.initial import (
 )
 from msajax.training.lock import Lock
 from msajax.training.loop import run_seeds, train_seeds
-from msajax.training.run_folder import RunFolder, read_json, write_json
+from msajax.training.run_folder import RunFolder, write_json
 from msajax.training.scoring import make_predict
 from msajax.training.step import make_loss
 from msajax.training.stop import StopRequest
@@ -81,13 +81,14 @@ def train(
         corpus, preparation = processes.together(lambda: _open(config))
         own = {"data.path", "train.compile_cache"}  # of each machine
         settings = {key: value for key, value in flatten(config).items() if key not in own}
-        processes.require_same(settings | {"the corpus digest": corpus.digest})
+        settings |= {"the corpus digest": corpus.digest, "--stop_after_epochs": stop_after_epochs}
+        processes.require_same(settings)
         folder = RunFolder(workdir)
         if folder.has_ended():
             folder.claim(config, corpus.digest)
             folder.move_corpus(corpus.summary())
             logger.info("This run has ended; these are its stored results.")
-            return processes.of_first(lambda: read_json(folder.file("results.json")))
+            return processes.of_first(folder.read_results)
         initial, origin = processes.together(lambda: _initial(config, preparation))
         splits = processes.together(lambda: _prepare(config, corpus, preparation))
         if processes.largest(stop is not None and stop.requested)[0]:
@@ -216,7 +217,7 @@ def _train_in(
     spec = preparation.spec
     task = make_task(spec.label_kind, spec.label_names, train_split.labels)
     if not processes.is_first():
-        return processes.of_first(lambda: read_json(folder.file("results.json")))
+        return processes.of_first(folder.read_results)
     seconds = {line["epoch"]: line["seconds"] for line in folder.read_metrics()}
     results = {
         "model": {"name": config.model.name, "parameters": bundle.parameters},
@@ -228,7 +229,7 @@ def _train_in(
         "timing": {"epochs": len(seconds), "train_seconds": round(sum(seconds.values()), 3)},
     }
     write_json(folder.file("results.json"), results)
-    return processes.of_first(lambda: read_json(folder.file("results.json")))
+    return processes.of_first(folder.read_results)
 
 
 def _initial(
@@ -309,9 +310,7 @@ def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
         raise UserError("--mode=evaluate takes one split: train, valid or test.")
     if not os.path.exists(folder.file("results.json")):
         raise UserError(f"{workdir} holds no run that has ended: it has no results.json.")
-    results = read_json(folder.file("results.json"))
-    bundle = load(folder.bundle)
-    path = read_json(folder.file("run.json"))["corpus"]["path"]
+    results, bundle, path = folder.read_results(), load(folder.bundle), folder.corpus_path()
     if path != SYNTHETIC and not os.path.exists(path):
         raise UserError(
             f"The corpus of this run is no longer at {path}: run its train command with the new "

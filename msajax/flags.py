@@ -46,7 +46,11 @@ PROCESSES = flags.DEFINE_integer("num_processes", None, "Of one run.", lower_bou
 PROCESS = flags.DEFINE_integer("process_id", None, "Of this process, from 0.", lower_bound=0)
 DISTRIBUTED = flags.DEFINE_boolean("distributed", False, "Processes as the cluster names them.")
 JOIN_SECONDS = flags.DEFINE_float(
-    "join_seconds", 120, "How long processes wait for each other.", lower_bound=1
+    "join_seconds",
+    120,
+    "How long processes wait for each other.",
+    lower_bound=1,
+    upper_bound=86400,  # the library counts in whole seconds, and inf is none
 )
 VERSION = flags.DEFINE_boolean("version", False, "Print the version.")
 _READ_BY = {

@@ -515,6 +515,26 @@ def test_evaluating_a_run_reports_a_difference_that_there_is(run, tmp_path):
     assert report["largest_difference"] == pytest.approx(0.25, abs=1e-6)
 
 
+@pytest.mark.parametrize("text", ["[]", "{}", "", '{"seeds": [0, 1'])
+def test_damaged_results_are_refused_with_the_way_out(text, run, tmp_path):
+    shutil.copytree(run.folder, tmp_path / "run")
+    (tmp_path / "run" / "results.json").write_text(text)
+    for read in (
+        lambda: experiment.evaluate_run(str(tmp_path / "run"), "test"),
+        lambda: experiment.train(run.config, str(tmp_path / "run")),
+    ):
+        with pytest.raises(UserError, match=r"results\.json .*Delete it: the run's train command"):
+            read()
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"corpus": null}', '{"corpus": {"path": null}}'])
+def test_evaluating_a_run_whose_run_json_is_damaged_is_refused(text, run, tmp_path):
+    shutil.copytree(run.folder, tmp_path / "run")
+    (tmp_path / "run" / "run.json").write_text(text)
+    with pytest.raises(UserError, match=r"run\.json does not say where the corpus"):
+        experiment.evaluate_run(str(tmp_path / "run"), "test")
+
+
 def test_evaluating_the_training_split_compares_with_nothing(run):
     report = experiment.evaluate_run(str(run.folder), "train")
     assert report["samples"] == 44 and "largest_difference" not in report

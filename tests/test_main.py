@@ -237,6 +237,7 @@ def test_the_real_process_refuses_in_one_line(arguments, expected, tmp_path):
         (["--split=tset"], "split=tset"),
         (["--stop_after_epochs=0"], "stop_after_epochs=0"),
         (["--stop_after_epochs=soon"], "stop_after_epochs=soon"),
+        (["--join_seconds=inf"], "join_seconds=inf"),
         (["stray"], "'stray' is not a flag"),
         (["--", "--version"], "'--version' is not a flag"),
         (["--config.data.path="], r"data.path is empty.*--config.data.path="),

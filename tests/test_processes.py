@@ -206,13 +206,15 @@ def test_processes_with_other_settings_are_refused_with_both_sides(experiment, t
     running = [
         start(
             ["--config", path, "--workdir", tmp_path / "run"],
-            [f"--coordinator_address=localhost:{port}", "--num_processes=2", f"--process_id={i}"],
+            [f"--coordinator_address=localhost:{port}", "--num_processes=2", f"--process_id={i}"]
+            + ["--stop_after_epochs=1"] * i,  # one that went on alone would wait for ever
         )
         for i, path in enumerate(paths)
     ]
     for code, _, err in answers(running):
         assert code == 2, err
-        assert "error: Process 1 has optim.learning_rate = 0.002, process 0 0.001: every" in err
+        assert "error: Process 1 has optim.learning_rate = 0.002, process 0 0.001; " in err
+        assert "; --stop_after_epochs = 1, process 0 None: every process" in err
     assert not (tmp_path / "run").exists()
 
 

@@ -11,6 +11,7 @@ from tiny import lines_of, run, tiny_config
 from msajax.errors import UserError
 from msajax.training import feed, programs
 from msajax.training.checkpoints import Checkpoints
+from msajax.training.profiler import Profiler
 
 
 def newest_state(folder: pathlib.Path) -> dict[str, np.ndarray]:
@@ -207,3 +208,20 @@ def test_a_step_is_traced_at_most_four_times_whatever_epochs_and_dispatches(tmp_
     monkeypatch.setattr(programs, "train_step", chex.assert_max_traces(programs.train_step, n=4))
     run(tiny_config(train__epochs=3), tmp_path)
     assert len(lines_of(tmp_path)) == 6
+
+
+def test_a_profile_that_cannot_be_written_is_a_users_mistake(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match="file cannot be written: File exists"):
+        Profiler(str(tmp_path / "file"))
+
+    def full():
+        raise RuntimeError("INTERNAL: no space left\nand more")  # as XLA raises it
+
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda folder: None)
+    monkeypatch.setattr(jax.profiler, "stop_trace", full)
+    with (
+        pytest.raises(UserError, match=r"No profile can be written .*no space left\.$"),
+        Profiler(str(tmp_path / "trace")) as profiler,
+    ):
+        profiler.before_dispatch(True)

@@ -2,8 +2,12 @@
 
 import contextlib
 import logging
+import os
 
 import jax
+
+from msajax.errors import UserError
+from msajax.training.lock import writing
 
 logger = logging.getLogger(__name__)
 
@@ -14,8 +18,15 @@ class Profiler(contextlib.AbstractContextManager):
     """Traces the first dispatches whose programs have run before; nothing without a folder."""
 
     def __init__(self, folder: str | None = None) -> None:
-        """Will write below `folder`."""
+        """Will write below `folder`, which is made if needed.
+
+        Raises:
+            UserError: if it cannot be made.
+        """
         self._folder, self._traced = folder, 0
+        if folder is not None:
+            with writing(folder):
+                os.makedirs(folder, exist_ok=True)
 
     def __exit__(self, *exc_info) -> None:
         """Ends a trace that has begun."""
@@ -39,6 +50,10 @@ class Profiler(contextlib.AbstractContextManager):
             self._write()
 
     def _write(self) -> None:
-        jax.profiler.stop_trace()
+        try:
+            jax.profiler.stop_trace()
+        except RuntimeError as error:  # of XLA, for a disk that is full or read-only
+            problem = str(error).splitlines()[0]
+            raise UserError(f"No profile can be written to {self._folder}: {problem}.") from error
         logger.info("Profile of %d dispatches: %s.", self._traced, self._folder)
         self._folder = None

@@ -39,7 +39,7 @@ class EpochProgress(contextlib.AbstractContextManager):
             self._bar.stop()
 
     def epoch_done(self, lines: Sequence[Mapping[str, Any]], best: np.ndarray) -> None:
-        """Shows one epoch.
+        """Shows one epoch; of seeds whose numbers are not finite it shows none.
 
         Args:
             lines: of metrics.jsonl, one per random seed that ran.
@@ -48,13 +48,19 @@ class EpochProgress(contextlib.AbstractContextManager):
         valid = f"valid_{self._selection}"
         keys = ("train_loss", valid)
         known = {key: [x[key] for x in lines if x[key] is not None] for key in keys}
-        mean = {key: np.mean(values) if values else math.nan for key, values in known.items()}
+        mean = {key: _finite_mean(values) for key, values in known.items()}
         text = (
             f"train loss {mean['train_loss']:.4f}  valid {self._selection} {mean[valid]:.4f}  "
-            f"best {best.mean():.4f}  seeds {len(lines)}/{len(best)}"
+            f"best {_finite_mean(best):.4f}  seeds {len(lines)}/{len(best)}"
         )
         epoch = lines[0]["epoch"]
         if self._bar is not None:
             self._bar.update(self._task, completed=epoch, description=text)
         else:
             logger.info("epoch %d/%d  %s  %.1f s", epoch, self._epochs, text, lines[0]["seconds"])
+
+
+def _finite_mean(values: Sequence[float]) -> float:
+    values = np.asarray(values)
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else math.nan

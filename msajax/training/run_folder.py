@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 _PARTIAL = ("run.json.partial", "config.json.partial")
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+# What is printed of results.json, or compared with it.
+_RESULTS = ("model", "corpus", "seeds", "best_epoch", "failed", "valid", "test", "test_ensemble")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +89,35 @@ class RunFolder:
         return processes.of_first(
             lambda: os.path.exists(self.file("results.json")) and os.path.exists(self.bundle)
         )
+
+    def read_results(self) -> dict[str, Any]:
+        """The content of results.json.
+
+        Raises:
+            UserError: if it is missing or damaged.
+        """
+        path = self.file("results.json")
+        try:
+            results = read_json(path)
+            if not isinstance(results, dict) or not {*_RESULTS, "floors"} <= results.keys():
+                raise UserError(f"{path} holds no results of a run.")
+        except UserError as error:
+            raise UserError(
+                f"{error} Delete it: the run's train command then writes it anew."
+            ) from error
+        return results
+
+    def corpus_path(self) -> str:
+        """Where the run's corpus is, as run.json says.
+
+        Raises:
+            UserError: if run.json is missing or damaged.
+        """
+        path = self.file("run.json")
+        try:
+            return os.fspath(read_json(path)["corpus"]["path"])
+        except (LookupError, TypeError) as error:
+            raise UserError(f"{path} does not say where the corpus of a run is.") from error
 
     def claim(self, config: Config, digest: str) -> None:
         """Refuses a folder that belongs to another run.
