@@ -77,15 +77,18 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     speeds: dict[tuple[bool, int], list[float]] = {}
+    print(f"{len(os.sched_getaffinity(0))} cores; samples per second of the last epoch:")
     with tempfile.TemporaryDirectory() as cache:
-        # A first round fills the cache of programs, and is not counted.
         for repeat, shared, count in itertools.product(
-            range(options.repeats + 1), (False, True), COUNTS
+            range(options.repeats), (False, True), COUNTS
         ):
-            speed, parameters = train(options, count, shared, cache)
-            if repeat:
-                speeds.setdefault((shared, count), []).append(speed)
-    print(f"{len(os.sched_getaffinity(0))} cores; {parameters:,} parameters; samples per second:")
+            if shared and count == 1:  # the same as a seed for each
+                found = speeds[False, 1][-1:]
+            else:
+                speed, parameters = train(options, count, shared, cache)
+                found = [speed]
+            speeds.setdefault((shared, count), []).extend(found)
+            print(f"  round {repeat + 1}, {count} processes, shared {shared}: {found[0]:.0f}")
     for (shared, count), found in speeds.items():
         what = "one seed, shared batches" if shared else "a seed for each process"
         # An all-reduce in a ring sends every process's gradients about twice.
