@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 import os
-import shutil
 import tempfile
 from typing import Any
 
@@ -25,7 +24,7 @@ from msajax.data.corpus import Corpus, Split
 from msajax.data.formats import mapped, native, open_corpus
 from msajax.data.glove import read_glove
 from msajax.data.labels import as_targets
-from msajax.errors import UserError
+from msajax.errors import UserError, writing
 from msajax.evaluation import protocol
 from msajax.model_config import unusual_settings
 from msajax.models import build_model
@@ -84,8 +83,8 @@ def train(
         settings |= {"the corpus digest": corpus.digest, "--stop_after_epochs": stop_after_epochs}
         processes.require_same(settings)
         folder = RunFolder(workdir)
+        folder.claim(config, corpus.digest)  # before work goes into what is another run's
         if folder.has_ended():
-            folder.claim(config, corpus.digest)
             folder.move_corpus(corpus.summary())
             logger.info("This run has ended; these are its stored results.")
             return processes.of_first(folder.read_results)
@@ -94,9 +93,8 @@ def train(
         if processes.largest(stop is not None and stop.requested)[0]:
             return None
         folder.make()
-        folder.claim(config, corpus.digest)  # nothing is written into what is not this run's
         with Lock(workdir):
-            folder.claim(config, corpus.digest)  # another run may have begun a moment ago
+            folder.claim(config, corpus.digest)  # another run may have begun since
             return _train_in(
                 folder,
                 config,
@@ -413,21 +411,15 @@ def convert(path: str, data: DataConfig, output: str) -> None:
     corpus = open_corpus(path, data)
     corpus.verify()
     _say_what_is_idle(corpus, Config(data=data), False)
-    folder = None
-    try:
-        # A name of its own: whatever has a fixed one may be somebody's, or the corpus itself.
-        folder = tempfile.mkdtemp(prefix=".msajax-", dir=os.path.dirname(output) or ".")
+    # A name of its own: whatever has a fixed one may be somebody's, or the corpus itself.
+    parent = os.path.dirname(output) or "."
+    with writing(output), tempfile.TemporaryDirectory(prefix=".msajax-", dir=parent) as folder:
         temporary = os.path.join(folder, "corpus")
         if output.endswith(".npz"):
             native.save_native(temporary, corpus)
         else:
             mapped.save_mapped(temporary, corpus)
         os.rename(temporary, output)
-    except OSError as error:
-        raise UserError(f"{output} cannot be written: {error.strerror}.") from error
-    finally:
-        if folder is not None:
-            shutil.rmtree(folder)
 
 
 def refuse_inside(output: str, source: str, what: str) -> None:

@@ -15,6 +15,7 @@ random seeds became non-finite; 75 stopped after SIGTERM, SIGINT or so many epoc
 another process was lost: the same command continues; 130 and 143 stopped at once by a signal.
 """
 
+import itertools
 import pathlib
 import re
 import sys
@@ -24,10 +25,9 @@ from absl import logging as absl_logging
 from ml_collections import config_flags
 
 from msajax import config as configuration
-from msajax.errors import UserError
+from msajax.errors import OK, USER_ERROR, UserError
 
 DEFAULT_CONFIG = pathlib.Path(__file__).parent.parent / "configs" / "synthetic.py"
-OK, USER_ERROR, NON_FINITE, STOPPED = 0, 2, 3, 75  # exit codes
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "Experiment file.")
 MODES = ["train", "evaluate", "predict", "inspect", "convert"]
@@ -186,7 +186,7 @@ def refuse_strangers() -> None:
                 f"--mode={MODE.value} does not read --config.{key}: the settings are those of the "
                 "run."
             )
-    for name in ("input", "output", "bundle", "split", *_READ_BY["train"]):
+    for name in dict.fromkeys(itertools.chain(*_READ_BY.values())):
         if asked_for(name) and name not in _READ_BY[MODE.value]:
             raise UserError(f"--mode={MODE.value} does not read --{name}; see --help.")
 

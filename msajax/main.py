@@ -16,7 +16,7 @@ from absl import logging as absl_logging
 from rich.console import Console
 
 from msajax import flags
-from msajax.errors import NonFiniteError, UserError
+from msajax.errors import NON_FINITE, OK, STOPPED, USER_ERROR, NonFiniteError, UserError
 from msajax.training.stop import Interrupted, StopRequest, interruptible
 from msajax.version import __version__
 
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
     del argv
     if flags.VERSION.value:
         print(f"msajax {__version__}")
-        return flags.OK
+        return OK
     _log_to_stderr()
     warnings.showwarning = lambda message, *_: logging.getLogger("msajax").warning("%s", message)
     mode = {
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
         "convert": _convert,
     }
     code = _outcome(mode[flags.MODE.value])
-    if code != flags.OK and flags.runs_with_others():
+    if code != OK and flags.runs_with_others():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)  # leaving in good order would wait for the others, who may wait for this
@@ -58,14 +58,14 @@ def _outcome(mode: Callable[[Console], int]) -> int:
             return mode(Console(width=None if sys.stdout.isatty() else 100))
     except UserError as error:
         flags.complain(str(error))
-        return flags.USER_ERROR
+        return USER_ERROR
     except NonFiniteError as error:
         flags.complain(str(error))
-        return flags.NON_FINITE
+        return NON_FINITE
     except OSError as error:  # a disk that is full, a folder that has gone: no bug of the program
         place = f"{error.filename}: " if error.filename else ""
         flags.complain(f"{place}{error.strerror or error}.")
-        return flags.USER_ERROR
+        return USER_ERROR
     except Interrupted as error:
         flags.complain(str(error))
         return 128 + error.number
@@ -91,12 +91,12 @@ def _train(console: Console) -> int:
         print_results(results, console)
     if results is None:
         print(f"Paused; the same command continues. Run folder: {workdir}")
-        return flags.STOPPED
+        return STOPPED
     print(f"Run folder: {workdir}")
     if results["failed"]:
         flags.complain(failure_message(results["failed"]))
-        return flags.NON_FINITE
-    return flags.OK
+        return NON_FINITE
+    return OK
 
 
 def _evaluate(console: Console) -> int:
@@ -115,7 +115,7 @@ def _evaluate(console: Console) -> int:
     print_summary(f"{report['input']}, {report['samples']} samples", report, console)
     if "largest_difference" in report:
         print(f"Largest difference from results.json: {report['largest_difference']:.3g}")
-    return flags.OK
+    return OK
 
 
 def _predict(console: Console) -> int:
@@ -126,7 +126,7 @@ def _predict(console: Console) -> int:
     glove_path = flags.chosen_config().data.glove_path
     rows = experiment.predict(bundle, corpus, output, flags.SPLIT.value or "all", glove_path)
     print(f"{rows} predictions: {output}")
-    return flags.OK
+    return OK
 
 
 def _inspect(console: Console) -> int:
@@ -141,7 +141,7 @@ def _inspect(console: Console) -> int:
         report, render = experiment.inspect_model(config), print_cost
     _write_output(report)
     render(report, console)
-    return flags.OK
+    return OK
 
 
 def _convert(console: Console) -> int:
@@ -151,7 +151,7 @@ def _convert(console: Console) -> int:
     corpus, output = flags.required("input"), flags.required("output")
     experiment.convert(corpus, flags.chosen_config().data, output)
     print(f"Converted: {output}")
-    return flags.OK
+    return OK
 
 
 def _write_output(report: dict) -> None:

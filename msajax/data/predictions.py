@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from msajax.data.corpus import Split
-from msajax.errors import UserError
+from msajax.errors import UserError, writing
 from msajax.spec import CorpusSpec
 
 
@@ -72,18 +72,17 @@ def write_predictions(
     header += ["raw_text"] * has_text
     temporary = f"{path}.partial"
     try:
-        with open(temporary, "w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(header)
-            for split, s, w in zip(splits, scores, weights, strict=True):
-                writer.writerows(_rows(split, s, w, spec, has_text))
-        os.replace(temporary, path)
-    except BaseException as error:  # an interruption too leaves nothing behind
+        with writing(path):
+            with open(temporary, "w", encoding="utf-8", newline="") as file:
+                writer = csv.writer(file)
+                writer.writerow(header)
+                for split, s, w in zip(splits, scores, weights, strict=True):
+                    writer.writerows(_rows(split, s, w, spec, has_text))
+            os.replace(temporary, path)
+    except BaseException:  # an interruption too leaves nothing behind
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-        if not isinstance(error, OSError):
-            raise
-        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
+        raise
 
 
 def _label_columns(spec: CorpusSpec) -> list[str]:

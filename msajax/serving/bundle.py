@@ -21,7 +21,7 @@ import safetensors.numpy
 
 from msajax.config import Config, from_config_dict
 from msajax.data.prepare import Preparation
-from msajax.errors import UserError
+from msajax.errors import UserError, writing
 from msajax.spec import CorpusSpec
 from msajax.version import __version__
 
@@ -87,17 +87,18 @@ def save_bundle(path: str, bundle: Bundle) -> None:
 
     temporary = f"{path}.partial"
     try:
+        with writing(f"The bundle {path}"):
+            shutil.rmtree(temporary, ignore_errors=True)
+            os.makedirs(temporary)
+            with open(os.path.join(temporary, _ARRAYS), "wb") as file:
+                file.write(encoded)
+            with open(os.path.join(temporary, _JSON), "w", encoding="utf-8") as file:
+                json.dump(content, file, indent=2)
+            shutil.rmtree(path, ignore_errors=True)
+            os.rename(temporary, path)
+    except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
-        os.makedirs(temporary)
-        with open(os.path.join(temporary, _ARRAYS), "wb") as file:
-            file.write(encoded)
-        with open(os.path.join(temporary, _JSON), "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=2)
-        shutil.rmtree(path, ignore_errors=True)
-        os.rename(temporary, path)
-    except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise UserError(f"The bundle {path} cannot be written: {error.strerror}.") from error
+        raise
 
 
 def load_bundle(path: str | os.PathLike) -> Bundle:

@@ -17,7 +17,8 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from msajax.errors import UserError
+from msajax.data.in_memory import update_digest
+from msajax.errors import UserError, first_line
 from msajax.training import processes
 
 logger = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             yield
         except Exception as error:  # orbax and tensorstore raise many kinds
             raise UserError(
-                f"A checkpoint cannot be written to {self._folder}: {_reason(error)}. The last "
+                f"A checkpoint cannot be written to {self._folder}: {first_line(error)}. The last "
                 "whole one is kept; when there is room, and the right to write, the same command "
                 "continues from it."
             ) from error
@@ -129,7 +130,7 @@ class Checkpoints(contextlib.AbstractContextManager):
                     raise ValueError("its content does not match its digest")
             except Exception as error:  # orbax and tensorstore raise many kinds for a bad file
                 logger.warning(
-                    "Checkpoint %s/%d cannot be used: %s", self._folder, step, _reason(error)
+                    "Checkpoint %s/%d cannot be used: %s", self._folder, step, first_line(error)
                 )
                 continue
             for unusable in steps[: steps.index(step)]:
@@ -165,11 +166,6 @@ class _NoLateReaders:
             sys.unraisablehook = cls(sys.unraisablehook)
 
 
-def _reason(error: Exception) -> str:
-    """What an error says first; of a failed background save, what the failure was."""
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
 def _flatten(state: Any) -> dict[str, np.ndarray]:
     leaves = jax.tree_util.tree_leaves_with_path(state)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
@@ -178,7 +174,5 @@ def _flatten(state: Any) -> dict[str, np.ndarray]:
 def _digest(flat: dict[str, np.ndarray]) -> str:
     digest = hashlib.sha256()
     for key in sorted(flat):
-        array = np.ascontiguousarray(flat[key])
-        digest.update(f"{key} {array.dtype.str} {array.shape}\n".encode())
-        digest.update(array.tobytes())
+        update_digest(digest, key, np.atleast_1d(flat[key]))
     return digest.hexdigest()

@@ -62,14 +62,16 @@ def failed_seeds(
         most_skipped_steps: in a row, that a seed survives less one.
         layout: of the state.
     """
-    in_a_row = layout.get(state.train.skipped_in_a_row)
-    return (in_a_row >= most_skipped_steps) | ~np.isfinite(scores).all(axis=(1, 2))
+    return _out_of_steps(state, most_skipped_steps, layout) | ~np.isfinite(scores).all(axis=(1, 2))
 
 
 def nothing_left(state: RunState, most_skipped_steps: int, layout: Layout) -> bool:
     """Whether every seed that has not stopped has skipped too many steps in a row."""
-    in_a_row = layout.get(state.train.skipped_in_a_row)
-    return bool((state.selection.stopped | (in_a_row >= most_skipped_steps)).all())
+    return bool((state.selection.stopped | _out_of_steps(state, most_skipped_steps, layout)).all())
+
+
+def _out_of_steps(state: RunState, most_skipped_steps: int, layout: Layout) -> np.ndarray:
+    return layout.get(state.train.skipped_in_a_row) >= most_skipped_steps
 
 
 def describe_failures(

@@ -6,9 +6,8 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
 
-from msajax.errors import UserError
+from msajax.errors import UserError, writing
 from msajax.training import processes
 
 NAME = "lock"
@@ -60,19 +59,6 @@ class Lock(contextlib.AbstractContextManager):
             file.write(json.dumps(owner).encode())
             closes.pop_all()
             self._file = file
-
-
-@contextlib.contextmanager
-def writing(path: str) -> Iterator[None]:
-    """Names the file that cannot be written: the system's own error about a full disk does not.
-
-    Raises:
-        UserError: in place of an `OSError`.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
 
 
 def _owner(text: bytes) -> str:

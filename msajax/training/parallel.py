@@ -41,7 +41,8 @@ class Layout:
 
     def put(self, tree: Any, *axes: str | None) -> Any:
         """Places arrays, their leading axes over the named axes of the mesh."""
-        return _put(tree, jax.tree.map(lambda _: self.sharding(*axes), tree))
+        sharding = self.sharding(*axes)
+        return _put(tree, jax.tree.map(lambda _: sharding, tree))
 
     def sharding(self, *axes: str | None) -> NamedSharding:
         """The sharding of an array whose leading axes lie over the named axes of the mesh."""

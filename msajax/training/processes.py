@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from msajax.errors import UserError
+from msajax.errors import STOPPED, USER_ERROR, UserError, first_line
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -61,7 +61,7 @@ def join(
             file=sys.stderr,
             flush=True,
         )
-        os._exit(2)
+        os._exit(USER_ERROR)
 
     logger.info("Waiting for %s.", whom)
     # It would take SIGTERM for itself, which `stop.py` serves.
@@ -81,7 +81,7 @@ def join(
             shutdown_timeout_seconds=HEARTBEAT_SECONDS,
         )
     except (ValueError, RuntimeError) as error:
-        raise UserError(f"Of {whom}, none could be met: {_first_line(error)}") from error
+        raise UserError(f"Of {whom}, none could be met: {first_line(error)}") from error
     finally:
         timer.cancel()
     logger.info(
@@ -184,12 +184,12 @@ def losses_noticed() -> Iterator[None]:
             raise
         print(
             f"error: Process {jax.process_index()} of {jax.process_count()} has lost another one "
-            f"({_first_line(error)}): the run stops here, its last checkpoint is kept, and the "
+            f"({first_line(error)}): the run stops here, its last checkpoint is kept, and the "
             "same commands continue from it.",
             file=sys.stderr,
             flush=True,
         )
-        os._exit(75)
+        os._exit(STOPPED)
 
 
 def _exchange(text: str) -> list[str]:
@@ -200,7 +200,3 @@ def _exchange(text: str) -> list[str]:
     room[: own.size] = own
     rows = multihost_utils.process_allgather(room)
     return [bytes(row[:size]).decode() for row, size in zip(rows, sizes, strict=True)]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -6,8 +6,7 @@ import os
 
 import jax
 
-from msajax.errors import UserError
-from msajax.training.lock import writing
+from msajax.errors import UserError, first_line, writing
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +52,8 @@ class Profiler(contextlib.AbstractContextManager):
         try:
             jax.profiler.stop_trace()
         except RuntimeError as error:  # of XLA, for a disk that is full or read-only
-            problem = str(error).splitlines()[0]
-            raise UserError(f"No profile can be written to {self._folder}: {problem}.") from error
+            raise UserError(
+                f"No profile can be written to {self._folder}: {first_line(error)}."
+            ) from error
         logger.info("Profile of %d dispatches: %s.", self._traced, self._folder)
         self._folder = None

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from msajax.config import TrainConfig
 from msajax.data.batches import Batch, cut_lengths
 from msajax.data.corpus import Split
 from msajax.spec import CorpusSpec
@@ -69,7 +70,7 @@ def make_programs(
     loss: Loss,
     layout: Layout,
     accumulation_steps: int = 1,
-    most_skipped_steps: int = 5,
+    most_skipped_steps: int = TrainConfig.most_skipped_steps,
 ) -> Programs:
     """Builds the programs of a run; nothing is compiled before its first call.
 

@@ -27,9 +27,8 @@ from typing import Any
 import jax
 
 from msajax.config import Config, from_config_dict, identity
-from msajax.errors import UserError
+from msajax.errors import UserError, writing
 from msajax.training import lock, processes
-from msajax.training.lock import writing
 from msajax.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -129,6 +128,8 @@ class RunFolder:
         processes.of_first(lambda: self._claim(config, digest))
 
     def _claim(self, config: Config, digest: str) -> None:
+        if not os.path.isdir(self.path):
+            return  # nobody's yet; `make` says what else is wrong
         there = set(os.listdir(self.path))
         if "config.json" not in there:
             # A start that ended before it wrote config.json leaves these at most.

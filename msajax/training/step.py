@@ -91,7 +91,7 @@ def train_step(
     loss: Loss,
     accumulation_steps: int = 1,
     axis_name: str | None = None,
-    most_skipped_steps: int = 5,
+    most_skipped_steps: int = TrainConfig.most_skipped_steps,
 ) -> tuple[TrainState, StepMetrics]:
     """Takes one optimiser step, unless its loss or its gradient is not finite.
 

@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
+from msajax.errors import STOPPED
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 PATIENCE_SECONDS = 8.0  # for the dispatch at hand, before the process ends without saving
-STOPPED = 75  # the exit code of a run that continues with the same command
 
 
 class StopRequest(contextlib.AbstractContextManager):
