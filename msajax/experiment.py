@@ -338,19 +338,22 @@ def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
     report = _report(scores, split.labels, task)
     report = {"input": os.path.abspath(workdir), "split": split_name, **report}
     if split_name in ("valid", "test"):
-        report["largest_difference"] = max(
-            (
+        stored = results[split_name]
+        try:
+            differences = [
                 abs(new - old)
                 for name in task.reported
                 for new, old in zip(
-                    report["metrics"][name]["seeds"],
-                    results[split_name][name]["seeds"],
-                    strict=True,
+                    report["metrics"][name]["seeds"], stored[name]["seeds"], strict=True
                 )
                 if old is not None
-            ),
-            default=0.0,
-        )
+            ]
+        except (LookupError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{folder.file('results.json')} is not of the bundle beside it. Delete it: the "
+                "run's train command then writes it anew."
+            ) from error
+        report["largest_difference"] = max(differences, default=0.0)
     return report
 
 

@@ -46,11 +46,7 @@ PROCESSES = flags.DEFINE_integer("num_processes", None, "Of one run.", lower_bou
 PROCESS = flags.DEFINE_integer("process_id", None, "Of this process, from 0.", lower_bound=0)
 DISTRIBUTED = flags.DEFINE_boolean("distributed", False, "Processes as the cluster names them.")
 JOIN_SECONDS = flags.DEFINE_float(
-    "join_seconds",
-    120,
-    "How long processes wait for each other.",
-    lower_bound=1,
-    upper_bound=86400,  # the library counts in whole seconds, and inf is none
+    "join_seconds", 120, "How long processes wait for each other, 1 to 86400."
 )
 VERSION = flags.DEFINE_boolean("version", False, "Print the version.")
 _READ_BY = {
@@ -159,6 +155,8 @@ def join_processes() -> None:
             "--coordinator_address, --num_processes and --process_id belong together, but only "
             f"{' and '.join(given)} is given."
         )
+    if not 1 <= JOIN_SECONDS.value <= 86400:  # the library counts in whole seconds
+        raise UserError(f"--join_seconds={JOIN_SECONDS.value:g} must be from 1 to 86400.")
     if not runs_with_others():
         return
     if given and not re.fullmatch(r".+:\d+", COORDINATOR.value):

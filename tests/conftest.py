@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import stat
 import tempfile
 
@@ -28,6 +29,12 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if cache := _private_folder():
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+
+
+# A shell's background command ignores SIGINT, under nohup SIGHUP, and so would all it starts.
+for number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

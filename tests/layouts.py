@@ -2,9 +2,10 @@
 
 A process of its own for every number of devices: python tests/layouts.py DEVICES OUTPUT.npz LAYOUT…
 with a layout as JSON: {"mode": "jit", "data": 2, "seed": 1, "seeds": 2, "accumulation_steps": 1},
-perhaps with "model" and with "streams". All take steps of SGD, the first one of AdamW too. With
+perhaps with "model", with "streams" and with "optimizers", which are ["sgd"] or with "adamw". With
 PROCESSES="HOST:PORT COUNT ID" in the environment it is one of several processes, with so many
-devices each, of which the first one writes.
+devices each, of which the first one writes; each also writes the rows that it has read of features
+that stream, one array for every reading.
 """
 
 import json
@@ -24,6 +25,7 @@ from tiny import tiny_config
 from msajax.data import prepare as preparing
 from msajax.data.batches import QUARTERS, epoch_order
 from msajax.data.formats import open_corpus
+from msajax.data.on_demand import OnDemand
 from msajax.models import build_model
 from msajax.training import processes
 from msajax.training.feed import Feed, Pace
@@ -92,10 +94,17 @@ if __name__ == "__main__":
     if meeting := os.environ.get("PROCESSES"):
         address, count, process_id = meeting.split()
         processes.join(address, int(count), int(process_id), 60)
-    results = {}
-    for i, text in enumerate(sys.argv[3:]):
-        for kind in ("sgd",) if i else ("sgd", "adamw"):
-            trained = train(json.loads(text), kind)
+    results, rows_read, read = {}, [], OnDemand.__getitem__
+
+    def watched(self, key):
+        rows_read.append(key[0])
+        return read(self, key)
+
+    OnDemand.__getitem__ = watched
+    for i, layout in enumerate(map(json.loads, sys.argv[3:])):
+        for kind in layout.get("optimizers", ["sgd"]):
+            trained = train(layout, kind)
             results |= {f"{i}:{kind}:{name}": x for name, x in trained.items()}
     if processes.is_first():
         np.savez(sys.argv[2], devices=jax.device_count(), **results)
+    np.savez(f"{sys.argv[2]}.rows{jax.process_index()}", *rows_read)

@@ -515,6 +515,16 @@ def test_evaluating_a_run_reports_a_difference_that_there_is(run, tmp_path):
     assert report["largest_difference"] == pytest.approx(0.25, abs=1e-6)
 
 
+@pytest.mark.parametrize("stored", [[0.5], [0.5, "0.5"], {}])
+def test_results_of_another_run_are_refused_by_evaluate(stored, run, tmp_path):
+    shutil.copytree(run.folder, tmp_path / "run")
+    results = strict((run.folder / "results.json").read_text())
+    results["test"]["mae"]["seeds"] = stored
+    write_json(str(tmp_path / "run" / "results.json"), results)
+    with pytest.raises(UserError, match=r"results\.json is not of the bundle beside it"):
+        experiment.evaluate_run(str(tmp_path / "run"), "test")
+
+
 @pytest.mark.parametrize("text", ["[]", "{}", "", '{"seeds": [0, 1'])
 def test_damaged_results_are_refused_with_the_way_out(text, run, tmp_path):
     shutil.copytree(run.folder, tmp_path / "run")
@@ -821,9 +831,10 @@ def test_a_finished_run_learns_where_its_corpus_has_gone(run, tmp_path):
     assert strict((tmp_path / "run" / "run.json").read_text())["corpus"]["path"] == str(moved)
 
 
-def test_a_finished_run_without_its_bundle_gets_it_back_to_the_bit(run, tmp_path):
+def test_a_finished_run_whose_bundle_is_empty_gets_it_back_to_the_bit(run, tmp_path):
     shutil.copytree(run.folder, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "bundle")
+    (tmp_path / "run" / "bundle").mkdir()
     experiment.train(run.config, str(tmp_path / "run"))
     for name in ("bundle.json", "parameters.safetensors"):
         before, after = (folder / "bundle" / name for folder in (run.folder, tmp_path / "run"))

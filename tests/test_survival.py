@@ -452,6 +452,7 @@ def change_line(folder: pathlib.Path, number: int, old: str, new: str) -> None:
         (spoil_checkpoints, "None of the checkpoints in .* nothing was deleted"),
         (lambda f: change_line(f, 2, '"epoch"', '"epoch'), "metrics.jsonl, line 2 is damaged"),
         (lambda f: change_line(f, 3, '"seconds"', '"secondt"'), "metrics.jsonl, line 3 is damaged"),
+        (lambda f: change_line(f, 2, '"step": ', '"step": NaN, "was": '), "line 2 is damaged"),
         (lambda f: damaged(f / "config.json", "truncated"), "config.json cannot be read"),
         (lambda f: damaged(f / "config.json", "deleted"), "no config.json, so it is no run's"),
         (
@@ -462,7 +463,7 @@ def change_line(folder: pathlib.Path, number: int, old: str, new: str) -> None:
         (lambda f: damaged(f / "run.json", "deleted"), "There is no .*run.json"),
         (lambda f: (f / "run.json").write_text("[]"), "are not those of a run"),
     ],
-    ids=["checkpoints", *(f"metrics{k}" for k in "12"), *(f"config{k}" for k in "123"),
+    ids=["checkpoints", *(f"metrics{k}" for k in "123"), *(f"config{k}" for k in "123"),
          *(f"run{k}" for k in "123")],
 )  # fmt: skip
 def test_damage_that_cannot_be_made_good_is_one_line_and_nothing_is_lost(

@@ -86,7 +86,9 @@ class RunFolder:
     def has_ended(self) -> bool:
         """Whether a run has left its results here."""
         return processes.of_first(
-            lambda: os.path.exists(self.file("results.json")) and os.path.exists(self.bundle)
+            lambda: os.path.exists(self.file("results.json"))
+            and os.path.isdir(self.bundle)
+            and bool(os.listdir(self.bundle))
         )
 
     def read_results(self) -> dict[str, Any]:
@@ -224,7 +226,7 @@ class RunFolder:
         read = []
         for number, line in enumerate(lines, 1):
             try:
-                read.append(json.loads(line))
+                read.append(_strict_json(line))
                 for key in ("seed", "epoch", "seconds"):
                     read[-1][key] + 0  # a number, whatever else has changed
             except (ValueError, LookupError, TypeError) as error:
@@ -264,7 +266,7 @@ def read_json(path: str) -> Any:
     """
     try:
         with open(path, encoding="utf-8") as file:
-            return json.load(file)
+            return _strict_json(file.read())
     except FileNotFoundError as error:
         raise UserError(f"There is no {path}.") from error
     except (OSError, ValueError) as error:
@@ -298,6 +300,13 @@ def write_text(path: str, text: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def _strict_json(text: str | bytes) -> Any:
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is no number of JSON")
+
+    return json.loads(text, parse_constant=refuse)
 
 
 def _strict(value: Any) -> Any:
