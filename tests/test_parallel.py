@@ -32,7 +32,7 @@ LAYOUTS = {  # by the number of virtual devices
     1: [ONE | BOTH, ONE | {"mode": "pmap"}, ONE | {"accumulation_steps": 3}],
     8: [
         ONE | BOTH | {"data": 2, "seed": 2, "model": 2},
-        ONE | {"data": 8},
+        ONE | {"data": 4, "seed": 2},
         ONE | {"data": 4, "mode": "pmap", "accumulation_steps": 2},
     ],
 }

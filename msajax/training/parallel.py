@@ -39,6 +39,15 @@ class Layout:
         """Devices over which the rows of a batch are spread."""
         return self.mesh.shape["data"]
 
+    @property
+    def maps_rows(self) -> bool:
+        """Whether a program sees one device's rows, and sums over `data` itself.
+
+        XLA would sum every parameter's gradient by itself, which takes five times as long between
+        processes; it must do so where it also spreads parameters over `model`.
+        """
+        return self.data_devices > 1 and self.mesh.shape["model"] == 1
+
     def put(self, tree: Any, *axes: str | None) -> Any:
         """Places arrays, their leading axes over the named axes of the mesh."""
         sharding = self.sharding(*axes)

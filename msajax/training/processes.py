@@ -64,8 +64,6 @@ def join(
         os._exit(USER_ERROR)
 
     logger.info("Waiting for %s.", whom)
-    # It would take SIGTERM for itself, which `stop.py` serves.
-    jax.config.update("jax_enable_preemption_service", False)
     timer = threading.Timer(timeout_seconds, give_up)
     timer.daemon = True
     timer.start()

@@ -10,6 +10,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec as P
 
 from msajax.config import TrainConfig
 from msajax.data.batches import Batch, cut_lengths
@@ -84,7 +85,8 @@ def make_programs(
         most_skipped_steps: see `train_step`.
     """
     init_one = functools.partial(init_train_state, model=model, spec=spec, optimizer=optimizer)
-    axis_name = "data" if layout.mode == "pmap" else None
+    by_device = layout.mode == "pmap" or layout.maps_rows
+    axis_name = "data" if by_device else None
     step_one = functools.partial(
         train_step,
         model=model,
@@ -130,8 +132,10 @@ def make_programs(
     if layout.mode == "pmap":
         compiled = _pmap(train_steps, layout)
     else:
-        replicated = layout.sharding()
-        compiled = jax.jit(train_steps, donate_argnums=0, out_shardings=(of_state, replicated))
+        program = _mapped(train_steps, layout) if by_device else train_steps
+        compiled = jax.jit(
+            program, donate_argnums=0, out_shardings=(of_state, layout.sharding())
+        )
     return Programs(
         init=jax.jit(init, out_shardings=of_state),
         gather=jax.jit(gather, static_argnums=0, out_shardings=layout.batch_sharding),
@@ -139,6 +143,18 @@ def make_programs(
             state, batches, *layout.put((stopped, np.int32(first), np.int32(last)))
         ),
         keep=jax.jit(jax.vmap(keep_one), out_shardings=of_state.params),
+    )
+
+
+def _mapped(train_steps: Callable, layout: Layout) -> Callable:
+    """The same steps over the mesh, each device with its seeds and its rows of every batch."""
+    seeds, rows, same = (P("seed"), P("seed", None, "data"), P())
+    return jax.shard_map(
+        train_steps,
+        mesh=layout.mesh,
+        in_specs=(seeds, rows, seeds, same, same),
+        out_specs=(seeds, seeds),
+        check_vma=False,  # what is summed over `data` is the same there, which it would not see
     )
 
 

@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 
 from msajax.config import TrainConfig
 from msajax.data.batches import Batch
@@ -157,7 +158,9 @@ def train_step(
             accumulate, nothing, (parts, jnp.arange(accumulation_steps))
         )
     if axis_name:
-        gradient, total = jax.lax.psum((gradient, total), axis_name)
+        # As one vector: between processes every array would be a message, and a wait, of its own.
+        flat, unflatten = ravel_pytree((gradient, total))
+        gradient, total = unflatten(jax.lax.psum(flat, axis_name))
 
     updates, opt_state = optimizer.transformation.update(gradient, state.opt_state, state.params)
     rate = optimizer.learning_rate(state.step) * state.learning_rate_scale
