@@ -56,7 +56,7 @@ class Mirror(contextlib.AbstractContextManager):
         self.path = self._workdir = os.fspath(workdir)
         self._stop = stop
         self._bucket: Bucket | None = None
-        self._owner = b""  # the content of `lock` while this is the trainer
+        self._trains, self._owner = False, b""  # and the content of `lock` then
         self._digests: dict[str, str] = {}  # of files as they are in the bucket
         self._pulled: dict[int, Any] = {}  # the identities of checkpoints as they came
         self._pushed: set[int] = set()  # checkpoints
@@ -122,6 +122,7 @@ class Mirror(contextlib.AbstractContextManager):
         self._bucket.write(lock.NAME, self._owner)
         self._pull(checkpoints=True)
         self._pusher.start()
+        self._trains = True
 
     def replace(self, name: str) -> None:
         """Uploads one file of the run, outside training, if it has changed.
@@ -138,7 +139,7 @@ class Mirror(contextlib.AbstractContextManager):
         Raises:
             UserError: if an upload before has failed.
         """
-        if self._owner:
+        if self._trains:
             self._raise_failure()
             self._saves.put(step)
 
@@ -179,7 +180,7 @@ class Mirror(contextlib.AbstractContextManager):
 
     def _finish(self) -> None:
         """Uploads everything, waits for it and gives the run back."""
-        if not self._owner:
+        if not self._trains:
             return
         if self._stop is not None:
             self._stop.serve()
@@ -195,12 +196,12 @@ class Mirror(contextlib.AbstractContextManager):
             self._bucket.remove(lock.NAME)
 
     def _push(self) -> None:
-        """Uploads the newest whole checkpoint, after the files that it needs."""
+        """Uploads the newest whole checkpoint, after what it needs; then older ones may go."""
         with _folder_beside(self.path) as copies:
             step = self._copy_newest(copies)
             for name in _BEFORE:
                 self._put_changed(name)
-            if step is not None and not self._has(step):
+            if step is not None:
                 self._push_checkpoint(step, os.path.join(copies, str(step)))
 
     def _copy_newest(self, copies: str) -> int | None:
@@ -219,22 +220,27 @@ class Mirror(contextlib.AbstractContextManager):
         there = self._bucket.names()
         marker = f"{_MARKERS}/{step}"
         files = {f"checkpoints/{step}/{name}": os.path.join(copy, name) for name in _files_in(copy)}
-        if marker in there:  # of another one, saved at the same step
-            self._remove(marker)
-        for name, path in files.items():
+        if not self._has(step):
+            if marker in there:  # of another one, saved at the same step
+                self._remove(marker)
+            for name, path in files.items():
+                self._require_lock()
+                self._bucket.put(path, name)
             self._require_lock()
-            self._bucket.put(path, name)
-        self._require_lock()
-        self._bucket.write(marker, b"")
-        self._pushed.add(step)
+            self._bucket.write(marker, b"")
+            self._pushed.add(step)
 
         # One that came from the bucket, and is gone here, has been found damaged or is too old.
         known = sorted(self._pushed.union(self._steps()))
         kept = [s for s in known if f"{_MARKERS}/{s}" in (*there, marker)][-KEPT:]
         current = {marker, *files}
         for name in sorted(there, reverse=True):  # uploaded/… before checkpoints/…
-            of = re.match(rf"(?:{_MARKERS}|checkpoints)/(\d+)(?:/|$)", name)
-            if of and (int(of[1]) not in kept or (int(of[1]) == step and name not in current)):
+            if not (found := re.match(rf"(?:{_MARKERS}|checkpoints)/(\d+)(?:/|$)", name)):
+                continue
+            of = int(found[1])
+            if of > step and not self._pushed:
+                continue  # nothing has replaced it yet
+            if of not in kept or (of == step and name not in current):
                 self._remove(name)
 
     def _put_changed(self, name: str) -> None:
