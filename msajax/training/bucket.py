@@ -31,10 +31,12 @@ class Bucket:
         """Finds what serves such URLs, and credentials.
 
         Raises:
-            UserError: if there is no package for it.
+            UserError: if there is no package for it, or no bucket is named.
         """
         self.url = url.rstrip("/")
         self._scheme, _, self._root = self.url.partition("://")
+        if not self._root.partition("/")[0]:
+            raise UserError(f"{url} names no bucket, as gs://bucket/run would.")
         self._files = self._bounded("reached", lambda beats: _file_system(self.url))
 
     def names(self) -> list[str]:
@@ -156,11 +158,12 @@ def _file_system(url: str) -> fsspec.AbstractFileSystem:
     Not `epath.Path` itself: that turns to TensorFlow where it is installed, lists from a cache,
     finishes a file whose writing has failed, and says nothing while it works.
     """
-    scheme = url.partition("://")[0]
-    if not os.fspath(epath.Path(url)).startswith(f"{scheme}://"):
+    try:
+        epath.Path(url)
+    except KeyError as error:  # of no scheme that it knows
         raise UserError(
             f"{url} is no path, and no bucket that etils.epath knows, as of gs:// and s3://."
-        )
+        ) from error
     for library in ("fsspec", "gcsfs", "s3fs"):  # each error is raised to us as well
         logging.getLogger(library).addHandler(logging.NullHandler())
     return backend.fsspec_backend.fs(url)
