@@ -423,7 +423,7 @@ def scratch(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def forks(server, scratch) -> Iterator[Forks]:
-    patience = "from msajax.training import bucket; bucket.PATIENCE_SECONDS = 5\n"
+    patience = "from msajax.training import bucket; bucket.PATIENCE_SECONDS = 10\n"
     address = f"http://localhost:{server.port}"
     started = Forks(
         f"import gcsfs\n{patience}", STORAGE_EMULATOR_HOST=address, TMPDIR=str(scratch)
@@ -539,7 +539,7 @@ def test_a_server_that_goes_away_is_one_sentence_and_the_last_state_stays(train,
     try:
         begun = train(url)
         assert cut.error().startswith(f"error: {url} cannot be ")
-        assert begun.error() == f"error: {url} cannot be read: no answer for 5 s."
+        assert begun.error() == f"error: {url} cannot be read: no answer for 10 s."
     finally:
         server.start()
     known = max(server.whole("away"))
