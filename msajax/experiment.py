@@ -78,6 +78,7 @@ def train(
     """
     config = from_config_dict(config.to_dict())  # a Config made in Python was not checked for types
     parallel.configure_jax(config.train)
+    # A run in a bucket works in a folder on this machine, which its mirror keeps like the bucket.
     with processes.losses_noticed(), Mirror(workdir, stop) as mirror:
         corpus, preparation = processes.together(lambda: _open(config))
         own = {"data.path", "train.compile_cache"}  # of each machine

@@ -55,7 +55,7 @@ class Mirror(contextlib.AbstractContextManager):
         """Holds nothing yet of `workdir`; `stop` is told when the last upload begins."""
         self.path = self._workdir = os.fspath(workdir)
         self._stop = stop
-        self._bucket: Bucket | None = None
+        self._is_remote, self._bucket = False, None
         self._trains, self._owner = False, b""  # and the content of `lock` then
         self._digests: dict[str, str] = {}  # of files as they are in the bucket
         self._pulled: dict[int, Any] = {}  # the identities of checkpoints as they came
@@ -71,7 +71,8 @@ class Mirror(contextlib.AbstractContextManager):
         Raises:
             UserError: in all processes, if it cannot be read.
         """
-        if is_url(self._workdir):
+        self._is_remote = processes.of_first(lambda: is_url(self._workdir))  # whatever theirs say
+        if self._is_remote:
             processes.of_first(self._open)
             self._undo.push(self._leave)
         return self
@@ -107,7 +108,7 @@ class Mirror(contextlib.AbstractContextManager):
         Raises:
             UserError: in all processes, if that fails.
         """
-        if is_url(self._workdir):
+        if self._is_remote:
             processes.of_first(self._take)
 
     def _take(self) -> None:
@@ -130,7 +131,7 @@ class Mirror(contextlib.AbstractContextManager):
         Raises:
             UserError: in all processes, if that fails.
         """
-        if is_url(self._workdir):
+        if self._is_remote:
             processes.of_first(lambda: self._put_changed(name))
 
     def saved(self, step: int) -> None:
