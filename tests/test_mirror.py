@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import pathlib
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -111,17 +112,17 @@ def write(folder: str, name: str, content: bytes) -> None:
 
 def save(folder: str, *steps: int) -> None:
     """What a run leaves that has saved after these steps, an epoch each; orbax keeps two."""
-    for step in steps:
-        for name, content in checkpoint_files(step).items():
-            write(folder, f"checkpoints/{step}/{name}", content)
     write(folder, "run.json", b"run")
     write(folder, "config.json", b"config")
     write(folder, "metrics.jsonl", b"".join(b"%d\n" % s for s in range(1, max(steps) + 1)))
-    there = pathlib.Path(folder, "checkpoints").iterdir()
-    for path in sorted(there, key=lambda p: int(p.name))[:-2]:
-        for file in sorted(path.rglob("*"), reverse=True):
-            file.rmdir() if file.is_dir() else file.unlink()
-        path.rmdir()
+    checkpoints = pathlib.Path(folder, "checkpoints")
+    for step in steps:
+        for name, content in checkpoint_files(step).items():
+            write(folder, f"checkpoints/unfinished/{name}", content)
+        shutil.rmtree(checkpoints / str(step), ignore_errors=True)
+        (checkpoints / "unfinished").rename(checkpoints / str(step))
+    for path in sorted(checkpoints.iterdir(), key=lambda p: int(p.name))[:-2]:
+        shutil.rmtree(path)
 
 
 ENDING = {
@@ -162,8 +163,9 @@ def require_whole(oldest: int) -> dict[str, bytes]:
                 assert found[f"checkpoints/{step}/{name}"] == content
         newest = max(steps, default=0)
         assert newest >= oldest
+        assert "config.json" not in found or found["run.json"] == b"run"
         if newest:
-            assert found["config.json"] == b"config" and found["run.json"] == b"run"
+            assert found["config.json"] == b"config"
             lines = found["metrics.jsonl"].decode().split()
             assert lines[:newest] == [str(s) for s in range(1, newest + 1)]
         if "results.json" in found:
@@ -189,11 +191,12 @@ def test_what_is_pushed_comes_back_and_the_older_checkpoints_go(use, own_scratch
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("dies", [False, True], ids=["an error", "the end"])
-def test_an_upload_that_ends_at_any_object_leaves_a_whole_state(dies, after, use):
+@pytest.mark.parametrize("saved", [[], [3, 5]], ids=["the first", "a later one"])
+def test_an_upload_that_ends_at_any_object_leaves_a_whole_state(saved, dies, after, use):
     """A server's error at each change of the bucket, or the end of the process there."""
     before = use(Store())
-    train_to(3)
-    train_to(5)
+    for step in saved:
+        train_to(step)
     counted = use(Store(before.objects))
     train_to(9, ends=True)
     seen = set()
@@ -205,7 +208,7 @@ def test_an_upload_that_ends_at_any_object_leaves_a_whole_state(dies, after, use
             train_to(9, ends=True)
         assert store.changes == moment or dies, "something was changed after an error"
         store.fails_at = 0
-        found = require_whole(5)
+        found = require_whole(max(saved, default=0))
         seen.add(("checkpoints/9/digest/metadata" in found, "results.json" in found))
         train_to(9, ends=True)  # the same command continues
         assert store.objects == counted.objects
@@ -226,11 +229,47 @@ def test_a_checkpoint_that_was_found_damaged_is_replaced(use):
         save(mirror.path, 5)
     assert "checkpoints/5/state/d/old" not in store.names()
     assert {"checkpoints/5/state/d/5", "uploaded/3"} <= require_whole(5).keys() | store.names()
+    for later, left in (([], {3, 5}), ([4], {3, 4})):  # until something is in its place, it stays
+        with Mirror(URL) as mirror:
+            mirror.take()
+            pathlib.Path(mirror.path, "checkpoints", "5").rename(f"{mirror.path}/../deleted")
+            if later:
+                save(mirror.path, *later)
+        assert marked(store) == left
+
+
+@pytest.mark.parametrize("all_of_it", [True, False])
+def test_a_checkpoint_that_is_deleted_while_it_is_copied_is_not_uploaded(
+    all_of_it, use, monkeypatch
+):
+    store, link, linked = use(Store()), os.link, []
+
+    def delete_first(source: str, target: str) -> None:
+        if not linked:
+            for path in pathlib.Path(mirror.path, "checkpoints", "3").rglob("*"):
+                if path.is_file() and (all_of_it or path != pathlib.Path(source)):
+                    path.unlink()  # as orbax does, when others are whole
+            for step in (4, 5):
+                for name, content in checkpoint_files(step).items():
+                    write(mirror.path, f"checkpoints/{step}/{name}", content)
+        linked.append(source)
+        link(source, target)
+
+    monkeypatch.setattr("os.link", delete_first)
     with Mirror(URL) as mirror:
         mirror.take()
-        pathlib.Path(mirror.path, "checkpoints", "5").rename(f"{mirror.path}/../deleted")
-        save(mirror.path, 4)  # an older step than that of the damaged one
-    assert marked(store) == {3, 4}
+        save(mirror.path, 3)
+    assert "/checkpoints/3/" in linked[0] and marked(store) == {5}
+    assert not any(name.startswith("checkpoints/3/") for name in store.names())
+
+
+def test_a_checkpoint_that_cannot_be_copied_is_an_error(use, monkeypatch):
+    store = use(Store())
+    monkeypatch.setattr("os.link", lambda *_: os.stat("/nowhere"))
+    with pytest.raises(OSError, match="nowhere"), Mirror(URL) as mirror:
+        mirror.take()
+        save(mirror.path, 3)
+    assert not marked(store)
 
 
 def until(happened) -> None:

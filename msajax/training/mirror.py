@@ -170,8 +170,7 @@ class Mirror(contextlib.AbstractContextManager):
                 # The next save and the end both wait for this one, if it comes to anything.
                 while step not in self._steps() and self._saves.empty():
                     time.sleep(0.05)
-                if self._saves.empty():  # else the newest alone
-                    self._push()
+                self._push()
         except BaseException as error:
             self._failure = error
 
@@ -208,12 +207,16 @@ class Mirror(contextlib.AbstractContextManager):
     def _copy_newest(self, copies: str) -> int | None:
         """The newest whole checkpoint, whose files keep these names if it is deleted."""
         while steps := self._steps():
-            step = steps[-1]
-            with contextlib.suppress(FileNotFoundError):
+            step, problem = steps[-1], None
+            try:
                 copy = os.path.join(copies, str(step))
                 shutil.copytree(self._checkpoint(step), copy, copy_function=os.link)
+            except OSError as error:
+                problem = error
             # None is deleted before so many newer ones are whole.
             if sum(other > step for other in self._steps()) < KEPT:
+                if problem is not None:
+                    raise problem
                 return step
         return None
 
