@@ -33,9 +33,9 @@ def is_finite_number(text: str) -> bool:
         return False
 
 
-def is_url(path: str) -> bool:
+def is_url(path: Any) -> bool:
     """Whether what stands for a path names something in a store, as gs://bucket/run does."""
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", path) is not None
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", str(path)) is not None
 
 
 def _value(section: Any, key: str) -> Any:

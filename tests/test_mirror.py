@@ -401,7 +401,7 @@ def test_a_url_that_nothing_serves_is_one_sentence(url, said, monkeypatch):
 
 # --- the real command, and a server of the storage API ---
 
-EPOCHS = 12
+EPOCHS = 8
 
 
 class Server:
@@ -561,9 +561,10 @@ def test_a_run_in_a_bucket_survives_and_comes_to_the_bits_of_one_in_a_folder(
 
 def test_the_older_of_two_trainers_ends_and_the_newer_one_goes_on(train, server, left):
     url = "gs://bucket/two"
-    older = train(url)
+    long = "--config.train.epochs=100"  # the older one must not come to its end before
+    older = train(url, long)
     older.until(lambda: server.whole("two"))
-    newer = train(url, f"--stop_after_epochs={EPOCHS - 3}")
+    newer = train(url, long, "--stop_after_epochs=2")
     line = older.error()
     assert f"{url} was taken over by process {newer.process.pid} on " in line
     assert f"not given back by process {older.process.pid} on " in newer.ends(75)
