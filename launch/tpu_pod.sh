@@ -18,7 +18,8 @@
 # MSAJAX_PYTHON  an interpreter there that has requirements.txt and jax[tpu] (.venv/bin/python).
 #
 # The corpus must be readable on every host, the workdir writable on the first one; a file store
-# mounted on all of them does both. TERM, INT (Ctrl-C) and HUP go to all processes, by a second
+# mounted on all of them does both, and --workdir=gs://BUCKET/RUN needs none (with gcsfs installed
+# there too). TERM, INT (Ctrl-C) and HUP go to all processes, by a second
 # connection: they save, and the script exits 75. The exit code is what gcloud gives back: 0 if all
 # are done, else that of the first host whose process did not end with 0.
 set -euo pipefail

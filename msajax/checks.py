@@ -1,6 +1,7 @@
 """Checks of settings; a failed one names the key, its value and what would be right."""
 
 import math
+import re
 from typing import Any
 
 from msajax.errors import UserError
@@ -30,6 +31,11 @@ def is_finite_number(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
+
+
+def is_url(path: Any) -> bool:
+    """Whether what stands for a path names something in a store, as gs://bucket/run does."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", str(path)) is not None
 
 
 def _value(section: Any, key: str) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 import ml_collections
 
-from msajax.checks import at_least, is_finite_number, one_of, require
+from msajax.checks import at_least, is_finite_number, is_url, one_of, require
 from msajax.errors import UserError
 from msajax.model_config import ModelConfig
 
@@ -120,6 +120,9 @@ class DataConfig:
     def __post_init__(self) -> None:
         """Refuses impossible values."""
         at_least(self, "data", 0, "clip")
+        for name in ("path", "glove_path"):
+            requirement = "is a URL: copy it to a file, or mount the bucket, and give that path"
+            require(self, f"data.{name}", not is_url(getattr(self, name)), requirement)
         at_least(self, "data", 1, "min_count")
         one_of(self, "data.text", "features", "words", "ids")
         one_of(self, "data.format", "auto", *FORMATS)

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from msajax.checks import is_url
 from msajax.config import (
     SYNTHETIC,
     Config,
@@ -42,6 +43,7 @@ from msajax.training.initial import (
 )
 from msajax.training.lock import Lock
 from msajax.training.loop import run_seeds, train_seeds
+from msajax.training.mirror import Mirror, bundle_folder
 from msajax.training.run_folder import RunFolder, write_json
 from msajax.training.scoring import make_predict
 from msajax.training.step import make_loss
@@ -61,8 +63,8 @@ def train(
 
     Args:
         config: the experiment.
-        workdir: the run's folder; made if needed, continued if it holds this run, refused if it
-            holds another.
+        workdir: the run's folder, also in a bucket (gs://…); made if needed, continued if it holds
+            this run, refused if it holds another.
         stop_after_epochs: save and return after so many more epochs.
         stop: asks to save and to return before the next step.
         profile: folder for a trace of some steps.
@@ -76,24 +78,27 @@ def train(
     """
     config = from_config_dict(config.to_dict())  # a Config made in Python was not checked for types
     parallel.configure_jax(config.train)
-    with processes.losses_noticed():
+    # A run in a bucket works in a folder on this machine, which its mirror keeps like the bucket.
+    with processes.losses_noticed(), Mirror(workdir, stop) as mirror:
         corpus, preparation = processes.together(lambda: _open(config))
         own = {"data.path", "train.compile_cache"}  # of each machine
         settings = {key: value for key, value in flatten(config).items() if key not in own}
         settings |= {"the corpus digest": corpus.digest, "--stop_after_epochs": stop_after_epochs}
         processes.require_same(settings)
-        folder = RunFolder(workdir)
+        folder = RunFolder(mirror.path, mirror.saved)
         folder.claim(config, corpus.digest)  # before work goes into what is another run's
         if folder.has_ended():
             folder.move_corpus(corpus.summary())
+            mirror.replace("run.json")
             logger.info("This run has ended; these are its stored results.")
             return processes.of_first(folder.read_results)
         initial, origin = processes.together(lambda: _initial(config, preparation))
         splits = processes.together(lambda: _prepare(config, corpus, preparation))
         if processes.largest(stop is not None and stop.requested)[0]:
             return None
+        mirror.take()
         folder.make()
-        with Lock(workdir):
+        with Lock(folder.path):
             folder.claim(config, corpus.digest)  # another run may have begun since
             return _train_in(
                 folder,
@@ -303,11 +308,17 @@ def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
     Raises:
         UserError: if the run has not ended, or its corpus is gone or another one.
     """
-    folder = RunFolder(workdir)
     if split_name == "all":
         raise UserError("--mode=evaluate takes one split: train, valid or test.")
+    with Mirror(workdir) as mirror:
+        report = _evaluate_in(RunFolder(mirror.path), split_name)
+    return {"input": workdir if is_url(workdir) else os.path.abspath(workdir), **report}
+
+
+def _evaluate_in(folder: RunFolder, split_name: str) -> dict[str, Any]:
+    """Measures the finished run of a folder."""
     if not os.path.exists(folder.file("results.json")):
-        raise UserError(f"{workdir} holds no run that has ended: it has no results.json.")
+        raise UserError(f"{folder.path} holds no run that has ended: it has no results.json.")
     results, bundle, path = folder.read_results(), load(folder.bundle), folder.corpus_path()
     if path != SYNTHETIC and not os.path.exists(path):
         raise UserError(
@@ -336,7 +347,7 @@ def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
         train_labels = as_targets(corpus.split("train").labels, spec, bundle.preparation.classes)
     task = make_task(spec.label_kind, spec.label_names, train_labels)
     report = _report(scores, split.labels, task)
-    report = {"input": os.path.abspath(workdir), "split": split_name, **report}
+    report = {"split": split_name, **report}
     if split_name in ("valid", "test"):
         stored = results[split_name]
         try:
@@ -458,9 +469,10 @@ def inspect_model(config: Config) -> dict[str, Any]:
 
 
 def load(path: str | os.PathLike) -> Bundle:
-    """Loads a bundle.
+    """Loads a bundle, also from a bucket (gs://…).
 
     Raises:
         UserError: if it is missing or damaged.
     """
-    return load_bundle(path)
+    with bundle_folder(path) as folder:
+        return load_bundle(folder)

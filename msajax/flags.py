@@ -2,6 +2,7 @@
 
   train     (default) --config FILE[:arg] --workdir W [--config.section.key=value …]
                       [--stop_after_epochs=k] [--profile=FOLDER]
+            W may be in a bucket: gs://BUCKET/RUN (pip install gcsfs), s3://… (s3fs)
             several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
             --process_id=K in each; or --distributed, for what the cluster's environment says
   evaluate  --workdir W [--split=test] | --input predictions.csv   [--output FILE.json]
@@ -25,6 +26,7 @@ from absl import logging as absl_logging
 from ml_collections import config_flags
 
 from msajax import config as configuration
+from msajax.checks import is_url
 from msajax.errors import OK, USER_ERROR, UserError
 
 DEFAULT_CONFIG = pathlib.Path(__file__).parent.parent / "configs" / "synthetic.py"
@@ -32,10 +34,10 @@ DEFAULT_CONFIG = pathlib.Path(__file__).parent.parent / "configs" / "synthetic.p
 CONFIG = config_flags.DEFINE_config_file("config", None, "Experiment file.")
 MODES = ["train", "evaluate", "predict", "inspect", "convert"]
 MODE = flags.DEFINE_enum("mode", "train", MODES, "What.")
-WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.")
+WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder, also in a bucket (gs://…).")
 INPUT = flags.DEFINE_string("input", None, "A corpus, or a CSV of predictions to evaluate.")
 OUTPUT = flags.DEFINE_string("output", None, "Where to write the result.")
-BUNDLE = flags.DEFINE_string("bundle", None, "A run's bundle folder.")
+BUNDLE = flags.DEFINE_string("bundle", None, "A run's bundle folder, also in a bucket.")
 SPLIT = flags.DEFINE_enum("split", None, ["train", "valid", "test", "all"], "Which split.")
 STOP_AFTER = flags.DEFINE_integer(
     "stop_after_epochs", None, "Save and exit 75 after so many epochs.", lower_bound=1
@@ -191,11 +193,11 @@ def refuse_strangers() -> None:
 
 def refuse_remote_paths() -> None:
     """Raises `UserError` for a URL where a path is needed: it would become a folder named gs:."""
-    for name in ("workdir", "input", "output", "bundle", "profile"):
-        if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", flags.FLAGS[name].value or ""):
+    for name in ("input", "output", "profile"):
+        if is_url(flags.FLAGS[name].value or ""):
             raise UserError(
-                f"--{name}={flags.FLAGS[name].value} is no path: mount the bucket (gcsfuse, "
-                "mountpoint-s3), a workdir on a file system with locks, and give its path there."
+                f"--{name}={flags.FLAGS[name].value} is no path: a bucket can hold a --workdir or "
+                "a --bundle alone; copy the file, or mount the bucket, and give the path there."
             )
 
 

@@ -138,12 +138,16 @@ for line in sys.stdin:
 
 
 class Forks:
-    """The same program for many command lines, imported once; every one in a fork of its own."""
+    """The same program for many command lines, imported once; every one in a fork of its own.
 
-    def __init__(self) -> None:
+    `prelude` is Python that runs before.
+    """
+
+    def __init__(self, prelude: str = "", **environment: str) -> None:
         self._server = subprocess.Popen(
-            [sys.executable, "-c", SERVER],
+            [sys.executable, "-c", prelude + SERVER],
             cwd=ROOT,
+            env={**os.environ, **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

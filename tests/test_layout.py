@@ -55,6 +55,8 @@ def test_no_import_climbs(path):
     [
         ("orbax", {"training/checkpoints.py"}),
         ("ml_collections", {"config.py", "flags.py"}),
+        ("etils", {"training/bucket.py"}),
+        ("fsspec", {"training/bucket.py"}),
         ("safetensors", {"serving/bundle.py"}),
         ("rich", {"main.py", "evaluation/tables.py", "data/inspection.py", "training/progress.py"}),
         ("pickle", set()),

@@ -479,11 +479,12 @@ def test_a_flag_that_the_mode_would_ignore_is_refused(arguments, flag, refused):
     assert f"does not read --{flag}" in refused(*arguments)
 
 
-@pytest.mark.parametrize("name", ["workdir", "profile"])
+@pytest.mark.parametrize("name", ["profile", "config.data.path", "config.data.glove_path"])
 def test_a_url_is_no_path(name, refused, experiment, tmp_path):
-    flags = {"workdir": tmp_path / "run"} | {name: "gs://bucket/run"}
+    flags = {"workdir": tmp_path / "run", name: "gs://bucket/run"}
     message = refused("--config", experiment, *(f"--{k}={v}" for k, v in flags.items()))
-    assert f"--{name}=gs://bucket/run is no path: mount the bucket" in message
+    assert f"{name.removeprefix('config.')}" in message and "mount the bucket" in message
+    assert not (tmp_path / "run").exists()
     assert not (ROOT / "gs:").exists()
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import time
+from typing import Any
 
 from msajax.errors import UserError, writing
 from msajax.training import processes
@@ -47,21 +48,27 @@ class Lock(contextlib.AbstractContextManager):
                 file.seek(0)
                 raise UserError(
                     f"The workdir {os.path.dirname(self._path)} is in use by "
-                    f"{_owner(file.read())}: wait until it is done, or choose another --workdir."
+                    f"{describe_owner(file.read())}: wait until it is done, or choose another "
+                    "--workdir."
                 ) from error
             except OSError as error:
                 raise UserError(
                     f"{self._path} cannot be locked: {error.strerror}. A workdir must lie on a "
                     "file system with locks."
                 ) from error
-            owner = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.ctime()}
             file.truncate(0)
-            file.write(json.dumps(owner).encode())
+            file.write(json.dumps(this_process()).encode())
             closes.pop_all()
             self._file = file
 
 
-def _owner(text: bytes) -> str:
+def this_process() -> dict[str, Any]:
+    """What the file says of its owner."""
+    return {"host": socket.gethostname(), "pid": os.getpid(), "since": time.ctime()}
+
+
+def describe_owner(text: bytes) -> str:
+    """The owner that a file names, for people."""
     try:
         owner = json.loads(text)
         return f"process {owner['pid']} on {owner['host']} since {owner['since']}"

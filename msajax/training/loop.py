@@ -146,7 +146,7 @@ def train_seeds(
         done = int(state.selection.epoch)
         folder.rewind_metrics(done)
         pause_at = config.train.epochs if stop_after_epochs is None else done + stop_after_epochs
-        saving = Saving(checkpoints, layout, config.train, stop or StopRequest(), state)
+        saving = Saving(checkpoints, folder, layout, config.train, stop or StopRequest(), state)
         must_stop = saving.before_epoch()
         with EpochProgress(config.train.epochs, done, task.selection) as progress:
             while not (must_stop or state.selection.stopped.all() or done >= pause_at):

@@ -18,6 +18,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from msajax.errors import STOPPED, USER_ERROR, UserError, first_line
+from msajax.training.stop import leave
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -187,7 +188,7 @@ def losses_noticed() -> Iterator[None]:
             file=sys.stderr,
             flush=True,
         )
-        os._exit(STOPPED)
+        leave(STOPPED)
 
 
 def _exchange(text: str) -> list[str]:

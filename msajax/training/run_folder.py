@@ -21,7 +21,7 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -45,9 +45,11 @@ class RunFolder:
 
     Attributes:
         path: the folder.
+        saved: told the step of each checkpoint, when it begins to be written.
     """
 
     path: str
+    saved: Callable[[int], None] = lambda step: None
 
     def file(self, *names: str) -> str:
         """A path inside the folder."""

@@ -6,6 +6,7 @@ from msajax.config import TrainConfig
 from msajax.training import processes
 from msajax.training.checkpoints import Checkpoints
 from msajax.training.parallel import Layout
+from msajax.training.run_folder import RunFolder
 from msajax.training.state import RunState
 from msajax.training.stop import StopRequest
 
@@ -16,13 +17,14 @@ class Saving:
     def __init__(
         self,
         checkpoints: Checkpoints,
+        folder: RunFolder,
         layout: Layout,
         config: TrainConfig,
         stop: StopRequest,
         state: RunState,
     ) -> None:
         """Counts from `state`, which is saved already or can be made again."""
-        self._checkpoints, self._layout = checkpoints, layout
+        self._checkpoints, self._folder, self._layout = checkpoints, folder, layout
         self._config, self._stop = config, stop
         self._saved_at, self._saved_step = time.monotonic(), state.steps_taken
 
@@ -51,5 +53,6 @@ class Saving:
             self._stop.serve()
         if stop or due:
             self._checkpoints.save(state.steps_taken, self._layout.get(state))
+            self._folder.saved(state.steps_taken)
             self._saved_at, self._saved_step = time.monotonic(), state.steps_taken
         return bool(stop)

@@ -2,17 +2,21 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
+from typing import NoReturn
 
 from msajax.errors import STOPPED
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 PATIENCE_SECONDS = 8.0  # for the dispatch at hand, before the process ends without saving
+_scratch: set[str] = set()  # folders that must not outlive this process
 
 
 class StopRequest(contextlib.AbstractContextManager):
@@ -69,13 +73,13 @@ class StopRequest(contextlib.AbstractContextManager):
                 except TimeoutError:
                     if not self._served:
                         _say("This takes long: leaving at once; the same command continues.")
-                        os._exit(STOPPED)
+                        leave(STOPPED)
                     continue
                 if not heard:
                     return
                 if heard[0] in SIGNALS:
                     if self.requested:
-                        os._exit(128 + heard[0])
+                        leave(128 + heard[0])
                     name = signal.Signals(heard[0]).name
                     _say(f"{name}: stopping after this step; once more: at once.")
                     came, self.requested = time.monotonic(), True
@@ -108,12 +112,36 @@ def interruptible() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         del frame
         if heard:
-            os._exit(128 + number)
+            leave(128 + number)
         heard.append(number)
         raise Interrupted(number)
 
     with _handled_by(interrupt):
         yield
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[str]:
+    """A private folder for temporary files, which goes at the end, and when the process leaves."""
+    path = tempfile.mkdtemp(prefix="msajax-")
+    _scratch.add(path)
+    try:
+        yield path
+    finally:
+        _scratch.discard(path)
+        _remove(path)
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process at once, with nothing tidied up but scratch folders."""
+    for path in list(_scratch):
+        _remove(path)
+    os._exit(code)
+
+
+def _remove(path: str) -> None:
+    for _ in range(3):  # a thread may be writing into it
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager

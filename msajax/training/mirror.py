@@ -1,0 +1,364 @@
+"""A run's folder in a bucket: an ordinary folder on this machine, and a mirror of it.
+
+The run works in a scratch folder of its first process, as in any other. What goes between that and
+the bucket has the same names in both, so that a copy of the bucket is a run's folder. Beside it the
+bucket holds two things of its own:
+
+    lock            who trains: a bucket has no locks, so that whoever comes later takes it over,
+                    and who finds another owner in it uploads nothing any more
+    uploaded/STEP   says that all of checkpoints/STEP is there: written after, removed before it
+
+An object is there whole or not at all, and after what it needs: a checkpoint after the lines of
+metrics.jsonl before it, results.json after everything.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import queue
+import re
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from msajax.checks import is_url
+from msajax.errors import UserError
+from msajax.training import lock, processes
+from msajax.training.bucket import Bucket
+from msajax.training.checkpoints import KEPT
+from msajax.training.stop import StopRequest, scratch_folder
+
+logger = logging.getLogger(__name__)
+
+_BEFORE = ("run.json", "config.json", "metrics.jsonl")  # uploaded before a checkpoint
+_AFTER = ("bundle", "predictions", "results.json")  # at the end
+_MARKERS = "uploaded"
+
+
+class Mirror(contextlib.AbstractContextManager):
+    """A run's folder on this machine, wherever the run lives; of a path, just that path.
+
+    Of a URL, entering brings what the bucket says of the run into a scratch folder of the first
+    process. After `take`, leaving uploads everything, waits for it and gives the run back. The
+    scratch folder goes in any case.
+
+    Attributes:
+        path: the run's folder on this machine.
+    """
+
+    def __init__(self, workdir: str, stop: StopRequest | None = None) -> None:
+        """Holds nothing yet of `workdir`; `stop` is told when the last upload begins."""
+        self.path = self._workdir = os.fspath(workdir)
+        self._stop = stop
+        self._is_remote, self._bucket = False, None
+        self._trains, self._owner = False, b""  # and the content of `lock` then
+        self._digests: dict[str, str] = {}  # of files as they are in the bucket
+        self._pulled: dict[int, Any] = {}  # the identities of checkpoints as they came
+        self._pushed: set[int] = set()  # checkpoints
+        self._saves: queue.SimpleQueue = queue.SimpleQueue()  # their steps, and at the end None
+        self._pusher = threading.Thread(target=self._push_saves, daemon=True)
+        self._failure: BaseException | None = None
+        self._undo = contextlib.ExitStack()
+
+    def __enter__(self) -> "Mirror":
+        """Brings what a bucket says of the run, but no checkpoints.
+
+        Raises:
+            UserError: in all processes, if it cannot be read.
+        """
+        self._is_remote = processes.of_first(lambda: is_url(self._workdir))  # whatever theirs say
+        if self._is_remote:
+            processes.of_first(self._open)
+            self._undo.push(self._leave)
+        return self
+
+    def _open(self) -> None:
+        with contextlib.ExitStack() as undo:
+            scratch = undo.enter_context(scratch_folder())
+            self.path = os.path.join(scratch, "run")
+            undo.enter_context(_called(self._workdir, self.path))
+            self._bucket = Bucket(self._workdir)
+            self._pull(checkpoints=False)
+            self._undo = undo.pop_all()
+
+    def __exit__(self, *exc_info) -> bool | None:
+        """Ends what `take` began; an error names the URL in place of the scratch folder.
+
+        Raises:
+            UserError: in all processes, if the last upload fails.
+        """
+        return self._undo.__exit__(*exc_info)
+
+    def _leave(self, kind: type[BaseException] | None, *_) -> None:
+        if kind is None:
+            processes.of_first(self._finish)
+        elif issubclass(kind, Exception) and self._failure is None:
+            with contextlib.suppress(UserError, OSError):  # the first one counts
+                self._finish()
+        self._saves.put(None)
+
+    def take(self) -> None:
+        """Makes this the only trainer of the run, and brings all that the bucket holds of it.
+
+        Raises:
+            UserError: in all processes, if that fails.
+        """
+        if self._is_remote:
+            processes.of_first(self._take)
+
+    def _take(self) -> None:
+        if former := self._bucket.read(lock.NAME):
+            logger.warning(
+                "%s was not given back by %s: if that still trains, it ends at its next upload.",
+                self._workdir,
+                lock.describe_owner(former),
+            )
+        owner = lock.this_process() | {"token": secrets.token_hex(16)}
+        self._owner = json.dumps(owner).encode()
+        self._bucket.write(lock.NAME, self._owner)
+        self._pull(checkpoints=True)
+        self._pusher.start()
+        self._trains = True
+
+    def replace(self, name: str) -> None:
+        """Uploads one file of the run, outside training, if it has changed.
+
+        Raises:
+            UserError: in all processes, if that fails.
+        """
+        if self._is_remote:
+            processes.of_first(lambda: self._put_changed(name))
+
+    def saved(self, step: int) -> None:
+        """Has a checkpoint uploaded as soon as it is whole, beside the training.
+
+        Raises:
+            UserError: if an upload before has failed.
+        """
+        if self._trains:
+            self._raise_failure()
+            self._saves.put(step)
+
+    def _pull(self, checkpoints: bool) -> None:
+        """Makes the folder hold what the bucket does."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.makedirs(self.path)
+        names = self._bucket.names()
+        is_run = "config.json" in names
+        for name in names:
+            top, _, rest = name.partition("/")
+            path = os.path.join(self.path, name)
+            if not is_run and top not in (*_BEFORE, lock.NAME):
+                # Its name alone, so that `RunFolder.claim` refuses it.
+                os.makedirs(os.path.join(self.path, top), exist_ok=True)
+            elif top == "checkpoints":
+                step = rest.partition("/")[0]
+                if checkpoints and step.isdecimal() and f"{_MARKERS}/{step}" in names:
+                    self._bucket.get(name, path)
+            elif top in (*_BEFORE, *_AFTER) and self._bucket.get(name, path):
+                self._digests[name] = _digest(path)
+        self._pulled = {step: self._identity(step) for step in self._steps()}
+
+    def _push_saves(self) -> None:
+        try:
+            while (step := self._saves.get()) is not None:
+                # The next save and the end both wait for this one, if it comes to anything.
+                while step not in self._steps() and self._saves.empty():
+                    time.sleep(0.05)
+                self._push()
+        except BaseException as error:
+            self._failure = error
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _finish(self) -> None:
+        """Uploads everything, waits for it and gives the run back."""
+        if not self._trains:
+            return
+        if self._stop is not None:
+            self._stop.serve()
+        self._saves.put(None)
+        self._pusher.join()
+        self._raise_failure()
+        self._push()
+        for top in _AFTER:
+            for name in _files_in(self.path, top):
+                self._put_changed(name)
+        self._require_lock()
+        with contextlib.suppress(UserError):  # all is uploaded; the next one takes it over
+            self._bucket.remove(lock.NAME)
+
+    def _push(self) -> None:
+        """Uploads the newest whole checkpoint, after what it needs; then older ones may go."""
+        with _folder_beside(self.path) as copies:
+            step = self._copy_newest(copies)
+            for name in _BEFORE:
+                self._put_changed(name)
+            if step is not None:
+                self._push_checkpoint(step, os.path.join(copies, str(step)))
+
+    def _copy_newest(self, copies: str) -> int | None:
+        """The newest whole checkpoint, whose files keep these names if it is deleted."""
+        while steps := self._steps():
+            step, problem = steps[-1], None
+            try:
+                copy = os.path.join(copies, str(step))
+                shutil.copytree(self._checkpoint(step), copy, copy_function=os.link)
+            except OSError as error:
+                problem = error
+            # None is deleted before so many newer ones are whole.
+            if sum(other > step for other in self._steps()) < KEPT:
+                if problem is not None:
+                    raise problem
+                return step
+        return None
+
+    def _push_checkpoint(self, step: int, copy: str) -> None:
+        there = self._bucket.names()
+        marker = f"{_MARKERS}/{step}"
+        files = {f"checkpoints/{step}/{name}": os.path.join(copy, name) for name in _files_in(copy)}
+        if not self._has(step):
+            if marker in there:  # of another one, saved at the same step
+                self._remove(marker)
+            for name, path in files.items():
+                self._require_lock()
+                self._bucket.put(path, name)
+            self._require_lock()
+            self._bucket.write(marker, b"")
+            self._pushed.add(step)
+
+        # One that came from the bucket, and is gone here, has been found damaged or is too old.
+        known = sorted(self._pushed.union(self._steps()))
+        kept = [s for s in known if f"{_MARKERS}/{s}" in (*there, marker)][-KEPT:]
+        current = {marker, *files}
+        for name in sorted(there, reverse=True):  # uploaded/… before checkpoints/…
+            if not (found := re.match(rf"(?:{_MARKERS}|checkpoints)/(\d+)(?:/|$)", name)):
+                continue
+            of = int(found[1])
+            if of > step and not self._pushed:
+                continue  # nothing has replaced it yet
+            if of not in kept or (of == step and name not in current):
+                self._remove(name)
+
+    def _put_changed(self, name: str) -> None:
+        path = os.path.join(self.path, name)
+        if not os.path.exists(path):
+            return
+        with _folder_beside(self.path) as copies:
+            copy = shutil.copyfile(path, os.path.join(copies, "file"))  # it may grow meanwhile
+            digest = _digest(copy)
+            if self._digests.get(name) != digest:
+                self._require_lock()
+                self._bucket.put(copy, name)
+                self._digests[name] = digest
+
+    def _remove(self, name: str) -> None:
+        self._require_lock()
+        self._bucket.remove(name)
+
+    def _require_lock(self) -> None:
+        """Raises `UserError` if somebody else has become the trainer since `take`."""
+        if self._owner and (found := self._bucket.read(lock.NAME)) != self._owner:
+            who = lock.describe_owner(found) if found else "somebody who has removed its lock"
+            raise UserError(
+                f"{self._workdir} was taken over by {who}: this process uploads nothing any more; "
+                "what it had uploaded is there."
+            )
+
+    def _has(self, step: int) -> bool:
+        """Whether the bucket holds this machine's checkpoint of a step."""
+        came = step in self._pulled and self._pulled[step] == self._identity(step)
+        return came or step in self._pushed
+
+    def _identity(self, step: int) -> tuple[int, int] | None:
+        """Tells a checkpoint from another one of the same step."""
+        with contextlib.suppress(FileNotFoundError):
+            status = os.stat(self._checkpoint(step))
+            return status.st_ino, status.st_mtime_ns
+        return None
+
+    def _steps(self) -> list[int]:
+        """Of the whole checkpoints on this machine: they get their names when they are."""
+        with contextlib.suppress(FileNotFoundError):
+            names = os.listdir(os.path.join(self.path, "checkpoints"))
+            return sorted(int(name) for name in names if name.isdecimal())
+        return []
+
+    def _checkpoint(self, step: int) -> str:
+        return os.path.join(self.path, "checkpoints", str(step))
+
+
+@contextlib.contextmanager
+def bundle_folder(path: str | os.PathLike) -> Iterator[str]:
+    """A bundle's folder on this machine; from a bucket it is brought for as long as this lasts.
+
+    Raises:
+        UserError: if it cannot be.
+    """
+    path = os.fspath(path)
+    if not is_url(path):
+        yield path
+        return
+    with scratch_folder() as folder, _called(path, folder):
+        bucket = Bucket(path)
+        for name in bucket.names():
+            if "/" not in name:
+                bucket.get(name, os.path.join(folder, name))
+        yield folder
+
+
+@contextlib.contextmanager
+def _folder_beside(path: str) -> Iterator[str]:
+    """A folder on the same file system, where files can have second names."""
+    folder = os.path.join(os.path.dirname(path), secrets.token_hex(8))
+    os.mkdir(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _called(url: str, path: str) -> Iterator[None]:
+    """Names the URL wherever an error or a line of the log would name the folder."""
+    before = logging.getLogRecordFactory()
+
+    def make(*args, **kwargs) -> logging.LogRecord:
+        record = before(*args, **kwargs)
+        if record.name.startswith("msajax"):
+            record.msg, record.args = record.getMessage().replace(path, url), ()
+        return record
+
+    logging.setLogRecordFactory(make)
+    try:
+        yield
+    except UserError as error:
+        if path not in str(error):
+            raise
+        text = str(error).replace(path, url)
+        if "cannot be written" in str(error):  # for want of room here, and not there
+            text = f"{error} It is the copy of {url} on this machine."
+        raise UserError(text) from error
+    finally:
+        logging.setLogRecordFactory(before)
+
+
+def _files_in(folder: str, top: str = "") -> list[str]:
+    """Every file at or below `top` in a folder, by its path from there."""
+    start = os.path.join(folder, top)
+    if os.path.isfile(start):
+        return [top]
+    found = [os.path.join(where, name) for where, _, names in os.walk(start) for name in names]
+    return sorted(os.path.relpath(path, folder) for path in found)
+
+
+def _digest(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,588 @@
+"""Promises to a run in a bucket: whatever happens, the bucket alone holds a whole state of it.
+
+The many moments at which an upload can fail are tried on a store in memory; the real command meets
+a server of the storage API on this machine.
+"""
+
+import contextlib
+import logging
+import os
+import pathlib
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+import survivors
+from survivors import Fork, Forks, differences
+from test_processes import free_port
+from tiny import tiny_config
+
+from msajax.errors import UserError
+from msajax.training import bucket as bucket_module
+from msajax.training.bucket import Bucket
+from msajax.training.mirror import Mirror, bundle_folder
+from msajax.training.run_folder import RunFolder
+
+URL = "gs://bucket/runs/a"
+
+# --- a store in memory, that fails when it is told to ---
+
+
+class Store:
+    """As much of a file system as a bucket needs; every change counts."""
+
+    def __init__(self, objects: dict[str, bytes] | None = None) -> None:
+        self.objects = dict(objects or {})
+        self.changes = 0
+        self.fails_at, self.fails_after, self.dies = 0, False, False
+        self.waits = lambda: None
+
+    def _change(self, change) -> None:
+        self.changes += 1
+        self.waits()
+        due = self.fails_at and (
+            self.changes >= self.fails_at if self.dies else self.changes == self.fails_at
+        )
+        if not due or (self.fails_after and self.changes == self.fails_at):
+            change()
+        if due:
+            raise OSError("out of order")
+
+    def invalidate_cache(self) -> None:
+        pass
+
+    def find(self, url: str) -> list[str]:
+        return [n for n in self.objects if n.startswith(url.removeprefix("gs://") + "/")]
+
+    def cat_file(self, url: str) -> bytes:
+        try:
+            return self.objects[url.removeprefix("gs://")]
+        except KeyError:
+            raise FileNotFoundError(url) from None
+
+    def get_file(self, url: str, path: str, callback) -> None:
+        pathlib.Path(path).write_bytes(self.cat_file(url))
+
+    def pipe_file(self, url: str, content: bytes) -> None:
+        self._change(lambda: self.objects.update({url.removeprefix("gs://"): content}))
+
+    def put_file(self, path: str, url: str, callback) -> None:
+        self.pipe_file(url, pathlib.Path(path).read_bytes())
+
+    def rm_file(self, url: str) -> None:
+        self.cat_file(url)
+        self._change(lambda: self.objects.pop(url.removeprefix("gs://")))
+
+    def names(self) -> set[str]:
+        return {name.removeprefix("bucket/runs/a/") for name in self.objects}
+
+
+@pytest.fixture
+def use(monkeypatch):
+    """Lets every bucket be this store."""
+
+    def choose(store: Store) -> Store:
+        monkeypatch.setattr(bucket_module, "_file_system", lambda url: store)
+        return store
+
+    return choose
+
+
+@pytest.fixture(autouse=True)
+def own_scratch(monkeypatch, tmp_path) -> Iterator[pathlib.Path]:
+    """Scratch folders of this process come here, and none may be left."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    yield folder
+    assert list(folder.iterdir()) == []
+
+
+def checkpoint_files(step: int) -> dict[str, bytes]:
+    return {"state/manifest": b"%d" % step, f"state/d/{step}": b"x" * step, "digest/metadata": b"d"}
+
+
+def write(folder: str, name: str, content: bytes) -> None:
+    path = pathlib.Path(folder, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def save(folder: str, *steps: int) -> None:
+    """What a run leaves that has saved after these steps, an epoch each; orbax keeps two."""
+    write(folder, "run.json", b"run")
+    write(folder, "config.json", b"config")
+    write(folder, "metrics.jsonl", b"".join(b"%d\n" % s for s in range(1, max(steps) + 1)))
+    checkpoints = pathlib.Path(folder, "checkpoints")
+    for step in steps:
+        for name, content in checkpoint_files(step).items():
+            write(folder, f"checkpoints/unfinished/{name}", content)
+        shutil.rmtree(checkpoints / str(step), ignore_errors=True)
+        (checkpoints / "unfinished").rename(checkpoints / str(step))
+    for path in sorted(checkpoints.iterdir(), key=lambda p: int(p.name))[:-2]:
+        shutil.rmtree(path)
+
+
+ENDING = {
+    "bundle/bundle.json": b"bundle",
+    "bundle/parameters.safetensors": b"parameters",
+    "predictions/test.csv": b"test",
+    "predictions/valid.csv": b"valid",
+    "results.json": b"results",
+}
+
+
+def end(folder: str) -> None:
+    for name, content in ENDING.items():
+        write(folder, name, content)
+
+
+def train_to(*steps: int, ends: bool = False) -> None:
+    """A start of a run that comes to its last upload."""
+    with Mirror(URL) as mirror:
+        mirror.take()
+        save(mirror.path, *steps)
+        if ends:
+            end(mirror.path)
+
+
+def require_whole(oldest: int) -> dict[str, bytes]:
+    """What the next start finds is a whole state, of `oldest` or later; returns its files."""
+    with Mirror(URL) as mirror:
+        mirror.take()
+        found = {
+            str(path.relative_to(mirror.path)): path.read_bytes()
+            for path in pathlib.Path(mirror.path).rglob("*")
+            if path.is_file()
+        }
+        steps = sorted({int(n.split("/")[1]) for n in found if n.startswith("checkpoints/")})
+        for step in steps:
+            for name, content in checkpoint_files(step).items():
+                assert found[f"checkpoints/{step}/{name}"] == content
+        newest = max(steps, default=0)
+        assert newest >= oldest
+        assert "config.json" not in found or found["run.json"] == b"run"
+        if newest:
+            assert found["config.json"] == b"config"
+            lines = found["metrics.jsonl"].decode().split()
+            assert lines[:newest] == [str(s) for s in range(1, newest + 1)]
+        if "results.json" in found:
+            assert ENDING.items() <= found.items() and newest == 9
+        return found
+
+
+def marked(store: Store) -> set[int]:
+    return {int(n.split("/")[1]) for n in store.names() if n.startswith("uploaded/")}
+
+
+def test_what_is_pushed_comes_back_and_the_older_checkpoints_go(use, own_scratch):
+    store = use(Store())
+    train_to(3)
+    train_to(5)
+    assert marked(store) == {3, 5} and "lock" not in store.names()
+    train_to(9, ends=True)
+    found = require_whole(9)
+    expected = {f"checkpoints/{s}/{n}" for s in (5, 9) for n in checkpoint_files(s)}
+    assert found.keys() == {"run.json", "config.json", "metrics.jsonl", *ENDING, *expected}
+    assert store.names() == found.keys() | {"uploaded/5", "uploaded/9"}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("dies", [False, True], ids=["an error", "the end"])
+@pytest.mark.parametrize("saved", [[], [3, 5]], ids=["the first", "a later one"])
+def test_an_upload_that_ends_at_any_object_leaves_a_whole_state(saved, dies, after, use):
+    """A server's error at each change of the bucket, or the end of the process there."""
+    before = use(Store())
+    for step in saved:
+        train_to(step)
+    counted = use(Store(before.objects))
+    train_to(9, ends=True)
+    seen = set()
+    for moment in range(1, counted.changes + 1):
+        store = use(Store(before.objects))
+        store.fails_at, store.dies, store.fails_after = moment, dies, after
+        last = moment == counted.changes  # giving the lock back, after everything
+        with contextlib.nullcontext() if last else pytest.raises(UserError, match="out of order"):
+            train_to(9, ends=True)
+        assert store.changes == moment or dies, "something was changed after an error"
+        store.fails_at = 0
+        found = require_whole(max(saved, default=0))
+        seen.add(("checkpoints/9/digest/metadata" in found, "results.json" in found))
+        train_to(9, ends=True)  # the same command continues
+        assert store.objects == counted.objects
+    assert seen == {(False, False), (True, False), (True, True)}
+
+
+def test_a_checkpoint_that_was_found_damaged_is_replaced(use):
+    store = use(Store())
+    train_to(3)
+    train_to(5)
+    store.objects["bucket/runs/a/checkpoints/5/state/d/5"] = b"damaged"
+    store.objects["bucket/runs/a/checkpoints/5/state/d/old"] = b"left behind"
+    with Mirror(URL) as mirror:
+        mirror.take()
+        folder = pathlib.Path(mirror.path, "checkpoints", "5")
+        assert (folder / "state" / "d" / "5").read_bytes() == b"damaged"
+        folder.rename(pathlib.Path(mirror.path).parent / "deleted")
+        save(mirror.path, 5)
+    assert "checkpoints/5/state/d/old" not in store.names()
+    assert {"checkpoints/5/state/d/5", "uploaded/3"} <= require_whole(5).keys() | store.names()
+    for later, left in (([], {3, 5}), ([4], {3, 4})):  # until something is in its place, it stays
+        with Mirror(URL) as mirror:
+            mirror.take()
+            pathlib.Path(mirror.path, "checkpoints", "5").rename(f"{mirror.path}/../deleted")
+            if later:
+                save(mirror.path, *later)
+        assert marked(store) == left
+
+
+@pytest.mark.parametrize("all_of_it", [True, False])
+def test_a_checkpoint_that_is_deleted_while_it_is_copied_is_not_uploaded(
+    all_of_it, use, monkeypatch
+):
+    store, link, linked = use(Store()), os.link, []
+
+    def delete_first(source: str, target: str) -> None:
+        if not linked:
+            for path in pathlib.Path(mirror.path, "checkpoints", "3").rglob("*"):
+                if path.is_file() and (all_of_it or path != pathlib.Path(source)):
+                    path.unlink()  # as orbax does, when others are whole
+            for step in (4, 5):
+                for name, content in checkpoint_files(step).items():
+                    write(mirror.path, f"checkpoints/{step}/{name}", content)
+        linked.append(source)
+        link(source, target)
+
+    monkeypatch.setattr("os.link", delete_first)
+    with Mirror(URL) as mirror:
+        mirror.take()
+        save(mirror.path, 3)
+    assert "/checkpoints/3/" in linked[0] and marked(store) == {5}
+    assert not any(name.startswith("checkpoints/3/") for name in store.names())
+
+
+def test_a_checkpoint_that_cannot_be_copied_is_an_error(use, monkeypatch):
+    store = use(Store())
+    monkeypatch.setattr("os.link", lambda *_: os.stat("/nowhere"))
+    with pytest.raises(OSError, match="nowhere"), Mirror(URL) as mirror:
+        mirror.take()
+        save(mirror.path, 3)
+    assert not marked(store)
+
+
+def until(happened) -> None:
+    last = time.monotonic() + 20
+    while not happened():
+        assert time.monotonic() < last, "nothing has happened"
+        time.sleep(0.005)
+
+
+def test_uploads_run_beside_the_training_the_newest_alone_and_once_whole(use):
+    store = use(Store())
+    with Mirror(URL) as mirror:
+        mirror.take()
+        mirror.saved(3)  # not whole yet
+        time.sleep(0.2)
+        assert store.names() == {"lock"}
+        blocked = [True]
+        store.waits = lambda: until(lambda: not blocked[0])
+        save(mirror.path, 3)
+        until(lambda: store.changes == 2)  # it has begun
+        for step in (4, 5, 6):
+            save(mirror.path, step)
+            mirror.saved(step)
+        assert store.changes == 2
+        blocked[0] = False
+        until(lambda: "uploaded/6" in store.names())
+        assert marked(store) == {3, 6}
+        assert "lock" in store.names()
+    assert "lock" not in store.names()
+    require_whole(6)
+
+
+def test_an_upload_that_fails_is_told_at_the_next_save(use):
+    store = use(Store())
+    with pytest.raises(UserError, match=f"^{URL} cannot be written: out of order. What it holds"):
+        with Mirror(URL) as mirror:
+            mirror.take()
+            store.fails_at = 3
+            save(mirror.path, 3)
+            mirror.saved(3)
+            until(lambda: mirror._failure)
+            mirror.saved(4)
+            raise AssertionError("it was not told")
+    assert store.changes == 3
+
+
+def test_who_was_taken_over_ends_and_changes_nothing(use, caplog):
+    store = use(Store())
+    first = Mirror(URL)
+    with pytest.raises(UserError, match=f"^{URL} was taken over by process {os.getpid()} on "):
+        with first:
+            first.take()
+            save(first.path, 3)
+            first.saved(3)
+            until(lambda: "uploaded/3" in store.names())
+            with caplog.at_level(logging.WARNING, "msajax"), Mirror(URL) as second:
+                second.take()
+                save(second.path, 4)
+                said = f"{URL} was not given back by process {os.getpid()} on "
+                assert said in caplog.text
+                before = dict(store.objects)
+                save(first.path, 5)
+                first.saved(5)
+                until(lambda: first._failure)
+                assert store.objects == before
+            after = dict(store.objects)
+            first.saved(6)
+    assert store.objects == after
+    assert marked(store) == {3, 4} and "lock" not in store.names()
+
+
+def test_an_error_of_the_run_still_uploads_what_it_has(use):
+    store = use(Store())
+    with pytest.raises(ArithmeticError), Mirror(URL) as mirror:
+        mirror.take()
+        save(mirror.path, 3)
+        raise ArithmeticError
+    assert "uploaded/3" in store.names() and "lock" not in store.names()
+
+
+def test_a_server_that_does_not_answer_is_waited_for_so_long(use, monkeypatch):
+    monkeypatch.setattr(bucket_module, "PATIENCE_SECONDS", 0.2)
+    store = use(Store())
+    store.waits = lambda: time.sleep(5)
+    began = time.monotonic()
+    with pytest.raises(UserError, match="written: no answer for 0 s"), Mirror(URL) as mirror:
+        mirror.take()
+    assert time.monotonic() - began < 2
+
+    class Slow(Store):
+        def get_file(self, url: str, path: str, callback) -> None:
+            for _ in range(5):  # each in time, all of them not
+                time.sleep(0.1)
+                callback.relative_update(1)
+            super().get_file(url, path, callback)
+
+    use(Slow({"bucket/runs/a/config.json": b"config"}))
+    with Mirror(URL) as mirror:
+        assert pathlib.Path(mirror.path, "config.json").read_bytes() == b"config"
+
+
+def test_names_of_objects_lead_nowhere_else(use, tmp_path):
+    names = ["../x", "bundle/../../x", "checkpoints/3/../../../x", "/x", "bundle//x", "config.json"]
+    use(Store({f"bucket/runs/a/{name}": b"" for name in names} | {"bucket/runs/ab": b""}))
+    assert Bucket(URL + "/").names() == ["config.json"]
+
+
+def test_what_is_no_run_of_this_kind_is_refused_by_its_url(use):
+    store = use(Store({"bucket/runs/a/photo.jpg": b"photo", "bucket/runs/a/lock": b"{}"}))
+    with pytest.raises(UserError, match=f"^The workdir {URL} holds 'photo.jpg' but no config.json"):
+        with Mirror(URL) as mirror:
+            RunFolder(mirror.path).claim(tiny_config(), "digest")
+    assert store.changes == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("s3://bucket/run", r"s3:// needs a package that is not installed: .*s3fs"),
+        ("ftp://host/run", "is no path, and no bucket that etils.epath knows"),
+        ("gs:///run", "names no bucket"),
+    ],
+)
+def test_a_url_that_nothing_serves_is_one_sentence(url, said, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
+    with pytest.raises(UserError, match=f"^{url}.* {said}"), bundle_folder(url):
+        pass
+
+
+# --- the real command, and a server of the storage API ---
+
+EPOCHS = 8
+
+
+class Server:
+    """The storage API on this machine, which can go away and come back with its objects."""
+
+    def __init__(self) -> None:
+        from gcp_storage_emulator.handlers.buckets import create_bucket
+        from gcp_storage_emulator.storage import Storage
+
+        self._storage, self.port = Storage(use_memory_fs=True), free_port()
+        create_bucket("bucket", self._storage)
+        self.start()
+
+    def start(self) -> None:
+        from gcp_storage_emulator.server import APIThread
+
+        self._thread = APIThread("localhost", self.port, self._storage, daemon=True)
+        self._thread.start()
+        assert self._thread.is_running.wait(20)
+
+    def stop(self) -> None:
+        self._thread.join()
+
+    def names(self, run: str) -> list[str]:
+        files, _ = self._storage.get_file_list("bucket", prefix=f"{run}/")
+        return [file["name"].removeprefix(f"{run}/") for file in files]
+
+    def whole(self, run: str) -> list[int]:
+        """The checkpoints that are marked."""
+        names = [name.split("/") for name in self.names(run)]
+        return sorted(int(name[1]) for name in names if name[0] == "uploaded")
+
+    def half(self, run: str) -> bool:
+        """Whether a checkpoint is there in part."""
+        there = {n.split("/")[1] for n in self.names(run) if n.startswith("checkpoints/")}
+        return bool(there - {str(step) for step in self.whole(run)})
+
+    def copy(self, run: str, folder: pathlib.Path) -> pathlib.Path:
+        """The run's folder, as one would copy it from the bucket."""
+        for name in self.names(run):
+            if not name.startswith("uploaded/"):
+                write(str(folder), name, self._storage.get_file("bucket", f"{run}/{name}"))
+        (folder / "lock").touch()  # of a trainer in the folder itself
+        return folder
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory) -> pathlib.Path:
+    return tmp_path_factory.mktemp("scratch")
+
+
+@pytest.fixture(scope="module")
+def forks(server, scratch) -> Iterator[Forks]:
+    patience = "from msajax.training import bucket; bucket.PATIENCE_SECONDS = 10\n"
+    address = f"http://localhost:{server.port}"
+    started = Forks(
+        f"import gcsfs\n{patience}", STORAGE_EMULATOR_HOST=address, TMPDIR=str(scratch)
+    )
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("configs") / "tiny_run.py"
+    settings = {"train__epochs": EPOCHS, "train__patience": 0, "train__checkpoint_every_steps": 1}
+    return survivors.write_experiment(path, **settings)
+
+
+class Command:
+    """A command that runs, and what it says."""
+
+    def __init__(self, forks: Forks, log: pathlib.Path, *arguments) -> None:
+        self.log, self.process = log, forks.start(*arguments, log=log)
+
+    def until(self, happened) -> Fork:
+        last = time.monotonic() + survivors.LIMIT
+        while not happened():
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < last, "nothing has happened"
+            time.sleep(0.002)
+        return self.process
+
+    def ends(self, code: int) -> str:
+        assert self.process.wait() == code, self.log.read_text()
+        text = self.log.read_text()
+        assert "Traceback" not in text, text
+        return text
+
+    def error(self) -> str:
+        (line,) = [line for line in self.ends(2).splitlines() if line.startswith("error: ")]
+        return line
+
+
+@pytest.fixture
+def train(forks, experiment, tmp_path):
+    numbers = iter(range(100))
+
+    def start(workdir, *arguments) -> Command:
+        log = tmp_path / f"{next(numbers)}.log"
+        return Command(forks, log, "--config", experiment, "--workdir", workdir, *arguments)
+
+    return start
+
+
+@pytest.fixture
+def left(scratch) -> Iterator[list[str]]:
+    """Scratch folders that a test has seen a killed process leave; there may be no others."""
+    known: list[str] = []
+    yield known
+    assert {path.name for path in scratch.glob("msajax-*")} == set(known)
+    for path in scratch.glob("msajax-*"):
+        path.rename(scratch / path.name.replace("msajax", "seen"))
+
+
+def test_a_run_in_a_bucket_survives_and_comes_to_the_bits_of_one_in_a_folder(
+    train, forks, server, scratch, left, tmp_path
+):
+    url = "gs://bucket/run"
+    whole = train(tmp_path / "whole")
+    killed = train(url)
+    killed.until(lambda: server.whole("run") and server.half("run"))
+    killed.process.send_signal(signal.SIGKILL)
+    assert killed.process.wait() == -signal.SIGKILL
+    left += [path.name for path in scratch.glob("msajax-*")]
+    assert len(left) == 1
+
+    known = max(server.whole("run"))
+    asked = train(url)
+    # Programs are compiled by then, so that it can save soon.
+    asked.until(lambda: max(server.whole("run")) > known and "valid" in asked.log.read_text())
+    asked.process.send_signal(signal.SIGTERM)
+    text = asked.ends(75)
+    assert f"{url} was not given back by process {killed.process.pid} on " in text
+    assert "Continuing after epoch" in text
+    assert text.endswith(f"Paused; the same command continues. Run folder: {url}\n")
+    assert "lock" not in server.names("run") and not server.half("run")
+
+    text = train(url).ends(0)
+    assert "Continuing after epoch" in text and "not given back" not in text
+    assert text.endswith(f"Run folder: {url}\n") and str(scratch) not in text
+    whole.ends(0)
+    assert differences(server.copy("run", tmp_path / "copy"), tmp_path / "whole") == []
+
+    before = server.names("run")
+    evaluated = Command(forks, tmp_path / "e.log", "--mode=evaluate", "--workdir", url).ends(0)
+    assert f"{url}, 20 samples" in evaluated and "results.json: 0\n" in evaluated
+    assert server.names("run") == before
+
+
+def test_the_older_of_two_trainers_ends_and_the_newer_one_goes_on(train, server, left):
+    url = "gs://bucket/two"
+    long = "--config.train.epochs=100"  # the older one must not come to its end before
+    older = train(url, long)
+    older.until(lambda: server.whole("two"))
+    newer = train(url, long, "--stop_after_epochs=2")
+    line = older.error()
+    assert f"{url} was taken over by process {newer.process.pid} on " in line
+    assert f"not given back by process {older.process.pid} on " in newer.ends(75)
+    assert server.whole("two") and not server.half("two")
+
+
+def test_a_server_that_goes_away_is_one_sentence_and_the_last_state_stays(train, server, left):
+    url = "gs://bucket/away"
+    cut = train(url)
+    cut.until(lambda: server.whole("away"))
+    server.stop()
+    try:
+        begun = train(url)
+        assert cut.error().startswith(f"error: {url} cannot be ")
+        assert begun.error() == f"error: {url} cannot be read: no answer for 10 s."
+    finally:
+        server.start()
+    known = max(server.whole("away"))
+    goes_on, missing = train(url, "--stop_after_epochs=1"), train("gs://nowhere/run")
+    assert "Continuing after epoch" in goes_on.ends(75) and max(server.whole("away")) > known
+    assert missing.error() == "error: gs://nowhere/run cannot be read: there is no such bucket."
