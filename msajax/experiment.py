@@ -33,7 +33,7 @@ from msajax.models.cost import cost_report
 from msajax.serving.bundle import Bundle, load_bundle, save_bundle
 from msajax.serving.predict import predict_corpus
 from msajax.tasks import Task, make_task
-from msajax.training import parallel, processes
+from msajax.training import parallel, processes, profiler
 from msajax.training.initial import (
     Initial,
     from_bundle,
@@ -96,6 +96,8 @@ def train(
         splits = processes.together(lambda: _prepare(config, corpus, preparation))
         if processes.largest(stop is not None and stop.requested)[0]:
             return None
+        if profile:
+            processes.of_first(lambda: profiler.make_folder(profile))
         mirror.take()
         folder.make()
         with Lock(folder.path):

@@ -817,6 +817,14 @@ def test_every_mode_works_from_another_folder(whole, tmp_path):
     assert "20 samples" in answer.stdout
 
 
+def test_a_profile_that_cannot_be_written_leaves_no_run(refused, experiment, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    folder, trace = tmp_path / "run", tmp_path / "file" / "trace"
+    message = refused("--config", experiment, "--workdir", folder, f"--profile={trace}")
+    assert f"{trace} cannot be written: Not a directory" in message
+    assert not folder.exists()
+
+
 def test_profile_leaves_a_trace_and_changes_no_result(whole, experiment, tmp_path):
     answer = run(
         *("--config", experiment, "--workdir", tmp_path / "run", "--profile", tmp_path / "trace")

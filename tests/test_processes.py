@@ -51,11 +51,13 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def start(arguments, of: list[str]) -> subprocess.Popen:
+def start(arguments, of: list[str], devices: int = 1) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-m", "msajax.main", *map(str, arguments), *of],
         cwd=HERE.parent,
-        env=os.environ | {"XLA_FLAGS": "", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
+        env=os.environ
+        | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+        | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -208,6 +210,34 @@ def test_processes_with_other_settings_are_refused_with_both_sides(experiment, t
         assert code == 2, err
         assert "error: Process 1 has optim.learning_rate = 0.002, process 0 0.001; " in err
         assert "; --stop_after_epochs = 1, process 0 None: every process" in err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("devices", "counts", "expected"),
+    [
+        ((2, 1), (2, 2), "as many devices as the others: process 0 2, process 1 1."),
+        ((1, 1), (2, 3), "Process 1 was told --num_processes=3, process 0 2: "),
+    ],
+    ids=["devices", "counts"],
+)
+def test_processes_that_do_not_fit_together_all_say_so(
+    devices, counts, expected, experiment, tmp_path
+):
+    port = free_port()
+    running = [
+        start(
+            ["--config", experiment(), "--workdir", tmp_path / "run"],
+            [f"--coordinator_address=localhost:{port}", f"--num_processes={counts[i]}"]
+            + [f"--process_id={i}"],
+            devices[i],
+        )
+        for i in (0, 1)
+    ]
+    for code, _, err in answers(running):
+        assert code == 2 and "Traceback" not in err, err
+        (error,) = [line for line in err.splitlines() if line.startswith("error:")]
+        assert expected in error
     assert not (tmp_path / "run").exists()
 
 

@@ -11,7 +11,7 @@ from tiny import lines_of, run, tiny_config
 from msajax.errors import UserError
 from msajax.training import feed, programs
 from msajax.training.checkpoints import Checkpoints
-from msajax.training.profiler import Profiler
+from msajax.training.profiler import Profiler, make_folder
 
 
 def newest_state(folder: pathlib.Path) -> dict[str, np.ndarray]:
@@ -213,7 +213,7 @@ def test_a_step_is_traced_at_most_four_times_whatever_epochs_and_dispatches(tmp_
 def test_a_profile_that_cannot_be_written_is_a_users_mistake(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match="file cannot be written: File exists"):
-        Profiler(str(tmp_path / "file"))
+        make_folder(str(tmp_path / "file"))
 
     def full():
         raise RuntimeError("INTERNAL: no space left\nand more")  # as XLA raises it

@@ -4,6 +4,7 @@ Only the first process touches the run's folder; what it finds there reaches the
 here. With a single process every function does its work at once.
 """
 
+import collections
 import contextlib
 import json
 import logging
@@ -47,7 +48,7 @@ def join(
         timeout_seconds: how long the others may take; after it, this process ends with exit code 2.
 
     Raises:
-        UserError: if no cluster's environment is found.
+        UserError: if no cluster's environment is found, or the processes do not fit together.
     """
     if coordinator_address is None:
         whom = "the processes that the cluster's environment names"
@@ -90,6 +91,22 @@ def join(
         jax.local_device_count(),
         jax.device_count(),
     )
+    _require_alike(num_processes)
+
+
+def _require_alike(num_processes: int | None) -> None:
+    """Raises `UserError` in all processes unless each has as many devices, and counts as many."""
+    devices = collections.Counter(device.process_index for device in jax.devices())
+    if len(set(devices.values())) > 1:
+        counts = ", ".join(f"process {index} {n}" for index, n in sorted(devices.items()))
+        raise UserError(f"Every process must have as many devices as the others: {counts}.")
+    told = multihost_utils.process_allgather(np.array(num_processes or jax.process_count()))
+    for index, count in enumerate(np.ravel(told).tolist()):
+        if count != jax.process_count():
+            raise UserError(
+                f"Process {index} was told --num_processes={count}, process 0 "
+                f"{jax.process_count()}: every process must be told the same."
+            )
 
 
 def is_first() -> bool:

@@ -13,19 +13,22 @@ logger = logging.getLogger(__name__)
 DISPATCHES = 10  # that are traced: some seconds
 
 
+def make_folder(folder: str) -> None:
+    """Makes the folder of a trace if needed.
+
+    Raises:
+        UserError: if it cannot be.
+    """
+    with writing(folder):
+        os.makedirs(folder, exist_ok=True)
+
+
 class Profiler(contextlib.AbstractContextManager):
     """Traces the first dispatches whose programs have run before; nothing without a folder."""
 
     def __init__(self, folder: str | None = None) -> None:
-        """Will write below `folder`, which is made if needed.
-
-        Raises:
-            UserError: if it cannot be made.
-        """
+        """Will write below `folder`, which exists."""
         self._folder, self._traced = folder, 0
-        if folder is not None:
-            with writing(folder):
-                os.makedirs(folder, exist_ok=True)
 
     def __exit__(self, *exc_info) -> None:
         """Ends a trace that has begun."""

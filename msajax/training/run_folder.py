@@ -134,7 +134,12 @@ class RunFolder:
     def _claim(self, config: Config, digest: str) -> None:
         if not os.path.isdir(self.path):
             return  # nobody's yet; `make` says what else is wrong
-        there = set(os.listdir(self.path))
+        try:
+            there = set(os.listdir(self.path))
+        except OSError as error:
+            raise UserError(
+                f"The workdir {self.path} cannot be read: {error.strerror}."
+            ) from error
         if "config.json" not in there:
             # A start that ended before it wrote config.json leaves these at most.
             others = there - {"run.json", lock.NAME, *_PARTIAL}
