@@ -46,7 +46,8 @@ class Layout:
         XLA would sum every parameter's gradient by itself, which takes five times as long between
         processes; it must do so where it also spreads parameters over `model`.
         """
-        return self.data_devices > 1 and self.mesh.shape["model"] == 1
+        spreads_rows = self.data_devices > 1 and self.mesh.shape["model"] == 1
+        return self.mode == "pmap" or spreads_rows
 
     def put(self, tree: Any, *axes: str | None) -> Any:
         """Places arrays, their leading axes over the named axes of the mesh."""

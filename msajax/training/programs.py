@@ -85,8 +85,7 @@ def make_programs(
         most_skipped_steps: see `train_step`.
     """
     init_one = functools.partial(init_train_state, model=model, spec=spec, optimizer=optimizer)
-    by_device = layout.mode == "pmap" or layout.maps_rows
-    axis_name = "data" if by_device else None
+    axis_name = "data" if layout.maps_rows else None
     step_one = functools.partial(
         train_step,
         model=model,
@@ -132,7 +131,7 @@ def make_programs(
     if layout.mode == "pmap":
         compiled = _pmap(train_steps, layout)
     else:
-        program = _mapped(train_steps, layout) if by_device else train_steps
+        program = _mapped(train_steps, layout) if layout.maps_rows else train_steps
         compiled = jax.jit(
             program, donate_argnums=0, out_shardings=(of_state, layout.sharding())
         )
