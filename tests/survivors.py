@@ -25,7 +25,7 @@ BUNDLE = ("bundle/bundle.json", "bundle/parameters.safetensors")
 
 
 def write_experiment(path: pathlib.Path, **settings) -> pathlib.Path:
-    """The tiny run as an experiment file."""
+    """The tiny run, with settings of one's own, as an experiment file."""
     text = (
         "from msajax.config import default_config\n\n\ndef get_config():\n"
         "    config = default_config()\n"

@@ -14,7 +14,6 @@ from msajax.models.attribution import deeplift, gradient_x_input, integrated_gra
 from msajax.spec import CorpusSpec
 from msajax.training.prng import dropout_key
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 RNG = np.random.default_rng(0)
 B, N, HIDDEN = 4, 5, 7
 X = RNG.normal(size=(B, N)).astype(np.float32)

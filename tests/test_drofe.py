@@ -118,7 +118,6 @@ def test_rotation_keeps_a_shorter_type():
 # --- in a model ---
 
 
-@pytest.mark.usefixtures("quick_compilation")
 def test_attention_rotates_queries_and_keys_of_every_head_but_not_values():
     module = MultiHeadAttention(2, 8, 0.0, jnp.float32)
     x = RNG.normal(size=(B, T, 6)).astype(np.float32)
@@ -153,7 +152,6 @@ def encoder_params():
     return init(jax.random.key(0), FEATURES, MASK)["params"]
 
 
-@pytest.mark.usefixtures("quick_compilation")
 def test_the_first_four_features_rotate_and_the_others_are_projected():
     params = encoder_params()
     assert set(params) == {"projection", "blocks_0"}
@@ -167,7 +165,6 @@ def test_the_first_four_features_rotate_and_the_others_are_projected():
     np.testing.assert_allclose(got, expected, atol=2e-5)
 
 
-@pytest.mark.usefixtures("quick_compilation")
 def test_padded_demographics_never_enter():
     outputs = [
         run_encoder(

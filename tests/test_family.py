@@ -123,7 +123,6 @@ def test_any_two_values_that_may_meet_do_meet():
             assert ((a, x), (b, y)) in met or make(default | {a: x, b: y}) is None
 
 
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("settings", PAIRWISE, ids=range(len(PAIRWISE)))
 def test_any_two_settings_work_together(settings):
     config = make(settings)

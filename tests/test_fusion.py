@@ -18,7 +18,6 @@ LENGTHS = {"voice": 3, "text": 4, "face": 3}
 B, D = 2, 8
 CONFIG = ModelConfig(model_dim=D, num_heads=2, ff_dim=8, n_layers_fuse=1, dropout_rate=0.0)
 RNG = np.random.default_rng(0)
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 SEQUENCES = {m: RNG.normal(size=(B, LENGTHS[m], D)).astype(np.float32) for m in NAMES}
 MASKS = {m: RNG.random((B, LENGTHS[m])) < 0.7 for m in NAMES}
 

@@ -24,7 +24,6 @@ from msajax.training.prng import dropout_key
 from msajax.training.state import init_train_state
 from msajax.training.step import make_loss, train_step
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 METHODS = ("gradient_x_input", "integrated_gradients", "deeplift")
 NAMES, B, T, D = ("text", "audio"), 4, 3, 8
 SPEC = CorpusSpec(NAMES, (6, 5), (T, T))

@@ -19,10 +19,11 @@ from collections.abc import Iterator
 
 import jsonschema
 import pytest
+import survivors
 import yaml
 from kubernetes_schema import SCHEMAS
 from launching import ROOT, SECONDS, Cluster, example, flags_of, parameters
-from tiny import tiny_config_dict
+from tiny import SMALLEST
 
 SCRIPTS = ["processes.sh", "ssh.sh", "slurm.sh", "tpu_pod.sh"]
 MANIFESTS = ["kubernetes_gpu.yaml", "kubernetes_tpu.yaml"]
@@ -357,22 +358,11 @@ EPOCHS = 60  # so many that a signal after the first one comes before the last o
 def experiment(tmp_path_factory) -> pathlib.Path:
     """A tiny run as an experiment file; of one length, so that there is little to compile."""
     path = tmp_path_factory.mktemp("configs") / "tiny_run.py"
-    settings = tiny_config_dict(
-        data__synthetic__widths=(3, 3),
-        data__synthetic__lengths=(2, 2),
-        model__ff_dim=8,
-        train__epochs=EPOCHS,
-        train__patience=EPOCHS,
-    )
-    path.write_text(
-        "from msajax.config import default_config\n\n\ndef get_config():\n"
-        f"    config = default_config()\n    config.update({settings.to_dict()!r})\n"
-        "    return config\n"
-    )
-    return path
+    settings = {"train__epochs": EPOCHS, "train__patience": EPOCHS}
+    return survivors.write_experiment(path, **SMALLEST, **settings)
 
 
-REAL = {"MSAJAX_PYTHON": sys.executable, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+REAL = {"MSAJAX_PYTHON": sys.executable}
 
 
 def test_a_mistake_in_the_configuration_ends_all_processes_with_2(cluster, experiment, tmp_path):

@@ -17,7 +17,7 @@ import pytest
 import survivors
 from survivors import Fork, Forks, differences
 from test_processes import free_port
-from tiny import tiny_config
+from tiny import SMALLEST, tiny_config
 
 from msajax.errors import UserError
 from msajax.training import bucket as bucket_module
@@ -475,7 +475,7 @@ def forks(server, scratch) -> Iterator[Forks]:
 def experiment(tmp_path_factory) -> pathlib.Path:
     path = tmp_path_factory.mktemp("configs") / "tiny_run.py"
     settings = {"train__epochs": EPOCHS, "train__patience": 0, "train__checkpoint_every_steps": 1}
-    return survivors.write_experiment(path, **settings)
+    return survivors.write_experiment(path, **SMALLEST, **settings)
 
 
 class Command:

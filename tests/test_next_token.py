@@ -120,7 +120,6 @@ def test_16_bits_are_for_the_vectors_and_not_for_the_table_or_the_projection():
 # --- the tied projection ---
 
 
-@pytest.mark.usefixtures("quick_compilation")
 def test_logits_are_the_encoders_output_times_the_embedding_transposed():
     model, params, _ = decoder()
     apply = functools.partial(model.apply, capture_intermediates=True, mutable="intermediates")
@@ -142,7 +141,6 @@ def test_the_embedding_is_the_only_parameter_that_knows_the_vocabulary():
         assert {path.split("/")[0] for path in shapes(params)} == {"text_embedding", "text_encoder"}
 
 
-@pytest.mark.usefixtures("quick_compilation")
 def test_the_gradient_reaches_the_embedding_from_both_of_its_uses():
     model, params, _ = decoder()
     table, mask = params["text_embedding"]["embedding"], jnp.asarray(MASK)
@@ -184,7 +182,6 @@ def numpy_score(logits: np.ndarray, ids: np.ndarray, mask: np.ndarray) -> np.nda
     return score
 
 
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("name", ENCODERS)
 def test_the_score_is_the_negative_log_likelihood_of_tokens_that_follow_a_valid_step(name):
     _, params, run = decoder(name)
@@ -196,7 +193,6 @@ def test_the_score_is_the_negative_log_likelihood_of_tokens_that_follow_a_valid_
     assert score.dtype == jnp.float32 and np.isfinite(logits).all()
 
 
-@pytest.mark.usefixtures("quick_compilation")
 def test_the_number_of_tokens_is_that_of_the_labels():
     _, params, run = decoder()
     np.testing.assert_array_equal(
@@ -207,7 +203,6 @@ def test_the_number_of_tokens_is_that_of_the_labels():
 # --- nothing leaks ---
 
 
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("name", ENCODERS)
 def test_a_later_token_changes_no_bit_of_an_earlier_logit(name):
     _, params, run = decoder(name)
@@ -225,7 +220,6 @@ def test_a_later_token_changes_no_bit_of_an_earlier_logit(name):
         np.testing.assert_array_equal(np.asarray(run(params, IDS, mask)[1])[:, :t], logits[:, :t])
 
 
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("name", ENCODERS)
 def test_causal_encoders_of_features_see_no_later_step_and_others_do(name):
     """Before fusion and after it, for a modality among several."""
@@ -306,7 +300,6 @@ def mean_over_tokens():
     return jax.jit(jax.value_and_grad(mean))
 
 
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("weights", [[1, 1, 1, 1, 1, 1], [1, 0, 1, 0, 0, 1]])
 def test_the_loss_is_the_mean_over_the_tokens_of_a_batch(weights, parts):
@@ -323,7 +316,6 @@ def test_the_loss_is_the_mean_over_the_tokens_of_a_batch(weights, parts):
     assert float(log.grad_norm) == pytest.approx(norm, rel=1e-5)
 
 
-@pytest.mark.usefixtures("quick_compilation")
 def test_a_batch_without_a_token_to_predict_changes_nothing():
     state, step = a_step(1)
     after, log = step(state, a_batch([1] * 6, [3, 4, 3, 4, 3, 4]))
@@ -375,7 +367,6 @@ def test_inputs_that_are_no_tokens_are_refused():
 # --- tokens in the model family ---
 
 
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("embedding_dim", [0, 5])
 def test_a_model_of_tokens_is_the_model_of_their_embeddings(embedding_dim):
     width = embedding_dim or D

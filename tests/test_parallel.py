@@ -14,7 +14,8 @@ import sys
 import jax
 import numpy as np
 import pytest
-from tiny import tiny_config
+import survivors
+from tiny import SMALLEST, tiny_config
 
 from msajax.config import MeshConfig
 from msajax.data.batches import epoch_order, quarters_of
@@ -37,7 +38,7 @@ LAYOUTS = {  # by the number of virtual devices
     ],
 }
 TOGETHER = {  # so many processes with a device each
-    2: [ONE | BOTH | {"data": 2, "streams": True, "accumulation_steps": 2}],
+    2: [ONE | {"data": 2, "streams": True, "accumulation_steps": 2}],
     4: [ONE | {"data": 2, "model": 2}],
 }
 CASES = [(str(n), i) for n, layouts in LAYOUTS.items() for i in range(len(layouts))]
@@ -51,7 +52,7 @@ def start(devices: int, output: pathlib.Path, layouts: list[dict], **environment
             *map(json.dumps, layouts),
         ],
         cwd=HERE.parent,
-        env=os.environ | {"XLA_FLAGS": "", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"} | environment,
+        env=os.environ | {"XLA_FLAGS": ""} | environment,
     )
 
 
@@ -93,9 +94,8 @@ def test_every_layout_takes_the_same_sgd_steps(trained, devices, i):
         np.testing.assert_allclose(got[name], value, atol=1e-6, rtol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("devices", ["8", "2 processes"])
-def test_layouts_take_the_same_adamw_steps_but_for_key_biases(trained, devices):
-    expected, got = arrays_of(trained, "1", 0, "adamw"), arrays_of(trained, devices, 0, "adamw")
+def test_layouts_take_the_same_adamw_steps_but_for_key_biases(trained):
+    expected, got = arrays_of(trained, "1", 0, "adamw"), arrays_of(trained, "8", 0, "adamw")
     np.testing.assert_allclose(
         got["first_gradient_norm"], expected["first_gradient_norm"], rtol=1e-6
     )
@@ -140,32 +140,22 @@ def test_one_device_trains_seeds_in_turn_on_a_cpu():
     assert layout.seed_axis == "map"
 
 
-EXPERIMENT = """
-import sys
-sys.path.insert(0, {folder!r})
-from tiny import tiny_config_dict
-
-def get_config():
-    return tiny_config_dict(optim__learning_rate=3e-3, train__compile_cache="auto")
-"""
-
-
 @pytest.fixture(scope="module")
 def command(tmp_path_factory):
     """Runs the real trainer on so many virtual devices; returns metrics.jsonl and results.json."""
     folder = tmp_path_factory.mktemp("runs")
-    (folder / "tiny_run.py").write_text(EXPERIMENT.format(folder=str(HERE)))
+    path = folder / "tiny_run.py"
+    survivors.write_experiment(path, **SMALLEST, optim__learning_rate=3e-3)
 
     def run(name: str, devices: int, *arguments: str, code: int = 0):
         process = subprocess.run(
             [
-                *(sys.executable, "-m", "msajax.main", "--config", str(folder / "tiny_run.py")),
+                *(sys.executable, "-m", "msajax.main", "--config", str(path)),
                 *("--workdir", str(folder / name), *arguments),
             ],
             cwd=HERE.parent,
             env=os.environ
-            | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
-            | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
+            | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"},
             capture_output=True,
             text=True,
         )

@@ -14,20 +14,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import survivors
+from tiny import SMALLEST
 
 HERE = pathlib.Path(__file__).resolve().parent
-EXPERIMENT = """
-import sys
-sys.path.insert(0, {folder!r})
-from tiny import tiny_config_dict
-
-def get_config():
-    return tiny_config_dict(
-        model__modalities=("text",), data__synthetic__modalities=("text",),
-        data__synthetic__widths=(6,), data__synthetic__lengths=(4,), train__batch_size=12,
-        **{{"train__compile_cache": "auto", "optim__learning_rate": 1e-3, **{settings!r}}},
-    )
-"""
 SECONDS = 150  # far beyond what anything here takes: nothing may hang
 
 
@@ -37,10 +27,9 @@ def experiment(tmp_path_factory):
     folder = tmp_path_factory.mktemp("experiments")
 
     def write(**settings) -> pathlib.Path:
-        text = EXPERIMENT.format(folder=str(HERE), settings=settings)
-        path = folder / f"tiny_{abs(hash(text))}.py"
-        path.write_text(text)
-        return path
+        path = folder / f"tiny_{len(list(folder.iterdir()))}.py"
+        settings = {"optim__learning_rate": 1e-3, "train__loss": "mse", **settings}
+        return survivors.write_experiment(path, **SMALLEST, **settings)
 
     return write
 
@@ -55,9 +44,7 @@ def start(arguments, of: list[str], devices: int = 1) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-m", "msajax.main", *map(str, arguments), *of],
         cwd=HERE.parent,
-        env=os.environ
-        | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
-        | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
+        env=os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

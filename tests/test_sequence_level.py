@@ -212,7 +212,6 @@ CASES = {
 }
 
 
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize(("config", "spec"), CASES.values(), ids=CASES)
 def test_model_equals_the_float64_implementation(config, spec):
     steps = {m: spec.length(m) - (i == 1) for i, m in enumerate(spec.modalities)}
@@ -655,16 +654,12 @@ def reference():
     return reference_arrays()
 
 
-quick = pytest.mark.usefixtures("quick_compilation")
-
-
 def check(capsys, *paths):
     """The exit code and the reports of `check_reference.py`."""
     code = check_reference.main([str(path) for path in paths])
     return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-@quick
 def test_model_agrees_with_a_reference_file_made_without_it(reference, tmp_path, capsys):
     np.savez(tmp_path / "own.npz", **reference)
     code, [report] = check(capsys, tmp_path / "own.npz")
@@ -675,7 +670,6 @@ def test_model_agrees_with_a_reference_file_made_without_it(reference, tmp_path,
     assert report["grad_norm_rel_error"] < 1e-5
 
 
-@quick
 @pytest.mark.parametrize("name", ["uni_mean.npz", "bi_attention.npz"])
 def test_model_agrees_with_the_shared_reference_file(name, capsys):
     if not (REFERENCE / name).is_file():
@@ -684,7 +678,6 @@ def test_model_agrees_with_the_shared_reference_file(name, capsys):
     assert code == 0, report
 
 
-@quick
 @pytest.mark.parametrize(
     ("key", "factor"),
     [
@@ -701,7 +694,6 @@ def test_a_reference_file_that_disagrees_exits_1(reference, tmp_path, capsys, ke
     assert check(capsys, tmp_path / "wrong.npz")[0] == 1
 
 
-@quick
 def test_an_unreadable_reference_file_exits_2_and_the_others_are_still_checked(
     reference, tmp_path, capsys
 ):

@@ -155,7 +155,6 @@ def run_of(tmp_path_factory):
     return get
 
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def rows_of(path: pathlib.Path) -> list[dict[str, str]]:

@@ -1,6 +1,7 @@
 """Promises of training: seeds are independent, dispatches invisible, resumption exact."""
 
 import pathlib
+import shutil
 
 import chex
 import jax
@@ -106,6 +107,7 @@ def test_lines_of_unsaved_epochs_are_written_once(whole_run, tmp_path):
 def test_map_and_vmap_agree_to_rounding_on_the_first_epoch(tmp_path):
     # Adam turns rounding into steps where a gradient is zero, so only the first steps compare.
     settings = {"train__epochs": 1, "train__batch_size": 44, "optim__learning_rate": 1e-3}
+    settings["data__synthetic__lengths"] = (1, 1)  # one bucket: one program each
     by_map = run(tiny_config(**settings), tmp_path / "map")
     by_vmap = run(tiny_config(train__seed_axis="vmap", **settings), tmp_path / "vmap")
     (a, *_), (b, *_) = lines_of(tmp_path / "map"), lines_of(tmp_path / "vmap")
@@ -201,6 +203,18 @@ def test_only_the_latest_two_checkpoints_are_kept(tmp_path):
         for step in range(1, 6):
             checkpoints.save(step, {"a": np.arange(3.0) + step})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["4", "5"]
+
+
+def test_a_folder_made_anew_at_the_place_of_the_checkpoints_is_left_alone(tmp_path):
+    folder = tmp_path / "checkpoints"
+    with pytest.raises(UserError, match="checkpoints: another folder stands there now"):
+        with Checkpoints(str(folder)) as checkpoints:
+            checkpoints.save(1, {"a": np.arange(3.0)})
+            checkpoints.restore({"a": np.zeros(3)})
+            shutil.rmtree(folder)
+            folder.mkdir()  # many a file system gives it the number of the one before
+            checkpoints.save(2, {"a": np.arange(3.0)})
+    assert list(folder.iterdir()) == []
 
 
 def test_a_step_is_traced_at_most_four_times_whatever_epochs_and_dispatches(tmp_path, monkeypatch):

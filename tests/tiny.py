@@ -12,6 +12,14 @@ from msajax.data.formats import open_corpus
 from msajax.training.loop import Trained, train_seeds
 from msajax.training.run_folder import RunFolder
 
+# One modality of one step: a program that compiles in a second, for tests of many processes.
+SMALLEST = {
+    "model__modalities": ("text",),
+    "data__synthetic__modalities": ("text",),
+    "data__synthetic__widths": (6,),
+    "data__synthetic__lengths": (1,),
+}
+
 
 def tiny_config_dict(**overrides) -> ml_collections.ConfigDict:
     """Two modalities, unequal lengths, width 8; `section__key=value` changes a setting."""

@@ -46,7 +46,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         )
         with self._storage_errors():
             os.makedirs(folder, exist_ok=True)
-            self._identity = os.stat(folder).st_ino
+            self._opened = os.open(folder, os.O_RDONLY)  # nothing else gets its number meanwhile
             self._manager = ocp.CheckpointManager(os.path.abspath(folder), options=options)
 
     def __exit__(self, kind: type[BaseException] | None, *exc_info) -> None:
@@ -55,6 +55,8 @@ class Checkpoints(contextlib.AbstractContextManager):
             unless_another = contextlib.suppress(UserError) if kind else contextlib.nullcontext()
             with unless_another, self._storage_errors():
                 self._manager.close()
+                self._require_folder()
+            os.close(self._opened)
 
     def save(self, step: int, state: Any) -> None:
         """Saves the run state `[S, …]` on the host after `step`; returns once it is copied.
@@ -66,9 +68,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             return
         flat = _flatten(state)
         with self._storage_errors():
-            # Orbax would make the folder anew, in what is nobody's run or somebody else's.
-            if os.stat(self._folder).st_ino != self._identity:
-                raise FileNotFoundError("another folder stands there now")
+            self._require_folder()
             saved = self._manager.save(
                 step,
                 args=ocp.args.Composite(
@@ -78,6 +78,11 @@ class Checkpoints(contextlib.AbstractContextManager):
             )
             if not saved:
                 raise ValueError(f"there is one of step {self._manager.latest_step()} already")
+
+    def _require_folder(self) -> None:
+        # Orbax would make it anew, in what is nobody's run or somebody else's.
+        if not os.path.samestat(os.stat(self._folder), os.fstat(self._opened)):
+            raise FileNotFoundError("another folder stands there now")
 
     @contextlib.contextmanager
     def _storage_errors(self) -> Iterator[None]:

@@ -144,9 +144,12 @@ class RunFolder:
             # A start that ended before it wrote config.json leaves these at most.
             others = there - {"run.json", lock.NAME, *_PARTIAL}
             if others:
+                # A write that is under way while somebody deletes a run's folder makes it anew.
+                remains = others <= {"checkpoints", "metrics.jsonl"}
+                advice = ", or delete it if it is the rest of a deleted run" if remains else ""
                 raise UserError(
                     f"The workdir {self.path} holds {min(others)!r} but no config.json, so it is "
-                    "no run's folder: choose an empty one or a new one."
+                    f"no run's folder: choose an empty one or a new one{advice}."
                 )
             return
         try:
