@@ -79,9 +79,10 @@ def pairwise() -> list[dict]:
     random, chosen = np.random.default_rng(0), []
     while missing:
         best, gain = None, 0
-        for _ in range(60):
+        first = min(missing, key=str)
+        for _ in range(80):
             settings = {a: values[random.integers(len(values))] for a, values in AXES.items()}
-            settings |= dict(next(iter(sorted(missing, key=str))))
+            settings |= dict(first)
             for axis in random.permutation(list(AXES)):  # give up what is refused
                 if make(settings) is not None:
                     break
@@ -92,7 +93,7 @@ def pairwise() -> list[dict]:
             if len(pairs & missing) > gain:
                 best, gain = settings, len(pairs & missing)
         if best is None or gain == 0:
-            missing.discard(sorted(missing, key=str)[0])
+            missing.discard(first)
             continue
         missing -= set(itertools.combinations(best.items(), 2))
         chosen.append(best)

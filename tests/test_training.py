@@ -220,8 +220,8 @@ def test_a_folder_made_anew_at_the_place_of_the_checkpoints_is_left_alone(tmp_pa
 def test_a_step_is_traced_at_most_four_times_whatever_epochs_and_dispatches(tmp_path, monkeypatch):
     chex.clear_trace_counter()
     monkeypatch.setattr(programs, "train_step", chex.assert_max_traces(programs.train_step, n=4))
-    run(tiny_config(train__epochs=3), tmp_path)
-    assert len(lines_of(tmp_path)) == 6
+    run(tiny_config(train__seeds=3), tmp_path)
+    assert len(lines_of(tmp_path)) == 12
 
 
 def test_a_profile_that_cannot_be_written_is_a_users_mistake(tmp_path, monkeypatch):
