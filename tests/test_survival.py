@@ -467,9 +467,15 @@ def change_line(folder: pathlib.Path, number: int, old: str, new: str) -> None:
         (lambda f: damaged(f / "run.json", "truncated"), "run.json cannot be read"),
         (lambda f: damaged(f / "run.json", "deleted"), "There is no .*run.json"),
         (lambda f: (f / "run.json").write_text("[]"), "are not those of a run"),
+        (lambda f: (f / "results.json").mkdir(), "results.json is a folder; a run keeps a file"),
+        (lambda f: (f / "bundle").write_text("mine"), "bundle is a file; a run keeps a folder"),
+        (
+            lambda f: ((f / "metrics.jsonl").unlink(), (f / "metrics.jsonl").mkdir()),
+            "metrics.jsonl is a folder; a run keeps a file there: move it",
+        ),
     ],
     ids=["checkpoints", *(f"metrics{k}" for k in "123"), *(f"config{k}" for k in "123"),
-         *(f"run{k}" for k in "123")],
+         *(f"run{k}" for k in "123"), *(f"kind{k}" for k in "123")],
 )  # fmt: skip
 def test_damage_that_cannot_be_made_good_is_one_line_and_nothing_is_lost(
     damage, expected, train, paused, tmp_path

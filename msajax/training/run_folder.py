@@ -34,6 +34,8 @@ from msajax.version import __version__
 logger = logging.getLogger(__name__)
 
 _PARTIAL = ("run.json.partial", "config.json.partial")
+_FILES = ("config.json", "run.json", "metrics.jsonl", "results.json", lock.NAME)
+_FOLDERS = ("checkpoints", "predictions", "bundle")
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 # What is printed of results.json, or compared with it.
 _RESULTS = ("model", "corpus", "seeds", "best_epoch", "failed", "valid", "test", "test_ensemble")
@@ -126,8 +128,9 @@ class RunFolder:
         """Refuses a folder that belongs to another run.
 
         Raises:
-            UserError: if the folder holds something else than a run, or a run of another identity;
-                both sides of every difference are named.
+            UserError: if the folder holds something else than a run, a folder where a run has a
+                file or a file where it has a folder, or a run of another identity; both sides of
+                every difference are named.
         """
         processes.of_first(lambda: self._claim(config, digest))
 
@@ -152,6 +155,7 @@ class RunFolder:
                     f"no run's folder: choose an empty one or a new one{advice}."
                 )
             return
+        self._require_kinds(there)
         try:
             stored = identity(self._stored_config())
             stored["corpus digest"] = read_json(self.file("run.json"))["corpus"]["digest"]
@@ -171,6 +175,13 @@ class RunFolder:
                 f"The workdir {self.path} holds another run ({'; '.join(differences)}): "
                 "choose another --workdir, or the settings of that run."
             )
+
+    def _require_kinds(self, there: set[str]) -> None:
+        for names, kind, other in ((_FILES, "file", "folder"), (_FOLDERS, "folder", "file")):
+            for name in there.intersection(names):
+                path = self.file(name)
+                if os.path.isdir(path) != (kind == "folder"):
+                    raise UserError(f"{path} is a {other}; a run keeps a {kind} there: move it.")
 
     def _stored_config(self) -> Config:
         try:
