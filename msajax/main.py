@@ -42,11 +42,29 @@ def main(argv: list[str]) -> int:
         "convert": _convert,
     }
     code = _outcome(mode[flags.MODE.value])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
     if code != OK and flags.runs_with_others():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)  # leaving in good order would wait for the others, who may wait for this
     return code
+
+
+class _Output(Console):
+    """Standard output. A reader that goes early, such as `head`, has read enough: no error."""
+
+    def on_broken_pipe(self) -> None:
+        """Goes on without a reader."""
+        _discard_output()
+
+
+def _discard_output() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _outcome(mode: Callable[[Console], int]) -> int:
@@ -55,7 +73,7 @@ def _outcome(mode: Callable[[Console], int]) -> int:
         with interruptible():
             flags.refuse_strangers()
             flags.refuse_remote_paths()
-            return mode(Console(width=None if sys.stdout.isatty() else 100))
+            return mode(_Output(width=None if sys.stdout.isatty() else 100))
     except UserError as error:
         flags.complain(str(error))
         return USER_ERROR

@@ -441,6 +441,23 @@ def test_a_setting_that_does_not_fit_the_corpus_is_named(
     assert re.search(expected, message), message
 
 
+@pytest.mark.parametrize("mode", ["inspect", "evaluate"])
+def test_a_reader_that_goes_early_is_no_error(mode, whole, tmp_path):
+    asked = {"inspect": ["--input=synthetic"], "evaluate": ["--workdir", whole[0]]}[mode]
+    output = tmp_path / "report.json"
+    with subprocess.Popen(
+        [sys.executable, "-m", "msajax.main", f"--mode={mode}", *asked, "--output", output],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        process.stdout.close()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (0, "")
+    assert json.loads(output.read_text())
+
+
 # --- folders and files ---
 
 
