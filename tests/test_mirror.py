@@ -21,6 +21,7 @@ from tiny import tiny_config
 
 from msajax.errors import UserError
 from msajax.training import bucket as bucket_module
+from msajax.training import stop
 from msajax.training.bucket import Bucket
 from msajax.training.mirror import Mirror, bundle_folder
 from msajax.training.run_folder import RunFolder
@@ -270,6 +271,20 @@ def test_a_checkpoint_that_cannot_be_copied_is_an_error(use, monkeypatch):
         mirror.take()
         save(mirror.path, 3)
     assert not marked(store)
+
+
+def test_a_process_that_leaves_at_once_uploads_nothing_of_what_it_removes(use, monkeypatch):
+    store = use(Store())
+    train_to(3)
+    find, before = store.find, set(store.names())
+    monkeypatch.setattr("os._exit", lambda code: None)  # an upload may still come before it
+    with pytest.raises(UserError, match=f"^{URL}: this process is ending"), Mirror(URL) as mirror:
+        mirror.take()
+        save(mirror.path, 5)
+        store.find = lambda url: stop.leave(75) or find(url)
+    assert before == store.names() - {"lock"}
+    store.find = find
+    require_whole(3)
 
 
 def until(happened) -> None:

@@ -31,7 +31,7 @@ from msajax.errors import UserError
 from msajax.training import lock, processes
 from msajax.training.bucket import Bucket
 from msajax.training.checkpoints import KEPT
-from msajax.training.stop import StopRequest, scratch_folder
+from msajax.training.stop import StopRequest, is_kept, scratch_folder
 
 logger = logging.getLogger(__name__)
 
@@ -264,7 +264,9 @@ class Mirror(contextlib.AbstractContextManager):
         self._bucket.remove(name)
 
     def _require_lock(self) -> None:
-        """Raises `UserError` if somebody else has become the trainer since `take`."""
+        """Raises `UserError` once this process is ending, or has been taken over."""
+        if not is_kept(os.path.dirname(self.path)):  # what was found in it may be a part
+            raise UserError(f"{self._workdir}: this process is ending, and uploads nothing more.")
         if self._owner and (found := self._bucket.read(lock.NAME)) != self._owner:
             who = lock.describe_owner(found) if found else "somebody who has removed its lock"
             raise UserError(
