@@ -267,7 +267,8 @@ def test_a_checkpoint_that_is_deleted_while_it_is_copied_is_not_uploaded(
 def test_a_checkpoint_that_cannot_be_copied_is_an_error(use, monkeypatch):
     store = use(Store())
     monkeypatch.setattr("os.link", lambda *_: os.stat("/nowhere"))
-    with pytest.raises(OSError, match="nowhere"), Mirror(URL) as mirror:
+    said = f"^{URL}/checkpoints/3 cannot be copied: .Errno 2. No such file .*: '/nowhere'.$"
+    with pytest.raises(UserError, match=said), Mirror(URL) as mirror:
         mirror.take()
         save(mirror.path, 3)
     assert not marked(store)
@@ -400,12 +401,37 @@ def test_what_is_no_run_of_this_kind_is_refused_by_its_url(use):
     assert store.changes == 0
 
 
+def test_names_that_cannot_be_files_here_are_one_sentence_about_the_url(use):
+    use(Store({f"bucket/runs/a/{name}": b"{}" for name in ("config.json", "config.json/x")}))
+    with pytest.raises(UserError, match=f"exists: '{URL}/config.json', in its copy on this"):
+        with Mirror(URL):
+            pass
+
+
+def test_a_checkpoint_that_is_not_known_to_be_whole_is_named(use, caplog):
+    store = use(Store())
+    train_to(3)
+    train_to(5)
+    files = {name: store.objects.pop(name) for name in [*store.objects] if "checkpoints/5" in name}
+    del store.objects["bucket/runs/a/uploaded/3"]
+    with caplog.at_level(logging.WARNING, "msajax"):
+        assert not any(name.startswith("checkpoints/") for name in require_whole(0))
+    for step in (3, 5):
+        assert f"Checkpoint {URL}/checkpoints/{step} cannot be used: it is there" in caplog.text
+    store.objects |= files | {"bucket/runs/a/uploaded/3": b""}
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "msajax"):
+        require_whole(5)
+    assert "cannot be used" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("url", "said"),
     [
         ("s3://bucket/run", r"s3:// needs a package that is not installed: .*s3fs"),
         ("ftp://host/run", "is no path, and no bucket that etils.epath knows"),
         ("gs:///run", "names no bucket"),
+        ("gs:/bucket/run", "names no bucket, as gs://bucket/run would"),
     ],
 )
 def test_a_url_that_nothing_serves_is_one_sentence(url, said, monkeypatch):

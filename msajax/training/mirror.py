@@ -150,6 +150,13 @@ class Mirror(contextlib.AbstractContextManager):
         os.makedirs(self.path)
         names = self._bucket.names()
         is_run = "config.json" in names
+        marked, begun = _steps_below(_MARKERS, names), _steps_below("checkpoints", names)
+        for step in sorted(marked ^ begun, key=int) if checkpoints else ():
+            logger.warning(
+                "Checkpoint %s/checkpoints/%s cannot be used: it is there in part, or uploaded/%s "
+                "is missing, which says that it is whole.",
+                *(self._workdir, step, step),
+            )
         for name in names:
             top, _, rest = name.partition("/")
             path = os.path.join(self.path, name)
@@ -157,8 +164,7 @@ class Mirror(contextlib.AbstractContextManager):
                 # Its name alone, so that `RunFolder.claim` refuses it.
                 os.makedirs(os.path.join(self.path, top), exist_ok=True)
             elif top == "checkpoints":
-                step = rest.partition("/")[0]
-                if checkpoints and step.isdecimal() and f"{_MARKERS}/{step}" in names:
+                if checkpoints and rest.partition("/")[0] in marked:
                     self._bucket.get(name, path)
             elif top in (*_BEFORE, *_AFTER) and self._bucket.get(name, path):
                 self._digests[name] = _digest(path)
@@ -212,11 +218,11 @@ class Mirror(contextlib.AbstractContextManager):
                 copy = os.path.join(copies, str(step))
                 shutil.copytree(self._checkpoint(step), copy, copy_function=os.link)
             except OSError as error:
-                problem = error
+                problem = error.args[0][0][2] if isinstance(error, shutil.Error) else error
             # None is deleted before so many newer ones are whole.
             if sum(other > step for other in self._steps()) < KEPT:
                 if problem is not None:
-                    raise problem
+                    raise UserError(f"{self._checkpoint(step)} cannot be copied: {problem}.")
                 return step
         return None
 
@@ -341,15 +347,22 @@ def _called(url: str, path: str) -> Iterator[None]:
     logging.setLogRecordFactory(make)
     try:
         yield
-    except UserError as error:
+    except (UserError, OSError) as error:
         if path not in str(error):
             raise
         text = str(error).replace(path, url)
-        if "cannot be written" in str(error):  # for want of room here, and not there
+        if isinstance(error, OSError):
+            text = f"{text}, in its copy on this machine."
+        elif "cannot be written" in text:  # for want of room here, and not there
             text = f"{error} It is the copy of {url} on this machine."
         raise UserError(text) from error
     finally:
         logging.setLogRecordFactory(before)
+
+
+def _steps_below(top: str, names: list[str]) -> set[str]:
+    found = (name.split("/")[1] for name in names if name.startswith(f"{top}/"))
+    return {step for step in found if step.isdecimal()}
 
 
 def _files_in(folder: str, top: str = "") -> list[str]:
