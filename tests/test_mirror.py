@@ -11,6 +11,7 @@ import pathlib
 import shutil
 import signal
 import time
+import types
 from collections.abc import Iterator
 
 import pytest
@@ -21,7 +22,7 @@ from tiny import tiny_config
 
 from msajax.errors import UserError
 from msajax.training import bucket as bucket_module
-from msajax.training import stop
+from msajax.training import processes, stop
 from msajax.training.bucket import Bucket
 from msajax.training.mirror import Mirror, bundle_folder
 from msajax.training.run_folder import RunFolder
@@ -286,6 +287,16 @@ def test_a_process_that_leaves_at_once_uploads_nothing_of_what_it_removes(use, m
     assert before == store.names() - {"lock"}
     store.find = find
     require_whole(3)
+
+
+def test_other_processes_wait_for_the_last_upload_even_if_asked_to_stop(use, monkeypatch):
+    use(Store())
+    served = []
+    with Mirror(URL, types.SimpleNamespace(serve=lambda: served.append(True))) as mirror:
+        monkeypatch.setattr(processes, "of_first", lambda function: None)  # this is another one
+        mirror.take()
+        assert not served
+    assert served
 
 
 def until(happened) -> None:

@@ -95,6 +95,8 @@ class Mirror(contextlib.AbstractContextManager):
         return self._undo.__exit__(*exc_info)
 
     def _leave(self, kind: type[BaseException] | None, *_) -> None:
+        if self._stop is not None:
+            self._stop.serve()  # in all processes: the others wait for the first one's upload
         if kind is None:
             processes.of_first(self._finish)
         elif issubclass(kind, Exception) and self._failure is None:
@@ -188,8 +190,6 @@ class Mirror(contextlib.AbstractContextManager):
         """Uploads everything, waits for it and gives the run back."""
         if not self._trains:
             return
-        if self._stop is not None:
-            self._stop.serve()
         self._saves.put(None)
         self._pusher.join()
         self._raise_failure()
