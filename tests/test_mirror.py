@@ -191,6 +191,18 @@ def test_what_is_pushed_comes_back_and_the_older_checkpoints_go(use, own_scratch
     assert store.names() == found.keys() | {"uploaded/5", "uploaded/9"}
 
 
+def test_two_checkpoints_stay_in_the_bucket_when_saves_are_faster_than_uploads(use):
+    store = use(Store())
+    train_to(3)
+    train_to(5)
+    with Mirror(URL) as mirror:
+        mirror.take()
+        mirror.saved(8)
+        save(mirror.path, 7, 8)  # which leaves neither 3 nor 5 here
+    assert marked(store) == {5, 8}
+    require_whole(8)
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("dies", [False, True], ids=["an error", "the end"])
 @pytest.mark.parametrize("saved", [[], [3, 5]], ids=["the first", "a later one"])

@@ -60,6 +60,7 @@ class Mirror(contextlib.AbstractContextManager):
         self._digests: dict[str, str] = {}  # of files as they are in the bucket
         self._pulled: dict[int, Any] = {}  # the identities of checkpoints as they came
         self._pushed: set[int] = set()  # checkpoints
+        self._restorable: set[int] = set()  # of those that came, what restoring has left
         self._saves: queue.SimpleQueue = queue.SimpleQueue()  # their steps, and at the end None
         self._pusher = threading.Thread(target=self._push_saves, daemon=True)
         self._failure: BaseException | None = None
@@ -144,6 +145,7 @@ class Mirror(contextlib.AbstractContextManager):
         """
         if self._trains:
             self._raise_failure()
+            self._restorable.update(self._pulled.keys() & self._steps())  # before too old to stay
             self._saves.put(step)
 
     def _pull(self, checkpoints: bool) -> None:
@@ -240,8 +242,8 @@ class Mirror(contextlib.AbstractContextManager):
             self._bucket.write(marker, b"")
             self._pushed.add(step)
 
-        # One that came from the bucket, and is gone here, has been found damaged or is too old.
-        known = sorted(self._pushed.union(self._steps()))
+        # One that came from the bucket, and was gone here by the first save, was found damaged.
+        known = sorted(self._pushed.union(self._restorable, self._steps()))
         kept = [s for s in known if f"{_MARKERS}/{s}" in (*there, marker)][-KEPT:]
         current = {marker, *files}
         for name in sorted(there, reverse=True):  # uploaded/… before checkpoints/…
