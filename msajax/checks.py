@@ -34,8 +34,11 @@ def is_finite_number(text: str) -> bool:
 
 
 def is_url(path: Any) -> bool:
-    """Whether what stands for a path names something in a store, as gs://bucket/run does."""
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", str(path)) is not None
+    """Whether what stands for a path names something in a store, as gs://bucket/run does.
+
+    So does gs:/bucket/run, which names no bucket: as a path it would be a folder named gs:.
+    """
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path)) is not None
 
 
 def _value(section: Any, key: str) -> Any:

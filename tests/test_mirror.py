@@ -11,6 +11,7 @@ import pathlib
 import shutil
 import signal
 import time
+import types
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +22,7 @@ from tiny import SMALLEST, tiny_config
 
 from msajax.errors import UserError
 from msajax.training import bucket as bucket_module
+from msajax.training import processes, stop
 from msajax.training.bucket import Bucket
 from msajax.training.mirror import Mirror, bundle_folder
 from msajax.training.run_folder import RunFolder
@@ -189,6 +191,18 @@ def test_what_is_pushed_comes_back_and_the_older_checkpoints_go(use, own_scratch
     assert store.names() == found.keys() | {"uploaded/5", "uploaded/9"}
 
 
+def test_two_checkpoints_stay_in_the_bucket_when_saves_are_faster_than_uploads(use):
+    store = use(Store())
+    train_to(3)
+    train_to(5)
+    with Mirror(URL) as mirror:
+        mirror.take()
+        mirror.saved(8)
+        save(mirror.path, 7, 8)  # which leaves neither 3 nor 5 here
+    assert marked(store) == {5, 8}
+    require_whole(8)
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("dies", [False, True], ids=["an error", "the end"])
 @pytest.mark.parametrize("saved", [[], [3, 5]], ids=["the first", "a later one"])
@@ -266,10 +280,35 @@ def test_a_checkpoint_that_is_deleted_while_it_is_copied_is_not_uploaded(
 def test_a_checkpoint_that_cannot_be_copied_is_an_error(use, monkeypatch):
     store = use(Store())
     monkeypatch.setattr("os.link", lambda *_: os.stat("/nowhere"))
-    with pytest.raises(OSError, match="nowhere"), Mirror(URL) as mirror:
+    said = f"^{URL}/checkpoints/3 cannot be copied: .Errno 2. No such file .*: '/nowhere'.$"
+    with pytest.raises(UserError, match=said), Mirror(URL) as mirror:
         mirror.take()
         save(mirror.path, 3)
     assert not marked(store)
+
+
+def test_a_process_that_leaves_at_once_uploads_nothing_of_what_it_removes(use, monkeypatch):
+    store = use(Store())
+    train_to(3)
+    find, before = store.find, set(store.names())
+    monkeypatch.setattr("os._exit", lambda code: None)  # an upload may still come before it
+    with pytest.raises(UserError, match=f"^{URL}: this process is ending"), Mirror(URL) as mirror:
+        mirror.take()
+        save(mirror.path, 5)
+        store.find = lambda url: stop.leave(75) or find(url)
+    assert before == store.names() - {"lock"}
+    store.find = find
+    require_whole(3)
+
+
+def test_other_processes_wait_for_the_last_upload_even_if_asked_to_stop(use, monkeypatch):
+    use(Store())
+    served = []
+    with Mirror(URL, types.SimpleNamespace(serve=lambda: served.append(True))) as mirror:
+        monkeypatch.setattr(processes, "of_first", lambda function: None)  # this is another one
+        mirror.take()
+        assert not served
+    assert served
 
 
 def until(happened) -> None:
@@ -385,12 +424,37 @@ def test_what_is_no_run_of_this_kind_is_refused_by_its_url(use):
     assert store.changes == 0
 
 
+def test_names_that_cannot_be_files_here_are_one_sentence_about_the_url(use):
+    use(Store({f"bucket/runs/a/{name}": b"{}" for name in ("config.json", "config.json/x")}))
+    with pytest.raises(UserError, match=f"exists: '{URL}/config.json', in its copy on this"):
+        with Mirror(URL):
+            pass
+
+
+def test_a_checkpoint_that_is_not_known_to_be_whole_is_named(use, caplog):
+    store = use(Store())
+    train_to(3)
+    train_to(5)
+    files = {name: store.objects.pop(name) for name in [*store.objects] if "checkpoints/5" in name}
+    del store.objects["bucket/runs/a/uploaded/3"]
+    with caplog.at_level(logging.WARNING, "msajax"):
+        assert not any(name.startswith("checkpoints/") for name in require_whole(0))
+    for step in (3, 5):
+        assert f"Checkpoint {URL}/checkpoints/{step} cannot be used: it is there" in caplog.text
+    store.objects |= files | {"bucket/runs/a/uploaded/3": b""}
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "msajax"):
+        require_whole(5)
+    assert "cannot be used" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("url", "said"),
     [
         ("s3://bucket/run", r"s3:// needs a package that is not installed: .*s3fs"),
         ("ftp://host/run", "is no path, and no bucket that etils.epath knows"),
         ("gs:///run", "names no bucket"),
+        ("gs:/bucket/run", "names no bucket, as gs://bucket/run would"),
     ],
 )
 def test_a_url_that_nothing_serves_is_one_sentence(url, said, monkeypatch):

@@ -31,7 +31,7 @@ from msajax.errors import UserError
 from msajax.training import lock, processes
 from msajax.training.bucket import Bucket
 from msajax.training.checkpoints import KEPT
-from msajax.training.stop import StopRequest, scratch_folder
+from msajax.training.stop import StopRequest, is_kept, scratch_folder
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +60,7 @@ class Mirror(contextlib.AbstractContextManager):
         self._digests: dict[str, str] = {}  # of files as they are in the bucket
         self._pulled: dict[int, Any] = {}  # the identities of checkpoints as they came
         self._pushed: set[int] = set()  # checkpoints
+        self._restorable: set[int] = set()  # of those that came, what restoring has left
         self._saves: queue.SimpleQueue = queue.SimpleQueue()  # their steps, and at the end None
         self._pusher = threading.Thread(target=self._push_saves, daemon=True)
         self._failure: BaseException | None = None
@@ -95,6 +96,8 @@ class Mirror(contextlib.AbstractContextManager):
         return self._undo.__exit__(*exc_info)
 
     def _leave(self, kind: type[BaseException] | None, *_) -> None:
+        if self._stop is not None:
+            self._stop.serve()  # in all processes: the others wait for the first one's upload
         if kind is None:
             processes.of_first(self._finish)
         elif issubclass(kind, Exception) and self._failure is None:
@@ -142,6 +145,7 @@ class Mirror(contextlib.AbstractContextManager):
         """
         if self._trains:
             self._raise_failure()
+            self._restorable.update(self._pulled.keys() & self._steps())  # before too old to stay
             self._saves.put(step)
 
     def _pull(self, checkpoints: bool) -> None:
@@ -150,6 +154,13 @@ class Mirror(contextlib.AbstractContextManager):
         os.makedirs(self.path)
         names = self._bucket.names()
         is_run = "config.json" in names
+        marked, begun = _steps_below(_MARKERS, names), _steps_below("checkpoints", names)
+        for step in sorted(marked ^ begun, key=int) if checkpoints else ():
+            logger.warning(
+                "Checkpoint %s/checkpoints/%s cannot be used: it is there in part, or uploaded/%s "
+                "is missing, which says that it is whole.",
+                *(self._workdir, step, step),
+            )
         for name in names:
             top, _, rest = name.partition("/")
             path = os.path.join(self.path, name)
@@ -157,8 +168,7 @@ class Mirror(contextlib.AbstractContextManager):
                 # Its name alone, so that `RunFolder.claim` refuses it.
                 os.makedirs(os.path.join(self.path, top), exist_ok=True)
             elif top == "checkpoints":
-                step = rest.partition("/")[0]
-                if checkpoints and step.isdecimal() and f"{_MARKERS}/{step}" in names:
+                if checkpoints and rest.partition("/")[0] in marked:
                     self._bucket.get(name, path)
             elif top in (*_BEFORE, *_AFTER) and self._bucket.get(name, path):
                 self._digests[name] = _digest(path)
@@ -182,8 +192,6 @@ class Mirror(contextlib.AbstractContextManager):
         """Uploads everything, waits for it and gives the run back."""
         if not self._trains:
             return
-        if self._stop is not None:
-            self._stop.serve()
         self._saves.put(None)
         self._pusher.join()
         self._raise_failure()
@@ -212,11 +220,11 @@ class Mirror(contextlib.AbstractContextManager):
                 copy = os.path.join(copies, str(step))
                 shutil.copytree(self._checkpoint(step), copy, copy_function=os.link)
             except OSError as error:
-                problem = error
+                problem = error.args[0][0][2] if isinstance(error, shutil.Error) else error
             # None is deleted before so many newer ones are whole.
             if sum(other > step for other in self._steps()) < KEPT:
                 if problem is not None:
-                    raise problem
+                    raise UserError(f"{self._checkpoint(step)} cannot be copied: {problem}.")
                 return step
         return None
 
@@ -234,8 +242,8 @@ class Mirror(contextlib.AbstractContextManager):
             self._bucket.write(marker, b"")
             self._pushed.add(step)
 
-        # One that came from the bucket, and is gone here, has been found damaged or is too old.
-        known = sorted(self._pushed.union(self._steps()))
+        # One that came from the bucket, and was gone here by the first save, was found damaged.
+        known = sorted(self._pushed.union(self._restorable, self._steps()))
         kept = [s for s in known if f"{_MARKERS}/{s}" in (*there, marker)][-KEPT:]
         current = {marker, *files}
         for name in sorted(there, reverse=True):  # uploaded/… before checkpoints/…
@@ -264,7 +272,9 @@ class Mirror(contextlib.AbstractContextManager):
         self._bucket.remove(name)
 
     def _require_lock(self) -> None:
-        """Raises `UserError` if somebody else has become the trainer since `take`."""
+        """Raises `UserError` once this process is ending, or has been taken over."""
+        if not is_kept(os.path.dirname(self.path)):  # what was found in it may be a part
+            raise UserError(f"{self._workdir}: this process is ending, and uploads nothing more.")
         if self._owner and (found := self._bucket.read(lock.NAME)) != self._owner:
             who = lock.describe_owner(found) if found else "somebody who has removed its lock"
             raise UserError(
@@ -339,15 +349,22 @@ def _called(url: str, path: str) -> Iterator[None]:
     logging.setLogRecordFactory(make)
     try:
         yield
-    except UserError as error:
+    except (UserError, OSError) as error:
         if path not in str(error):
             raise
         text = str(error).replace(path, url)
-        if "cannot be written" in str(error):  # for want of room here, and not there
+        if isinstance(error, OSError):
+            text = f"{text}, in its copy on this machine."
+        elif "cannot be written" in text:  # for want of room here, and not there
             text = f"{error} It is the copy of {url} on this machine."
         raise UserError(text) from error
     finally:
         logging.setLogRecordFactory(before)
+
+
+def _steps_below(top: str, names: list[str]) -> set[str]:
+    found = (name.split("/")[1] for name in names if name.startswith(f"{top}/"))
+    return {step for step in found if step.isdecimal()}
 
 
 def _files_in(folder: str, top: str = "") -> list[str]:

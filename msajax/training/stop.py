@@ -132,10 +132,15 @@ def scratch_folder() -> Iterator[str]:
         _remove(path)
 
 
+def is_kept(path: str) -> bool:
+    """Whether a scratch folder is whole still: nothing in it has begun to be removed."""
+    return path in _scratch
+
+
 def leave(code: int) -> NoReturn:
     """Ends the process at once, with nothing tidied up but scratch folders."""
-    for path in list(_scratch):
-        _remove(path)
+    while _scratch:
+        _remove(_scratch.pop())
     os._exit(code)
 
 
