@@ -203,6 +203,14 @@ def test_two_checkpoints_stay_in_the_bucket_when_saves_are_faster_than_uploads(u
     require_whole(8)
 
 
+def test_an_object_where_a_checkpoint_would_be_is_left_out(use):
+    store = use(Store())
+    train_to(3)
+    store.objects |= {"bucket/runs/a/checkpoints/9": b"mine", "bucket/runs/a/uploaded/9": b""}
+    train_to(5)
+    assert {3, 5} <= marked(store)
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("dies", [False, True], ids=["an error", "the end"])
 @pytest.mark.parametrize("saved", [[], [3, 5]], ids=["the first", "a later one"])

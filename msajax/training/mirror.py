@@ -21,6 +21,7 @@ import queue
 import re
 import secrets
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -296,12 +297,11 @@ class Mirror(contextlib.AbstractContextManager):
 
     def _steps(self) -> list[int]:
         """Of the whole checkpoints on this machine: they get their names when they are."""
-        with contextlib.suppress(FileNotFoundError):
-            names = os.listdir(os.path.join(self.path, "checkpoints"))
-            return sorted(int(name) for name in names if name.isdecimal())
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._checkpoint("")) as found:
+            return sorted(int(x.name) for x in found if x.name.isdecimal() and x.is_dir())
         return []
 
-    def _checkpoint(self, step: int) -> str:
+    def _checkpoint(self, step: int | str) -> str:
         return os.path.join(self.path, "checkpoints", str(step))
 
 
@@ -324,15 +324,9 @@ def bundle_folder(path: str | os.PathLike) -> Iterator[str]:
         yield folder
 
 
-@contextlib.contextmanager
-def _folder_beside(path: str) -> Iterator[str]:
+def _folder_beside(path: str) -> tempfile.TemporaryDirectory:
     """A folder on the same file system, where files can have second names."""
-    folder = os.path.join(os.path.dirname(path), secrets.token_hex(8))
-    os.mkdir(folder)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    return tempfile.TemporaryDirectory(dir=os.path.dirname(path), ignore_cleanup_errors=True)
 
 
 @contextlib.contextmanager
