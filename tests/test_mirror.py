@@ -208,7 +208,7 @@ def test_an_object_where_a_checkpoint_would_be_is_left_out(use):
     train_to(3)
     store.objects |= {"bucket/runs/a/checkpoints/9": b"mine", "bucket/runs/a/uploaded/9": b""}
     train_to(5)
-    assert {3, 5} <= marked(store)
+    assert 5 in marked(store)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
