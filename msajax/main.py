@@ -42,10 +42,6 @@ def main(argv: list[str]) -> int:
         "convert": _convert,
     }
     code = _outcome(mode[flags.MODE.value])
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _discard_output()
     if code != OK and flags.runs_with_others():
         sys.stdout.flush()
         sys.stderr.flush()
@@ -61,6 +57,16 @@ class _Output(Console):
         _discard_output()
 
 
+def _flush_output() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+    except OSError:
+        _discard_output()  # or Python would try again at its end
+        raise
+
+
 def _discard_output() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
@@ -73,7 +79,9 @@ def _outcome(mode: Callable[[Console], int]) -> int:
         with interruptible():
             flags.refuse_strangers()
             flags.refuse_remote_paths()
-            return mode(_Output(width=None if sys.stdout.isatty() else 100))
+            code = mode(_Output(width=None if sys.stdout.isatty() else 100))
+            _flush_output()
+            return code
     except UserError as error:
         flags.complain(str(error))
         return USER_ERROR
@@ -81,8 +89,8 @@ def _outcome(mode: Callable[[Console], int]) -> int:
         flags.complain(str(error))
         return NON_FINITE
     except OSError as error:  # a disk that is full, a folder that has gone: no bug of the program
-        place = f"{error.filename}: " if error.filename else ""
-        flags.complain(f"{place}{error.strerror or error}.")
+        place = error.filename or "Standard output, or a file that the system does not name"
+        flags.complain(f"{place}: {error.strerror or error}.")
         return USER_ERROR
     except Interrupted as error:
         flags.complain(str(error))

@@ -458,6 +458,22 @@ def test_a_reader_that_goes_early_is_no_error(mode, whole, tmp_path):
     assert json.loads(output.read_text())
 
 
+def test_output_that_cannot_be_written_is_one_line(tmp_path, whole):
+    if not pathlib.Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    arguments = ["--bundle", whole[0] / "bundle", "--input=synthetic", "--output", tmp_path / "p"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "msajax.main", "--mode=predict", *arguments],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    said = r"error: Standard output, or a file .*: No space left on device\.\n"
+    assert done.returncode == 2 and re.fullmatch(said, done.stderr), done.stderr
+
+
 # --- folders and files ---
 
 
