@@ -5,11 +5,13 @@ import signal
 if __name__ == "__main__":  # what follows takes a while to load; SIGINT must leave no traceback
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+import io
 import logging
 import os
 import sys
 import warnings
 from collections.abc import Callable
+from typing import TextIO
 
 from absl import app
 from absl import logging as absl_logging
@@ -23,6 +25,12 @@ from msajax.version import __version__
 
 def run() -> None:
     """Parses the command line, runs one mode and exits with its code."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # closed, and the number would be that of the next file, a run's perhaps
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout, sys.stderr = _opened(sys.stdout, 1), _opened(sys.stderr, 2)
     app.run(main, flags_parser=flags.parse_flags)
 
 
@@ -42,10 +50,11 @@ def main(argv: list[str]) -> int:
         "convert": _convert,
     }
     code = _outcome(mode[flags.MODE.value])
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _discard_output()
+    sys.stdout.flush()
+    lost = sys.stdout.buffer.raw.problem
+    if code == OK and lost is not None and not isinstance(lost, BrokenPipeError):
+        flags.complain(f"Standard output cannot be written: {lost.strerror}.")
+        code = USER_ERROR
     if code != OK and flags.runs_with_others():
         sys.stdout.flush()
         sys.stderr.flush()
@@ -53,18 +62,34 @@ def main(argv: list[str]) -> int:
     return code
 
 
-class _Output(Console):
-    """Standard output. A reader that goes early, such as `head`, has read enough: no error."""
+class _Stream(io.FileIO):
+    """Standard output or error, whose loss must not decide how a mode ends.
 
-    def on_broken_pipe(self) -> None:
-        """Goes on without a reader."""
-        _discard_output()
+    A reader that goes early, such as `head`, has read enough; a disk that is full is noted.
+
+    Attributes:
+        problem: the last one.
+    """
+
+    problem: OSError | None = None
+
+    def write(self, data: bytes) -> int | None:
+        """Writes, or does as if."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.problem = error
+            return len(data)
 
 
-def _discard_output() -> None:
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+def _opened(stream: TextIO | None, descriptor: int) -> TextIO:
+    """What replaces a standard stream, or one that was closed when the program began."""
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Stream(descriptor, "w", closefd=False)),
+        encoding=stream.encoding if stream else "utf-8",
+        errors="backslashreplace",
+        line_buffering=True,
+    )
 
 
 def _outcome(mode: Callable[[Console], int]) -> int:
@@ -73,7 +98,7 @@ def _outcome(mode: Callable[[Console], int]) -> int:
         with interruptible():
             flags.refuse_strangers()
             flags.refuse_remote_paths()
-            return mode(_Output(width=None if sys.stdout.isatty() else 100))
+            return mode(Console(width=None if sys.stdout.isatty() else 100))
     except UserError as error:
         flags.complain(str(error))
         return USER_ERROR
