@@ -86,7 +86,7 @@ def train(
         settings |= {"the corpus digest": corpus.digest, "--stop_after_epochs": stop_after_epochs}
         processes.require_same(settings)
         folder = RunFolder(mirror.path, mirror.saved)
-        folder.claim(config, corpus.digest)  # before work goes into what is another run's
+        folder.claim(config, corpus.digest, profile)  # before work goes into what is another run's
         if folder.has_ended():
             folder.move_corpus(corpus.summary())
             mirror.replace("run.json")
@@ -101,7 +101,7 @@ def train(
         mirror.take()
         folder.make()
         with Lock(folder.path):
-            folder.claim(config, corpus.digest)  # another run may have begun since
+            folder.claim(config, corpus.digest, profile)  # another run may have begun since
             return _train_in(
                 folder,
                 config,

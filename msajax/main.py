@@ -5,11 +5,13 @@ import signal
 if __name__ == "__main__":  # what follows takes a while to load; SIGINT must leave no traceback
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+import io
 import logging
 import os
 import sys
 import warnings
 from collections.abc import Callable
+from typing import TextIO
 
 from absl import app
 from absl import logging as absl_logging
@@ -23,6 +25,12 @@ from msajax.version import __version__
 
 def run() -> None:
     """Parses the command line, runs one mode and exits with its code."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # closed, and the number would be that of the next file, a run's perhaps
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout, sys.stderr = _opened(sys.stdout, 1), _opened(sys.stderr, 2)
     app.run(main, flags_parser=flags.parse_flags)
 
 
@@ -42,6 +50,11 @@ def main(argv: list[str]) -> int:
         "convert": _convert,
     }
     code = _outcome(mode[flags.MODE.value])
+    sys.stdout.flush()
+    lost = sys.stdout.buffer.raw.problem
+    if code == OK and lost is not None and not isinstance(lost, BrokenPipeError):
+        flags.complain(f"Standard output cannot be written: {lost.strerror}.")
+        code = USER_ERROR
     if code != OK and flags.runs_with_others():
         sys.stdout.flush()
         sys.stderr.flush()
@@ -49,28 +62,34 @@ def main(argv: list[str]) -> int:
     return code
 
 
-class _Output(Console):
-    """Standard output. A reader that goes early, such as `head`, has read enough: no error."""
+class _Stream(io.FileIO):
+    """Standard output or error, whose loss must not decide how a mode ends.
 
-    def on_broken_pipe(self) -> None:
-        """Goes on without a reader."""
-        _discard_output()
+    A reader that goes early, such as `head`, has read enough; a disk that is full is noted.
+
+    Attributes:
+        problem: the last one.
+    """
+
+    problem: OSError | None = None
+
+    def write(self, data: bytes) -> int | None:
+        """Writes, or does as if."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.problem = error
+            return len(data)
 
 
-def _flush_output() -> None:
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _discard_output()
-    except OSError:
-        _discard_output()  # or Python would try again at its end
-        raise
-
-
-def _discard_output() -> None:
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+def _opened(stream: TextIO | None, descriptor: int) -> TextIO:
+    """What replaces a standard stream, or one that was closed when the program began."""
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Stream(descriptor, "w", closefd=False)),
+        encoding=stream.encoding if stream else "utf-8",
+        errors="backslashreplace",
+        line_buffering=True,
+    )
 
 
 def _outcome(mode: Callable[[Console], int]) -> int:
@@ -79,9 +98,7 @@ def _outcome(mode: Callable[[Console], int]) -> int:
         with interruptible():
             flags.refuse_strangers()
             flags.refuse_remote_paths()
-            code = mode(_Output(width=None if sys.stdout.isatty() else 100))
-            _flush_output()
-            return code
+            return mode(Console(width=None if sys.stdout.isatty() else 100))
     except UserError as error:
         flags.complain(str(error))
         return USER_ERROR
@@ -89,8 +106,8 @@ def _outcome(mode: Callable[[Console], int]) -> int:
         flags.complain(str(error))
         return NON_FINITE
     except OSError as error:  # a disk that is full, a folder that has gone: no bug of the program
-        place = error.filename or "Standard output, or a file that the system does not name"
-        flags.complain(f"{place}: {error.strerror or error}.")
+        place = f"{error.filename}: " if error.filename else ""
+        flags.complain(f"{place}{error.strerror or error}.")
         return USER_ERROR
     except Interrupted as error:
         flags.complain(str(error))

@@ -291,6 +291,16 @@ def test_a_run_that_is_not_between_two_steps_ends_all_the_same(patience, signals
     assert told.count("\n") == int(ends == 75) and "Traceback" not in told
 
 
+def test_a_process_that_leaves_at_once_shows_the_cursor_again():
+    terminal, its_end = os.openpty()
+    os.set_blocking(terminal, False)
+    code = "from msajax.training.stop import leave; leave(130)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stderr=its_end)
+    assert (done.returncode, os.read(terminal, 100)) == (130, b"\x1b[?25h")
+    os.close(terminal)
+    os.close(its_end)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_before_a_mode_has_begun_leaves_no_traceback(number, tmp_path):
     experiment = tmp_path / "slow.py"
@@ -591,6 +601,22 @@ def test_a_full_disk_and_a_read_only_one_cost_nothing_but_time(train, whole, sma
     subprocess.run([a.format("rw") for a in remount], check=True, timeout=20)
     assert start().wait() == 0
     assert differences(folder, whole.folder) == []
+
+
+def test_a_run_whose_folder_became_anothers_writes_nothing_there(train, tmp_path):
+    folder = tmp_path / "run"
+    rarely = ("checkpoint_every_steps=0", "checkpoint_every_seconds=1000", "epochs=100")
+    process = train(folder, *(f"--config.train.{setting}" for setting in rarely))
+    lines = folder / "metrics.jsonl"
+    until(process, lambda: lines.exists() and lines.stat().st_size > 0)
+    process.send_signal(signal.SIGSTOP)
+    folder.rename(tmp_path / "moved")
+    (folder / "checkpoints").mkdir(parents=True)
+    lines.write_text("theirs\n")
+    process.send_signal(signal.SIGCONT)
+    assert process.wait() == 2
+    assert "another folder stands there now" in error_of(folder)
+    assert lines.read_text() == "theirs\n"
 
 
 def test_a_workdir_that_vanishes_is_one_line(train, whole, tmp_path):

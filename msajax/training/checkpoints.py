@@ -79,6 +79,12 @@ class Checkpoints(contextlib.AbstractContextManager):
             if not saved:
                 raise ValueError(f"there is one of step {self._manager.latest_step()} already")
 
+    def require_folder(self) -> None:
+        """Raises `UserError` if another folder stands there now: somebody else's run, perhaps."""
+        if self._manager is not None:
+            with self._storage_errors():
+                self._require_folder()
+
     def _require_folder(self) -> None:
         # Orbax would make it anew, in what is nobody's run or somebody else's.
         if not os.path.samestat(os.stat(self._folder), os.fstat(self._opened)):

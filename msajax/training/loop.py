@@ -179,6 +179,7 @@ def train_seeds(
 
                 seconds = round(float(before.epoch.seconds) + time.monotonic() - started, 3)
                 lines = _metrics_lines(seeds, layout, before, state, valid_metrics, seconds)
+                checkpoints.require_folder()
                 folder.append_metrics(lines)
                 progress.epoch_done(lines, state.selection.best_score)
                 require_a_seed(state, seeds, layout)

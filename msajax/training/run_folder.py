@@ -124,17 +124,22 @@ class RunFolder:
         except (LookupError, TypeError) as error:
             raise UserError(f"{path} does not say where the corpus of a run is.") from error
 
-    def claim(self, config: Config, digest: str) -> None:
+    def claim(self, config: Config, digest: str, beside: str | None = None) -> None:
         """Refuses a folder that belongs to another run.
+
+        Args:
+            config: of this one.
+            digest: of its corpus.
+            beside: what may lie in the folder before the run does, such as that of a trace.
 
         Raises:
             UserError: if the folder holds something else than a run, a folder where a run has a
                 file or a file where it has a folder, or a run of another identity; both sides of
                 every difference are named.
         """
-        processes.of_first(lambda: self._claim(config, digest))
+        processes.of_first(lambda: self._claim(config, digest, beside))
 
-    def _claim(self, config: Config, digest: str) -> None:
+    def _claim(self, config: Config, digest: str, beside: str | None) -> None:
         if not os.path.isdir(self.path):
             return  # nobody's yet; `make` says what else is wrong
         try:
@@ -146,6 +151,9 @@ class RunFolder:
         if "config.json" not in there:
             # A start that ended before it wrote config.json leaves these at most.
             others = there - {"run.json", lock.NAME, *_PARTIAL}
+            if beside:
+                inside = os.path.relpath(os.path.realpath(beside), os.path.realpath(self.path))
+                others.discard(inside.split(os.sep)[0])
             if others:
                 # A write that is under way while somebody deletes a run's folder makes it anew.
                 remains = others <= {"checkpoints", "metrics.jsonl"}

@@ -141,6 +141,8 @@ def leave(code: int) -> NoReturn:
     """Ends the process at once, with nothing tidied up but scratch folders."""
     while _scratch:
         _remove(_scratch.pop())
+    if os.isatty(2):
+        os.write(2, b"\033[?25h")  # the cursor, which a bar hides
     os._exit(code)
 
 
