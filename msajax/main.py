@@ -153,6 +153,8 @@ def _evaluate(console: Console) -> int:
     if flags.INPUT.value:
         report = experiment.evaluate_predictions(flags.INPUT.value)
     else:
+        if flags.OUTPUT.value:
+            experiment.RunFolder(flags.WORKDIR.value).refuse_output(flags.OUTPUT.value)
         report = experiment.evaluate_run(flags.WORKDIR.value, flags.SPLIT.value or "test")
     _write_output(report)
     print_summary(f"{report['input']}, {report['samples']} samples", report, console)

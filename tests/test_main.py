@@ -554,6 +554,14 @@ def test_a_report_never_replaces_what_it_is_about(mode, whole, refused, arrays, 
     assert f"{source} is the input itself" in message
 
 
+@pytest.mark.parametrize("name", ["results.json", "bundle/report.json"])
+def test_a_report_never_replaces_a_part_of_its_run(name, whole, refused, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(whole[0], folder)
+    message = refused("--mode=evaluate", "--workdir", folder, "--output", folder / name)
+    assert f"--output={folder / name} is the run's own: choose another file." in message
+
+
 def test_a_prediction_never_replaces_a_part_of_what_it_reads(whole, refused, tmp_path):
     bundle = tmp_path / "bundle"
     shutil.copytree(whole[0] / "bundle", bundle)

@@ -469,6 +469,7 @@ def change_line(folder: pathlib.Path, number: int, old: str, new: str) -> None:
         (lambda f: change_line(f, 3, '"seconds"', '"secondt"'), "metrics.jsonl, line 3 is damaged"),
         (lambda f: change_line(f, 2, '"step": ', '"step": NaN, "was": '), "line 2 is damaged"),
         (lambda f: damaged(f / "config.json", "truncated"), "config.json cannot be read"),
+        (lambda f: (f / "config.json").write_text("[" * 10**5), "config.json cannot be read"),
         (lambda f: damaged(f / "config.json", "deleted"), "no config.json, so it is no run's"),
         (
             lambda f: (f / "config.json").write_text('{"trian": {"x": 1}}'),
@@ -484,7 +485,7 @@ def change_line(folder: pathlib.Path, number: int, old: str, new: str) -> None:
             "metrics.jsonl is a folder; a run keeps a file there: move it",
         ),
     ],
-    ids=["checkpoints", *(f"metrics{k}" for k in "123"), *(f"config{k}" for k in "123"),
+    ids=["checkpoints", *(f"metrics{k}" for k in "123"), *(f"config{k}" for k in "1234"),
          *(f"run{k}" for k in "123"), *(f"kind{k}" for k in "123")],
 )  # fmt: skip
 def test_damage_that_cannot_be_made_good_is_one_line_and_nothing_is_lost(

@@ -87,6 +87,12 @@ class RunFolder:
                 f"The workdir {self.path} cannot be written: {error.strerror}."
             ) from error
 
+    def refuse_output(self, output: str) -> None:
+        """Raises `UserError` for an output that would replace a file of the run."""
+        inside = os.path.relpath(os.path.realpath(output), os.path.realpath(self.path))
+        if inside.split(os.sep)[0] in (*_FILES, *_FOLDERS):
+            raise UserError(f"--output={output} is the run's own: choose another file.")
+
     def has_ended(self) -> bool:
         """Whether a run has left its results here."""
         return processes.of_first(
@@ -258,7 +264,7 @@ class RunFolder:
                 read.append(_strict_json(line))
                 for key in ("seed", "epoch", "seconds"):
                     read[-1][key] + 0  # a number, whatever else has changed
-            except (ValueError, LookupError, TypeError) as error:
+            except (ValueError, LookupError, TypeError, RecursionError) as error:
                 raise UserError(
                     f"{path}, line {number} is damaged, and nothing was changed: restore the file "
                     "from a copy, or delete that line; the same command then continues."
@@ -298,7 +304,7 @@ def read_json(path: str) -> Any:
             return _strict_json(file.read())
     except FileNotFoundError as error:
         raise UserError(f"There is no {path}.") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}.") from error
 
 
