@@ -78,6 +78,7 @@ def train(
     """
     config = from_config_dict(config.to_dict())  # a Config made in Python was not checked for types
     parallel.configure_jax(config.train)
+    parallel.require_devices()
     # A run in a bucket works in a folder on this machine, which its mirror keeps like the bucket.
     with processes.losses_noticed(), Mirror(workdir, stop) as mirror:
         corpus, preparation = processes.together(lambda: _open(config))
@@ -312,6 +313,7 @@ def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
     """
     if split_name == "all":
         raise UserError("--mode=evaluate takes one split: train, valid or test.")
+    parallel.require_devices()
     with Mirror(workdir) as mirror:
         report = _evaluate_in(RunFolder(mirror.path), split_name)
     return {"input": workdir if is_url(workdir) else os.path.abspath(workdir), **report}
@@ -411,6 +413,7 @@ def predict(
     if split != "all":
         opened.require_splits(split)
     parallel.configure_jax(loaded.config.train)
+    parallel.require_devices()
     return predict_corpus(loaded, opened, split, output, glove_path)
 
 
@@ -465,6 +468,7 @@ def inspect_model(config: Config) -> dict[str, Any]:
     Raises:
         UserError: if the corpus cannot be used.
     """
+    parallel.require_devices()
     corpus = open_corpus(config.data.path, config.data)
     spec = preparing.fit(corpus, config.data, config.model).spec
     return cost_report(build_model(config.model, spec), spec)

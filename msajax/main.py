@@ -56,7 +56,6 @@ def main(argv: list[str]) -> int:
         flags.complain(f"Standard output cannot be written: {lost.strerror}.")
         code = USER_ERROR
     if code != OK and flags.runs_with_others():
-        sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)  # leaving in good order would wait for the others, who may wait for this
     return code
@@ -121,10 +120,11 @@ def _train(console: Console) -> int:
         from msajax.evaluation.tables import print_results
         from msajax.training import processes
         from msajax.training.failures import failure_message
-        from msajax.training.parallel import configure_jax
+        from msajax.training.parallel import configure_jax, require_devices
 
         configure_jax(config.train)  # before the first process is met, and a device asked for
         flags.join_processes()
+        require_devices()
         if not processes.is_first():
             logging.getLogger("msajax").setLevel(logging.ERROR)  # the first one tells
         results = experiment.train(

@@ -460,6 +460,31 @@ def test_a_reader_that_goes_early_is_no_error(mode, whole, tmp_path):
     assert output.exists()
 
 
+@pytest.mark.parametrize("mode", ["train", "predict", "evaluate", "inspect"])
+@pytest.mark.parametrize("platform", ["cuda", "rocket"])
+def test_devices_that_are_not_there_are_one_line(mode, platform, experiment, whole, tmp_path):
+    asked = {
+        "train": ["--config", experiment, "--workdir", tmp_path / "run"],
+        "predict": ["--bundle", whole[0] / "bundle", "--input=synthetic"],
+    }
+    asked["predict"] += ["--output", tmp_path / "p"]
+    asked |= {"evaluate": ["--workdir", whole[0]], "inspect": ["--config", experiment]}
+    done = subprocess.run(
+        [sys.executable, "-m", "msajax.main", f"--mode={mode}", *map(str, asked[mode])],
+        cwd=ROOT,
+        env=os.environ | {"JAX_PLATFORMS": platform},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode == 0:
+        pytest.skip(f"this machine has {platform}")
+    assert (done.returncode, done.stdout) == (2, "")
+    *_, line = done.stderr.splitlines()
+    said = f"error: JAX cannot use the devices that JAX_PLATFORMS='{platform}' asks for ("
+    assert line.startswith(said), line
+    assert "Traceback" not in done.stderr and list(tmp_path.iterdir()) == []
+
+
 REFUSED = "error: --mode=evaluate does not read --bundle; see --help.\n"
 
 

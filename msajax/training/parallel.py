@@ -15,7 +15,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
 from msajax.config import MeshConfig, TrainConfig
-from msajax.errors import UserError
+from msajax.errors import UserError, first_line
 
 logger = logging.getLogger(__name__)
 
@@ -226,3 +226,19 @@ def configure_jax(config: TrainConfig) -> None:
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def require_devices() -> None:
+    """Asks JAX for its devices; the first time that is when it looks for them.
+
+    Raises:
+        UserError: if there are none of the kind that JAX_PLATFORMS names.
+    """
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:
+        asked = os.environ.get("JAX_PLATFORMS", "")
+        raise UserError(
+            f"JAX cannot use the devices that JAX_PLATFORMS={asked!r} asks for "
+            f"({first_line(error)}): unset it to take what there is, or install JAX for them."
+        ) from error

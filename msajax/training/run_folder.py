@@ -18,6 +18,7 @@ import json
 import logging
 import math
 import os
+import pathlib
 import platform
 import sys
 import tempfile
@@ -89,9 +90,13 @@ class RunFolder:
 
     def refuse_output(self, output: str) -> None:
         """Raises `UserError` for an output that would replace a file of the run."""
-        inside = os.path.relpath(os.path.realpath(output), os.path.realpath(self.path))
-        if inside.split(os.sep)[0] in (*_FILES, *_FOLDERS):
+        if self._name_above(output) in (*_FILES, *_FOLDERS):
             raise UserError(f"--output={output} is the run's own: choose another file.")
+
+    def _name_above(self, path: str) -> str:
+        """The name in this folder at or below which a path lies; `..` or `.` if none is."""
+        inside = os.path.relpath(os.path.realpath(path), os.path.realpath(self.path))
+        return (*pathlib.PurePath(inside).parts, ".")[0]
 
     def has_ended(self) -> bool:
         """Whether a run has left its results here."""
@@ -158,8 +163,7 @@ class RunFolder:
             # A start that ended before it wrote config.json leaves these at most.
             others = there - {"run.json", lock.NAME, *_PARTIAL}
             if beside:
-                inside = os.path.relpath(os.path.realpath(beside), os.path.realpath(self.path))
-                others.discard(inside.split(os.sep)[0])
+                others.discard(self._name_above(beside))
             if others:
                 # A write that is under way while somebody deletes a run's folder makes it anew.
                 remains = others <= {"checkpoints", "metrics.jsonl"}
