@@ -145,6 +145,7 @@ def _train(console: Console) -> int:
 def _evaluate(console: Console) -> int:
     from msajax import experiment
     from msajax.evaluation.tables import print_summary
+    from msajax.training.run_folder import RunFolder
 
     if bool(flags.WORKDIR.value) == bool(flags.INPUT.value):
         raise UserError(
@@ -154,7 +155,7 @@ def _evaluate(console: Console) -> int:
         report = experiment.evaluate_predictions(flags.INPUT.value)
     else:
         if flags.OUTPUT.value:
-            experiment.RunFolder(flags.WORKDIR.value).refuse_output(flags.OUTPUT.value)
+            RunFolder(flags.WORKDIR.value).refuse_output(flags.OUTPUT.value)
         report = experiment.evaluate_run(flags.WORKDIR.value, flags.SPLIT.value or "test")
     _write_output(report)
     print_summary(f"{report['input']}, {report['samples']} samples", report, console)

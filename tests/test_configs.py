@@ -103,6 +103,7 @@ def test_smoke_trains_for_two_epochs_to_finite_results(path, tmp_path):
         config.model[depth] = min(config.model[depth], 1)
     config.train.seeds = 1
     results = experiment.train(from_config_dict(config), str(tmp_path / "run"))
+    assert results["seeds"] == [0]
     assert results["timing"]["epochs"] == 2
     decisive = "mae" if "mae" in results["test"] else "cross_entropy"
     assert np.isfinite([results[s][decisive]["mean"] for s in ("valid", "test")]).all()

@@ -155,8 +155,6 @@ def run_of(tmp_path_factory):
     return get
 
 
-
-
 def rows_of(path: pathlib.Path) -> list[dict[str, str]]:
     with open(path, encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file, strict=True))

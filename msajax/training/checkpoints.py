@@ -53,10 +53,11 @@ class Checkpoints(contextlib.AbstractContextManager):
         """Waits until the last save is on disk; its error surfaces here, if there is no other."""
         if self._manager is not None:
             unless_another = contextlib.suppress(UserError) if kind else contextlib.nullcontext()
-            with unless_another, self._storage_errors():
-                self._manager.close()
-                self._require_folder()
-            os.close(self._opened)
+            with contextlib.ExitStack() as closes, unless_another:
+                closes.callback(os.close, self._opened)
+                with self._storage_errors():
+                    self._manager.close()
+                self.require_folder()
 
     def save(self, step: int, state: Any) -> None:
         """Saves the run state `[S, …]` on the host after `step`; returns once it is copied.
@@ -67,8 +68,8 @@ class Checkpoints(contextlib.AbstractContextManager):
         if self._manager is None:
             return
         flat = _flatten(state)
+        self.require_folder()  # orbax would make it anew, in what is nobody's or somebody else's
         with self._storage_errors():
-            self._require_folder()
             saved = self._manager.save(
                 step,
                 args=ocp.args.Composite(
@@ -81,14 +82,11 @@ class Checkpoints(contextlib.AbstractContextManager):
 
     def require_folder(self) -> None:
         """Raises `UserError` if another folder stands there now: somebody else's run, perhaps."""
-        if self._manager is not None:
-            with self._storage_errors():
-                self._require_folder()
-
-    def _require_folder(self) -> None:
-        # Orbax would make it anew, in what is nobody's run or somebody else's.
-        if not os.path.samestat(os.stat(self._folder), os.fstat(self._opened)):
-            raise FileNotFoundError("another folder stands there now")
+        if self._manager is None:
+            return
+        with self._storage_errors():
+            if not os.path.samestat(os.stat(self._folder), os.fstat(self._opened)):
+                raise FileNotFoundError("another folder stands there now")
 
     @contextlib.contextmanager
     def _storage_errors(self) -> Iterator[None]:
