@@ -3,8 +3,9 @@
     python bench/trials.py --config=configs/mosi.py --config.data.path=CORPUS.npz --trials=FILE
 
 FILE holds one trial a line: a JSON object of keys and values that override the configuration, as in
-{"model.dropout_rate": 0.3}. Prints one JSON object a trial: the best validation MAE of each random
-seed (mean and ddof-1 deviation), its correlation and epochs, and the seconds it took.
+{"model.dropout_rate": 0.3}. Prints one JSON object a trial: the best validation score of each random
+seed (its mean absolute error, or cross-entropy; mean and ddof-1 deviation), the epochs, and the
+seconds it took.
 """
 
 import json
@@ -43,11 +44,11 @@ def run_trial(config: configuration.Config) -> dict:
         train_seeds(config, preparation.spec, train, valid, folder)
         lines = folder.read_metrics()
     best = {line["seed"]: line for line in lines if line["best"]}.values()
-    scores = [line["valid_mae"] for line in best]
+    key = "valid_mae" if "valid_mae" in lines[0] else "valid_cross_entropy"
+    scores = [line[key] for line in best]
     return {
-        "valid_mae": round(float(np.mean(scores)), 4),
+        key: round(float(np.mean(scores)), 4),
         "sd": round(float(np.std(scores, ddof=1)), 4) if len(scores) > 1 else None,
-        "valid_corr": round(float(np.mean([line["valid_corr"] for line in best])), 4),
         "best_epoch": [line["epoch"] for line in best],
         "seconds": round(time.monotonic() - started, 1),
     }

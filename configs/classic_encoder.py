@@ -2,6 +2,8 @@
 
     python -m msajax.main --config configs/classic_encoder.py --config.data.path=CORPUS.npz \
         --workdir W
+
+Features that are 512 wide go into it as they are; those of another width are projected.
 """
 
 from msajax.config import apply_argument, default_config
@@ -10,6 +12,7 @@ from msajax.config import apply_argument, default_config
 def get_config(arg: str = ""):
     """Width 512, eight heads, five blocks of 2048 with ReLU, batches of 30, sequences of 200."""
     config = default_config()
+    config.model.input_projection = "where_needed"
     config.model.model_dim = 512
     config.model.num_heads = 8
     config.model.n_layers_mod = 5
@@ -17,6 +20,8 @@ def get_config(arg: str = ""):
     config.model.activation = "relu"
     config.model.norm_eps = 1e-5
     config.model.positions = "sinusoidal"
+    config.model.dropout_rate = 0.1
+    config.model.max_len = 200
     config.model.head = "mean"
     config.train.batch_size = 30
     return apply_argument(config, arg, widths={"features": 512}, lengths={"features": 200})

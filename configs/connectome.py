@@ -2,6 +2,8 @@
 
     python -m msajax.main --config configs/connectome.py --config.data.path=CORPUS.npz \
         --workdir W
+
+Features that are 128 wide are the tokens themselves; those of another width are projected.
 """
 
 from msajax.config import apply_argument, default_config
@@ -10,6 +12,7 @@ from msajax.config import apply_argument, default_config
 def get_config(arg: str = ""):
     """Width 128, four post-norm blocks with LayerNorm, and a final one."""
     config = default_config()
+    config.model.input_projection = "where_needed"
     config.model.num_heads = 4
     config.model.n_layers_mod = 4
     config.model.ff_dim = 512

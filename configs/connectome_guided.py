@@ -10,19 +10,21 @@ from msajax.config import SYNTHETIC, apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """Width 64, two layers, gradient x input, three random seeds."""
+    """Width 128, four heads, four layers with RMSNorm, gradient x input, five random seeds."""
     config = default_config()
     config.data.path = SYNTHETIC
     config.data.standardize = ()
-    config.data.synthetic.kind = "connectome"
+    config.data.synthetic.task = "connectome"
     config.data.synthetic.train = 640
     config.data.synthetic.valid = 160
     config.data.synthetic.test = 320
     config.data.synthetic.modalities = ("connectome",)
     config.data.synthetic.widths = (36,)
     config.data.synthetic.lengths = (9,)
-    config.model.model_dim = 64
-    config.model.ff_dim = 256
+    config.model.input_projection = "where_needed"
+    config.model.num_heads = 4
+    config.model.n_layers_mod = 4
+    config.model.ff_dim = 512
     config.model.norm = "rmsnorm"
     config.model.norm_eps = 1e-5
     config.model.final_norm = True
@@ -30,6 +32,6 @@ def get_config(arg: str = ""):
     config.model.guidance = "gradient_x_input"
     config.model.head = "mean"
     config.optim.learning_rate = 1e-3
-    config.train.seeds = 3
+    config.train.seeds = 5
     config.train.epochs = 30
     return apply_argument(config, arg, widths={"connectome": 36}, lengths={"connectome": 9})

@@ -1,7 +1,8 @@
 """The lecture's decoder (source 001): predicts each word of a transcript from those before it.
 
-Its first use is what it learns of words: `configs/words.py` begins from it. At the lecture's own
-vocabulary of 47 tokens it has 797,056 parameters. The corpus needs transcripts (`raw_text`).
+Its first use is what it learns of words: `configs/words.py` begins from it. With a vocabulary of 47
+tokens it has 797,568 parameters, and 797,056 with `--config.model.out_bias=false`. The corpus needs
+transcripts (`raw_text`).
 
     python -m msajax.main --config configs/decoder.py --config.data.path=CORPUS.npz \
         --workdir W
@@ -11,7 +12,7 @@ from msajax.config import apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """Width 128, four pre-norm blocks without attention biases, tied embedding, causal."""
+    """Width 128, four pre-norm blocks, b_O alone of attention's biases, tied embedding, causal."""
     config = default_config()
     config.data.text = "words"
     config.data.truncate = "first"
@@ -24,7 +25,6 @@ def get_config(arg: str = ""):
     config.model.norm_position = "pre"
     config.model.positions = "sinusoidal"
     config.model.qkv_bias = False
-    config.model.out_bias = False
     config.model.max_len = 64
     config.optim.learning_rate = 3e-4
     config.train.seeds = 3

@@ -13,6 +13,8 @@ from msajax.config import apply_argument, default_config
 def get_config(arg: str = ""):
     """Width 64, four heads of 64, two encoder blocks, one fusion block, five random seeds."""
     config = default_config()
+    config.data.truncate = "uniform"
+    config.model.max_len = 20
     config.model.fusion = "pooled"
     config.model.activation = "relu"
     config.model.positions = "none"

@@ -10,6 +10,8 @@ from msajax.config import apply_argument, default_config
 def get_config(arg: str = ""):
     """Width 112, four heads of 28, two encoder blocks, one fusion block, five random seeds."""
     config = default_config()
+    config.data.truncate = "uniform"
+    config.model.max_len = 20
     config.model.fusion = "pooled"
     config.model.activation = "relu"
     config.model.positions = "none"

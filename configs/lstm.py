@@ -1,7 +1,9 @@
-"""LSTM encoders (source 001): each modality is read in both directions, pooled and weighed.
+"""LSTM encoders (source 001): each modality is read step by step, pooled and weighed.
 
     python -m msajax.main --config configs/lstm.py --config.data.path=CORPUS.npz \
         --workdir W
+
+`--config.model.both_directions=true` reads backwards as well, with half of the units each way.
 """
 
 from msajax.config import apply_argument, default_config
@@ -11,7 +13,6 @@ def get_config(arg: str = ""):
     """Two layers of width 128, no attention between modalities, five random seeds."""
     config = default_config()
     config.model.mixer = "lstm"
-    config.model.both_directions = True
     config.model.positions = "none"
     config.model.n_layers_fuse = 0
     config.train.seeds = 5

@@ -167,6 +167,7 @@ def get_config(arg: str = ""):
     config.model.model_dim = 256
     config.model.ff_dim = 256
     config.model.n_layers_mod = 1
+    config.model.position_init = 0.02
     config.model.ffn_dropout = 0.3
     config.model.input_dropout = 0.5
     config.optim.name = "adamw"

@@ -16,8 +16,10 @@ from msajax.config import apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """The sequence-level model of source 002, every setting at its default, three random seeds."""
+    """The sequence-level model of source 002 at its own sizes, three random seeds."""
     config = default_config()
+    config.data.truncate = "uniform"
+    config.model.max_len = 20
     config.train.seeds = 3
     return apply_argument(
         config,

@@ -13,6 +13,8 @@ from msajax.config import apply_argument, default_config
 def get_config(arg: str = ""):
     """The reference sizes with n_layers_fuse = 0, five random seeds."""
     config = default_config()
+    config.data.truncate = "uniform"
+    config.model.max_len = 20
     config.model.n_layers_fuse = 0
     config.train.seeds = 5
     return apply_argument(

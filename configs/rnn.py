@@ -1,7 +1,9 @@
-"""Vanilla recurrent encoders (source 001): each modality is read both ways, pooled and weighed.
+"""Vanilla recurrent encoders (source 001): each modality is read step by step, pooled and weighed.
 
     python -m msajax.main --config configs/rnn.py --config.data.path=CORPUS.npz \
         --workdir W
+
+`--config.model.both_directions=true` reads backwards as well, with half of the units each way.
 """
 
 from msajax.config import apply_argument, default_config
@@ -11,7 +13,6 @@ def get_config(arg: str = ""):
     """Two layers of width 128, no attention between modalities, five random seeds."""
     config = default_config()
     config.model.mixer = "rnn"
-    config.model.both_directions = True
     config.model.positions = "none"
     config.model.n_layers_fuse = 0
     config.train.seeds = 5

@@ -10,6 +10,8 @@ from msajax.config import apply_argument, default_config
 def get_config(arg: str = ""):
     """Width 256, three encoder blocks per modality, two fusion layers, five random seeds."""
     config = default_config()
+    config.data.truncate = "uniform"
+    config.model.max_len = 20
     config.model.model_dim = 256
     config.model.ff_dim = 512
     config.model.n_layers_mod = 3

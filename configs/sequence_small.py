@@ -10,6 +10,8 @@ from msajax.config import apply_argument, default_config
 def get_config(arg: str = ""):
     """One encoder block per modality, one fusion layer, five random seeds."""
     config = default_config()
+    config.data.truncate = "uniform"
+    config.model.max_len = 20
     config.model.n_layers_mod = 1
     config.train.seeds = 5
     return apply_argument(

@@ -23,7 +23,6 @@ def get_config(arg: str = ""):
     config.model.norm_position = "pre"
     config.model.positions = "sinusoidal"
     config.model.qkv_bias = False
-    config.model.out_bias = False
     config.model.overrides = ("audio.n_layers_mod=1",)
     config.model.max_len = 64
     config.train.seeds = 5

@@ -35,10 +35,13 @@ class SyntheticConfig:
         modalities: names.
         widths: features per time step, one per modality.
         lengths: time steps, one per modality.
-        absent_share: share of samples that lack a modality, per modality, in [0, 1).
+        absent_share: share of samples that lack a modality, per modality, in [0, 1); of the task
+            sentiment.
         seed: the corpus is a function of this number and the sizes.
-        kind: sentiment, or connectome: one modality of at least five features, whose first four are
-            a frequency band's edges, age and gender, and three groups to tell apart.
+        task: sentiment; sign or stress, whose score needs what two modalities say at the same step
+            (see `data/synthetic_coincidence.py`); or connectome: one modality of at least five
+            features, whose first four are a frequency band's edges, age and gender, and three
+            groups to tell apart.
     """
 
     train: int = 1284
@@ -49,7 +52,7 @@ class SyntheticConfig:
     lengths: tuple[int, ...] = (20, 20, 20)
     absent_share: float = 0.05
     seed: int = 0
-    kind: str = "sentiment"
+    task: str = "sentiment"
 
     def __post_init__(self) -> None:
         """Refuses sizes that no corpus can have."""
@@ -66,10 +69,15 @@ class SyntheticConfig:
             ok = len(values) == len(names) and all(v >= 1 for v in values)
             requirement = f"must hold one size >= 1 for each of the modalities {names}"
             require(self, f"data.synthetic.{sizes}", ok, requirement)
-        one_of(self, "data.synthetic.kind", "sentiment", "connectome")
-        ok = self.kind == "sentiment" or (len(names) == 1 and self.widths[0] >= 5)
-        requirement = "needs one modality of five features or more"
-        require(self, "data.synthetic.kind", ok, requirement)
+        one_of(self, "data.synthetic.task", "sentiment", "sign", "stress", "connectome")
+        if self.task == "connectome":
+            ok = len(names) == 1 and self.widths[0] >= 5
+            requirement = "needs one modality of five features or more"
+            require(self, "data.synthetic.task", ok, requirement)
+        if self.task in ("sign", "stress"):
+            ok = len(names) == 2 and len(set(self.lengths)) == 1
+            requirement = "needs two modalities of the same length"
+            require(self, "data.synthetic.task", ok, requirement)
         ok = 0 <= self.absent_share < 1
         require(self, "data.synthetic.absent_share", ok, "must lie in [0, 1)")
 

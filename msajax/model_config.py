@@ -14,15 +14,19 @@ OF_AN_ENCODER = (
     "both_directions",
     "num_heads",
     "head_dim",
+    "value_dim",
     "qkv_bias",
     "out_bias",
     "ff_dim",
+    "ffn_inner_bias",
     "activation",
     "norm",
     "norm_eps",
     "norm_position",
     "final_norm",
+    "input_projection",
     "positions",
+    "position_init",
     "dropout_rate",
     "attention_dropout",
     "ffn_dropout",
@@ -52,13 +56,18 @@ class ModelConfig:
         anchor: the modality that attends to the others; "" takes text, else the first.
         model_dim: width D of every sequence inside the model.
         num_heads: attention heads.
-        head_dim: size of one head; 0 means model_dim / num_heads.
+        head_dim: size of one head's queries and keys; 0 means model_dim / num_heads.
+        value_dim: size of one head's values; 0 means that of its queries and keys.
         ff_dim: inner width of the feed-forward network.
+        input_projection: always, or where_needed: features that are model_dim wide already go into
+            the encoder as they are.
         n_layers_mod: layers of each modality's encoder.
         n_layers_fuse: fusion layers; 0 goes straight on after the encoders.
         n_layers_post_fuse: self-attention blocks per modality after fusion (source 000).
         embedding_dim: width of the embeddings of token ids, which are then projected to model_dim;
             0 means model_dim itself, without a projection.
+        embedding_scale: what the embeddings of token ids are multiplied by: none, or sqrt_dim (the
+            square root of their width).
         causal: a step of an encoder sees itself and the steps before it, and no later one.
         mixer: what a layer of an encoder is: transformer (a block of attention and feed-forward),
             or one of the recurrent rnn, gru, lstm (source 001).
@@ -76,8 +85,14 @@ class ModelConfig:
         positions: learned, sinusoidal, none, or drofe: the first four features of every step (band
             edges in Hz, age in years, gender 0 or 1, none of them standardised) rotate the queries
             and keys of the modality's encoder (source 003); they are not part of its input.
+        position_init: standard deviation of the learned position tables at the start. Cross-modal
+            attention finds what happens at the same step only if the tables stand out from the
+            features: at 0.02, as is usual, it never does.
+        drofe_age_unit: years that count as 1 in dRoFE; 1 takes ages in years, which saturate
+            attention.
         qkv_bias: biases on the query, key and value projections.
         out_bias: biases on attention's output projection.
+        ffn_inner_bias: biases of the feed-forward network's first layer.
         pooling_method: mean, or attention (a learned scorer per modality).
         gate_input: what the gate sees: the mean of the pooled modalities, or concat.
         gate_hidden: a hidden layer of D / 2 in the gate; if off, it is linear.
@@ -109,11 +124,14 @@ class ModelConfig:
     model_dim: int = 128
     num_heads: int = 4
     head_dim: int = 0
+    value_dim: int = 0
     ff_dim: int = 256
+    input_projection: str = "always"
     n_layers_mod: int = 2
     n_layers_fuse: int = 1
     n_layers_post_fuse: int = 0
     embedding_dim: int = 0
+    embedding_scale: str = "none"
     causal: bool = False
     mixer: str = "transformer"
     both_directions: bool = False
@@ -125,8 +143,11 @@ class ModelConfig:
     norm_position: str = "post"
     final_norm: bool = False
     positions: str = "learned"
+    position_init: float = 0.1
+    drofe_age_unit: float = 100.0
     qkv_bias: bool = True
     out_bias: bool = True
+    ffn_inner_bias: bool = True
     pooling_method: str = "mean"
     gate_input: str = "mean"
     gate_hidden: bool = True
@@ -204,6 +225,8 @@ class ModelConfig:
         one_of(self, "model.norm", "layernorm", "rmsnorm")
         one_of(self, "model.norm_position", "post", "pre")
         one_of(self, "model.positions", "learned", "sinusoidal", "none", "drofe")
+        one_of(self, "model.input_projection", "always", "where_needed")
+        one_of(self, "model.embedding_scale", "none", "sqrt_dim")
         one_of(self, "model.pooling_method", "mean", "attention")
         one_of(self, "model.gate_input", "mean", "concat")
         one_of(self, "model.head", "weighted_sum", "mean", "concat")
@@ -220,8 +243,9 @@ class ModelConfig:
     def _check_sizes(self) -> None:
         at_least(self, "model", 1, "model_dim", "num_heads", "ff_dim")
         depths = ("n_layers_mod", "n_layers_fuse", "n_layers_post_fuse")
-        at_least(self, "model", 0, *depths, "max_len", "head_dim", "embedding_dim")
-        sizes = ("model_dim", "num_heads", "head_dim", "ff_dim", "max_len", "embedding_dim")
+        optional = ("max_len", "head_dim", "value_dim", "embedding_dim")
+        at_least(self, "model", 0, *depths, *optional, "position_init")
+        sizes = ("model_dim", "num_heads", "ff_dim", *optional)
         for names, most in ((sizes, 10**6), (depths, 1000)):  # building more would not end
             for name in names:
                 ok = getattr(self, name) <= most
@@ -237,6 +261,7 @@ class ModelConfig:
             requirement = "must lie in [0, 1), or be -1 for model.dropout_rate"
             require(self, f"model.{name}", ok, requirement)
         require(self, "model.norm_eps", 0 < self.norm_eps <= 1, "must lie in (0, 1]")
+        require(self, "model.drofe_age_unit", self.drofe_age_unit > 0, "must be above 0")
         ok = 0 <= self.guidance_weight <= 1
         require(self, "model.guidance_weight", ok, "must lie in [0, 1]")
         at_least(self, "model", 1, "guidance_steps")

@@ -39,12 +39,12 @@ class Task:
 
     def compute(self, scores: NDArray, labels: NDArray) -> dict[str, float]:
         """Every metric of scores `[N, K]` against labels `[N, L]`; NaN where undefined."""
-        return metrics.measure(scores.T, self._targets(labels), self.reported)
+        return metrics.measure(scores.T, self.targets(labels), self.reported)
 
     def intervals(self, scores: NDArray, labels: NDArray) -> dict[str, tuple[float, float]]:
         """95 % bootstrap intervals of each metric's mean over seeds, for scores `[S, N, K]`."""
         stacked = np.moveaxis(scores, 1, 2)  # [S, K, N]
-        return metrics.bootstrap(stacked, self._targets(labels), self.reported)
+        return metrics.bootstrap(stacked, self.targets(labels), self.reported)
 
     def floors(self, train_labels: NDArray, labels: NDArray) -> dict[str, dict[str, float]]:
         """What scores without a model reach: `{floor: {metric: value}}`, NaN where undefined.
@@ -64,7 +64,8 @@ class Task:
         each = {f"mae_{name}": float(e) for name, e in zip(self.names, errors, strict=True)}
         return {"train_median": {"mae": float(errors.mean()), **each}}
 
-    def _targets(self, labels: NDArray) -> NDArray:
+    def targets(self, labels: NDArray) -> NDArray:
+        """Labels `[N, L]` as metrics take them: `[L, N]`, of classes and tokens `[N]`."""
         return labels.T if self.kind == "regression" else labels[:, 0]
 
 

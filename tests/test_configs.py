@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from msajax import experiment
-from msajax.config import from_config_dict
+from msajax.config import SYNTHETIC, from_config_dict
 from msajax.models import build_model
 from msajax.spec import CorpusSpec
 
@@ -24,11 +24,11 @@ WHOLE = {
     "early_pooling": 768_004,
     "early_pooling_clean": 809_428,
 }
-# Parameters of the one modality's layers alone: without its projection and the head.
-LAYERS = {
-    "connectome": 793_344,
-    "connectome_rmsnorm": 792_192,
-    "classic_encoder": 15_761_920,
+# Parameters of the whole encoder, where features are as wide as the model, and that width.
+ENCODERS = {
+    "connectome": (793_344, 128),
+    "connectome_rmsnorm": (792_192, 128),
+    "classic_encoder": (15_761_920, 512),
 }
 
 
@@ -39,10 +39,11 @@ def load(path: pathlib.Path):
     return module
 
 
-def parameters(name: str):
+def parameters(name: str, **changes):
     """Shapes of the parameters at the file's own widths."""
-    path = next(p for p in CONFIGS if p.stem == name)
-    config = from_config_dict(load(path).get_config("smoke"))
+    values = load(CONFIGS[0].with_name(f"{name}.py")).get_config("smoke")
+    values.model.update(changes)
+    config = from_config_dict(values)
     synthetic = config.data.synthetic
     spec = CorpusSpec(synthetic.modalities, synthetic.widths, (20,) * len(synthetic.modalities))
     features = {m: jnp.zeros((1, 2, spec.width(m))) for m in spec.modalities}
@@ -55,38 +56,70 @@ def count(tree) -> int:
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize(("name", "expected"), WHOLE.items())
-def test_golden_parameter_counts_of_whole_models(name, expected):
-    assert count(parameters(name)) == expected
+def inspected(name: str, widths: dict[str, int], steps: int) -> dict[str, int]:
+    """What `--mode inspect` counts for an experiment file, on a corpus of its own."""
+    config = load(CONFIGS[0].with_name(f"{name}.py")).get_config()
+    config.data.path = SYNTHETIC
+    config.data.synthetic.update(
+        train=2, valid=2, test=2, modalities=tuple(widths), widths=tuple(widths.values())
+    )
+    config.data.synthetic.update(lengths=(steps,) * len(widths), absent_share=0.0)
+    return experiment.inspect_model(from_config_dict(config))["parameters"]
 
 
-@pytest.mark.parametrize(("name", "expected"), LAYERS.items())
-def test_golden_parameter_counts_of_encoders(name, expected):
-    (encoder,) = [tree for key, tree in parameters(name).items() if key.endswith("_encoder")]
-    layers = {k: v for k, v in encoder.items() if k not in ("projection", "positions")}
-    assert count(layers) == expected
+@pytest.mark.parametrize(("name", "golden"), ENCODERS.items())
+def test_the_encoder_of_a_run_is_the_documents_where_features_are_as_wide_as_the_model(
+    name, golden
+):
+    expected, width = golden
+    found = inspected(name, {"tokens": width}, 9)
+    assert found["tokens_encoder"] == expected
+    assert found["total"] == expected + width + 1  # the head alone comes on top
+    projected = inspected(name, {"tokens": 30}, 9)
+    assert projected["tokens_encoder"] == expected + 31 * width
+
+
+@pytest.mark.parametrize("steps", [20, 50])
+@pytest.mark.parametrize("name", sorted(WHOLE))
+def test_the_models_of_twenty_steps_are_the_same_on_longer_corpora(name, steps):
+    synthetic = load(CONFIGS[0].with_name(f"{name}.py")).get_config("smoke").data.synthetic
+    widths = dict(zip(synthetic.modalities, synthetic.widths, strict=True))
+    assert inspected(name, widths, steps)["total"] == WHOLE[name]
+
+
+def test_the_classic_encoder_has_the_seven_numbers_of_its_document():
+    config = load(CONFIGS[0].with_name("classic_encoder.py")).get_config()
+    assert (config.model.model_dim, config.model.num_heads, config.model.ff_dim) == (512, 8, 2048)
+    assert (config.model.n_layers_mod, config.model.dropout_rate) == (5, 0.1)
+    assert (config.model.max_len, config.train.batch_size) == (200, 30)
 
 
 @pytest.mark.parametrize(("name", "gates"), [("rnn", 1), ("gru", 3), ("lstm", 4)])
-def test_golden_parameter_counts_of_recurrent_encoders(name, gates):
-    # Two directions of 64 units: per gate an input and a state kernel and their biases.
-    biases = {"rnn": 64, "gru": 4 * 64, "lstm": 4 * 64}[name]
-    layer = 2 * (gates * (128 * 64 + 64 * 64) + biases)
+@pytest.mark.parametrize("both", [False, True])
+def test_golden_parameter_counts_of_recurrent_encoders(name, gates, both):
+    # Per gate an input and a state kernel and their biases; both ways, half of the units each.
+    units = 64 if both else 128
+    biases = {"rnn": units, "gru": 4 * units, "lstm": 4 * units}[name]
+    layer = (1 + both) * (gates * (128 * units + units * units) + biases)
     projections = 128 * (300 + 74 + 47 + 3)
     gate = 128 * 64 + 64 + 64 * 3 + 3
-    assert count(parameters(name)) == projections + 3 * 2 * layer + gate + 129
+    found = parameters(name, **({"both_directions": True} if both else {}))
+    assert count(found) == projections + 3 * 2 * layer + gate + 129
 
 
-def test_golden_parameter_count_of_the_lectures_decoder():
-    config = from_config_dict(load(CONFIGS[0].with_name("decoder.py")).get_config())
+@pytest.mark.parametrize(("out_bias", "expected"), [(True, 797_568), (False, 797_056)])
+def test_golden_parameter_count_of_the_lectures_decoder(out_bias, expected):
+    config = load(CONFIGS[0].with_name("decoder.py")).get_config()
+    assert config.model.out_bias  # as its formula has it
+    config.model.out_bias = out_bias
     spec = CorpusSpec(("text",), (0,), (20,), "next_token", ("nats", "tokens"), (47,))
-    model = build_model(config.model, spec)
+    model = build_model(from_config_dict(config).model, spec)
     ids, mask = {"text": jnp.zeros((1, 2), int)}, {"text": jnp.ones((1, 2), bool)}
-    assert count(jax.eval_shape(model.init, jax.random.key(0), ids, mask)["params"]) == 797_056
+    assert count(jax.eval_shape(model.init, jax.random.key(0), ids, mask)["params"]) == expected
 
 
 def test_golden_parameter_count_of_fusion_first():
-    block = 4 * 128**2 + 2 * 128 * 1024 + 9 * 128 + 1024
+    block = 4 * 128**2 + 2 * 128 * 1024 + 128 + 4 * 128  # W_Q, W_K, W_V, W_O; W_1, W_2, b_2; norms
     projections = 128 * (300 + 74 + 47 + 3) + 3 * 20 * 128
     assert count(parameters("fuse_then_encode")) == projections + (4 + 6) * block + 3 * 128 + 1
 

@@ -69,7 +69,7 @@ def numpy_rotate(x, factors):
 
 @pytest.mark.parametrize("head_dim", [4, 8, 12, 32])
 def test_factors_are_those_of_the_formula_to_the_precision_of_float32(head_dim):
-    got = drofe(DEMOGRAPHICS, head_dim)
+    got = drofe(DEMOGRAPHICS, head_dim, 1)
     expected = numpy_factors(DEMOGRAPHICS, head_dim)
     # Up to 900 radians: in floats alone an angle would be off by 3e-5, times an age of 80.
     error = np.abs(np.array(got) - expected) / DEMOGRAPHICS[..., 2:3]
@@ -86,7 +86,7 @@ def test_age_1_and_gender_0_is_a_rotation_that_knows_differences_of_bands_only()
     x = RNG.normal(size=(B, T, 2, 8)).astype(np.float32)
     here = np.round(people(age=1, gender=0) * 4) / 4  # so that the sum is exact
     moved = here + np.array([3.5, 3.5, 0, 0], np.float32)
-    turned, further = (np.float64(rotate(x, drofe(d, 8))) for d in (here, moved))
+    turned, further = (np.float64(rotate(x, drofe(d, 8, 1))) for d in (here, moved))
     np.testing.assert_allclose(
         np.linalg.norm(turned, axis=-1), np.linalg.norm(x, axis=-1), rtol=1e-6
     )
@@ -101,18 +101,26 @@ def test_age_scales_gender_adds_and_a_step_of_zeros_vanishes():
     fifty = one.copy()
     fifty[..., 2] = 50
     np.testing.assert_allclose(
-        rotate(x, drofe(fifty, 8)), 50 * np.asarray(rotate(x, drofe(one, 8))), rtol=1e-5
+        rotate(x, drofe(fifty, 8, 1)), 50 * np.asarray(rotate(x, drofe(one, 8, 1))), rtol=1e-5
     )
     nowhere = np.zeros((B, T, 4), np.float32)
-    np.testing.assert_array_equal(rotate(x, drofe(nowhere, 8)), np.zeros_like(x))
+    np.testing.assert_array_equal(rotate(x, drofe(nowhere, 8, 1)), np.zeros_like(x))
     nowhere[..., 2:] = 40, 1  # no angle: C = age + gender, S = gender
     turned = numpy_rotate(x, np.stack([np.zeros((B, T, 8)), np.ones((B, T, 8))]))
-    np.testing.assert_allclose(rotate(x, drofe(nowhere, 8)), 41 * x + turned, rtol=1e-5, atol=1e-5)
+    got = rotate(x, drofe(nowhere, 8, 1))
+    np.testing.assert_allclose(got, 41 * x + turned, rtol=1e-5, atol=1e-5)
+
+
+def test_a_unit_of_100_years_is_an_age_a_hundred_times_smaller():
+    younger = DEMOGRAPHICS.copy()
+    younger[..., 2] /= 100
+    for got, expected in zip(drofe(DEMOGRAPHICS, 8, 100), drofe(younger, 8, 1), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)
 
 
 def test_rotation_keeps_a_shorter_type():
     x = jnp.ones((B, T, 2, 8), jnp.bfloat16)
-    assert rotate(x, drofe(DEMOGRAPHICS, 8)).dtype == jnp.bfloat16
+    assert rotate(x, drofe(DEMOGRAPHICS, 8, 1)).dtype == jnp.bfloat16
 
 
 # --- in a model ---
@@ -127,7 +135,7 @@ def test_attention_rotates_queries_and_keys_of_every_head_but_not_values():
     )["params"]
     params = jax.tree.map(lambda w: RNG.normal(size=w.shape).astype(np.float32) / 3, shapes)
     apply = jax.jit(functools.partial(module.apply, train=False))
-    got = apply({"params": params}, x, x, (MASK,), rotation=drofe(young, 8))
+    got = apply({"params": params}, x, x, (MASK,), rotation=drofe(young, 8, 1))
 
     p = jax.tree.map(np.float64, params)
     q, k, v = (
@@ -159,7 +167,7 @@ def test_the_first_four_features_rotate_and_the_others_are_projected():
     kept = np.where(MASK[..., None], FEATURES, 0)
     x = np.float32(kept[..., 4:] @ np.float64(params["projection"]["kernel"]))  # no bias yet
     expected = jax.jit(functools.partial(TransformerBlock(CONFIG).apply, train=False))(
-        {"params": params["blocks_0"]}, x, x, (MASK,), rotation=drofe(kept[..., :4], D // 2)
+        {"params": params["blocks_0"]}, x, x, (MASK,), rotation=drofe(kept[..., :4], D // 2, 100)
     )
     got = run_encoder({"params": params}, FEATURES, MASK)
     np.testing.assert_allclose(got, expected, atol=2e-5)

@@ -14,7 +14,7 @@ from msajax.data.batches import Batch
 from msajax.data.labels import next_tokens
 from msajax.errors import UserError
 from msajax.models import blank_sample, build_model
-from msajax.models.encoders import ModalityEncoder
+from msajax.models.encoders import ModalityEncoder, make_embedding
 from msajax.models.layers import TokenEmbedding
 from msajax.spec import CorpusSpec
 from msajax.training.optimizers import Optimizer
@@ -99,6 +99,20 @@ def test_an_embedding_is_the_one_hot_rows_times_the_table():
     found = layer.apply({"params": {"embedding": table}}, IDS)
     np.testing.assert_array_equal(found, np.eye(V, dtype=np.float32)[IDS] @ table)
     assert layer.init(jax.random.key(0), IDS)["params"]["embedding"].shape == (V, 5)
+
+
+def test_scaled_embeddings_are_multiplied_by_the_root_of_their_width_where_they_are_read():
+    _, params, _ = decoder()
+    outputs = {}
+    for scale in ("none", "sqrt_dim"):
+        config = ModelConfig(**DECODER, embedding_scale=scale)
+        layer = make_embedding(config, V, "x")
+        bound = {"params": {"embedding": params["text_embedding"]["embedding"]}}
+        outputs[scale] = layer.apply(bound, IDS)
+        projected = layer.apply(bound, outputs["none"], method="attend")
+        table = np.asarray(bound["params"]["embedding"])
+        np.testing.assert_allclose(projected, outputs["none"] @ table.T, atol=1e-5)
+    np.testing.assert_allclose(outputs["sqrt_dim"], outputs["none"] * D**0.5, rtol=1e-6)
 
 
 def test_embeddings_begin_with_length_1():

@@ -20,8 +20,8 @@ from pickle_corpora import (
 )
 
 from msajax.config import FORMATS, DataConfig
+from msajax.data.folds import video_of
 from msajax.data.formats import LAYOUTS, open_corpus, pickles
-from msajax.data.formats.pickled import video_of
 
 TREES = {"mmsa": mmsa, "mult": mult, "misa": misa}
 

@@ -208,7 +208,7 @@ def test_pooled_features_beat_the_median_clearly(default):
 # --- connectomes ---
 
 CONNECTOME = SyntheticConfig(
-    kind="connectome",
+    task="connectome",
     train=300,
     valid=40,
     test=200,

@@ -7,6 +7,7 @@ knows more of the others than of a stranger.
 import json
 import logging
 import os
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -19,6 +20,8 @@ logger = logging.getLogger(__name__)
 SHARES = {"train": 0.7, "valid": 0.1, "test": 0.2}
 _MOSI_SEGMENTS = {"train": 1284, "valid": 229, "test": 686}
 _LARGEST = 1 << 26  # bytes of a folds file
+# video$_$clip, video[i], video[start-end], video_i
+_SEGMENT = re.compile(r"(.+?)(?:\$_\$.*|\[[^\[\]]*\]|_\d+)", re.DOTALL)
 
 
 def choose_folds(
@@ -67,6 +70,14 @@ def choose_folds(
         ", ".join(f"{len(folds[name])} {name}" for name in SPLITS),
     )
     return folds
+
+
+def video_of(id_: str) -> str | None:
+    """The video of a sample; None for a bare number, which does not name one."""
+    if re.fullmatch(r"[\d.]*", id_):
+        return None
+    found = _SEGMENT.fullmatch(id_)
+    return found[1] if found else id_
 
 
 def mosi_folds(segments: Mapping[str, int]) -> dict[str, list[str]] | None:

@@ -23,12 +23,14 @@ class Predictions:
         names: of the K outputs or classes.
         scores: `[S, N, K]` float64, of each random seed.
         labels: `[N, K]` float64, or `[N, 1]`, the class counted from 0.
+        ids: `[N]` str; empty where the file has none.
     """
 
     kind: str
     names: tuple[str, ...]
     scores: np.ndarray
     labels: np.ndarray
+    ids: np.ndarray
 
 
 def _score_column(kind: str, names: Sequence[str], name: str) -> str:
@@ -182,7 +184,9 @@ def read_predictions(path: str) -> Predictions:
 
     scores = np.stack([[numbers(c) for c in of_seeds] for of_seeds in of_output], axis=-1)
     read = classes if kind == "classification" else numbers
-    return Predictions(kind, names, scores, np.stack([read(c) for c in labels], axis=1))
+    labelled = np.stack([read(c) for c in labels], axis=1)
+    ids = np.array([row.get("id") or "" for row in rows])
+    return Predictions(kind, names, scores, labelled, ids)
 
 
 def _score_columns(columns: Sequence[str], column: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The embedded default corpus: deterministic, learnable, with known modality reliability.
+"""The embedded corpora, and the default one: deterministic, with known modality reliability.
 
 Every sample has a score and, per modality, a reliability in [0.1, 1] that sets how much noise hides
 the score. A third of a modality's steps carry the score along one direction, and say so along
@@ -11,7 +11,7 @@ import dataclasses
 import numpy as np
 
 from msajax.config import SYNTHETIC, SyntheticConfig
-from msajax.data import synthetic_connectome
+from msajax.data import synthetic_coincidence, synthetic_connectome
 from msajax.data.corpus import SPLITS, Corpus, Split
 from msajax.data.in_memory import corpus_of
 from msajax.data.synthetic_connectome import generator
@@ -25,23 +25,27 @@ class SyntheticCorpus:
 
     Attributes:
         corpus: what a model may see.
-        reliability: `{split: {modality: [N]}}` in [0.1, 1]; 0 where the modality is absent. Empty
-            for connectomes.
+        reliability: `{split: {modality: [N]}}` in [0.1, 1]; 0 where the modality is absent. Of the
+            task sentiment alone.
+        clean: `{split: [N]}`, scores without the noise on them. Of the tasks sign and stress alone.
     """
 
     corpus: Corpus
     reliability: dict[str, dict[str, np.ndarray]]
+    clean: dict[str, np.ndarray]
 
 
 def generate(config: SyntheticConfig) -> SyntheticCorpus:
     """Makes the corpus that `config` sizes; the same settings give the same bytes."""
-    splits, reliability = {}, {}
+    splits, reliability, clean = {}, {}, {}
     for name in SPLITS:
-        if config.kind == "connectome":
+        if config.task == "connectome":
             splits[name] = synthetic_connectome.make_split(name, config)
+        elif config.task in ("sign", "stress"):
+            splits[name], clean[name] = synthetic_coincidence.make_split(name, config)
         else:
             splits[name], reliability[name] = _make_split(name, config)
-    groups = synthetic_connectome.GROUPS if config.kind == "connectome" else ()
+    groups = synthetic_connectome.GROUPS if config.task == "connectome" else ()
     corpus = corpus_of(
         splits,
         path=SYNTHETIC,
@@ -49,7 +53,7 @@ def generate(config: SyntheticConfig) -> SyntheticCorpus:
         label_names=groups,
         integers=bool(groups),
     )
-    return SyntheticCorpus(corpus, reliability)
+    return SyntheticCorpus(corpus, reliability, clean)
 
 
 def _make_split(name: str, config: SyntheticConfig) -> tuple[Split, dict[str, np.ndarray]]:

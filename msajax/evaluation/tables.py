@@ -53,14 +53,19 @@ def print_summary(title: str, summary: Mapping[str, Any], console: Console) -> N
 
 def print_cost(report: Mapping[str, Any], console: Console) -> None:
     """Prints the cost report of a model: its parameters, and its FLOPs by stage."""
-    sizes = ", ".join(
-        f"{m} {s['steps']} x {s['features'] or 'token ids'}" for m, s in report["sizes"].items()
-    )
-    table = Table(title=f"parameters ({sizes})", title_justify="left")
+    sizes = {
+        m: f"{m} {s['steps']} x {s['features'] or 'token ids'}"
+        for m, s in report["sizes"].items()
+    }
+    reads = {f"{m}_{part}": size for m, size in sizes.items() for part in ("encoder", "embedding")}
+    reads["total"] = ", ".join(sizes.values())
+    table = Table(title="parameters", title_justify="left")
     table.add_column("module")
     table.add_column("parameters", justify="right")
+    table.add_column("reads (steps x features)")
     for module, count in report["parameters"].items():
-        table.add_row(module, f"{count:,}")
+        inner = "  " * module.count("/")
+        table.add_row(Text(inner + module), f"{count:,}", Text(reads.get(module, "")))
     console.print(table)
     table = Table(title="matrix products of one sample, forward", title_justify="left")
     for column in ("stage", "part", "grows as"):

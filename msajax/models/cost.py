@@ -117,12 +117,13 @@ def _part(scope: tuple[str, ...]) -> str:
 
 
 def _parameters(params: Mapping[str, Any]) -> dict[str, int]:
-    """Parameters of every module two levels deep, and in all."""
+    """Parameters of every module, of the modules inside it, and in all."""
     counts: dict[str, int] = {}
     total = 0
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         size = int(np.prod(leaf.shape))
-        module = "/".join(entry.key for entry in path[:-1][:2])
-        counts[module] = counts.get(module, 0) + size
+        names = [entry.key for entry in path[:-1]]
+        for module in dict.fromkeys(("/".join(names[:1]), "/".join(names[:2]))):
+            counts[module] = counts.get(module, 0) + size
         total += size
     return {**counts, "total": total}

@@ -64,11 +64,14 @@ class TransformerBlock(nn.Module):
             head_dim=c.size_of_head,
             dropout_rate=c.rate("attention"),
             dtype=dtype,
+            value_dim=c.value_dim,
             qkv_bias=c.qkv_bias,
             out_bias=c.out_bias,
             name="attention",
         )
-        ffn = FeedForward(c.ff_dim, c.activation, c.rate("ffn"), dtype, name="ffn")
+        ffn = FeedForward(
+            c.ff_dim, c.activation, c.rate("ffn"), dtype, c.ffn_inner_bias, name="ffn"
+        )
         norm_attention, norm_ffn = make_norm(c, "norm_attention"), make_norm(c, "norm_ffn")
 
         def attend(query, context):
@@ -144,7 +147,8 @@ def self_masks(config: ModelConfig, mask: jax.Array) -> tuple[jax.Array, ...]:
 def make_embedding(config: ModelConfig, vocabulary: int, name: str) -> TokenEmbedding:
     """The embedding of a modality of token ids."""
     width = config.embedding_dim or config.model_dim
-    return TokenEmbedding(vocabulary, width, jnp.dtype(config.dtype), name=name)
+    scale = width**0.5 if config.embedding_scale == "sqrt_dim" else 1.0
+    return TokenEmbedding(vocabulary, width, jnp.dtype(config.dtype), scale, name=name)
 
 
 class ModalityEncoder(nn.Module):
@@ -158,7 +162,8 @@ class ModalityEncoder(nn.Module):
     Attributes:
         config: of this modality's encoder.
         max_len: rows of a learned position table.
-        project: whether the input is projected; off for embeddings that have the model's width.
+        project: whether the input is projected, as `config.input_projection` says; off for
+            embeddings that have the model's width.
     """
 
     config: ModelConfig
@@ -192,19 +197,19 @@ class ModalityEncoder(nn.Module):
         x = jnp.where(mask[..., None], x, 0)  # [batch, length, width]
         rotation = None
         if c.positions == "drofe":
-            rotation = drofe(x[..., :DROFE_FEATURES], c.size_of_head)
+            rotation = drofe(x[..., :DROFE_FEATURES], c.size_of_head, c.drofe_age_unit)
             x = x[..., DROFE_FEATURES:]
         if begin is None:
             x = Dropout(c.input_dropout)(x, train=train)
-            if self.project:
-                x = nn.Dense(
-                    c.model_dim,
-                    kernel_init=kernel_init,
-                    dtype=jnp.dtype(c.dtype),
-                    name="projection",
-                )(x)  # [batch, length, model_dim]
+            dtype = jnp.dtype(c.dtype)
+            if self.project and (c.input_projection == "always" or x.shape[-1] != c.model_dim):
+                projection = nn.Dense(
+                    c.model_dim, kernel_init=kernel_init, dtype=dtype, name="projection"
+                )
+                x = projection(x)  # [batch, length, model_dim]
+            x = x.astype(dtype)
             if c.positions == "learned":
-                x = LearnedPositions(self.max_len, name="positions")(x)
+                x = LearnedPositions(self.max_len, c.position_init, name="positions")(x)
             elif c.positions == "sinusoidal":
                 x = add_sinusoids(x)
             begin = 0, Dropout(c.rate("projection"))(x, train=train)

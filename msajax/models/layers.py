@@ -56,11 +56,13 @@ class TokenEmbedding(nn.Module):
         vocabulary: rows of the table, V.
         width: size of a vector, E.
         dtype: type of the vectors.
+        scale: what a looked-up vector is multiplied by.
     """
 
     vocabulary: int
     width: int
     dtype: Any
+    scale: float = 1.0
 
     def setup(self) -> None:
         """The table `[V, E]`; vectors begin with length 1."""
@@ -69,7 +71,7 @@ class TokenEmbedding(nn.Module):
 
     def __call__(self, ids: jax.Array) -> jax.Array:
         """Looks up `ids` `[B, T]`: `[B, T, E]`."""
-        return jnp.take(self.embedding, ids, axis=0).astype(self.dtype)
+        return (jnp.take(self.embedding, ids, axis=0) * self.scale).astype(self.dtype)
 
     def attend(self, x: jax.Array) -> jax.Array:
         """The output projection tied to the embedding, without bias: `[B, T, E]` to `[B, T, V]`.
@@ -135,22 +137,25 @@ class FeedForward(nn.Module):
         activation: gelu (erf), gelu_tanh, relu or geglu.
         dropout_rate: dropout between the two layers.
         dtype: computation type.
+        inner_bias: biases of the first layer.
     """
 
     ff_dim: int
     activation: str
     dropout_rate: float
     dtype: Any
+    inner_bias: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         """Maps `[B, T, D]` to `[B, T, D]`."""
         dense = functools.partial(nn.Dense, kernel_init=kernel_init, dtype=self.dtype)
-        inner = dense(self.ff_dim, name="inner")(x)  # [batch, length, ff_dim]
+        first = functools.partial(dense, self.ff_dim, use_bias=self.inner_bias)
+        inner = first(name="inner")(x)  # [batch, length, ff_dim]
         if self.activation == "relu":
             inner = nn.relu(inner)
         elif self.activation == "geglu":
-            inner = nn.gelu(dense(self.ff_dim, name="gate")(x), approximate=False) * inner
+            inner = nn.gelu(first(name="gate")(x), approximate=False) * inner
         else:
             inner = nn.gelu(inner, approximate=self.activation == "gelu_tanh")
         inner = Dropout(self.dropout_rate)(inner, train=train)

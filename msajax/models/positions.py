@@ -11,9 +11,11 @@ class LearnedPositions(nn.Module):
 
     Attributes:
         max_len: rows of the table.
+        init: standard deviation of its entries at the start.
     """
 
     max_len: int
+    init: float
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -29,7 +31,7 @@ class LearnedPositions(nn.Module):
                 f"{self.max_len} rows ({'/'.join(self.path)}): raise model.max_len or truncate"
             )
         table = self.param(
-            "embedding", nn.initializers.normal(0.02), (self.max_len, model_dim)
+            "embedding", nn.initializers.normal(self.init), (self.max_len, model_dim)
         )  # [max_len, model_dim]
         return x + table[:length].astype(x.dtype)
 
@@ -52,7 +54,9 @@ def add_sinusoids(x: jax.Array) -> jax.Array:
 DROFE_FEATURES = 4  # lo and hi of a band in Hz, age in years, gender (0 or 1): in this order
 
 
-def drofe(demographics: jax.Array, head_dim: int) -> tuple[jax.Array, jax.Array]:
+def drofe(
+    demographics: jax.Array, head_dim: int, age_unit: float
+) -> tuple[jax.Array, jax.Array]:
     """The factors of the demographic rotary frequency encoding (dRoFE), for `rotate`.
 
     With `theta = pi linspace(1, 5, head_dim / 4)`, the angles of a head are `lo theta_j,
@@ -62,12 +66,13 @@ def drofe(demographics: jax.Array, head_dim: int) -> tuple[jax.Array, jax.Array]
     Args:
         demographics: `[B, T, 4]`: each step's band edges lo and hi in Hz, age in years, gender.
         head_dim: size of a head, a multiple of 4.
+        age_unit: years that count as 1.
 
     Returns:
         C and S, each `[B, T, head_dim]` float32; 0 for a step of zeros.
     """
     x = demographics.astype(jnp.float32)
-    edges, age, gender = x[:, :, None, :2], x[..., 2:3], x[..., 3:4]
+    edges, age, gender = x[:, :, None, :2], x[..., 2:3] / age_unit, x[..., 3:4]
     # linspace(1, 5, n) = (n - 1 + 4 j) / (n - 1). Whole numbers are multiplied and reduced by turns
     # exactly: as a product of floats, an angle of hundreds of radians has lost its last digits.
     steps = max(head_dim // 4 - 1, 1)

@@ -23,7 +23,7 @@ from msajax.config import Config, from_config_dict
 from msajax.data.prepare import Preparation
 from msajax.errors import UserError, writing
 from msajax.spec import CorpusSpec
-from msajax.version import __version__
+from msajax.version import NUMERICS, __version__, require_numerics
 
 FORMAT_VERSION = 2
 _JSON, _ARRAYS = "bundle.json", "parameters.safetensors"
@@ -75,6 +75,7 @@ def save_bundle(path: str, bundle: Bundle) -> None:
         "format": "msajax bundle",
         "format_version": FORMAT_VERSION,
         "msajax": __version__,
+        "numerics": NUMERICS,
         "jax": jax.__version__,
         "config": bundle.config.to_dict(),
         "preparation": preparation | {"statistics": list(bundle.preparation.statistics)},
@@ -123,6 +124,7 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
                 f"The bundle {path} was written by an older msajax, {content['msajax']}, in format "
                 f"{content['format_version']}; this program reads {FORMAT_VERSION}: train anew."
             )
+        require_numerics(content, f"The bundle {path}")
         if content.pop("sha256") != _digest(content):
             raise ValueError(f"{_JSON} does not match its digest")
         with open(os.path.join(path, _ARRAYS), "rb") as file:

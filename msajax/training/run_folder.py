@@ -30,7 +30,7 @@ import jax
 from msajax.config import Config, from_config_dict, identity
 from msajax.errors import UserError, writing
 from msajax.training import lock, processes
-from msajax.version import __version__
+from msajax.version import NUMERICS, __version__, require_numerics
 
 logger = logging.getLogger(__name__)
 
@@ -175,8 +175,10 @@ class RunFolder:
             return
         self._require_kinds(there)
         try:
+            run = read_json(self.file("run.json"))
+            require_numerics(run, f"The run in the workdir {self.path}")
             stored = identity(self._stored_config())
-            stored["corpus digest"] = read_json(self.file("run.json"))["corpus"]["digest"]
+            stored["corpus digest"] = run["corpus"]["digest"]
         except (LookupError, TypeError, AttributeError) as error:
             raise UserError(
                 f"config.json and run.json in {self.path} are not those of a run: "
@@ -218,6 +220,7 @@ class RunFolder:
             return
         run = {
             "msajax": __version__,
+            "numerics": NUMERICS,
             "python": platform.python_version(),
             "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
             "device_kind": jax.devices()[0].device_kind,

@@ -11,14 +11,13 @@ import collections
 import dataclasses
 import logging
 import os
-import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from msajax.data.corpus import SPLIT_NAMES, SPLITS
-from msajax.data.folds import choose_folds
+from msajax.data.folds import choose_folds, video_of
 from msajax.data.formats import pickles
 from msajax.errors import UserError
 
@@ -29,8 +28,6 @@ WHOLE = "all"
 
 _SUFFIXES = (".pkl", ".pickle", ".pk", ".p")
 _SHOWN = 6  # keys of a dict that a message quotes
-# video$_$clip, video[i], video[start-end], video_i
-_SEGMENT = re.compile(r"(.+?)(?:\$_\$.*|\[[^\[\]]*\]|_\d+)", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,14 +154,6 @@ def rows_of_splits(path: str, ids: Sequence[str], seed: int) -> dict[str, np.nda
     owner = {video: name for name in folds for video in folds[name]}
     names = np.array([owner[video] for video in videos])
     return {name: np.flatnonzero(names == name) for name in SPLITS}
-
-
-def video_of(id_: str) -> str | None:
-    """The video of a sample; None for a bare number, which does not name one."""
-    if re.fullmatch(r"[\d.]*", id_):
-        return None
-    found = _SEGMENT.fullmatch(id_)
-    return found[1] if found else id_
 
 
 def log_unread(path: str, names: Collection[str]) -> None:

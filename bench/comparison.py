@@ -1,0 +1,263 @@
+"""Compares sequence-level fusion with what it is to replace: one command, every row, one table.
+
+    python bench/comparison.py --corpus=sign --workdir=runs/comparison_sign
+    python bench/comparison.py --corpus=stress --workdir=runs/comparison_stress
+    python bench/comparison.py --corpus=CORPUS.npz --workdir=runs/comparison_mine
+
+The rows are the models of `configs/`. On the embedded corpora sign and stress, whose score needs
+what two modalities say at the same step, all have the width, depth and recipe below; on a file each
+has its own. Every row is a run like any other, in a folder below the workdir: the same command goes
+on where it stopped. Prints the table and writes it as comparison.json and comparison.csv; with
+matplotlib, attention.svg shows which steps the words attend to in the voice (embedded corpora).
+
+Speed: training is the median epoch, validation included, of all random seeds; inference is the
+median of interleaved repeats over the test split, one seed. Nothing else should run.
+"""
+
+import csv
+import importlib.util
+import json
+import pathlib
+import statistics
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import jax
+import numpy as np
+from absl import app, flags
+from rich.console import Console
+from rich.table import Table
+
+from msajax import experiment
+from msajax.config import SYNTHETIC, Config, MeshConfig, SyntheticConfig, from_config_dict
+from msajax.data.corpus import Corpus
+from msajax.data.formats import open_corpus
+from msajax.data.predictions import read_predictions
+from msajax.data.prepare import prepare
+from msajax.data.synthetic import generate
+from msajax.evaluation.compare import paired_test
+from msajax.models import build_model
+from msajax.tasks import make_task
+from msajax.training.parallel import make_layout
+from msajax.training.run_folder import write_json
+from msajax.training.scoring import EvaluationBatches, make_predict, predict_batches
+
+_CORPUS = flags.DEFINE_string("corpus", None, "sign, stress, or a corpus file.", required=True)
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the runs.", required=True)
+_SEEDS = flags.DEFINE_integer("seeds", 5, "Random seeds of every row.")
+_SAMPLES = flags.DEFINE_integer("samples", 6000, "Training samples of an embedded corpus.")
+_EPOCHS = flags.DEFINE_integer("epochs", 40, "Epochs on an embedded corpus.")
+_REPEATS = flags.DEFINE_integer("repeats", 7, "Repeats of the timing of inference.")
+
+# (row, experiment file, what differs from it)
+ROWS = (
+    ("sequence-level", "sequence_base", {}),
+    ("sequence-level, bidirectional", "sequence_base", {"model.bidirectional_fusion": True}),
+    ("without fusion", "pooled_ablation", {}),
+    ("early pooling", "early_pooling", {}),
+    ("early pooling, clean heads", "early_pooling_clean", {}),
+    ("fusion, then encoders", "fuse_then_encode", {}),
+)
+# Of every row on the embedded corpora. One block on each side of fusion, or after it.
+_EMBEDDED = {
+    "data.path": SYNTHETIC,
+    "data.standardize": (),
+    "data.synthetic.valid": 1000,
+    "data.synthetic.test": 1000,
+    "data.synthetic.modalities": ("text", "audio"),
+    "data.synthetic.widths": (8, 6),
+    "data.synthetic.lengths": (8, 8),
+    "model.model_dim": 64,
+    "model.ff_dim": 128,
+    "model.dropout_rate": 0.0,
+    "optim.name": "adamw",
+    "optim.learning_rate": 1e-3,
+    "optim.weight_decay": 0.01,
+    "optim.schedule": "cosine",
+    "optim.warmup_steps": 100,
+    "optim.clip_norm": 1.0,
+    "train.batch_size": 64,
+    "train.patience": 0,
+}
+
+
+def config_of(file: str, changes: dict) -> Config:
+    """The configuration of a row."""
+    spec = importlib.util.spec_from_file_location(file, ROOT / "configs" / f"{file}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    config = module.get_config()
+    values = {"data.path": _CORPUS.value, "train.seeds": _SEEDS.value}
+    if _CORPUS.value in ("sign", "stress"):
+        values |= _EMBEDDED | {
+            "data.synthetic.task": _CORPUS.value,
+            "data.synthetic.train": _SAMPLES.value,
+            "train.epochs": _EPOCHS.value,
+        }
+        for depth in ("model.n_layers_mod", "model.n_layers_post_fuse"):
+            section, key = depth.split(".")
+            values[depth] = min(config[section][key], 1)
+    config.update_from_flattened_dict(values | changes)
+    return from_config_dict(config)
+
+
+def run_row(config: Config, folder: pathlib.Path) -> dict:
+    """Trains a row, or reads what it left; its figures and scores."""
+    results = experiment.train(config, str(folder))
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").open(encoding="utf-8")]
+    seconds = {line["epoch"]: line["seconds"] for line in lines if line["epoch"] > 1}
+    trained = {epoch: sum(line["epoch"] == epoch for line in lines) for epoch in seconds}
+    size = results["corpus"]["sizes"]["train"]
+    rates = [size * trained[epoch] / seconds[epoch] for epoch in seconds]
+    return {
+        "parameters": results["model"]["parameters"],
+        "valid_mae": results["valid"]["mae"],
+        "test_mae": results["test"]["mae"],
+        "training_samples_per_second": statistics.median(rates) if rates else None,
+        "predictions": read_predictions(str(folder / "predictions" / "test.csv")),
+    }
+
+
+def time_inference(folders: list[pathlib.Path], corpus: Corpus) -> list[float]:
+    """Samples per second of every row's bundle, repeats of all rows in turn."""
+    timed = []
+    for folder in folders:
+        bundle = experiment.load(folder / "bundle")
+        spec = bundle.preparation.spec
+        layout = make_layout(MeshConfig(), "auto", 1)
+        predict = make_predict(build_model(bundle.config.model, spec), layout)
+        params = layout.put_state(jax.tree.map(lambda x: x[:1], bundle.params))
+        split, _ = prepare(corpus.split("test"), bundle.preparation)
+        batches = EvaluationBatches(split, spec, layout)
+        predict_batches(predict, params, batches, spec)  # compiles
+        timed.append((predict, params, batches, spec, len(split)))
+    rates: list[list[float]] = [[] for _ in timed]
+    for _ in range(_REPEATS.value):
+        for rate, (*arguments, size) in zip(rates, timed, strict=True):
+            start = time.perf_counter()
+            predict_batches(*arguments)
+            rate.append(size / (time.perf_counter() - start))
+    return [statistics.median(rate) for rate in rates]
+
+
+def noise_mae(config: SyntheticConfig) -> float:
+    """What a model that knows everything but the noise on the scores reaches on test."""
+    made = generate(config)
+    return float(np.abs(made.corpus.split("test").labels[:, 0] - made.clean["test"]).mean())
+
+
+def draw_attention(folder: pathlib.Path, corpus: Corpus, path: pathlib.Path) -> None:
+    """Draws the words' attention to the voice, seed by seed, over four samples and on average."""
+    from matplotlib import pyplot
+
+    bundle = experiment.load(folder / "bundle")
+    split, _ = prepare(corpus.split("test"), bundle.preparation)
+    model = build_model(bundle.config.model, bundle.preparation.spec)
+    params = jax.tree.map(lambda x: x[0], bundle.params)
+    _, kept = model.apply(
+        {"params": params}, split.features, split.masks, mutable="intermediates"
+    )
+    block = kept["intermediates"]["fusion"]["layers_0"]["text_from_audio"]["attention"]
+    maps = np.asarray(block["attention"][0])  # [sample, head, word, step of the voice]
+    heads = maps.shape[1]
+    figure, axes = pyplot.subplots(5, heads, figsize=(2.1 * heads, 10), squeeze=False)
+    shown = [("mean of all", maps.mean(0), None)]
+    for i in range(4):
+        voice = split.features["audio"][i, :, 0]
+        stressed = int(voice.argmax()) if _CORPUS.value == "stress" else None
+        shown.append((f"sample {i}", maps[i], stressed))
+    for row, (title, of_heads, stressed) in zip(axes, shown, strict=True):
+        for head, (axis, map_) in enumerate(zip(row, of_heads, strict=True)):
+            axis.imshow(map_, vmin=0, vmax=1, cmap="viridis")
+            axis.set_title(f"{title}, head {head}", fontsize=8)
+            axis.tick_params(labelsize=6)
+            if stressed is not None:
+                axis.axvline(stressed, color="white", linestyle=":")
+        row[0].set_ylabel("word (query)", fontsize=7)
+    for axis in axes[-1]:
+        axis.set_xlabel("voice (key)", fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+def print_table(rows: list[dict], title: str) -> None:
+    """Prints the rows."""
+    table = Table(title=title, title_justify="left")
+    columns = ("model", "parameters", "valid MAE", "test MAE", "difference", "p")
+    for column in (*columns, "train/s", "infer/s"):
+        table.add_column(column, justify="left" if column == "model" else "right")
+
+    def spread(values: dict) -> str:
+        sd = "" if values["sd"] is None else f" ± {values['sd']:.3f}"
+        return f"{values['mean']:.3f}{sd}"
+
+    for row in rows:
+        paired = row["paired"]
+        table.add_row(
+            row["model"],
+            f"{row['parameters']:,}",
+            spread(row["valid_mae"]),
+            spread(row["test_mae"]),
+            "" if paired is None else f"{paired['difference']:+.3f}",
+            "" if paired is None else f"{paired['p']:.4f}",
+            f"{row['training_samples_per_second']:,.0f}",
+            f"{row['inference_samples_per_second']:,.0f}",
+        )
+    Console(width=120).print(table)
+
+
+def main(argv: list[str]) -> None:
+    """Runs every row, then compares each with the first."""
+    del argv
+    workdir = pathlib.Path(_WORKDIR.value)
+    configs = [config_of(file, changes) for _, file, changes in ROWS]
+    folders = [workdir / name.replace(", ", "_").replace(" ", "_") for name, _, _ in ROWS]
+    found = []
+    for (name, _, _), config, folder in zip(ROWS, configs, folders, strict=True):
+        print(f"{name}: {folder}", flush=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        found.append({"model": name} | run_row(config, folder))
+    corpus = open_corpus(configs[0].data.path, configs[0].data)
+    rates = time_inference(folders, corpus)
+    scored = [row.pop("predictions") for row in found]
+    first = scored[0]
+    task = make_task("regression", ("sentiment",), corpus.split("train").labels)
+    for row, predictions, rate in zip(found, scored, rates, strict=True):
+        row["inference_samples_per_second"] = rate
+        row["paired"] = None
+        if predictions is not first:
+            test = paired_test(
+                predictions.scores, first.scores, first.labels, first.ids, task, "mae"
+            )
+            row["paired"] = test._asdict()
+    report = {"corpus": corpus.summary(), "seeds": _SEEDS.value, "rows": found}
+    title = f"{_CORPUS.value}, {report['corpus']['sizes']}, {_SEEDS.value} seeds"
+    if _CORPUS.value in ("sign", "stress"):
+        report["noise_mae"] = noise_mae(configs[0].data.synthetic)
+        title += f"; MAE of the noise alone {report['noise_mae']:.3f}"
+    print_table(found, title)
+    print("difference and p (paired test): against the first row.")
+    write_json(str(workdir / "comparison.json"), report)
+    with open(workdir / "comparison.csv", "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(
+            ["model", "parameters", "valid_mae", "valid_sd", "test_mae", "test_sd", "difference"]
+            + ["p", "training_samples_per_second", "inference_samples_per_second"]
+        )
+        for row in found:
+            paired = row["paired"] or {"difference": "", "p": ""}
+            mae = row["valid_mae"], row["test_mae"]
+            spreads = [values[part] for values in mae for part in ("mean", "sd")]
+            writer.writerow(
+                [row["model"], row["parameters"], *spreads, paired["difference"], paired["p"]]
+                + [row["training_samples_per_second"], row["inference_samples_per_second"]]
+            )
+    if _CORPUS.value in ("sign", "stress") and importlib.util.find_spec("matplotlib"):
+        draw_attention(folders[0], corpus, workdir / "attention.svg")
+
+
+if __name__ == "__main__":
+    app.run(main)
