@@ -3,6 +3,7 @@
 import ast
 import csv
 import dataclasses
+import hashlib
 import json
 import logging
 import math
@@ -795,6 +796,32 @@ def test_a_bundle_of_an_earlier_format_is_not_called_damaged(run, tmp_path):
     (bundle / "bundle.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match=r"written by an older msajax, 0\.0\.7, .*: train anew\.$"):
         load_bundle(bundle)
+
+
+@pytest.mark.parametrize("numerics", [None, 0, 2, "1"])
+def test_a_bundle_or_run_of_other_numerics_is_refused(numerics, run, tmp_path):
+    shutil.copytree(run.folder, tmp_path / "run")
+    for name in ("bundle/bundle.json", "run.json"):
+        path = tmp_path / "run" / name
+        content = strict(path.read_text())
+        del content["numerics"]
+        if numerics is not None:
+            content["numerics"] = numerics
+        if content.pop("sha256", None):  # as the program of that time would have written it
+            encoded = json.dumps(content, sort_keys=True).encode()
+            content["sha256"] = hashlib.sha256(encoded).hexdigest()
+        path.write_text(json.dumps(content))
+    theirs = "none" if numerics is None else repr(numerics)
+    message = rf"other arithmetic \(numerics: {theirs} there, 1 here\), .*train anew\.$"
+    with pytest.raises(UserError, match=message):
+        load_bundle(tmp_path / "run" / "bundle")
+    with pytest.raises(UserError, match=message):
+        experiment.evaluate_run(str(tmp_path / "run"), "test")
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    before = [path.read_bytes() for path in files]
+    with pytest.raises(UserError, match=message):
+        train(tmp_path / "run", run.corpus)
+    assert [path.read_bytes() for path in files] == before
 
 
 # --- what the package offers ---

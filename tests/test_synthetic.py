@@ -255,3 +255,55 @@ def test_a_group_differs_in_few_bands_and_age_shifts_them_all():
         assert (size > 0.1).sum() == 2 and (size < 0.06).sum() == 7
     for everywhere in (3, 4):
         assert (np.sqrt(np.square(effect[everywhere]).mean(axis=1)) > 0.12).all()
+
+
+# --- scores that need two modalities at the same step ---
+
+
+def coincidence(task: str, **sizes) -> SyntheticConfig:
+    usual = {"train": 4000, "valid": 20, "test": 1000, "widths": (8, 6), "lengths": (8, 8)}
+    return SyntheticConfig(task=task, modalities=("text", "audio"), **usual | sizes)
+
+
+@pytest.mark.parametrize("task", ["sign", "stress"])
+def test_scores_are_what_the_formula_makes_of_both_modalities(task):
+    made = generate(coincidence(task))
+    for name in ("train", "valid", "test"):
+        split = made.corpus.split(name)
+        v, a = (split.features[m][..., 0].astype(np.float64) for m in ("text", "audio"))
+        if task == "sign":
+            assert set(np.unique(a)) == {-1.0, 1.0}
+            clean = 1.2 * (v * a).sum(axis=1) / np.sqrt(8)
+        else:
+            assert ((a == 3.0).sum(axis=1) == 1).all()
+            clean = 1.2 * v[a == 3.0]
+        np.testing.assert_allclose(made.clean[name], np.clip(clean, -3, 3), atol=1e-6)
+        assert split.masks["text"].all() and split.masks["audio"].all()
+    split = made.corpus.split("train")
+    error = split.labels[:, 0] - made.clean["train"]
+    assert np.abs(error).mean() == pytest.approx(0.1 * np.sqrt(2 / np.pi), rel=0.04)  # 0.080
+    constant = np.abs(split.labels - np.median(split.labels)).mean()
+    assert constant == pytest.approx(1.2 * np.sqrt(2 / np.pi), rel=0.04)  # 0.94 once clipped
+    others = split.features["text"][..., 1:], split.features["audio"][..., 1:]
+    assert all(x.std() == pytest.approx(0.3, rel=0.02) for x in others)
+
+
+def test_a_sign_score_cannot_be_told_from_one_modality():
+    split = generate(coincidence("sign")).corpus.split("train")
+    y = split.labels[:, 0]
+    for m in ("text", "audio"):  # 4,000 samples: chance is a correlation of about 0.016
+        x = split.features[m].astype(np.float64).reshape(len(y), -1)
+        for known in (x, np.square(x), np.abs(x)):
+            known = known[:, known.std(axis=0) > 0]  # a sign's size says nothing at all
+            assert np.abs(np.corrcoef(known.T, y)[-1, :-1]).max() < 0.075
+    products = split.features["text"][..., 0] * split.features["audio"][..., 0]
+    assert np.corrcoef(products.sum(axis=1), y)[0, 1] > 0.99
+
+
+@pytest.mark.parametrize("task", ["sign", "stress"])
+def test_corpora_of_coincidence_are_functions_of_their_settings(task):
+    digest = generate(coincidence(task)).corpus.digest
+    assert generate(coincidence(task)).corpus.digest == digest
+    assert generate(coincidence(task, seed=1)).corpus.digest != digest
+    other = "stress" if task == "sign" else "sign"
+    assert generate(coincidence(other)).corpus.digest != digest

@@ -38,6 +38,7 @@ def tiny_config_dict(**overrides) -> ml_collections.ConfigDict:
             "model.num_heads": 2,
             "model.ff_dim": 16,
             "model.n_layers_mod": 0,
+            "model.position_init": 0.02,
             "optim.learning_rate": 5e-3,
             "train.seeds": 2,
             "train.epochs": 4,

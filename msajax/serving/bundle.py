@@ -106,7 +106,7 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
     """Reads a bundle and verifies its digests.
 
     Raises:
-        UserError: if it is missing, damaged or of another format.
+        UserError: if it is missing, damaged, of another format or of other numerics.
     """
     path = os.fspath(path)
     if not os.path.isfile(os.path.join(path, _JSON)):
@@ -124,9 +124,9 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
                 f"The bundle {path} was written by an older msajax, {content['msajax']}, in format "
                 f"{content['format_version']}; this program reads {FORMAT_VERSION}: train anew."
             )
-        require_numerics(content, f"The bundle {path}")
         if content.pop("sha256") != _digest(content):
             raise ValueError(f"{_JSON} does not match its digest")
+        require_numerics(content, f"The bundle {path}")
         with open(os.path.join(path, _ARRAYS), "rb") as file:
             encoded = file.read()
         if hashlib.sha256(encoded).hexdigest() != content["parameters_sha256"]:
