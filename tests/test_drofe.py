@@ -173,6 +173,32 @@ def test_the_first_four_features_rotate_and_the_others_are_projected():
     np.testing.assert_allclose(got, expected, atol=2e-5)
 
 
+@pytest.mark.parametrize(("unit", "least", "most"), [(1.0, 0.98, 1.0), (100.0, 0.0, 0.005)])
+def test_ages_in_years_saturate_attention_and_ages_in_centuries_do_not(unit, least, most):
+    sizes = SyntheticConfig(
+        *(100, 2, 2), ("brain",), (36,), (9,), absent_share=0.0, task="connectome"
+    )
+    split = generate(sizes).corpus.split("train")
+    # The sizes of `configs/connectome_guided.py`, but for two of its four layers.
+    config = ModelConfig(
+        n_layers_mod=2,
+        ff_dim=512,
+        norm="rmsnorm",
+        norm_eps=1e-5,
+        positions="drofe",
+        drofe_age_unit=unit,
+    )
+    module, inputs = ModalityEncoder(config, 9), (split.features["brain"], split.masks["brain"])
+    init = jax.jit(functools.partial(module.init, train=False))
+    _, kept = module.apply(
+        init(jax.random.key(0), *inputs), *inputs, train=False, mutable="intermediates"
+    )
+    for i in range(2):
+        (maps,) = kept["intermediates"][f"blocks_{i}"]["attention"]["attention"]
+        saturated = (np.asarray(maps).max(axis=-1) > 0.99).mean()  # of the rows of all heads
+        assert least <= saturated <= most
+
+
 def test_padded_demographics_never_enter():
     outputs = [
         run_encoder(
