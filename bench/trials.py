@@ -3,9 +3,9 @@
     python bench/trials.py --config=configs/mosi.py --config.data.path=CORPUS.npz --trials=FILE
 
 FILE holds one trial a line: a JSON object of keys and values that override the configuration, as in
-{"model.dropout_rate": 0.3}. Prints one JSON object a trial: the best validation score of each random
-seed (its mean absolute error, or cross-entropy; mean and ddof-1 deviation), the epochs, and the
-seconds it took.
+{"model.dropout_rate": 0.3}. Prints one JSON object a trial: the best validation score of the random
+seeds (mean absolute error, or cross-entropy: mean and ddof-1 deviation), its epochs, and the seconds
+it took.
 """
 
 import json

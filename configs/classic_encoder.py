@@ -4,6 +4,7 @@
         --workdir W
 
 Features that are 512 wide go into it as they are; those of another width are projected.
+The document says nothing of positions; sinusoids are ours.
 """
 
 from msajax.config import apply_argument, default_config

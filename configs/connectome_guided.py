@@ -1,4 +1,6 @@
-"""The connectome encoder with dRoFE and guidance by attribution (source 003), on its own corpus.
+"""The encoder of source 003 with dRoFE and guidance by attribution, on an embedded corpus.
+
+The document names both; their formulas are ours.
 
 Each step is a frequency band of a person of known age and gender; three groups are to be told
 apart. A first pass is explained, and the explanation guides a second one.

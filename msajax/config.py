@@ -142,7 +142,7 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimConfig:
-    """How parameters move. The defaults are the reference recipe of source 002.
+    """How parameters move. The defaults are this project's own, no document's.
 
     Attributes:
         name: adam or adamw.

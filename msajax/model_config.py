@@ -40,6 +40,8 @@ SAME = -1.0  # a dropout rate that is `dropout_rate`
 class ModelConfig:
     """One family of models. The defaults are the sequence-level model of source 002.
 
+    `docs/sources.md` says which setting is which document's.
+
     Encode each modality, fuse, encode again, pool, weigh, regress: each stage has its settings, and
     a depth of 0 leaves it out.
 
@@ -73,8 +75,8 @@ class ModelConfig:
             or one of the recurrent rnn, gru, lstm (source 001).
         both_directions: recurrent layers read forwards and backwards, with D / 2 units each.
         fusion: sequential (each cross-attention reads what the ones before it wrote, source 002),
-            parallel (all read the layer's inputs, source 000), or pooled (every modality is pooled
-            first and the M vectors attend to each other: the early-pooling baseline).
+            parallel (all read the layer's inputs), or pooled (every modality is pooled first and
+            the M vectors attend to each other: the early-pooling baseline).
         bidirectional_fusion: let the other modalities attend to the anchor as well.
         activation: of the feed-forward network: gelu (erf), gelu_tanh, relu or geglu (gated).
         norm: layernorm or rmsnorm.
@@ -84,7 +86,7 @@ class ModelConfig:
             of pooled fusion.
         positions: learned, sinusoidal, none, or drofe: the first four features of every step (band
             edges in Hz, age in years, gender 0 or 1, none of them standardised) rotate the queries
-            and keys of the modality's encoder (source 003); they are not part of its input.
+            and keys of the modality's encoder; they are not part of its input.
         position_init: standard deviation of the learned position tables at the start. Cross-modal
             attention finds what happens at the same step only if the tables stand out from the
             features: at 0.02, as is usual, it never does.
@@ -108,7 +110,7 @@ class ModelConfig:
             formula: its zero vector still gets weight).
         dtype: computation type; parameters, norms, softmax, pooling, gate and head stay float32.
         guidance: none, or how a first pass is explained for a second one that the explanation
-            guides (source 003): the attribution of every encoder layer's input, by
+            guides: the attribution of every encoder layer's input, by
             gradient_x_input, integrated_gradients or deeplift against a zero baseline, replaces
             the source of that layer's queries and keys. The weights are the same.
         guidance_weight: share of the second pass in the loss, in [0, 1]; the rest is the first's.

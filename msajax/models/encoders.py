@@ -24,7 +24,7 @@ class TransformerBlock(nn.Module):
     Post-norm: `x = N(x + Drop(MHA(x)))`, then `x = N(x + Drop(FFN(x)))`. Pre-norm: `x = x +
     Drop(MHA(N(x)))`, then `x = x + Drop(FFN(N(x)))`. With `context is x` this is self-attention;
     else cross-attention with the residual on `x`, and a norm of its own for a pre-norm context.
-    Guided (source 003), queries and keys of self-attention come from an attribution as it is, never
+    Guided, queries and keys of self-attention come from an attribution as it is, never
     normalised, and values from where they came from before: `x`, or pre-norm `N(x)`.
 
     Attributes:

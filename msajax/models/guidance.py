@@ -1,4 +1,4 @@
-"""Guidance by attribution (source 003, R31): a first pass explained, for a second one."""
+"""Guidance by attribution (R31; source 003 names it): a first pass explained, for a second one."""
 
 import dataclasses
 import functools
