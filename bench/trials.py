@@ -4,7 +4,7 @@
 
 FILE holds one trial a line: a JSON object of keys and values that override the configuration, as in
 {"model.dropout_rate": 0.3}. Prints one JSON object a trial: the best validation score of the random
-seeds (mean absolute error, or cross-entropy: mean and ddof-1 deviation), its epochs, and the seconds
+seeds (mean absolute error, or cross-entropy: mean and ddof-1 deviation), its epochs, and how long
 it took.
 """
 
