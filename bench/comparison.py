@@ -10,16 +10,18 @@ has its own. Every row is a run like any other, in a folder below the workdir: t
 on where it stopped. Prints the table and writes it as comparison.json and comparison.csv; with
 matplotlib, attention.svg shows which steps the words attend to in the voice (embedded corpora).
 
-Speed: training is the median epoch, validation included, of all random seeds; inference is the
-median of interleaved repeats over the test split, one seed. Nothing else should run.
+Speed is timed when every row has been trained, one random seed, as medians over repeats of all rows
+in turn: an epoch with its validation, and a pass over the test split. Nothing else should run then.
 """
 
 import csv
+import dataclasses
 import importlib.util
 import json
 import pathlib
 import statistics
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -50,7 +52,7 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the runs.", required=
 _SEEDS = flags.DEFINE_integer("seeds", 5, "Random seeds of every row.")
 _SAMPLES = flags.DEFINE_integer("samples", 6000, "Training samples of an embedded corpus.")
 _EPOCHS = flags.DEFINE_integer("epochs", 40, "Epochs on an embedded corpus.")
-_REPEATS = flags.DEFINE_integer("repeats", 7, "Repeats of the timing of inference.")
+_REPEATS = flags.DEFINE_integer("repeats", 5, "Repeats of every timing.")
 
 # (row, experiment file, what differs from it)
 ROWS = (
@@ -107,22 +109,30 @@ def config_of(file: str, changes: dict) -> Config:
 def run_row(config: Config, folder: pathlib.Path) -> dict:
     """Trains a row, or reads what it left; its figures and scores."""
     results = experiment.train(config, str(folder))
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").open(encoding="utf-8")]
-    seconds = {line["epoch"]: line["seconds"] for line in lines if line["epoch"] > 1}
-    trained = {epoch: sum(line["epoch"] == epoch for line in lines) for epoch in seconds}
-    size = results["corpus"]["sizes"]["train"]
-    rates = [size * trained[epoch] / seconds[epoch] for epoch in seconds]
     return {
         "parameters": results["model"]["parameters"],
         "valid_mae": results["valid"]["mae"],
         "test_mae": results["test"]["mae"],
-        "training_samples_per_second": statistics.median(rates) if rates else None,
         "predictions": read_predictions(str(folder / "predictions" / "test.csv")),
     }
 
 
+def time_training(configs: list[Config], size: int) -> list[float]:
+    """Samples per second of every row in the epochs behind the first, which compiles."""
+    rates: list[list[float]] = [[] for _ in configs]
+    for _ in range(_REPEATS.value):
+        for rate, config in zip(rates, configs, strict=True):
+            train = dataclasses.replace(config.train, seeds=1, epochs=3)
+            with tempfile.TemporaryDirectory() as folder:
+                experiment.train(dataclasses.replace(config, train=train), folder)
+                with open(pathlib.Path(folder, "metrics.jsonl"), encoding="utf-8") as file:
+                    seconds = [json.loads(line)["seconds"] for line in file]
+            rate += [size / of_epoch for of_epoch in seconds[1:]]
+    return [statistics.median(rate) for rate in rates]
+
+
 def time_inference(folders: list[pathlib.Path], corpus: Corpus) -> list[float]:
-    """Samples per second of every row's bundle, repeats of all rows in turn."""
+    """Samples per second of every row's bundle."""
     timed = []
     for folder in folders:
         bundle = experiment.load(folder / "bundle")
@@ -221,12 +231,13 @@ def main(argv: list[str]) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         found.append({"model": name} | run_row(config, folder))
     corpus = open_corpus(configs[0].data.path, configs[0].data)
-    rates = time_inference(folders, corpus)
+    sizes = {name: header.size for name, header in corpus.headers.items()}
+    trained, inferred = time_training(configs, sizes["train"]), time_inference(folders, corpus)
     scored = [row.pop("predictions") for row in found]
     first = scored[0]
     task = make_task("regression", ("sentiment",), corpus.split("train").labels)
-    for row, predictions, rate in zip(found, scored, rates, strict=True):
-        row["inference_samples_per_second"] = rate
+    for row, predictions, *speeds in zip(found, scored, trained, inferred, strict=True):
+        row["training_samples_per_second"], row["inference_samples_per_second"] = speeds
         row["paired"] = None
         if predictions is not first:
             test = paired_test(
@@ -234,7 +245,7 @@ def main(argv: list[str]) -> None:
             )
             row["paired"] = test._asdict()
     report = {"corpus": corpus.summary(), "seeds": _SEEDS.value, "rows": found}
-    title = f"{_CORPUS.value}, {report['corpus']['sizes']}, {_SEEDS.value} seeds"
+    title = f"{_CORPUS.value}, {sizes}, {_SEEDS.value} seeds"
     if _CORPUS.value in ("sign", "stress"):
         report["noise_mae"] = noise_mae(configs[0].data.synthetic)
         title += f"; MAE of the noise alone {report['noise_mae']:.3f}"
