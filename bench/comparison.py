@@ -8,7 +8,8 @@ The rows are the models of `configs/`. On the embedded corpora sign and stress, 
 what two modalities say at the same step, all have the width, depth and recipe below; on a file each
 has its own. Every row is a run like any other, in a folder below the workdir: the same command goes
 on where it stopped. Prints the table and writes it as comparison.json and comparison.csv; with
-matplotlib, attention.svg shows which steps the words attend to in the voice (embedded corpora).
+matplotlib (requirements-bench.txt), attention.svg shows which steps the words attend to in the voice
+(embedded corpora).
 
 Speed is timed when every row has been trained, one random seed, as medians over repeats of all rows
 in turn: an epoch with its validation, and a pass over the test split. Nothing else should run then.
