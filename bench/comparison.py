@@ -8,7 +8,7 @@ The rows are the models of `configs/`. On the embedded corpora sign and stress, 
 what two modalities say at the same step, all have the width, depth and recipe below; on a file each
 has its own. Every row is a run like any other, in a folder below the workdir: the same command goes
 on where it stopped. Prints the table and writes it as comparison.json and comparison.csv; with
-matplotlib (requirements-bench.txt), attention.svg shows which steps the words attend to in the voice
+matplotlib (requirements-bench.txt), attention.svg shows which steps of the voice words attend to
 (embedded corpora).
 
 Speed is timed when every row has been trained, one random seed, as medians over repeats of all rows

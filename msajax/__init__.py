@@ -23,6 +23,7 @@ __all__ = [
     "TrainConfig",
     "UserError",
     "__version__",
+    "build_model",
     "load",
     "open_corpus",
     "train",
@@ -31,6 +32,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Loads what needs JAX at its first use, so that `import msajax` is quick."""
+    if name == "build_model":
+        from msajax.models import build_model
+
+        return build_model
     if name in ("load", "open_corpus", "train"):
         from msajax import experiment
 

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 
-from msajax.models.attention import MultiHeadAttention, as_keep_mask, causal_mask
+from msajax.models.attention import MultiHeadAttention, causal_mask, combine_masks
 
 B, H, HEAD, D, WIDTH, T, S = 3, 2, 5, 8, 6, 4, 4  # D != H * HEAD, so that no axis is mistaken
 RNG = np.random.default_rng(0)
@@ -22,7 +23,7 @@ QUERY = RNG.normal(size=(B, T, D)).astype(np.float32)
 CONTEXT = RNG.normal(size=(B, S, WIDTH)).astype(np.float32)
 # Leading padding, a hole, everything valid.
 VALID = np.array([[0, 0, 1, 1], [1, 0, 1, 0], [1, 1, 1, 1]], bool)
-ADDITIVE = np.where(np.tri(T, S, 1), 0, -np.inf).astype(np.float32)  # one step ahead is seen
+ONE_AHEAD = np.tri(T, S, 1, bool)
 
 
 def module(dtype="float32", rate=0.0):
@@ -43,73 +44,122 @@ def gradients(params, query, context, masks, dtype="float32"):
     return jax.grad(loss, (0, 1, 2))(params, query, context)
 
 
-def numpy_attention(params, query, context, keep):
-    """One query, head and key at a time in float64; `keep` is `[B, H, Tq, Tk]`."""
+def numpy_attention(params, query, context, keep, added):
+    """One query and head at a time in float64; `keep` and `added` are `[B, Tq, Tk]`."""
     p = jax.tree.map(np.float64, params)
     out = np.zeros((*query.shape[:2], D))
     for b, t in np.ndindex(*query.shape[:2]):
-        if not keep[b, :, t].any():
+        seen = context[b, keep[b, t]].astype(np.float64)
+        if not len(seen):
             continue
         out[b, t] = p["out"]["bias"]
         for h in range(H):
-            seen = context[b, keep[b, h, t]].astype(np.float64)
-            if not len(seen):
-                continue
             q = query[b, t] @ p["query"]["kernel"][:, h] + p["query"]["bias"][h]
             k = seen @ p["key"]["kernel"][:, h] + p["key"]["bias"][h]
             v = seen @ p["value"]["kernel"][:, h] + p["value"]["bias"][h]
-            weight = np.exp(k @ q / np.sqrt(HEAD))
-            out[b, t] += (weight / weight.sum()) @ v @ p["out"]["kernel"][h]
+            weight = scipy.special.softmax(k @ q / np.sqrt(HEAD) + added[b, t, keep[b, t]])
+            out[b, t] += weight @ v @ p["out"]["kernel"][h]
     return out
 
 
-def full(keep):
-    return np.broadcast_to(keep, (B, H, T, S))
-
-
-def assert_attends_as(masks, keep):
-    got = attend(PARAMS, QUERY, CONTEXT, masks)
-    expected = numpy_attention(PARAMS, QUERY, CONTEXT, full(keep))
+def assert_attends_as(masks, keep, added=0.0, context=CONTEXT):
+    got = attend(PARAMS, QUERY, context, masks)
+    keep, added = (np.broadcast_to(x, (B, T, context.shape[1])) for x in (keep, added))
+    expected = numpy_attention(PARAMS, QUERY, context, keep, added)
     chex.assert_trees_all_close(got, expected, atol=5e-6, rtol=0)
 
 
 # --- masks ---
 
 PER_STEP = np.random.default_rng(1).random((B, T, S)) < 0.6
-PER_HEAD = np.random.default_rng(2).random((B, H, T, S)) < 0.6
-INFINITE = np.where(PER_STEP, 0, -np.inf).astype(np.float32)
+PER_STEP[0, 2] = False  # a query without a key
+
+
+def additive(keep, dtype="float32", hidden=-np.inf):
+    return jnp.asarray(np.where(keep, 0, hidden), dtype)
+
+
 FORMS = {
     "no mask": ((), True),
-    "keys": ((VALID,), VALID[:, None, None]),
-    "steps": ((PER_STEP,), PER_STEP[:, None]),
-    "steps, shared": ((PER_STEP[:1],), PER_STEP[:1, None]),
-    "heads": ((PER_HEAD,), PER_HEAD),
-    "heads, shared": ((PER_HEAD[:1],), PER_HEAD[:1]),
-    "four axes": ((PER_HEAD[:, :1],), PER_HEAD[:, :1]),
-    "additive": ((INFINITE,), PER_STEP[:, None]),
-    "additive, batch of one": ((INFINITE[:1],), PER_STEP[:1, None]),
-    "additive, (T, T)": ((ADDITIVE,), ADDITIVE == 0),
-    "additive, finite": ((np.where(PER_STEP, 0, -1e9).astype(np.float32),), PER_STEP[:, None]),
-    "additive, bfloat16": ((jnp.asarray(INFINITE, jnp.bfloat16),), PER_STEP[:, None]),
-    "additive, float16": ((jnp.asarray(INFINITE, jnp.float16),), PER_STEP[:, None]),
+    "keys": ((VALID,), VALID[:, None]),
+    "steps": ((PER_STEP,), PER_STEP),
+    "steps, shared": ((PER_STEP[:1],), PER_STEP[:1]),
+    "additive": ((additive(PER_STEP),), PER_STEP),
+    "additive, batch of one": ((additive(PER_STEP[:1]),), PER_STEP[:1]),
+    "additive, (T, T)": ((additive(ONE_AHEAD),), ONE_AHEAD),
+    "additive, finite": ((additive(PER_STEP, hidden=-1e9),), PER_STEP),
+    "additive, bfloat16": ((additive(PER_STEP, "bfloat16"),), PER_STEP),
+    "additive, bfloat16, finite": ((additive(PER_STEP, "bfloat16", -1e9),), PER_STEP),
+    "additive, float16": ((additive(PER_STEP, "float16"),), PER_STEP),
+    "additive, float16, finite": ((additive(PER_STEP, "float16", -65504),), PER_STEP),
     "causal": ((causal_mask(T),), np.tri(T, dtype=bool)),
     "all combined": (
-        (VALID, causal_mask(T), INFINITE, ADDITIVE, PER_HEAD),
-        VALID[:, None, None] & np.tri(T, dtype=bool) & PER_STEP[:, None] & PER_HEAD,
+        (VALID, causal_mask(T), PER_STEP, additive(PER_STEP[::-1]), additive(ONE_AHEAD)),
+        VALID[:, None] & np.tri(T, dtype=bool) & PER_STEP & PER_STEP[::-1],
     ),
 }
 
 
 @pytest.mark.parametrize(("masks", "keep"), FORMS.values(), ids=FORMS)
 def test_every_accepted_mask_attends_as_the_boolean_one_it_stands_for(masks, keep):
-    for mask in masks:
-        chex.assert_type(as_keep_mask(mask, batch=B, queries=T, keys=S), bool)
     assert_attends_as(masks, keep)
-    # The equivalent boolean mask, given as such.
-    given, plain = attend(PARAMS, QUERY, CONTEXT, masks), full(keep)
-    chex.assert_trees_all_close(
-        given, attend(PARAMS, QUERY, CONTEXT, (plain,)), atol=1e-6, rtol=0
+    plain = (np.broadcast_to(keep, (B, T, S)),)
+    for dtype in ("float32", "bfloat16"):
+        given, expected = (attend(PARAMS, QUERY, CONTEXT, m, dtype=dtype) for m in (masks, plain))
+        np.testing.assert_array_equal(given, expected)
+
+
+# The largest number that hides in each type, and the next one above it, which is added.
+EDGES = {"float32": (-1e9, -999_999_936), "bfloat16": (-998_244_352, -994_050_048)}
+EDGES["float16"] = (-65504, -65472)
+
+
+@pytest.mark.parametrize("dtype", EDGES)
+def test_a_number_hides_from_a_billion_below_zero_on_or_at_the_end_of_its_type(dtype):
+    lowest, (hides, added) = float(jnp.finfo(dtype).min), EDGES[dtype]
+    row = jnp.asarray([-np.inf, lowest, hides, added, -10_000, 0, 7], dtype)
+    keep, bias = combine_masks((jnp.tile(row, (2, 1)),), batch=B, queries=2, keys=7)
+    np.testing.assert_array_equal(keep[0, 0, 1], [False, False, False, True, True, True, True])
+    np.testing.assert_array_equal(bias[0, 0, 1], [0, 0, 0, added, np.float32(row[4]), 0, 7])
+    chex.assert_type(bias, jnp.float32)
+
+
+@pytest.mark.parametrize("dtype", EDGES)
+def test_other_numbers_are_added_to_the_scores(dtype):
+    one, other = (jnp.asarray(2 * RNG.normal(size=(B, T, S)), dtype) for _ in range(2))
+    other = other[0].at[1, 3].set(-10_000).at[2, 3].set(-np.inf)
+    added = np.float64(one) + np.float64(other)
+    assert_attends_as((VALID, one, other), VALID[:, None] & np.isfinite(added), added)
+
+
+def test_where_all_keys_get_minus_10000_it_changes_nothing_and_hiding_them_all_leaves_zero():
+    low, lowest = (np.full((T, S), number, np.float32) for number in (-1e4, -1e9))
+    plain, shifted, hidden = (
+        attend(PARAMS, QUERY, CONTEXT, masks) for masks in ((), (low,), (lowest,))
     )
+    np.testing.assert_allclose(shifted, plain, atol=1e-2)  # scores near 10000 have 3 decimals
+    assert np.abs(plain).min() > 0
+    np.testing.assert_array_equal(hidden, np.zeros_like(plain))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_nan_in_a_mask_at_a_hidden_key_reaches_neither_outputs_nor_gradients(dtype):
+    added = RNG.normal(size=(B, T, S)).astype(np.float32)
+
+    @jax.jit
+    def run(*arguments):
+        def loss(mask, params, query, context):
+            masks = VALID, mask
+            out = module(dtype).apply({"params": params}, query, context, masks, train=False)
+            return jnp.square(out.astype(jnp.float32)).sum(), out
+
+        return jax.value_and_grad(loss, (0, 1, 2, 3), has_aux=True)(*arguments)
+
+    usual = run(added, PARAMS, QUERY, CONTEXT)
+    chex.assert_tree_all_finite(usual)
+    assert np.abs(usual[1][0]).max() > 0  # a mask can be learned
+    dirty = np.where(VALID[:, None], added, np.nan)
+    chex.assert_trees_all_equal(run(dirty, PARAMS, QUERY, CONTEXT), usual)
 
 
 @pytest.mark.parametrize(
@@ -124,27 +174,20 @@ def test_every_accepted_mask_attends_as_the_boolean_one_it_stands_for(masks, kee
         np.ones((B, T + 1, S), bool),
         np.ones((B, S, T + 1), bool),
         np.ones((2, T, S), bool),
-        np.ones((2, H, T, S), bool),
-        np.ones((B, H, T, 1), bool),
-        np.ones((1, B, H, T, S), bool),
+        np.ones((B, 1, T, S), bool),
         np.zeros((B, S), np.float32),  # additive per key is no form: it would pass for (T, T)
         np.zeros((T, S + 1), np.float32),
         np.zeros((2, T, S), np.float32),
-        np.zeros((B, H, T, S), np.float32),
+        np.zeros((B, 1, T, S), np.float32),
         np.zeros((), np.float32),
     ],
     ids=lambda mask: f"{mask.dtype}{list(mask.shape)}",
 )
 def test_other_masks_are_refused_with_the_sizes(mask):
     with pytest.raises(ValueError) as error:
-        as_keep_mask(mask, batch=B, queries=T, keys=S)
+        combine_masks((mask,), batch=B, queries=T, keys=S)
     for part in (mask.dtype, mask.shape, f"batch {B}", f"{T} queries", f"{S} keys"):
         assert str(part) in str(error.value)
-
-
-def test_a_mask_of_another_number_of_heads_is_refused():
-    with pytest.raises(ValueError):
-        attend(PARAMS, QUERY, CONTEXT, (np.ones((B, H + 1, T, S), bool),))
 
 
 def test_under_a_causal_mask_a_step_does_not_move_the_ones_before_it():
@@ -159,42 +202,34 @@ def test_under_a_causal_mask_a_step_does_not_move_the_ones_before_it():
 # --- attention ---
 
 
-def test_masked_keys_do_not_reach_a_head_that_sees_nothing():
-    keep = np.ones((B, H, T, S), bool)
-    keep[:, 0] = False  # the other head makes these queries count
-    assert_attends_as((keep,), keep)
-    keep[:, 1, :, 1:] = False
-    changed = CONTEXT.copy()
-    changed[:, 1:] += 1
-    np.testing.assert_array_equal(
-        attend(PARAMS, QUERY, changed, (keep,)), attend(PARAMS, QUERY, CONTEXT, (keep,))
-    )
-
-
 def test_attention_takes_a_context_of_another_length():
     context, valid = CONTEXT[:, :3], VALID[:, :3]
-    got = attend(PARAMS, QUERY, context, (valid,))
-    keep = np.broadcast_to(valid[:, None, None], (B, H, T, 3))
-    expected = numpy_attention(PARAMS, QUERY, context, keep)
-    chex.assert_trees_all_close(got, expected, atol=5e-6, rtol=0)
+    assert_attends_as((valid,), valid[:, None], context=context)
 
 
+@pytest.mark.parametrize("hidden_by", ["keys", "additive"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_a_query_without_a_valid_key_gets_exactly_zero_and_finite_gradients(dtype):
+def test_a_query_without_a_valid_key_gets_exactly_zero_and_finite_gradients(dtype, hidden_by):
+    def masks_of(valid):
+        if hidden_by == "keys":
+            return (valid,)
+        return (additive(np.broadcast_to(valid[:, None], (B, T, S)), dtype),)
+
     valid = VALID.copy()
     valid[1] = False
-    out = attend(PARAMS, QUERY, CONTEXT, (valid,), dtype=dtype)
+    out = attend(PARAMS, QUERY, CONTEXT, masks_of(valid), dtype=dtype)
     assert out.dtype == dtype
     chex.assert_tree_all_finite(out)
     np.testing.assert_array_equal(out[1], np.zeros((T, D)))
     assert (np.asarray(out)[[0, 2]] != 0).all()
-    d_params, d_query, d_context = gradients(PARAMS, QUERY, CONTEXT, (valid,), dtype=dtype)
+    d_params, d_query, d_context = gradients(PARAMS, QUERY, CONTEXT, masks_of(valid), dtype=dtype)
     chex.assert_tree_all_finite((d_params, d_query, d_context))
     np.testing.assert_array_equal(d_query[1], np.zeros((T, D)))
     np.testing.assert_array_equal(np.asarray(d_context)[~valid], 0)
     assert (np.asarray(d_context)[valid] != 0).any()
     # With no valid key anywhere nothing is learned, not even a bias.
-    nothing = gradients(PARAMS, QUERY, CONTEXT, (np.zeros_like(valid),), dtype=dtype)
+    nothing = masks_of(np.zeros_like(valid))
+    nothing = gradients(PARAMS, QUERY, CONTEXT, nothing, dtype=dtype)
     chex.assert_trees_all_equal(nothing, jax.tree.map(np.zeros_like, nothing))
 
 

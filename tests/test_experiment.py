@@ -16,6 +16,7 @@ import types
 import warnings
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -29,6 +30,7 @@ from msajax.data.corpus import Corpus, Split
 from msajax.data.formats import open_corpus
 from msajax.data.formats.native import save_native
 from msajax.data.in_memory import corpus_of
+from msajax.data.prepare import prepare
 from msajax.errors import UserError
 from msajax.metrics import SENTIMENT
 from msajax.serving.bundle import load_bundle, save_bundle
@@ -742,6 +744,16 @@ def test_a_bundle_loads_without_pickle_and_holds_every_seed(run, monkeypatch):
     kernel = bundle.params["text_encoder"]["projection"]["kernel"]
     assert kernel.shape == (2, 6, 8) and kernel.dtype == np.float32
     assert np.abs(kernel[0] - kernel[1]).max() > 0.01
+
+
+def test_the_model_of_a_bundle_is_called_from_python(run, splits):
+    bundle = msajax.load(run.folder / "bundle")
+    model = msajax.build_model(bundle.config.model, bundle.preparation.spec)
+    split, _ = prepare(splits["test"], bundle.preparation, 2**20)
+    params = jax.tree.map(lambda x: x[1], bundle.params)  # of the second random seed
+    score = model.apply({"params": params}, split.features, split.masks).score[:, 0]
+    expected = [float(row["score_seed1"]) for row in stored_rows(run)]
+    np.testing.assert_allclose(score, expected, atol=1e-5)
 
 
 def test_a_bundle_needs_nothing_of_its_run(run, tmp_path):

@@ -46,6 +46,8 @@ MASKS["text"][:, 1] = True
 MASKS["audio"][:, 0] = True
 MASKS["audio"][0] = False  # a sample without audio
 FEATURES = {m: RNG.normal(size=(B, T, SPEC.width(m))).astype(np.float32) for m in NAMES}
+SEEN = np.tri(T, dtype=bool) | (RNG.random((B, T, T)) < 0.3)  # an attention mask
+SEEN[1, 1] = False  # a step that sees nothing
 DROPOUT = {"dropout": dropout_key(jnp.uint32(5), jnp.int32(0))}
 
 
@@ -133,7 +135,7 @@ def gradients_of_what_layers_read(model, params, **settings):
 
 @pytest.mark.parametrize("spec", [TEXT, THREE_SCORES], ids=["one score", "three scores"])
 def test_every_layer_is_explained_by_its_own_input_for_the_largest_score(spec):
-    settings = {"train": True, "rngs": DROPOUT}
+    settings = {"train": True, "rngs": DROPOUT, "attention_masks": {"text": SEEN}}
     plain = make(spec, guidance="none", n_layers_mod=2)
     params = parameters(plain)
     read, gradient = gradients_of_what_layers_read(plain, params, **settings)
@@ -263,6 +265,21 @@ def test_both_passes_and_the_attributions_share_their_dropout_masks():
     part = of_the_last_two(params)
     np.testing.assert_allclose(part.score, prediction.score[2:], atol=2e-6)
     np.testing.assert_allclose(part.coarse_score, prediction.coarse_score[2:], atol=2e-6)
+
+
+def test_an_attention_mask_acts_in_every_pass():
+    plain, guided = (make(guidance=g) for g in ("none", "deeplift"))
+    params = parameters(plain)
+    added = np.where(SEEN, 0, -np.inf).astype(np.float32)
+    prediction, guides = explained(guided, params, attention_masks={"text": SEEN})
+    other = explained(guided, params, attention_masks={"text": added})
+    chex.assert_trees_all_equal((prediction, guides), other)
+    refined = [
+        run(plain, params, guides=guides, **settings).score
+        for settings in ({"attention_masks": {"text": SEEN}}, {})
+    ]
+    np.testing.assert_allclose(prediction.score, refined[0], atol=1e-6)
+    assert np.abs(refined[1] - refined[0]).max() > 1e-3
 
 
 def test_drofe_rotates_in_both_passes():

@@ -277,6 +277,33 @@ def test_causal_encoders_of_features_see_no_later_step_and_others_do(name):
     assert ("text_encoder", True) in leaks
 
 
+def test_a_decoder_sees_what_its_attention_mask_leaves():
+    """The step itself and the one before it."""
+    model, params, _ = decoder()
+    window = np.tri(T, dtype=bool) & ~np.tri(T, k=-2, dtype=bool)
+
+    @jax.jit
+    def logits(ids, window):
+        _, kept = model.apply(
+            {"params": params},
+            {"text": ids},
+            {"text": MASK},
+            attention_masks={"text": window},
+            mutable="intermediates",
+        )
+        return kept["intermediates"]["logits"][0]
+
+    before = np.asarray(logits(IDS, window))
+    additive = np.where(window, 0, -1e9).astype(np.float32)
+    np.testing.assert_array_equal(logits(IDS, additive), before)
+    for t in range(T):
+        ids = IDS.copy()
+        ids[:, t] = (ids[:, t] + 1 + t) % V
+        differs = (np.asarray(logits(ids, window)) != before).any(axis=2)  # [batch, length]
+        assert differs[MASK[:, t], t : t + 2].all()
+        assert not np.delete(differs, slice(t, t + 2), axis=1).any()
+
+
 # --- training ---
 
 

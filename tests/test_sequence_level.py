@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import pathlib
 import subprocess
@@ -93,9 +94,12 @@ def layer_norm(params, x, eps):
     return normal * params["scale"] + params["bias"]
 
 
-def attention(params, x, context):
+def attention(params, x, context, added=0.0):
+    """Attends where `added`, broadcast to `[Tq, Tk]`, is not -inf."""
     if not len(context):
         return np.zeros_like(x)
+    added = np.broadcast_to(added, (len(x), len(context)))
+    sees_a_key = np.isfinite(added).any(1)[:, None]
 
     def heads(name, source):  # [heads, length, head_dim]
         return np.moveaxis(np.tensordot(source, params[name]["kernel"], 1), 1, 0) + (
@@ -103,21 +107,25 @@ def attention(params, x, context):
         )
 
     q, k, v = heads("query", x), heads("key", context), heads("value", context)
-    weights = scipy.special.softmax(q @ k.mT / np.sqrt(q.shape[-1]), axis=-1)
-    return np.tensordot(weights @ v, params["out"]["kernel"], ([0, 2], [0, 1])) + (
-        params["out"]["bias"]
-    )
+    scores = q @ k.mT / np.sqrt(q.shape[-1]) + np.where(sees_a_key, added, 0)
+    weights = scipy.special.softmax(scores, axis=-1)
+    out = np.tensordot(weights @ v, params["out"]["kernel"], ([0, 2], [0, 1]))
+    return np.where(sees_a_key, out + params["out"]["bias"], 0)
 
 
-def block(params, x, context, eps):
-    x = layer_norm(params["norm_attention"], x + attention(params["attention"], x, context), eps)
+def block(params, x, context, eps, added=0.0):
+    attended = attention(params["attention"], x, context, added)
+    x = layer_norm(params["norm_attention"], x + attended, eps)
     inner = dense(params["ffn"]["inner"], x)
     fed = dense(params["ffn"]["outer"], inner * (1 + scipy.special.erf(inner / np.sqrt(2))) / 2)
     return layer_norm(params["norm_ffn"], x + fed, eps)
 
 
-def numpy_sample(params, config, spec, features, masks):
-    """Score and modality weights of one sample; features and masks without the batch axis."""
+def numpy_sample(params, config, spec, features, masks, added):
+    """Score and modality weights of one sample: all without the batch axis.
+
+    `added`, `{modality: [T, T]}`, is what attention masks add, -inf where they hide.
+    """
     names, eps = spec.modalities, config.norm_eps
     anchor = config.anchor or ("text" if "text" in names else names[0])
     seq = {}
@@ -125,7 +133,7 @@ def numpy_sample(params, config, spec, features, masks):
         p = params[f"{m}_encoder"]
         x = dense(p["projection"], features[m]) + p["positions"]["embedding"][: len(features[m])]
         for i in range(config.n_layers_mod):
-            x = block(p[f"blocks_{i}"], x, x[masks[m]], eps)
+            x = block(p[f"blocks_{i}"], x, x[masks[m]], eps, added[m][:, masks[m]])
         seq[m] = x
     others = [m for m in names if m != anchor]
     for i in range(config.n_layers_fuse):
@@ -135,6 +143,9 @@ def numpy_sample(params, config, spec, features, masks):
         for m in others if config.bidirectional_fusion else ():
             p = params["fusion"][f"layers_{i}"][f"{m}_from_{anchor}"]
             seq[m] = block(p, seq[m], seq[anchor][masks[anchor]], eps)
+    for m, i in itertools.product(names, range(config.n_layers_post_fuse)):
+        p, x = params[f"{m}_after_fusion"][f"blocks_{i}"], seq[m]
+        seq[m] = block(p, x, x[masks[m]], eps, added[m][:, masks[m]])
     pooled = np.zeros((len(names), config.model_dim))
     for row, m in zip(pooled, names, strict=True):
         valid = seq[m][masks[m]]
@@ -155,9 +166,10 @@ def numpy_sample(params, config, spec, features, masks):
     return dense(params["regression"], weights @ pooled), weights
 
 
-def numpy_model(params, config, spec, features, masks):
-    """Scores `[B, K]` and modality weights `[B, M]`."""
+def numpy_model(params, config, spec, features, masks, added=()):
+    """Scores `[B, K]` and modality weights `[B, M]`; `added` is `{modality: [B, T, T]}`."""
     params, features = jax.tree.map(np.float64, (params, features))
+    added = {m: np.zeros((*mask.shape, mask.shape[1])) for m, mask in masks.items()} | dict(added)
     rows = [
         numpy_sample(
             params,
@@ -165,6 +177,7 @@ def numpy_model(params, config, spec, features, masks):
             spec,
             {m: x[b] for m, x in features.items()},
             {m: mask[b] for m, mask in masks.items()},
+            {m: x[b] for m, x in added.items()},
         )
         for b in range(len(masks[spec.modalities[0]]))
     ]
@@ -474,6 +487,131 @@ def test_in_16_bits_parameters_softmax_statistics_pooling_and_head_are_float32(d
         expected = "float32" if stage in ("head", "regression") else dtype
         values = state["intermediates"][stage]["__call__"]
         assert {str(x.dtype) for x in jax.tree.leaves(values)} == {expected}, stage
+
+
+# --- attention masks ---
+
+TWO, STEPS_OF_TWO = corpus("text", "audio"), {"text": 6, "audio": 4}
+FEATURES_OF_TWO = random_features(TWO, STEPS_OF_TWO, batch=6)
+MASKS_OF_TWO = awkward_masks(STEPS_OF_TWO, "text")
+SEEN = {m: np.random.default_rng(4).random((6, t, t)) < 0.6 for m, t in STEPS_OF_TWO.items()}
+for seen in SEEN.values():
+    seen[0, 1] = False  # a valid step that sees nothing
+
+
+@functools.cache
+def model_of_two(**changes):
+    """A compiled function from attention masks to a prediction, the parameters, the model."""
+    settings = {"n_layers_fuse": 0, "n_layers_post_fuse": 1, **changes}  # quick to compile
+    config = dataclasses.replace(SMALL, **settings)
+    model, params = build_model(config, TWO), random_params(config, TWO)
+
+    @jax.jit
+    def predict(attention_masks, params):
+        return model.apply(
+            {"params": params}, FEATURES_OF_TWO, MASKS_OF_TWO, attention_masks=attention_masks
+        )
+
+    return lambda masks: jax.device_get(predict(masks, params)), params, model
+
+
+def test_encoders_read_attention_masks_before_fusion_and_after_it_and_nothing_else_does():
+    predict, params, model = model_of_two(n_layers_fuse=1, bidirectional_fusion=True)
+    added = {m: np.where(x, 0, -np.inf) for m, x in SEEN.items()}
+    added["text"] = added["text"] + np.random.default_rng(5).normal(size=(6, 6, 6))
+    added["audio"] = np.broadcast_to(added["audio"][1], (6, 4, 4))
+    given = {"text": added["text"].astype(np.float32), "audio": SEEN["audio"][1]}
+    got = predict(given)
+    arguments = params, model.config, TWO, FEATURES_OF_TWO, MASKS_OF_TWO
+    score, weights = numpy_model(*arguments, added)
+    chex.assert_trees_all_close(got.score, score, atol=3e-6, rtol=0)
+    chex.assert_trees_all_close(got.modality_weights, weights, atol=1e-6, rtol=0)
+    for m in TWO.modalities:  # each mask counts
+        assert np.abs(numpy_model(*arguments, {**added, m: 0 * SEEN[m]})[0] - score).max() > 1e-2
+    # What it holds in the rows and columns of padding is not read, finite or not.
+    mask = MASKS_OF_TWO["text"]
+    for filler in (np.nan, np.inf, 3e38):
+        both = mask[:, :, None] & mask[:, None]
+        filled = np.where(both, given["text"], np.float32(filler))
+        chex.assert_trees_all_equal(predict({**given, "text": filled}), got)
+
+
+def additive(dtype, hidden):
+    return {m: jnp.asarray(np.where(x, 0, hidden), dtype) for m, x in SEEN.items()}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_attention_masks_that_mean_the_same_give_the_same_to_the_bit(dtype):
+    predict, _, _ = model_of_two(dtype=dtype)
+    expected = predict(SEEN)
+    assert np.abs(expected.score - predict(None).score).max() > 1e-2
+    for form in (("float32", -np.inf), ("bfloat16", -1e9), ("float16", -65504)):
+        chex.assert_trees_all_equal(predict(additive(*form)), expected)
+
+
+@pytest.mark.parametrize("changes", [{}, {"fusion": "pooled", "n_layers_post_fuse": 0}], ids=str)
+def test_a_causal_encoder_is_one_with_a_causal_attention_mask(changes):
+    causal, _, _ = model_of_two(causal=True, **changes)
+    plain, _, _ = model_of_two(**changes)
+    tri = {m: np.tri(t, dtype=bool) for m, t in STEPS_OF_TWO.items()}
+    chex.assert_trees_all_equal(causal(None), plain(tri))
+    both = {m: x & tri[m] for m, x in SEEN.items()}
+    chex.assert_trees_all_equal(causal(SEEN), plain(both))
+    assert np.abs(causal(SEEN).score - causal(None).score).max() > 1e-2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_are_finite_where_an_attention_mask_hides_every_key(dtype):
+    _, params, model = model_of_two(dtype=dtype)
+
+    @jax.jit
+    def gradient(params, mask):
+        def loss(params, mask):
+            given = {"text": mask, "audio": np.zeros((4, 4), bool)}
+            out = model.apply(
+                {"params": params}, FEATURES_OF_TWO, MASKS_OF_TWO, attention_masks=given
+            )
+            return jnp.square(out.score).sum()
+
+        return jax.grad(loss, (0, 1))(params, mask)
+
+    mask = np.where(SEEN["text"], 0, -np.inf).astype(np.float32)
+    usual = gradient(params, mask)
+    chex.assert_tree_all_finite(usual)
+    assert np.abs(usual[1]).max() > 0
+    padded = ~MASKS_OF_TWO["text"]
+    dirty = np.where(padded[:, :, None] | padded[:, None], np.float32(np.nan), mask)
+    found = gradient(params, dirty)
+    chex.assert_tree_all_finite(found)
+    chex.assert_trees_all_equal(found[0], usual[0])
+
+
+BAD_ATTENTION_MASKS = {
+    "name": ({"smell": np.ones((6, 6), bool)}, "'smell'.*text, audio"),
+    "type": ({"text": np.ones((6, 6), np.int32)}, "'text'.*int32.*bool or float"),
+    "keys": ({"text": np.ones((6, 5), bool)}, "'text'.*(6, 5).*(6, 6) or (6, 6, 6)"),
+    "steps": ({"audio": np.ones((6, 4), bool)}, "'audio'.*(6, 4).*(4, 4) or (6, 4, 4)"),
+    "batch": ({"audio": np.zeros((1, 4, 4), "f4")}, "'audio'.*(1, 4, 4).*(4, 4) or (6, 4, 4)"),
+    "heads": ({"audio": np.zeros((6, 2, 4, 4), "f4")}, "'audio'.*(6, 2, 4, 4)"),
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"), BAD_ATTENTION_MASKS.values(), ids=BAD_ATTENTION_MASKS
+)
+def test_attention_masks_that_do_not_fit_are_refused(given, message):
+    _, params, model = model_of_two()
+    apply = functools.partial(model.apply, attention_masks=given)
+    with pytest.raises(ValueError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        jax.eval_shape(apply, {"params": params}, FEATURES_OF_TWO, MASKS_OF_TWO)
+
+
+@pytest.mark.parametrize("changes", [{"mixer": "gru"}, {"overrides": ("text.mixer=gru",)}], ids=str)
+def test_a_recurrent_encoder_refuses_an_attention_mask(changes):
+    model = build_model(dataclasses.replace(SMALL, **changes), TWO)
+    init = functools.partial(model.init, attention_masks=SEEN)
+    with pytest.raises(ValueError, match="'text' is recurrent .gru."):
+        jax.eval_shape(init, jax.random.key(0), FEATURES_OF_TWO, MASKS_OF_TWO)
 
 
 # --- dropout of the whole model ---

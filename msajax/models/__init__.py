@@ -29,6 +29,9 @@ def blank_sample(spec: CorpusSpec) -> tuple[dict[str, jax.Array], dict[str, jax.
 def build_model(config: ModelConfig, spec: CorpusSpec) -> nn.Module:
     """The model that a configuration names, for the modalities of a corpus.
 
+    Called by its `apply`, with parameters of one random seed: `model.apply({"params": params},
+    features, masks, attention_masks=…)` gives a `Prediction`.
+
     Raises:
         UserError: if the anchor, or a modality with settings of its own, is not among the
             modalities, if the next token is to be predicted of anything but one of token ids, or if

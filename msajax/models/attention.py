@@ -1,6 +1,7 @@
 """Masks and multi-head attention (source 002; SPEC R3, R4; scaled as in source 004)."""
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -16,48 +17,56 @@ def causal_mask(length: int) -> jax.Array:
     return jnp.tril(jnp.ones((1, length, length), bool))
 
 
-def as_keep_mask(mask: jax.Array, *, batch: int, queries: int, keys: int) -> jax.Array:
-    """Turns any accepted mask into one boolean keep-mask.
+def combine_masks(
+    masks: Sequence[jax.Array], *, batch: int, queries: int, keys: int
+) -> tuple[jax.Array, jax.Array | None]:
+    """Combines masks into which keys may be seen and what is added to their scores.
+
+    A key that one mask hides is hidden. A bool mask hides where it is False. A float mask hides
+    where it is -inf, at or below -1e9, or the lowest finite number of its type; all else in it is
+    added, so that -10000 makes a key unlikely but does not hide it.
 
     Args:
-        mask: bool `[B, Tk]` (valid keys), bool `[B or 1, Tq, Tk]`, bool `[B or 1, H or 1, Tq, Tk]`,
-            or additive float `[Tq, Tk]` or `[B or 1, Tq, Tk]` with 0 where a key may be seen and
-            -inf (or a very negative number) where not.
+        masks: bool `[B, Tk]` (valid keys), bool or float `[B or 1, Tq, Tk]`, or float `[Tq, Tk]`.
         batch: B.
         queries: Tq.
         keys: Tk.
 
     Returns:
-        A boolean array that broadcasts to `[B, H, Tq, Tk]`; True means that the key may be seen.
+        A bool array that broadcasts to `[B, 1, Tq, Tk]`, True where a key may be seen, and a
+        float32 array `[B or 1, 1, Tq, Tk]`, 0 where it may not, or None if all masks are bool.
 
     Raises:
         ValueError: for any other type or shape.
     """
-    is_additive = jnp.issubdtype(mask.dtype, jnp.floating)
-    accepted = {(batch, queries, keys), (1, queries, keys)}
-    if is_additive:
-        accepted.add((queries, keys))
-    else:
-        accepted.add((batch, keys))
-    is_per_head = (
-        mask.ndim == 4 and mask.shape[0] in (1, batch) and mask.shape[2:] == (queries, keys)
-    )
-    if not (is_additive or mask.dtype == jnp.bool_) or not (
-        mask.shape in accepted or (is_per_head and not is_additive)
-    ):
-        raise ValueError(
-            f"a mask of type {mask.dtype} and shape {mask.shape} fits no attention of batch "
-            f"{batch}, {queries} queries and {keys} keys: pass bool [B, Tk], bool [B, Tq, Tk], "
-            "or additive float [Tq, Tk] or [B, Tq, Tk]"
-        )
-    keep = mask > -1.0 if is_additive else mask
-    if is_per_head:
-        return keep
-    if is_additive and keep.ndim == 2:
-        return keep[None, None]  # [1, 1, Tq, Tk]
-    if keep.ndim == 2:
-        return keep[:, None, None, :]  # [B, 1, 1, Tk]
-    return keep[:, None]  # [B, 1, Tq, Tk]
+    visible, floats = [jnp.ones((1, 1, 1, keys), bool)], []
+    for mask in map(jnp.asarray, masks):
+        is_float = jnp.issubdtype(mask.dtype, jnp.floating)
+        accepted = {(batch, queries, keys), (1, queries, keys)}
+        accepted.add((queries, keys) if is_float else (batch, keys))
+        if not (is_float or mask.dtype == jnp.bool_) or mask.shape not in accepted:
+            raise ValueError(
+                f"a mask of type {mask.dtype} and shape {mask.shape} fits no attention of batch "
+                f"{batch}, {queries} queries and {keys} keys: pass bool [B, Tk], bool or float "
+                "[B, Tq, Tk], or float [Tq, Tk]"
+            )
+        if mask.ndim == 3:
+            mask = mask[:, None]  # [batch or 1, 1, queries, keys]
+        else:  # [1, 1, queries, keys] or [batch, 1, 1, keys]
+            mask = mask[None, None] if is_float else mask[:, None, None]
+        visible.append(~hides(mask) if is_float else mask)
+        if is_float:
+            floats.append(mask)
+    keep = functools.reduce(jnp.logical_and, visible)
+    # What is hidden may be -inf or NaN: no arithmetic with either.
+    added = [jnp.where(keep, mask.astype(jnp.float32), 0) for mask in floats]
+    return keep, functools.reduce(jnp.add, added) if added else None
+
+
+def hides(mask: jax.Array) -> jax.Array:
+    """Tells where a float mask hides: a bool array of its shape."""
+    lowest = float(jnp.finfo(mask.dtype).min)  # float16 ends at -65504
+    return mask <= max(-1e9, lowest)  # -1e9 as the mask's own type rounds it
 
 
 class MultiHeadAttention(nn.Module):
@@ -101,7 +110,7 @@ class MultiHeadAttention(nn.Module):
         Args:
             query: the sequence that asks.
             context: the sequence that gives keys and, without `values`, values.
-            masks: any of `as_keep_mask`'s forms; they combine by AND.
+            masks: any of `combine_masks`'s forms.
             train: draw dropout masks.
             values: the sequence `[B, Tk, Dv]` that gives values.
             rotation: factors of `rotate` for the queries and keys of self-attention.
@@ -129,16 +138,12 @@ class MultiHeadAttention(nn.Module):
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
 
-        keep = functools.reduce(
-            jnp.logical_and,
-            [as_keep_mask(m, batch=batch, queries=queries, keys=keys) for m in masks],
-            jnp.ones((1, 1, 1, keys), bool),
-        )  # broadcasts to [batch, heads, queries, keys]
+        keep, bias = combine_masks(masks, batch=batch, queries=queries, keys=keys)
         scores = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32)
+        if bias is not None:
+            scores = scores + bias
         scores = jnp.where(keep, scores, jnp.finfo(jnp.float32).min)
         probabilities = jax.nn.softmax(scores, axis=-1)  # [batch, heads, queries, keys]
-        if keep.shape[1] > 1:  # a head may see no key where another does
-            probabilities = jnp.where(keep, probabilities, 0)
         self.sow("intermediates", "attention", probabilities)
         probabilities = Dropout(self.dropout_rate)(probabilities, train=train).astype(self.dtype)
 
@@ -152,6 +157,5 @@ class MultiHeadAttention(nn.Module):
             name="out",
         )(mixed)  # [batch, queries, model_dim]
         # The softmax of a row without a valid key is uniform: what it gathers means nothing.
-        sees_a_key = keep.any(-1)  # broadcasts to [batch, heads, queries]
-        sees_a_key = sees_a_key.any(1)[..., None]  # [batch or 1, queries or 1, 1]
+        sees_a_key = keep.any(-1)[:, 0, :, None]  # [batch or 1, queries or 1, 1]
         return jnp.where(sees_a_key, out, 0)

@@ -139,9 +139,27 @@ def stack(
     return x, tuple(read)
 
 
-def self_masks(config: ModelConfig, mask: jax.Array) -> tuple[jax.Array, ...]:
-    """The masks of self-attention over a sequence whose valid steps are `mask` `[B, T]`."""
-    return (mask, causal_mask(mask.shape[1])) if config.causal else (mask,)
+def self_masks(
+    config: ModelConfig, mask: jax.Array, attention_mask: jax.Array | None
+) -> tuple[jax.Array, ...]:
+    """The masks of self-attention over a sequence whose valid steps are `mask` `[B, T]`.
+
+    Args:
+        config: whether the encoder is causal.
+        mask: `[B, T]` bool.
+        attention_mask: another one, `[T, T]` or `[B, T, T]`, bool or float.
+    """
+    masks = (mask, causal_mask(mask.shape[1])) if config.causal else (mask,)
+    if attention_mask is None:
+        return masks
+    if attention_mask.ndim == 2:
+        attention_mask = attention_mask[None]  # a bool [T, T] is not taken for [B, T]
+    if jnp.issubdtype(attention_mask.dtype, jnp.floating):
+        # NaN in the row of a padded query would reach other steps: its value in the next layer has
+        # probability 0, and 0 * NaN is NaN.
+        is_read = mask[..., None] | (attention_mask < jnp.inf)  # [batch, queries, keys]
+        attention_mask = jnp.where(is_read, attention_mask, 0)
+    return *masks, attention_mask
 
 
 def make_embedding(config: ModelConfig, vocabulary: int, name: str) -> TokenEmbedding:
@@ -177,6 +195,7 @@ class ModalityEncoder(nn.Module):
         mask: jax.Array,
         *,
         train: bool,
+        attention_mask: jax.Array | None = None,
         begin: tuple[int, jax.Array] | None = None,
         guides: Sequence[jax.Array] | None = None,
     ) -> jax.Array:
@@ -186,6 +205,7 @@ class ModalityEncoder(nn.Module):
             x: `[B, T, d]`.
             mask: `[B, T]`, True for a real step.
             train: draw dropout masks.
+            attention_mask: `[T, T]` or `[B, T, T]`, bool or float, of transformer blocks.
             begin: a layer and what it reads, `[B, T, D]`: nothing before it is computed.
             guides: what each layer takes queries and keys from, `n_layers_mod` times `[B, T, D]`.
 
@@ -219,7 +239,7 @@ class ModalityEncoder(nn.Module):
             c.mixer,
             c.n_layers_mod,
             x,
-            self_masks(c, mask),
+            self_masks(c, mask, attention_mask),
             train=train,
             first=first,
             guides=guides,
@@ -239,9 +259,26 @@ class PostFusionEncoder(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x: jax.Array, mask: jax.Array, *, train: bool) -> jax.Array:
-        """Maps `x` `[B, T, D]` under `mask` `[B, T]` to `[B, T, D]`."""
+    def __call__(
+        self,
+        x: jax.Array,
+        mask: jax.Array,
+        *,
+        train: bool,
+        attention_mask: jax.Array | None = None,
+    ) -> jax.Array:
+        """Maps `x` `[B, T, D]` under `mask` `[B, T]` to `[B, T, D]`.
+
+        Args:
+            x: the sequence.
+            mask: True for a real step.
+            train: draw dropout masks.
+            attention_mask: `[T, T]` or `[B, T, T]`, bool or float.
+
+        Returns:
+            `[B, T, D]`.
+        """
         c = self.config
-        masks = self_masks(c, mask)
+        masks = self_masks(c, mask, attention_mask)
         x, _ = stack(c, "transformer", c.n_layers_post_fuse, x, masks, train=train)
         return x

@@ -26,6 +26,7 @@ def first_pass(
     model: nn.Module,
     features: Mapping[str, jax.Array],
     masks: Mapping[str, jax.Array],
+    attention_masks: Mapping[str, jax.Array],
     *,
     train: bool,
 ) -> tuple[jax.Array, dict[str, tuple[jax.Array, ...]]]:
@@ -41,6 +42,7 @@ def first_pass(
         model: bound, with parameters; its class takes `(config, spec)`, and its call `begin`.
         features: `{modality: [B, T_m, d_m]}`.
         masks: `{modality: [B, T_m]}` bool.
+        attention_masks: `{modality: [T_m, T_m] or [B, T_m, T_m]}`, for any of the modalities.
         train: draw dropout masks.
 
     Returns:
@@ -53,19 +55,28 @@ def first_pass(
     run = functools.partial(plain.apply, train=train, rngs=model.scope.rngs)
     variables = {k: v for k, v in model.variables.items() if k != "intermediates"}
     with jax.named_scope("coarse"):
-        coarse, kept = run(variables, features, masks, mutable="intermediates")
+        coarse, kept = run(
+            variables,
+            features,
+            masks,
+            attention_masks=attention_masks,
+            mutable="intermediates",
+        )
     read = {
         m: kept["intermediates"][f"{m}_encoder"]["read"][0] for m in model.spec.modalities
     }
 
-    variables, features, read = jax.lax.stop_gradient((variables, features, read))
+    variables, features, attention_masks, read = jax.lax.stop_gradient(
+        (variables, features, attention_masks, read)
+    )
     chosen = jax.nn.one_hot(coarse.score.argmax(-1), coarse.score.shape[-1])  # [batch, labels]
 
     def output_from(modality: str, layer: int, x: jax.Array) -> jax.Array:
         """Each sample's chosen output `[B]`, had a layer read `x`."""
         begin = {m: (len(inputs) - 1, inputs[-1]) for m, inputs in read.items()}
         begin[modality] = layer, x
-        return (run(variables, features, masks, begin=begin).score * chosen).sum(-1)
+        score = run(variables, features, masks, attention_masks=attention_masks, begin=begin).score
+        return (score * chosen).sum(-1)
 
     with jax.named_scope("attribution"):
         guides = {

@@ -34,6 +34,7 @@ class NextTokenModel(nn.Module):
         features: Mapping[str, jax.Array],
         masks: Mapping[str, jax.Array],
         *,
+        attention_masks: Mapping[str, jax.Array] | None = None,
         train: bool = False,
     ) -> Prediction:
         """Measures how likely sequences are.
@@ -41,6 +42,7 @@ class NextTokenModel(nn.Module):
         Args:
             features: `{modality: [B, T]}` token ids.
             masks: `{modality: [B, T]}` bool, True for a real time step.
+            attention_masks: `{modality: [T, T] or [B, T, T]}`, as of `SequenceLevelModel`.
             train: draw dropout masks from the "dropout" random stream.
 
         Returns:
@@ -48,9 +50,11 @@ class NextTokenModel(nn.Module):
             step, summed, and their number. Modality weights `[B, 1]` are 1 where a step is valid.
 
         Raises:
-            ValueError: if shapes do not fit each other or the specification.
+            ValueError: if shapes do not fit each other or the specification, or if an attention
+                mask is for no modality of the model, or for a recurrent encoder.
         """
-        check_inputs(self.spec, features, masks)
+        attention_masks = attention_masks or {}
+        check_inputs(self.config, self.spec, features, masks, attention_masks)
         (m,) = self.spec.modalities
         ids, mask, config = features[m], masks[m], self.config.encoder_of(m)
         embedding = make_embedding(config, self.spec.vocabulary(m), f"{m}_embedding")
@@ -59,7 +63,9 @@ class NextTokenModel(nn.Module):
         )
         # On accelerators the default would multiply float32 matrices in a shorter type.
         with jax.default_matmul_precision("highest"):
-            hidden = encoder(embedding(ids), mask, train=train)  # [batch, length, model_dim]
+            hidden = encoder(
+                embedding(ids), mask, train=train, attention_mask=attention_masks.get(m)
+            )  # [batch, length, model_dim]
             logits = embedding.attend(hidden)  # [batch, length, vocabulary]
         self.sow("intermediates", "logits", logits)
         predicted = mask[:, :-1] & mask[:, 1:]  # [batch, length - 1]

@@ -41,6 +41,7 @@ class SequenceLevelModel(nn.Module):
         features: Mapping[str, jax.Array],
         masks: Mapping[str, jax.Array],
         *,
+        attention_masks: Mapping[str, jax.Array] | None = None,
         train: bool = False,
         begin: Mapping[str, tuple[int, jax.Array]] | None = None,
         guides: Mapping[str, Sequence[jax.Array]] | None = None,
@@ -50,6 +51,12 @@ class SequenceLevelModel(nn.Module):
         Args:
             features: `{modality: [B, T_m, d_m]}`, or `[B, T_m]` token ids; T_m may differ.
             masks: `{modality: [B, T_m]}` bool, True for a real time step, wherever the padding is.
+            attention_masks: `{modality: [T_m, T_m] or [B, T_m, T_m]}`, for any of the modalities:
+                more masks of the self-attention of its own encoder, before fusion and after it.
+                Pooling, presence and fusion read `masks` alone. A bool mask hides the keys where it
+                is False. A float mask hides where it is -inf, at or below -1e9, or the lowest
+                finite number of its type; all else in it is added to the scores, so that -10000
+                makes a key unlikely but does not hide it.
             train: draw dropout masks from the "dropout" random stream.
             begin: modalities whose encoder begins with a layer, and what that layer reads.
             guides: what the layers of modalities' encoders take queries and keys from; a model with
@@ -60,12 +67,14 @@ class SequenceLevelModel(nn.Module):
             second pass, and the scores of the first.
 
         Raises:
-            ValueError: if shapes do not fit each other or the specification.
+            ValueError: if shapes do not fit each other or the specification, or if an attention
+                mask is for no modality of the model, or for a recurrent encoder.
         """
-        check_inputs(self.spec, features, masks)
+        attention_masks = attention_masks or {}
+        check_inputs(self.config, self.spec, features, masks, attention_masks)
         coarse_score = None
         if self.config.guidance != "none" and guides is None and not self.is_initializing():
-            coarse_score, guides = first_pass(self, features, masks, train=train)
+            coarse_score, guides = first_pass(self, features, masks, attention_masks, train=train)
             self.sow("intermediates", "guides", guides)
         begin, guides = begin or {}, guides or {}
         names = self.spec.modalities
@@ -80,6 +89,7 @@ class SequenceLevelModel(nn.Module):
                     features[m],
                     masks[m],
                     train=train,
+                    attention_mask=attention_masks.get(m),
                     begin=begin.get(m),
                     guides=guides.get(m),
                 )
@@ -93,7 +103,9 @@ class SequenceLevelModel(nn.Module):
                 sequences = fusion(sequences, masks, train=train)
             for m in names:
                 after_fusion = PostFusionEncoder(of_modality[m], name=f"{m}_after_fusion")
-                sequences[m] = after_fusion(sequences[m], masks[m], train=train)
+                sequences[m] = after_fusion(
+                    sequences[m], masks[m], train=train, attention_mask=attention_masks.get(m)
+                )
             vector, weights = AdaptiveFusionHead(self.config, names, name="head")(
                 sequences, masks, train=train
             )  # [batch, model_dim or modalities * model_dim], [batch, modalities]
@@ -111,6 +123,7 @@ def encode(
     mask: jax.Array,
     *,
     train: bool,
+    attention_mask: jax.Array | None = None,
     begin: tuple[int, jax.Array] | None = None,
     guides: Sequence[jax.Array] | None = None,
 ) -> jax.Array:
@@ -128,13 +141,20 @@ def encode(
         project=not vocabulary or config.embedding_dim > 0,
         name=f"{modality}_encoder",
     )
-    return encoder(x, mask, train=train, begin=begin, guides=guides)
+    return encoder(x, mask, train=train, attention_mask=attention_mask, begin=begin, guides=guides)
 
 
 def check_inputs(
-    spec: CorpusSpec, features: Mapping[str, jax.Array], masks: Mapping[str, jax.Array]
+    config: ModelConfig,
+    spec: CorpusSpec,
+    features: Mapping[str, jax.Array],
+    masks: Mapping[str, jax.Array],
+    attention_masks: Mapping[str, jax.Array],
 ) -> None:
-    """Raises `ValueError` for shapes and types that do not fit each other or the specification."""
+    """Raises `ValueError` for shapes and types that do not fit each other or the specification.
+
+    And for attention masks that nothing reads.
+    """
     batch = None
     for m in spec.modalities:
         if m not in features or m not in masks:
@@ -153,4 +173,22 @@ def check_inputs(
         if mask.shape != x.shape[:2] or mask.dtype != bool:
             raise ValueError(
                 f"the mask of {m!r} is {mask.dtype} {mask.shape}; expected bool {x.shape[:2]}"
+            )
+    for m, mask in attention_masks.items():
+        if m not in spec.modalities:
+            raise ValueError(
+                f"an attention mask is for {m!r}, which is not among the model's modalities: "
+                f"{', '.join(spec.modalities)}"
+            )
+        if (mixer := config.encoder_of(m).mixer) != "transformer":
+            raise ValueError(
+                f"the encoder of {m!r} is recurrent ({mixer}) and has no self-attention: it takes "
+                "no attention mask"
+            )
+        batch, length = features[m].shape[:2]
+        is_known = mask.dtype == bool or jnp.issubdtype(mask.dtype, jnp.floating)
+        if not is_known or mask.shape not in ((length, length), (batch, length, length)):
+            raise ValueError(
+                f"the attention mask of {m!r} is {mask.dtype} {mask.shape}; expected bool or float "
+                f"({length}, {length}) or ({batch}, {length}, {length})"
             )
