@@ -246,11 +246,14 @@ def test_what_would_change_results_is_warned_of(tmp_path):
 
 
 def apart(aligned=None):
-    """Two modalities of six steps: of train, rows 0 and 1 begin apart; of valid, row 0 does."""
+    """Two modalities of six steps: of train, rows 0 and 1 begin apart; of valid, row 0 does.
+
+    A row that lacks one of them begins where the other does.
+    """
     masks = {
         "train": {
             "text": [[1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0], [0, 1, 1, 0, 0, 0], [0] * 6],
-            "audio": [[0, 1, 1, 1, 0, 0], [0, 0, 1, 0, 0, 0], [0, 1, 0, 0, 0, 0], [1] + [0] * 5],
+            "audio": [[0, 1, 1, 1, 0, 0], [0, 0, 1, 0, 0, 0], [0, 1, 0, 0, 0, 0], [0] * 5 + [1]],
         },
         "valid": {"text": [[0, 1, 0, 0, 0, 0], [0] * 6], "audio": [[0] * 5 + [1], [0] * 6]},
     }

@@ -17,7 +17,7 @@ from msajax.config import Config, DataConfig, ModelConfig
 from msajax.data.corpus import Split
 from msajax.data.in_memory import corpus_of
 from msajax.data.prepare import check_lengths, fit, prepare
-from msajax.data.steps import find_groups
+from msajax.data.steps import describe_groups, find_groups
 from msajax.errors import UserError
 from msajax.serving import predict as serving
 from msajax.serving.bundle import Bundle, load_bundle, save_bundle
@@ -340,8 +340,7 @@ def test_text_made_of_transcripts_moves_alone(alignment):
     assert [pattern(found, m) for m in ("audio", "video")] == ["34.", ".45"]
 
 
-def test_training_says_what_is_aligned_in_one_line(caplog):
-    caplog.set_level("INFO")
+def test_what_is_aligned_is_told_with_the_reason():
     for aligned, alignment, said in (
         (None, "auto", "text + audio + video (by their numbers of stored steps)"),
         (("text", "video"), "auto", "text + video (as the corpus says)"),
@@ -349,11 +348,14 @@ def test_training_says_what_is_aligned_in_one_line(caplog):
         ((), "aligned", "text + audio + video (data.alignment = aligned)"),
         (None, "unaligned", "none (data.alignment = unaligned)"),
     ):
-        caplog.clear()
         data = dataclasses.replace(PLAIN, alignment=alignment)
-        fit(corpus_with(aligned, train=T4), data, MODEL)
-        told = [r.getMessage() for r in caplog.records if "ligned" in r.getMessage()]
-        assert told == [f"Aligned modalities: {said}."]
+        corpus = corpus_with(aligned, train=T4)
+        assert describe_groups(*find_groups(corpus, tuple(T4), data)) == said
+    corpus = corpus_with(train={"text": 4, "audio": 4, "eeg": 5, "gaze": 5})
+    told = describe_groups(*find_groups(corpus, corpus.modalities, PLAIN))
+    assert told == "text + audio; eeg + gaze (by their numbers of stored steps)"
+    alone = find_groups(corpus, ("text",), dataclasses.replace(PLAIN, alignment="aligned"))
+    assert describe_groups(*alone) == "none (fewer than two could be)"
 
 
 def test_the_order_of_groups_is_that_of_the_run():

@@ -20,7 +20,6 @@ from msajax.data.on_demand import OnDemand
 from msajax.data.steps import (
     Groups,
     choose_steps,
-    describe_groups,
     find_groups,
     has_row,
     movers,
@@ -113,9 +112,7 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
                 f"{MOST_TOKENS} rows at most."
             )
     labels = label_kind(corpus, model)
-    groups, why = find_groups(corpus, used, data)
-    if len(used) > 1:
-        logger.info("Aligned modalities: %s.", describe_groups(groups, why))
+    groups, _ = find_groups(corpus, used, data)
     longest = {}
     for members in movers(used, groups):
         length = int(spans(union(masks[m] for m in members))[1].max())
