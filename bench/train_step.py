@@ -33,7 +33,7 @@ from msajax.config import MeshConfig, ModelConfig, OptimConfig, TrainConfig
 from msajax.data.batches import RUN, epoch_order, quarters_of
 from msajax.data.corpus import Split
 from msajax.data.formats import open_corpus
-from msajax.data.prepare import spans, step_mask
+from msajax.data.steps import spans, step_mask
 from msajax.models import build_model
 from msajax.models.cost import matmul_flops
 from msajax.spec import CorpusSpec

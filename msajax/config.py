@@ -93,6 +93,10 @@ class DataConfig:
         clip: standardised features are clipped to +-clip; 0 turns clipping off.
         truncate: what happens to a sequence longer than its position table: error, or keep its
             first or last steps, or sample it uniformly.
+        alignment: which modalities share their steps, so that what was recorded together stays
+            together when sequences are shifted and cut: auto (those that the corpus says, or else
+            those with the same number of stored steps, above 1, in every split), aligned (all of
+            the run) or unaligned (none).
         text: what the text modality is: its features; the words of the transcripts as token ids,
             by a vocabulary of the training split; or the token ids that the corpus brings.
         min_count: how often a word must occur in train to be in that vocabulary; the others share
@@ -115,6 +119,7 @@ class DataConfig:
     standardize: tuple[str, ...] = ("auto",)
     clip: float = 10.0
     truncate: str = "error"
+    alignment: str = "auto"
     text: str = "features"
     min_count: int = 2
     format: str = "auto"
@@ -138,6 +143,7 @@ class DataConfig:
         ok = self.word_shift == "auto" or is_finite_number(self.word_shift)
         require(self, "data.word_shift", ok, "must be auto or a number of seconds")
         one_of(self, "data.truncate", "error", "first", "last", "uniform")
+        one_of(self, "data.alignment", "auto", "aligned", "unaligned")
 
 
 @dataclasses.dataclass(frozen=True)

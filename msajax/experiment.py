@@ -25,6 +25,7 @@ from msajax.data.corpus import Corpus, Split
 from msajax.data.formats import mapped, native, open_corpus
 from msajax.data.glove import read_glove
 from msajax.data.labels import as_targets
+from msajax.data.steps import describe_groups, find_groups
 from msajax.errors import UserError, writing
 from msajax.evaluation import protocol
 from msajax.model_config import unusual_settings
@@ -162,6 +163,7 @@ def _train_in(
     """Trains in a folder that is this run's own, and measures."""
     train_split, valid_split, repairs = splits
     _say_what_is_idle(corpus, config, bool(preparation.spec.vocabularies))
+    _say_what_is_aligned(corpus, config, preparation.spec.modalities)
     for phrase in unusual_settings(config.model):
         logger.info("Outside the range that was studied: %s.", phrase)
     _say_repairs(train=repairs["train"], valid=repairs["valid"])
@@ -275,6 +277,12 @@ def _say_what_is_idle(corpus: Corpus, config: Config, reads_tokens: bool) -> Non
     reads_vectors = corpus.has_vectors or config.data.text == "words"
     for phrase in idle_settings(config, reads_tokens=reads_tokens, reads_vectors=reads_vectors):
         logger.warning("Nothing reads %s.", phrase)
+
+
+def _say_what_is_aligned(corpus: Corpus, config: Config, modalities: tuple[str, ...]) -> None:
+    if len(modalities) > 1:
+        found = find_groups(corpus, modalities, config.data)
+        logger.info("Aligned modalities: %s.", describe_groups(*found))
 
 
 def _say_repairs(**repairs: dict[str, dict[str, int]]) -> None:

@@ -177,12 +177,12 @@ def _predict(console: Console) -> int:
 
 def _inspect(console: Console) -> int:
     from msajax import experiment
-    from msajax.data import inspection
+    from msajax.data.inspection_tables import render as print_corpus
     from msajax.evaluation.tables import print_cost
 
     config = flags.chosen_config()
     if flags.INPUT.value:
-        report, render = experiment.inspect(flags.INPUT.value, config.data), inspection.render
+        report, render = experiment.inspect(flags.INPUT.value, config.data), print_corpus
     else:
         report, render = experiment.inspect_model(config), print_cost
     _write_output(report)

@@ -126,7 +126,7 @@ def assert_converts(corpus: Corpus, folder: pathlib.Path) -> None:
     save_mapped(str(folder / "mapped"), corpus)
     for again in map(open_corpus, (folder / "native.npz", folder / "mapped")):
         assert again.headers == corpus.headers
-        assert again.repeated_ids == corpus.repeated_ids
+        assert again.repeated_ids == corpus.repeated_ids and again.aligned == corpus.aligned
         for name in corpus.headers:
             wanted, found = corpus.split(name), again.split(name)
             assert found.features.keys() == wanted.features.keys()

@@ -110,6 +110,7 @@ REFERENCE = {
     "train.epochs": 100,
     "train.patience": 15,
     "data.truncate": "error",
+    "data.alignment": "auto",
     "data.standardize": ("auto",),
 }
 
@@ -174,6 +175,7 @@ def test_a_misspelt_key_of_a_file_is_refused():
 IMPOSSIBLE = {
     "data.clip": (-1.0, math.inf, math.nan),
     "data.truncate": ("", "middle"),
+    "data.alignment": ("", "words"),
     "data.text": ("", "glove"),
     "data.min_count": (0, -1),
     "data.format": ("", "pickle"),
@@ -421,6 +423,7 @@ ANOTHER = {
     "data.standardize": ("audio",),
     "data.clip": 5.0,
     "data.truncate": "last",
+    "data.alignment": "unaligned",
     "data.mask_from_zeros": False,
     "data.synthetic.train": 10,
     "data.synthetic.valid": 10,

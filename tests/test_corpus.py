@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from msajax.config import DataConfig, SyntheticConfig
 from msajax.data.corpus import Corpus, Split, SplitHeader, modality_order
 from msajax.data.formats import open_corpus
+from msajax.data.formats.mapped import save_mapped
 from msajax.data.formats.native import save_native
 from msajax.data.in_memory import corpus_of
 from msajax.errors import UserError
@@ -122,6 +123,24 @@ def test_a_corpus_survives_being_written_and_read(path):
         np.testing.assert_array_equal(found.ids, wanted.ids)
         np.testing.assert_array_equal(found.labels, wanted.labels, strict=True)
         np.testing.assert_array_equal(found.raw_text, wanted.raw_text)
+
+
+@pytest.mark.parametrize("aligned", [None, (), ("audio",), ("video", "text")])
+@pytest.mark.parametrize("layout", ["archive", "folder"])
+def test_what_is_aligned_survives_being_written_and_read(tmp_path, aligned, layout):
+    ones = {m: np.ones((2, 3, 1)) for m in ("text", "audio", "video")}
+    corpus = corpus_of({"test": Split(np.array(["a", "b"]), ones, {})}, aligned=aligned)
+    (save_native if layout == "archive" else save_mapped)(str(tmp_path / "c"), corpus)
+    again = open_corpus(tmp_path / "c")
+    again.verify()
+    assert again.aligned == aligned
+
+
+def test_a_modality_may_be_called_aligned(path):
+    arrays = good_arrays()
+    arrays |= {f"{s}/aligned": arrays[f"{s}/audio"] for s in SIZES}
+    arrays["aligned"] = np.array(["audio", "aligned"])
+    assert open_corpus(write(path, arrays)).aligned == ("audio", "aligned")
 
 
 def test_a_corpus_is_written_where_it_was_asked_for(tmp_path):
@@ -534,6 +553,22 @@ BAD_ARRAYS = {
         {"train/labels": np.ones((4, 1, 1))},
         r"train/labels would be a modality, .*: labels are named train/label\.",
     ),
+    "aligned by number": (
+        {"aligned": np.arange(2)},
+        r"aligned is int64 of shape \(2,\); expected names of modalities, strings \(A,\)",
+    ),
+    "aligned of rank 0": ({"aligned": np.array("text")}, r"aligned is <U4 of shape \(\); expected"),
+    "aligned of rank 2": ({"aligned": np.array([["text"]])}, r"aligned is <U4 of shape \(1, 1\)"),
+    "aligned bytes": ({"aligned": np.array([b"text"])}, r"aligned is \|S4 of shape \(1,\)"),
+    "aligned unknown": (
+        {"aligned": np.array(["text", "vidoe"])},
+        r"aligned names 'vidoe'; expected some of text, audio, each once",
+    ),
+    "aligned twice": ({"aligned": np.array(["text", "text"])}, r"aligned names 'text'; expected"),
+    "aligned of unequal steps": (
+        {"aligned": np.array(["text", "audio"])},
+        r"text, audio of train have 5, 2 steps, but are said to be aligned",
+    ),
     "labels of rank 3": ({"train/label": np.ones((4, 1, 1))}, r"numbers \(N,\) or \(N, K\)"),
 }
 
@@ -597,6 +632,7 @@ def test_the_digest_of_a_corpus_in_memory_covers_its_content_and_its_names():
     digests += [corpus_of({"test": split}).digest]
     digests += [corpus_of({"train": split}, integers=True).digest]
     digests += [corpus_of({"train": split}, integers=True, label_names=("a", "b")).digest]
+    digests += [corpus_of({"train": split}, aligned=names).digest for names in ((), ("text",))]
     assert len(set(digests)) == len(digests)
     assert corpus_of({"train": dataclasses.replace(split)}).digest == digests[0]
 

@@ -252,12 +252,14 @@ def test_an_aligned_corpus_can_be_converted_and_prepared(tmp_path, folder):
     save_native(tmp_path / "corpus.npz", corpus)
     native = open_corpus(tmp_path / "corpus.npz")
     assert native.headers == corpus.headers and native.repeated_ids == corpus.repeated_ids == 0
+    assert native.aligned == corpus.aligned == ("text", "audio", "video")
     for name in SPLITS:
         again = native.split(name)
         for m in corpus.modalities:
             np.testing.assert_array_equal(again.features[m], splits[name].features[m])
             np.testing.assert_array_equal(again.masks[m], splits[name].masks[m])
     preparation = fit(corpus, DataConfig(), ModelConfig())
+    assert preparation.groups == (("text", "audio", "video"),)
     ready, _ = prepare(splits["train"], preparation)
     assert preparation.spec.modalities == ("text", "audio", "video")
     assert np.isfinite(ready.features["audio"]).all()

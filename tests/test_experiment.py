@@ -237,6 +237,25 @@ def test_what_reading_repaired_stands_beside_what_preparation_repaired(
     assert described["repairs"].keys() == {"train", "valid", "corpus"}
 
 
+def test_training_says_what_is_aligned_in_one_line(tmp_path, monkeypatch, caplog):
+    paused = types.SimpleNamespace(finished=False)
+    monkeypatch.setattr(experiment, "train_seeds", lambda *_: paused)
+    caplog.set_level(logging.INFO)
+    for alignment, lengths, said in (
+        ("auto", (4, 4), ["none (as the corpus says)"]),
+        ("aligned", (4, 4), ["text + audio (data.alignment = aligned)"]),
+        ("auto", (4,), []),  # a single modality
+    ):
+        caplog.clear()
+        sizes = {"lengths": lengths, "widths": lengths, "modalities": ("text", "audio")}
+        sizes = {f"data__synthetic__{key}": v[: len(lengths)] for key, v in sizes.items()}
+        config = tiny_config(data__alignment=alignment, **sizes)
+        run = tmp_path / f"{alignment}{len(lengths)}"
+        assert experiment.train(config, str(run)) is None
+        told = [r.getMessage() for r in caplog.records if "Aligned" in r.getMessage()]
+        assert told == [f"Aligned modalities: {groups}." for groups in said]
+
+
 def test_the_folder_is_claimed_only_once_it_is_described(run, tmp_path, monkeypatch):
     """A run that is killed while it describes itself can start again."""
     summary = open_corpus(run.corpus).summary()

@@ -15,8 +15,10 @@ from msajax.data.corpus import Split
 from msajax.data.formats import open_corpus
 from msajax.data.formats.native import save_native
 from msajax.data.in_memory import corpus_of
-from msajax.data.inspection import inspect_corpus, render
+from msajax.data.inspection import inspect_corpus
+from msajax.data.inspection_tables import render
 from msajax.data.prepare import fit, prepare
+from msajax.errors import UserError
 
 NAN, INF = math.nan, math.inf
 DEFAULT = DataConfig()
@@ -241,6 +243,85 @@ def test_what_would_change_results_is_warned_of(tmp_path):
         "valid/text has up to 8 steps, train only 5: set data.truncate or model.max_len.",
         "audio has no valid step in valid: every sample there lacks it.",
     ]
+
+
+def apart(aligned=None):
+    """Two modalities of six steps: of train, rows 0 and 1 begin apart; of valid, row 0 does.
+
+    A row that lacks one of them begins where the other does.
+    """
+    masks = {
+        "train": {
+            "text": [[1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0], [0, 1, 1, 0, 0, 0], [0] * 6],
+            "audio": [[0, 1, 1, 1, 0, 0], [0, 0, 1, 0, 0, 0], [0, 1, 0, 0, 0, 0], [0] * 5 + [1]],
+        },
+        "valid": {"text": [[0, 1, 0, 0, 0, 0], [0] * 6], "audio": [[0] * 5 + [1], [0] * 6]},
+    }
+    splits = {
+        name: a_split(
+            10 * len(name),
+            [0.0, 1.0, 2.0, -1.0][: len(of["text"])],
+            of,
+            text=np.random.default_rng(len(name)).normal(size=(len(of["text"]), 6, 2)),
+            audio=np.random.default_rng(9).normal(size=(len(of["text"]), 6, 3)),
+        )
+        for name, of in masks.items()
+    }
+    return corpus_of(splits, aligned=aligned)
+
+
+def test_aligned_modalities_by_hand():
+    report = inspect_corpus(apart(), DEFAULT)
+    assert report["alignment"] == {
+        "groups": [["text", "audio"]],
+        "why": "by their numbers of stored steps",
+    }
+    found = {name: split["begin_apart"] for name, split in report["splits"].items()}
+    assert found == {"train": 2, "valid": 1}
+    # From the first step to the last of either: 4, 2, 2, 1 and 5.
+    spans = {name: split["aligned_spans"] for name, split in report["splits"].items()}
+    assert spans["train"] == {"text + audio": {"min": 1.0, "median": 2.0, "mean": 2.25, "max": 4.0}}
+    assert spans["valid"]["text + audio"]["max"] == 5.0
+    # Both as long as the longest union: bytes of 2 and 3 features in float32, and of a mask.
+    assert report["memory"]["prepared"] == (4 * 4 + 2 * 5) * (4 * 2 + 1 + 4 * 3 + 1)
+    lengths = [warning for warning in report["warnings"] if "steps" in warning]
+    assert lengths == [
+        "valid/text + audio has up to 5 steps, train only 4: set data.truncate or model.max_len."
+    ]
+    lines = rendered(report).splitlines()
+    assert "aligned modalities: text + audio (by their numbers of stored steps)" in lines
+    assert "samples in which they begin at different steps: 2 in train, 1 in valid" in lines
+
+
+@pytest.mark.parametrize("why", ["data.alignment = unaligned", "as the corpus says"])
+def test_modalities_that_are_not_aligned_are_told_of_each(why):
+    declared = why == "as the corpus says"
+    data = DEFAULT if declared else DataConfig(alignment="unaligned")
+    report = inspect_corpus(apart(() if declared else None), data)
+    assert report["alignment"] == {"groups": [], "why": why}
+    for split in report["splits"].values():
+        assert (split["begin_apart"], split["aligned_spans"]) == (0, {})
+    assert report["memory"]["prepared"] == (4 * 2 + 2) * 9 + (4 * 3 + 2) * 13
+    assert not [warning for warning in report["warnings"] if "steps" in warning]
+    lines = rendered(report).splitlines()
+    assert f"aligned modalities: none ({why})" in lines
+    assert not [line for line in lines if "begin at" in line]
+
+
+def test_only_modalities_that_train_has_are_aligned(tmp_path):
+    ones = np.ones((2, 3, 1))
+    with_video = a_split(5, None, text=ones, audio=ones * 2, video=ones * 3)
+    zeros = a_split(0, None, text=ones, audio=ones * 4, video=ones * 0)
+    report = report_of(tmp_path, train=zeros, test=with_video)
+    assert report["alignment"]["groups"] == [["text", "audio"]]
+    alone = report_of(tmp_path, test=with_video)
+    assert alone["alignment"]["groups"] == [["text", "audio", "video"]]
+
+
+def test_what_cannot_be_aligned_is_refused(tmp_path):
+    uneven = a_split(0, None, text=np.ones((2, 3, 1)), audio=np.ones((2, 4, 1)))
+    with pytest.raises(UserError, match="alignment = aligned: .* train: text, audio have 3, 4"):
+        report_of(tmp_path, DataConfig(alignment="aligned"), train=uneven)
 
 
 def test_labels_off_the_scale_or_missing_are_warned_of(tmp_path):

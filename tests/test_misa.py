@@ -134,6 +134,53 @@ def test_a_modality_that_no_sample_has_is_none_of_the_split(path):
     assert corpus.headers["valid"].shapes.keys() == {"text", "audio"}
 
 
+@pytest.mark.parametrize("kind", ["vectors", "ids", "words"])
+def test_samples_are_aligned_by_their_words(path, glove, kind):
+    write_glove(glove)
+    data = DataConfig(glove_path=str(glove) if kind == "vectors" else "")
+    corpus = open_corpus(write_pickle(path, misa(ids=kind != "words")), data)
+    wanted = ("audio", "video") if kind == "words" else ("text", "audio", "video")
+    assert corpus.aligned == wanted
+    assert fit(corpus, data, ModelConfig()).groups == (wanted,)
+
+
+def test_aligned_modalities_have_the_steps_of_the_longest_sample_whatever_it_lacks(path):
+    tree = misa()
+    longest = max(range(5), key=lambda i: len(tree["train"][i][0][0]))
+    steps = len(tree["train"][longest][0][0])
+    (ids, visual, _, words), label, id_ = tree["train"][longest]
+    tree["train"][longest] = (ids, visual, [], words), label, id_
+    assert max(len(x[2]) for x, _, _ in tree["train"]) < steps
+    corpus = open_corpus(write_pickle(path, tree))
+    assert {shape[0] for shape in corpus.headers["train"].shapes.values()} == {steps}
+    split = corpus.split("train")
+    for m, k in (("video", 1), ("audio", 2)):
+        assert split.features[m].shape[1] == split.masks[m].shape[1] == steps
+        lengths = [len(x[k]) for x, _, _ in tree["train"]]
+        assert split.masks[m].tolist() == [[t < n for t in range(steps)] for n in lengths]
+    assert corpus.aligned == ("text", "audio", "video")
+
+
+def test_samples_whose_parts_differ_in_length_are_not_aligned(path, caplog):
+    tree = misa()
+    (ids, visual, acoustic, words), label, id_ = tree["dev"][1]
+    tree["dev"][1] = (ids, visual, np.concatenate([acoustic, acoustic[:1]]), words), label, id_
+    corpus = open_corpus(write_pickle(path, tree))
+    assert corpus.aligned == ()
+    assert f"text of {id_!r} has {len(ids)} steps, another modality {len(ids) + 1}" in caplog.text
+    assert fit(corpus, DataConfig(), ModelConfig()).groups == ()
+
+
+def test_padding_to_a_sample_that_lacks_the_modality_is_limited_too(path):
+    """Its other modalities are small, so that the file is."""
+    wide, none = np.ones((1, 2**12), np.float32), []
+    samples = [((["it"], wide, none), [[0.5]], f"v[{i}]") for i in range(20)]
+    samples[3] = (["it"], none, np.ones((2**14, 1), np.float32)), [[0.5]], "v[3]"
+    found = refusal(path, {"train": samples})
+    assert "train/video takes 5368709120 bytes when its 20 sequences are padded to" in found
+    assert "the 16384 steps of the longest, number 3, over 64 times" in found
+
+
 def test_preparation_reads_what_was_stored(path, glove):
     write_glove(glove)
     data = DataConfig(glove_path=str(glove), standardize=(), truncate="first")

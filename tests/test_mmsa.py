@@ -83,6 +83,27 @@ def test_aligned_files_bring_no_lengths_and_padding_is_zeros(path):
         np.testing.assert_array_equal(prepared.masks[m], valid[:, :longest])
 
 
+@pytest.mark.parametrize("text", ["features", "ids"])
+def test_files_without_lengths_are_aligned_and_those_with_lengths_are_not(path, text):
+    """Whatever their numbers of steps: unaligned CMU-MOSEI has 500 of audio and of vision."""
+    data = DataConfig(text=text)
+    aligned, unaligned = mmsa(aligned=True), mmsa(aligned=True)
+    for fields in unaligned.values():
+        fields["audio_lengths"] = fields["text_bert"][:, 1].sum(axis=1)
+    everything = ("text", "audio", "video")
+    assert open_corpus(write_pickle(path, aligned), data).aligned == everything
+    assert fit(open_corpus(path, data), data, ModelConfig()).groups == (everything,)
+    assert open_corpus(write_pickle(path, unaligned), data).aligned == ()
+    assert fit(open_corpus(path, data), data, ModelConfig()).groups == ()
+    unaligned["valid"] = aligned["valid"]  # one split that says so is enough
+    assert open_corpus(write_pickle(path, unaligned), data).aligned == ()
+    for fields in aligned.values():
+        fields["vision"] = fields["vision"][:, :-1]
+    corpus = open_corpus(write_pickle(path, aligned), data)
+    assert corpus.aligned is None
+    assert fit(corpus, data, ModelConfig()).groups == (("text", "audio"),)
+
+
 def test_token_ids_take_the_place_of_features_if_they_are_asked_for(path):
     tree = mmsa()
     data = DataConfig(text="ids")

@@ -86,7 +86,7 @@ def test_a_modality_that_train_lacks_is_none_of_the_model(folder):
     (folder / "text_train_emb.h5").unlink()
     corpus = open_corpus(folder)
     assert corpus.modalities == ("text", "audio", "video")
-    assert corpus.headers["train"].shapes.keys() == {"audio", "video"}
+    assert corpus.headers["train"].shapes.keys() == {"audio", "video"} and corpus.aligned is None
     assert fit(corpus, DataConfig(), ModelConfig()).spec.modalities == ("audio", "video")
 
 

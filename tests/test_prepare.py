@@ -13,7 +13,8 @@ from hypothesis.extra import numpy as npst
 from msajax.config import DataConfig, ModelConfig
 from msajax.data import prepare as preparing
 from msajax.data.corpus import Corpus, Split, SplitHeader
-from msajax.data.prepare import check_lengths, fit, prepare, spans, step_mask
+from msajax.data.prepare import check_lengths, fit, prepare
+from msajax.data.steps import spans, step_mask
 from msajax.errors import UserError
 
 PLAIN = DataConfig(standardize=())

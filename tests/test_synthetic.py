@@ -55,6 +55,13 @@ def test_another_setting_gives_another_corpus(change):
     assert other.digest != generate(SMALL).corpus.digest
 
 
+def test_no_modality_shares_its_steps_with_another():
+    equal = dataclasses.replace(SMALL, lengths=(9, 9, 9))
+    corpus = open_corpus("synthetic", DataConfig(synthetic=equal))
+    assert corpus.aligned == ()
+    assert fit(corpus, DataConfig(), ModelConfig()).groups == ()
+
+
 def test_sizes_are_those_of_the_configuration():
     corpus = open_corpus("synthetic", DataConfig(synthetic=SMALL))
     assert corpus.modalities == ("text", "video", "eeg")

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from msajax.data.corpus import Split
-from msajax.data.prepare import spans
+from msajax.data.steps import spans
 from msajax.spec import CorpusSpec
 
 QUARTERS = 4  # length buckets: sequences cut to 1/4, 1/2, 3/4 or all of their tables

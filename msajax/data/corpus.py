@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,22 +23,26 @@ def is_finite(values: np.ndarray) -> np.ndarray:
     return np.abs(values) <= np.finfo(np.float32).max
 
 
-def require_modest_padding(where: str, lengths: np.ndarray, width: int) -> None:
+def require_modest_padding(
+    where: str, lengths: np.ndarray, padded_to: np.ndarray, width: int
+) -> None:
     """Refuses sequences of which one is so long that padding the others to it takes all memory.
 
     Args:
         where: they are: the file, the split and the modality.
         lengths: of the sequences, in steps.
+        padded_to: lengths of which the longest is that of all: these, or those of the samples where
+            modalities are aligned.
         width: numbers of 4 bytes per step; 0 for token ids.
 
     Raises:
         UserError: naming the longest, if padding makes them many times as large.
     """
-    padded = 4 * max(width, 1) * len(lengths) * int(lengths.max())
+    padded = 4 * max(width, 1) * len(lengths) * int(padded_to.max())
     if padded > _FREE_PADDING and padded > _MOST_PADDING * 4 * max(width, 1) * int(lengths.sum()):
         raise UserError(
             f"{where} takes {padded} bytes when its {len(lengths)} sequences are padded to the "
-            f"{lengths.max()} steps of the longest, number {lengths.argmax()}, over "
+            f"{padded_to.max()} steps of the longest, number {padded_to.argmax()}, over "
             f"{_MOST_PADDING} times as much as without: leave that one out, or cut it."
         )
 
@@ -116,6 +120,8 @@ class Corpus:
         repeated_ids: how many ids occur more than once, over all splits.
         repairs: what reading changed in what the files hold, `{kind: count}`, each count 1 or more.
         has_vectors: whether text is vectors from `data.glove_path`.
+        aligned: modalities that share their steps: step i of each is of the same moment; () if
+            none do, None if the layout does not say.
     """
 
     def __init__(
@@ -129,13 +135,15 @@ class Corpus:
         read: Callable[[str], Split],
         repairs: Mapping[str, int] | None = None,
         has_vectors: bool = False,
+        aligned: Sequence[str] | None = None,
     ) -> None:
         """Keeps what the reader of a layout found; checks that the splits fit together.
 
         The reader has told the log of its repairs.
 
         Raises:
-            UserError: if splits are empty or disagree in width or number of labels.
+            UserError: if splits are empty or disagree in width or number of labels, or if
+                modalities that share their steps are not there, or differ in number of steps.
         """
         self.path = path
         self.layout = layout
@@ -146,8 +154,10 @@ class Corpus:
         self.repeated_ids = repeated_ids
         self.repairs = {kind: count for kind, count in (repairs or {}).items() if count}
         self.has_vectors = has_vectors
+        self.aligned = None if aligned is None else tuple(aligned)
         self._read = read
         self._check()
+        self._check_aligned()
 
     @property
     def modalities(self) -> tuple[str, ...]:
@@ -228,6 +238,22 @@ class Corpus:
         if len(set(labelled.values())) > 1:
             found = ", ".join(f"{count} in {name}" for name, count in labelled.items())
             raise UserError(f"{self.path}: the number of labels per sample differs: {found}.")
+
+    def _check_aligned(self) -> None:
+        names = self.aligned or ()
+        for m in names:
+            if m not in self.modalities or names.count(m) > 1:
+                raise UserError(
+                    f"{self.path}: aligned names {m[:40]!r}; expected some of "
+                    f"{', '.join(self.modalities)}, each once."
+                )
+        for split, header in self.headers.items():
+            steps = {m: header.shapes[m][0] for m in names if m in header.shapes}
+            if len(set(steps.values())) > 1:
+                raise UserError(
+                    f"{self.path}: {', '.join(steps)} of {split} have "
+                    f"{', '.join(map(str, steps.values()))} steps, but are said to be aligned."
+                )
 
 
 def _kind_of(width: int) -> str:

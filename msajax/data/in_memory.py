@@ -19,6 +19,7 @@ def corpus_of(
     label_names: Sequence[str] = (),
     integers: bool = False,
     repairs: Mapping[str, int] | None = None,
+    aligned: Sequence[str] | None = None,
 ) -> Corpus:
     """Makes a corpus of splits.
 
@@ -29,13 +30,15 @@ def corpus_of(
         label_names: names of the labels, or of classes stored as whole numbers.
         integers: whether labels are such whole numbers.
         repairs: that were made, for the corpus to tell.
+        aligned: modalities that share their steps; () if none do, None if that is not known.
 
     Raises:
-        UserError: if splits are empty or disagree in width or number of labels.
+        UserError: if splits are empty or do not fit together, or the aligned modalities do not.
         ValueError: if the label names do not fit.
     """
     digest, ids = hashlib.sha256(), collections.Counter()
-    digest.update(repr((*label_names, integers)).encode())
+    aligned = None if aligned is None else tuple(aligned)
+    digest.update(repr((*label_names, integers, aligned)).encode())
     for name, split in splits.items():
         digest.update(name.encode())
         arrays = {"label": split.labels, "id": split.ids, "raw_text": split.raw_text}
@@ -52,6 +55,7 @@ def corpus_of(
         repeated_ids=sum(times > 1 for times in ids.values()),
         read=splits.__getitem__,
         repairs=repairs,
+        aligned=aligned,
     )
 
 

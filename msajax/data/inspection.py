@@ -1,4 +1,4 @@
-"""What `inspect` prints: the facts about a corpus that change results, before anything is trained.
+"""What `inspect` says: the facts about a corpus that change results, before anything is trained.
 
 Shares lie in [0, 1], every number is computed in float64, and None stands for the undefined.
 """
@@ -9,15 +9,20 @@ import warnings
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from msajax import metrics
 from msajax.config import DataConfig, ModelConfig
-from msajax.data.corpus import Corpus, Split, is_finite
+from msajax.data.corpus import Corpus, Split, is_finite, modality_order
 from msajax.data.labels import label_kind
-from msajax.data.prepare import spans, step_mask
+from msajax.data.steps import (
+    Groups,
+    begin_apart,
+    find_groups,
+    movers,
+    spans,
+    step_mask,
+    union,
+)
 from msajax.errors import UserError
 
 _BLOCK = 2**22  # feature values looked at in one go, so that float64 copies stay small
@@ -38,23 +43,6 @@ _CONSEQUENCE = {
     "valid": "training has nothing to choose its best epoch by",
     "test": "a run has no test result",
 }
-_ROWS = {
-    "dtype": "stored as",
-    "steps": "stored steps",
-    "mask": "mask",
-    "absent": "samples without it",
-    "all_zero": "samples of zeros",
-    "valid_steps": "valid steps (*)",
-    "span": "first to last one (*)",
-    "leading_padding": "rows padded before",
-    "trailing_padding": "rows padded after",
-    "inner_holes": "rows with holes",
-    "padded_steps": "padded steps",
-    "range": "smallest, largest",
-    "non_finite": "non-finite values",
-    "first_non_finite_columns": "first columns with one",
-    "constant_columns": "constant columns",
-}
 
 
 def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
@@ -62,7 +50,8 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
 
     Args:
         corpus: opened.
-        data: says whether masks that the corpus lacks are derived from zero steps.
+        data: says whether masks that the corpus lacks are derived from zero steps, and what of the
+            modalities that train has is aligned.
 
     Returns:
         A strict-JSON-ready report. Per split and modality: lengths and rows with padding count
@@ -74,31 +63,45 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
         `repeated_ids_in` counts those of the same id likewise.
         `memory` is in bytes, as stored and as prepared for a model. Per split and label: `sd` has
         ddof 0, the histogram rounds half to even as `acc7` does, and the floors need labels in
-        train.
+        train. `alignment` says which modalities share their steps and why; per split, `begin_apart`
+        counts samples in which such modalities begin at different steps, and `aligned_spans` are
+        from the first step to the last that is valid in any of them.
 
     Raises:
-        UserError: if the corpus went bad since it was opened.
+        UserError: if the corpus went bad since it was opened, or cannot be aligned as `data` says.
     """
     report: dict[str, Any] = corpus.summary() | {"why": corpus.why}
     report["known_corpus"] = _KNOWN_COUNTS.get(tuple(report["sizes"].values()))
     report["repeated_ids"] = corpus.repeated_ids
     report["repairs"] = corpus.repairs
     report["task"] = _task(corpus)
-    report["splits"], train = {}, None
+    report["splits"], train, groups = {}, None, None
     report["memory"] = dict.fromkeys(("stored", "prepared"), 0)
+    derived = "from zeros" if data.mask_from_zeros else "every step"
     contents: dict[str, list[bytes]] = {}
     ids: dict[str, list[bytes]] = {}
     for name, header in corpus.headers.items():  # train first, one split in memory at a time
         split = corpus.split(name)
         train = split.labels if name == "train" else train
+        masks = {m: step_mask(split, m, data.mask_from_zeros) for m in split.features}
+        if groups is None:
+            valid = {m for m in masks if masks[m].any()}
+            used = modality_order(valid) if name == "train" else corpus.modalities
+            groups, why = find_groups(corpus, used, data)
+            report["alignment"] = {"groups": list(map(list, groups)), "why": why}
         report["splits"][name] = {
             "samples": len(split),
             "raw_text": header.has_raw_text,
             "modalities": {
-                m: {"dtype": header.dtypes[m], **_modality(split, m, data.mask_from_zeros)}
+                m: {
+                    "dtype": header.dtypes[m],
+                    "mask": "explicit" if m in split.masks else derived,
+                    **_modality(split.features[m], masks[m]),
+                }
                 for m in corpus.modalities
-                if m in split.features
+                if m in masks
             },
+            **_aligned(masks, groups, len(split)),
             "labels": {
                 label: _labels(
                     split.labels[:, k],
@@ -111,18 +114,28 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
         }
         stored = (*split.features.values(), *split.masks.values())
         report["memory"]["stored"] += sum(array.nbytes for array in stored)
-        report["memory"]["prepared"] += _prepared_bytes(report["splits"][name])
-        contents[name] = _contents(split, data.mask_from_zeros)
+        report["memory"]["prepared"] += _prepared_bytes(report["splits"][name], groups)
+        contents[name] = _contents(split, masks)
         ids[name] = [b"id " + id_.encode() for id_ in split.ids.tolist()]
         del split
     report["identical"] = _identical(contents)
     report["repeated_ids_in"] = _identical(ids)
-    report["warnings"] = _warnings(report)
+    report["warnings"] = _warnings(report, groups)
     return report
 
 
-def _modality(split: Split, modality: str, mask_from_zeros: bool) -> dict[str, Any]:
-    x, mask = split.features[modality], step_mask(split, modality, mask_from_zeros)
+def _aligned(masks: dict[str, np.ndarray], groups: Groups, size: int) -> dict[str, Any]:
+    """How the sequences of a split lie that move together; None stands for the undefined."""
+    apart, found = np.zeros(size, bool), {}
+    for group in groups:
+        there = [masks[m] for m in group if m in masks]
+        lengths = spans(union(there))[1] if there else np.zeros(0, int)
+        apart |= begin_apart(there) if there else False
+        found[" + ".join(group)] = _summary(lengths[lengths > 0])
+    return {"begin_apart": int(apart.sum()), "aligned_spans": found}
+
+
+def _modality(x: np.ndarray, mask: np.ndarray) -> dict[str, Any]:
     are_tokens = x.ndim == 2
     x = x[..., None] if are_tokens else x
     size, steps, width = x.shape
@@ -143,11 +156,9 @@ def _modality(split: Split, modality: str, mask_from_zeros: bool) -> dict[str, A
     valid, (first, span) = mask.sum(axis=1), spans(mask)
     here = valid > 0
     valid, first, span = valid[here], first[here], span[here]
-    derived = "from zeros" if mask_from_zeros else "every step"
     return {
         "width": 0 if are_tokens else width,
         "steps": steps,
-        "mask": "explicit" if modality in split.masks else derived,
         "absent": float((~here).mean()),
         "all_zero": float((zero & here).mean()),
         "valid_steps": _summary(valid),
@@ -174,21 +185,21 @@ def _task(corpus: Corpus) -> dict[str, Any] | None:
     return {"kind": task.kind, "names": list(task.names)} if labelled else None
 
 
-def _prepared_bytes(split: dict[str, Any]) -> int:
-    """Float32 features and a mask for the longest sequence of each modality."""
-    spans = {m: facts["span"] for m, facts in split["modalities"].items() if facts["span"]}
-    widths = {m: max(split["modalities"][m]["width"], 1) for m in spans}
-    return sum(int(spans[m]["max"]) * (4 * widths[m] + 1) for m in spans) * split["samples"]
+def _prepared_bytes(split: dict[str, Any], groups: Groups) -> int:
+    """Float32 features and a mask for the longest sequence of what moves as one."""
+    facts = {m: found for m, found in split["modalities"].items() if found["span"]}
+    steps = {m: _longest(split, group) for group in movers(facts, groups) for m in group}
+    row = sum(int(steps[m]) * (4 * max(facts[m]["width"], 1) + 1) for m in facts)
+    return row * split["samples"]
 
 
-def _contents(split: Split, mask_from_zeros: bool) -> list[bytes]:
+def _contents(split: Split, masks: dict[str, np.ndarray]) -> list[bytes]:
     """A digest of each sample's valid steps; empty for a sample without any."""
     digests = [hashlib.blake2b(digest_size=16) for _ in range(len(split))]
     empty = np.ones(len(split), bool)
     for m in sorted(split.features):
-        mask = step_mask(split, m, mask_from_zeros)
-        empty &= ~mask.any(axis=1)
-        for digest, x, kept in zip(digests, split.features[m], mask, strict=True):
+        empty &= ~masks[m].any(axis=1)
+        for digest, x, kept in zip(digests, split.features[m], masks[m], strict=True):
             with np.errstate(over="ignore", invalid="ignore"):
                 digest.update(m.encode() + x[kept].astype(np.float32).tobytes())
     return [b"" if none else d.digest() for d, none in zip(digests, empty, strict=True)]
@@ -239,7 +250,7 @@ def _labels(y: np.ndarray, train: np.ndarray | None, kind: str) -> dict[str, Any
     }
 
 
-def _warnings(report: dict[str, Any]) -> list[str]:
+def _warnings(report: dict[str, Any], groups: Groups) -> list[str]:
     """What would change or surprise in the results, a sentence each."""
     splits = report["splits"]
     found = [f"There is no {s} split: {why}." for s, why in _CONSEQUENCE.items() if s not in splits]
@@ -251,7 +262,6 @@ def _warnings(report: dict[str, Any]) -> list[str]:
             found.append(f"{count} sample(s) of {second} are identical to one of {first}.")
         elif count:
             found.append(f"{count} sample(s) of {first} are identical to an earlier one.")
-    spans_in_train = {m: _longest(splits.get("train"), m) for m in report["widths"]}
     labelled = any(split["labels"] for split in splits.values())
     if labelled and not report["task"]:
         found.append("Every label is of the same class: there is nothing to tell apart.")
@@ -266,93 +276,32 @@ def _warnings(report: dict[str, Any]) -> list[str]:
                     f"{name}: {label} reaches from {facts['min']:g} to {facts['max']:g}, outside "
                     "[-3, 3]: the accuracies and F1 of sentiment do not suit it."
                 )
-        for m, in_train in spans_in_train.items():
-            longest, facts = _longest(split, m), split["modalities"].get(m)
-            if not longest and name == "train":
-                found.append(f"{m} has no valid step in train: models leave it out everywhere.")
-            elif not longest and in_train:
-                found.append(f"{m} has no valid step in {name}: every sample there lacks it.")
+        for members in movers(report["widths"], groups):
+            for m in members:
+                if not _longest(split, (m,)) and name == "train":
+                    found.append(f"{m} has no valid step in train: models leave it out everywhere.")
+                elif not _longest(split, (m,)) and _longest(splits.get("train"), (m,)):
+                    found.append(f"{m} has no valid step in {name}: every sample there lacks it.")
+            longest, in_train = _longest(split, members), _longest(splits.get("train"), members)
             if longest > in_train > 0:
                 found.append(
-                    f"{name}/{m} has up to {longest:g} steps, train only {in_train:g}: "
-                    "set data.truncate or model.max_len."
+                    f"{name}/{' + '.join(members)} has up to {longest:g} steps, train only "
+                    f"{in_train:g}: set data.truncate or model.max_len."
                 )
-            if facts and facts["non_finite"]:
-                found.append(
-                    f"{name}/{m} has {facts['non_finite']} non-finite value(s) in "
-                    f"{facts['non_finite_columns']} column(s): preparation sets them to 0."
-                )
+            for m in members:
+                facts = split["modalities"].get(m)
+                if facts and facts["non_finite"]:
+                    found.append(
+                        f"{name}/{m} has {facts['non_finite']} non-finite value(s) in "
+                        f"{facts['non_finite_columns']} column(s): preparation sets them to 0."
+                    )
     return found
 
 
-def _longest(split: dict[str, Any] | None, modality: str) -> float:
-    span = split and modality in split["modalities"] and split["modalities"][modality]["span"]
+def _longest(split: dict[str, Any] | None, members: tuple[str, ...]) -> float:
+    """Steps of the longest sequence of what moves as one; 0 if there is none."""
+    if split is None:
+        return 0.0
+    facts = split["modalities"].get(members[0], {"span": None})
+    span = split["aligned_spans"][" + ".join(members)] if len(members) > 1 else facts["span"]
     return span["max"] if span else 0.0
-
-
-def render(report: dict[str, Any], console: Console) -> None:
-    """Prints a report of `inspect_corpus` in plain characters."""
-
-    def say(text: str) -> None:  # Text, so that [brackets] in a path are no markup
-        console.print(Text(text))
-
-    splits, known = report["splits"], report["known_corpus"]
-    say(f"{report['path']}: {report['layout']}\nsha256 {report['digest']}")
-    found = ", ".join(f"{size} {name}" for name, size in report["sizes"].items())
-    say(f"samples: {found} ({f'the counts of {known}' if known else 'not counts we know'})")
-    if report["why"]:
-        say(f"layout found because {report['why']}")
-    if task := report["task"]:
-        say(f"labels: {task['kind']} of {', '.join(task['names'])}")
-    for what, key in (("repeated ids", "repeated_ids_in"), ("identical samples", "identical")):
-        say(f"{what}: {', '.join(f'{count} in {where}' for where, count in report[key].items())}")
-    stored, prepared = (report["memory"][k] / 2**20 for k in ("stored", "prepared"))
-    say(f"memory: {stored:.1f} MiB as stored, {prepared:.1f} MiB prepared")
-    for m, width in report["widths"].items():
-        facts = {name: split["modalities"].get(m, {}) for name, split in splits.items()}
-        cells = {n: {_ROWS[k]: _show(f.get(k)) for k in _ROWS} for n, f in facts.items()}
-        kind = f"{width} feature(s) per step" if width else "token ids"
-        _print_table(f"{m}: {kind}", cells, console)
-    say("(*) min, median, mean, max over the samples that have the modality")
-    labels = {name: split["labels"] for name, split in splits.items() if split["labels"]}
-    for label in next(iter(labels.values()), ()):
-        columns = {name: facts[label] for name, facts in labels.items()}
-        bins = sorted({int(b) for f in columns.values() for b in f["histogram"] or ()})
-        cells = {name: _label_cells(facts, bins) for name, facts in columns.items()}
-        _print_table(f"label: {label}", cells, console)
-    for warning in report["warnings"] or ["none"]:
-        say(f"\nwarning: {warning}")
-
-
-def _show(value: Any) -> str:
-    """A fact about a modality; every bare float there is a share."""
-    if isinstance(value, dict):
-        return ", ".join(f"{v:.4g}" for v in value.values())
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    if isinstance(value, float):
-        return f"{value:.1%}"
-    return "" if value is None else str(value)
-
-
-def _label_cells(facts: dict[str, Any], bins: list[int]) -> dict[str, str]:
-    cells = {"count": str(facts["count"])}
-    cells |= {key: f"{facts[key]:.4g}" for key in ("min", "median", "mean", "max", "sd")}
-    cells |= {f"rounds to {b}": str((facts["histogram"] or {}).get(str(b), 0)) for b in bins}
-    for floor, values in (facts["floors"] or {}).items():
-        for metric, value in values.items():
-            cells[f"{floor} {metric}"] = "" if value is None else f"{value:.4f}"
-    return cells
-
-
-def _print_table(title: str, columns: dict[str, dict[str, str]], console: Console) -> None:
-    """One column per split; a row that no split fills is left out."""
-    table = Table(title=Text(f"\n{title}"), title_justify="left", title_style="bold", box=None)
-    table.add_column("")
-    for name in columns:
-        table.add_column(name, justify="right")
-    for row in dict.fromkeys(row for cells in columns.values() for row in cells):
-        values = [cells.get(row, "") for cells in columns.values()]
-        if any(values):
-            table.add_row(Text(row), *(Text(value or "-") for value in values))
-    console.print(table)

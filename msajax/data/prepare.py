@@ -2,9 +2,8 @@
 
 Features, in this order: masks (the file's own, else derived from zeros), standardisation with
 statistics of the valid training steps, values that are not finite or beyond 1e6 to 0, clipping,
-compaction (the first valid step moves to 0, holes inside stay), truncation, zeros under the mask.
-Token ids: masks, ids that the vocabulary lacks become padding, compaction, truncation. Labels: see
-`labels.py`.
+compaction and truncation (see `steps.py`), zeros under the mask. Token ids: masks, ids that the
+vocabulary lacks become padding, compaction, truncation. Labels: see `labels.py`.
 """
 
 import dataclasses
@@ -18,6 +17,17 @@ from msajax.config import DataConfig, ModelConfig
 from msajax.data.corpus import Corpus, Split, is_finite, modality_order
 from msajax.data.labels import as_targets, label_kind, next_tokens
 from msajax.data.on_demand import OnDemand
+from msajax.data.steps import (
+    Groups,
+    choose_steps,
+    find_groups,
+    has_row,
+    movers,
+    spans,
+    step_mask,
+    union,
+    valid_steps,
+)
 from msajax.data.vocabulary import build_vocabulary, encode
 from msajax.errors import UserError
 from msajax.spec import CorpusSpec
@@ -42,6 +52,7 @@ class Preparation:
         truncate: error, first, last or uniform.
         mask_from_zeros: whether masks that a file lacks are derived from zero steps.
         words: the vocabulary by which transcripts become the text modality; () where they do not.
+        groups: modalities that share their steps, and are shifted and cut as one.
     """
 
     spec: CorpusSpec
@@ -51,14 +62,16 @@ class Preparation:
     truncate: str
     mask_from_zeros: bool
     words: tuple[str, ...] = ()
+    groups: Groups = ()
 
 
 def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
     """Chooses the run's modalities and measures them on the training split alone.
 
     Raises:
-        UserError: for a modality that the corpus lacks, a training split without a valid step, or
-            dRoFE positions of a modality that is standardised.
+        UserError: for a modality that the corpus lacks, a training split without a valid step,
+            modalities that cannot be aligned as `data.alignment` says, or dRoFE positions of a
+            modality that is standardised.
     """
     train, words = corpus.split("train"), ()
     there = set(corpus.modalities)
@@ -77,11 +90,7 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
                     f"{key} names {m!r}, which {corpus.path} does not have: "
                     f"it has {', '.join(modality_order(there))}."
                 )
-    masks = {
-        m: step_mask(train, m, data.mask_from_zeros) & _has_row(train.features[m])
-        for m in wanted
-        if m in train.features
-    }
+    masks = {m: valid_steps(train, m, data.mask_from_zeros) for m in wanted if m in train.features}
     used = tuple(m for m in wanted if m in masks and masks[m].any())
     for m in wanted:
         if m not in used:
@@ -103,11 +112,15 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
                 f"{MOST_TOKENS} rows at most."
             )
     labels = label_kind(corpus, model)
-    longest = {m: spans(masks[m])[1].max() for m in used}
+    groups, _ = find_groups(corpus, used, data)
+    longest = {}
+    for members in movers(used, groups):
+        length = int(spans(union(masks[m] for m in members))[1].max())
+        longest |= dict.fromkeys(members, length)
     spec = CorpusSpec(
         modalities=used,
         widths=tuple(0 if m in tokens else corpus.width(m) for m in used),
-        lengths=tuple(model.max_len or int(longest[m]) for m in used),
+        lengths=tuple(model.max_len or longest[m] for m in used),
         label_kind=labels.kind,
         label_names=labels.names,
         vocabularies=tuple(sizes.get(m, 0) for m in used) if tokens else (),
@@ -138,6 +151,7 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
         truncate=data.truncate,
         mask_from_zeros=data.mask_from_zeros,
         words=words,
+        groups=groups,
     )
 
 
@@ -183,7 +197,8 @@ def prepare(
         count}}`.
 
     Raises:
-        UserError: for a wrong width, or a sequence longer than its table unless truncation is on.
+        UserError: for a wrong width, aligned modalities with different numbers of steps, or a
+            sequence longer than its table unless truncation is on.
     """
     spec = preparation.spec
     if preparation.words:
@@ -194,6 +209,12 @@ def prepare(
                 len(split),
             )
         split = read_words(split, preparation.words)
+    for m in spec.modalities:
+        if m in split.features:
+            _require_width(m, split.features[m], spec)
+    chosen = {}
+    for members in movers(spec.modalities, preparation.groups):
+        chosen |= _choose(split, members, preparation)
     features, masks, repairs = {}, {}, {}
     steps = sum(spec.length(m) * spec.width(m) for m in spec.modalities)
     keep = 4 * len(split) * steps <= budget
@@ -203,24 +224,14 @@ def prepare(
             features[m] = _blank(shape, spec, m)
             masks[m] = np.zeros(shape, bool)
             continue
-        x = split.features[m]
-        width = 0 if x.ndim == 2 else x.shape[2]
-        if width != spec.width(m):
-            here = f"is {width} wide" if width else "holds token ids"
-            trained = f"{spec.width(m)} features" if spec.width(m) else "token ids"
-            raise UserError(f"Modality {m!r} {here} here, but the model was trained on {trained}.")
-        mask = step_mask(split, m, preparation.mask_from_zeros)
+        x, (source, kept) = split.features[m], chosen[m]
         if x.ndim == 2:
-            known = _has_row(x, spec.vocabulary(m))
-            source, kept = _compaction(
-                mask & known, spec.length(m), preparation.truncate, m, split.ids
-            )
-            ids = np.take_along_axis(np.where(known, x, 0), source, axis=1)
+            ids = np.take_along_axis(x, source, axis=1)
             features[m], masks[m] = np.where(kept, ids, 0).astype(np.int32), kept
-            if unknown := int((mask & ~known).sum()):
-                repairs[m] = {"unknown_ids": unknown}
+            unknown = ~has_row(x, spec.vocabulary(m))
+            if count := int((step_mask(split, m, preparation.mask_from_zeros) & unknown).sum()):
+                repairs[m] = {"unknown_ids": count}
             continue
-        source, kept = _compaction(mask, spec.length(m), preparation.truncate, m, split.ids)
         statistics = preparation.statistics.get(m)
         on_demand = OnDemand(x, source, kept, statistics, preparation.clip)
         out = _blank(shape, spec, m) if keep else None
@@ -242,6 +253,31 @@ def prepare(
     return dataclasses.replace(split, features=features, masks=masks, labels=labels), repairs
 
 
+def _require_width(modality: str, x: np.ndarray, spec: CorpusSpec) -> None:
+    """Raises `UserError` unless features are as wide as those that were trained on."""
+    width = 0 if x.ndim == 2 else x.shape[2]
+    if width != spec.width(modality):
+        here = f"is {width} wide" if width else "holds token ids"
+        trained = f"{spec.width(modality)} features" if spec.width(modality) else "token ids"
+        raise UserError(
+            f"Modality {modality!r} {here} here, but the model was trained on {trained}."
+        )
+
+
+def _choose(
+    split: Split, members: tuple[str, ...], preparation: Preparation
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """What `choose_steps` says of the modalities that move as one and that the split has."""
+    spec = preparation.spec
+    masks = {
+        m: valid_steps(split, m, preparation.mask_from_zeros, spec.vocabulary(m))
+        for m in members
+        if m in split.features
+    }
+    length = spec.length(members[0])
+    return choose_steps(masks, length, preparation.truncate, split.ids) if masks else {}
+
+
 def _blank(shape: tuple[int, int], spec: CorpusSpec, modality: str) -> np.ndarray:
     """Padding alone: zeros `[N, T, d]`, or token ids `[N, T]`."""
     if spec.vocabulary(modality):
@@ -261,81 +297,20 @@ def check_lengths(corpus: Corpus, preparation: Preparation) -> None:
     if preparation.truncate != "error":
         return
     for name, header in corpus.headers.items():
-        too_long = [
+        too_long = {
             m
             for m in preparation.spec.modalities
             if m in header.shapes and header.shapes[m][0] > preparation.spec.length(m)
-        ]
+        }
         if preparation.words and header.has_raw_text:
-            too_long = sorted({*too_long, "text"} & set(preparation.spec.modalities))
+            too_long.add("text")
         if too_long:
             split = corpus.split(name)
             if preparation.words:
                 split = read_words(split, preparation.words)
-            for m in too_long:
-                if m not in split.features:  # it has no transcripts
-                    continue
-                rows = preparation.spec.vocabulary(m)
-                mask = step_mask(split, m, preparation.mask_from_zeros)
-                mask = mask & _has_row(split.features[m], rows)
-                _compaction(mask, preparation.spec.length(m), "error", m, split.ids)
-
-
-def step_mask(split: Split, modality: str, mask_from_zeros: bool) -> np.ndarray:
-    """The valid steps `[N, T]` of one modality: the split's own mask, or derived from the features.
-
-    Derived: valid from the first to the last step that holds a non-zero value (NaN counts as one),
-    zero steps between them included.
-    """
-    if modality in split.masks:
-        return split.masks[modality]
-    x = split.features[modality]
-    if not mask_from_zeros:
-        return np.ones(x.shape[:2], bool)
-    # Unlike x != 0, `any` makes no copy of that size.
-    first, lengths = spans(x.any(axis=2) if x.ndim == 3 else x != 0)
-    steps = np.arange(x.shape[1])[None, :]
-    return (steps >= first[:, None]) & (steps < (first + lengths)[:, None])
-
-
-def _has_row(x: np.ndarray, rows: float = math.inf) -> np.ndarray | bool:
-    """Which token ids `[N, T]` a table of so many rows knows; True for features."""
-    return (x >= 0) & (x < rows) if x.ndim == 2 else True
-
-
-def spans(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First valid step and length up to the last one, per row of `[N, T]`; (0, 0) without any."""
-    first = mask.argmax(axis=1)
-    last = mask.shape[1] - 1 - mask[:, ::-1].argmax(axis=1)
-    return first, np.where(mask.any(axis=1), last - first + 1, 0)
-
-
-def _compaction(
-    mask: np.ndarray, length: int, truncate: str, modality: str, ids: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Which stored step each prepared step reads, `[N, length]`, and which of those are valid."""
-    first, lengths = spans(mask)
-    too_long = np.flatnonzero(lengths > length)
-    if too_long.size and truncate == "error":
-        row = too_long[0]
-        raise UserError(
-            f"{too_long.size} sequence(s) of modality {modality!r} are longer than the model's "
-            f"{length} steps, the first that of {str(ids[row])!r} with {lengths[row]}: "
-            "train with data.truncate = first, last or uniform, or with a larger model.max_len."
-        )
-    step = np.arange(length)[None, :]
-    source = first[:, None] + step  # [N, length]
-    end = first + lengths
-    if truncate == "last" and too_long.size:
-        # Begin at the first valid step inside the last `length` ones.
-        late = mask & (np.arange(mask.shape[1])[None, :] >= (end - length)[:, None])
-        source = late.argmax(axis=1)[:, None] + step
-    elif truncate == "uniform" and too_long.size:
-        spread = np.round(step * (lengths[:, None] - 1) / max(length - 1, 1)).astype(int)
-        source = np.where((lengths > length)[:, None], first[:, None] + spread, source)
-    inside = source < end[:, None]
-    source = np.minimum(source, mask.shape[1] - 1)
-    return source, inside & np.take_along_axis(mask, source, axis=1)
+            for members in movers(preparation.spec.modalities, preparation.groups):
+                if not too_long.isdisjoint(members):
+                    _choose(split, members, preparation)
 
 
 def _moments(x: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

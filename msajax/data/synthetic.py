@@ -52,6 +52,7 @@ def generate(config: SyntheticConfig) -> SyntheticCorpus:
         layout="embedded synthetic corpus",
         label_names=groups,
         integers=bool(groups),
+        aligned=() if config.kind == "sentiment" else None,  # every modality has a clock of its own
     )
     return SyntheticCorpus(corpus, reliability, clean)
 

@@ -25,7 +25,7 @@ from msajax.errors import UserError, writing
 from msajax.spec import CorpusSpec
 from msajax.version import NUMERICS, __version__, require_numerics
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _JSON, _ARRAYS = "bundle.json", "parameters.safetensors"
 
 
@@ -150,6 +150,7 @@ def _from_parts(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> Bundl
     }
     spec = CorpusSpec.from_dict(preparation["spec"])
     listed = {key: tuple(preparation.pop(key)) for key in ("classes", "words")}
+    listed["groups"] = tuple(map(tuple, preparation.pop("groups")))
     flat = {k.removeprefix("params/"): v for k, v in arrays.items() if k.startswith("params/")}
     return Bundle(
         config=from_config_dict(content["config"]),

@@ -7,6 +7,7 @@ from msajax.config import MeshConfig
 from msajax.data.corpus import Corpus, Split
 from msajax.data.predictions import write_predictions
 from msajax.data.prepare import prepare
+from msajax.data.steps import without
 from msajax.data.vocabulary import embed
 from msajax.models import build_model
 from msajax.serving.bundle import Bundle
@@ -51,17 +52,31 @@ def predict_corpus(
         if m not in corpus.modalities and not from_words:
             logger.warning("%s lacks modality %r; it is absent in every sample.", corpus.path, m)
 
+    for group in bundle.preparation.groups if corpus.aligned is not None else ():
+        here = [m for m in group if m in corpus.modalities]
+        if len(here) > 1 and not set(here) <= set(corpus.aligned):
+            logger.warning(
+                "%s says that not all of %s share their steps; the model was trained with them "
+                "aligned.",
+                corpus.path,
+                ", ".join(here),
+            )
+
     layout = make_layout(MeshConfig(), "auto", len(bundle.seeds))
     predict = make_predict(build_model(bundle.config.model, spec), layout)
     params = layout.put_state(bundle.params)
     splits, scores, weights = [], [], []
     for name in names:
         budget = bundle.config.data.device_memory_budget
-        split = corpus.split(name)
+        split, preparation = corpus.split(name), bundle.preparation
         if glove_path and split.raw_text is not None and "text" not in split.features:
             split = _with_vectors(split, spec, glove_path)
             has_vectors |= "text" in split.features
-        split, repairs = prepare(split, bundle.preparation, budget)
+            # Its steps are the words of the transcript, which are not those of other modalities.
+            preparation = dataclasses.replace(
+                preparation, groups=without(preparation.groups, "text")
+            )
+        split, repairs = prepare(split, preparation, budget)
         if repairs:
             logger.warning("Repaired in split %r: %s.", name, repairs)
         s, w = predict_split(predict, params, split, name, spec, layout)

@@ -6,8 +6,9 @@
     <split>/id                (N,) str
     <split>/raw_text          (N,) str, optional
     label_name                (K,) str, names of the K labels or classes, optional
+    aligned                   (A,) str, the modalities that share their steps, optional; A = 0: none
 
-Splits are train, valid and test. Each modality may have its own T.
+Splits are train, valid and test. Each modality that is not aligned may have its own T.
 """
 
 import collections
@@ -26,8 +27,8 @@ from msajax.data.corpus import SPLITS, Corpus, Split, SplitHeader
 from msajax.data.labels import describe_labels, read_labels
 from msajax.errors import UserError
 
-LABEL_NAME = "label_name"
-SMALL = ("label", "id", LABEL_NAME)  # arrays that opening a corpus reads
+LABEL_NAME, ALIGNED = "label_name", "aligned"
+SMALL = ("label", "id", LABEL_NAME, ALIGNED)  # arrays that opening a corpus reads
 BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
 # RuntimeError: an encrypted member, or a compression that zipfile does not know.
 DAMAGED = (*BROKEN, RuntimeError, ValueError)
@@ -61,12 +62,12 @@ def array_name(path: str, member: str) -> str:
     """`train/text.npy` -> `train/text`, refusing whatever the layout does not know."""
     name = member.removesuffix(".npy")
     split, _, array = name.partition("/")
-    known = name == LABEL_NAME or (split in SPLITS and _NAME.fullmatch(array))
+    known = name in (LABEL_NAME, ALIGNED) or (split in SPLITS and _NAME.fullmatch(array))
     if name == member or not known:
         raise UserError(
             f"{path}: {member[:40]!r} does not belong in a native archive, whose arrays are named "
             "<split>/<modality>, <split>/<modality>_mask, <split>/label, <split>/id or "
-            f"<split>/raw_text with split one of {', '.join(SPLITS)}, and {LABEL_NAME}."
+            f"<split>/raw_text with split one of {', '.join(SPLITS)}, {LABEL_NAME} and {ALIGNED}."
         )
     return name
 
@@ -217,6 +218,19 @@ def _label_names(path: str, small: dict[str, np.ndarray]) -> tuple[str, ...]:
     return tuple(names.tolist())
 
 
+def _aligned(path: str, small: dict[str, np.ndarray]) -> tuple[str, ...] | None:
+    """The modalities that are said to share their steps; None if nothing is said."""
+    names = small.get(ALIGNED)
+    if names is None:
+        return None
+    if names.dtype.kind != "U" or names.ndim != 1:
+        raise UserError(
+            f"{path}: {ALIGNED} is {names.dtype} of shape {names.shape}; expected names of "
+            "modalities, strings (A,)."
+        )
+    return tuple(names.tolist())
+
+
 def _as_labels(labels: np.ndarray) -> np.ndarray:
     return labels.astype(np.float64).reshape(len(labels), math.prod(labels.shape[1:]))
 
@@ -266,6 +280,7 @@ def make_corpus(
         headers=headers,
         repeated_ids=sum(times > 1 for times in ids.values()),
         read=read,
+        aligned=_aligned(path, small),
     )
 
 
@@ -274,6 +289,8 @@ def named_arrays(corpus: Corpus) -> Iterator[tuple[str, np.ndarray]]:
 
     Classes are stored as whole numbers, so that they are classes when they are read again.
     """
+    if corpus.aligned is not None:
+        yield ALIGNED, np.array(corpus.aligned, np.str_)
     if names := _stored_label_names(corpus):
         yield LABEL_NAME, np.array(names)
     for name in sorted(corpus.headers):

@@ -23,6 +23,7 @@ from msajax.data.corpus import (
     Split,
     SplitHeader,
     is_finite,
+    modality_order,
     require_modest_padding,
 )
 from msajax.data.folds import choose_folds, mosi_folds
@@ -113,7 +114,7 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
         steps = [videos[video] for video in folds[name]]
         lengths = np.concatenate([np.bincount(s.segment, minlength=1) for s in steps])
         for m, width in widths.items():
-            require_modest_padding(f"{folder}: {name}/{m}", lengths, width)
+            require_modest_padding(f"{folder}: {name}/{m}", lengths, lengths, width)
         longest = int(lengths.max())
         headers[name] = SplitHeader(
             size=sum(len(s.labels) for s in steps),
@@ -148,6 +149,7 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
         read=read,
         repairs={"clipped_labels": clipped},
         has_vectors=vectors is not None,
+        aligned=modality_order(set(widths)),
     )
 
 

@@ -4,19 +4,28 @@
 
 With `data.glove_path` words become their vectors; without it word ids are the modality text as
 token ids, and words alone are the transcript. Samples are padded, after their steps, when a split
-is asked for; until then their rows lie in memory without padding, as float32.
+is asked for; until then their rows lie in memory without padding, as float32. Step i of every
+modality is of the same word, unless their numbers of steps differ in a sample.
 """
 
 import collections
 import hashlib
 import logging
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from msajax.config import DataConfig
-from msajax.data.corpus import SPLITS, Corpus, Split, SplitHeader, require_modest_padding
+from msajax.data.corpus import (
+    SPLITS,
+    Corpus,
+    Split,
+    SplitHeader,
+    modality_order,
+    require_modest_padding,
+)
 from msajax.data.formats import fields
 from msajax.data.formats.pickled import WHOLE, Pickled, describe, rows_of_splits
 from msajax.data.formats.pickles import as_array
@@ -113,12 +122,13 @@ def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
     clipped = 0
     if not all(part.integers or part.labels.shape[1] > 1 for part in labelled):
         clipped = clip_sentiment(path, [part.labels[:, 0] for part in labelled])
-    headers = {name: _header(path, name, part, text) for name, part in parts.items()}
+    aligned = _aligned(path, parts)
+    headers = {n: _header(path, n, part, text, bool(aligned)) for n, part in parts.items()}
     ids = collections.Counter(id_ for part in parts.values() for id_ in part.ids.tolist())
 
     def read(name: str) -> Split:
         try:
-            return _pad(parts[name], text)
+            return _pad(parts[name], text, headers[name].shapes)
         except MemoryError as error:
             raise UserError(
                 f"{path}: split {name!r}, {headers[name].size} samples of up to "
@@ -134,6 +144,7 @@ def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
         read=read,
         repairs={"clipped_labels": clipped},
         has_vectors=bool(text.row_of),
+        aligned=aligned,
     )
 
 
@@ -279,18 +290,45 @@ def _read_labels(samples: list[_Sample]) -> np.ndarray | None:
     return np.concatenate(labels)
 
 
-def _header(path: str, name: str, part: _Part, text: _Text) -> SplitHeader:
+def _aligned(path: str, parts: dict[str, _Part]) -> tuple[str, ...]:
+    """The modalities, if those that a sample has are as long as each other; else none."""
+    for part in parts.values():
+        longest = _longest(part)
+        for m, (_, lengths) in part.rows.items():
+            apart = np.flatnonzero((lengths > 0) & (lengths < longest))
+            if apart.size:
+                logger.warning(
+                    "%s: %s of %r has %d steps, another modality %d: none are taken as aligned.",
+                    path,
+                    m,
+                    str(part.ids[apart[0]]),
+                    lengths[apart[0]],
+                    longest[apart[0]],
+                )
+                return ()
+    return modality_order({m for part in parts.values() for m in part.rows})
+
+
+def _longest(part: _Part) -> np.ndarray:
+    """The steps `[N]` of the samples: those of their longest modality."""
+    lengths = [rows.lengths for rows in part.rows.values()]
+    return np.max([np.zeros(len(part.ids), int), *lengths], axis=0)
+
+
+def _header(path: str, name: str, part: _Part, text: _Text, aligned: bool) -> SplitHeader:
+    """What a split is once it is padded; aligned modalities have the steps of the longest."""
     shapes = {}
     for m, (steps, lengths) in part.rows.items():
         is_words = m == "text" and text.row_of
         width = text.vectors.shape[1] if is_words else (*steps.shape, 0)[1]
-        shapes[m] = max(int(lengths.max()), 1), width
+        padded_to = _longest(part) if aligned else lengths
+        shapes[m] = max(int(padded_to.max()), 1), width
         if 4 * len(lengths) * math.prod(shapes[m]) > _LARGEST:
             raise UserError(
                 f"{path}: {name}/{m} takes more than {_LARGEST} bytes when its {len(lengths)} "
                 f"sequences are padded to the {shapes[m][0]} steps of the longest."
             )
-        require_modest_padding(f"{path}: {name}/{m}", lengths, width)
+        require_modest_padding(f"{path}: {name}/{m}", lengths, padded_to, width)
     labels: dict = {"label_names": ()}
     if part.labels is not None:
         labels = describe_labels(part.labels, integers=part.integers)
@@ -304,12 +342,12 @@ def _header(path: str, name: str, part: _Part, text: _Text) -> SplitHeader:
     )
 
 
-def _pad(part: _Part, text: _Text) -> Split:
+def _pad(part: _Part, text: _Text, shapes: Mapping[str, tuple[int, int]]) -> Split:
     features, masks = {}, {}
     for m, (steps, lengths) in part.rows.items():
         is_words = m == "text" and text.row_of
         steps = text.vectors[steps] if is_words else steps
-        mask = np.arange(max(lengths.max(), 1)) < lengths[:, None]
+        mask = np.arange(shapes[m][0]) < lengths[:, None]
         features[m] = np.zeros((*mask.shape, *steps.shape[1:]), steps.dtype)
         features[m][mask] = steps
         # Features of zeros alone were not recorded; words without vectors were said.

@@ -4,7 +4,8 @@
     text_bert                      (N, 3, T): token ids, attention mask and segment ids, as floats
     audio_lengths, vision_lengths  (N,): valid steps, padding after them; in unaligned files
 
-The valid steps of text are those of the attention mask, for the rows of [PAD] are not zero.
+The valid steps of text are those of the attention mask, for the rows of [PAD] are not zero. Files
+without lengths are aligned: step i of every modality is of the same word.
 Annotations, classes and the labels of single modalities are not read.
 """
 
@@ -51,7 +52,7 @@ def open_mmsa(pickled: Pickled, data: DataConfig) -> Corpus:
 
 
 def _complete(text: str, draft: Draft) -> None:
-    """Adds the masks of a split, and token ids if they are to be the text."""
+    """Adds the masks of a split, token ids if they are to be the text, and what is aligned."""
     if "text_bert" in draft.values:
         ids, mask = _read_bert(draft)
         if text == "ids":
@@ -70,6 +71,12 @@ def _complete(text: str, draft: Draft) -> None:
             draft.masks["text"] = mask
     elif text == "ids":
         raise UserError(f"data.text = ids: {draft.where}text_bert is missing.")
+    # Equal steps do not tell: unaligned files of CMU-MOSEI have 500 of audio and of vision.
+    steps = {x.shape[1] for x in draft.features.values()}
+    if any(f"{m}_lengths" in draft.values for m in ("audio", "video")):
+        draft.aligned = False
+    elif len(steps) == 1 and steps != {1}:
+        draft.aligned = True
     for m, x in draft.features.items():
         if m not in draft.masks and f"{m}_lengths" in draft.values:
             draft.masks[m] = _mask_by_lengths(draft, m, x)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from msajax.config import DataConfig
-from msajax.data.corpus import Corpus, Split
+from msajax.data.corpus import Corpus, Split, modality_order
 from msajax.data.formats import fields
 from msajax.data.formats.pickled import (
     WHOLE,
@@ -44,6 +44,7 @@ class Draft:
         names: what the file calls these modalities.
         masks: by modality.
         repairs: made so far, over all splits.
+        aligned: whether the modalities share their steps; None if the layout does not say.
     """
 
     where: str
@@ -53,6 +54,7 @@ class Draft:
     names: dict[str, str]
     masks: dict[str, np.ndarray]
     repairs: collections.Counter
+    aligned: bool | None = None
 
 
 def has_modality(pickled: Pickled) -> bool:
@@ -87,15 +89,18 @@ def read_corpus(
     splits: dict[str, Split] = {}
     repairs: collections.Counter = collections.Counter()
     unread: set[str] = set()
-    integers = True
+    integers, said = True, set()
     for name in list(pickled.trees):
         where, tree = pickled.where(name), pickled.trees.pop(name)
         if not isinstance(tree, dict):
             raise UserError(f"{where.rstrip('/: ')} is {describe(tree)}; expected a dict.")
         values, others = fields.sort_fields(where, tree, own or {})
         del tree
-        splits[name], kind = _read_split(pickled.path, name, where, values, repairs, complete)
+        splits[name], kind, aligned = _read_split(
+            pickled.path, name, where, values, repairs, complete
+        )
         integers &= kind in "biu"
+        said.add(aligned)
         unread |= others
     log_unread(pickled.path, unread)
     if not integers and all(s.labels is None or s.labels.shape[1] == 1 for s in splits.values()):
@@ -105,8 +110,14 @@ def read_corpus(
         whole = splits.pop(WHOLE)
         rows = rows_of_splits(pickled.path, whole.ids.tolist(), data.split_seed)
         splits = {name: _cut(whole, kept) for name, kept in rows.items()}
+    modalities = modality_order({m for split in splits.values() for m in split.features})
     corpus = corpus_of(
-        splits, path=pickled.path, layout=layout, integers=integers, repairs=repairs
+        splits,
+        path=pickled.path,
+        layout=layout,
+        integers=integers,
+        repairs=repairs,
+        aligned=() if False in said else None if None in said else modalities,
     )
     corpus.require_equal_steps()
     return corpus
@@ -119,8 +130,8 @@ def _read_split(
     values: dict[str, tuple[str, Any]],
     repairs: collections.Counter,
     complete: Callable[[Draft], None],
-) -> tuple[Split, str]:
-    """A split, and the kind of type that its labels are stored in."""
+) -> tuple[Split, str, bool | None]:
+    """A split, the kind of type that its labels are stored in, and whether it is aligned."""
 
     def take(kind: str, read: Callable[[Any, str], np.ndarray]) -> np.ndarray | None:
         if kind not in values:
@@ -148,7 +159,7 @@ def _read_split(
     if labels is not None:
         read_labels(path, name, labels, ids)
         kind, labels = labels.dtype.kind, labels.astype(np.float64)
-    return Split(ids, draft.features, draft.masks, labels, raw_text), kind
+    return Split(ids, draft.features, draft.masks, labels, raw_text), kind, draft.aligned
 
 
 def _cut(split: Split, rows: np.ndarray) -> Split:

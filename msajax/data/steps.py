@@ -1,0 +1,215 @@
+"""Which stored steps a model reads: valid ones, modalities that move together, truncation.
+
+The first valid step moves to 0, holes inside stay. Modalities that share their steps move as one,
+by the steps that are valid in any of them, so that what was recorded together stays together.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from msajax.config import DataConfig
+from msajax.data.corpus import Corpus, Split
+from msajax.errors import UserError
+
+Groups = tuple[tuple[str, ...], ...]
+"""Modalities that share their steps, two or more in each group and each in one at most."""
+
+
+# --- valid steps ---
+
+
+def step_mask(split: Split, modality: str, mask_from_zeros: bool) -> np.ndarray:
+    """The valid steps `[N, T]` of one modality: the split's own mask, or derived from the features.
+
+    Derived: valid from the first to the last step that holds a non-zero value (NaN counts as one),
+    zero steps between them included.
+    """
+    if modality in split.masks:
+        return split.masks[modality]
+    x = split.features[modality]
+    if not mask_from_zeros:
+        return np.ones(x.shape[:2], bool)
+    # Unlike x != 0, `any` makes no copy of that size.
+    first, lengths = spans(x.any(axis=2) if x.ndim == 3 else x != 0)
+    steps = np.arange(x.shape[1])[None, :]
+    return (steps >= first[:, None]) & (steps < (first + lengths)[:, None])
+
+
+def has_row(x: np.ndarray, rows: float = math.inf) -> np.ndarray | bool:
+    """Which token ids `[N, T]` a table of so many rows knows; True for features."""
+    return (x >= 0) & (x < rows) if x.ndim == 2 else True
+
+
+def valid_steps(
+    split: Split, modality: str, mask_from_zeros: bool, rows: float = math.inf
+) -> np.ndarray:
+    """The steps `[N, T]` that a model can read: valid, and of token ids those with a row."""
+    return step_mask(split, modality, mask_from_zeros) & has_row(split.features[modality], rows)
+
+
+def spans(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """First valid step and length up to the last one, per row of `[N, T]`; (0, 0) without any."""
+    first = mask.argmax(axis=1)
+    last = mask.shape[1] - 1 - mask[:, ::-1].argmax(axis=1)
+    return first, np.where(mask.any(axis=1), last - first + 1, 0)
+
+
+# --- modalities that share their steps ---
+
+
+def find_groups(corpus: Corpus, modalities: Sequence[str], data: DataConfig) -> tuple[Groups, str]:
+    """Which of a run's modalities share their steps, by `data.alignment`; and why.
+
+    Text that is made of transcripts shares its steps with nothing.
+
+    Raises:
+        UserError: if modalities are to be aligned whose numbers of stored steps differ.
+    """
+    stored = [m for m in modalities if m != "text" or data.text != "words"]
+    if len(stored) < 2:
+        return (), "fewer than two could be"
+    if data.alignment == "unaligned":
+        return (), "data.alignment = unaligned"
+    if data.alignment == "aligned":
+        _require_same_steps(corpus, stored)
+        found, why = [stored], "data.alignment = aligned"
+    elif corpus.aligned is not None:
+        found, why = [[m for m in stored if m in corpus.aligned]], "as the corpus says"
+    else:
+        found, why = _of_same_steps(corpus, stored), "by their numbers of stored steps"
+    return tuple(tuple(group) for group in found if len(group) > 1), why
+
+
+def _require_same_steps(corpus: Corpus, modalities: Sequence[str]) -> None:
+    for name, header in corpus.headers.items():
+        steps = {m: header.shapes[m][0] for m in modalities if m in header.shapes}
+        if len(set(steps.values())) > 1:
+            raise UserError(
+                f"data.alignment = aligned: {corpus.path}: {name}: {_count(steps)} steps; auto "
+                "aligns only what shares its steps, unaligned nothing."
+            )
+
+
+def _of_same_steps(corpus: Corpus, modalities: Sequence[str]) -> list[list[str]]:
+    """Modalities with the same number of stored steps, above 1, in every split that has both."""
+    steps = [
+        {m: shape[0] for m, shape in header.shapes.items()} for header in corpus.headers.values()
+    ]
+
+    def agree(one: str, other: str) -> bool:
+        both = {(found[one], found[other]) for found in steps if one in found and other in found}
+        return bool(both) and all(a == b > 1 for a, b in both)
+
+    groups: list[list[str]] = []
+    for m in modalities:
+        for group in groups:
+            if all(agree(m, other) for other in group):
+                group.append(m)
+                break
+        else:
+            groups.append([m])
+    return groups
+
+
+def describe_groups(groups: Groups, why: str) -> str:
+    """What to tell of the result of `find_groups`: "text + audio (as the corpus says)"."""
+    return f"{'; '.join(' + '.join(group) for group in groups) or 'none'} ({why})"
+
+
+def movers(modalities: Iterable[str], groups: Groups) -> list[tuple[str, ...]]:
+    """What moves as one: the groups, and alone each modality that is in none."""
+    group_of = {m: group for group in groups for m in group}
+    return list(dict.fromkeys(group_of.get(m, (m,)) for m in modalities))
+
+
+def without(groups: Groups, modality: str) -> Groups:
+    """The groups that are left when a modality moves alone."""
+    rest = (tuple(m for m in group if m != modality) for group in groups)
+    return tuple(group for group in rest if len(group) > 1)
+
+
+def union(masks: Iterable[np.ndarray]) -> np.ndarray:
+    """The steps `[N, T]` that are valid in any member of a group.
+
+    Raises:
+        ValueError: if the members differ in shape.
+    """
+    return np.logical_or.reduce(list(masks))
+
+
+def begin_apart(masks: Iterable[np.ndarray]) -> np.ndarray:
+    """Samples `[N]` in which members of a group that are there begin at different steps."""
+    masks = list(masks)
+    first = union(masks).argmax(axis=1)
+    return np.any([mask.any(axis=1) & (mask.argmax(axis=1) != first) for mask in masks], axis=0)
+
+
+# --- compaction and truncation ---
+
+
+def choose_steps(
+    masks: Mapping[str, np.ndarray], length: int, truncate: str, ids: np.ndarray
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Compacts modalities that move as one.
+
+    Args:
+        masks: the valid steps `[N, T]` of each.
+        length: rows of their position tables.
+        truncate: error, first, last or uniform.
+        ids: `[N]` str.
+
+    Returns:
+        Of each modality which stored step each prepared step reads, `[N, length]`, the same for
+        all, and which of those are valid in it.
+
+    Raises:
+        UserError: if members of a group have different numbers of steps, or for a sequence that is
+            longer than the table unless truncation is on.
+    """
+    steps = {m: mask.shape[1] for m, mask in masks.items()}
+    if len(set(steps.values())) > 1:
+        raise UserError(
+            f"Modalities {_count(steps)} steps here, but the model was trained with them aligned, "
+            "step by step: give it a corpus that is, or train with data.alignment = unaligned."
+        )
+    source, kept = _compaction(union(masks.values()), length, truncate, tuple(masks), ids)
+    return {
+        m: (source, kept & np.take_along_axis(mask, source, axis=1)) for m, mask in masks.items()
+    }
+
+
+def _count(steps: Mapping[str, int]) -> str:
+    """How many steps modalities have: `text, audio have 20, 1`."""
+    return f"{', '.join(steps)} have {', '.join(map(str, steps.values()))}"
+
+
+def _compaction(
+    mask: np.ndarray, length: int, truncate: str, modalities: tuple[str, ...], ids: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which stored step each prepared step reads, `[N, length]`, and which of those are valid."""
+    first, lengths = spans(mask)
+    too_long = np.flatnonzero(lengths > length)
+    if too_long.size and truncate == "error":
+        row = too_long[0]
+        called = ", ".join(map(repr, modalities))
+        what = f"modality {called}" if len(modalities) == 1 else f"{called}, aligned,"
+        raise UserError(
+            f"{too_long.size} sequence(s) of {what} are longer than the model's "
+            f"{length} steps, the first that of {str(ids[row])!r} with {lengths[row]}: "
+            "train with data.truncate = first, last or uniform, or with a larger model.max_len."
+        )
+    step = np.arange(length)[None, :]
+    source = first[:, None] + step  # [N, length]
+    end = first + lengths
+    if truncate == "last" and too_long.size:
+        # Begin at the first valid step inside the last `length` ones.
+        late = mask & (np.arange(mask.shape[1])[None, :] >= (end - length)[:, None])
+        source = late.argmax(axis=1)[:, None] + step
+    elif truncate == "uniform" and too_long.size:
+        spread = np.round(step * (lengths[:, None] - 1) / max(length - 1, 1)).astype(int)
+        source = np.where((lengths > length)[:, None], first[:, None] + spread, source)
+    inside = source < end[:, None]
+    source = np.minimum(source, mask.shape[1] - 1)
+    return source, inside & np.take_along_axis(mask, source, axis=1)
