@@ -52,7 +52,8 @@ def generate(config: SyntheticConfig) -> SyntheticCorpus:
         layout="embedded synthetic corpus",
         label_names=groups,
         integers=bool(groups),
-        aligned=() if config.kind == "sentiment" else None,  # every modality has a clock of its own
+        # Of sentiment, every modality has a clock of its own.
+        aligned=config.modalities if clean else (),
     )
     return SyntheticCorpus(corpus, reliability, clean)
 
