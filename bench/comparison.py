@@ -161,7 +161,7 @@ def noise_mae(config: SyntheticConfig) -> float:
 
 
 def draw_attention(folder: pathlib.Path, corpus: Corpus, path: pathlib.Path) -> None:
-    """Draws the words' attention to the voice, seed by seed, over four samples and on average."""
+    """Draws the words' attention to the voice, of the first seed: on average, and of two samples."""
     from matplotlib import pyplot
 
     bundle = experiment.load(folder / "bundle")
@@ -172,12 +172,14 @@ def draw_attention(folder: pathlib.Path, corpus: Corpus, path: pathlib.Path) -> 
         {"params": params}, split.features, split.masks, mutable="intermediates"
     )
     block = kept["intermediates"]["fusion"]["layers_0"]["text_from_audio"]["attention"]
-    maps = np.asarray(block["attention"][0])  # [sample, head, word, step of the voice]
+    steps = int(split.masks["text"][0].sum())  # the tables are longer
+    # [sample, head, word, step of the voice]
+    maps = np.asarray(block["attention"][0])[:, :, :steps, :steps]
     heads = maps.shape[1]
-    figure, axes = pyplot.subplots(5, heads, figsize=(2.1 * heads, 10), squeeze=False)
-    shown = [("mean of all", maps.mean(0), None)]
-    for i in range(4):
-        voice = split.features["audio"][i, :, 0]
+    figure, axes = pyplot.subplots(3, heads, figsize=(2.1 * heads, 6.2), squeeze=False)
+    shown = [("all samples", maps.mean(0), None)]
+    for i in range(2):
+        voice = split.features["audio"][i, :steps, 0]
         stressed = int(voice.argmax()) if _CORPUS.value == "stress" else None
         shown.append((f"sample {i}", maps[i], stressed))
     for row, (title, of_heads, stressed) in zip(axes, shown, strict=True):
