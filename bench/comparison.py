@@ -161,7 +161,7 @@ def noise_mae(config: SyntheticConfig) -> float:
 
 
 def draw_attention(folder: pathlib.Path, corpus: Corpus, path: pathlib.Path) -> None:
-    """Draws the words' attention to the voice, of the first seed: on average, and of two samples."""
+    """Draws the words' attention to the voice, of one seed: on average, and of two samples."""
     from matplotlib import pyplot
 
     bundle = experiment.load(folder / "bundle")
