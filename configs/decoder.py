@@ -4,6 +4,10 @@ Its first use is what it learns of words: `configs/words.py` begins from it. Wit
 tokens it has 797,568 parameters, and 797,056 with `--config.model.out_bias=false`. The corpus needs
 transcripts (`raw_text`).
 
+The document is silent on a scale of the embeddings. On the transcripts of CMU-MOSI's validation split
+(one random seed, at most 60 epochs, patience 8) the cross-entropy is 4.637 times the square root of
+the width and 4.779 without: they are multiplied.
+
     python -m msajax.main --config configs/decoder.py --config.data.path=CORPUS.npz \
         --workdir W
 """
@@ -24,6 +28,7 @@ def get_config(arg: str = ""):
     config.model.activation = "relu"
     config.model.norm_position = "pre"
     config.model.positions = "sinusoidal"
+    config.model.embedding_scale = "sqrt_dim"
     config.model.qkv_bias = False
     config.model.max_len = 64
     config.optim.learning_rate = 3e-4

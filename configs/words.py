@@ -22,6 +22,7 @@ def get_config(arg: str = ""):
     config.model.activation = "relu"
     config.model.norm_position = "pre"
     config.model.positions = "sinusoidal"
+    config.model.embedding_scale = "sqrt_dim"
     config.model.qkv_bias = False
     config.model.overrides = ("audio.n_layers_mod=1",)
     config.model.max_len = 64
