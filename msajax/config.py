@@ -92,7 +92,7 @@ class DataConfig:
             steps; "auto" stands for every modality but text and token ids.
         clip: standardised features are clipped to +-clip; 0 turns clipping off.
         truncate: what happens to a sequence longer than its position table: error, or keep its
-            first or last steps, or sample it uniformly.
+            first or last steps, or uniform: as many of its valid steps at equal distances.
         alignment: which modalities share their steps, so that what was recorded together stays
             together when sequences are shifted and cut: auto (those that the corpus says, or else
             those with the same number of stored steps, above 1, in every split), aligned (all of
@@ -400,10 +400,14 @@ def idle_settings(config: Config, *, reads_tokens: bool, reads_vectors: bool) ->
         reads_vectors: whether word vectors are asked for.
     """
     model = config.model
+    positions = {model.positions, *(model.encoder_of(m).positions for m in model.overridden)}
     readers = {
         "data.glove_path": (reads_vectors, "words without features"),
         "data.min_count": (config.data.text == "words", "data.text = words"),
         "model.embedding_dim": (reads_tokens, "token ids"),
+        "model.embedding_scale": (reads_tokens, "token ids"),
+        "model.position_init": ("learned" in positions, "model.positions = learned"),
+        "model.drofe_age_unit": ("drofe" in positions, "model.positions = drofe"),
         "model.guidance_weight": (model.guidance != "none", "model.guidance"),
         "model.guidance_steps": (
             model.guidance == "integrated_gradients",

@@ -331,7 +331,9 @@ def _evaluate_in(folder: RunFolder, split_name: str) -> dict[str, Any]:
     """Measures the finished run of a folder."""
     if not os.path.exists(folder.file("results.json")):
         raise UserError(f"{folder.path} holds no run that has ended: it has no results.json.")
-    results, bundle, path = folder.read_results(), load(folder.bundle), folder.corpus_path()
+    path = folder.corpus_path()
+    folder.require_numerics()
+    results, bundle = folder.read_results(), load(folder.bundle)
     if path != SYNTHETIC and not os.path.exists(path):
         raise UserError(
             f"The corpus of this run is no longer at {path}: run its train command with the new "

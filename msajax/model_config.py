@@ -246,7 +246,7 @@ class ModelConfig:
         at_least(self, "model", 1, "model_dim", "num_heads", "ff_dim")
         depths = ("n_layers_mod", "n_layers_fuse", "n_layers_post_fuse")
         optional = ("max_len", "head_dim", "value_dim", "embedding_dim")
-        at_least(self, "model", 0, *depths, *optional, "position_init")
+        at_least(self, "model", 0, *depths, *optional)
         sizes = ("model_dim", "num_heads", "ff_dim", *optional)
         for names, most in ((sizes, 10**6), (depths, 1000)):  # building more would not end
             for name in names:
@@ -263,7 +263,10 @@ class ModelConfig:
             requirement = "must lie in [0, 1), or be -1 for model.dropout_rate"
             require(self, f"model.{name}", ok, requirement)
         require(self, "model.norm_eps", 0 < self.norm_eps <= 1, "must lie in (0, 1]")
-        require(self, "model.drofe_age_unit", self.drofe_age_unit > 0, "must be above 0")
+        ok = 0 <= self.position_init <= 100
+        require(self, "model.position_init", ok, "must lie in [0, 100]")
+        ok = 0 < self.drofe_age_unit <= 1000
+        require(self, "model.drofe_age_unit", ok, "must lie in (0, 1000]")
         ok = 0 <= self.guidance_weight <= 1
         require(self, "model.guidance_weight", ok, "must lie in [0, 1]")
         at_least(self, "model", 1, "guidance_steps")

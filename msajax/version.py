@@ -22,7 +22,7 @@ def require_numerics(content: Mapping[str, Any], what: str) -> None:
         UserError: if its number is another one, or missing.
     """
     found = content.get("numerics")
-    if found != NUMERICS:
+    if type(found) is not int or found != NUMERICS:
         theirs = "none" if found is None else repr(found)
         raise UserError(
             f"{what} was made with other arithmetic (numerics: {theirs} there, {NUMERICS} here), "

@@ -829,7 +829,7 @@ def test_a_bundle_of_an_earlier_format_is_not_called_damaged(run, tmp_path):
         load_bundle(bundle)
 
 
-@pytest.mark.parametrize("numerics", [None, 0, 2, "1"])
+@pytest.mark.parametrize("numerics", [None, 0, 2, "1", True])
 def test_a_bundle_or_run_of_other_numerics_is_refused(numerics, run, tmp_path):
     shutil.copytree(run.folder, tmp_path / "run")
     for name in ("bundle/bundle.json", "run.json"):
@@ -846,6 +846,7 @@ def test_a_bundle_or_run_of_other_numerics_is_refused(numerics, run, tmp_path):
     message = rf"other arithmetic \(numerics: {theirs} there, 1 here\), .*train anew\.$"
     with pytest.raises(UserError, match=message):
         load_bundle(tmp_path / "run" / "bundle")
+    shutil.copytree(run.folder / "bundle", tmp_path / "run" / "bundle", dirs_exist_ok=True)
     with pytest.raises(UserError, match=message):
         experiment.evaluate_run(str(tmp_path / "run"), "test")
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]

@@ -328,8 +328,10 @@ def test_standardize_chooses_modalities(standardize, wanted):
         ("last", 6, "..ab.c..", "ab.c.."),
         ("last", 1, "ab.", "b"),
         ("uniform", 3, "abcdefg", "adg"),  # 0 3 6
-        ("uniform", 4, ".ab.cdef..", "a.df"),  # 0 2 4 6
-        ("uniform", 5, ".ab.cdef..", "a.cdf"),  # 0 1.5 3 4.5 6, half to even
+        ("uniform", 4, ".ab.cdef..", "acdf"),  # of the six valid ones 0 1.67 3.33 5
+        ("uniform", 3, ".ab.cdef..", "acf"),  # 0 2.5 5, half to even
+        ("uniform", 6, "a.b.c.d.e.f.g", "abcefg"),  # 0 1.2 2.4 3.6 4.8 6
+        ("uniform", 5, "a..b....c.d", "abcd."),  # all of them fit: none is lost
         ("uniform", 2, "ab.cd.", "ad"),
         ("uniform", 1, ".ab.cd", "a"),
         ("uniform", 6, "..ab.c..", "ab.c.."),
@@ -375,6 +377,10 @@ def test_a_truncated_sequence_begins_valid_and_keeps_its_order(mask, length, tru
         assert (x[~k] == 0).all()
         assert row[x[k].astype(int) - 1].all()  # only valid steps
         assert (np.diff(x[k]) > 0).all()  # each once, in order
+        valid = np.flatnonzero(row) + 1
+        if truncate == "uniform" and valid.size and valid[-1] - valid[0] >= length:
+            assert k.sum() == min(valid.size, length)  # none is lost for a hole
+            assert length == 1 or x[k][-1] == valid[-1]
 
 
 def test_a_sequence_too_long_for_its_table_is_refused_by_id():

@@ -589,6 +589,8 @@ def test_gradients_are_finite_where_an_attention_mask_hides_every_key(dtype):
 BAD_ATTENTION_MASKS = {
     "name": ({"smell": np.ones((6, 6), bool)}, "'smell'.*text, audio"),
     "type": ({"text": np.ones((6, 6), np.int32)}, "'text'.*int32.*bool or float"),
+    "nothing": ({"text": None}, "'text' is no array: NoneType"),
+    "a list": ({"text": [[True] * 6] * 6}, "'text' is no array: list"),
     "keys": ({"text": np.ones((6, 5), bool)}, "'text'.*(6, 5).*(6, 6) or (6, 6, 6)"),
     "steps": ({"audio": np.ones((6, 4), bool)}, "'audio'.*(6, 4).*(4, 4) or (6, 4, 4)"),
     "batch": ({"audio": np.zeros((1, 4, 4), "f4")}, "'audio'.*(1, 4, 4).*(4, 4) or (6, 4, 4)"),
@@ -611,6 +613,13 @@ def test_a_recurrent_encoder_refuses_an_attention_mask(changes):
     model = build_model(dataclasses.replace(SMALL, **changes), TWO)
     init = functools.partial(model.init, attention_masks=SEEN)
     with pytest.raises(ValueError, match="'text' is recurrent .gru."):
+        jax.eval_shape(init, jax.random.key(0), FEATURES_OF_TWO, MASKS_OF_TWO)
+
+
+def test_an_encoder_without_layers_refuses_an_attention_mask():
+    model = build_model(dataclasses.replace(SMALL, overrides=("text.n_layers_mod=0",)), TWO)
+    init = functools.partial(model.init, attention_masks=SEEN)
+    with pytest.raises(ValueError, match="'text' has no layer: it takes no attention mask"):
         jax.eval_shape(init, jax.random.key(0), FEATURES_OF_TWO, MASKS_OF_TWO)
 
 

@@ -207,9 +207,17 @@ def _compaction(
         # Begin at the first valid step inside the last `length` ones.
         late = mask & (np.arange(mask.shape[1])[None, :] >= (end - length)[:, None])
         source = late.argmax(axis=1)[:, None] + step
-    elif truncate == "uniform" and too_long.size:
-        spread = np.round(step * (lengths[:, None] - 1) / max(length - 1, 1)).astype(int)
-        source = np.where((lengths > length)[:, None], first[:, None] + spread, source)
     inside = source < end[:, None]
+    if truncate == "uniform" and too_long.size:
+        source[too_long], inside[too_long] = _spread(mask[too_long], length)
     source = np.minimum(source, mask.shape[1] - 1)
     return source, inside & np.take_along_axis(mask, source, axis=1)
+
+
+def _spread(mask: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """The valid steps of `[N, T]`, all or `length` of them at equal distances; and which are."""
+    valid = np.argsort(~mask, axis=1, kind="stable")  # their numbers first, in order
+    count = mask.sum(axis=1)[:, None]
+    kept, step = np.minimum(count, length), np.arange(length)[None, :]
+    rank = np.round(step * (count - 1) / np.maximum(kept - 1, 1)).astype(int)
+    return np.take_along_axis(valid, np.minimum(rank, count - 1), axis=1), step < kept

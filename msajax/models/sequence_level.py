@@ -180,12 +180,17 @@ def check_inputs(
                 f"an attention mask is for {m!r}, which is not among the model's modalities: "
                 f"{', '.join(spec.modalities)}"
             )
-        if (mixer := config.encoder_of(m).mixer) != "transformer":
+        encoder = config.encoder_of(m)
+        if encoder.mixer != "transformer":
             raise ValueError(
-                f"the encoder of {m!r} is recurrent ({mixer}) and has no self-attention: it takes "
-                "no attention mask"
+                f"the encoder of {m!r} is recurrent ({encoder.mixer}) and has no self-attention: "
+                "it takes no attention mask"
             )
+        if not (encoder.n_layers_mod or encoder.n_layers_post_fuse):
+            raise ValueError(f"the encoder of {m!r} has no layer: it takes no attention mask")
         batch, length = features[m].shape[:2]
+        if not hasattr(mask, "dtype"):
+            raise ValueError(f"the attention mask of {m!r} is no array: {type(mask).__name__}")
         is_known = mask.dtype == bool or jnp.issubdtype(mask.dtype, jnp.floating)
         if not is_known or mask.shape not in ((length, length), (batch, length, length)):
             raise ValueError(

@@ -135,6 +135,14 @@ class RunFolder:
         except (LookupError, TypeError) as error:
             raise UserError(f"{path} does not say where the corpus of a run is.") from error
 
+    def require_numerics(self) -> None:
+        """Raises `UserError` for a run whose numbers this program would not give again."""
+        path = self.file("run.json")
+        run = read_json(path)
+        if not isinstance(run, dict):
+            raise UserError(f"{path} is not that of a run.")
+        require_numerics(run, f"The run in the workdir {self.path}")
+
     def claim(self, config: Config, digest: str, beside: str | None = None) -> None:
         """Refuses a folder that belongs to another run.
 
@@ -175,10 +183,9 @@ class RunFolder:
             return
         self._require_kinds(there)
         try:
-            run = read_json(self.file("run.json"))
-            require_numerics(run, f"The run in the workdir {self.path}")
+            self.require_numerics()
             stored = identity(self._stored_config())
-            stored["corpus digest"] = run["corpus"]["digest"]
+            stored["corpus digest"] = read_json(self.file("run.json"))["corpus"]["digest"]
         except (LookupError, TypeError, AttributeError) as error:
             raise UserError(
                 f"config.json and run.json in {self.path} are not those of a run: "
