@@ -137,10 +137,7 @@ class RunFolder:
 
     def require_numerics(self) -> None:
         """Raises `UserError` for a run whose numbers this program would not give again."""
-        path = self.file("run.json")
-        run = read_json(path)
-        if not isinstance(run, dict):
-            raise UserError(f"{path} is not that of a run.")
+        run = read_json(self.file("run.json"))
         require_numerics(run, f"The run in the workdir {self.path}")
 
     def claim(self, config: Config, digest: str, beside: str | None = None) -> None:
