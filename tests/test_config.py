@@ -676,6 +676,8 @@ def test_an_experiment_file_is_locked_possible_and_names_its_command(path):
         ("data.glove_path", "glove.txt", "words without features"),
         ("data.min_count", 3, "data.text = words"),
         ("model.embedding_dim", 8, "token ids"),
+        ("model.embedding_scale", "sqrt_dim", "token ids"),
+        ("model.drofe_age_unit", 1.0, "model.positions = drofe"),
         ("model.guidance_weight", 0.5, "model.guidance"),
         ("model.guidance_steps", 4, "model.guidance = integrated_gradients"),
     ],
@@ -688,7 +690,11 @@ def test_a_setting_that_nothing_reads_is_named(key, value, reader):
     found = idle_settings(from_config_dict(changed), **neither)
     assert found == [f"{key} = {value} (needs {reader})"]
     changed.update_from_flattened_dict(
-        {"data.text": "words", "model.guidance": "integrated_gradients"}
+        {
+            "data.text": "words",
+            "model.guidance": "integrated_gradients",
+            "model.overrides": ("audio.positions=drofe",),
+        }
     )
     read = idle_settings(from_config_dict(changed), reads_tokens=True, reads_vectors=True)
     assert read == []
