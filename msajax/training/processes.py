@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -99,6 +100,8 @@ def _require_alike(num_processes: int | None) -> None:
     devices = collections.Counter(device.process_index for device in jax.devices())
     if len(set(devices.values())) > 1:
         counts = ", ".join(f"process {index} {n}" for index, n in sorted(devices.items()))
+        if is_first():
+            time.sleep(2)  # the others may still ask it who is there: the library aborts them else
         raise UserError(f"Every process must have as many devices as the others: {counts}.")
     told = multihost_utils.process_allgather(np.array(num_processes or jax.process_count()))
     for index, count in enumerate(np.ravel(told).tolist()):
