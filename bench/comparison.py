@@ -100,9 +100,8 @@ def config_of(file: str, changes: dict) -> Config:
             "data.synthetic.train": _SAMPLES.value,
             "train.epochs": _EPOCHS.value,
         }
-        for depth in ("model.n_layers_mod", "model.n_layers_post_fuse"):
-            section, key = depth.split(".")
-            values[depth] = min(config[section][key], 1)
+        for depth in ("n_layers_mod", "n_layers_post_fuse"):
+            values[f"model.{depth}"] = min(config.model[depth], 1)
     config.update_from_flattened_dict(values | changes)
     return from_config_dict(config)
 
