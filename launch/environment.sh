@@ -1,5 +1,6 @@
 # Sourced by the launch scripts. Sets `root` to the project's folder; `prepare_environment FILE...`
-# makes its .venv hold what those requirement files ask for, and sets `python` to its interpreter.
+# makes its .venv hold what those requirement files ask for and the project itself, importable from
+# any folder and with its command `msajax`; `python` is set to its interpreter.
 #
 # PYTHON names the interpreter that .venv must come from. Without it a working .venv is kept, and
 # a new one comes from the first of `candidates` on PATH that is new enough.
@@ -76,8 +77,12 @@ prepare_environment() {
     "${base#* }" -m venv "$venv" || fail "Python could not make .venv; its message is above."
   fi
 
-  for file in "$@"; do
-    arguments+=(-r "$root/$file")
+  for file in pyproject.toml "$@"; do
+    if [[ $file == pyproject.toml ]]; then
+      arguments+=(--editable "$root")
+    else
+      arguments+=(--requirement "$root/$file")
+    fi
     if [[ ! -f $venv/.installed-$file ||
       $(<"$venv/.installed-$file") != "$(installed "${found%% *}" "$file")" ]]; then
       changed=yes
@@ -89,7 +94,7 @@ prepare_environment() {
     # Byte code is left to the first import: compiling all of it takes longer than the rest.
     "$python" -m pip install --quiet --disable-pip-version-check --no-compile "${arguments[@]}" ||
       fail "pip could not install $*; its message is above. The same command tries again."
-    for file in "$@"; do
+    for file in pyproject.toml "$@"; do
       installed "${found%% *}" "$file" >"$venv/.installed-$file"
     done
   fi

@@ -1,25 +1,53 @@
 """Sequence-level multimodal sentiment analysis in JAX and Flax.
 
->>> import msajax
->>> corpus = msajax.open_corpus("corpus.npz")
->>> config = msajax.Config(data=msajax.DataConfig(path="corpus.npz"))
->>> results = msajax.train(config, "runs/mine")
->>> bundle = msajax.load("runs/mine/bundle")
+Look at a corpus, train on it, and score samples of your own:
+
+    import msajax
+
+    corpus = msajax.open_corpus("corpus.npz")     # print(corpus) says what is in it
+    config = msajax.Config(data=msajax.DataConfig(path="corpus.npz"))
+    result = msajax.train(config, "runs/mine")    # continues where it was interrupted
+    print(result)                                 # metrics of validation and test, over seeds
+    test = result.predictions("test")             # columns: id, label, score, …
+    bundle = result.bundle                        # or msajax.load("runs/mine/bundle")
+    scores = bundle.predict({"text": text, "audio": audio})    # arrays [N, T, d] as in a file
+    scores.score                                  # [N, K]
+
+The settings are the fields of `Config` and its sections; help(msajax.TrainConfig) explains one.
+For the linen module itself see `build_model`, `Bundle.prepare` and `Bundle.params`.
+On the command line: msajax --help.
 """
 
+import importlib
 from typing import Any
 
 from msajax.config import Config, DataConfig, MeshConfig, ModelConfig, OptimConfig, TrainConfig
 from msajax.errors import NonFiniteError, UserError
+from msajax.spec import CorpusSpec
 from msajax.version import __version__
 
+# What needs JAX, and where it is: loaded at its first use, so that `import msajax` is quick.
+_LAZY = {
+    "Bundle": "msajax.serving.bundle",
+    "Result": "msajax.api",
+    "Scores": "msajax.serving.scores",
+    "build_model": "msajax.models",
+    "load": "msajax.experiment",
+    "open_corpus": "msajax.data.formats",
+    "train": "msajax.api",
+}
+
 __all__ = [
+    "Bundle",
     "Config",
+    "CorpusSpec",
     "DataConfig",
     "MeshConfig",
     "ModelConfig",
     "NonFiniteError",
     "OptimConfig",
+    "Result",
+    "Scores",
     "TrainConfig",
     "UserError",
     "__version__",
@@ -31,13 +59,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Loads what needs JAX at its first use, so that `import msajax` is quick."""
-    if name == "build_model":
-        from msajax.models import build_model
-
-        return build_model
-    if name in ("load", "open_corpus", "train"):
-        from msajax import experiment
-
-        return getattr(experiment, name)
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'msajax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_LAZY]

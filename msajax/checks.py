@@ -1,10 +1,25 @@
 """Checks of settings; a failed one names the key, its value and what would be right."""
 
+import dataclasses
 import math
 import re
 from typing import Any
 
 from msajax.errors import UserError
+
+
+class Settings:
+    """What every section of the configuration is: a dataclass whose fields have defaults."""
+
+    def __repr__(self) -> str:
+        """Only what differs from the defaults."""
+        usual = type(self)()
+        changed = [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != getattr(usual, field.name)
+        ]
+        return f"{type(self).__name__}({', '.join(changed)})"
 
 
 def require(section: Any, key: str, ok: bool, requirement: str) -> None:

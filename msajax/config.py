@@ -8,6 +8,7 @@ of the program reads.
 import dataclasses
 import difflib
 import math
+import os
 import re
 import typing
 from collections.abc import Mapping
@@ -15,17 +16,37 @@ from typing import Any
 
 import ml_collections
 
-from msajax.checks import at_least, is_finite_number, is_url, one_of, require
+from msajax.checks import Settings, at_least, is_finite_number, is_url, one_of, require
 from msajax.errors import UserError
 from msajax.model_config import ModelConfig
 
 # Of `msajax.data.formats`.
 FORMATS = ("native", "mapped", "old_hdf5", "csd", "mmsa", "mult", "misa")
 SYNTHETIC = "synthetic"  # the `data.path` that stands for the embedded corpus
+_PATHS = ("data.path", "data.glove_path", "model.init_from", "train.compile_cache")
+# What other programs call a setting.
+_OTHER_NAMES = {
+    "lr": "learning_rate",
+    "batch": "batch_size",
+    "bs": "batch_size",
+    "dim": "model_dim",
+    "d_model": "model_dim",
+    "hidden_size": "model_dim",
+    "hidden_dim": "model_dim",
+    "width": "model_dim",
+    "heads": "num_heads",
+    "nhead": "num_heads",
+    "n_heads": "num_heads",
+    "dropout": "dropout_rate",
+    "layers": "n_layers_mod",
+    "num_layers": "n_layers_mod",
+    "early_stop": "patience",
+    "file": "path",
+}
 
 
-@dataclasses.dataclass(frozen=True)
-class SyntheticConfig:
+@dataclasses.dataclass(frozen=True, repr=False)
+class SyntheticConfig(Settings):
     """Sizes of the embedded corpus, used when `data.path` is "synthetic".
 
     Attributes:
@@ -82,8 +103,8 @@ class SyntheticConfig:
         require(self, "data.synthetic.absent_share", ok, "must lie in [0, 1)")
 
 
-@dataclasses.dataclass(frozen=True)
-class DataConfig:
+@dataclasses.dataclass(frozen=True, repr=False)
+class DataConfig(Settings):
     """Where the data is and how it is prepared.
 
     Attributes:
@@ -146,8 +167,8 @@ class DataConfig:
         one_of(self, "data.alignment", "auto", "aligned", "unaligned")
 
 
-@dataclasses.dataclass(frozen=True)
-class OptimConfig:
+@dataclasses.dataclass(frozen=True, repr=False)
+class OptimConfig(Settings):
     """How parameters move. The defaults are this project's own, no document's.
 
     Attributes:
@@ -192,8 +213,8 @@ class OptimConfig:
         require(self, "optim.min_learning_rate", ok, requirement)
 
 
-@dataclasses.dataclass(frozen=True)
-class TrainConfig:
+@dataclasses.dataclass(frozen=True, repr=False)
+class TrainConfig(Settings):
     """What a run is.
 
     Attributes:
@@ -217,8 +238,9 @@ class TrainConfig:
         checkpoint_every_steps: one is due after so many steps too; 0 does not count steps.
         most_skipped_steps: a step whose loss or gradient is not finite changes nothing; a random
             seed with so many of them in a row has failed, and trains no more.
-        compile_cache: where compiled programs are kept between runs: auto (a private folder in the
-            user's cache), off, or a folder. Whoever can write there can run code.
+        compile_cache: where compiled programs are kept between runs: auto (msajax/compiled in
+            $XDG_CACHE_HOME or ~/.cache), off, or a folder. Whoever can write there can run code.
+            When a run begins, the oldest go until the rest takes 2 GiB.
         deterministic: make GPU programs deterministic.
     """
 
@@ -253,8 +275,8 @@ class TrainConfig:
         require(self, "train.compile_cache", given, "must be auto, off or a folder")
 
 
-@dataclasses.dataclass(frozen=True)
-class MeshConfig:
+@dataclasses.dataclass(frozen=True, repr=False)
+class MeshConfig(Settings):
     """How a run spreads over the devices of all its processes.
 
     Attributes:
@@ -282,8 +304,8 @@ class MeshConfig:
         require(self, "mesh.model", fits, "mesh.mode = pmap spreads rows only; use 1")
 
 
-@dataclasses.dataclass(frozen=True)
-class Config:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Config(Settings):
     """A whole experiment."""
 
     data: DataConfig = DataConfig()
@@ -346,6 +368,15 @@ def known_keys() -> tuple[str, ...]:
     return tuple(flatten(Config()))
 
 
+def list_keys() -> tuple[str, ...]:
+    """The keys whose values are names, several or none."""
+    return tuple(
+        key
+        for key, value in flatten(Config()).items()
+        if isinstance(value, tuple) and not any(type(item) is int for item in value)
+    )
+
+
 def check_key(key: str) -> None:
     """Raises `UserError` with the nearest right name unless `key` can be set."""
     if key not in known_keys():
@@ -354,10 +385,14 @@ def check_key(key: str) -> None:
 
 def unknown_key(key: str) -> str:
     """The sentence that names the key nearest to a wrong one."""
+    section, dot, name = key.rpartition(".")
+    name = _OTHER_NAMES.get(name, name)
+    meant = section + dot + name
 
     def similarity(known: str) -> float:
-        pairs = ((key, known), (key.rpartition(".")[2], known.rpartition(".")[2]))
-        return sum(difflib.SequenceMatcher(None, a, b).ratio() for a, b in pairs)
+        last = known.rpartition(".")[2]
+        ratios = (difflib.SequenceMatcher(None, *pair) for pair in ((meant, known), (name, last)))
+        return sum(ratio.ratio() for ratio in ratios)
 
     return f"Unknown configuration key {key!r}: did you mean {max(known_keys(), key=similarity)!r}?"
 
@@ -447,6 +482,8 @@ def _build(cls: type, values: Mapping[str, Any], prefix: str) -> Any:
                 built[field.name] = _build(kind, value, f"{key}.")
             else:
                 built[field.name] = _convert(key, value, kind)
+                if key in _PATHS:
+                    built[field.name] = os.path.expanduser(built[field.name])
     return cls(**built)
 
 

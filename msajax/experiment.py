@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import os
 import tempfile
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -33,6 +34,7 @@ from msajax.models import build_model
 from msajax.models.cost import cost_report
 from msajax.serving.bundle import Bundle, load_bundle, save_bundle
 from msajax.serving.predict import predict_corpus
+from msajax.spec import CorpusSpec
 from msajax.tasks import Task, make_task
 from msajax.training import parallel, processes, profiler
 from msajax.training.initial import (
@@ -162,6 +164,7 @@ def _train_in(
 ) -> dict[str, Any] | None:
     """Trains in a folder that is this run's own, and measures."""
     train_split, valid_split, repairs = splits
+    _say_modalities(corpus, preparation.spec)
     _say_what_is_idle(corpus, config, bool(preparation.spec.vocabularies))
     _say_what_is_aligned(corpus, config, preparation.spec.modalities)
     for phrase in unusual_settings(config.model):
@@ -277,6 +280,15 @@ def _say_what_is_idle(corpus: Corpus, config: Config, reads_tokens: bool) -> Non
     reads_vectors = corpus.has_vectors or config.data.text == "words"
     for phrase in idle_settings(config, reads_tokens=reads_tokens, reads_vectors=reads_vectors):
         logger.warning("Nothing reads %s.", phrase)
+
+
+def _say_modalities(corpus: Corpus, spec: CorpusSpec) -> None:
+    left = [m for m in corpus.modalities if m not in spec.modalities]
+    logger.info(
+        "The model reads %s%s.",
+        spec.describe(),
+        f"; of the corpus it leaves out {', '.join(left)}" if left else "",
+    )
 
 
 def _say_what_is_aligned(corpus: Corpus, config: Config, modalities: tuple[str, ...]) -> None:
@@ -402,29 +414,30 @@ def _report(scores: np.ndarray, labels: np.ndarray, task: Task) -> dict[str, Any
 
 
 def predict(
-    bundle: str, corpus: str, output: str, split: str = "all", glove_path: str = ""
+    bundle: str,
+    corpus: str,
+    output: str,
+    split: str = "all",
+    overrides: Mapping[str, Any] | None = None,
 ) -> int:
     """Scores a corpus file with a bundle into a CSV; returns the number of rows.
 
-    `glove_path` names word vectors for words that bring no features, in place of those that the
-    bundle was trained with.
+    `overrides` are settings of `data` in place of the bundle's: truncate; allow_loss; glove_path,
+    the word vectors for words that bring no features.
 
     Raises:
         UserError: if the bundle, the corpus or the output file is not usable.
     """
     refuse_inside(output, corpus, "corpus")
     refuse_inside(output, bundle, "bundle")
-    _require_glove(glove_path)
+    overrides = dict(overrides or {})
+    _require_glove(overrides.get("glove_path", ""))
     loaded = load(bundle)
-    data = dataclasses.replace(loaded.config.data, format="auto")
-    if glove_path:
-        data = dataclasses.replace(data, glove_path=glove_path)
+    data = dataclasses.replace(loaded.config.data, format="auto", **overrides)
     opened = open_corpus(corpus, data)
     if split != "all":
         opened.require_splits(split)
-    parallel.configure_jax(loaded.config.train)
-    parallel.require_devices()
-    return predict_corpus(loaded, opened, split, output, glove_path)
+    return predict_corpus(loaded, opened, split, output, overrides)
 
 
 def convert(path: str, data: DataConfig, output: str) -> None:
@@ -490,5 +503,5 @@ def load(path: str | os.PathLike) -> Bundle:
     Raises:
         UserError: if it is missing or damaged.
     """
-    with bundle_folder(path) as folder:
+    with bundle_folder(os.path.expanduser(path)) as folder:
         return load_bundle(folder)

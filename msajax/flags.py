@@ -1,13 +1,16 @@
-"""python -m msajax.main: train, evaluate, predict, inspect and convert from the command line.
+"""msajax, or python -m msajax.main: train, evaluate, predict, inspect and convert.
 
-  train     (default) --config FILE[:arg] --workdir W [--config.section.key=value …]
-                      [--stop_after_epochs=k] [--profile=FOLDER]
+  train     (default) --config.data.path=CORPUS --workdir W   [--config.section.key=value …]
+                      [--config FILE[:arg]] [--stop_after_epochs=k] [--profile=FOLDER]
+            without --config the sequence-level model trains on every modality of the corpus
             W may be in a bucket: gs://BUCKET/RUN (pip install gcsfs), s3://… (s3fs)
             several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
             --process_id=K in each; or --distributed, for what the cluster's environment says
   evaluate  --workdir W [--split=test] | --input predictions.csv   [--output FILE.json]
   predict   --bundle DIR --input CORPUS [--split=all] --output FILE.csv
             [--config.data.glove_path=GLOVE.txt, for transcripts without text features]
+            [--config.data.truncate=first|last|uniform, for sequences longer than the model's]
+            [--config.data.allow_loss=true]
   inspect   --input CORPUS | --config FILE[:arg]   [--output FILE.json] [--config.key=value …]
   convert   --input CORPUS --output FILE.npz | FOLDER   [--config.data.key=value …]
 
@@ -16,10 +19,13 @@ random seeds became non-finite; 75 stopped after SIGTERM, SIGINT or so many epoc
 another process was lost: the same command continues; 130 and 143 stopped at once by a signal.
 """
 
+import ast
 import itertools
+import os
 import pathlib
 import re
 import sys
+from typing import Any
 
 from absl import flags
 from absl import logging as absl_logging
@@ -29,7 +35,7 @@ from msajax import config as configuration
 from msajax.checks import is_url
 from msajax.errors import OK, USER_ERROR, UserError
 
-DEFAULT_CONFIG = pathlib.Path(__file__).parent.parent / "configs" / "synthetic.py"
+DEFAULT_CONFIG = pathlib.Path(__file__).parent / "default_experiment.py"
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "Experiment file.")
 MODES = ["train", "evaluate", "predict", "inspect", "convert"]
@@ -62,7 +68,11 @@ _READ_BY = {
     "convert": ("input", "output"),
 }
 # Modes that take their settings from a run or a bundle, and the keys that they read all the same.
-_OVERRIDES = {"evaluate": (), "predict": ("data.glove_path",)}
+_OVERRIDES = {
+    "evaluate": (),
+    "predict": ("data.glove_path", "data.truncate", "data.allow_loss"),
+}
+_PATHS = ("workdir", "input", "output", "bundle", "profile")
 _overridden: list[str] = []  # by the command line
 _NOT_A_CONFIG = "The experiment file's get_config() must return a ConfigDict."
 
@@ -82,19 +92,27 @@ def parse_flags(argv: list[str]) -> list[str]:
             if override := re.fullmatch(r"--?(?:no)?config\.([^=]+)(=.*)?", argument, re.DOTALL):
                 configuration.check_key(override[1])
                 _overridden.append(override[1])
-        if not _config_file(argv) and DEFAULT_CONFIG.exists():
-            argv = [argv[0], f"--config={DEFAULT_CONFIG}", *argv[1:]]
-        rest = flags.FLAGS([_quoted(argument) for argument in argv])
-        if len(rest) > 1:
-            raise UserError(f"{rest[1]!r} is not a flag; see --help.")
-        if _config_file(argv) and not hasattr(CONFIG.value, "lock"):
-            raise UserError(_NOT_A_CONFIG)
-        return rest  # the line above also touches a missing file, which would pass until then
+        # The library looks for overrides in sys.argv, too, whatever it is given.
+        given, sys.argv = sys.argv, [_as_list(argument) for argument in _config_first(argv)]
+        try:
+            rest = flags.FLAGS(sys.argv)
+            if len(rest) > 1:
+                raise UserError(_stray(argv, rest[1]))
+            if not hasattr(CONFIG.value, "lock"):  # a missing file would pass until it is touched
+                raise UserError(_NOT_A_CONFIG)
+        finally:
+            sys.argv = given
+        for name in _PATHS:
+            if flags.FLAGS[name].value:
+                flags.FLAGS[name].value = os.path.expanduser(flags.FLAGS[name].value)
+        return rest
     except UserError as error:
         problem = str(error)
     except OSError as error:
         name = _config_file(argv)
         problem = f"There is no configuration file {name}."
+        if pathlib.Path(f"{name}.py").is_file():
+            problem = f"{problem} Did you mean {name}.py?"
         if pathlib.Path(name).is_file():  # then its get_config() missed another file
             problem = f"The experiment file cannot be loaded: {error.__cause__ or error}"
     except flags.Error as error:
@@ -113,27 +131,68 @@ def parse_flags(argv: list[str]) -> list[str]:
     sys.exit(USER_ERROR)
 
 
-def _quoted(argument: str) -> str:
-    """`--config.model.overrides=a.b=1,c.d=2` in the form that a tuple of such words is read in."""
-    given = re.fullmatch(r"(--?config\.model\.overrides=)([^'\"(\[]+)", argument, re.DOTALL)
-    if given is None:
+def _as_list(argument: str) -> str:
+    """An override of a list of words, `a,b`, in the form that a tuple of words is read in.
+
+    Raises:
+        UserError: for words that are separated otherwise.
+    """
+    given = re.fullmatch(r"(--?config\.([^=]+)=)(.*)", argument, re.DOTALL)
+    if given is None or given[2] not in configuration.list_keys():
         return argument
-    return given[1] + repr(tuple(part.strip() for part in given[2].split(",")))
+    try:
+        words = ast.literal_eval(given[3])
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        words = [part.strip() for part in given[3].split(",")]
+    words = (words,) if isinstance(words, str) else words
+    if not isinstance(words, list | tuple) or any(
+        not isinstance(word, str) or re.search(r"[\s()\[\]'\"]", word) for word in words
+    ):
+        raise UserError(f"{given[2]} = {given[3]!r}: names are separated by commas, as in a,b.")
+    return given[1] + repr(tuple(words))
 
 
-def _config_file(argv: list[str]) -> str | None:
+def _config_first(argv: list[str]) -> list[str]:
+    """A command line with its experiment file before the overrides, which need it there."""
+    named, others, arguments = [], [], iter(argv[1:])
+    for argument in arguments:
+        if argument == "--":
+            others += [argument, *arguments]
+        elif re.fullmatch("--?config", argument):
+            named += [argument, *itertools.islice(arguments, 1)]
+        else:
+            (named if re.match("--?config=", argument) else others).append(argument)
+    return [argv[0], *(named or [f"--config={DEFAULT_CONFIG}"]), *others]
+
+
+def _config_file(argv: list[str]) -> str:
     """The experiment file that a command line names, without the argument behind its colon."""
-    for argument, following in zip(argv, [*argv[1:], ""], strict=True):
+    file = ""
+    for argument, following in itertools.pairwise([*_config_first(argv), ""]):
         if named := re.fullmatch("--?config(=(.*))?", argument, re.DOTALL):
-            return (following if named[1] is None else named[2]).split(":")[0]
-    return None
+            file = (following if named[1] is None else named[2]).split(":")[0]
+    return file
+
+
+def _stray(argv: list[str], word: str) -> str:
+    """What to say of a word that stands alone on the command line."""
+    before = argv[argv.index(word) - 1].partition("=")[0] if word in argv else ""
+    key = re.sub("^--?config[.]", "", before)
+    if key in configuration.list_keys():
+        return f"{word!r} stands alone: names are separated by commas, as in {before}=a,b."
+    return f"{word!r} is not a flag; see --help."
 
 
 def chosen_config() -> configuration.Config:
     """The configuration that --config and its overrides make, checked."""
-    if CONFIG.value is None:
-        raise UserError(f"--mode={MODE.value} needs --config.")
     return configuration.from_config_dict(CONFIG.value)
+
+
+def overridden_data() -> dict[str, Any]:
+    """The settings of `data` that the command line sets, by name."""
+    data = chosen_config().data
+    names = [key.removeprefix("data.") for key in _overridden if key.startswith("data.")]
+    return {name: getattr(data, name) for name in names}
 
 
 def required(name: str) -> str:

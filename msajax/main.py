@@ -169,9 +169,10 @@ def _predict(console: Console) -> int:
 
     del console
     bundle, corpus, output = (flags.required(name) for name in ("bundle", "input", "output"))
-    glove_path = flags.chosen_config().data.glove_path
-    rows = experiment.predict(bundle, corpus, output, flags.SPLIT.value or "all", glove_path)
-    print(f"{rows} predictions: {output}")
+    replaced = os.path.exists(output)
+    overrides = flags.overridden_data()
+    rows = experiment.predict(bundle, corpus, output, flags.SPLIT.value or "all", overrides)
+    print(f"{rows} predictions: {output}{', in place of the file that was there' * replaced}")
     return OK
 
 

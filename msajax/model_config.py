@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from msajax.checks import at_least, one_of, require
+from msajax.checks import Settings, at_least, one_of, require
 from msajax.errors import UserError
 
 # Settings that one modality may have otherwise than the rest: those of its own encoder.
@@ -36,8 +36,8 @@ OF_AN_ENCODER = (
 SAME = -1.0  # a dropout rate that is `dropout_rate`
 
 
-@dataclasses.dataclass(frozen=True)
-class ModelConfig:
+@dataclasses.dataclass(frozen=True, repr=False)
+class ModelConfig(Settings):
     """One family of models. The defaults are the sequence-level model of source 002.
 
     `docs/sources.md` says which setting is which document's.

@@ -50,6 +50,14 @@ class CorpusSpec:
         """Rows of one modality's embedding table; 0 if it is features."""
         return self.vocabularies[self.modalities.index(modality)] if self.vocabularies else 0
 
+    def describe(self) -> str:
+        """Each modality with its width and longest sequence: `text (300 wide, 20 steps), …`."""
+        sizes = zip(self.modalities, self.widths, self.lengths, strict=True)
+        return ", ".join(
+            f"{m} ({f'{width} wide' if width else 'token ids'}, {length} step{'s' * (length > 1)})"
+            for m, width, length in sizes
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready form; `from_dict` reverses it."""
         return dataclasses.asdict(self)

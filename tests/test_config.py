@@ -148,12 +148,30 @@ def test_known_keys_are_the_leaves_of_the_configuration():
         check_key(key)
 
 
+OTHER_NAMES = {
+    "model.heads": "model.num_heads",
+    "optim.lr": "optim.learning_rate",
+    "lr": "optim.learning_rate",
+    "model.dim": "model.model_dim",
+    "model.hidden_size": "model.model_dim",
+    "model.dropout": "model.dropout_rate",
+    "model.layers": "model.n_layers_mod",
+    "train.batch": "train.batch_size",
+    "data.file": "data.path",
+}
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_the_name_of_other_programs_is_understood(name):
+    assert unknown_key(name).endswith(f"did you mean {OTHER_NAMES[name]!r}?")
+
+
 @pytest.mark.parametrize("key", known_keys())
 def test_a_misspelt_key_is_refused_with_the_nearest_right_name(key):
     section, _, name = key.rpartition(".")
     for misspelt in (f"{section}.{name}s", f"{section}.{name[1:]}", f"{section}x.{name}"):
         expected = f"Unknown configuration key {misspelt!r}: did you mean {key!r}?"
-        if misspelt not in DEFAULTS:
+        if misspelt not in DEFAULTS and misspelt not in OTHER_NAMES:
             assert unknown_key(misspelt) == expected
             with pytest.raises(UserError, match=re.escape(expected)):
                 check_key(misspelt)

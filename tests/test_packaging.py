@@ -52,7 +52,7 @@ class Checkout:
         self.parent = parent
         self.root = parent / "a checkout"
         shutil.copytree(ROOT / "launch", self.root / "launch")
-        for name in REQUIREMENT_FILES:
+        for name in ("pyproject.toml", *REQUIREMENT_FILES):
             shutil.copy(ROOT / name, self.root)
 
     def fake_python(self, version: str) -> str:
@@ -164,7 +164,8 @@ def test_local_trains_the_synthetic_configuration(checkout: Checkout):
     assert process.returncode == 7  # the trainer's own
     root = str(checkout.root)
     assert [run[1] for run in runs] == ["venv", "pip", "msajax.main"]
-    assert runs[1][-2:] == ["-r", f"{root}/requirements.txt"]
+    wanted = ["--editable", root, "--requirement", f"{root}/requirements.txt"]
+    assert runs[1][-4:] == wanted
     trainer = "msajax.main --config configs/synthetic.py --workdir runs/synthetic".split()
     assert runs[2] == [root, *trainer, "--config.train.epochs=3", "two words"]
 
@@ -174,7 +175,8 @@ def test_arguments_of_test_go_to_pytest(checkout: Checkout):
     process, runs = checkout.launch("test.sh", "-k", "metrics", PYTHON=python)
     assert process.returncode == 0
     root = str(checkout.root)
-    assert runs[1][-4:] == [x for n in REQUIREMENT_FILES for x in ("-r", f"{root}/{n}")]
+    wanted = [x for n in REQUIREMENT_FILES for x in ("--requirement", f"{root}/{n}")]
+    assert runs[1][-6:] == ["--editable", root, *wanted]
     assert runs[2][:2] == [root, "pytest"]
     assert runs[2][-2:] == ["-k", "metrics"]
 
@@ -190,6 +192,9 @@ def test_pip_is_called_only_when_something_changed(checkout: Checkout):
         file.write("another>=1\n")
     assert checkout.modules("local.sh") == ["pip", "msajax.main"]
     assert checkout.modules("test.sh") == ["pytest"]
+    with (checkout.root / "pyproject.toml").open("a", encoding="utf-8") as file:
+        file.write("# another command\n")
+    assert checkout.modules("local.sh") == ["pip", "msajax.main"]
 
 
 def test_an_installation_that_failed_is_made_anew(checkout: Checkout):

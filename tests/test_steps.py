@@ -244,8 +244,9 @@ def test_lengths_are_checked_of_the_union():
             refuse(refused, preparation)
         assert str(caught.value) == (
             "1 sequence(s) of 'text', 'audio', aligned, are longer than the model's 4 steps, the "
-            "first that of 's0' with 6: train with data.truncate = first, last or uniform, or with "
-            "a larger model.max_len."
+            "first that of 's0' with 6: --config.data.truncate=first, last or uniform keeps as "
+            "many of each, at prediction too; a model that is trained with a larger model.max_len "
+            "reads more."
         )
 
 
@@ -383,7 +384,7 @@ def predicted(monkeypatch) -> list[Split]:
         found.append(split)
         return np.zeros((1, len(split), 1)), np.zeros((1, len(split), 1))
 
-    monkeypatch.setattr(serving, "predict_split", keep)
+    monkeypatch.setattr("msajax.serving.scores.predict_split", keep)
     monkeypatch.setattr(serving, "write_predictions", lambda *_: None)
     return found
 
@@ -428,7 +429,8 @@ def test_text_embedded_at_prediction_is_in_no_group(predicted, tmp_path: pathlib
         },
         raw_text=np.array(["one two three"]),
     )
-    serving.predict_corpus(bundle, corpus_of({"test": spoken}), "all", "out.csv", str(vectors))
+    vectors = {"glove_path": str(vectors)}
+    serving.predict_corpus(bundle, corpus_of({"test": spoken}), "all", "out.csv", vectors)
     (found,) = predicted
     assert [pattern(found, m) for m in ("text", "audio", "video")] == ["123..", ".34..", "23..."]
 

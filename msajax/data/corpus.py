@@ -77,6 +77,11 @@ class Split:
         """The number of samples N."""
         return len(self.ids)
 
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{m} {list(x.shape)}" for m, x in self.features.items())
+        labels = "no labels" if self.labels is None else f"labels {list(self.labels.shape)}"
+        return f"Split({len(self)} samples: {shapes}, {labels})"
+
 
 @dataclasses.dataclass(frozen=True)
 class SplitHeader:
@@ -158,6 +163,11 @@ class Corpus:
         self._read = read
         self._check()
         self._check_aligned()
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{header.size} {name}" for name, header in self.headers.items())
+        widths = ", ".join(f"{m} ({self.width(m) or 'token ids'})" for m in self.modalities)
+        return f"Corpus({self.path!r}, {self.layout}: {sizes}; {widths})"
 
     @property
     def modalities(self) -> tuple[str, ...]:

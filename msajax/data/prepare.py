@@ -64,6 +64,10 @@ class Preparation:
     words: tuple[str, ...] = ()
     groups: Groups = ()
 
+    def __repr__(self) -> str:
+        standardized = ", ".join(self.statistics) or "none"
+        return f"Preparation({self.spec.describe()}; standardised: {standardized})"
+
 
 def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
     """Chooses the run's modalities and measures them on the training split alone.

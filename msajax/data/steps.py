@@ -198,7 +198,8 @@ def _compaction(
         raise UserError(
             f"{too_long.size} sequence(s) of {what} are longer than the model's "
             f"{length} steps, the first that of {str(ids[row])!r} with {lengths[row]}: "
-            "train with data.truncate = first, last or uniform, or with a larger model.max_len."
+            "--config.data.truncate=first, last or uniform keeps as many of each, at prediction "
+            "too; a model that is trained with a larger model.max_len reads more."
         )
     step = np.arange(length)[None, :]
     source = first[:, None] + step  # [N, length]

@@ -7,10 +7,13 @@ The folder:
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
+import logging
 import os
 import shutil
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.traverse_util
@@ -20,18 +23,24 @@ import safetensors
 import safetensors.numpy
 
 from msajax.config import Config, from_config_dict
-from msajax.data.prepare import Preparation
+from msajax.data.corpus import Split
+from msajax.data.prepare import Preparation, prepare
+from msajax.data.steps import without
+from msajax.data.vocabulary import embed
 from msajax.errors import UserError, writing
+from msajax.serving.scores import Scorer, Scores, as_split
 from msajax.spec import CorpusSpec
 from msajax.version import NUMERICS, __version__, require_numerics
+
+logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 3
 _JSON, _ARRAYS = "bundle.json", "parameters.safetensors"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Bundle:
-    """A trained model.
+    """A trained model: of every random seed the parameters at its best epoch, and preparation.
 
     Attributes:
         config: the experiment that made it.
@@ -53,6 +62,129 @@ class Bundle:
     def parameters(self) -> int:
         """The number of parameters of one seed's model."""
         return sum(x.size for x in jax.tree.leaves(self.params)) // len(self.seeds)
+
+    def __repr__(self) -> str:
+        return (
+            f"Bundle({self.config.model.name} of {self.preparation.spec.describe()}; "
+            f"{self.parameters:,} parameters, {len(self.seeds)} seed(s))"
+        )
+
+    def predict(
+        self,
+        features: Mapping[str, Any],
+        masks: Mapping[str, Any] | None = None,
+        raw_text: Sequence[str] | None = None,
+    ) -> Scores:
+        """Scores N samples, prepared as the training split was; any N and any lengths.
+
+        Args:
+            features: `{modality: [N, T, d]}` numbers as a file would hold them, not standardised;
+                `[N, d]` is a single step, `[N, T]` token ids; or a list of N arrays `[T, d]` of
+                different lengths. A modality that is left out is absent.
+            masks: `{modality: [N, T]}`, True for a real step; without one, steps before the first
+                and after the last non-zero one are padding.
+            raw_text: N transcripts, for a model that reads words.
+
+        Raises:
+            UserError: for a modality that the model does not read, shapes that do not fit, or a
+                sequence longer than the model's unless `with_data(truncate=…)` says what to keep.
+        """
+        spec = self.preparation.spec
+        split = as_split(features, masks, raw_text, spec)
+        if not len(split):
+            outputs, modalities = len(spec.label_names), len(spec.modalities)
+            seeds = np.zeros((len(self.seeds), 0, 1))
+            return Scores.of_seeds(seeds.repeat(outputs, 2), seeds.repeat(modalities, 2))
+        prepared = self.prepare_split(split, "features")
+        return Scores.of_seeds(*self.scorer.score(prepared, "features"))
+
+    def prepare(
+        self,
+        features: Mapping[str, Any],
+        masks: Mapping[str, Any] | None = None,
+        raw_text: Sequence[str] | None = None,
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """What the model reads of N samples: features and masks, for a call of the linen module.
+
+        Args and errors are those of `predict`.
+
+        Returns:
+            `{modality: [N, T, d]}` standardised float32 features, or `[N, T]` token ids, and
+            `{modality: [N, T]}` masks, each padded to the modality's longest sequence in training.
+        """
+        spec = self.preparation.spec
+        split = self.prepare_split(as_split(features, masks, raw_text, spec), "features")
+        found = {m: split.features[m][:, : spec.length(m)] for m in spec.modalities}
+        return found, {m: split.masks[m] for m in spec.modalities}
+
+    def with_data(
+        self,
+        *,
+        truncate: str | None = None,
+        glove_path: str | None = None,
+        allow_loss: bool | None = None,
+    ) -> "Bundle":
+        """The same model with other settings of `data`, as far as prediction reads them.
+
+        Args:
+            truncate: what happens to sequences longer than the model's: error, first, last or
+                uniform.
+            glove_path: word vectors for transcripts without text features.
+            allow_loss: see `data.allow_loss`.
+
+        Raises:
+            UserError: for a value that the setting cannot have.
+        """
+        given = {"truncate": truncate, "glove_path": glove_path, "allow_loss": allow_loss}
+        given = {name: value for name, value in given.items() if value is not None}
+        config = self.config.to_dict()
+        config["data"] |= given
+        config = from_config_dict(config)
+        preparation = dataclasses.replace(self.preparation, truncate=config.data.truncate)
+        return dataclasses.replace(self, config=config, preparation=preparation)
+
+    @functools.cached_property
+    def scorer(self) -> Scorer:
+        """The model on the devices, made at its first use."""
+        return Scorer(self.config, self.preparation, self.params, len(self.seeds))
+
+    def prepare_split(self, split: Split, name: str) -> Split:
+        """Prepares a split as read, and says what was repaired in it.
+
+        Transcripts without text features get the vectors of their words, for a model whose text is
+        features.
+
+        Raises:
+            UserError: if it does not fit the model; the log calls the split by its name.
+        """
+        spec, preparation = self.preparation.spec, self.preparation
+        glove_path = self.config.data.glove_path
+        if glove_path and wants_vectors(split, spec):
+            split = _with_vectors(split, glove_path)
+            # Its steps are the words of the transcript, which are not those of other modalities.
+            groups = without(preparation.groups, "text")
+            preparation = dataclasses.replace(preparation, groups=groups)
+        split, repairs = prepare(split, preparation, self.config.data.device_memory_budget)
+        if repairs:
+            logger.warning("Repaired in split %r: %s.", name, repairs)
+        return split
+
+
+def wants_vectors(split: Split, spec: CorpusSpec) -> bool:
+    """Whether transcripts would be the text of a split, by word vectors."""
+    reads_features = "text" in spec.modalities and not spec.vocabulary("text")
+    return reads_features and split.raw_text is not None and "text" not in split.features
+
+
+def _with_vectors(split: Split, glove_path: str) -> Split:
+    """The split with the vectors of its transcripts' words as text."""
+    features, mask, unknown = embed(split.raw_text.tolist(), glove_path)
+    logger.info("Text from transcripts: %.1f %% of the words have no vector.", 100 * unknown)
+    return dataclasses.replace(
+        split,
+        features={**split.features, "text": features},
+        masks={**split.masks, "text": mask},
+    )
 
 
 def save_bundle(path: str, bundle: Bundle) -> None:

@@ -1,11 +1,8 @@
 """All placement on devices: the (seed, data, model) mesh, and where arrays lie on it."""
 
 import dataclasses
-import logging
 import math
 import os
-import pathlib
-import stat
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from msajax.config import MeshConfig, TrainConfig
 from msajax.errors import UserError, first_line
-
-logger = logging.getLogger(__name__)
+from msajax.training.compile_cache import use_compile_cache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,23 +205,7 @@ def configure_jax(config: TrainConfig) -> None:
         flags, flag = os.environ.get("XLA_FLAGS", ""), "--xla_gpu_deterministic_ops=true"
         if flag not in flags:
             os.environ["XLA_FLAGS"] = f"{flags} {flag}".strip()
-    if config.compile_cache == "off" or jax.config.jax_compilation_cache_dir:
-        return
-    folder = pathlib.Path(config.compile_cache)
-    if config.compile_cache == "auto":
-        cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        folder = pathlib.Path(cache) / "msajax" / "compiled"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
-    except OSError as error:
-        logger.warning("No compilation cache: %s: %s.", folder, error.strerror)
-        return
-    if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        logger.warning("No compilation cache: others can write to %s, and so run code.", folder)
-        return
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    use_compile_cache(config.compile_cache)
 
 
 def require_devices() -> None:

@@ -88,11 +88,11 @@ def open_corpus(path: str | os.PathLike, data: DataConfig | None = None) -> Corp
     Raises:
         UserError: saying what is wrong with the path or the file.
     """
-    path, data = os.fspath(path), data or DataConfig()
+    path, data = os.path.expanduser(os.fspath(path)), data or DataConfig()
     if not path:
         raise UserError(
-            "data.path is empty: pass the corpus file, as in --config.data.path=corpus.npz, "
-            f"or {SYNTHETIC!r} for the embedded corpus."
+            "data.path is empty: pass your corpus, as in --config.data.path=corpus.npz; or train "
+            f"on the embedded toy corpus with --config.data.path={SYNTHETIC} --workdir runs/toy."
         )
     if path == SYNTHETIC:
         return synthetic_corpus.generate(data.synthetic).corpus

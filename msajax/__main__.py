@@ -1,0 +1,15 @@
+"""The command `msajax`, and `python -m msajax`: what `python -m msajax.main` is."""
+
+import signal
+
+
+def run() -> None:
+    """Runs the command line; SIGINT leaves no traceback while the program is being loaded."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from msajax.main import run
+
+    run()
+
+
+if __name__ == "__main__":
+    run()

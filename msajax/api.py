@@ -1,0 +1,161 @@
+"""Training from Python: what a notebook or a script calls, and what it gets back."""
+
+import contextlib
+import csv
+import functools
+import html
+import io
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from absl import logging as absl_logging
+from rich.console import Console
+
+from msajax import experiment
+from msajax.checks import is_url
+from msajax.config import Config
+from msajax.errors import UserError
+from msajax.evaluation.tables import print_results
+from msajax.serving.bundle import Bundle
+from msajax.training.mirror import Mirror
+from msajax.training.run_folder import RunFolder
+
+_WIDTH = 100  # columns of a printed table
+
+
+class Result(Mapping[str, Any]):
+    """A run that has ended: the content of its results.json, and what else its folder holds.
+
+    `result["test"]["mae"]["mean"]` is a number of results.json; `print(result)` shows the table.
+
+    Attributes:
+        workdir: the run's folder.
+    """
+
+    def __init__(self, workdir: str, content: Mapping[str, Any]) -> None:
+        """Keeps the content of the results.json in `workdir`."""
+        self.workdir = workdir
+        self._content = content
+
+    def __getitem__(self, key: str) -> Any:
+        return self._content[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._content)
+
+    def __len__(self) -> int:
+        return len(self._content)
+
+    def __repr__(self) -> str:
+        return f"Result({self.workdir!r}, {len(self['seeds'])} seed(s); print it for its table)"
+
+    def __str__(self) -> str:
+        text = io.StringIO()
+        print_results(self._content, Console(file=text, width=_WIDTH))
+        return text.getvalue()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return f'<pre style="line-height: 1.2">{html.escape(str(self))}</pre>'
+
+    def predictions(self, split: str = "test") -> dict[str, np.ndarray]:
+        """The predictions of a split by column, as in its CSV; ready for a data frame.
+
+        Args:
+            split: valid or test.
+
+        Returns:
+            `{column: [N]}`: id, label, score and the others of the file; numbers as float64, an
+            empty field as NaN; id, raw_text and classes as str.
+
+        Raises:
+            UserError: for another split, or a file that is gone.
+        """
+        if split not in ("valid", "test"):
+            raise UserError(f"A run leaves predictions of valid and test, not of {split!r}.")
+        with self._folder() as folder:
+            path = folder.file("predictions", f"{split}.csv")
+            try:
+                with open(path, encoding="utf-8", newline="") as file:
+                    names, *rows = csv.reader(file)
+            except (OSError, ValueError) as error:
+                raise UserError(f"{path} cannot be read: {error}.") from error
+        columns = zip(names, zip(*rows, strict=True), strict=True)
+        return {name: _column(name, values) for name, values in columns}
+
+    def history(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl: one per random seed and epoch, ready for a data frame."""
+        with self._folder() as folder:
+            return folder.read_metrics()
+
+    @functools.cached_property
+    def bundle(self) -> Bundle:
+        """The trained model."""
+        return experiment.load(f"{self.workdir}/bundle")
+
+    @contextlib.contextmanager
+    def _folder(self) -> Iterator[RunFolder]:
+        with Mirror(self.workdir) as mirror:
+            yield RunFolder(mirror.path)
+
+
+def train(
+    config: Config, workdir: str | os.PathLike, stop_after_epochs: int | None = None
+) -> Result | None:
+    """Trains, chooses on validation, then opens the test split once; shows its progress.
+
+    The same call continues a run that was interrupted, and reads one that has ended. Unless the
+    program has set up logging itself, what there is to say of the run is written to standard
+    error.
+
+    Args:
+        config: the experiment.
+        workdir: the run's folder, also in a bucket (gs://…); made if needed, refused if it holds
+            another run.
+        stop_after_epochs: save and return after so many more epochs.
+
+    Returns:
+        The result, which prints as a table; None if the run has paused after `stop_after_epochs`.
+
+    Raises:
+        UserError: for whatever you can set right, before anything is written.
+        NonFiniteError: if no random seed's numbers are finite any more.
+    """
+    workdir = os.fspath(workdir)
+    workdir = workdir if is_url(workdir) else os.path.abspath(os.path.expanduser(workdir))
+    with _heard():
+        content = experiment.train(config, workdir, stop_after_epochs)
+    return None if content is None else Result(workdir, content)
+
+
+@contextlib.contextmanager
+def _heard() -> Iterator[None]:
+    """Lets the log be seen, where nobody has said what is to become of it."""
+    logger = logging.getLogger("msajax")
+    handlers = (*logger.handlers, *logging.root.handlers)
+    # absl puts its own handler there as soon as it is imported, and libraries import it.
+    if not all(isinstance(handler, absl_logging.ABSLHandler) for handler in handlers):
+        yield
+        return
+    handler, level, propagate = logging.StreamHandler(), logger.level, logger.propagate
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+def _column(name: str, values: tuple[str, ...]) -> np.ndarray:
+    """A column of a CSV: numbers if all of it is, but for ids and transcripts."""
+    if name not in ("id", "raw_text"):
+        with contextlib.suppress(ValueError):
+            return np.array([float(value or "nan") for value in values])
+    return np.array(values)
