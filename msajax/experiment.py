@@ -4,7 +4,6 @@ import dataclasses
 import logging
 import os
 import tempfile
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -413,31 +412,23 @@ def _report(scores: np.ndarray, labels: np.ndarray, task: Task) -> dict[str, Any
     }
 
 
-def predict(
-    bundle: str,
-    corpus: str,
-    output: str,
-    split: str = "all",
-    overrides: Mapping[str, Any] | None = None,
-) -> int:
+def predict(bundle: str, corpus: str, output: str, split: str = "all", **overrides: Any) -> int:
     """Scores a corpus file with a bundle into a CSV; returns the number of rows.
 
-    `overrides` are settings of `data` in place of the bundle's: truncate; allow_loss; glove_path,
-    the word vectors for words that bring no features.
+    `overrides` are settings of `data` in place of the bundle's, as `Bundle.with_data` takes them.
 
     Raises:
         UserError: if the bundle, the corpus or the output file is not usable.
     """
     refuse_inside(output, corpus, "corpus")
     refuse_inside(output, bundle, "bundle")
-    overrides = dict(overrides or {})
     _require_glove(overrides.get("glove_path", ""))
     loaded = load(bundle)
     data = dataclasses.replace(loaded.config.data, format="auto", **overrides)
     opened = open_corpus(corpus, data)
     if split != "all":
         opened.require_splits(split)
-    return predict_corpus(loaded, opened, split, output, overrides)
+    return predict_corpus(loaded, opened, split, output, **overrides)
 
 
 def convert(path: str, data: DataConfig, output: str) -> None:

@@ -109,7 +109,7 @@ def parse_flags(argv: list[str]) -> list[str]:
     except UserError as error:
         problem = str(error)
     except OSError as error:
-        name = _config_file(argv)
+        name = _config_first(argv)[1].removeprefix("--config=").split(":")[0]
         problem = f"There is no configuration file {name}."
         if pathlib.Path(f"{name}.py").is_file():
             problem = f"{problem} Did you mean {name}.py?"
@@ -153,25 +153,18 @@ def _as_list(argument: str) -> str:
 
 
 def _config_first(argv: list[str]) -> list[str]:
-    """A command line with its experiment file before the overrides, which need it there."""
-    named, others, arguments = [], [], iter(argv[1:])
+    """A command line with its experiment file first: overrides need it before them."""
+    files, others, arguments = [], [], iter(argv[1:])
     for argument in arguments:
         if argument == "--":
             others += [argument, *arguments]
-        elif re.fullmatch("--?config", argument):
-            named += [argument, *itertools.islice(arguments, 1)]
+        elif given := re.fullmatch("--?config(?:=(.*))?", argument, re.DOTALL):
+            file = next(arguments, None) if given[1] is None else given[1]
+            (others if file is None else files).append(argument if file is None else file)
         else:
-            (named if re.match("--?config=", argument) else others).append(argument)
-    return [argv[0], *(named or [f"--config={DEFAULT_CONFIG}"]), *others]
-
-
-def _config_file(argv: list[str]) -> str:
-    """The experiment file that a command line names, without the argument behind its colon."""
-    file = ""
-    for argument, following in itertools.pairwise([*_config_first(argv), ""]):
-        if named := re.fullmatch("--?config(=(.*))?", argument, re.DOTALL):
-            file = (following if named[1] is None else named[2]).split(":")[0]
-    return file
+            others.append(argument)
+    named = os.path.expanduser(files[-1]) if files else DEFAULT_CONFIG
+    return [argv[0], f"--config={named}", *others]
 
 
 def _stray(argv: list[str], word: str) -> str:

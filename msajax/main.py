@@ -170,8 +170,8 @@ def _predict(console: Console) -> int:
     del console
     bundle, corpus, output = (flags.required(name) for name in ("bundle", "input", "output"))
     replaced = os.path.exists(output)
-    overrides = flags.overridden_data()
-    rows = experiment.predict(bundle, corpus, output, flags.SPLIT.value or "all", overrides)
+    split, overrides = flags.SPLIT.value or "all", flags.overridden_data()
+    rows = experiment.predict(bundle, corpus, output, split, **overrides)
     print(f"{rows} predictions: {output}{', in place of the file that was there' * replaced}")
     return OK
 

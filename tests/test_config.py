@@ -138,6 +138,13 @@ def test_a_checked_configuration_cannot_be_changed():
             setattr(part, dataclasses.fields(part)[0].name, None)
 
 
+def test_a_tilde_in_a_path_is_the_home_folder():
+    paths = ("data.path", "data.glove_path", "model.init_from", "train.compile_cache")
+    values = nested({key: "~/mine" for key in paths})
+    found = flat(from_config_dict(values).to_dict())
+    assert {found[key] for key in paths} == {str(pathlib.Path.home() / "mine")}
+
+
 # --- names ---
 
 

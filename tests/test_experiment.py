@@ -956,7 +956,8 @@ def test_words_of_a_pickle_get_the_vectors_that_prediction_names(run, tmp_path, 
     for corpus, named in (("test.pkl", data.glove_path), ("test.npz", "")):
         experiment.predict(
             *(str(run.folder / "bundle"), str(tmp_path / corpus)),
-            *(str(tmp_path / "p.csv"), "all", named),
+            *(str(tmp_path / "p.csv"), "all"),
+            glove_path=named,
         )
         outputs.append((tmp_path / "p.csv").read_text())
     assert outputs[0] == outputs[1]

@@ -243,6 +243,14 @@ def test_the_real_process_refuses_in_one_line(arguments, expected, tmp_path):
         (["stray"], "'stray' is not a flag"),
         (["--", "--version"], "'--version' is not a flag"),
         (["--config.data.path="], r"data.path is empty.*--config.data.path="),
+        (["--config.model.heads=2"], "'model.heads': did you mean 'model.num_heads'"),
+        (
+            ["--config.model.modalities=text", "audio"],
+            "'audio' stands alone: names are separated by commas, as in "
+            "--config.model.modalities=a,b",
+        ),
+        (["--config.model.modalities=text audio"], "'text audio': names are separated by commas"),
+        (["--config.model.modalities=[text,audio]"], "names are separated by commas"),
     ],
 )
 def test_a_mistake_in_a_flag_is_named(arguments, expected, refused, experiment, tmp_path):
@@ -276,6 +284,12 @@ def test_a_missing_experiment_file_is_named(name, override, refused, tmp_path):
     path = f"{tmp_path}/{name}"
     message = refused("--config", path, *override, "--workdir", tmp_path / "run")
     assert message == f"error: There is no configuration file {path.split(':')[0]}.\n"
+
+
+def test_an_experiment_file_without_its_suffix_is_guessed(refused, tmp_path):
+    path = ROOT / "configs" / "mosi"
+    message = refused(f"--config={path}", "--workdir", tmp_path / "run")
+    assert message.endswith(f"There is no configuration file {path}. Did you mean {path}.py?\n")
 
 
 NOT_A_CONFIG = "must return a ConfigDict"
@@ -848,6 +862,27 @@ def test_predict_writes_the_rows_that_it_announces(whole, command, tmp_path):
     assert output.read_bytes() == (whole[0] / "predictions" / "valid.csv").read_bytes()
 
 
+def test_predict_cuts_if_it_is_asked_to_and_says_that_a_file_is_replaced(
+    whole, command, arrays, tmp_path
+):
+    longer = dict(arrays) | {
+        f"test/{m}{mask}": np.repeat(arrays[f"test/{m}{mask}"], 2, axis=1)
+        for m in ("text", "audio")
+        for mask in ("", "_mask")
+    }
+    output = tmp_path / "p.csv"
+    asked = ("--mode=predict", "--bundle", whole[0] / "bundle", "--split=test", "--output", output)
+    corpus = write(tmp_path / "longer.npz", longer)
+    message = one_line(command(*asked, "--input", corpus))
+    assert "longer than the model's 5 steps" in message and "--config.data.truncate=" in message
+    assert not output.exists()
+    output.write_text("of somebody")
+    answer = command(*asked, "--input", corpus, "--config.data.truncate=first")
+    said = f"20 predictions: {output}, in place of the file that was there\n"
+    assert (answer.code, answer.out) == (0, said)
+    assert output.read_text().startswith("id,label,score,")
+
+
 def test_inspect_prints_and_writes_the_facts_of_a_corpus(command, arrays, experiment, tmp_path):
     path = write(tmp_path / "corpus.npz", arrays)
     answer = command("--mode=inspect", "--input", path, "--output", tmp_path / "report.json")
@@ -882,6 +917,30 @@ def test_overrides_are_read_as_the_readme_writes_them(command, experiment, tmp_p
     stages = json.loads((tmp_path / "cost.json").read_text())["stages"]
     parts = {(row["stage"], row["part"]) for row in stages}
     assert ("audio_encoder", "recurrence") in parts and ("text_encoder", "recurrence") not in parts
+
+
+def test_the_experiment_file_may_stand_anywhere_and_without_one_the_defaults_hold(
+    command, experiment, tmp_path
+):
+    def parameters(*arguments) -> tuple[int, list[str]]:
+        answer = command("--mode=inspect", "--output", tmp_path / "cost.json", *arguments)
+        assert (answer.code, answer.err) == (0, "")
+        report = json.loads((tmp_path / "cost.json").read_text())
+        return report["parameters"]["total"], list(report["sizes"])
+
+    first = parameters("--config", experiment, "--config.model.ff_dim=8")
+    assert parameters("--config.model.ff_dim=8", f"--config={experiment}") == first
+    # Source 002's count for its own three modalities, with 20 steps.
+    assert parameters("--config.data.path=synthetic") == (1_130_372, ["text", "audio", "video"])
+
+
+def test_a_tilde_is_the_home_folder(experiment, arrays, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write(tmp_path / "corpus.npz", arrays)
+    shutil.copy(experiment, tmp_path / "mine.py")
+    answer = run("--mode=convert", "--config=~/mine.py", "--input=~/corpus.npz", "--output=~/c")
+    assert answer == Answer(0, f"Converted: {tmp_path / 'c'}\n", "")
+    assert (tmp_path / "c" / "corpus.json").exists()
 
 
 def test_every_mode_works_from_another_folder(whole, tmp_path):

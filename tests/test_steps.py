@@ -429,8 +429,8 @@ def test_text_embedded_at_prediction_is_in_no_group(predicted, tmp_path: pathlib
         },
         raw_text=np.array(["one two three"]),
     )
-    vectors = {"glove_path": str(vectors)}
-    serving.predict_corpus(bundle, corpus_of({"test": spoken}), "all", "out.csv", vectors)
+    read = corpus_of({"test": spoken})
+    serving.predict_corpus(bundle, read, "all", "out.csv", glove_path=str(vectors))
     (found,) = predicted
     assert [pattern(found, m) for m in ("text", "audio", "video")] == ["123..", ".34..", "23..."]
 

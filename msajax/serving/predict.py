@@ -1,7 +1,6 @@
 """Scores for a corpus from a bundle."""
 
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 from msajax.data.corpus import Corpus
@@ -12,11 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 def predict_corpus(
-    bundle: Bundle,
-    corpus: Corpus,
-    split_name: str,
-    output: str,
-    overrides: Mapping[str, Any] | None = None,
+    bundle: Bundle, corpus: Corpus, split_name: str, output: str, **overrides: Any
 ) -> int:
     """Scores one split, or all, and writes them as CSV. Labels are not needed.
 
@@ -36,7 +31,6 @@ def predict_corpus(
     Raises:
         UserError: if the corpus does not fit the model, or the file cannot be written.
     """
-    overrides = overrides or {}
     bundle = bundle.with_data(**overrides)
     spec = bundle.preparation.spec
     names = list(corpus.headers) if split_name == "all" else [split_name]

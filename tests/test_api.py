@@ -1,0 +1,115 @@
+"""Training from Python: progress is seen, and the result leads to everything the run left."""
+
+import csv
+import io
+import json
+import logging
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from rich.console import Console
+from tiny import SMALLEST, tiny_config
+
+import msajax
+from msajax.evaluation.tables import print_results
+
+SETTINGS = {**SMALLEST, "train__epochs": 2, "data__synthetic__test": 9}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The result of a run of two seeds, and what it wrote to the log."""
+    workdir, heard = tmp_path_factory.mktemp("api") / "run", io.StringIO()
+    handlers, logging.root.handlers = logging.root.handlers, []  # as where nobody set up logging
+    stderr, sys.stderr = sys.stderr, heard
+    try:
+        result = msajax.train(tiny_config(**SETTINGS), workdir)
+    finally:
+        logging.root.handlers, sys.stderr = handlers, stderr
+    return result, heard.getvalue()
+
+
+def test_the_result_is_that_of_the_folder_and_prints_as_its_table(trained):
+    result, _ = trained
+    with open(os.path.join(result.workdir, "results.json"), encoding="utf-8") as file:
+        stored = json.load(file)
+    assert dict(result) == stored and result["test"]["mae"]["mean"] == stored["test"]["mae"]["mean"]
+    table = io.StringIO()
+    print_results(stored, Console(file=table, width=100))
+    assert str(result) == table.getvalue() and "mae" in str(result)
+    assert "<pre" in result._repr_html_() and "mae" in result._repr_html_()
+    assert repr(result) == f"Result({result.workdir!r}, 2 seed(s); print it for its table)"
+
+
+def test_predictions_are_the_columns_of_the_file(trained):
+    result, _ = trained
+    for split, size in (("valid", 20), ("test", 9)):
+        found = result.predictions(split)
+        path = os.path.join(result.workdir, "predictions", f"{split}.csv")
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        assert list(found) == list(rows[0]) and len(rows) == size
+        assert found["id"].tolist() == [row["id"] for row in rows]
+        for name in ("label", "score", "score_seed1", "weight_text", "present_text"):
+            assert found[name].tolist() == [float(row[name]) for row in rows]
+        mae = np.abs(found["score_seed0"] - found["label"]).mean()
+        np.testing.assert_allclose(mae, result[split]["mae"]["seeds"][0], rtol=1e-6)
+    with pytest.raises(msajax.UserError, match="valid and test, not of 'train'"):
+        result.predictions("train")
+
+
+def test_history_and_bundle_are_those_of_the_run(trained):
+    result, _ = trained
+    history = result.history()
+    assert [(line["seed"], line["epoch"]) for line in history] == [(0, 1), (1, 1), (0, 2), (1, 2)]
+    best = min(line["valid_mae"] for line in history if line["seed"] == 1)
+    assert best == result["valid"]["mae"]["seeds"][1]
+    split = msajax.open_corpus("synthetic", result.bundle.config.data).split("test")
+    scores = result.bundle.predict(split.features, split.masks)
+    np.testing.assert_allclose(scores.score[:, 0], result.predictions()["score"], atol=1e-6)
+
+
+def test_the_log_is_heard_once_and_nothing_stays_set(trained):
+    _, heard = trained
+    lines = heard.splitlines()
+    assert sum("epoch 2/2" in line for line in lines) == 1
+    assert sum("The model reads text (6 wide, 1 step)." in line for line in lines) == 1
+    logger = logging.getLogger("msajax")
+    assert (logger.handlers, logger.level, logger.propagate) == ([], logging.NOTSET, True)
+
+
+def test_a_program_that_set_up_logging_is_left_alone(trained, caplog, capsys):
+    result, _ = trained
+    with caplog.at_level(logging.INFO, logger="msajax"):
+        again = msajax.train(tiny_config(**SETTINGS), result.workdir)  # ended: read at once
+    assert dict(again) == dict(result)
+    assert "This run has ended" in caplog.text
+    assert capsys.readouterr().err == ""
+
+
+def test_a_run_that_pauses_gives_none_and_the_same_call_continues(tmp_path, trained):
+    result, _ = trained
+    config = tiny_config(**SETTINGS)
+    assert msajax.train(config, tmp_path / "run", stop_after_epochs=1) is None
+    continued = msajax.train(config, tmp_path / "run")
+    assert continued["test"] == result["test"]
+
+
+def test_help_explains_itself():
+    """What help(msajax) prints names all that there is to use, with its own words."""
+    script = "import msajax, pydoc; print(pydoc.plain(pydoc.render_doc(msajax)))"
+    shown = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout
+    for name in {*msajax.__all__} - {"__version__"}:
+        assert name in shown
+    for words in (
+        'result = msajax.train(config, "runs/mine")',
+        "Trains, chooses on validation, then opens the test split once",
+        "Scores N samples, prepared as the training split was",
+        "The model that a configuration names",
+    ):
+        assert words in shown

@@ -1,0 +1,57 @@
+"""The folder of compiled programs: private, bounded, and the user's to switch off."""
+
+import os
+
+import jax
+import pytest
+
+from msajax.training import compile_cache
+from msajax.training.compile_cache import prune, use_compile_cache
+
+
+@pytest.fixture
+def unset(monkeypatch):
+    """JAX as it is before anybody has told it of a folder."""
+    before = jax.config.jax_compilation_cache_dir, jax.config.read(
+        "jax_persistent_cache_min_compile_time_secs"
+    )
+    jax.config.update("jax_compilation_cache_dir", None)
+    yield monkeypatch
+    jax.config.update("jax_compilation_cache_dir", before[0])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
+
+
+def test_the_programs_used_longest_ago_go_first_and_other_files_stay(tmp_path):
+    for age, (name, size) in enumerate({"a": 40, "b": 30, "c": 20, "d": 10}.items()):
+        path = tmp_path / f"jit_{name}-cache"
+        path.write_bytes(b"x" * size)
+        os.utime(path, (1000 - age, 1000 - age))
+    os.utime(tmp_path / "jit_d-cache", (2000, 900))  # old, but read of late
+    (tmp_path / "notes.txt").write_bytes(b"x" * 1000)
+    for largest, left in ((100, "abcd"), (99, "abd"), (80, "abd"), (50, "ad"), (10, "d"), (0, "")):
+        prune(tmp_path, largest)
+        assert sorted(p.name for p in tmp_path.glob("*-cache")) == [f"jit_{n}-cache" for n in left]
+    assert (tmp_path / "notes.txt").exists()
+
+
+def test_auto_is_a_private_folder_that_is_pruned_when_it_is_chosen(unset, tmp_path):
+    unset.setenv("XDG_CACHE_HOME", str(tmp_path))
+    unset.setattr(compile_cache, "LARGEST", 5)
+    folder = tmp_path / "msajax" / "compiled"
+    use_compile_cache("auto")
+    assert jax.config.jax_compilation_cache_dir == str(folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    (folder / "jit_f-cache").write_bytes(b"123456")
+    use_compile_cache("auto")  # JAX knows a folder already: it is left as it is
+    assert (folder / "jit_f-cache").exists()
+    jax.config.update("jax_compilation_cache_dir", None)
+    use_compile_cache("auto")
+    assert not (folder / "jit_f-cache").exists()
+
+
+def test_off_and_a_folder_that_others_can_write_to_are_not_used(unset, tmp_path, caplog):
+    use_compile_cache("off")
+    tmp_path.chmod(0o777)
+    use_compile_cache(str(tmp_path))
+    assert jax.config.jax_compilation_cache_dir is None
+    assert f"others can write to {tmp_path}, and so run code" in caplog.text

@@ -1,0 +1,204 @@
+"""`Bundle.predict`: samples in memory get the scores of a file, in any batch and of any length."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from tiny import tiny_config
+
+import msajax
+from msajax.data.corpus import Split
+from msajax.data.in_memory import corpus_of
+from msajax.data.prepare import fit
+from msajax.models import blank_sample, build_model
+from msajax.serving.bundle import Bundle, load_bundle, save_bundle
+from msajax.serving.predict import predict_corpus
+
+N, T = 21, {"text": 5, "audio": 3}
+WIDTHS = {"text": 6, "audio": 4}
+
+
+def samples(n: int, seed: int = 1) -> Split:
+    """Features far from standardised, padded behind and in front; some audio is missing."""
+    rng = np.random.default_rng(seed)
+    features = {m: rng.normal(7, 3, (n, T[m], d)) for m, d in WIDTHS.items()}
+    features["text"][::2, 3:] = 0
+    features["text"][1::3, :1] = 0
+    features["audio"][::4] = 0
+    ids = np.array([f"s{i}" for i in range(n)])
+    return Split(ids, features, {}, rng.uniform(-3, 3, (n, 1)))
+
+
+@pytest.fixture(scope="module")
+def bundle() -> Bundle:
+    """Three untrained seeds, with what was fitted on 40 samples."""
+    config = tiny_config(model__modalities=("text", "audio"), data__path="memory")
+    preparation = fit(corpus_of({"train": samples(40, 0)}), config.data, config.model)
+    model = build_model(config.model, preparation.spec)
+    keys = jax.random.split(jax.random.key(0), 3)
+    params = jax.vmap(lambda key: model.init(key, *blank_sample(preparation.spec))["params"])(keys)
+    return Bundle(config, preparation, [0, 1, 2], [1, 1, 1], jax.device_get(params), "digest")
+
+
+@pytest.fixture(scope="module")
+def all_at_once(bundle) -> msajax.Scores:
+    return bundle.predict(samples(N).features)
+
+
+def test_scores_are_those_of_the_file_and_their_means_and_deviations(
+    bundle, all_at_once, tmp_path
+):
+    output = tmp_path / "scores.csv"
+    assert predict_corpus(bundle, corpus_of({"test": samples(N)}), "all", str(output)) == N
+    rows = np.genfromtxt(output, delimiter=",", names=True, dtype=None, encoding="utf-8")
+    scores = all_at_once
+    assert [x.shape for x in dataclasses.astuple(scores)] == [(N, 1), (N, 1), (3, N, 1), (N, 2)]
+    columns = {"score": scores.score, "score_sd": scores.score_sd}
+    columns |= {f"score_seed{k}": scores.seeds[k] for k in range(3)}
+    columns |= {f"weight_{m}": scores.weights[:, [i]] for i, m in enumerate(T)}
+    for name, values in columns.items():
+        np.testing.assert_allclose(values[:, 0], rows[name], rtol=1e-8, err_msg=name)
+    np.testing.assert_array_equal(scores.score, scores.seeds.mean(axis=0))
+    np.testing.assert_array_equal(scores.score_sd, scores.seeds.std(axis=0, ddof=1))
+    assert len(np.unique(scores.score)) > N / 2  # they do depend on the sample
+
+
+def test_a_call_of_the_module_with_prepared_input_gives_the_same(bundle, all_at_once):
+    features, masks = bundle.prepare(samples(N).features)
+    model = msajax.build_model(bundle.config.model, bundle.preparation.spec)
+    for k in range(3):
+        params = jax.tree.map(lambda x, k=k: x[k], bundle.params)
+        found = model.apply({"params": params}, features, masks)
+        np.testing.assert_allclose(found.score, all_at_once.seeds[k], atol=2e-6)
+    raw = {m: x.astype(np.float32) for m, x in samples(N).features.items()}
+    unprepared = model.apply({"params": params}, raw, masks)
+    assert np.abs(unprepared.score - all_at_once.seeds[2]).max() > 0.01
+
+
+def test_neither_batch_nor_length_nor_the_form_of_a_sample_matters(bundle, all_at_once):
+    x = samples(N).features
+    for rows in ([20], [4, 3, 2, 1], list(range(10, N))):
+        found = bundle.predict({m: v[rows] for m, v in x.items()})
+        np.testing.assert_allclose(found.seeds, all_at_once.seeds[:, rows], atol=2e-6)
+    longer = {m: np.pad(v, [(0, 0), (2, 9), (0, 0)]) for m, v in x.items()}
+    np.testing.assert_allclose(bundle.predict(longer).score, all_at_once.score, atol=2e-6)
+    whole = [i for i in range(N) if i % 2 and i % 3 != 1]  # text of all five steps
+    ragged = {
+        "text": [x["text"][i, : 5 - k % 3].tolist() for k, i in enumerate(whole)],
+        "audio": x["audio"][whole],
+    }
+    padded = {m: v[whole].copy() for m, v in x.items()}
+    for k in range(len(whole)):
+        padded["text"][k, 5 - k % 3 :] = 0
+    found, expected = bundle.predict(ragged), bundle.predict(padded)
+    np.testing.assert_allclose(found.score, expected.score, atol=2e-6)
+
+
+def test_each_program_is_compiled_once(bundle, all_at_once):
+    again = dataclasses.replace(bundle)  # nothing is compiled for it yet
+    x, compiled = samples(N).features, []
+    for sizes in ((1, 5, N), (N, 1, 5, 5)):
+        for n in sizes:
+            for steps in (5, 3):
+                again.predict({m: v[:n, :steps] for m, v in x.items()})
+        compiled.append(again.scorer._predict._cache_size())
+    again.predict({m: np.tile(v, (20, 1, 1)) for m, v in x.items()})  # the largest batches
+    assert compiled[0] == compiled[1] and again.scorer._predict._cache_size() <= 12
+
+
+def test_masks_a_single_step_an_absent_modality_and_no_sample(bundle):
+    x = samples(N).features
+    alone = bundle.predict({"text": x["text"]})
+    np.testing.assert_allclose(alone.weights, np.tile([1.0, 0.0], (N, 1)), atol=1e-6)
+    hidden = bundle.predict(x, {"audio": np.zeros((N, 3), bool)})
+    np.testing.assert_allclose(hidden.score, alone.score, atol=2e-6)
+    one_step = {m: v[:, 2] for m, v in x.items()}
+    with_axis = {m: v[:, None] for m, v in one_step.items()}
+    found, expected = bundle.predict(one_step), bundle.predict(with_axis)
+    np.testing.assert_array_equal(found.score, expected.score)
+    flat = bundle.predict(one_step, {"audio": np.zeros(N, bool)})
+    np.testing.assert_allclose(flat.weights[:, 1], 0)
+    none = bundle.predict({"text": np.zeros((0, 5, 6))})
+    assert [v.shape for v in dataclasses.astuple(none)] == [(0, 1), (0, 1), (3, 0, 1), (0, 2)]
+
+
+def test_what_is_longer_than_the_model_is_cut_only_if_that_is_asked_for(bundle):
+    x = np.random.default_rng(3).normal(size=(2, 8, 6))
+    with pytest.raises(msajax.UserError, match="longer than the model's 5 .*data.truncate=first"):
+        bundle.predict({"text": x})
+    for rule, part in (("first", x[:, :5]), ("last", x[:, 3:])):
+        cut = bundle.with_data(truncate=rule).predict({"text": x})
+        np.testing.assert_array_equal(cut.score, bundle.predict({"text": part}).score)
+    with pytest.raises(msajax.UserError, match="data.truncate = 'middle': must be one of"):
+        bundle.with_data(truncate="middle")
+
+
+X = np.ones((2, 3, 6))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (({"vidoe": X},), "features names 'vidoe': expected some of text, audio."),
+        (({"text": X}, {"audio": X[..., 0]}), "masks names 'audio': expected some of text."),
+        (({},), "The number of samples must be the same in all that is given: none."),
+        (
+            ({"text": X, "audio": np.ones((3, 2, 4))},),
+            "The number of samples must be the same in all that is given: 2 in features['text'], "
+            "3 in features['audio'].",
+        ),
+        (
+            ({"text": X}, None, ["one"]),
+            "The number of samples must be the same in all that is given: 2 in features['text'], "
+            "1 in raw_text.",
+        ),
+        (({"text": X}, None, "two"), "raw_text must be a list of transcripts, one for each "),
+        (
+            ({"text": X}, {"text": np.ones((2, 4))}),
+            "masks['text'] is float64 of shape (2, 4): expected bool (2, 3).",
+        ),
+        (
+            ({"text": np.array([["a", "b"]])},),
+            "features['text'] is <U1 (1, 1, 2): expected numbers (N, T, d) or (N, d).",
+        ),
+        (
+            ({"text": [X[0], X[0, :, :4]]},),
+            "features['text'] is no array, and no list of arrays: one sample has shape (3, 4), "
+            "another (3, 6).",
+        ),
+        (({"text": 5},), "features['text'] is no array, and no list of arrays: 'int' object"),
+        (
+            ({"text": X[..., :5]},),
+            "Modality 'text' is 5 wide here, but the model was trained on 6 features.",
+        ),
+    ],
+    ids=lambda value: value[:30] if isinstance(value, str) else "",
+)
+def test_a_mistake_is_one_sentence(bundle, arguments, sentence):
+    with pytest.raises(msajax.UserError) as caught:
+        bundle.predict(*arguments)
+    assert str(caught.value).startswith(sentence)
+
+
+def test_a_bundle_on_disk_gives_the_same_bits(bundle, all_at_once, tmp_path):
+    save_bundle(str(tmp_path / "bundle"), bundle)
+    loaded = load_bundle(tmp_path / "bundle")
+    np.testing.assert_array_equal(loaded.predict(samples(N).features).seeds, all_at_once.seeds)
+
+
+def test_what_is_shown_is_short(bundle, all_at_once):
+    assert repr(bundle) == (
+        "Bundle(sequence_level of text (6 wide, 5 steps), audio (4 wide, 3 steps); "
+        f"{bundle.parameters:,} parameters, 3 seed(s))"
+    )
+    shown = "text [21, 5, 6], audio [21, 3, 4], labels [21, 1]"
+    assert repr(samples(N)) == f"Split(21 samples: {shown})"
+    assert repr(corpus_of({"train": samples(N)})) == (
+        "Corpus('memory', splits in memory: 21 train; text (6), audio (4))"
+    )
+    assert repr(bundle.preparation).endswith("audio (4 wide, 3 steps); standardised: audio)")
+    shown = msajax.Config(data=msajax.DataConfig(path="c.npz"))
+    assert repr(shown) == "Config(data=DataConfig(path='c.npz'))"
+    assert repr(all_at_once).startswith("Scores(21 sample(s), 3 seed(s), score=[[")
+    assert len(repr(all_at_once)) < 120
