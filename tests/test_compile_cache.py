@@ -12,13 +12,12 @@ from msajax.training.compile_cache import prune, use_compile_cache
 @pytest.fixture
 def unset(monkeypatch):
     """JAX as it is before anybody has told it of a folder."""
-    before = jax.config.jax_compilation_cache_dir, jax.config.read(
-        "jax_persistent_cache_min_compile_time_secs"
-    )
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
     jax.config.update("jax_compilation_cache_dir", None)
     yield monkeypatch
-    jax.config.update("jax_compilation_cache_dir", before[0])
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
+    for name, value in before.items():
+        jax.config.update(name, value)
 
 
 def test_the_programs_used_longest_ago_go_first_and_other_files_stay(tmp_path):

@@ -41,6 +41,17 @@ def msajax(arguments: list[str], folder: pathlib.Path) -> str:
     return done.stdout
 
 
+def python_section() -> str:
+    """The Python of the section "From Python", on the corpus of ten lines and a small model."""
+    section = re.search(r"## From Python\n(.*?)\n## ", README, re.DOTALL)[1]
+    code = "\n".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL))
+    small = "model=msajax.ModelConfig(model_dim=8, num_heads=2, ff_dim=8), "
+    small += "train=msajax.TrainConfig(seeds=2, epochs=2), "
+    assert code.count("msajax.Config(") == 1
+    code = code.replace("msajax.Config(", f"msajax.Config({small}")
+    return code.replace("corpus.npz", "mine.npz").replace("ModelConfig()", "ModelConfig(ff_dim=8)")
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> pathlib.Path:
     """A folder in which the README's ten lines were run."""
@@ -61,9 +72,26 @@ def test_the_corpus_of_ten_lines_is_inspected_trained_on_and_scored(folder):
     assert "samples: 40 train, 12 valid, 12 test" in found
     assert "labels: regression of sentiment" in found and "warning: none" in found
 
-    training = line_of("python -m msajax.main --config configs/mosi.py --config.data.path=corpus.")
+    training = line_of("python -m msajax.main --config.data.path=corpus.npz --workdir runs/mine")
     training = [a.replace("corpus.npz", "mine.npz") for a in training]
     assert "2 random seed(s)" in msajax([*training, *SMALL], folder)
+    # The same run from Python: it has ended, and is not trained again.
+    shown = python_section() + """
+import numpy as np
+assert prediction.score.shape == (1, 1) and len(history) == 4
+assert abs(test["score"] - scores.score[:, 0]).max() < 1e-6 and result["seeds"] == [0, 1]
+print("as in the file:", scores.seeds.shape, scores.weights.shape)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", shown],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "mae" in done.stdout and "as in the file: (2, 12, 1) (12, 2)" in done.stdout
+    assert "This run has ended" in done.stderr
 
     prediction = re.search(r"`(--mode predict --bundle runs/mine/bundle [^`]*)`", README)
     assert "64 predictions: scores.csv" in msajax(prediction[1].split(), folder)
