@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,9 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from msajax.config import DataConfig, ModelConfig
+from msajax.data import losses as losing
 from msajax.data import prepare as preparing
 from msajax.data.corpus import Corpus, Split, SplitHeader
-from msajax.data.prepare import check_lengths, fit, prepare
+from msajax.data.losses import count_losses
+from msajax.data.prepare import check_split, fit, prepare
 from msajax.data.steps import spans, step_mask
 from msajax.errors import UserError
 
@@ -42,7 +43,7 @@ def corpus_of(**splits: Split) -> Corpus:
         for name, split in splits.items()
     }
     read = splits.__getitem__
-    return Corpus(path="c", layout="l", digest="d", headers=headers, repeated_ids=0, read=read)
+    return Corpus(path="c", layout="l", digest="d", headers=headers, ids={}, read=read)
 
 
 def prepared(split: Split, data: DataConfig = PLAIN, model: ModelConfig = MODEL, name="text"):
@@ -397,10 +398,14 @@ def test_a_sequence_too_long_for_its_table_is_refused_by_id():
     with pytest.raises(UserError, match=message):
         prepare(split, preparation)
     with pytest.raises(UserError, match=message):
-        check_lengths(corpus_of(train=split), preparation)
+        check_split(split, preparation)
 
 
-def test_lengths_are_checked_in_every_split_before_training():
+def test_checking_a_split_finds_what_preparing_it_finds_and_reads_no_feature_it_need_not():
+    class Unread(np.ndarray):
+        def __getitem__(self, key):
+            raise AssertionError("features were read")
+
     def texts(*rows):
         parts = [letters(text) for text in rows]
         x, mask = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
@@ -409,21 +414,45 @@ def test_lengths_are_checked_in_every_split_before_training():
     train, same, longer = texts(".abc.", "a...."), texts("...abc"), texts("ab....", "a.cd..")
     preparation = fit(corpus_of(train=train), PLAIN, MODEL)
     assert preparation.spec.lengths == (3,)
-    check_lengths(corpus_of(train=train, valid=same, test=same), preparation)
-    for splits in ({"valid": longer, "test": same}, {"valid": same, "test": longer}):
-        corpus = corpus_of(train=train, **splits)
-        with pytest.raises(UserError, match="1 sequence.* 'text' .* 3 steps, .* 's1' with 4"):
-            check_lengths(corpus, preparation)
-        for truncate in ("first", "last", "uniform"):
-            check_lengths(corpus, dataclasses.replace(preparation, truncate=truncate))
+    for split in (same, longer):
+        split.features["text"] = split.features["text"].view(Unread)
+    assert check_split(same, preparation) == ({}, 0)
+    with pytest.raises(UserError, match="1 sequence.* 'text' .* 3 steps, .* 's1' with 4"):
+        check_split(longer, preparation)
+    for truncate in ("first", "last", "uniform"):
+        losses, _ = check_split(longer, dataclasses.replace(preparation, truncate=truncate))
+        assert losses == {}  # what truncation leaves out was asked for
 
 
-def test_checking_lengths_reads_no_split_whose_header_suffices():
-    train = a_split({"text": np.ones((2, 4, 1))})
-    preparation = fit(corpus_of(train=train), PLAIN, MODEL)
-    corpus = corpus_of(train=train, test=a_split({"text": np.ones((2, 4, 1))}))
-    corpus._read = mock.Mock(side_effect=AssertionError("a split was read"))
-    check_lengths(corpus, preparation)
+@pytest.mark.parametrize("hides", [True, False])
+@pytest.mark.parametrize("truncates", [True, False])
+@pytest.mark.parametrize("block", [1, 1024])
+def test_losses_are_counted_by_what_is_read_whatever_was_meant_to_be(
+    hides, truncates, block, monkeypatch
+):
+    """A compaction that is wrong in each row, of rows of six steps for a table of three."""
+    monkeypatch.setattr(losing, "_ROWS", block)
+    table = [  # stored, its mask, which stored steps are read; lost: whole, and cut to three steps
+        ("abc...", "111...", [0, 1], 1, 1),  # the third one is left out
+        (".abc..", ".111..", [0, 1, 2], 1, 1),  # one too early
+        ("abcde.", "11111.", [0, 1, 2], 2, 0),
+        ("abcdef", "111111", [], 6, 6),  # cutting leaves something
+        ("ab.cde", "111.11", [0, 1, 2], 2, 0),  # the mask hides c
+        ("......", "111111", [], 0, 0),
+    ]
+    lost = [row[3 + truncates] for row in table]
+    x = np.concatenate([letters(stored)[0] for stored, *_ in table])
+    x[x == ord(".")] = 0
+    masks = {"text": np.array([[c == "1" for c in mask] for _, mask, *_ in table])}
+    source, kept = np.zeros((6, 3), int), np.zeros((6, 3), bool)
+    for row, (_, _, read, *_) in enumerate(table):
+        source[row, : len(read)], kept[row, : len(read)] = read, True
+    split = a_split({"text": x}, masks)
+    if not hides:  # a mask that the reader made
+        split = dataclasses.replace(split, derived=frozenset({"text"}))
+        lost[4] += 1
+    found = count_losses(split, masks, {"text": (source, kept)}, truncates=truncates)
+    assert found == {"text": (sum(lost), sum(map(bool, lost)), 1, 5)}
 
 
 # --- which modalities ---

@@ -5,8 +5,10 @@ import logging
 
 from msajax.config import MeshConfig
 from msajax.data.corpus import Corpus, Split
+from msajax.data.losses import count_without_any
 from msajax.data.predictions import write_predictions
 from msajax.data.prepare import prepare
+from msajax.data.repairs import say_losses, say_repairs
 from msajax.data.steps import without
 from msajax.data.vocabulary import embed
 from msajax.models import build_model
@@ -77,8 +79,8 @@ def predict_corpus(
                 preparation, groups=without(preparation.groups, "text")
             )
         split, repairs = prepare(split, preparation, budget)
-        if repairs:
-            logger.warning("Repaired in split %r: %s.", name, repairs)
+        say_repairs(name, repairs, preparation.clip)
+        say_losses(name, repairs, count_without_any(split.masks), len(split))
         s, w = predict_split(predict, params, split, name, spec, layout)
         splits.append(split)
         scores.append(s)
@@ -99,4 +101,5 @@ def _with_vectors(split: Split, spec: CorpusSpec, glove_path: str) -> Split:
         split,
         features={**split.features, "text": features},
         masks={**split.masks, "text": mask},
+        derived=split.derived | {"text"},
     )
