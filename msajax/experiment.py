@@ -142,6 +142,7 @@ def _prepare(
     Raises `UserError` for any split that cannot be prepared, test included.
     """
     budget = config.data.device_memory_budget
+    protocol.check_test(corpus, preparation)
     train_split, train_repairs = preparing.prepare(corpus.split("train"), preparation, budget)
     valid_split, valid_repairs = preparing.prepare(corpus.split("valid"), preparation, budget)
     for name, made, split in (
@@ -150,7 +151,6 @@ def _prepare(
     ):
         say_repairs(name, made, preparation.clip)
         say_losses(name, made, count_without_any(split.masks), len(split))
-    protocol.check_test(corpus, preparation)
     for warning in corpus.describe_shared_ids():
         logger.warning("%s", warning)
     if preparation.spec.label_kind == "next_token":

@@ -15,6 +15,7 @@ from msajax.data import prepare as preparing
 from msajax.data.corpus import Corpus, Split, SplitHeader
 from msajax.data.losses import count_losses
 from msajax.data.prepare import check_split, fit, prepare
+from msajax.data.repairs import describe_reading, say_losses, say_repairs
 from msajax.data.steps import spans, step_mask
 from msajax.errors import UserError
 
@@ -453,6 +454,35 @@ def test_losses_are_counted_by_what_is_read_whatever_was_meant_to_be(
         lost[4] += 1
     found = count_losses(split, masks, {"text": (source, kept)}, truncates=truncates)
     assert found == {"text": (sum(lost), sum(map(bool, lost)), 1, 5)}
+
+
+def test_repairs_and_losses_are_told_in_words(caplog):
+    made = {
+        "audio": {"non_finite": 3, "clipped": 17, "lost_steps": 0, "emptied_samples": 0},
+        "video": {"non_finite": 0, "clipped": 2},
+        "text": {"unknown_ids": 7, "lost_steps": 5, "emptied_samples": 1},
+    }
+    say_repairs("train", made, 10.0)
+    say_losses("train", made, 3, 40)
+    say_repairs("valid", {}, 10.0)
+    say_losses("valid", {}, 0, 40)
+    assert [record.getMessage() for record in caplog.records] == [
+        "Repaired in train: audio: 3 value(s) that were not finite, or beyond 1e6, are 0, 17 "
+        "value(s) beyond +-10 standard deviations are clipped; video: 2 value(s) beyond +-10 "
+        "standard deviations are clipped; text: 7 token id(s) that the model has no row for are "
+        "padding.",
+        "Lost in train: text: 5 stored step(s) that are not zero are not read, which leaves 1 "
+        "sample(s) without it.",
+        "3 of 40 samples of train have no valid step in any modality: their score is that of an "
+        "empty input.",
+    ]
+    read = {"length_disagrees": 4, "cut_lengths": 1, "clipped_labels": 2}
+    assert describe_reading(read) == (
+        "4 sample(s) go on beyond their length, and keep what is not zero, 1 length(s) beyond the "
+        "stored steps count as all of them, 2 label(s) outside [-3, 3] are clipped"
+    )
+    with pytest.raises(KeyError, match="bent"):
+        describe_reading({"bent": 1})
 
 
 # --- which modalities ---

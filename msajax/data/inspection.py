@@ -27,6 +27,7 @@ from msajax.data.steps import (
     Groups,
     begin_apart,
     find_groups,
+    has_row,
     movers,
     nonzero_steps,
     spans,
@@ -157,7 +158,7 @@ def _aligned(masks: dict[str, np.ndarray], groups: Groups, size: int) -> dict[st
 
 def _table_rows(train: Split, masks: dict[str, np.ndarray]) -> dict[str, int]:
     """Rows that the embedding tables of token ids would have, by modality."""
-    ids = {m: x[masks[m]] for m, x in train.features.items() if x.ndim == 2}
+    ids = {m: x[masks[m] & has_row(x)] for m, x in train.features.items() if x.ndim == 2}
     return {m: int(found.max()) + 1 for m, found in ids.items() if found.size}
 
 

@@ -47,6 +47,11 @@ class Loss(NamedTuple):
         """Whether more than a tenth of the samples of the modality are left without it."""
         return self.emptied > _MOST_EMPTIED * self.of
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """The part of it that stands among the repairs of a run."""
+        return {"lost_steps": self.steps, "emptied_samples": self.emptied}
+
     def describe(self, where: str) -> str:
         """What to tell of it before anything is prepared; `where` names split and modality."""
         refused = ": training needs data.allow_loss = true" if self.is_large else ""

@@ -292,15 +292,11 @@ def _choose(
             for m in features
         }
         found = choose_steps(masks, spec.length(members[0]), preparation.truncate, split.ids)
-        truncates = preparation.truncate != "error"
-        losses |= count_losses(split, masks, found, truncates=truncates, nonzero=nonzero)
+        cuts = preparation.truncate != "error"
+        losses |= count_losses(split, masks, found, truncates=cuts, nonzero=nonzero)
         chosen |= found
     require_little_loss(split.where, losses, preparation.allow_loss)
-    counts = {
-        m: {"lost_steps": loss.steps, "emptied_samples": loss.emptied}
-        for m, loss in losses.items()
-    }
-    return split, chosen, counts
+    return split, chosen, {m: loss.counts for m, loss in losses.items()}
 
 
 def _blank(shape: tuple[int, int], spec: CorpusSpec, modality: str) -> np.ndarray:
@@ -310,9 +306,7 @@ def _blank(shape: tuple[int, int], spec: CorpusSpec, modality: str) -> np.ndarra
     return np.zeros((*shape, spec.width(modality)), np.float32)
 
 
-def check_split(
-    split: Split, preparation: Preparation
-) -> tuple[dict[str, dict[str, int]], int]:
+def check_split(split: Split, preparation: Preparation) -> tuple[dict[str, dict[str, int]], int]:
     """Refuses, before any training, a split that could not be prepared after it.
 
     Only which of its steps are read is looked at: its masks, or whether its features are zero.

@@ -76,8 +76,9 @@ def _describe(
 
 
 def _clauses(counts: Mapping[str, int], phrases: Mapping[str, str], clip: float) -> str:
-    return ", ".join(
-        phrase.format(count=counts[kind], clip=clip)
-        for kind, phrase in phrases.items()
-        if counts.get(kind)
-    )
+    told = []
+    for kind, count in counts.items():
+        words = (_REPAIRS | _LOSSES)[kind]  # a kind without words may not pass unsaid
+        if count and kind in phrases:
+            told.append(words.format(count=count, clip=clip))
+    return ", ".join(told)
