@@ -478,7 +478,7 @@ def test_repairs_and_losses_are_told_in_words(caplog):
     ]
     read = {"length_disagrees": 4, "cut_lengths": 1, "clipped_labels": 2}
     assert describe_reading(read) == (
-        "4 sample(s) go on beyond their length, and keep what is not zero, 1 length(s) beyond the "
+        "4 length(s) end before steps that are not zero, which are kept, 1 length(s) beyond the "
         "stored steps count as all of them, 2 label(s) outside [-3, 3] are clipped"
     )
     with pytest.raises(KeyError, match="bent"):

@@ -10,7 +10,7 @@ _REPAIRS = {
     "clipped": "{count} value(s) beyond +-{clip:g} standard deviations are clipped",
     "unknown_ids": "{count} token id(s) that the model has no row for are padding",
     "cut_lengths": "{count} length(s) beyond the stored steps count as all of them",
-    "length_disagrees": "{count} sample(s) go on beyond their length, and keep what is not zero",
+    "length_disagrees": "{count} length(s) end before steps that are not zero, which are kept",
     "clipped_labels": "{count} label(s) outside [-3, 3] are clipped",
 }
 _LOSSES = {
