@@ -133,6 +133,8 @@ class DataConfig(Settings):
             file as it is needed, instead of lying on the devices.
         mask_from_zeros: derive a mask from non-zero steps where the corpus brings none; if off,
             every step of such a modality counts as valid.
+        allow_loss: go on although steps that are not zero, and that no mask of the file hides, are
+            not read, and more than a tenth of the samples of a modality lose it in this way.
         synthetic: sizes of the embedded corpus.
     """
 
@@ -149,6 +151,7 @@ class DataConfig(Settings):
     split_seed: int = 0
     device_memory_budget: int = 2**31
     mask_from_zeros: bool = True
+    allow_loss: bool = False
     synthetic: SyntheticConfig = SyntheticConfig()
 
     def __post_init__(self) -> None:
@@ -417,11 +420,12 @@ def identity(config: Config) -> dict[str, Any]:
     """The settings that make two runs the same run, flat, by key.
 
     What may change between two starts is left out: the path (the corpus digest decides), how the
-    run is spread over programs and devices, caches and checkpoint intervals.
+    run is spread over programs and devices, caches and checkpoint intervals, and whether losses
+    are accepted.
     """
     free = ("data.path", "data.synthetic.", "train.seed_axis", "train.checkpoint_every_")
     free += ("train.compile_cache", "train.deterministic", "train.accumulation_steps", "mesh.")
-    free += ("data.device_memory_budget",)
+    free += ("data.device_memory_budget", "data.allow_loss")
     flat = flatten(config)
     return {key: value for key, value in flat.items() if not key.startswith(free)}
 

@@ -25,6 +25,8 @@ from msajax.data.corpus import Corpus, Split
 from msajax.data.formats import mapped, native, open_corpus
 from msajax.data.glove import read_glove
 from msajax.data.labels import as_targets
+from msajax.data.lost import count_without_any
+from msajax.data.repairs import say_lost, say_repairs
 from msajax.data.steps import describe_groups, find_groups
 from msajax.errors import UserError, writing
 from msajax.evaluation import protocol
@@ -126,7 +128,6 @@ def _open(config: Config) -> tuple[Corpus, preparing.Preparation]:
     _require_targets(corpus, config, "train", "valid", "test")
     corpus.verify()
     preparation = preparing.fit(corpus, config.data, config.model)
-    preparing.check_lengths(corpus, preparation)
     build_model(config.model, preparation.spec)
     make_loss(config.train, preparation.spec.label_kind)
     mesh, train = config.mesh, config.train
@@ -137,10 +138,22 @@ def _open(config: Config) -> tuple[Corpus, preparing.Preparation]:
 def _prepare(
     config: Config, corpus: Corpus, preparation: preparing.Preparation
 ) -> tuple[Split, Split, dict[str, Any]]:
-    """The prepared splits for training and validation, and what was repaired in them."""
+    """The prepared splits for training and validation, and what was repaired in them.
+
+    Raises `UserError` for any split that cannot be prepared, test included.
+    """
     budget = config.data.device_memory_budget
+    protocol.check_test(corpus, preparation)
     train_split, train_repairs = preparing.prepare(corpus.split("train"), preparation, budget)
     valid_split, valid_repairs = preparing.prepare(corpus.split("valid"), preparation, budget)
+    for name, made, split in (
+        ("train", train_repairs, train_split),
+        ("valid", valid_repairs, valid_split),
+    ):
+        say_repairs(name, made, preparation.clip)
+        say_lost(name, made, count_without_any(split.masks), len(split))
+    for warning in corpus.describe_shared_ids():
+        logger.warning("%s", warning)
     if preparation.spec.label_kind == "next_token":
         _require_next_tokens(corpus.path, train=train_split, valid=valid_split)
     repairs = {"train": train_repairs, "valid": valid_repairs}
@@ -168,7 +181,6 @@ def _train_in(
     _say_what_is_aligned(corpus, config, preparation.spec.modalities)
     for phrase in unusual_settings(config.model):
         logger.info("Outside the range that was studied: %s.", phrase)
-    _say_repairs(train=repairs["train"], valid=repairs["valid"])
     budget = config.data.device_memory_budget
     initial = from_labels(preparation.spec, train_split.labels) | initial
     folder.describe(config, corpus.summary(), repairs, origin)
@@ -222,7 +234,7 @@ def _train_in(
                 bundle.seeds,
                 preparation.spec,
             )
-    _say_repairs(test=repairs["test"])
+    say_repairs("test", repairs["test"], preparation.clip)
     folder.describe(config, corpus.summary(), repairs, origin)
     spec = preparation.spec
     task = make_task(spec.label_kind, spec.label_names, train_split.labels)
@@ -294,12 +306,6 @@ def _say_what_is_aligned(corpus: Corpus, config: Config, modalities: tuple[str, 
     if len(modalities) > 1:
         found = find_groups(corpus, modalities, config.data)
         logger.info("Aligned modalities: %s.", describe_groups(*found))
-
-
-def _say_repairs(**repairs: dict[str, dict[str, int]]) -> None:
-    for name, made in repairs.items():
-        if made:
-            logger.warning("Repaired in split %r: %s.", name, made)
 
 
 def _require_targets(corpus: Corpus, config: Config, *splits: str) -> None:

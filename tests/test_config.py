@@ -289,6 +289,7 @@ ANYTHING_GOES = {
     "data.path",  # looked at when the corpus is opened
     "data.standardize",  # the corpus knows the names
     "data.mask_from_zeros",
+    "data.allow_loss",
     "model.anchor",  # the corpus knows the names
     "model.bidirectional_fusion",
     "model.final_norm",
@@ -466,6 +467,7 @@ ANOTHER = {
     "data.word_shift": "-0.02",
     "data.split_seed": 1,
     "data.device_memory_budget": 1,
+    "data.allow_loss": True,
     "model.name": "next_token",
     "model.task": "classification",
     "model.init_from": "runs/other/bundle",
@@ -556,6 +558,7 @@ NEEDED = {  # beside a value that means nothing alone
 FREE = {
     "data.path",  # the corpus digest decides, for the embedded corpus too
     "data.device_memory_budget",
+    "data.allow_loss",
     *(key for key in ANOTHER if key.startswith("data.synthetic.")),
     "train.seed_axis",
     "train.checkpoint_every_seconds",
@@ -734,5 +737,5 @@ def test_the_smoke_form_of_an_experiment_fits_its_corpus(path):
     corpus = open_corpus(smoke.data.path, smoke.data)
     corpus.require_labels("train", "valid", "test")
     preparation = preparing.fit(corpus, smoke.data, smoke.model)
-    preparing.check_lengths(corpus, preparation)
+    preparing.check_split(corpus.split("test"), preparation)
     assert preparation.spec.modalities == (smoke.model.modalities or corpus.modalities)

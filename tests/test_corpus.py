@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from msajax.config import DataConfig, SyntheticConfig
 from msajax.data.corpus import Corpus, Split, SplitHeader, modality_order
-from msajax.data.formats import open_corpus
+from msajax.data.formats import mapped, open_corpus
 from msajax.data.formats.mapped import save_mapped
 from msajax.data.formats.native import save_native
 from msajax.data.in_memory import corpus_of
@@ -157,6 +157,35 @@ def test_labels_transcripts_and_masks_may_be_missing(path):
     split = corpus.split("valid")
     assert (split.labels, split.raw_text, dict(split.masks)) == (None, None, {})
     assert corpus.headers["valid"].label_names == ()
+
+
+@pytest.mark.parametrize("layout", ["archive", "folder"])
+@pytest.mark.parametrize("masked", [None, (4,), (4, 1)])
+def test_real_numbers_of_two_axes_are_features_of_one_step(tmp_path, path, layout, masked):
+    audio, ids = np.arange(12, dtype=np.float32).reshape(4, 3), np.ones((4, 3), np.int8)
+    arrays = {"audio": audio, "ids": ids, "id": np.array(list("abcd"))}
+    mask = np.array([True, False, True, True])
+    if masked:
+        arrays["audio_mask"] = mask.reshape(masked)
+    if layout == "folder":
+        path = tmp_path / "folder"
+        mapped.write_arrays(str(path), [(f"train/{k}", arrays[k]) for k in sorted(arrays)])
+    else:
+        write(path, {f"train/{name}": array for name, array in arrays.items()})
+    corpus = open_corpus(path)
+    assert corpus.headers["train"].shapes == {"audio": (1, 3), "ids": (3, 0)}
+    split = corpus.split("train")
+    assert isinstance(split.features["audio"], np.memmap) == (layout == "folder")
+    np.testing.assert_array_equal(split.features["audio"], audio[:, None])
+    np.testing.assert_array_equal(split.features["ids"], ids, strict=True)
+    assert {m: a.tolist() for m, a in split.masks.items()} == (
+        {"audio": mask[:, None].tolist()} if masked else {}
+    )
+    again = tmp_path / "again.npz"
+    save_native(again, corpus)
+    assert open_corpus(again).headers == corpus.headers
+    with np.load(again) as stored:
+        assert stored["train/audio"].shape == (4, 1, 3)
 
 
 def test_splits_may_be_missing(path):
@@ -479,7 +508,9 @@ NAN_LABEL = np.array([0.0, np.nan, 1.0, np.nan])
 INFINITE_LABEL = np.array([[0.0], [0.0], [-np.inf], [0.0]])
 
 BAD_ARRAYS = {
-    "unknown split": ({"dev/text": np.ones((4, 5, 3))}, r"'dev/text\.npy' does not belong"),
+    "unknown split": ({"all/text": np.ones((4, 5, 3))}, r"'all/text\.npy' does not belong"),
+    "dev": ({"dev/text": np.ones((4, 5, 3))}, r"'dev/text\.npy' .*: rename dev/… to valid/…\.$"),
+    "val": ({"val/id": np.array(["a"])}, r"'val/id\.npy' .*: rename val/… to valid/…\.$"),
     "no split": ({"text": np.ones((4, 5, 3))}, r"'text\.npy' does not belong .* one of train, "),
     "too deep": ({"train/a/b": np.ones((4, 5, 3))}, r"'train/a/b\.npy' does not belong"),
     "no id": ({"valid/id": None}, r"split 'valid' has no ids \(valid/id is missing\)"),
@@ -529,10 +560,12 @@ BAD_ARRAYS = {
         r"train/text has 0 steps of 3 features; both must be 1 or more",
     ),
     "no features": ({"train/audio": np.ones((4, 2, 0))}, r"train/audio has 2 steps of 0 features"),
-    "feature rank 2": (
-        {"train/audio": np.ones((4, 2))},
-        r"train/audio is float64 of shape \(4, 2\); expected numbers of shape \(N, T, d\)",
+    "feature rank 1": (
+        {"train/audio": np.ones(4)},
+        r"audio is float64 of shape \(4,\); expected numbers of shape \(N, T, d\) or \(N, d\),",
     ),
+    "no features of one step": ({"train/audio": np.ones((4, 0))}, r"1 steps of 0 features; both"),
+    "mask of several steps": ({"train/text_mask": np.ones(4, bool)}, r"bool of shape \(4, 5\)"),
     "feature rank 4": ({"train/audio": np.ones((4, 2, 4, 1))}, r"expected numbers of shape"),
     "feature scalar": ({"train/audio": np.float64(3)}, r"train/audio is float64 of shape \(\)"),
     "string features": (
@@ -602,7 +635,7 @@ def test_what_a_command_needs_is_asked_for_by_name():
         return SplitHeader(4, {"text": (5, 3)}, {"text": "float32"}, frozenset(), labels, False)
 
     headers = {"test": header(()), "train": header(("sentiment",))}
-    corpus = Corpus(path="p", layout="l", digest="d", headers=headers, repeated_ids=0, read=dict)
+    corpus = Corpus(path="p", layout="l", digest="d", headers=headers, ids={}, read=dict)
     assert list(corpus.headers) == ["train", "test"]
     corpus.require_splits("train", "test")
     corpus.require_labels("train")

@@ -32,6 +32,7 @@ from msajax.data.formats.native import save_native
 from msajax.data.in_memory import corpus_of
 from msajax.data.prepare import prepare
 from msajax.errors import UserError
+from msajax.evaluation import protocol
 from msajax.metrics import SENTIMENT
 from msajax.serving.bundle import load_bundle, save_bundle
 from msajax.training import run_folder as run_folders
@@ -84,6 +85,9 @@ def train(folder: pathlib.Path, corpus: pathlib.Path) -> Run:
         patch.setattr(Corpus, "split", recorded(Corpus.split, before="read {1}"))
         patch.setattr(
             RunFolder, "append_metrics", recorded(RunFolder.append_metrics, after="epoch")
+        )
+        patch.setattr(
+            protocol, "check_split", recorded(protocol.check_split, after="test is checked")
         )
         patch.setattr(
             experiment, "train_seeds", recorded(experiment.train_seeds, "training", "selected")
@@ -232,9 +236,40 @@ def test_what_reading_repaired_stands_beside_what_preparation_repaired(
     made = {"audio": {"non_finite": 2, "clipped": 0}}
     assert described["repairs"]["train"] == made
     assert caplog.text.count("2 of 84 sentiment labels lie outside [-3, 3]") == 1
-    assert caplog.text.count("Repaired in split") == 1
-    assert f"Repaired in split 'train': {made}." in caplog.text
+    assert caplog.text.count("Repaired in") == 1
+    told = "Repaired in train: audio: 2 value(s) that were not finite, or beyond 1e6, are 0."
+    assert told in caplog.text
     assert described["repairs"].keys() == {"train", "valid", "corpus"}
+
+
+def test_what_a_split_loses_or_shares_is_refused_or_said_before_training(
+    tmp_path, monkeypatch, caplog
+):
+    def split(first: int, ids: list[list[int]]) -> Split:
+        names = np.array([f"id{first + i}" for i in range(len(ids))])
+        return Split(names, {"text": np.array(ids)}, {}, np.arange(float(len(ids)))[:, None])
+
+    train, test = split(0, [[1, 2, 3]] * 3), split(2, [[1, 2, 9], [0, 0, 0], [8, 9, 0], [0, 3, 0]])
+    save_native(tmp_path / "c.npz", corpus_of({"train": train, "valid": train, "test": test}))
+    paused = types.SimpleNamespace(finished=False)
+    monkeypatch.setattr(experiment, "train_seeds", lambda *_: paused)
+    settings = {"data__path": str(tmp_path / "c.npz"), "model__modalities": ("text",)}
+    with pytest.raises(UserError, match=r"c\.npz: test: 3 .* leave 1 of 3 .*data\.allow_loss=true"):
+        experiment.train(tiny_config(**settings), str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+    caplog.clear()
+    allowing = tiny_config(**settings, data__allow_loss=True)
+    assert experiment.train(allowing, str(tmp_path / "run")) is None
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    last = "1 sample(s) of test have the id of one of valid: samples may leak."
+    assert told[: told.index(last)] == [
+        "Lost in test: text: 3 stored step(s) that are not zero are not read, which leaves 1 "
+        "sample(s) without it.",
+        "2 of 4 samples of test have no valid step in any modality: their score is that of an "
+        "empty input.",
+        "3 sample(s) of valid have the id of one of train: samples may leak.",
+        "1 sample(s) of test have the id of one of train: samples may leak.",
+    ]
 
 
 def test_training_says_what_is_aligned_in_one_line(tmp_path, monkeypatch, caplog):
@@ -453,15 +488,19 @@ def test_predictions_hold_the_samples_in_file_order(split, run, splits):
 
 
 @pytest.mark.parametrize("name", ["run", "other_test"])
-def test_the_test_split_is_read_once_and_only_after_selection_has_ended(name, request):
+def test_the_test_split_is_checked_and_then_read_once_after_selection_has_ended(name, request):
     finished = request.getfixturevalue(name)
-    assert finished.events.count("read test") == 1
+    events = list(finished.events)
+    checked = events.index("test is checked")
+    assert checked < events.index("training") and events[checked - 1] == "read test"
+    events[checked - 1 : checked + 1] = []
+    assert events.count("read test") == 1
     epochs = max(line["epoch"] for line in lines_of(finished))
-    assert finished.events.count("epoch") == epochs
-    first_read = finished.events.index("read test")
-    assert finished.events[:first_read].count("epoch") == epochs
-    assert "selected" in finished.events[:first_read]
-    assert finished.events.index("read train") < finished.events.index("training")
+    assert events.count("epoch") == epochs
+    first_read = events.index("read test")
+    assert events[:first_read].count("epoch") == epochs
+    assert "selected" in events[:first_read]
+    assert events.index("read train") < events.index("training")
 
 
 def test_another_test_split_changes_no_parameter_and_no_number_of_valid(run, other_test):
@@ -664,6 +703,8 @@ def test_a_modality_that_the_corpus_lacks_is_absent_in_every_sample(run, splits,
     )
     rows = predict({"test": fewer})
     assert "lacks modality 'audio'" in caplog.text
+    empty = sum(row["present_text"] == "0" for row in rows)
+    assert f"{empty} of 20 samples of test have no valid step in any modality" in caplog.text
     assert {row["present_audio"] for row in rows} == {row["weight_audio"] for row in rows} == {"0"}
     np.testing.assert_array_equal(column(rows, "weight_text"), column(rows, "present_text"))
     # A sample that never had audio is scored as before, if in another length bucket perhaps.
@@ -829,7 +870,7 @@ def test_a_bundle_of_an_earlier_format_is_not_called_damaged(run, tmp_path):
         load_bundle(bundle)
 
 
-@pytest.mark.parametrize("numerics", [None, 0, 2, "1", True])
+@pytest.mark.parametrize("numerics", [None, 0, 1, 3, "2", True])
 def test_a_bundle_or_run_of_other_numerics_is_refused(numerics, run, tmp_path):
     shutil.copytree(run.folder, tmp_path / "run")
     for name in ("bundle/bundle.json", "run.json"):
@@ -843,7 +884,7 @@ def test_a_bundle_or_run_of_other_numerics_is_refused(numerics, run, tmp_path):
             content["sha256"] = hashlib.sha256(encoded).hexdigest()
         path.write_text(json.dumps(content))
     theirs = "none" if numerics is None else repr(numerics)
-    message = rf"other arithmetic \(numerics: {theirs} there, 1 here\), .*train anew\.$"
+    message = rf"other arithmetic \(numerics: {theirs} there, 2 here\), .*train anew\.$"
     with pytest.raises(UserError, match=message):
         load_bundle(tmp_path / "run" / "bundle")
     shutil.copytree(run.folder / "bundle", tmp_path / "run" / "bundle", dirs_exist_ok=True)

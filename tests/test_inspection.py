@@ -230,18 +230,34 @@ def test_repeated_ids_are_counted_within_and_across_splits(tmp_path):
     splits["test"].ids[:] = ["", "b"]
     report = report_of(tmp_path, **splits)
     assert report["repeated_ids_in"] == {"train": 3, "test": 0, "train/test": 1}
+    assert report["repeated_ids"] == 2
+    shared = "1 sample(s) of test have the id of one of train: samples may leak."
+    assert [warning for warning in report["warnings"] if " id " in warning] == [
+        "3 sample(s) of train have the id of an earlier one.", shared
+    ]  # fmt: skip
+    assert open_corpus(tmp_path / "corpus.npz").describe_shared_ids() == [shared]
 
 
 def test_what_would_change_results_is_warned_of(tmp_path):
     report = report_of(tmp_path, train=train(), valid=valid())
     assert report["warnings"] == [
         "There is no test split: a run has no test result.",
-        "2 id(s) occur more than once: samples may leak.",
+        "2 sample(s) of valid have the id of one of train: samples may leak.",
         "1 sample(s) of valid are identical to an earlier one.",
+        "1 of 4 samples of train have no valid step in any modality: their score is that of an "
+        "empty input.",
         "train/audio has 2 non-finite value(s) in 1 column(s): preparation sets them to 0.",
         "video has no valid step in train: models leave it out everywhere.",
         "valid/text has up to 8 steps, train only 5: set data.truncate or model.max_len.",
         "audio has no valid step in valid: every sample there lacks it.",
+    ]
+    lonely = a_split(5, [1.0, 0.5, 2.0], audio=np.array([0.0, 1.0, 0.0])[:, None, None])
+    report = report_of(tmp_path, train=lonely, test=lonely)
+    assert report["splits"]["train"]["without_any"] == 2
+    assert [warning for warning in report["warnings"] if "any modality" in warning] == [
+        f"2 of 3 samples of {name} have no valid step in any modality: their score is that of an "
+        "empty input."
+        for name in ("train", "test")
     ]
 
 
@@ -438,7 +454,7 @@ def test_tables_say_the_same_numbers_in_80_columns(tmp_path):
     bins = [cell[2] for cell in cells if cell[:2] == ["rounds", "to"]]
     assert bins == ["-2", "-1", "0", "1", "2", "3"]
     said = " ".join(" ".join(lines).split())
-    assert "warning: 2 id(s) occur more than once: samples may leak." in said
+    assert "warning: 2 sample(s) of valid have the id of one of train: samples may leak." in said
 
 
 def test_brackets_in_a_path_are_printed_as_they_are(tmp_path):

@@ -72,7 +72,7 @@ def test_what_is_not_what_the_manifest_says_is_refused_before_it_is_used(folder,
     assert not (tmp_path / "run").exists() and not (tmp_path / "again").exists()
 
 
-@pytest.mark.parametrize("change", ["gone", "no JSON", "version", "names", "path"])
+@pytest.mark.parametrize("change", ["gone", "no JSON", "version", "names", "path", "dev"])
 def test_a_manifest_that_makes_no_sense_is_one_sentence(folder, change):
     if change == "gone":
         (folder / "train" / "text.npy").unlink()
@@ -82,10 +82,13 @@ def test_a_manifest_that_makes_no_sense_is_one_sentence(folder, change):
         edit(folder, version=2)
     elif change == "names":
         edit(folder, arrays={"train/text": 1})
+    elif change == "dev":
+        edit(folder, arrays=["dev/text"])
     else:
         edit(folder, arrays=["train/../../x"])
-    with pytest.raises(UserError, match=r"^[^\n]+\.$"):
+    with pytest.raises(UserError, match=r"^[^\n]+\.$") as caught:
         open_corpus(folder)
+    assert ("rename dev/… to valid/…." in str(caught.value)) == (change == "dev")
 
 
 def test_a_corpus_is_not_converted_into_itself_or_over_something(folder, tmp_path):

@@ -1,5 +1,6 @@
 """Pickles of MMSA: arrays as they are, masks as the field's own code means them."""
 
+import dataclasses
 import logging
 import re
 
@@ -8,8 +9,11 @@ import pytest
 from pickle_corpora import SIZES, TOKENS, assert_converts, mmsa, mmsa_split, refusal, write_pickle
 
 from msajax.config import DataConfig, ModelConfig
+from msajax.data.formats import mmsa as reader
 from msajax.data.formats import open_corpus
-from msajax.data.prepare import fit, prepare
+from msajax.data.inspection import inspect_corpus
+from msajax.data.prepare import check_split, fit, prepare
+from msajax.errors import UserError
 
 
 @pytest.fixture
@@ -57,7 +61,8 @@ def test_the_text_mask_is_berts_attention_and_the_others_follow_the_lengths(path
 def test_inner_zero_rows_within_a_length_stay_valid(path):
     tree = mmsa()
     tree["train"]["audio"] = np.ones((5, 6, 2))
-    tree["train"]["audio"][0, [0, 2, 4]] = 0
+    tree["train"]["audio"][0, [0, 2, 5]] = 0
+    tree["train"]["audio"][4] = 0
     tree["train"]["audio_lengths"] = np.array([[5], [6], [6], [6], [0]], np.float64)
     mask = open_corpus(write_pickle(path, tree)).split("train").masks["audio"]
     assert mask.sum(axis=1).tolist() == [5, 6, 6, 6, 0]
@@ -147,11 +152,96 @@ def test_what_is_not_read_is_named_once(path, caplog):
 
 def test_lengths_beyond_the_steps_count_as_all_of_them_and_are_counted(path, caplog):
     tree = changed(audio=np.ones((5, 6, 2)), audio_lengths=[7, 6, 500, 1, 6])
+    tree["train"]["audio"][3, 1:] = 0
     corpus = open_corpus(write_pickle(path, tree))
     assert corpus.split("train").masks["audio"].sum(axis=1).tolist() == [6, 6, 6, 1, 6]
     assert corpus.repairs == {"cut_lengths": 2}
     assert "train/audio_lengths: 2 of 5 exceed the 6 steps that are there" in caplog.text
-    assert "train/audio_lengths: 1 of 5 samples go on behind their length" in caplog.text
+
+
+# Steps that are not zero, the length, and the steps that are valid then.
+LENGTHS = [
+    ("ab....", 2, "11...."),
+    (".ab...", 3, "111..."),
+    ("a.....", 4, "1111.."),
+    ("....ab", 2, "....11"),  # padded in front
+    ("....ab", 3, "...111"),
+    ("..a.b.", 3, "..111."),  # so, but not up to the end
+    ("a...b.", 2, "11111."),  # in no window of two steps: from the first to the last
+    ("abcdef", 3, "111111"),
+    ("..ab..", 0, "..11.."),
+    ("..N...", 1, "..1..."),  # NaN is not zero
+    ("......", 4, "......"),  # not recorded
+    ("..abcd", 9, "111111"),  # cut
+]
+
+
+def test_a_length_is_a_number_of_steps_wherever_they_lie_and_nothing_is_lost(path, caplog):
+    stored, lengths, wanted = zip(*LENGTHS, strict=True)
+    size = len(LENGTHS)
+    tree = mmsa() | {"train": mmsa_split("train", size)}
+    values = {letter: ord(letter) for letter in "abcdef"} | {".": 0.0, "N": np.nan}
+    audio = np.array([[values[letter] for letter in row] for row in stored])
+    tree["train"] |= {"audio": np.stack([audio, 0 * audio], axis=2), "audio_lengths": lengths}
+    corpus = open_corpus(write_pickle(path, tree))
+    split = corpus.split("train")
+    found = ["".join(".1"[step] for step in row) for row in split.masks["audio"].astype(int)]
+    assert found == list(wanted)
+    assert corpus.repairs == {"length_disagrees": 7, "cut_lengths": 1}
+    assert (
+        f"{path}: train/audio_lengths: length disagrees in 7 of {size} samples, whose steps beyond "
+        "it are not all zero: 4 are padded in front and keep as many steps at their end, 3 keep "
+        "all steps from the first to the last that is not zero."
+    ) in caplog.text
+    preparation = fit(corpus, DataConfig(), ModelConfig())
+    assert check_split(split, preparation)[0] == {}
+    assert inspect_corpus(corpus, DataConfig())["splits"]["train"]["lost"] == {}
+
+
+@pytest.mark.parametrize("truncate", ["error", "first"])
+@pytest.mark.parametrize("in_front", [2, 3])
+def test_a_mistake_in_masks_made_of_lengths_is_found(path, monkeypatch, truncate, in_front):
+    """As if lengths were ends: what is read in the end is compared with what is stored."""
+    tree = mmsa() | {"train": mmsa_split("train", 20)}
+    audio = np.zeros((20, 6, 2))
+    audio[:in_front, 3:], audio[in_front:, 1:4] = 1, 1
+    tree["train"] |= {"audio": audio, "audio_lengths": np.full(20, 2)}
+
+    def ends(where, lengths, nonzero, draft):
+        return np.arange(nonzero.shape[1]) < lengths[:, None]
+
+    monkeypatch.setattr(reader, "_place_lengths", ends)
+    corpus = open_corpus(write_pickle(path, tree))
+    steps = in_front * 3 + (20 - in_front) * 2  # those in front keep two steps that are zeros
+    report = inspect_corpus(corpus, DataConfig())
+    lost = {"steps": steps, "samples": 20, "emptied": in_front, "of": 20}
+    assert report["splits"]["train"]["lost"]["audio"] == lost
+    said = f"train/audio: {steps} stored step(s) that are not zero would not be read, which would "
+    said += f"leave {in_front} of 20 samples without it"
+    data, model = DataConfig(truncate=truncate), ModelConfig(max_len=5)
+    counts = {"lost_steps": steps, "emptied_samples": in_front}
+    if in_front == 2:  # a tenth, and not more
+        assert f"{said}." in report["warnings"]
+        assert prepare(corpus.split("train"), fit(corpus, data, model))[1] == {"audio": counts}
+        return
+    assert f"{said}: training needs data.allow_loss = true." in report["warnings"]
+    for refuse in (check_split, prepare):
+        with pytest.raises(UserError, match=r"train: 43 .* 'audio' .* 3 of 20 samples without it"):
+            refuse(corpus.split("train"), fit(corpus, data, model))
+    allowed = fit(corpus, dataclasses.replace(data, allow_loss=True), model)
+    assert check_split(corpus.split("train"), allowed)[0] == {"audio": counts}
+
+
+def test_a_modality_whose_every_step_a_mistake_hides_is_refused_and_not_left_out(path, monkeypatch):
+    def nothing(where, lengths, nonzero, draft):
+        return np.zeros(nonzero.shape, bool)
+
+    monkeypatch.setattr(reader, "_place_lengths", nothing)
+    corpus = open_corpus(write_pickle(path, mmsa()))
+    with pytest.raises(UserError, match=r"corpus\.pkl: train: .* 'audio' .* 5 of 5 samples"):
+        fit(corpus, DataConfig(), ModelConfig())
+    allowed = fit(corpus, DataConfig(allow_loss=True), ModelConfig())
+    assert allowed.spec.modalities == ("text",)
 
 
 def test_a_value_that_is_none_is_not_there(path):

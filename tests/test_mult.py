@@ -230,6 +230,17 @@ def test_whole_numbers_without_features_are_token_ids(path):
     fit(corpus, DataConfig(text="ids"), ModelConfig())
 
 
+def test_real_numbers_of_two_axes_are_features_of_one_step(path, tmp_path):
+    tree = mult()
+    for name in SIZES:
+        tree[name]["vision"] = tree[name]["vision"][:, -1]
+    corpus = open_corpus(write_pickle(path, tree))
+    assert corpus.headers["train"].shapes["video"] == (1, 4)
+    found, wanted = corpus.split("train").features["video"], tree["train"]["vision"]
+    np.testing.assert_array_equal(found, wanted[:, None].astype(np.float32), strict=True)
+    assert_converts(corpus, tmp_path)
+
+
 def test_features_are_no_token_ids(path):
     corpus = opened(path)
     with pytest.raises(Exception, match="data.text = ids: .* has no token ids as text in train"):
@@ -245,8 +256,8 @@ BAD = {
     "label rows": ({"labels": np.ones(4)}, r"train/labels has 4 rows, but .*train/id has 5"),
     "no steps": ({"audio": np.ones((5, 0, 2))}, r"audio is .*\(5, 0, 2\); steps and features must"),
     "no width": ({"audio": np.ones((5, 4, 0))}, r"audio is .*; steps and features must be 1 or"),
-    "rank": ({"audio": np.ones((5, 4))}, r"audio is an array of float64 of shape \(5, 4\); expec"),
-    "rank 4": ({"audio": np.ones((5, 4, 2, 1))}, r"expected numbers \(N, T, d\), or token ids"),
+    "rank": ({"audio": np.ones(5)}, r"audio is an array of float64 of shape \(5,\); expec"),
+    "rank 4": ({"audio": np.ones((5, 4, 2, 1))}, r"numbers \(N, T, d\) or \(N, d\), or token ids"),
     "scalar": ({"audio": 3.0}, r"train/audio is an array of float64 of shape \(\)"),
     "text": ({"audio": "loud"}, r"train/audio holds a str where numbers are expected"),
     "strings": ({"audio": np.full((5, 4, 2), "1")}, r"audio holds a ndarray where numbers are"),

@@ -111,7 +111,8 @@ def test_labels_may_be_missing(folder):
 BAD = {
     "rows": ("y_train", np.ones(3), r"y_train\.h5 has 3 rows, but .*audio_train\.h5 has 4"),
     "width": ("audio_valid", np.ones((3, 4, 9)), r"valid/audio is 9 wide, but train/audio is 2"),
-    "rank": ("video_test", np.ones((2, 2)), r"float64 of shape \(2, 2\); expected numbers \(N, T"),
+    "rank": ("video_test", np.ones(2), r"float64 of shape \(2,\); expected numbers \(N, T"),
+    "whole numbers": ("video_test", np.ones((2, 1), int), r"int64 of .*; expected numbers \(N, T"),
     "label rank": ("y_test", np.ones((2, 1, 1)), r"y_test\.h5 is .*; expected labels \(N,\) or"),
     "empty": ("y_test", np.ones(0), r"y_test\.h5 is float64 of shape \(0,\)"),
     "strings": ("y_test", np.array([b"a", b"b"]), r"y_test\.h5 is \|S1 .*; expected labels"),
@@ -152,6 +153,17 @@ def test_the_digest_sees_one_change(folder):
     values[-1, -1, -1] = 9
     write(folder / "video_test.h5", values)
     assert open_corpus(folder).digest != first
+
+
+def test_real_numbers_of_two_axes_are_features_of_one_step(folder, tmp_path):
+    wanted = good_arrays()
+    for name in SIZES:
+        write(folder / f"video_{name}.h5", wanted[name]["video"][:, 0])
+    corpus = open_corpus(folder)
+    assert corpus.headers["train"].shapes["video"] == (1, 1)
+    found = corpus.split("train").features["video"]
+    np.testing.assert_array_equal(found, wanted["train"]["video"][:, :1], strict=True)
+    assert_converts(corpus, tmp_path)
 
 
 @pytest.mark.parametrize("labels", ["scores", "one_hot", "none"])

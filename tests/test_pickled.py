@@ -1,9 +1,12 @@
 """Which pickles are which corpus: layouts by content, folders of splits, no splits at all."""
 
+import gzip
+import io
 import logging
 import os
 import pathlib
 import re
+import tempfile
 
 import numpy as np
 import pytest
@@ -21,7 +24,7 @@ from pickle_corpora import (
 
 from msajax.config import FORMATS, DataConfig
 from msajax.data.folds import video_of
-from msajax.data.formats import LAYOUTS, open_corpus, pickles
+from msajax.data.formats import LAYOUTS, gzipped, open_corpus, pickles
 
 TREES = {"mmsa": mmsa, "mult": mult, "misa": misa}
 
@@ -74,11 +77,84 @@ def test_a_pickle_is_read_once_whatever_it_is(tmp_path, monkeypatch, as_folder):
         assert files == ["corpus.pkl"]
 
 
+def gz(path: pathlib.Path, content: bytes | None = None) -> pathlib.Path:
+    """Beside a file, the same or other content through gzip."""
+    packed = path.with_name(f"{path.name}.gz")
+    packed.write_bytes(gzip.compress(path.read_bytes() if content is None else content))
+    return packed
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
 @pytest.mark.parametrize("layout", TREES)
-def test_a_folder_with_a_pickle_for_each_split_is_the_same_corpus(tmp_path, layout):
+def test_a_pickle_through_gzip_is_the_same_corpus(tmp_path, layout, protocol):
+    plain = write_pickle(tmp_path / "corpus.pkl", TREES[layout](), protocol)
+    packed, wanted = open_corpus(gz(plain)), open_corpus(plain)
+    assert packed.digest == wanted.digest and packed.headers == wanted.headers
+    part = gz(write_pickle(tmp_path / "dev.pkl", TREES[layout]()["train"], protocol))
+    assert list(open_corpus(part).headers) == ["valid"]
+    # The name does not matter: a file of any name, two files one after the other.
+    content = plain.read_bytes()
+    plain.write_bytes(gzip.compress(content[:99]) + gzip.compress(content[99:]))
+    assert open_corpus(plain).digest == wanted.digest
+
+
+@pytest.mark.parametrize("content", [b"no pickle at all" * 999, b"", b"PK\3\4"])
+def test_other_content_through_gzip_is_no_corpus(tmp_path, content):
+    assert "is not a corpus: expected" in refusal(gz(tmp_path / "corpus.pkl", content))
+
+
+def test_a_gzip_file_that_is_damaged_is_one_sentence(tmp_path):
+    packed = gz(write_pickle(tmp_path / "corpus.pkl", mult()))
+    content = packed.read_bytes()
+    flipped = content[:-6] + bytes([content[-6] ^ 1]) + content[-5:]  # in the check sum
+    for damaged in (content[:-9], content[: len(content) // 2], content[:12], content[:2],
+                    flipped, content + b"more", content[:10] + b"\7" + content[11:]):
+        packed.write_bytes(damaged)
+        assert refusal(packed).endswith(".gz is a damaged gzip file, or was not copied to its end.")
+
+
+def test_a_gzip_file_that_holds_too_much_is_refused_before_it_fills_the_disk(tmp_path, monkeypatch):
+    zeros = {"train": {"audio": np.zeros((200, 50, 50)), "id": list(range(200))}}
+    packed = gz(write_pickle(tmp_path / "corpus.pkl", zeros))
+    sizes = []  # of temporary files when they go
+
+    class Counted(io.BytesIO):
+        def close(self):
+            sizes.append(self.tell())
+            super().close()
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", Counted)
+    monkeypatch.setattr(gzipped, "_CHUNK", 1000)
+    most = 64 * packed.stat().st_size
+    assert most < 10**6 < zeros["train"]["audio"].nbytes
+    assert refusal(packed).startswith(f"{packed} holds more than {most} bytes, which a gzip file")
+    monkeypatch.setattr(gzipped, "MOST_BYTES", 1500)
+    packed = gz(write_pickle(tmp_path / "corpus.pkl", mult()))
+    assert "holds more than 1500 bytes" in refusal(packed)
+    assert [size <= most for size in sizes] == [True, True] and sizes[1] == 1000
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "corpus.pkl", packed]
+
+
+def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
+    class Full(io.BytesIO):
+        def write(self, block):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", Full)
+    packed = gz(write_pickle(tmp_path / "corpus.pkl", mult()))
+    found = refusal(packed)
+    assert re.search(r"gz cannot be decompressed in /.*: No space left on device\.$", found)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("layout", TREES)
+def test_a_folder_with_a_pickle_for_each_split_is_the_same_corpus(tmp_path, layout, packed):
     tree = TREES[layout]()
     for name, called in zip(tree, ("train.pkl", "val.pickle", "TEST.p"), strict=True):
-        write_pickle(tmp_path / called, tree[name], 2)
+        path = write_pickle(tmp_path / called, tree[name], 2)
+        if packed:
+            gz(path)
+            path.unlink()
     (tmp_path / "notes.txt").write_text("train")
     write_pickle(tmp_path / "word2id.pkl", {"a": 1})
     corpus = open_corpus(tmp_path)

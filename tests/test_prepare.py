@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,9 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from msajax.config import DataConfig, ModelConfig
+from msajax.data import lost as losing
 from msajax.data import prepare as preparing
 from msajax.data.corpus import Corpus, Split, SplitHeader
-from msajax.data.prepare import check_lengths, fit, prepare
+from msajax.data.lost import count_lost
+from msajax.data.prepare import check_split, fit, prepare
+from msajax.data.repairs import describe_reading, say_lost, say_repairs
 from msajax.data.steps import spans, step_mask
 from msajax.errors import UserError
 
@@ -42,7 +44,7 @@ def corpus_of(**splits: Split) -> Corpus:
         for name, split in splits.items()
     }
     read = splits.__getitem__
-    return Corpus(path="c", layout="l", digest="d", headers=headers, repeated_ids=0, read=read)
+    return Corpus(path="c", layout="l", digest="d", headers=headers, ids={}, read=read)
 
 
 def prepared(split: Split, data: DataConfig = PLAIN, model: ModelConfig = MODEL, name="text"):
@@ -391,16 +393,21 @@ def test_a_sequence_too_long_for_its_table_is_refused_by_id():
     preparation = fit(corpus_of(train=split), PLAIN, ModelConfig(max_len=4))
     message = (
         r"2 sequence\(s\) of modality 'text' are longer than the model's 4 steps, the first that "
-        r"of 's1' with 5: train with data\.truncate = first, last or uniform, or with a larger "
-        r"model\.max_len\.$"
+        r"of 's1' with 5: --config\.data\.truncate=first, last or uniform keeps as many of "
+        r"each, at prediction too; a model that is trained with a larger model\.max_len reads "
+        r"more\.$"
     )
     with pytest.raises(UserError, match=message):
         prepare(split, preparation)
     with pytest.raises(UserError, match=message):
-        check_lengths(corpus_of(train=split), preparation)
+        check_split(split, preparation)
 
 
-def test_lengths_are_checked_in_every_split_before_training():
+def test_checking_a_split_finds_what_preparing_it_finds_and_reads_no_feature_it_need_not():
+    class Unread(np.ndarray):
+        def __getitem__(self, key):
+            raise AssertionError("features were read")
+
     def texts(*rows):
         parts = [letters(text) for text in rows]
         x, mask = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
@@ -409,21 +416,74 @@ def test_lengths_are_checked_in_every_split_before_training():
     train, same, longer = texts(".abc.", "a...."), texts("...abc"), texts("ab....", "a.cd..")
     preparation = fit(corpus_of(train=train), PLAIN, MODEL)
     assert preparation.spec.lengths == (3,)
-    check_lengths(corpus_of(train=train, valid=same, test=same), preparation)
-    for splits in ({"valid": longer, "test": same}, {"valid": same, "test": longer}):
-        corpus = corpus_of(train=train, **splits)
-        with pytest.raises(UserError, match="1 sequence.* 'text' .* 3 steps, .* 's1' with 4"):
-            check_lengths(corpus, preparation)
-        for truncate in ("first", "last", "uniform"):
-            check_lengths(corpus, dataclasses.replace(preparation, truncate=truncate))
+    for split in (same, longer):
+        split.features["text"] = split.features["text"].view(Unread)
+    assert check_split(same, preparation) == ({}, 0)
+    with pytest.raises(UserError, match="1 sequence.* 'text' .* 3 steps, .* 's1' with 4"):
+        check_split(longer, preparation)
+    for truncate in ("first", "last", "uniform"):
+        losses, _ = check_split(longer, dataclasses.replace(preparation, truncate=truncate))
+        assert losses == {}  # what truncation leaves out was asked for
 
 
-def test_checking_lengths_reads_no_split_whose_header_suffices():
-    train = a_split({"text": np.ones((2, 4, 1))})
-    preparation = fit(corpus_of(train=train), PLAIN, MODEL)
-    corpus = corpus_of(train=train, test=a_split({"text": np.ones((2, 4, 1))}))
-    corpus._read = mock.Mock(side_effect=AssertionError("a split was read"))
-    check_lengths(corpus, preparation)
+@pytest.mark.parametrize("hides", [True, False])
+@pytest.mark.parametrize("truncates", [True, False])
+@pytest.mark.parametrize("block", [1, 1024])
+def test_losses_are_counted_by_what_is_read_whatever_was_meant_to_be(
+    hides, truncates, block, monkeypatch
+):
+    """A compaction that is wrong in each row, of rows of six steps for a table of three."""
+    monkeypatch.setattr(losing, "_ROWS", block)
+    table = [  # stored, its mask, which stored steps are read; lost: whole, and cut to three steps
+        ("abc...", "111...", [0, 1], 1, 1),  # the third one is left out
+        (".abc..", ".111..", [0, 1, 2], 1, 1),  # one too early
+        ("abcde.", "11111.", [0, 1, 2], 2, 0),
+        ("abcdef", "111111", [], 6, 6),  # cutting leaves something
+        ("ab.cde", "111.11", [0, 1, 2], 2, 0),  # the mask hides c
+        ("......", "111111", [], 0, 0),
+    ]
+    lost = [row[3 + truncates] for row in table]
+    x = np.concatenate([letters(stored)[0] for stored, *_ in table])
+    x[x == ord(".")] = 0
+    masks = {"text": np.array([[c == "1" for c in mask] for _, mask, *_ in table])}
+    source, kept = np.zeros((6, 3), int), np.zeros((6, 3), bool)
+    for row, (_, _, read, *_) in enumerate(table):
+        source[row, : len(read)], kept[row, : len(read)] = read, True
+    split = a_split({"text": x}, masks)
+    if not hides:  # a mask that the reader made
+        split = dataclasses.replace(split, derived=frozenset({"text"}))
+        lost[4] += 1
+    found = count_lost(split, masks, {"text": (source, kept)}, truncates=truncates)
+    assert found == {"text": (sum(lost), sum(map(bool, lost)), 1, 5)}
+
+
+def test_repairs_and_losses_are_told_in_words(caplog):
+    made = {
+        "audio": {"non_finite": 3, "clipped": 17, "lost_steps": 0, "emptied_samples": 0},
+        "video": {"non_finite": 0, "clipped": 2},
+        "text": {"unknown_ids": 7, "lost_steps": 5, "emptied_samples": 1},
+    }
+    say_repairs("train", made, 10.0)
+    say_lost("train", made, 3, 40)
+    say_repairs("valid", {}, 10.0)
+    say_lost("valid", {}, 0, 40)
+    assert [record.getMessage() for record in caplog.records] == [
+        "Repaired in train: audio: 3 value(s) that were not finite, or beyond 1e6, are 0, 17 "
+        "value(s) beyond +-10 standard deviations are clipped; video: 2 value(s) beyond +-10 "
+        "standard deviations are clipped; text: 7 token id(s) that the model has no row for are "
+        "padding.",
+        "Lost in train: text: 5 stored step(s) that are not zero are not read, which leaves 1 "
+        "sample(s) without it.",
+        "3 of 40 samples of train have no valid step in any modality: their score is that of an "
+        "empty input.",
+    ]
+    read = {"length_disagrees": 4, "cut_lengths": 1, "clipped_labels": 2}
+    assert describe_reading(read) == (
+        "4 length(s) end before steps that are not zero, which are kept, 1 length(s) beyond the "
+        "stored steps count as all of them, 2 label(s) outside [-3, 3] are clipped"
+    )
+    with pytest.raises(KeyError, match="bent"):
+        describe_reading({"bent": 1})
 
 
 # --- which modalities ---

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as npst
 from msajax.config import Config, DataConfig, ModelConfig
 from msajax.data.corpus import Split
 from msajax.data.in_memory import corpus_of
-from msajax.data.prepare import check_lengths, fit, prepare
+from msajax.data.prepare import check_split, fit, prepare
 from msajax.data.steps import describe_groups, find_groups
 from msajax.errors import UserError
 from msajax.serving import predict as serving
@@ -94,7 +94,7 @@ def splits_of_a_corpus(draw) -> tuple[dict[str, np.ndarray], dict[str, np.ndarra
 def test_a_prepared_step_is_of_one_stored_step_in_every_member(masks, truncate, max_len, streams):
     train, other = map(numbered, masks)
     corpus = corpus_of({"train": train, "test": other}, aligned=tuple(train.features))
-    data = dataclasses.replace(PLAIN, truncate=truncate)
+    data = dataclasses.replace(PLAIN, truncate=truncate, allow_loss=True)
     fitted = fit(corpus, data, ModelConfig(max_len=max_len))
     preparation = through_a_bundle(fitted)
     assert preparation == fitted and preparation.groups == (fitted.spec.modalities,)
@@ -113,7 +113,15 @@ def test_a_prepared_step_is_of_one_stored_step_in_every_member(masks, truncate, 
             with pytest.raises(UserError, match="are longer than the model's"):
                 prepare(split, preparation)
             continue
-        found, _ = prepare(split, preparation, 0 if streams else np.inf)
+        found, repairs = prepare(split, preparation, 0 if streams else np.inf)
+        assert check_split(split, preparation)[0] == {
+            m: {"lost_steps": counts["lost_steps"], "emptied_samples": counts["emptied_samples"]}
+            for m, counts in repairs.items()
+        }
+        for m, mask in split.masks.items():
+            # Truncation was asked for, masks are the file's own: what else is lost has no row.
+            unknown = int(mask[:, int(min(most[m], mask.shape[1] + 1)) - 1 :].sum())
+            assert repairs.get(m, {"lost_steps": 0})["lost_steps"] == unknown
         read = {m: steps_read(found, m) for m in preparation.spec.modalities}
         for m in set(preparation.spec.modalities) - set(split.features):
             assert not read.pop(m).any()
@@ -138,7 +146,7 @@ def test_a_prepared_step_is_of_one_stored_step_in_every_member(masks, truncate, 
 def test_a_modality_that_moves_alone_is_prepared_as_if_there_were_no_other(masks, truncate):
     splits = dict(zip(("train", "test"), map(numbered, masks), strict=True))
     corpus = corpus_of(splits, aligned=())
-    data = dataclasses.replace(PLAIN, truncate=truncate)
+    data = dataclasses.replace(PLAIN, truncate=truncate, allow_loss=True)
     together = fit(corpus, data, ModelConfig(max_len=3))
     assert together.groups == ()
     for m in together.spec.modalities:
@@ -237,11 +245,10 @@ def test_lengths_are_checked_of_the_union():
     fits = of_patterns({"text": "..a.....", "audio": "..A..A.."})
     longer = of_patterns({"text": "ab......", "audio": "....AB.."})  # each alone would fit
     preparation = fit(corpus_of({"train": train}), PLAIN, MODEL)
-    check_lengths(corpus_of({"train": train, "test": fits}), preparation)
-    corpus = corpus_of({"train": train, "test": longer})
-    for refuse, refused in ((check_lengths, corpus), (prepare, longer)):
+    check_split(fits, preparation)
+    for refuse in (check_split, prepare):
         with pytest.raises(UserError) as caught:
-            refuse(refused, preparation)
+            refuse(longer, preparation)
         assert str(caught.value) == (
             "1 sequence(s) of 'text', 'audio', aligned, are longer than the model's 4 steps, the "
             "first that of 's0' with 6: --config.data.truncate=first, last or uniform keeps as "

@@ -7,7 +7,7 @@ import pytest
 
 from msajax.config import DataConfig, ModelConfig, SyntheticConfig
 from msajax.data.formats import open_corpus
-from msajax.data.prepare import check_lengths, fit, prepare
+from msajax.data.prepare import check_split, fit, prepare
 from msajax.data.synthetic import generate
 
 SMALL = SyntheticConfig(
@@ -141,7 +141,8 @@ def test_no_split_has_a_sequence_longer_than_the_longest_in_train(seed):
     corpus = generate(config).corpus
     preparation = fit(corpus, DataConfig(), ModelConfig())
     assert preparation.spec.lengths == (50, 30, 20)
-    check_lengths(corpus, preparation)
+    for name in corpus.headers:
+        check_split(corpus.split(name), preparation)
 
 
 # --- what can be learned ---

@@ -13,7 +13,7 @@ from msajax.data.corpus import Corpus, Split
 from msajax.data.formats import open_corpus
 from msajax.data.formats.native import save_native
 from msajax.data.in_memory import corpus_of
-from msajax.data.prepare import check_lengths, fit, prepare
+from msajax.data.prepare import check_split, fit, prepare
 from msajax.data.vocabulary import PADDING, UNKNOWN, build_vocabulary, encode, tokenize
 from msajax.errors import UserError
 
@@ -180,15 +180,15 @@ def test_a_longer_transcript_is_refused_before_training_unless_it_is_cut(opened)
     texts = {"train": ["a b", "b"], "valid": ["a", "b"], "test": ["a", "b a b"]}
     corpus = opened(**{name: a_split(t) for name, t in texts.items()})
     with pytest.raises(UserError, match="'text' are longer than the model's 2 .*'s1' with 3"):
-        check_lengths(corpus, fit(corpus, WORDS, MODEL))
+        check_split(corpus.split("test"), fit(corpus, WORDS, MODEL))
     for truncate, kept in (("first", [2, 3]), ("last", [3, 2]), ("uniform", [2, 2])):
         preparation = fit(corpus, dataclasses.replace(WORDS, truncate=truncate), MODEL)
-        check_lengths(corpus, preparation)
+        check_split(corpus.split("test"), preparation)
         found, _ = prepare(corpus.split("test"), preparation)
         assert preparation.words[2:] == ("b", "a")
         np.testing.assert_array_equal(found.features["text"], [[3, 0], kept])
     preparation = fit(corpus, WORDS, ModelConfig(max_len=3))
-    check_lengths(corpus, preparation)
+    check_split(corpus.split("test"), preparation)
 
 
 def test_a_training_split_without_transcripts_is_refused(opened):
@@ -203,7 +203,7 @@ def test_a_split_without_transcripts_lacks_text_in_every_sample_with_a_warning(o
         train=a_split(["a b", "b"], audio=audio(2)), test=a_split(None, **long_features)
     )
     preparation = fit(corpus, WORDS, MODEL)
-    check_lengths(corpus, preparation)
+    check_split(corpus.split("test"), preparation)
     assert caplog.text == ""
     found, _ = prepare(corpus.split("test"), preparation)
     assert found.features["text"].shape == (2, 2) and not found.masks["text"].any()

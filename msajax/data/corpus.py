@@ -1,8 +1,10 @@
 """Corpus and Split: the one in-memory form of data, on the host."""
 
+import collections
 import dataclasses
+import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +49,45 @@ def require_modest_padding(
         )
 
 
+def count_repeated(contents: Mapping[str, Sequence[Hashable | None]]) -> dict[str, int]:
+    """Counts samples that are equal to others, by what stands for them; None equals nothing.
+
+    Returns:
+        By split (`train`), those equal to an earlier one of it; by pair of splits (`train/test`),
+        those of the second that are equal to one of the first.
+    """
+    known = {name: set(all_of) - {None} for name, all_of in contents.items()}
+    found = {
+        name: sum(content is not None for content in all_of) - len(known[name])
+        for name, all_of in contents.items()
+    }
+    for first, second in itertools.combinations(contents, 2):
+        found[f"{first}/{second}"] = sum(content in known[first] for content in contents[second])
+    return found
+
+
+def describe_repeated(counts: Mapping[str, int], equal: str, consequence: str = "") -> list[str]:
+    """What to tell of the counts of `count_repeated`, a sentence each.
+
+    Args:
+        counts: those of 0 say nothing.
+        equal: what such samples are, as in "are identical to".
+        consequence: of equal samples in two splits, to end a sentence with.
+    """
+    told = []
+    for where, count in counts.items():
+        first, _, second = where.partition("/")
+        if count:
+            another = f"one of {first}{consequence}" if second else "an earlier one"
+            told.append(f"{count} sample(s) of {second or first} {equal} {another}.")
+    return told
+
+
+def describe_repeated_ids(counts: Mapping[str, int]) -> list[str]:
+    """What to tell of `Corpus.repeated_ids_in`, or of some of it, a sentence each."""
+    return describe_repeated(counts, "have the id of", ": samples may leak")
+
+
 def modality_order(names: set[str]) -> tuple[str, ...]:
     """Text, audio, video, then the others alphabetically."""
     usual = ("text", "audio", "video")
@@ -65,6 +106,9 @@ class Split:
             the masks that the file brings.
         labels: `[N, K]` float64, or None when unknown.
         raw_text: `[N]` str, or None.
+        derived: modalities whose mask the reader made, of lengths or of its own rows: such a mask
+            may be wrong, and hides nothing from the check for losses.
+        where: the corpus and the split's name, for a message.
     """
 
     ids: np.ndarray
@@ -72,6 +116,8 @@ class Split:
     masks: Mapping[str, np.ndarray]
     labels: np.ndarray | None = None
     raw_text: np.ndarray | None = None
+    derived: frozenset[str] = frozenset()
+    where: str = "the split"
 
     def __len__(self) -> int:
         """The number of samples N."""
@@ -123,6 +169,7 @@ class Corpus:
         digest: SHA-256 of the content, hexadecimal; part of a run's identity.
         headers: `{split: SplitHeader}`, in the order train, valid, test.
         repeated_ids: how many ids occur more than once, over all splits.
+        repeated_ids_in: how many samples have the id of another one, as `count_repeated` counts.
         repairs: what reading changed in what the files hold, `{kind: count}`, each count 1 or more.
         has_vectors: whether text is vectors from `data.glove_path`.
         aligned: modalities that share their steps: step i of each is of the same moment; () if
@@ -136,7 +183,7 @@ class Corpus:
         layout: str,
         digest: str,
         headers: Mapping[str, SplitHeader],
-        repeated_ids: int,
+        ids: Mapping[str, Iterable[str]],
         read: Callable[[str], Split],
         repairs: Mapping[str, int] | None = None,
         has_vectors: bool = False,
@@ -144,7 +191,8 @@ class Corpus:
     ) -> None:
         """Keeps what the reader of a layout found; checks that the splits fit together.
 
-        The reader has told the log of its repairs.
+        The reader has told the log of its repairs. `ids` are those of each split; they are
+        counted, not kept.
 
         Raises:
             UserError: if splits are empty or disagree in width or number of labels, or if
@@ -156,7 +204,10 @@ class Corpus:
         self.verify: Callable[[], None] = lambda: None
         self.digest = digest
         self.headers = {name: headers[name] for name in SPLITS if name in headers}
-        self.repeated_ids = repeated_ids
+        ids = {name: list(ids.get(name, ())) for name in self.headers}
+        times = collections.Counter(itertools.chain.from_iterable(ids.values()))
+        self.repeated_ids = sum(count > 1 for count in times.values())
+        self.repeated_ids_in = count_repeated(ids)
         self.repairs = {kind: count for kind, count in (repairs or {}).items() if count}
         self.has_vectors = has_vectors
         self.aligned = None if aligned is None else tuple(aligned)
@@ -185,7 +236,7 @@ class Corpus:
             UserError: if the corpus has no such split, or its file went bad since it was opened.
         """
         self.require_splits(name)
-        return self._read(name)
+        return dataclasses.replace(self._read(name), where=f"{self.path}: {name}")
 
     def require_splits(self, *names: str) -> None:
         """Raises `UserError` unless the corpus has every one of the splits."""
@@ -213,6 +264,11 @@ class Corpus:
                         f"{self.path}: {name}/{m} has {count} steps, but {first}/{m} has "
                         f"{steps[first]}."
                     )
+
+    def describe_shared_ids(self) -> list[str]:
+        """Sentences on ids that occur in more than one split, by pair of splits."""
+        shared = {where: n for where, n in self.repeated_ids_in.items() if "/" in where}
+        return describe_repeated_ids(shared)
 
     def summary(self) -> dict[str, Any]:
         """Facts about the corpus for `results.json` and `run.json`."""

@@ -1,6 +1,5 @@
 """A corpus of splits that are in memory already."""
 
-import collections
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -36,7 +35,7 @@ def corpus_of(
         UserError: if splits are empty or do not fit together, or the aligned modalities do not.
         ValueError: if the label names do not fit.
     """
-    digest, ids = hashlib.sha256(), collections.Counter()
+    digest = hashlib.sha256()
     aligned = None if aligned is None else tuple(aligned)
     digest.update(repr((*label_names, integers, aligned)).encode())
     for name, split in splits.items():
@@ -46,13 +45,12 @@ def corpus_of(
         for part, array in arrays.items():
             if array is not None:
                 update_digest(digest, part, array)
-        ids.update(split.ids.tolist())
     return Corpus(
         path=path,
         layout=layout,
         digest=digest.hexdigest(),
         headers={name: _header(s, label_names, integers) for name, s in splits.items()},
-        repeated_ids=sum(times > 1 for times in ids.values()),
+        ids={name: split.ids.tolist() for name, split in splits.items()},
         read=splits.__getitem__,
         repairs=repairs,
         aligned=aligned,

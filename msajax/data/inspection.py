@@ -4,7 +4,6 @@ Shares lie in [0, 1], every number is computed in float64, and None stands for t
 """
 
 import hashlib
-import itertools
 import warnings
 from typing import Any
 
@@ -12,13 +11,25 @@ import numpy as np
 
 from msajax import metrics
 from msajax.config import DataConfig, ModelConfig
-from msajax.data.corpus import Corpus, Split, is_finite, modality_order
+from msajax.data.corpus import (
+    Corpus,
+    Split,
+    count_repeated,
+    describe_repeated,
+    describe_repeated_ids,
+    is_finite,
+    modality_order,
+)
 from msajax.data.labels import label_kind
+from msajax.data.lost import Lost, count_in_full, count_without_any
+from msajax.data.repairs import describe_empty
 from msajax.data.steps import (
     Groups,
     begin_apart,
     find_groups,
+    has_row,
     movers,
+    nonzero_steps,
     spans,
     step_mask,
     union,
@@ -60,7 +71,9 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
         their finite values; `all_zero` is the share of samples whose valid steps are all zero.
         `task` is what `model.task = auto` would learn. `identical` counts samples that are equal to
         an earlier one in every valid step of every modality, within a split and across splits;
-        `repeated_ids_in` counts those of the same id likewise.
+        `repeated_ids_in` counts those of the same id likewise. Per split, `lost` counts by modality
+        what preparation would lose (see `lost.py`), truncation aside, and `without_any` samples
+        that have no valid step in any modality.
         `memory` is in bytes, as stored and as prepared for a model. Per split and label: `sd` has
         ddof 0, the histogram rounds half to even as `acc7` does, and the floors need labels in
         train. `alignment` says which modalities share their steps and why; per split, `begin_apart`
@@ -73,22 +86,30 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
     report: dict[str, Any] = corpus.summary() | {"why": corpus.why}
     report["known_corpus"] = _KNOWN_COUNTS.get(tuple(report["sizes"].values()))
     report["repeated_ids"] = corpus.repeated_ids
+    report["repeated_ids_in"] = corpus.repeated_ids_in
     report["repairs"] = corpus.repairs
     report["task"] = _task(corpus)
     report["splits"], train, groups = {}, None, None
     report["memory"] = dict.fromkeys(("stored", "prepared"), 0)
     derived = "from zeros" if data.mask_from_zeros else "every step"
-    contents: dict[str, list[bytes]] = {}
-    ids: dict[str, list[bytes]] = {}
+    contents: dict[str, list[bytes | None]] = {}
+    table_rows: dict[str, int] = {}
     for name, header in corpus.headers.items():  # train first, one split in memory at a time
         split = corpus.split(name)
         train = split.labels if name == "train" else train
-        masks = {m: step_mask(split, m, data.mask_from_zeros) for m in split.features}
+        unmasked = split.features.keys() - split.masks.keys() if data.mask_from_zeros else ()
+        nonzero = {m: nonzero_steps(split.features[m]) for m in unmasked}
+        masks = {
+            m: step_mask(split, m, data.mask_from_zeros, nonzero.get(m)) for m in split.features
+        }
+        if name == "train":
+            table_rows = _table_rows(split, masks)
         if groups is None:
             valid = {m for m in masks if masks[m].any()}
             used = modality_order(valid) if name == "train" else corpus.modalities
             groups, why = find_groups(corpus, used, data)
             report["alignment"] = {"groups": list(map(list, groups)), "why": why}
+        lost = count_in_full(split, masks, groups, table_rows, nonzero)
         report["splits"][name] = {
             "samples": len(split),
             "raw_text": header.has_raw_text,
@@ -102,6 +123,8 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
                 if m in masks
             },
             **_aligned(masks, groups, len(split)),
+            "lost": {m: of._asdict() for m, of in lost.items()},
+            "without_any": count_without_any(masks),
             "labels": {
                 label: _labels(
                     split.labels[:, k],
@@ -116,10 +139,8 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
         report["memory"]["stored"] += sum(array.nbytes for array in stored)
         report["memory"]["prepared"] += _prepared_bytes(report["splits"][name], groups)
         contents[name] = _contents(split, masks)
-        ids[name] = [b"id " + id_.encode() for id_ in split.ids.tolist()]
         del split
-    report["identical"] = _identical(contents)
-    report["repeated_ids_in"] = _identical(ids)
+    report["identical"] = count_repeated(contents)
     report["warnings"] = _warnings(report, groups)
     return report
 
@@ -133,6 +154,12 @@ def _aligned(masks: dict[str, np.ndarray], groups: Groups, size: int) -> dict[st
         apart |= begin_apart(there) if there else False
         found[" + ".join(group)] = _summary(lengths[lengths > 0])
     return {"begin_apart": int(apart.sum()), "aligned_spans": found}
+
+
+def _table_rows(train: Split, masks: dict[str, np.ndarray]) -> dict[str, int]:
+    """Rows that the embedding tables of token ids would have, by modality."""
+    ids = {m: x[masks[m] & has_row(x)] for m, x in train.features.items() if x.ndim == 2}
+    return {m: int(found.max()) + 1 for m, found in ids.items() if found.size}
 
 
 def _modality(x: np.ndarray, mask: np.ndarray) -> dict[str, Any]:
@@ -193,8 +220,8 @@ def _prepared_bytes(split: dict[str, Any], groups: Groups) -> int:
     return row * split["samples"]
 
 
-def _contents(split: Split, masks: dict[str, np.ndarray]) -> list[bytes]:
-    """A digest of each sample's valid steps; empty for a sample without any."""
+def _contents(split: Split, masks: dict[str, np.ndarray]) -> list[bytes | None]:
+    """A digest of each sample's valid steps; None for a sample without any."""
     digests = [hashlib.blake2b(digest_size=16) for _ in range(len(split))]
     empty = np.ones(len(split), bool)
     for m in sorted(split.features):
@@ -202,18 +229,7 @@ def _contents(split: Split, masks: dict[str, np.ndarray]) -> list[bytes]:
         for digest, x, kept in zip(digests, split.features[m], masks[m], strict=True):
             with np.errstate(over="ignore", invalid="ignore"):
                 digest.update(m.encode() + x[kept].astype(np.float32).tobytes())
-    return [b"" if none else d.digest() for d, none in zip(digests, empty, strict=True)]
-
-
-def _identical(contents: dict[str, list[bytes]]) -> dict[str, int]:
-    """How many samples are equal to an earlier one, by split and by pair of splits."""
-    known = {name: {digest for digest in all_of if digest} for name, all_of in contents.items()}
-    found = {
-        name: sum(map(bool, all_of)) - len(known[name]) for name, all_of in contents.items()
-    }
-    for first, second in itertools.combinations(contents, 2):
-        found[f"{first}/{second}"] = sum(digest in known[first] for digest in contents[second])
-    return found
+    return [None if none else d.digest() for d, none in zip(digests, empty, strict=True)]
 
 
 def _summary(counts: np.ndarray) -> dict[str, float] | None:
@@ -254,14 +270,8 @@ def _warnings(report: dict[str, Any], groups: Groups) -> list[str]:
     """What would change or surprise in the results, a sentence each."""
     splits = report["splits"]
     found = [f"There is no {s} split: {why}." for s, why in _CONSEQUENCE.items() if s not in splits]
-    if report["repeated_ids"]:
-        found.append(f"{report['repeated_ids']} id(s) occur more than once: samples may leak.")
-    for where, count in report["identical"].items():
-        first, _, second = where.partition("/")
-        if count and second:
-            found.append(f"{count} sample(s) of {second} are identical to one of {first}.")
-        elif count:
-            found.append(f"{count} sample(s) of {first} are identical to an earlier one.")
+    found += describe_repeated_ids(report["repeated_ids_in"])
+    found += describe_repeated(report["identical"], "are identical to")
     labelled = any(split["labels"] for split in splits.values())
     if labelled and not report["task"]:
         found.append("Every label is of the same class: there is nothing to tell apart.")
@@ -276,6 +286,10 @@ def _warnings(report: dict[str, Any], groups: Groups) -> list[str]:
                     f"{name}: {label} reaches from {facts['min']:g} to {facts['max']:g}, outside "
                     "[-3, 3]: the accuracies and F1 of sentiment do not suit it."
                 )
+        for m, lost in split["lost"].items():
+            found.append(Lost(**lost).describe(f"{name}/{m}"))
+        if split["without_any"]:
+            found.append(describe_empty(name, split["without_any"], split["samples"]))
         for members in movers(report["widths"], groups):
             for m in members:
                 if not _longest(split, (m,)) and name == "train":

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from msajax.data.repairs import describe_reading
 from msajax.data.steps import describe_groups
 
 _ROWS = {
@@ -43,6 +44,8 @@ def render(report: dict[str, Any], console: Console) -> None:
         say(f"labels: {task['kind']} of {', '.join(task['names'])}")
     for what, key in (("repeated ids", "repeated_ids_in"), ("identical samples", "identical")):
         say(f"{what}: {', '.join(f'{count} in {where}' for where, count in report[key].items())}")
+    if repaired := describe_reading(report["repairs"]):
+        say(f"repaired as it was read: {repaired}")
     aligned = report["alignment"]
     say(f"aligned modalities: {describe_groups(aligned['groups'], aligned['why'])}")
     if aligned["groups"]:

@@ -9,13 +9,19 @@ vocabulary lacks become padding, compaction, truncation. Labels: see `labels.py`
 import dataclasses
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from msajax.config import DataConfig, ModelConfig
 from msajax.data.corpus import Corpus, Split, is_finite, modality_order
 from msajax.data.labels import as_targets, label_kind, next_tokens
+from msajax.data.lost import (
+    count_lost,
+    count_without_any,
+    nothing_read,
+    require_little_lost,
+)
 from msajax.data.on_demand import OnDemand
 from msajax.data.steps import (
     Groups,
@@ -23,12 +29,13 @@ from msajax.data.steps import (
     find_groups,
     has_row,
     movers,
+    nonzero_steps,
     spans,
     step_mask,
     union,
     valid_steps,
 )
-from msajax.data.vocabulary import build_vocabulary, encode
+from msajax.data.vocabulary import build_vocabulary, read_words
 from msajax.errors import UserError
 from msajax.spec import CorpusSpec
 
@@ -37,6 +44,9 @@ logger = logging.getLogger(__name__)
 MOST_TOKENS = 10**6  # rows of an embedding table
 
 _ROWS = 1024  # samples standardised at once, so that float64 copies stay small
+
+Chosen = dict[str, tuple[np.ndarray, np.ndarray]]
+"""By modality, which stored step each prepared step reads, and which are valid: `choose_steps`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +63,7 @@ class Preparation:
         mask_from_zeros: whether masks that a file lacks are derived from zero steps.
         words: the vocabulary by which transcripts become the text modality; () where they do not.
         groups: modalities that share their steps, and are shifted and cut as one.
+        allow_loss: whether a split is prepared although much of it is lost (see `lost.py`).
     """
 
     spec: CorpusSpec
@@ -63,6 +74,7 @@ class Preparation:
     mask_from_zeros: bool
     words: tuple[str, ...] = ()
     groups: Groups = ()
+    allow_loss: bool = False
 
     def __repr__(self) -> str:
         standardized = ", ".join(self.statistics) or "none"
@@ -74,8 +86,8 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
 
     Raises:
         UserError: for a modality that the corpus lacks, a training split without a valid step,
-            modalities that cannot be aligned as `data.alignment` says, or dRoFE positions of a
-            modality that is standardised.
+            modalities that cannot be aligned as `data.alignment` says, dRoFE positions of a
+            modality that is standardised, or one that would be lost as a whole.
     """
     train, words = corpus.split("train"), ()
     there = set(corpus.modalities)
@@ -98,6 +110,8 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
     used = tuple(m for m in wanted if m in masks and masks[m].any())
     for m in wanted:
         if m not in used:
+            if m in train.features:
+                require_little_lost(train.where, nothing_read(train, m), data.allow_loss)
             logger.warning(
                 "Modality %r has no valid training step; the model leaves it out in every split.",
                 m,
@@ -156,6 +170,7 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
         mask_from_zeros=data.mask_from_zeros,
         words=words,
         groups=groups,
+        allow_loss=data.allow_loss,
     )
 
 
@@ -174,15 +189,6 @@ def _check_classes(path: str, targets: np.ndarray | None, spec: CorpusSpec) -> N
         logger.warning("No sample of train is of the class(es) %s.", ", ".join(missing))
 
 
-def read_words(split: Split, words: Sequence[str]) -> Split:
-    """Makes the transcripts of a split its text modality; without any it has no text."""
-    features = {m: x for m, x in split.features.items() if m != "text"}
-    masks = {m: mask for m, mask in split.masks.items() if m != "text"}
-    if split.raw_text is not None:
-        features["text"], masks["text"] = encode(split.raw_text, words)
-    return dataclasses.replace(split, features=features, masks=masks)
-
-
 def prepare(
     split: Split, preparation: Preparation, budget: float = math.inf
 ) -> tuple[Split, dict[str, dict[str, int]]]:
@@ -197,29 +203,23 @@ def prepare(
     Returns:
         A split whose features are `{modality: [N, length_m, d_m]}` float32 (`OnDemand` over the
         budget), or `[N, length_m]` int32 token ids, in the specification's order, with a mask for
-        each; its labels as the model's task wants them; and the repairs made, `{modality: {kind:
-        count}}`.
+        each; its labels as the model's task wants them; and the repairs made and the lost steps,
+        `{modality: {kind: count}}`.
 
     Raises:
-        UserError: for a wrong width, aligned modalities with different numbers of steps, or a
-            sequence longer than its table unless truncation is on.
+        UserError: for a wrong width, aligned modalities with different numbers of steps, a
+            sequence longer than its table unless truncation is on, or a modality of which much is
+            lost unless that is allowed.
     """
     spec = preparation.spec
-    if preparation.words:
-        if split.raw_text is None and "text" in spec.modalities:
-            logger.warning(
-                "The split of %r has no raw_text; text is absent in all %d samples.",
-                str(split.ids[0]),
-                len(split),
-            )
-        split = read_words(split, preparation.words)
-    for m in spec.modalities:
-        if m in split.features:
-            _require_width(m, split.features[m], spec)
-    chosen = {}
-    for members in movers(spec.modalities, preparation.groups):
-        chosen |= _choose(split, members, preparation)
-    features, masks, repairs = {}, {}, {}
+    if preparation.words and split.raw_text is None and "text" in spec.modalities:
+        logger.warning(
+            "The split of %r has no raw_text; text is absent in all %d samples.",
+            str(split.ids[0]),
+            len(split),
+        )
+    split, chosen, repairs = _choose(split, preparation)
+    features, masks = {}, {}
     steps = sum(spec.length(m) * spec.width(m) for m in spec.modalities)
     keep = 4 * len(split) * steps <= budget
     for m in spec.modalities:
@@ -234,7 +234,7 @@ def prepare(
             features[m], masks[m] = np.where(kept, ids, 0).astype(np.int32), kept
             unknown = ~has_row(x, spec.vocabulary(m))
             if count := int((step_mask(split, m, preparation.mask_from_zeros) & unknown).sum()):
-                repairs[m] = {"unknown_ids": count}
+                repairs[m] = {"unknown_ids": count} | repairs.get(m, {})
             continue
         statistics = preparation.statistics.get(m)
         on_demand = OnDemand(x, source, kept, statistics, preparation.clip)
@@ -248,7 +248,7 @@ def prepare(
                 out[rows] = values
         features[m], masks[m] = out if keep else on_demand, kept
         if any(counts.values()):
-            repairs[m] = counts
+            repairs[m] = counts | repairs.get(m, {})
     if spec.label_kind == "next_token":
         (m,) = spec.modalities
         labels = next_tokens(features[m], masks[m])
@@ -269,17 +269,38 @@ def _require_width(modality: str, x: np.ndarray, spec: CorpusSpec) -> None:
 
 
 def _choose(
-    split: Split, members: tuple[str, ...], preparation: Preparation
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """What `choose_steps` says of the modalities that move as one and that the split has."""
-    spec = preparation.spec
-    masks = {
-        m: valid_steps(split, m, preparation.mask_from_zeros, spec.vocabulary(m))
-        for m in members
-        if m in split.features
-    }
-    length = spec.length(members[0])
-    return choose_steps(masks, length, preparation.truncate, split.ids) if masks else {}
+    split: Split, preparation: Preparation
+) -> tuple[Split, Chosen, dict[str, dict[str, int]]]:
+    """Chooses the steps of a split that a model reads.
+
+    Returns:
+        The split, its transcripts as text where the model reads words; the steps by modality, as
+        `choose_steps` returns them; and the lost steps, `{modality: {kind: count}}`.
+
+    Raises:
+        UserError: as `prepare` does.
+    """
+    spec, from_zeros = preparation.spec, preparation.mask_from_zeros
+    if preparation.words:
+        split = read_words(split, preparation.words)
+    here = [m for m in spec.modalities if m in split.features]
+    for m in here:
+        _require_width(m, split.features[m], spec)
+    chosen, lost = {}, {}
+    for members in movers(here, preparation.groups):
+        features = {m: split.features[m] for m in members if m in here}
+        unmasked = features.keys() - split.masks.keys() if from_zeros else ()
+        nonzero = {m: nonzero_steps(features[m]) for m in unmasked}
+        masks = {
+            m: valid_steps(split, m, from_zeros, spec.vocabulary(m), nonzero.get(m))
+            for m in features
+        }
+        found = choose_steps(masks, spec.length(members[0]), preparation.truncate, split.ids)
+        cuts = preparation.truncate != "error"
+        lost |= count_lost(split, masks, found, truncates=cuts, nonzero=nonzero)
+        chosen |= found
+    require_little_lost(split.where, lost, preparation.allow_loss)
+    return split, chosen, {m: loss.counts for m, loss in lost.items()}
 
 
 def _blank(shape: tuple[int, int], spec: CorpusSpec, modality: str) -> np.ndarray:
@@ -289,32 +310,20 @@ def _blank(shape: tuple[int, int], spec: CorpusSpec, modality: str) -> np.ndarra
     return np.zeros((*shape, spec.width(modality)), np.float32)
 
 
-def check_lengths(corpus: Corpus, preparation: Preparation) -> None:
+def check_split(split: Split, preparation: Preparation) -> tuple[dict[str, dict[str, int]], int]:
     """Refuses, before any training, a split that could not be prepared after it.
 
-    Where a header alone leaves the question open, which steps of the split are valid answers it:
-    its mask or, without one, whether its features are zero. Nothing is kept.
+    Only which of its steps are read is looked at: its masks, or whether its features are zero.
+
+    Returns:
+        The lost steps, `{modality: {kind: count}}`, and how many samples have no modality at all.
 
     Raises:
-        UserError: naming the modality, a sample and the way out.
+        UserError: as `prepare` does.
     """
-    if preparation.truncate != "error":
-        return
-    for name, header in corpus.headers.items():
-        too_long = {
-            m
-            for m in preparation.spec.modalities
-            if m in header.shapes and header.shapes[m][0] > preparation.spec.length(m)
-        }
-        if preparation.words and header.has_raw_text:
-            too_long.add("text")
-        if too_long:
-            split = corpus.split(name)
-            if preparation.words:
-                split = read_words(split, preparation.words)
-            for members in movers(preparation.spec.modalities, preparation.groups):
-                if not too_long.isdisjoint(members):
-                    _choose(split, members, preparation)
+    _, chosen, lost = _choose(split, preparation)
+    absent = {"": np.zeros((len(split), 0), bool)}
+    return lost, count_without_any(absent | {m: kept for m, (_, kept) in chosen.items()})
 
 
 def _moments(x: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

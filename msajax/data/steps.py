@@ -20,20 +20,34 @@ Groups = tuple[tuple[str, ...], ...]
 # --- valid steps ---
 
 
-def step_mask(split: Split, modality: str, mask_from_zeros: bool) -> np.ndarray:
+def nonzero_steps(x: np.ndarray) -> np.ndarray:
+    """The steps `[N, T]` of features `[N, T, d]` with a non-zero value, or ids `[N, T]` but 0.
+
+    NaN counts as non-zero.
+    """
+    return x.any(axis=2) if x.ndim == 3 else x != 0  # `any` makes no copy of that size
+
+
+def step_mask(
+    split: Split, modality: str, mask_from_zeros: bool, nonzero: np.ndarray | None = None
+) -> np.ndarray:
     """The valid steps `[N, T]` of one modality: the split's own mask, or derived from the features.
 
-    Derived: valid from the first to the last step that holds a non-zero value (NaN counts as one),
-    zero steps between them included.
+    Derived: valid from the first to the last non-zero step, zero steps between them included.
+    `nonzero` is the result of `nonzero_steps`, if it is known already.
     """
     if modality in split.masks:
         return split.masks[modality]
     x = split.features[modality]
     if not mask_from_zeros:
         return np.ones(x.shape[:2], bool)
-    # Unlike x != 0, `any` makes no copy of that size.
-    first, lengths = spans(x.any(axis=2) if x.ndim == 3 else x != 0)
-    steps = np.arange(x.shape[1])[None, :]
+    return first_to_last(nonzero_steps(x) if nonzero is None else nonzero)
+
+
+def first_to_last(mask: np.ndarray) -> np.ndarray:
+    """The steps `[N, T]` from the first to the last one of each row of a mask."""
+    first, lengths = spans(mask)
+    steps = np.arange(mask.shape[1])[None, :]
     return (steps >= first[:, None]) & (steps < (first + lengths)[:, None])
 
 
@@ -43,10 +57,15 @@ def has_row(x: np.ndarray, rows: float = math.inf) -> np.ndarray | bool:
 
 
 def valid_steps(
-    split: Split, modality: str, mask_from_zeros: bool, rows: float = math.inf
+    split: Split,
+    modality: str,
+    mask_from_zeros: bool,
+    rows: float = math.inf,
+    nonzero: np.ndarray | None = None,
 ) -> np.ndarray:
     """The steps `[N, T]` that a model can read: valid, and of token ids those with a row."""
-    return step_mask(split, modality, mask_from_zeros) & has_row(split.features[modality], rows)
+    mask = step_mask(split, modality, mask_from_zeros, nonzero)
+    return mask & has_row(split.features[modality], rows)
 
 
 def spans(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

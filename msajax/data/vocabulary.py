@@ -1,12 +1,14 @@
 """Words of transcripts as token ids, by a vocabulary of the training split alone."""
 
 import collections
+import dataclasses
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from msajax.data.corpus import Split
 from msajax.data.glove import read_glove
 
 PADDING, UNKNOWN = "<padding>", "<unknown>"  # rows 0 and 1 of every vocabulary
@@ -69,3 +71,13 @@ def encode(texts: Sequence[str], vocabulary: Sequence[str]) -> tuple[np.ndarray,
     ids = np.zeros(mask.shape, np.int32)
     ids[mask] = np.fromiter((i for sequence in sequences for i in sequence), np.int32)
     return ids, mask
+
+
+def read_words(split: Split, words: Sequence[str]) -> Split:
+    """Makes the transcripts of a split its text modality; without any it has no text."""
+    features = {m: x for m, x in split.features.items() if m != "text"}
+    masks = {m: mask for m, mask in split.masks.items() if m != "text"}
+    if split.raw_text is not None:
+        features["text"], masks["text"] = encode(split.raw_text, words)
+    derived = split.derived | {"text"}
+    return dataclasses.replace(split, features=features, masks=masks, derived=derived)

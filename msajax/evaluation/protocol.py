@@ -1,4 +1,7 @@
-"""The honest protocol: the only reader of the test split, after selection has ended."""
+"""The honest protocol: the only reader of the test split, after selection has ended.
+
+Before, it asks only whether that split can be prepared.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,10 +9,23 @@ from typing import Any
 import numpy as np
 
 from msajax.data.corpus import Corpus, Split
-from msajax.data.prepare import Preparation, prepare
+from msajax.data.prepare import Preparation, check_split, prepare
+from msajax.data.repairs import say_lost
 from msajax.tasks import Task
 from msajax.training.parallel import Layout
 from msajax.training.scoring import PredictFn, predict_split
+
+
+def check_test(corpus: Corpus, preparation: Preparation) -> None:
+    """Refuses a test split that could not be prepared after training; says what it would lose.
+
+    Which of its steps a model reads is all that is looked at, and nothing is kept.
+
+    Raises:
+        UserError: as `prepare` does.
+    """
+    lost, without_any = check_split(corpus.split("test"), preparation)
+    say_lost("test", lost, without_any, corpus.headers["test"].size)
 
 
 def score_split(

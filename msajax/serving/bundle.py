@@ -24,7 +24,9 @@ import safetensors.numpy
 
 from msajax.config import Config, from_config_dict
 from msajax.data.corpus import Split
+from msajax.data.lost import count_without_any
 from msajax.data.prepare import Preparation, prepare
+from msajax.data.repairs import say_lost, say_repairs
 from msajax.data.steps import without
 from msajax.data.vocabulary import embed
 from msajax.errors import UserError, writing
@@ -140,7 +142,10 @@ class Bundle:
         config = self.config.to_dict()
         config["data"] |= given
         config = from_config_dict(config)
-        preparation = dataclasses.replace(self.preparation, truncate=config.data.truncate)
+        data = config.data
+        preparation = dataclasses.replace(
+            self.preparation, truncate=data.truncate, allow_loss=data.allow_loss
+        )
         return dataclasses.replace(self, config=config, preparation=preparation)
 
     @functools.cached_property
@@ -165,8 +170,8 @@ class Bundle:
             groups = without(preparation.groups, "text")
             preparation = dataclasses.replace(preparation, groups=groups)
         split, repairs = prepare(split, preparation, self.config.data.device_memory_budget)
-        if repairs:
-            logger.warning("Repaired in split %r: %s.", name, repairs)
+        say_repairs(name, repairs, preparation.clip)
+        say_lost(name, repairs, count_without_any(split.masks), len(split))
         return split
 
 
@@ -184,6 +189,7 @@ def _with_vectors(split: Split, glove_path: str) -> Split:
         split,
         features={**split.features, "text": features},
         masks={**split.masks, "text": mask},
+        derived=split.derived | {"text"},
     )
 
 

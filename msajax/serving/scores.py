@@ -129,7 +129,8 @@ def as_split(
         found = ", ".join(f"{size} in {what}" for what, size in sizes.items()) or "none"
         raise UserError(f"The number of samples must be the same in all that is given: {found}.")
     ids = np.array([str(i) for i in range(next(iter(sizes.values())))], np.str_)
-    return Split(ids, arrays, valid, None, raw_text)
+    derived = frozenset(valid) - frozenset(masks)
+    return Split(ids, arrays, valid, None, raw_text, derived=derived)
 
 
 def _stack(value: Any, where: str) -> tuple[np.ndarray, np.ndarray | None]:

@@ -1,7 +1,7 @@
 """Corpora as named arrays: what the native archive and the mapped folder have in common.
 
-    <split>/<modality>        (N, T, d) float, or (N, T) int: token ids
-    <split>/<modality>_mask   (N, T) bool, optional
+    <split>/<modality>        (N, T, d) numbers, (N, d) float: one step, or (N, T) int: token ids
+    <split>/<modality>_mask   (N, T) bool, or (N,) for one step; optional
     <split>/label             (N,) or (N, K) float, or (N,) int: classes; optional
     <split>/id                (N,) str
     <split>/raw_text          (N,) str, optional
@@ -11,7 +11,6 @@
 Splits are train, valid and test. Each modality that is not aligned may have its own T.
 """
 
-import collections
 import dataclasses
 import lzma
 import math
@@ -23,7 +22,7 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from msajax.data.corpus import SPLITS, Corpus, Split, SplitHeader
+from msajax.data.corpus import SPLIT_NAMES, SPLITS, Corpus, Split, SplitHeader
 from msajax.data.labels import describe_labels, read_labels
 from msajax.errors import UserError
 
@@ -62,6 +61,9 @@ def array_name(path: str, member: str) -> str:
     """`train/text.npy` -> `train/text`, refusing whatever the layout does not know."""
     name = member.removesuffix(".npy")
     split, _, array = name.partition("/")
+    if split not in SPLITS and split in SPLIT_NAMES:
+        right = SPLIT_NAMES[split]
+        raise UserError(f"{path}: {member[:40]!r} is of no split: rename {split}/… to {right}/….")
     known = name in (LABEL_NAME, ALIGNED) or (split in SPLITS and _NAME.fullmatch(array))
     if name == member or not known:
         raise UserError(
@@ -168,25 +170,27 @@ def _split_header(
             )
         header = arrays[f"{split}/{m}"]
         is_tokens = header.dtype.kind in "iu" and len(header.shape) == 2
-        if not is_tokens and (header.dtype.kind not in "fiu" or len(header.shape) != 3):
+        shape = _shape_in_steps(header)
+        if not is_tokens and (header.dtype.kind not in "fiu" or len(shape) != 3):
             raise UserError(
                 f"{path}: {split}/{m} is {header.dtype} of shape {header.shape}; "
-                "expected numbers of shape (N, T, d), or token ids: whole numbers (N, T)."
+                "expected numbers of shape (N, T, d) or (N, d), or token ids: whole numbers (N, T)."
             )
-        if 0 in header.shape[1:] and not is_tokens:
+        if 0 in shape[1:] and not is_tokens:
             raise UserError(
-                f"{path}: {split}/{m} has {header.shape[1]} steps of {header.shape[2]} features; "
-                "both must be 1 or more."
+                f"{path}: {split}/{m} has {shape[1]} steps of {shape[2]} features; both must be 1 "
+                "or more."
             )
     for name in sorted(masks):
         m = name.removesuffix("_mask")
         if m not in modalities:
             raise UserError(f"{path}: {split}/{name} masks no modality of that split.")
-        header, features = arrays[f"{split}/{name}"], arrays[f"{split}/{m}"]
-        if header.dtype != np.bool_ or header.shape != features.shape[:2]:
+        header, wanted = arrays[f"{split}/{name}"], _shape_in_steps(arrays[f"{split}/{m}"])[:2]
+        fits = header.shape == wanted or (*header.shape, 1) == wanted
+        if header.dtype != np.bool_ or not fits:
             raise UserError(
                 f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; "
-                f"expected bool of shape {features.shape[:2]}."
+                f"expected bool of shape {wanted}."
             )
     for name in names:
         rows = arrays[f"{split}/{name}"].shape[0]
@@ -199,12 +203,18 @@ def _split_header(
         described = read_labels(path, split, small[f"{split}/label"], small[f"{split}/id"], given)
     return SplitHeader(
         size=size,
-        shapes={m: (*arrays[f"{split}/{m}"].shape[1:], 0)[:2] for m in modalities},
+        shapes={m: (*_shape_in_steps(arrays[f"{split}/{m}"])[1:], 0)[:2] for m in modalities},
         dtypes={m: arrays[f"{split}/{m}"].dtype.name for m in modalities},
         masked=frozenset(n.removesuffix("_mask") for n in masks),
         has_raw_text="raw_text" in names,
         **described,
     )
+
+
+def _shape_in_steps(features: ArrayHeader | np.ndarray) -> tuple[int, ...]:
+    """The shape in which features are read: real numbers (N, d) are one step, (N, 1, d)."""
+    shape = features.shape
+    return (shape[0], 1, shape[1]) if features.dtype.kind == "f" and len(shape) == 2 else shape
 
 
 def _label_names(path: str, small: dict[str, np.ndarray]) -> tuple[str, ...]:
@@ -258,15 +268,17 @@ def make_corpus(
         UserError: for wrong names, types, shapes or labels.
     """
     headers = {s: _split_header(path, s, arrays, small) for s in SPLITS if _names_in(arrays, s)}
-    ids = collections.Counter(i for s in headers for i in small[f"{s}/id"].tolist())
 
     def read(split: str) -> Split:
         header = headers[split]
         try:
+            features = {m: load(f"{split}/{m}") for m in header.shapes}
+            features = {m: x.reshape(_shape_in_steps(x)) for m, x in features.items()}
+            masks = {m: load(f"{split}/{m}_mask") for m in header.masked}
             return Split(
                 ids=load(f"{split}/id"),
-                features={m: load(f"{split}/{m}") for m in header.shapes},
-                masks={m: load(f"{split}/{m}_mask") for m in header.masked},
+                features=features,
+                masks={m: mask.reshape(features[m].shape[:2]) for m, mask in masks.items()},
                 labels=_as_labels(load(f"{split}/label")) if header.label_names else None,
                 raw_text=load(f"{split}/raw_text") if header.has_raw_text else None,
             )
@@ -278,7 +290,7 @@ def make_corpus(
         layout=layout,
         digest=digest,
         headers=headers,
-        repeated_ids=sum(times > 1 for times in ids.values()),
+        ids={split: small[f"{split}/id"].tolist() for split in headers},
         read=read,
         aligned=_aligned(path, small),
     )

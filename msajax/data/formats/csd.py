@@ -145,7 +145,7 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
         layout="CMU Multimodal SDK",
         digest=_digest(parts, folds, word_shift, vectors),
         headers=headers,
-        repeated_ids=0,
+        ids={name: _ids({v: videos[v] for v in folds[name]}) for name in headers},
         read=read,
         repairs={"clipped_labels": clipped},
         has_vectors=vectors is not None,
@@ -337,12 +337,17 @@ def _read_split(
             values = table[[row_of.get(word, -1) for word in steps.words]]
             place("text", video, values, np.array([word is not None for word in steps.words], bool))
     return Split(
-        ids=np.array([f"{v}[{i}]" for v, s in videos.items() for i in range(len(s.labels))]),
+        ids=np.array(_ids(videos)),
         features=features,
         masks=masks,
         labels=np.concatenate([steps.labels for steps in videos.values()]),
         raw_text=_transcripts(videos) if header.has_raw_text else None,
+        derived=frozenset(masks),
     )
+
+
+def _ids(videos: Mapping[str, _Steps]) -> list[str]:
+    return [f"{v}[{i}]" for v, steps in videos.items() for i in range(len(steps.labels))]
 
 
 def _transcripts(videos: Mapping[str, _Steps]) -> np.ndarray:

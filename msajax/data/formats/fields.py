@@ -100,17 +100,20 @@ def read_label_rows(value: Any, where: str) -> np.ndarray:
 def read_features(value: Any, where: str) -> np.ndarray:
     """Features `[N, T, d]` float32, or token ids `[N, T]` as stored.
 
-    Values beyond float32 become infinite, which they are to preparation in any case.
+    Real numbers (N, d) are features of one step, `[N, 1, d]`. Values beyond float32 become
+    infinite, which they are to preparation in any case.
 
     Raises:
         UserError: for other shapes and types.
     """
     array = as_array(value, where)
     is_tokens = array.dtype.kind in "iu" and array.ndim == 2
+    if array.dtype.kind == "f" and array.ndim == 2:
+        array = array[:, None]
     if not is_tokens and (array.dtype.kind not in "fiu" or array.ndim != 3):
         raise UserError(
-            f"{where} is {describe(array)}; expected numbers (N, T, d), or token ids: whole "
-            "numbers (N, T)."
+            f"{where} is {describe(array)}; expected numbers (N, T, d) or (N, d), or token "
+            "ids: whole numbers (N, T)."
         )
     if 0 in array.shape[1:]:
         raise UserError(f"{where} is {describe(array)}; steps and features must be 1 or more.")

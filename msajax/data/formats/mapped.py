@@ -108,6 +108,8 @@ def _read_manifest(path: str) -> tuple[list[str], str]:
             raise ValueError("its names or its digest are wrong")
         for name in names:
             arrays.array_name(path, f"{name}.npy")
+    except UserError:
+        raise
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise UserError(f"{where} is no manifest: {arrays.reason(error)}.") from error
     return names, digest

@@ -124,7 +124,6 @@ def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
         clipped = clip_sentiment(path, [part.labels[:, 0] for part in labelled])
     aligned = _aligned(path, parts)
     headers = {n: _header(path, n, part, text, bool(aligned)) for n, part in parts.items()}
-    ids = collections.Counter(id_ for part in parts.values() for id_ in part.ids.tolist())
 
     def read(name: str) -> Split:
         try:
@@ -140,7 +139,7 @@ def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
         layout="MISA or MAG pickle",
         digest=_digest(parts, text),
         headers=headers,
-        repeated_ids=sum(times > 1 for times in ids.values()),
+        ids={name: part.ids.tolist() for name, part in parts.items()},
         read=read,
         repairs={"clipped_labels": clipped},
         has_vectors=bool(text.row_of),
@@ -352,7 +351,7 @@ def _pad(part: _Part, text: _Text, shapes: Mapping[str, tuple[int, int]]) -> Spl
         features[m][mask] = steps
         # Features of zeros alone were not recorded; words without vectors were said.
         masks[m] = mask if m == "text" else mask & features[m].any(axis=(1, 2))[:, None]
-    return Split(part.ids, features, masks, part.labels, part.raw_text)
+    return Split(part.ids, features, masks, part.labels, part.raw_text, frozenset(masks))
 
 
 def _digest(parts: dict[str, _Part], text: _Text) -> str:

@@ -2,7 +2,12 @@
 
     {train, valid, test} -> raw_text, id, text, audio, vision, regression_labels, and
     text_bert                      (N, 3, T): token ids, attention mask and segment ids, as floats
-    audio_lengths, vision_lengths  (N,): valid steps, padding after them; in unaligned files
+    audio_lengths, vision_lengths  (N,): how many steps are valid; in unaligned files
+
+A length is a count, not an end: padding follows the valid steps as a rule, but some files pad in
+front. The valid steps are the first `length` ones, unless a step behind them is not zero: then they
+are the `length` ones that end at the last non-zero step, if all others are zero, else those from
+the first non-zero step to the last.
 
 The valid steps of text are those of the attention mask, for the rows of [PAD] are not zero. Files
 without lengths are aligned: step i of every modality is of the same word.
@@ -20,6 +25,7 @@ from msajax.data.formats import fields
 from msajax.data.formats.pickled import Pickled, describe
 from msajax.data.formats.pickles import as_array
 from msajax.data.formats.split_dicts import Draft, has_modality, read_corpus
+from msajax.data.steps import first_to_last, nonzero_steps
 from msajax.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -80,6 +86,7 @@ def _complete(text: str, draft: Draft) -> None:
     for m, x in draft.features.items():
         if m not in draft.masks and f"{m}_lengths" in draft.values:
             draft.masks[m] = _mask_by_lengths(draft, m, x)
+            draft.derived.add(m)
         # A modality of zeros alone was not recorded, whatever its length is.
         if m in draft.masks and x.ndim == 3:
             draft.masks[m] = draft.masks[m] & x.any(axis=(1, 2))[:, None]
@@ -115,13 +122,37 @@ def _mask_by_lengths(draft: Draft, modality: str, x: np.ndarray) -> np.ndarray:
             steps,
         )
         draft.repairs["cut_lengths"] += too_long
-    mask = np.arange(steps) < lengths[:, None]
-    behind = int(((x.any(axis=2) if x.ndim == 3 else x != 0) & ~mask).any(axis=1).sum())
-    if behind:
-        logger.warning(
-            "%s: %d of %d samples go on behind their length; those steps are padding.",
-            where,
-            behind,
-            draft.size,
-        )
+    return _place_lengths(where, np.minimum(lengths, steps), nonzero_steps(x), draft)
+
+
+def _place_lengths(
+    where: str, lengths: np.ndarray, nonzero: np.ndarray, draft: Draft
+) -> np.ndarray:
+    """The valid steps `[N, T]` of samples with so many of them, by where they are not zero.
+
+    Says and counts in how many samples steps at or beyond the length are not zero.
+    """
+    steps = np.arange(nonzero.shape[1])
+    mask = steps < lengths[:, None]
+    disagrees = (nonzero & ~mask).any(axis=1)
+    if not disagrees.any():
+        return mask
+    span = first_to_last(nonzero)
+    end = steps.size - span[:, ::-1].argmax(axis=1)  # behind the last step that is not zero
+    at_end = (steps < end[:, None]) & (steps >= (end - lengths)[:, None])
+    in_front = disagrees & ~(nonzero & ~at_end).any(axis=1)
+    mask[in_front] = at_end[in_front]
+    whole = disagrees & ~in_front
+    mask[whole] = span[whole]
+    logger.warning(
+        "%s: length disagrees in %d of %d samples, whose steps beyond it are not all zero: %d are "
+        "padded in front and keep as many steps at their end, %d keep all steps from the first to "
+        "the last that is not zero.",
+        where,
+        disagrees.sum(),
+        len(lengths),
+        in_front.sum(),
+        whole.sum(),
+    )
+    draft.repairs["length_disagrees"] += int(disagrees.sum())
     return mask

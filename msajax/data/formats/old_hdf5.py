@@ -2,6 +2,7 @@
 
     text_<split>_emb.h5  audio_<split>.h5  video_<split>.h5   (N, T, d) numbers
     X_<split>.h5   (N, T, 325): text 300, audio 5, video 20
+                   or real numbers (N, d) and (N, 325), of one step
     y_<split>.h5   (N,) or (N, K) labels
 
 Each file holds one dataset, `d1` or `data`. A modality may be missing from a split. Nobody is
@@ -68,10 +69,10 @@ def open_old_hdf5(path: str) -> Corpus:
     for part, split, file in files:
         if (split, part) in arrays:
             raise UserError(f"{file} and {arrays[split, part].path} are the same array.")
-        values = _read(file)
+        values = _read(part, file)
         wanted = (1, 2) if part == "y" else (3,)
         if values.dtype.kind not in "fiu" or values.ndim not in wanted or 0 in values.shape:
-            expected = "labels (N,) or (N, K)" if part == "y" else "numbers (N, T, d)"
+            expected = "labels (N,) or (N, K)" if part == "y" else "numbers (N, T, d) or (N, d)"
             found = f"{values.dtype} of shape {values.shape}"
             raise UserError(f"{file} is {found}; expected {expected}.")
         if part == "X" and values.shape[2] != _JOINT_WIDTH:
@@ -94,7 +95,7 @@ def open_old_hdf5(path: str) -> Corpus:
         features = {}
         for m in headers[split].shapes:
             joint = (split, "X") in arrays
-            values = _read(arrays[split, "X" if joint else m].path)
+            values = _read(m, arrays[split, "X" if joint else m].path)
             features[m] = values[..., _JOINT[m]] if joint else values
         y = labels.get(split)
         return Split(
@@ -109,20 +110,23 @@ def open_old_hdf5(path: str) -> Corpus:
         layout="old processed HDF5 folder",
         digest=digest.hexdigest(),
         headers=headers,
-        repeated_ids=0,
+        ids={split: _ids(split, header.size) for split, header in headers.items()},
         read=read,
     )
     corpus.require_equal_steps()
     return corpus
 
 
-def _read(file: str) -> np.ndarray:
+def _read(part: str, file: str) -> np.ndarray:
+    """The array of a file; features of one step as `[N, 1, d]`."""
     with hdf5.opened(file) as content:
         keys = list(content)
         if len(keys) != 1 or keys[0] not in _KEYS:
             found = ", ".join(map(repr, keys[:5])) or "nothing"
             raise UserError(f"{file} holds {found}; expected one dataset named d1 or data.")
-        return hdf5.load(file, hdf5.dataset(file, content, keys[0], LARGEST))
+        values = hdf5.load(file, hdf5.dataset(file, content, keys[0], LARGEST))
+    is_one_step = part != "y" and values.dtype.kind == "f" and values.ndim == 2
+    return values[:, None] if is_one_step else values
 
 
 def _ids(split: str, size: int) -> np.ndarray:

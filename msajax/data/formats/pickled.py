@@ -4,6 +4,7 @@
     a file: the content of a split; of the one that the file is named for, else of all
     a folder: train.pkl, valid.pkl (or dev, val), test.pkl, each the content of a split
 
+Each may be compressed with gzip, also by its name (train.pkl.gz).
 What the content of a split is, the readers of the layouts know. All of it is in memory.
 """
 
@@ -66,7 +67,7 @@ def read_pickled(path: str, glove_path: str = "") -> Pickled | None:
     tree = pickles.load_pickle(path)
     if splits := _splits(path, tree):
         return Pickled(path, splits)
-    stem = os.path.splitext(os.path.basename(path))[0].lower()
+    stem, _ = _stem_and_suffix(path)
     return Pickled(path, {SPLIT_NAMES.get(stem, WHOLE): tree})
 
 
@@ -78,7 +79,7 @@ def _read_folder(folder: str, glove_path: str) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{folder} cannot be read: {error.strerror}.") from error
     for name in names:
-        stem, suffix = os.path.splitext(name.lower())
+        stem, suffix = _stem_and_suffix(name)
         file = os.path.join(folder, name)
         if stem not in SPLIT_NAMES or suffix not in _SUFFIXES or not os.path.isfile(file):
             if os.path.realpath(file) != os.path.realpath(glove_path):
@@ -99,6 +100,11 @@ def _read_folder(folder: str, glove_path: str) -> dict[str, Any]:
                 "name the file in data.path."
             )
     return trees
+
+
+def _stem_and_suffix(path: str) -> tuple[str, str]:
+    """What a file is called, in lower case: `Train.pkl.gz` -> `train`, `.pkl`."""
+    return os.path.splitext(os.path.basename(path).lower().removesuffix(".gz"))
 
 
 def _splits(path: str, tree: Any) -> dict[str, Any]:

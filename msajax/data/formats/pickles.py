@@ -6,6 +6,7 @@ back is a tree of plain values that is safe to walk.
 """
 
 import collections
+import contextlib
 import io
 import os
 import stat
@@ -13,6 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from msajax.data.formats import gzipped
 from msajax.data.formats.pickle_globals import (
     ALLOWED,
     MAX_DEPTH,
@@ -39,17 +41,22 @@ _CONTAINERS = {list, tuple, set, frozenset} | _DICTS
 
 
 def matches(path: str) -> bool:
-    """Whether the file at `path` begins like a pickle, of whatever content.
+    """Whether the file at `path`, compressed or not, begins like a pickle, of whatever content.
 
     Protocols 2 to 5 begin with a signature. Protocols 0 and 1 are text, more or less: the first
     kilobytes have to make sense, opcode by opcode, and end the file or be inside of a container.
 
     Raises:
-        UserError: if there is no file that can be read.
+        UserError: if there is no file that can be read, or it is a damaged gzip file.
     """
     with _open(path) as file:
         size = os.fstat(file.fileno()).st_size
-        head = file.read(_HEAD)
+        if gzipped.is_gzip(file):
+            head = gzipped.read_head(path, file, _HEAD + 1)
+            size = len(head) if len(head) <= _HEAD else gzipped.most_bytes(size)
+            head = head[:_HEAD]
+        else:
+            head = file.read(_HEAD)
     if head[:1] == b"\x80":
         return head[1:2] in (b"\2", b"\3", b"\4", b"\5") and all(map(is_opcode, head[2:3]))
     machine = Machine(io.BytesIO(head), size, Limits(size), _any_global)
@@ -64,20 +71,23 @@ def matches(path: str) -> bool:
 
 
 def load_pickle(path: str | os.PathLike) -> Any:
-    """Reads a pickle of protocol 0 to 5; strings of Python 2 as latin-1.
+    """Reads a pickle of protocol 0 to 5, also through gzip; strings of Python 2 as latin-1.
 
     Returns:
         Arrays of truth values, integers, floats, strings or objects, numpy scalars and types, str,
         bytes, bytearray, int, float, bool, None, and list, tuple, set, frozenset, dict, OrderedDict
         and defaultdict of them. Nothing contains itself, containers lie in each other at most
         `MAX_DEPTH` deep, and copying everything as often as it occurs takes at most 256 MiB plus 16
-        times the size of the file. Arrays may be read-only and of either byte order.
+        times the size of the file, decompressed. Arrays may be read-only and of either byte order.
 
     Raises:
         UserError: if the file cannot be read, is damaged, or asks for anything else.
     """
     path = os.fspath(path)
-    with _open(path) as file:
+    with contextlib.ExitStack() as files:
+        file = files.enter_context(_open(path))
+        if gzipped.is_gzip(file):
+            file = files.enter_context(gzipped.decompress(path, file))
         size = os.fstat(file.fileno()).st_size
         limits = Limits(size)
         try:

@@ -1,7 +1,7 @@
 """Pickles whose splits are dicts of arrays by name: what MMSA's and MulT's have in common.
 
     vision | visual | video | facet, audio | acoustic | covarep, text | glove
-                    (N, T, d) numbers, or (N, T) token ids
+                    (N, T, d) numbers, (N, d) real numbers of one step, or (N, T) token ids
     label | labels | regression_labels | y
                     (N,), (N, 1), (N, 1, 1) or (N, K) numbers; optional
     id | ids        N of text, bytes, numbers or [video, start, end]; else made of split and row
@@ -45,6 +45,7 @@ class Draft:
         masks: by modality.
         repairs: made so far, over all splits.
         aligned: whether the modalities share their steps; None if the layout does not say.
+        derived: modalities whose masks are made of lengths.
     """
 
     where: str
@@ -55,6 +56,7 @@ class Draft:
     masks: dict[str, np.ndarray]
     repairs: collections.Counter
     aligned: bool | None = None
+    derived: set[str] = dataclasses.field(default_factory=set)
 
 
 def has_modality(pickled: Pickled) -> bool:
@@ -159,12 +161,15 @@ def _read_split(
     if labels is not None:
         read_labels(path, name, labels, ids)
         kind, labels = labels.dtype.kind, labels.astype(np.float64)
-    return Split(ids, draft.features, draft.masks, labels, raw_text), kind, draft.aligned
+    derived = frozenset(draft.derived)
+    split = Split(ids, draft.features, draft.masks, labels, raw_text, derived)
+    return split, kind, draft.aligned
 
 
 def _cut(split: Split, rows: np.ndarray) -> Split:
     """Some samples of a split."""
-    return Split(
+    return dataclasses.replace(
+        split,
         ids=split.ids[rows],
         features={m: x[rows] for m, x in split.features.items()},
         masks={m: mask[rows] for m, mask in split.masks.items()},

@@ -1,0 +1,184 @@
+"""Lost steps: those stored, not zero, that a model does not read although nothing hid them.
+
+Two things may keep such a step from being read: the file's own mask, and a truncation that was
+asked for. What a split stores is compared with the steps that are really read of it, whatever
+rules for masks and compaction led there, so that a mistake in these rules is found as well.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from msajax.data.corpus import Split
+from msajax.data.steps import (
+    Groups,
+    choose_steps,
+    has_row,
+    movers,
+    nonzero_steps,
+    spans,
+    union,
+)
+from msajax.errors import UserError
+
+_ROWS = 1024  # samples looked at together
+_MOST_EMPTIED = 0.1  # share of the samples that have a modality
+
+
+class Lost(NamedTuple):
+    """What is lost of one modality of a split.
+
+    Attributes:
+        steps: stored steps that are not zero, that nothing hid and that are not read.
+        samples: those with such a step.
+        emptied: those of them of which no step is read that is not zero.
+        of: samples of which a step is read or lost.
+    """
+
+    steps: int
+    samples: int
+    emptied: int
+    of: int
+
+    @property
+    def is_large(self) -> bool:
+        """Whether more than a tenth of the samples of the modality are left without it."""
+        return self.emptied > _MOST_EMPTIED * self.of
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The part of it that stands among the repairs of a run."""
+        return {"lost_steps": self.steps, "emptied_samples": self.emptied}
+
+    def describe(self, where: str) -> str:
+        """What to tell of it before anything is prepared; `where` names split and modality."""
+        refused = ": training needs data.allow_loss = true" if self.is_large else ""
+        return (
+            f"{where}: {self.steps} stored step(s) that are not zero would not be read, which "
+            f"would leave {self.emptied} of {self.of} samples without it{refused}."
+        )
+
+
+def count_lost(
+    split: Split,
+    masks: Mapping[str, np.ndarray],
+    chosen: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    *,
+    truncates: bool = False,
+    nonzero: Mapping[str, np.ndarray] | None = None,
+) -> dict[str, Lost]:
+    """Counts what is lost of modalities that move as one.
+
+    Args:
+        split: as it is stored.
+        masks: the steps `[N, T]` of each modality that were to be read.
+        chosen: for each, which stored step each prepared step reads, `[N, length]`, and which of
+            those count: the result of `choose_steps`.
+        truncates: whether longer sequences are cut. Then steps of `masks` may be left out in
+            samples that are longer than the table, but not all of them.
+        nonzero: the result of `nonzero_steps` for modalities where it is known already.
+
+    Returns:
+        What is lost, by modality; only where something is.
+    """
+    cut = np.zeros(len(split), bool)
+    if truncates:
+        length = next(iter(chosen.values()))[0].shape[1]
+        is_read = np.any([kept.any(axis=1) for _, kept in chosen.values()], axis=0)
+        cut = (spans(union(masks.values()))[1] > length) & is_read
+    found = {}
+    for m, (source, kept) in chosen.items():
+        x, hides = split.features[m], m in split.masks and m not in split.derived
+        known = (nonzero or {}).get(m)
+        lost, is_left = np.zeros(len(split), int), np.zeros(len(split), bool)
+        for rows in (slice(i, i + _ROWS) for i in range(0, len(split), _ROWS)):
+            read = _read(source[rows], kept[rows], x.shape[1])
+            unread = ~read & ~(masks[m][rows] & cut[rows, None])
+            if hides:
+                unread &= split.masks[m][rows]
+            if unread.any():  # the features are looked at only where something may be lost
+                stored = nonzero_steps(x[rows]) if known is None else known[rows]
+                stored = stored & has_row(x[rows])
+                lost[rows], is_left[rows] = (unread & stored).sum(axis=1), (read & stored).any(1)
+        if lost.any():
+            emptied, there = (lost > 0) & ~is_left, (lost > 0) | kept.any(axis=1)
+            counts = lost.sum(), (lost > 0).sum(), emptied.sum(), there.sum()
+            found[m] = Lost(*map(int, counts))
+    return found
+
+
+def _read(source: np.ndarray, kept: np.ndarray, steps: int) -> np.ndarray:
+    """The stored steps `[n, T]` that prepared steps `[n, length]` read."""
+    read = np.zeros((len(source), steps), bool)
+    row, step = kept.nonzero()
+    read[row, source[row, step]] = True
+    return read
+
+
+def count_in_full(
+    split: Split,
+    masks: Mapping[str, np.ndarray],
+    groups: Groups,
+    rows: Mapping[str, int],
+    nonzero: Mapping[str, np.ndarray],
+) -> dict[str, Lost]:
+    """Counts what would be lost of a split if every sequence fitted its table.
+
+    Args:
+        split: as it is stored.
+        masks: the valid steps `[N, T]` of each modality.
+        groups: modalities that share their steps.
+        rows: of the embedding table, of modalities of token ids where it is known.
+        nonzero: as for `count_lost`.
+    """
+    found = {}
+    for members in movers(masks, groups):
+        valid = {
+            m: masks[m] & has_row(split.features[m], rows.get(m, math.inf))
+            for m in members
+            if m in masks
+        }
+        steps = max(mask.shape[1] for mask in valid.values())
+        chosen = choose_steps(valid, steps, "error", split.ids)
+        found |= count_lost(split, valid, chosen, nonzero=nonzero)
+    return found
+
+
+def nothing_read(split: Split, modality: str) -> dict[str, Lost]:
+    """Counts what is lost of a modality that is left out as a whole."""
+    nothing = np.zeros((len(split), 0), int)
+    masks = {modality: np.zeros(split.features[modality].shape[:2], bool)}
+    return count_lost(split, masks, {modality: (nothing, nothing.astype(bool))})
+
+
+def require_little_lost(where: str, lost: Mapping[str, Lost], allowed: bool) -> None:
+    """Refuses what leaves more than a tenth of the samples of a modality without any step.
+
+    Args:
+        where: the corpus and the split, for the message.
+        lost: by modality.
+        allowed: whether any loss is accepted.
+
+    Raises:
+        UserError: naming the split, the modality and how many samples.
+    """
+    for m, loss in lost.items():
+        if loss.is_large and not allowed:
+            raise UserError(
+                f"{where}: {loss.steps} stored steps of {m!r} that are not zero would not be read, "
+                f"which would leave {loss.emptied} of {loss.of} samples without it: look for a "
+                "mistake in its masks, lengths or token ids, or accept it with "
+                "--config.data.allow_loss=true."
+            )
+
+
+def count_without_any(masks: Mapping[str, np.ndarray]) -> int:
+    """Counts samples without a valid step in any modality; 0 if there is no modality.
+
+    Args:
+        masks: the valid steps `[N, T]` of each.
+    """
+    has_any = [mask.any(axis=1) for mask in masks.values()]
+    return int((~np.any(has_any, axis=0)).sum()) if has_any else 0

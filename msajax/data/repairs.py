@@ -1,0 +1,84 @@
+"""What reading and preparation changed or left out, in words."""
+
+import logging
+from collections.abc import Mapping
+
+logger = logging.getLogger(__name__)
+
+_REPAIRS = {
+    "non_finite": "{count} value(s) that were not finite, or beyond 1e6, are 0",
+    "clipped": "{count} value(s) beyond +-{clip:g} standard deviations are clipped",
+    "unknown_ids": "{count} token id(s) that the model has no row for are padding",
+    "cut_lengths": "{count} length(s) beyond the stored steps count as all of them",
+    "length_disagrees": "{count} length(s) end before steps that are not zero, which are kept",
+    "clipped_labels": "{count} label(s) outside [-3, 3] are clipped",
+}
+_LOSSES = {
+    "lost_steps": "{count} stored step(s) that are not zero are not read",
+    "emptied_samples": "which leaves {count} sample(s) without it",
+}
+
+
+def describe_repairs(made: Mapping[str, Mapping[str, int]], clip: float) -> str:
+    """What was repaired: "audio: 3 value(s) that were not finite, or beyond 1e6, are 0".
+
+    Args:
+        made: `{modality: {kind: count}}`, as `prepare` returns it.
+        clip: bound of standardised features.
+
+    Returns:
+        "" if nothing was.
+    """
+    return _describe(made, _REPAIRS, clip)
+
+
+def describe_reading(made: Mapping[str, int]) -> str:
+    """What the reader of a file repaired, `{kind: count}`, in words; "" if nothing."""
+    return _clauses(made, _REPAIRS, 0)
+
+
+def say_repairs(split: str, made: Mapping[str, Mapping[str, int]], clip: float) -> None:
+    """Logs what was repaired in a split, if anything was."""
+    if told := describe_repairs(made, clip):
+        logger.warning("Repaired in %s: %s.", split, told)
+
+
+def say_lost(
+    split: str, made: Mapping[str, Mapping[str, int]], without_any: int, size: int
+) -> None:
+    """Logs what a split loses, and how many of its samples have no modality at all.
+
+    Args:
+        split: its name.
+        made: as `prepare` returns it.
+        without_any: samples without a valid step in any modality, of `size`.
+        size: samples.
+    """
+    if told := _describe(made, _LOSSES, 0):
+        logger.warning("Lost in %s: %s.", split, told)
+    if without_any:
+        logger.warning("%s", describe_empty(split, without_any, size))
+
+
+def describe_empty(split: str, empty: int, size: int) -> str:
+    """The sentence on samples without any modality."""
+    return (
+        f"{empty} of {size} samples of {split} have no valid step in any modality: their score is "
+        "that of an empty input."
+    )
+
+
+def _describe(
+    made: Mapping[str, Mapping[str, int]], phrases: Mapping[str, str], clip: float
+) -> str:
+    found = {m: _clauses(counts, phrases, clip) for m, counts in made.items()}
+    return "; ".join(f"{m}: {told}" for m, told in found.items() if told)
+
+
+def _clauses(counts: Mapping[str, int], phrases: Mapping[str, str], clip: float) -> str:
+    told = []
+    for kind, count in counts.items():
+        words = (_REPAIRS | _LOSSES)[kind]  # a kind without words may not pass unsaid
+        if count and kind in phrases:
+            told.append(words.format(count=count, clip=clip))
+    return ", ".join(told)
