@@ -199,7 +199,8 @@ class TrainConfig:
     Attributes:
         seeds: how many random seeds are trained; a published number is a mean over them.
         first_seed: the seeds are first_seed, first_seed + 1, …
-        epochs: most passes over the training split.
+        epochs: most passes over the training split. The same run may get more, but not with the
+            cosine schedule.
         batch_size: rows of a step.
         accumulation_steps: parts into which a step's rows are split to save memory; the gradient
             is that of the whole batch.

@@ -89,7 +89,7 @@ def train(
         processes.require_same(settings)
         folder = RunFolder(mirror.path, mirror.saved)
         folder.claim(config, corpus.digest, profile)  # before work goes into what is another run's
-        if folder.has_ended():
+        if folder.has_ended(config.train.epochs):
             folder.move_corpus(corpus.summary())
             mirror.replace("run.json")
             logger.info("This run has ended; these are its stored results.")
@@ -195,6 +195,7 @@ def _train_in(
         params=jax.tree.map(lambda x: x[kept], trained.layout.get(trained.params)),
         corpus_digest=corpus.digest,
     )
+    folder.begin_results()
     if processes.is_first():
         save_bundle(folder.bundle, bundle)
 
@@ -231,6 +232,7 @@ def _train_in(
         "model": {"name": config.model.name, "parameters": bundle.parameters},
         "corpus": corpus.summary() | {"modalities": preparation.spec.modalities},
         "seeds": bundle.seeds,
+        "epochs": config.train.epochs,
         "best_epoch": bundle.best_epoch,
         "failed": trained.failed,
         **protocol.report(scores, splits, train_split.labels, task),
