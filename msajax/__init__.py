@@ -24,6 +24,7 @@ __all__ = [
     "UserError",
     "__version__",
     "build_model",
+    "cross_validate",
     "load",
     "open_corpus",
     "train",
@@ -36,6 +37,10 @@ def __getattr__(name: str) -> Any:
         from msajax.models import build_model
 
         return build_model
+    if name == "cross_validate":
+        from msajax.cross_validation import cross_validate
+
+        return cross_validate
     if name in ("load", "open_corpus", "train"):
         from msajax import experiment
 

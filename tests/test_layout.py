@@ -13,6 +13,7 @@ FLOORS = [
     {"training"},
     {"evaluation", "serving"},
     {"experiment", "flags"},
+    {"cross_validation"},
     {"main"},
 ]
 MODULES = sorted((ROOT / "msajax").rglob("*.py"))

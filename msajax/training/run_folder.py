@@ -90,10 +90,10 @@ class RunFolder:
 
     def refuse_output(self, output: str) -> None:
         """Raises `UserError` for an output that would replace a file of the run."""
-        if self._name_above(output) in (*_FILES, *_FOLDERS):
+        if self.name_above(output) in (*_FILES, *_FOLDERS):
             raise UserError(f"--output={output} is the run's own: choose another file.")
 
-    def _name_above(self, path: str) -> str:
+    def name_above(self, path: str) -> str:
         """The name in this folder at or below which a path lies; `..` or `.` if none is."""
         inside = os.path.relpath(os.path.realpath(path), os.path.realpath(self.path))
         return (*pathlib.PurePath(inside).parts, ".")[0]
@@ -181,7 +181,7 @@ class RunFolder:
             # A start that ended before it wrote config.json leaves these at most.
             others = there - {"run.json", lock.NAME, *_PARTIAL}
             if beside:
-                others.discard(self._name_above(beside))
+                others.discard(self.name_above(beside))
             if others:
                 # A write that is under way while somebody deletes a run's folder makes it anew.
                 remains = others <= {"checkpoints", "metrics.jsonl"}
@@ -355,7 +355,12 @@ def write_json(path: str, value: Any) -> None:
     Raises:
         UserError: if it cannot be written.
     """
-    write_text(path, json.dumps(_strict(value), indent=2, allow_nan=False) + "\n")
+    write_text(path, json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """Strict JSON with its numbers that are not finite as null, as a file holds it."""
+    return json.dumps(_strict(value), indent=2, allow_nan=False) + "\n"
 
 
 def write_text(path: str, text: str) -> None:
