@@ -128,6 +128,7 @@ def _train(console: Console) -> int:
         require_devices()
         if not processes.is_first():
             logging.getLogger("msajax").setLevel(logging.ERROR)  # the first one tells
+        processes.require_same({"data.folds": config.data.folds, "data.fold": config.data.fold})
         folds = config.data.folds > 0 and config.data.fold < 0
         train = cross_validation.cross_validate if folds else experiment.train
         results = train(config, workdir, flags.STOP_AFTER.value, stop, flags.PROFILE.value)
