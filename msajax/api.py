@@ -7,18 +7,18 @@ import html
 import io
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from absl import logging as absl_logging
 from rich.console import Console
 
-from msajax import experiment
+from msajax import cross_validation, experiment
 from msajax.checks import is_url
 from msajax.config import Config
 from msajax.errors import UserError
-from msajax.evaluation.tables import print_results
+from msajax.evaluation.tables import print_folds, print_results
 from msajax.serving.bundle import Bundle
 from msajax.training.mirror import Mirror
 from msajax.training.run_folder import RunFolder
@@ -26,17 +26,17 @@ from msajax.training.run_folder import RunFolder
 _WIDTH = 100  # columns of a printed table
 
 
-class Result(Mapping[str, Any]):
-    """A run that has ended: the content of its results.json, and what else its folder holds.
-
-    `result["test"]["mae"]["mean"]` is a number of results.json; `print(result)` shows the table.
+class Table(Mapping[str, Any]):
+    """Results that print as the table of the command line: the content of a JSON file.
 
     Attributes:
-        workdir: the run's folder.
+        workdir: the folder of the file.
     """
 
+    _print: Callable[[Mapping[str, Any], Console], None]
+
     def __init__(self, workdir: str, content: Mapping[str, Any]) -> None:
-        """Keeps the content of the results.json in `workdir`."""
+        """Keeps the content of a file in `workdir`."""
         self.workdir = workdir
         self._content = content
 
@@ -50,16 +50,31 @@ class Result(Mapping[str, Any]):
         return len(self._content)
 
     def __repr__(self) -> str:
-        return f"Result({self.workdir!r}, {len(self['seeds'])} seed(s); print it for its table)"
+        return f"{type(self).__name__}({self.workdir!r}; print it for its table)"
 
     def __str__(self) -> str:
         text = io.StringIO()
-        print_results(self._content, Console(file=text, width=_WIDTH))
+        type(self)._print(self._content, Console(file=text, width=_WIDTH))
         return text.getvalue()
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return f'<pre style="line-height: 1.2">{html.escape(str(self))}</pre>'
+
+
+class FoldsResult(Table):
+    """All folds of a cross-validation: the content of folds.json."""
+
+    _print = staticmethod(print_folds)
+
+
+class Result(Table):
+    """A run that has ended: the content of its results.json, and what else its folder holds.
+
+    `result["test"]["mae"]["mean"]` is a number of results.json; `print(result)` shows the table.
+    """
+
+    _print = staticmethod(print_results)
 
     def predictions(self, split: str = "test") -> dict[str, np.ndarray]:
         """The predictions of a split by column, as in its CSV; ready for a data frame.
@@ -124,11 +139,41 @@ def train(
         UserError: for whatever you can set right, before anything is written.
         NonFiniteError: if no random seed's numbers are finite any more.
     """
-    workdir = os.fspath(workdir)
-    workdir = workdir if is_url(workdir) else os.path.abspath(os.path.expanduser(workdir))
+    workdir = _absolute(workdir)
     with _heard():
         content = experiment.train(config, workdir, stop_after_epochs)
     return None if content is None else Result(workdir, content)
+
+
+def cross_validate(
+    config: Config, workdir: str | os.PathLike, stop_after_epochs: int | None = None
+) -> FoldsResult | None:
+    """Trains every fold in a folder of its own, and measures them together; shows its progress.
+
+    The same call continues where it was interrupted.
+
+    Args:
+        config: the experiment, with `data.folds` set.
+        workdir: the folder of the folds; made if needed, refused if it holds something else.
+        stop_after_epochs: save and return after so many more epochs, of all folds together.
+
+    Returns:
+        The result, which prints as a table; None if it has paused.
+
+    Raises:
+        UserError: for whatever you can set right, before anything is written.
+        NonFiniteError: if no seed's numbers of some fold are finite any more.
+    """
+    workdir = _absolute(workdir)
+    with _heard():
+        content = cross_validation.cross_validate(config, workdir, stop_after_epochs)
+    return None if content is None else FoldsResult(workdir, content)
+
+
+def _absolute(workdir: str | os.PathLike) -> str:
+    """A workdir that stays the same when the working directory changes."""
+    workdir = os.fspath(workdir)
+    return workdir if is_url(workdir) else os.path.abspath(os.path.expanduser(workdir))
 
 
 @contextlib.contextmanager

@@ -128,7 +128,11 @@ class DataConfig(Settings):
             bring words, and what the embeddings of data.text = words begin with.
         word_shift: seconds added to the start of a word to find its segment in computational
             sequences; auto is -0.04 for CMU-MOSI, whose words come late, else 0.
-        split_seed: of the random split by video of a corpus without folds.
+        split_seed: of the random split by video of a corpus without splits, and of `folds`.
+        folds: 0 takes the splits of the corpus; from 3 on, all its labelled samples are pooled and
+            split by video into so many folds, for cross-validation.
+        fold: which of them, from 0, is the test split; the next one is for validation, the others
+            for training. -1 is all of them, one after another.
         device_memory_budget: bytes; a split whose prepared features take more is read from its
             file as it is needed, instead of lying on the devices.
         mask_from_zeros: derive a mask from non-zero steps where the corpus brings none; if off,
@@ -149,6 +153,8 @@ class DataConfig(Settings):
     glove_path: str = ""
     word_shift: str = "auto"
     split_seed: int = 0
+    folds: int = 0
+    fold: int = -1
     device_memory_budget: int = 2**31
     mask_from_zeros: bool = True
     allow_loss: bool = False
@@ -164,6 +170,11 @@ class DataConfig(Settings):
         one_of(self, "data.text", "features", "words", "ids")
         one_of(self, "data.format", "auto", *FORMATS)
         at_least(self, "data", 0, "split_seed", "device_memory_budget")
+        ok = self.folds == 0 or self.folds >= 3
+        require(self, "data.folds", ok, "must be 0, or 3 or more: train, validation and test")
+        ok = -1 <= self.fold < max(self.folds, 0)
+        requirement = f"must be -1, or from 0 to below data.folds = {self.folds}"
+        require(self, "data.fold", ok, requirement)
         ok = self.word_shift == "auto" or is_finite_number(self.word_shift)
         require(self, "data.word_shift", ok, "must be auto or a number of seconds")
         one_of(self, "data.truncate", "error", "first", "last", "uniform")
@@ -223,7 +234,8 @@ class TrainConfig(Settings):
     Attributes:
         seeds: how many random seeds are trained; a published number is a mean over them.
         first_seed: the seeds are first_seed, first_seed + 1, …
-        epochs: most passes over the training split.
+        epochs: most passes over the training split. The same run may get more, but not with the
+            cosine schedule.
         batch_size: rows of a step.
         accumulation_steps: parts into which a step's rows are split to save memory; the gradient
             is that of the whole batch.
@@ -442,6 +454,7 @@ def idle_settings(config: Config, *, reads_tokens: bool, reads_vectors: bool) ->
     positions = {model.positions, *(model.encoder_of(m).positions for m in model.overridden)}
     readers = {
         "data.glove_path": (reads_vectors, "words without features"),
+        "data.folds": (config.data.fold >= 0, "data.fold, to choose one"),
         "data.min_count": (config.data.text == "words", "data.text = words"),
         "model.embedding_dim": (reads_tokens, "token ids"),
         "model.embedding_scale": (reads_tokens, "token ids"),

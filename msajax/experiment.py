@@ -22,6 +22,7 @@ from msajax.config import (
 from msajax.data import inspection, predictions
 from msajax.data import prepare as preparing
 from msajax.data.corpus import Corpus, Split
+from msajax.data.cross_validation import require_one_fold, without_folds
 from msajax.data.formats import mapped, native, open_corpus
 from msajax.data.glove import read_glove
 from msajax.data.labels import as_targets
@@ -81,6 +82,7 @@ def train(
         NonFiniteError: if no seed's numbers are finite any more.
     """
     config = from_config_dict(config.to_dict())  # a Config made in Python was not checked for types
+    require_one_fold(config.data)
     parallel.configure_jax(config.train)
     parallel.require_devices()
     # A run in a bucket works in a folder on this machine, which its mirror keeps like the bucket.
@@ -92,7 +94,7 @@ def train(
         processes.require_same(settings)
         folder = RunFolder(mirror.path, mirror.saved)
         folder.claim(config, corpus.digest, profile)  # before work goes into what is another run's
-        if folder.has_ended():
+        if folder.has_ended(config.train.epochs):
             folder.move_corpus(corpus.summary())
             mirror.replace("run.json")
             logger.info("This run has ended; these are its stored results.")
@@ -125,6 +127,11 @@ def _open(config: Config) -> tuple[Corpus, preparing.Preparation]:
     """The corpus and what is fitted on it; refuses what cannot be before anything is written."""
     _require_glove(config.data.glove_path)
     corpus = open_corpus(config.data.path, config.data)
+    return corpus, check(config, corpus)
+
+
+def check(config: Config, corpus: Corpus) -> preparing.Preparation:
+    """What is fitted on a corpus; raises `UserError` unless a run can train on it and measure."""
     _require_targets(corpus, config, "train", "valid", "test")
     corpus.verify()
     preparation = preparing.fit(corpus, config.data, config.model)
@@ -132,7 +139,7 @@ def _open(config: Config) -> tuple[Corpus, preparing.Preparation]:
     make_loss(config.train, preparation.spec.label_kind)
     mesh, train = config.mesh, config.train
     parallel.make_layout(mesh, train.seed_axis, train.seeds, config.model.model_dim)
-    return corpus, preparation
+    return preparation
 
 
 def _prepare(
@@ -209,6 +216,7 @@ def _train_in(
         params=jax.tree.map(lambda x: x[kept], trained.layout.get(trained.params)),
         corpus_digest=corpus.digest,
     )
+    folder.begin_results()
     if processes.is_first():
         save_bundle(folder.bundle, bundle)
 
@@ -245,6 +253,7 @@ def _train_in(
         "model": {"name": config.model.name, "parameters": bundle.parameters},
         "corpus": corpus.summary() | {"modalities": preparation.spec.modalities},
         "seeds": bundle.seeds,
+        "epochs": config.train.epochs,
         "best_epoch": bundle.best_epoch,
         "failed": trained.failed,
         **protocol.report(scores, splits, train_split.labels, task),
@@ -430,7 +439,8 @@ def predict(bundle: str, corpus: str, output: str, split: str = "all", **overrid
     refuse_inside(output, bundle, "bundle")
     _require_glove(overrides.get("glove_path", ""))
     loaded = load(bundle)
-    data = dataclasses.replace(loaded.config.data, format="auto", **overrides)
+    data = without_folds(loaded.config.data)
+    data = dataclasses.replace(data, format="auto", **overrides)
     opened = open_corpus(corpus, data)
     if split != "all":
         opened.require_splits(split)
@@ -447,7 +457,7 @@ def convert(path: str, data: DataConfig, output: str) -> None:
     if os.path.lexists(output):
         raise UserError(f"--output={output} is there already: choose another name.")
     refuse_inside(output, path, "corpus")
-    corpus = open_corpus(path, data)
+    corpus = _open_one(path, data)
     corpus.verify()
     _say_what_is_idle(corpus, Config(data=data), False)
     # A name of its own: whatever has a fixed one may be somebody's, or the corpus itself.
@@ -476,7 +486,7 @@ def inspect(path: str, data: DataConfig) -> dict[str, Any]:
     Raises:
         UserError: if it cannot be used.
     """
-    corpus = open_corpus(path, data)
+    corpus = _open_one(path, data)
     corpus.verify()
     _say_what_is_idle(corpus, Config(data=data), False)
     return inspection.inspect_corpus(corpus, data)
@@ -489,9 +499,14 @@ def inspect_model(config: Config) -> dict[str, Any]:
         UserError: if the corpus cannot be used.
     """
     parallel.require_devices()
-    corpus = open_corpus(config.data.path, config.data)
+    corpus = _open_one(config.data.path, config.data)
     spec = preparing.fit(corpus, config.data, config.model).spec
     return cost_report(build_model(config.model, spec), spec)
+
+
+def _open_one(path: str, data: DataConfig) -> Corpus:
+    """A corpus with the splits of a fold, or, where none is chosen, with its own."""
+    return open_corpus(path, data if data.fold >= 0 else without_folds(data))
 
 
 def load(path: str | os.PathLike) -> Bundle:

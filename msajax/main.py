@@ -116,8 +116,9 @@ def _outcome(mode: Callable[[Console], int]) -> int:
 def _train(console: Console) -> int:
     config, workdir = flags.chosen_config(), flags.required("workdir")
     with StopRequest() as stop:
-        from msajax import experiment  # here and below: --help and mistakes need not wait for JAX
-        from msajax.evaluation.tables import print_results
+        # Here and below: --help and mistakes need not wait for JAX.
+        from msajax import cross_validation, experiment
+        from msajax.evaluation.tables import print_folds, print_results
         from msajax.training import processes
         from msajax.training.failures import failure_message
         from msajax.training.parallel import configure_jax, require_devices
@@ -127,11 +128,12 @@ def _train(console: Console) -> int:
         require_devices()
         if not processes.is_first():
             logging.getLogger("msajax").setLevel(logging.ERROR)  # the first one tells
-        results = experiment.train(
-            config, workdir, flags.STOP_AFTER.value, stop, flags.PROFILE.value
-        )
+        processes.require_same({"data.folds": config.data.folds, "data.fold": config.data.fold})
+        folds = config.data.folds > 0 and config.data.fold < 0
+        train = cross_validation.cross_validate if folds else experiment.train
+        results = train(config, workdir, flags.STOP_AFTER.value, stop, flags.PROFILE.value)
     if processes.is_first() and results is not None:
-        print_results(results, console)
+        (print_folds if folds else print_results)(results, console)
     if results is None:
         print(f"Paused; the same command continues. Run folder: {workdir}")
         return STOPPED
@@ -143,7 +145,7 @@ def _train(console: Console) -> int:
 
 
 def _evaluate(console: Console) -> int:
-    from msajax import experiment
+    from msajax import cross_validation, experiment
     from msajax.evaluation.tables import print_summary
     from msajax.training.run_folder import RunFolder
 
@@ -153,6 +155,10 @@ def _evaluate(console: Console) -> int:
         )
     if flags.INPUT.value:
         report = experiment.evaluate_predictions(flags.INPUT.value)
+    elif cross_validation.holds_folds(flags.WORKDIR.value):
+        report = cross_validation.evaluate_folds(
+            flags.WORKDIR.value, flags.SPLIT.value or "test", flags.OUTPUT.value
+        )
     else:
         if flags.OUTPUT.value:
             RunFolder(flags.WORKDIR.value).refuse_output(flags.OUTPUT.value)

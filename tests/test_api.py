@@ -41,7 +41,7 @@ def test_the_result_is_that_of_the_folder_and_prints_as_its_table(trained):
     print_results(stored, Console(file=table, width=100))
     assert str(result) == table.getvalue() and "mae" in str(result)
     assert "<pre" in result._repr_html_() and "mae" in result._repr_html_()
-    assert repr(result) == f"Result({result.workdir!r}, 2 seed(s); print it for its table)"
+    assert repr(result) == f"Result({result.workdir!r}; print it for its table)"
 
 
 def test_predictions_are_the_columns_of_the_file(trained):

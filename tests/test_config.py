@@ -206,6 +206,8 @@ IMPOSSIBLE = {
     "data.format": ("", "pickle"),
     "data.word_shift": ("", "late", "nan", "inf"),
     "data.split_seed": (-1,),
+    "data.folds": (-1, 1, 2),
+    "data.fold": (-2, 0),  # of no folds
     "data.device_memory_budget": (-1,),
     "data.synthetic.task": ("", "faces", "connectome", "sign", "stress"),
     "data.synthetic.train": (-1, 0, 1),
@@ -466,6 +468,8 @@ ANOTHER = {
     "data.format": "csd",
     "data.word_shift": "-0.02",
     "data.split_seed": 1,
+    "data.folds": 4,
+    "data.fold": 1,
     "data.device_memory_budget": 1,
     "data.allow_loss": True,
     "model.name": "next_token",
@@ -545,6 +549,7 @@ ANOTHER = {
     "train.deterministic": False,
 }
 NEEDED = {  # beside a value that means nothing alone
+    "data.fold": {"data.folds": 3},
     "optim.weight_decay": {"optim.name": "adamw"},
     "model.name": {"model.causal": True},
     "data.synthetic.task": {
@@ -703,6 +708,7 @@ def test_an_experiment_file_is_locked_possible_and_names_its_command(path):
     [
         ("data.glove_path", "glove.txt", "words without features"),
         ("data.min_count", 3, "data.text = words"),
+        ("data.folds", 4, "data.fold, to choose one"),
         ("model.embedding_dim", 8, "token ids"),
         ("model.embedding_scale", "sqrt_dim", "token ids"),
         ("model.drofe_age_unit", 1.0, "model.positions = drofe"),
@@ -720,6 +726,8 @@ def test_a_setting_that_nothing_reads_is_named(key, value, reader):
     changed.update_from_flattened_dict(
         {
             "data.text": "words",
+            "data.folds": 4,
+            "data.fold": 3,
             "model.guidance": "integrated_gradients",
             "model.overrides": ("audio.positions=drofe",),
         }

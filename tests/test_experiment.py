@@ -20,6 +20,7 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
+import survivors
 from sklearn.metrics import f1_score
 from tiny import tiny_config
 
@@ -375,7 +376,7 @@ def test_results_have_the_documented_keys(run):
     results = strict((run.folder / "results.json").read_text())
     assert results == run.results
     assert list(results) == [
-        *("model", "corpus", "seeds", "best_epoch", "failed", "valid", "test"),
+        *("model", "corpus", "seeds", "epochs", "best_epoch", "failed", "valid", "test"),
         *("test_ensemble", "floors", "timing"),
     ]
     assert results["model"].keys() == {"name", "parameters"}
@@ -895,6 +896,71 @@ def test_a_bundle_or_run_of_other_numerics_is_refused(numerics, run, tmp_path):
     with pytest.raises(UserError, match=message):
         train(tmp_path / "run", run.corpus)
     assert [path.read_bytes() for path in files] == before
+
+
+# --- training longer ---
+
+
+def with_epochs(config: Config, epochs: int, **optim) -> Config:
+    changed = dataclasses.replace(config.optim, **optim)
+    more = dataclasses.replace(config.train, epochs=epochs)
+    return dataclasses.replace(config, train=more, optim=changed)
+
+
+def test_a_run_that_gets_more_epochs_comes_to_the_bits_of_one_that_had_them(run, tmp_path):
+    folder, kept = tmp_path / "run", ("results.json", *survivors.BUNDLE, *survivors.KEPT[:2])
+    experiment.train(with_epochs(run.config, 5), str(folder))
+    # Seed 0 has lost its patience; seed 1 stopped because the epochs were over.
+    last = [line for line in survivors.lines_of(folder) if line["stopped"]]
+    stopped = {line["seed"]: line["epoch"] for line in last}
+    assert stopped == {0: 4, 1: 5} and max(line["epoch"] for line in lines_of(run)) == 7
+    shutil.copytree(folder, tmp_path / "before")
+
+    assert experiment.train(run.config, str(folder), stop_after_epochs=1) is None
+    lines = survivors.lines_of(folder)
+    assert [line["epoch"] for line in lines if line["seed"] == 1] == [1, 2, 3, 4, 5, 6]
+    # What the shorter run left stays, as one whole, and yet this run has not ended.
+    for name in kept:
+        before = tmp_path / "before" / name
+        assert (folder / name).read_bytes() == before.read_bytes(), name
+    assert experiment.evaluate_run(str(folder), "test")["largest_difference"] < 1e-6
+    with pytest.raises(UserError, match="train.epochs: 7 there, 5 here"):
+        experiment.train(with_epochs(run.config, 5), str(folder))
+
+    with pytest.MonkeyPatch.context() as patch:  # killed while it replaces the results
+        patch.setattr(experiment, "write_json", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            experiment.train(run.config, str(folder))
+    assert not (folder / "results.json").exists()  # it would be of another bundle
+    assert experiment.train(run.config, str(folder))["epochs"] == 7
+    assert survivors.differences(folder, run.folder) == []
+
+
+def test_more_epochs_train_no_seed_that_has_lost_its_patience(run, tmp_path):
+    shutil.copytree(run.folder, tmp_path / "run")
+    ended = experiment.train(with_epochs(run.config, 8), str(tmp_path / "run"))
+    lines = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    longer = experiment.train(with_epochs(run.config, 30), str(tmp_path / "run"))
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == lines
+    assert longer == ended | {"epochs": 30} and ended["epochs"] == 8
+
+
+def test_only_epochs_may_grow_and_not_those_of_a_cosine(run, tmp_path):
+    def claim(epochs: int, **optim) -> None:
+        folder.claim(with_epochs(run.config, epochs, **optim), digest)
+
+    folder, digest = RunFolder(str(run.folder)), run.results["corpus"]["digest"]
+    claim(8)
+    with pytest.raises(UserError, match="train.epochs: 7 there, 6 here"):
+        claim(6)
+    with pytest.raises(UserError, match="another run .*learning_rate: .*train.epochs: 7 there, 8"):
+        claim(8, learning_rate=0.5)
+    folder = RunFolder(str(tmp_path))
+    summary = run.results["corpus"]
+    folder.describe(with_epochs(run.config, 7, schedule="cosine"), summary, {}, {})
+    claim(7, schedule="cosine")
+    with pytest.raises(UserError, match="7 there, 8 here.* rates of .*cosine depend on the last"):
+        claim(8, schedule="cosine")
 
 
 # --- what the package offers ---

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from msajax.data.folds import choose_folds, mosi_folds
+from msajax.data.folds import choose_folds, deal_videos, mosi_folds
 from msajax.errors import UserError
 
 SEGMENTS = {f"v{k}": k + 1 for k in range(10)}
@@ -167,3 +167,22 @@ def test_the_standard_folds_are_said(caplog):
     with caplog.at_level(logging.INFO):
         choose_folds("corpus", mosi_like(), None, 0)
     assert "corpus: the standard folds of CMU-MOSI." in caplog.text
+
+
+# --- cross-validation ---
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("folds", [3, 4, 10])
+def test_every_video_is_dealt_to_one_fold_and_folds_are_about_equal(folds, seed):
+    sizes = {f"v{k}": 1 + (k * 7 + seed) % 23 for k in range(10 + seed)}
+    dealt = deal_videos(sizes, folds, seed)
+    assert len(dealt) == folds and all(dealt)
+    assert sorted(video for fold in dealt for video in fold) == sorted(sizes)
+    totals = [sum(sizes[video] for video in fold) for fold in dealt]
+    assert max(totals) - min(totals) <= max(sizes.values())
+    assert dealt == deal_videos(dict(reversed(sizes.items())), folds, seed)
+
+
+def test_another_seed_deals_otherwise():
+    assert len({str(deal_videos(SEGMENTS, 3, seed)) for seed in range(10)}) == 10

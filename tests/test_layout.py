@@ -13,6 +13,7 @@ FLOORS = [
     {"training"},
     {"evaluation", "serving"},
     {"experiment", "flags", "default_experiment"},
+    {"cross_validation"},
     {"api", "main"},
     {"__main__"},
 ]

@@ -237,6 +237,29 @@ def test_an_upload_that_ends_at_any_object_leaves_a_whole_state(saved, dies, aft
     assert seen == {(False, False), (True, False), (True, True)}
 
 
+def test_a_run_that_has_gone_on_never_has_its_former_results_beside_its_new_bundle(use):
+    def go_on() -> None:
+        with Mirror(URL) as mirror:
+            mirror.take()
+            write(mirror.path, "bundle/bundle.json", b"new")
+            write(mirror.path, "results.json", b"new")
+
+    before = use(Store())
+    train_to(9, ends=True)
+    counted = use(Store(before.objects))
+    go_on()
+    for moment in range(1, counted.changes):
+        store = use(Store(before.objects))
+        store.fails_at, store.dies = moment, True
+        with pytest.raises(UserError, match="out of order"):
+            go_on()
+        found = {name: store.objects.get(f"bucket/runs/a/{name}") for name in ENDING}
+        assert found["results.json"] in (None, b"results", b"new")
+        if found["results.json"]:
+            assert (found["results.json"] == b"new") == (found["bundle/bundle.json"] == b"new")
+    assert counted.objects["bucket/runs/a/results.json"] == b"new"
+
+
 def test_a_checkpoint_that_was_found_damaged_is_replaced(use):
     store = use(Store())
     train_to(3)

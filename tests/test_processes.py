@@ -182,8 +182,21 @@ def test_a_mistake_that_one_process_meets_ends_all_with_its_sentence(experiment,
         assert "Traceback" not in err
 
 
-def test_processes_with_other_settings_are_refused_with_both_sides(experiment, tmp_path):
-    paths = [experiment(), experiment(optim__learning_rate=2e-3)]
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        (
+            {"optim__learning_rate": 2e-3},
+            "optim.learning_rate = 0.002, process 0 0.001; --stop_after_epochs = 1, process 0 None",
+        ),
+        ({"data__folds": 3}, "data.folds = 3, process 0 0"),  # which asks for several runs
+    ],
+    ids=["a rate", "folds"],
+)
+def test_processes_with_other_settings_are_refused_with_both_sides(
+    setting, said, experiment, tmp_path
+):
+    paths = [experiment(), experiment(**setting)]
     port = free_port()
     running = [
         start(
@@ -195,8 +208,7 @@ def test_processes_with_other_settings_are_refused_with_both_sides(experiment, t
     ]
     for code, _, err in answers(running):
         assert code == 2, err
-        assert "error: Process 1 has optim.learning_rate = 0.002, process 0 0.001; " in err
-        assert "; --stop_after_epochs = 1, process 0 None: every process" in err
+        assert f"error: Process 1 has {said}: every process" in err
     assert not (tmp_path / "run").exists()
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from msajax.config import OptimConfig, TrainConfig
-from msajax.training.state import init_selection, learning_rate_scale, select
+from msajax.training.state import have_stopped, init_selection, learning_rate_scale, select
 
 
 def follow(scores, train: TrainConfig, optim: OptimConfig):
@@ -114,6 +114,19 @@ def test_every_seed_follows_the_rules_as_if_alone(scores, patience, plateau_pati
         assert selection.best_epoch[k] == best_epoch
         assert selection.reductions[k] == cuts
         assert selection.stopped[k] == stopped
+
+
+def test_with_more_epochs_only_a_seed_that_still_has_patience_goes_on():
+    selection = init_selection(3).replace(
+        epoch=np.int64(5), stale_epochs=np.array([2, 1, 0]), failed_epoch=np.array([0, 0, 5])
+    )
+    for epochs, patience, stopped in (
+        (5, 2, [True, True, True]),
+        (6, 2, [True, False, True]),
+        (6, 0, [False, False, True]),
+    ):
+        train = TrainConfig(epochs=epochs, patience=patience)
+        assert have_stopped(selection, train).tolist() == stopped
 
 
 def test_a_seed_that_fails_stops_in_its_epoch_and_does_not_improve():

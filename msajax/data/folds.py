@@ -72,6 +72,29 @@ def choose_folds(
     return folds
 
 
+def deal_videos(segments: Mapping[str, int], folds: int, seed: int) -> list[list[str]]:
+    """Deals videos to folds, for cross-validation: in random order, each to the smallest so far.
+
+    No two folds differ by more segments than the largest video has.
+
+    Args:
+        segments: how many segments each video has, 1 or more.
+        folds: how many, at most as many as videos.
+        seed: of the order.
+
+    Returns:
+        The videos of each fold, at least one.
+    """
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(sorted(segments)).tolist()
+    dealt: list[list[str]] = [[] for _ in range(folds)]
+    sizes = [0] * folds
+    for video in order:
+        smallest = sizes.index(min(sizes))
+        dealt[smallest].append(video)
+        sizes[smallest] += segments[video]
+    return dealt
+
+
 def video_of(id_: str) -> str | None:
     """The video of a sample; None for a bare number, which does not name one."""
     if re.fullmatch(r"[\d.]*", id_):

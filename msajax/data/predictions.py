@@ -16,13 +16,14 @@ from msajax.spec import CorpusSpec
 
 @dataclasses.dataclass(frozen=True)
 class Predictions:
-    """Scores of labelled samples, as read from a file.
+    """Scores of samples that can be measured, as read from a file.
 
     Attributes:
-        kind: regression or classification.
+        kind: regression, classification or next_token.
         names: of the K outputs or classes.
         scores: `[S, N, K]` float64, of each random seed.
-        labels: `[N, K]` float64, or `[N, 1]`, the class counted from 0.
+        labels: `[N, K]` float64; `[N, 1]`, the class counted from 0, or 0 for next_token, whose
+            scores say all.
         ids: `[N]` str; empty where the file has none.
     """
 
@@ -125,11 +126,15 @@ def _number(value: float) -> str:
     return f"{value:.9g}"
 
 
-def read_predictions(path: str) -> Predictions:
+def read_predictions(path: str, of_seeds: bool = True) -> Predictions:
     """Reads labels and scores: the columns `score…_seed<k>`, or `score…` where there are none.
 
     With a column `predicted` they are those of classes, else with `label_<name>` and no `label`
     those of several outputs.
+
+    Args:
+        path: the file.
+        of_seeds: whether to read each random seed; else their means, the columns `score…`, S = 1.
 
     Raises:
         UserError: naming the column or the row that is missing, empty or not a finite number.
@@ -142,15 +147,16 @@ def read_predictions(path: str) -> Predictions:
             columns = reader.fieldnames or []
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as CSV: {error}.") from error
-    if "score_negative_log_likelihood" in columns:
-        raise UserError(f"{path} is of a next-token model, without labels: evaluate its --workdir.")
     kind = "classification" if "predicted" in columns else "regression"
     several = [c for c in columns if c.startswith("label_")]
     labels = several if several and "label" not in columns else ["label"]
     names = tuple(c.removeprefix("label_") for c in labels)
     if kind == "classification":
         labels, names = ["label"], _class_names(columns)
-    of_output = [_score_columns(columns, _score_column(kind, names, name)) for name in names]
+    if "score_negative_log_likelihood" in columns:
+        kind, labels, names = "next_token", [], ("negative_log_likelihood", "tokens")
+    outputs = [_score_column(kind, names, name) for name in names]
+    of_output = [_score_columns(columns, c) if of_seeds else [c] for c in outputs]
     for column in (*labels, *sum(of_output, [])):
         if column not in columns:
             there = ", ".join(columns) or "none"
@@ -184,7 +190,8 @@ def read_predictions(path: str) -> Predictions:
 
     scores = np.stack([[numbers(c) for c in of_seeds] for of_seeds in of_output], axis=-1)
     read = classes if kind == "classification" else numbers
-    labelled = np.stack([read(c) for c in labels], axis=1)
+    columns_of_labels = [read(c) for c in labels] or [np.zeros(len(rows))]
+    labelled = np.stack(columns_of_labels, axis=1)
     ids = np.array([row.get("id") or "" for row in rows])
     return Predictions(kind, names, scores, labelled, ids)
 

@@ -19,11 +19,7 @@ def print_results(results: Mapping[str, Any], console: Console) -> None:
     )
     columns = (f"valid (n={sizes['valid']})", f"test (n={sizes['test']})")
     table = _table(title, *columns, "95 % interval", "ensemble", "floor")
-    floor_of: dict[str, float] = {}
-    for values in results["floors"].values():  # errors alone have several: the hardest to beat
-        for name, value in values.items():
-            if value is not None:
-                floor_of[name] = min(value, floor_of.get(name, value))
+    floor_of = _hardest(results["floors"])
     for name, test in results["test"].items():
         low, high = test["ci95"]
         table.add_row(
@@ -35,6 +31,41 @@ def print_results(results: Mapping[str, Any], console: Console) -> None:
             _number(floor_of.get(name)) if name in floor_of else "",
         )
     console.print(table)
+
+
+def print_folds(results: Mapping[str, Any], console: Console) -> None:
+    """Prints the content of a folds.json: metrics over the folds, and of all samples together."""
+    pooled, seeds = results["pooled"], {seed for of_fold in results["seeds"] for seed in of_fold}
+    title = (
+        f"{results['model']['name']}, {results['folds']} folds by video, {len(seeds)} random "
+        f"seed(s), test splits (n={pooled['samples']} in all)"
+    )
+    table = _table(title, "over folds", "sd of seeds", "all pooled", "95 % interval", "floor")
+    floor_of = _hardest(results["floors"])
+    for name, values in results["metrics"].items():
+        low, high = pooled["metrics"][name]["ci95"]
+        table.add_row(
+            Text(name),
+            _mean_sd({"mean": values["mean"], "sd": values["sd_folds"]}),
+            "" if values["sd_seeds"] is None else _number(values["sd_seeds"]),
+            _number(pooled["metrics"][name]["value"]),
+            f"\\[{_number(low)}, {_number(high)}]",
+            _number(floor_of.get(name)) if name in floor_of else "",
+        )
+    console.print(table)
+    first, values = next(iter(results["metrics"].items()))
+    console.print("All pooled: each sample's score is the mean of models that never saw its video.")
+    console.print(f"{first} of the folds: {', '.join(map(_number, values['folds']))}")
+
+
+def _hardest(floors: Mapping[str, Mapping[str, float | None]]) -> dict[str, float]:
+    """The floor of each metric; errors alone have several, of which the hardest to beat counts."""
+    found: dict[str, float] = {}
+    for values in floors.values():
+        for name, value in values.items():
+            if value is not None:
+                found[name] = min(value, found.get(name, value))
+    return found
 
 
 def print_summary(title: str, summary: Mapping[str, Any], console: Console) -> None:

@@ -87,8 +87,12 @@ def describe_failures(
 
 
 def failure_message(failures: Sequence[dict[str, Any]]) -> str:
-    """One sentence about failed seeds, from `describe_failures`."""
-    told = "; ".join(f"seed {f['seed']} in epoch {f['epoch']}, step {f['step']}" for f in failures)
+    """One sentence about failed seeds, from `describe_failures`; "fold" says of which run."""
+    told = "; ".join(
+        f"seed {f['seed']} in epoch {f['epoch']}, step {f['step']}"
+        + (f" of fold {f['fold']}" if "fold" in f else "")
+        for f in failures
+    )
     return (
         f"The numbers of {len(failures)} random seed(s) are no longer finite ({told}): lower "
         "optim.learning_rate, or set optim.clip_norm."

@@ -44,6 +44,7 @@ from msajax.training.state import (
     EpochSoFar,
     RunState,
     StepMetrics,
+    have_stopped,
     init_epoch,
     init_selection,
     learning_rate_scale,
@@ -140,11 +141,13 @@ def train_seeds(
         state = _initial_state(programs, seeds, steps, layout, initial or {})
         if restored := checkpoints.restore(state):
             train, best_params = layout.put_state((restored.train, restored.best_params))
-            state = restored.replace(train=train, best_params=best_params)
+            selection = restored.selection  # its run may have had fewer epochs to go
+            selection = selection.replace(stopped=have_stopped(selection, config.train))
+            state = RunState(train, best_params, selection, restored.epoch)
             begun = f" and {state.epoch.step} of {steps} steps" if state.epoch.step else ""
             logger.info("Continuing after epoch %d%s.", state.selection.epoch, begun)
         done = int(state.selection.epoch)
-        folder.rewind_metrics(done)
+        folder.rewind_metrics(done, [seeds[k] for k in np.flatnonzero(~state.selection.stopped)])
         pause_at = config.train.epochs if stop_after_epochs is None else done + stop_after_epochs
         saving = Saving(checkpoints, folder, layout, config.train, stop or StopRequest(), state)
         must_stop = saving.before_epoch()

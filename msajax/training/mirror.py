@@ -9,7 +9,8 @@ bucket holds two things of its own:
     uploaded/STEP   says that all of checkpoints/STEP is there: written after, removed before it
 
 An object is there whole or not at all, and after what it needs: a checkpoint after the lines of
-metrics.jsonl before it, results.json after everything.
+metrics.jsonl before it, results.json after everything. Results of a run that has gone on since are
+taken away before the bundle that they are about is replaced.
 """
 
 import contextlib
@@ -37,7 +38,8 @@ from msajax.training.stop import StopRequest, is_kept, scratch_folder
 logger = logging.getLogger(__name__)
 
 _BEFORE = ("run.json", "config.json", "metrics.jsonl")  # uploaded before a checkpoint
-_AFTER = ("bundle", "predictions", "results.json")  # at the end
+_RESULTS = "results.json"
+_AFTER = ("bundle", "predictions", _RESULTS)  # at the end
 _MARKERS = "uploaded"
 
 
@@ -197,6 +199,7 @@ class Mirror(contextlib.AbstractContextManager):
         self._pusher.join()
         self._raise_failure()
         self._push()
+        self._remove_outdated_results()
         for top in _AFTER:
             for name in _files_in(self.path, top):
                 self._put_changed(name)
@@ -267,6 +270,13 @@ class Mirror(contextlib.AbstractContextManager):
                 self._require_lock()
                 self._bucket.put(copy, name)
                 self._digests[name] = digest
+
+    def _remove_outdated_results(self) -> None:
+        """Before what results are about is replaced: a run that has gone on has new ones."""
+        known, path = self._digests.get(_RESULTS), os.path.join(self.path, _RESULTS)
+        if known is not None and not (os.path.exists(path) and _digest(path) == known):
+            self._remove(_RESULTS)
+            del self._digests[_RESULTS]
 
     def _remove(self, name: str) -> None:
         self._require_lock()

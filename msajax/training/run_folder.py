@@ -22,7 +22,7 @@ import pathlib
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -90,21 +90,34 @@ class RunFolder:
 
     def refuse_output(self, output: str) -> None:
         """Raises `UserError` for an output that would replace a file of the run."""
-        if self._name_above(output) in (*_FILES, *_FOLDERS):
+        if self.name_above(output) in (*_FILES, *_FOLDERS):
             raise UserError(f"--output={output} is the run's own: choose another file.")
 
-    def _name_above(self, path: str) -> str:
+    def name_above(self, path: str) -> str:
         """The name in this folder at or below which a path lies; `..` or `.` if none is."""
         inside = os.path.relpath(os.path.realpath(path), os.path.realpath(self.path))
         return (*pathlib.PurePath(inside).parts, ".")[0]
 
-    def has_ended(self) -> bool:
-        """Whether a run has left its results here."""
-        return processes.of_first(
-            lambda: os.path.exists(self.file("results.json"))
-            and os.path.isdir(self.bundle)
-            and bool(os.listdir(self.bundle))
-        )
+    def has_ended(self, epochs: int) -> bool:
+        """Whether a run of at most so many epochs has left its results here.
+
+        Raises:
+            UserError: if results.json is damaged.
+        """
+        return processes.of_first(lambda: self._has_ended(epochs))
+
+    def _has_ended(self, epochs: int) -> bool:
+        if not os.path.exists(self.file("results.json")) or not os.path.isdir(self.bundle):
+            return False
+        # Those of fewer epochs stay until the longer run has ended.
+        return bool(os.listdir(self.bundle)) and self.read_results().get("epochs") == epochs
+
+    def begin_results(self) -> None:
+        """Takes results.json away: what it is about, the bundle and predictions, is replaced."""
+        if processes.is_first():
+            path = self.file("results.json")
+            with writing(path), contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
     def read_results(self) -> dict[str, Any]:
         """The content of results.json.
@@ -141,7 +154,7 @@ class RunFolder:
         require_numerics(run, f"The run in the workdir {self.path}")
 
     def claim(self, config: Config, digest: str, beside: str | None = None) -> None:
-        """Refuses a folder that belongs to another run.
+        """Refuses a folder that belongs to another run than this one, or than its first epochs.
 
         Args:
             config: of this one.
@@ -168,7 +181,7 @@ class RunFolder:
             # A start that ended before it wrote config.json leaves these at most.
             others = there - {"run.json", lock.NAME, *_PARTIAL}
             if beside:
-                others.discard(self._name_above(beside))
+                others.discard(self.name_above(beside))
             if others:
                 # A write that is under way while somebody deletes a run's folder makes it anew.
                 remains = others <= {"checkpoints", "metrics.jsonl"}
@@ -194,6 +207,15 @@ class RunFolder:
             for key in wanted
             if stored[key] != wanted[key]
         ]
+        longer = wanted["train.epochs"] > stored["train.epochs"]
+        if longer and len(differences) == 1:
+            if config.optim.schedule != "cosine":
+                return
+            raise UserError(
+                f"The workdir {self.path} holds a run of fewer epochs ({differences[0]}), which "
+                "cannot go on: the rates of optim.schedule = cosine depend on the last planned "
+                "step. Choose another --workdir, or that number of epochs."
+            )
         if differences:
             raise UserError(
                 f"The workdir {self.path} holds another run ({'; '.join(differences)}): "
@@ -282,16 +304,24 @@ class RunFolder:
                 ) from error
         return read
 
-    def rewind_metrics(self, epoch: int) -> None:
+    def rewind_metrics(self, epoch: int, running: Collection[int]) -> None:
         """Drops the lines of epochs after `epoch`: they will be written again.
+
+        Args:
+            epoch: the last one that is done.
+            running: random seeds that train on. If they had stopped, because the epochs of a
+                shorter run were over, then now they have not.
 
         Raises:
             UserError: if a line is damaged.
         """
-        processes.of_first(lambda: self._rewind_metrics(epoch))
+        processes.of_first(lambda: self._rewind_metrics(epoch, running))
 
-    def _rewind_metrics(self, epoch: int) -> None:
+    def _rewind_metrics(self, epoch: int, running: Collection[int]) -> None:
         kept = [line for line in self.read_metrics() if line["epoch"] <= epoch]
+        for line in kept:
+            if line["seed"] in running:
+                line["stopped"] = False
         if lost := sorted(set(range(1, epoch + 1)) - {line["epoch"] for line in kept}):
             logger.warning(
                 "%s has no line of epoch(s) %s any more; the run goes on without them.",
@@ -325,7 +355,12 @@ def write_json(path: str, value: Any) -> None:
     Raises:
         UserError: if it cannot be written.
     """
-    write_text(path, json.dumps(_strict(value), indent=2, allow_nan=False) + "\n")
+    write_text(path, json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """Strict JSON with its numbers that are not finite as null, as a file holds it."""
+    return json.dumps(_strict(value), indent=2, allow_nan=False) + "\n"
 
 
 def write_text(path: str, text: str) -> None:

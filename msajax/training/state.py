@@ -189,8 +189,7 @@ def select(
     if optim.schedule == "plateau":
         reduce = running & (plateau >= optim.plateau_patience)
     epoch = selection.epoch + 1
-    stops = (stale >= train.patience) if train.patience else np.zeros_like(running)
-    return dataclasses.replace(
+    after = dataclasses.replace(
         selection,
         epoch=epoch,
         best_score=np.where(improved, scores, selection.best_score),
@@ -198,9 +197,15 @@ def select(
         stale_epochs=stale,
         plateau_epochs=np.where(reduce, 0, plateau),
         reductions=selection.reductions + reduce,
-        stopped=selection.stopped | failed | stops | (epoch >= train.epochs),
         failed_epoch=np.where(running & failed, epoch, selection.failed_epoch),
     )
+    return dataclasses.replace(after, stopped=selection.stopped | have_stopped(after, train))
+
+
+def have_stopped(selection: Selection, train: TrainConfig) -> np.ndarray:
+    """Which seeds `[S]` train no more: failed, out of patience, or at the run's last epoch."""
+    out_of_patience = (train.patience > 0) & (selection.stale_epochs >= train.patience)
+    return (selection.failed_epoch > 0) | out_of_patience | (selection.epoch >= train.epochs)
 
 
 def learning_rate_scale(selection: Selection, optim: OptimConfig) -> np.ndarray:

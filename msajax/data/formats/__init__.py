@@ -1,5 +1,6 @@
 """Opening a corpus: finds the layout of a path by its content."""
 
+import logging
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,9 +8,12 @@ from typing import Any, NamedTuple
 from msajax.config import SYNTHETIC, DataConfig
 from msajax.data import synthetic as synthetic_corpus
 from msajax.data.corpus import Corpus
+from msajax.data.cross_validation import cut_fold, require_one_fold
 from msajax.data.formats import csd, mapped, misa, mmsa, mult, native, old_hdf5
 from msajax.data.formats.pickled import describe, read_pickled
 from msajax.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 
 class Layout(NamedTuple):
@@ -83,12 +87,29 @@ def open_corpus(path: str | os.PathLike, data: DataConfig | None = None) -> Corp
 
     Args:
         path: a file or a folder, or "synthetic" for the embedded corpus.
-        data: which layout to insist on, and what some of them need beside the path.
+        data: which layout to insist on, what some of them need beside the path, and which fold of
+            a cross-validation takes the place of the splits.
 
     Raises:
         UserError: saying what is wrong with the path or the file.
     """
     path, data = os.path.expanduser(os.fspath(path)), data or DataConfig()
+    require_one_fold(data)
+    corpus = _open(path, data)
+    if not data.folds:
+        return corpus
+    cut = cut_fold(corpus, data)
+    sizes = ", ".join(f"{header.size} {name}" for name, header in cut.headers.items())
+    logger.info(
+        "%s: fold %d of %d (from 0), by video with seed %d: %s segments; its own splits are not "
+        "used.",
+        *(path, data.fold, data.folds, data.split_seed, sizes),
+    )
+    return cut
+
+
+def _open(path: str, data: DataConfig) -> Corpus:
+    """Opens a corpus with the splits that it has by itself."""
     if not path:
         raise UserError(
             "data.path is empty: pass your corpus, as in --config.data.path=corpus.npz; or train "

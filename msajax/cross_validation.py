@@ -1,0 +1,313 @@
+"""Cross-validation: a run for each fold, and what they say together.
+
+WORKDIR holds
+
+    fold_0, fold_1, …  the runs, each an ordinary one with `data.fold` set
+    predictions.csv    their predictions of the test splits: every sample of the corpus once
+    folds.json         what they say together; written last
+"""
+
+import contextlib
+import csv
+import dataclasses
+import io
+import logging
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from msajax import experiment
+from msajax.checks import is_url
+from msajax.config import Config, from_config_dict
+from msajax.data.corpus import SPLITS
+from msajax.data.cross_validation import cut_fold, without_folds
+from msajax.data.formats import open_corpus
+from msajax.data.predictions import Predictions, read_predictions
+from msajax.data.prepare import check_split
+from msajax.errors import NonFiniteError, UserError, writing
+from msajax.evaluation import protocol
+from msajax.tasks import Task, make_task
+from msajax.training import parallel, processes
+from msajax.training.run_folder import RunFolder, json_text, read_json, write_text
+from msajax.training.stop import StopRequest
+
+logger = logging.getLogger(__name__)
+
+_RESULTS, _PREDICTIONS = "folds.json", "predictions.csv"
+
+
+def cross_validate(
+    config: Config,
+    workdir: str,
+    stop_after_epochs: int | None = None,
+    stop: StopRequest | None = None,
+    profile: str | None = None,
+) -> dict[str, Any] | None:
+    """Trains every fold in a folder of its own, one after another, and measures them together.
+
+    Folds that have ended, here or in another place, are only read; one that has paused goes on.
+
+    Args:
+        config: the experiment, with `data.folds` set and `data.fold` -1.
+        workdir: the folder of the folds; made if needed.
+        stop_after_epochs: save and return after so many more epochs, of all folds together.
+        stop: asks to save and to return before the next step.
+        profile: folder for a trace of some steps, of the first fold that trains.
+
+    Returns:
+        The content of folds.json, or None if a run has paused.
+
+    Raises:
+        UserError: for whatever the user can set right, before anything is written.
+        NonFiniteError: if no seed's numbers of some fold are finite any more.
+    """
+    config = from_config_dict(config.to_dict())
+    if not config.data.folds or config.data.fold >= 0:
+        raise UserError("Training every fold needs data.folds = 3 or more, and data.fold = -1.")
+    parallel.configure_jax(config.train)
+    parallel.require_devices()
+    with processes.losses_noticed():
+        processes.together(lambda: _require_path(workdir))
+        configs = [
+            dataclasses.replace(config, data=dataclasses.replace(config.data, fold=fold))
+            for fold in range(config.data.folds)
+        ]
+        folders = [RunFolder(os.path.join(workdir, f"fold_{i}")) for i in range(len(configs))]
+        processes.of_first(lambda: _require_no_run(workdir, len(configs)))
+        digests = processes.together(lambda: _check(configs))
+        for folder, of_fold, digest in zip(folders, configs, digests, strict=True):
+            folder.claim(of_fold, digest, profile)
+        processes.of_first(lambda: _require_no_others(workdir, len(configs), profile))
+
+        done = 0  # epochs of this start
+        for fold, (folder, of_fold) in enumerate(zip(folders, configs, strict=True)):
+            left = None if stop_after_epochs is None else stop_after_epochs - done
+            if left == 0:
+                return None
+            logger.info("Fold %d of %d (from 0): %s.", fold, len(folders), folder.path)
+            before = _epochs(folder)
+            try:
+                traced = None if done else profile
+                results = experiment.train(of_fold, folder.path, left, stop, traced)
+            except NonFiniteError as error:
+                raise NonFiniteError(f"Fold {fold}: {error}") from error
+            if results is None:
+                return None
+            done += _epochs(folder) - before
+        return processes.of_first(lambda: _measure(config, workdir, folders))
+
+
+def _require_path(workdir: str) -> None:
+    if is_url(workdir):
+        raise UserError(
+            f"The workdir {workdir} is in a bucket, which can hold the run of a single fold "
+            "(data.fold = 0 and up), but not what all of them say together: name a folder."
+        )
+
+
+def _require_no_run(workdir: str, folds: int) -> None:
+    if os.path.exists(os.path.join(workdir, "config.json")):
+        raise UserError(
+            f"The workdir {workdir} holds a single run, where data.fold = -1 keeps a folder for "
+            f"each fold: choose another --workdir, or data.fold = 0 to {folds - 1}."
+        )
+
+
+def _require_no_others(workdir: str, folds: int, profile: str | None) -> None:
+    """Raises `UserError` for a folder that holds more folds than these, or no fold but others."""
+    there = set(os.listdir(workdir)) if os.path.isdir(workdir) else set()
+    own = there & {f"fold_{i}" for i in range(folds)}
+    if more := sorted(name for name in there - own if re.fullmatch(r"fold_\d+", name)):
+        raise UserError(
+            f"The workdir {workdir} holds {more[0]}, of more than data.folds = {folds}: choose "
+            "another --workdir, or that number of folds."
+        )
+    if profile:
+        there.discard(RunFolder(workdir).name_above(profile))
+    if there and not own:
+        raise UserError(
+            f"The workdir {workdir} holds {min(there)!r} but no folds: choose an empty one or a "
+            "new one."
+        )
+
+
+def _check(configs: Sequence[Config]) -> list[str]:
+    """Refuses what any fold cannot train on or measure; the digests of their corpora."""
+    data, digests = configs[0].data, []
+    corpus = open_corpus(data.path, without_folds(data))
+    for config in configs:
+        cut = cut_fold(corpus, config.data)
+        try:
+            preparation = experiment.check(config, cut)
+            for split in SPLITS:
+                check_split(cut.split(split), preparation)
+        except UserError as error:
+            raise UserError(f"data.fold = {config.data.fold}: {error}") from error
+        digests.append(cut.digest)
+    return digests
+
+
+def _epochs(folder: RunFolder) -> int:
+    """How many epochs a run has finished."""
+    return processes.of_first(
+        lambda: max((line["epoch"] for line in folder.read_metrics()), default=0)
+    )
+
+
+# --- what the folds say together ---
+
+
+def _measure(config: Config, workdir: str, folders: Sequence[RunFolder]) -> dict[str, Any]:
+    """Writes what runs that have ended say together; files that say so already stay."""
+    runs = [folder.read_results() for folder in folders]
+    text = _joined([folder.file("predictions", "test.csv") for folder in folders])
+    path, results_path = (os.path.join(workdir, name) for name in (_PREDICTIONS, _RESULTS))
+    if not _holds(path, text):
+        with writing(results_path), contextlib.suppress(FileNotFoundError):
+            os.unlink(results_path)  # it would be of other predictions
+        write_text(path, text)
+    pooled, task = _pooled(path)
+    summary = protocol.summarize_with_intervals(pooled.scores, pooled.labels, task)
+    results = {
+        "folds": len(runs),
+        "split_seed": config.data.split_seed,
+        "model": {
+            "name": config.model.name,
+            "parameters": [run["model"]["parameters"] for run in runs],
+        },
+        "corpus": [run["corpus"] for run in runs],
+        "seeds": [run["seeds"] for run in runs],
+        "best_epoch": [run["best_epoch"] for run in runs],
+        "failed": [{"fold": i, **failed} for i, run in enumerate(runs) for failed in run["failed"]],
+        "metrics": {name: _over_folds(runs, name) for name in task.reported},
+        "pooled": {
+            "samples": len(pooled.labels),
+            "metrics": {n: {"value": v["mean"], "ci95": v["ci95"]} for n, v in summary.items()},
+        },
+        "floors": _floors(runs, pooled.labels, task),
+        "timing": {"train_seconds": round(sum(r["timing"]["train_seconds"] for r in runs), 3)},
+    }
+    if not _holds(results_path, json_text(results)):
+        write_text(results_path, json_text(results))
+    return read_json(results_path)
+
+
+def _holds(path: str, text: str) -> bool:
+    """Whether a file is there and holds a text already."""
+    try:
+        with open(path, "rb") as file:
+            return file.read() == text.encode()
+    except FileNotFoundError:
+        return False
+
+
+def _joined(paths: Sequence[str]) -> str:
+    """Files of predictions one after another; a column that one of them lacks is empty there.
+
+    It lacks those of a random seed that has failed, or of a modality that its training split lacks.
+
+    Raises:
+        UserError: if one cannot be read.
+    """
+    tables = []
+    for path in paths:
+        read_predictions(path)  # refuses one that is damaged
+        with open(path, encoding="utf-8", newline="") as lines:
+            tables.append(list(csv.DictReader(lines)))
+    widest = max(tables, key=lambda rows: len(rows[0]))
+    columns = dict.fromkeys(column for rows in (widest, *tables) for column in rows[0])
+    file = io.StringIO(newline="")
+    writer = csv.DictWriter(file, list(columns), restval="", extrasaction="ignore")
+    writer.writeheader()
+    for rows in tables:
+        writer.writerows(rows)
+    return file.getvalue()
+
+
+def _pooled(path: str) -> tuple[Predictions, Task]:
+    """The score of every sample, the mean over the seeds that never saw its video, and the task."""
+    pooled = read_predictions(path, of_seeds=False)
+    return pooled, make_task(pooled.kind, pooled.names, pooled.labels)
+
+
+def _over_folds(runs: Sequence[dict[str, Any]], metric: str) -> dict[str, Any]:
+    """A metric of the test splits: over folds and seeds, and how it varies over each of both.
+
+    Returns:
+        "mean" over folds of "folds", each a mean over its seeds; "sd_folds" of those; "sd_seeds",
+        over the seeds that every fold has, of their means over folds. Both ddof 1, None for one.
+    """
+    found = [
+        {seed: np.nan if value is None else value for seed, value in zip(*both, strict=True)}
+        for both in ((run["seeds"], run["test"][metric]["seeds"]) for run in runs)
+    ]
+    of_folds = [float(np.mean(list(of_seeds.values()))) for of_seeds in found]
+    shared = [seed for seed in found[0] if all(seed in of_seeds for of_seeds in found)]
+    of_seeds = [np.mean([of_fold[seed] for of_fold in found]) for seed in shared]
+    return {
+        "mean": float(np.mean(of_folds)),
+        "sd_folds": float(np.std(of_folds, ddof=1)),
+        "sd_seeds": float(np.std(of_seeds, ddof=1)) if len(of_seeds) > 1 else None,
+        "folds": of_folds,
+    }
+
+
+def _floors(runs: Sequence[dict[str, Any]], labels: np.ndarray, task: Task) -> dict[str, Any]:
+    """What scores without a model reach on all samples; what is of train is of each fold's own."""
+    if task.kind == "next_token":
+        return {}
+    floors = task.floors(labels, labels)
+    sizes = [run["corpus"]["sizes"]["test"] for run in runs]
+    for name in (name for name in floors if name.startswith("train_")):
+        for metric in floors[name]:  # means over samples, all of them
+            of_folds = [run["floors"][name][metric] for run in runs]
+            known = [np.nan if value is None else value for value in of_folds]
+            floors[name][metric] = float(np.average(known, weights=sizes))
+    return floors
+
+
+def holds_folds(workdir: str) -> bool:
+    """Whether a folder is one of `cross_validate`, whose folds may not have ended."""
+    if is_url(workdir) or os.path.exists(os.path.join(workdir, "config.json")):
+        return False
+    return any(os.path.exists(os.path.join(workdir, name)) for name in (_RESULTS, "fold_0"))
+
+
+def evaluate_folds(workdir: str, split: str, output: str | None = None) -> dict[str, Any]:
+    """Measures the folds' predictions anew, every sample once.
+
+    Args:
+        workdir: of `cross_validate`.
+        split: test, for all samples are in the test split of a fold.
+        output: where the report will be written.
+
+    Returns:
+        Metrics with intervals, as of one random seed.
+
+    Raises:
+        UserError: if a fold has not ended, for another split, and for an output that lies among
+            the folds.
+    """
+    if output and RunFolder(workdir).name_above(output) not in ("..", "."):
+        raise UserError(f"--output={output} lies in the folder of the folds: choose another file.")
+    if split != "test":
+        raise UserError(
+            f"{workdir} holds folds, which are measured together on their test splits: leave out "
+            f"--split={split}, or name one fold, as in --workdir={os.path.join(workdir, 'fold_0')}."
+        )
+    if not os.path.exists(os.path.join(workdir, _RESULTS)):
+        raise UserError(
+            f"{workdir} holds folds that have not all ended: it has no {_RESULTS}. Their train "
+            f"command goes on; one that has ended is --workdir={os.path.join(workdir, 'fold_0')}."
+        )
+    pooled, task = _pooled(os.path.join(workdir, _PREDICTIONS))
+    return {
+        "input": os.path.abspath(workdir),
+        "split": split,
+        "samples": len(pooled.labels),
+        "metrics": protocol.summarize_with_intervals(pooled.scores, pooled.labels, task),
+        "ensemble": task.compute(pooled.scores[0], pooled.labels),
+    }
