@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -24,6 +25,8 @@ from msajax.training import processes
 logger = logging.getLogger(__name__)
 
 KEPT = 2
+_ORBAX = os.path.join(os.path.dirname(ocp.__file__), "")
+_OF_TENSORSTORE = re.compile("[A-Z_]+: (Error |.*tensorstore)", re.DOTALL)  # OUT_OF_RANGE: Error …
 State = TypeVar("State")
 
 
@@ -35,7 +38,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         self._folder, self._manager = folder, None
         if not processes.is_first():
             return
-        _NoLateReaders.install()
+        _silence_libraries()
         alone = {"primary_host": 0, "active_processes": {0}} if jax.process_count() > 1 else {}
         options = ocp.CheckpointManagerOptions(
             preservation_policy=ocp.checkpoint_managers.LatestN(KEPT),
@@ -154,6 +157,27 @@ class Checkpoints(contextlib.AbstractContextManager):
         return None
 
 
+def _silence_libraries() -> None:
+    """Keeps from the user what orbax and tensorstore say beside the errors that they raise to us.
+
+    Once in a process, for good: nothing says when the last of their threads and readers has ended.
+    """
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).addFilter(_may_be_heard)
+    if not isinstance(sys.unraisablehook, _NoLateReaders):
+        sys.unraisablehook = _NoLateReaders(sys.unraisablehook)
+
+
+def _may_be_heard(record: logging.LogRecord) -> bool:
+    """Whether a record of absl or asyncio is neither orbax's nor about an error of tensorstore.
+
+    Orbax writes its whole day into absl's log; asyncio tells each error of tensorstore that came
+    behind the first one, with a traceback.
+    """
+    error = str(record.exc_info[1]) if record.exc_info else ""
+    return not (record.pathname.startswith(_ORBAX) or _OF_TENSORSTORE.match(error))
+
+
 class _NoLateReaders:
     """A hook for errors in nobody's hands, without those of tensorstore.
 
@@ -167,12 +191,6 @@ class _NoLateReaders:
     def __call__(self, problem: Any) -> None:
         if str(problem.exc_value) != "Event loop is closed":
             self._before(problem)
-
-    @classmethod
-    def install(cls) -> None:
-        """Once in a process, for good: nothing says when the last of them has come."""
-        if not isinstance(sys.unraisablehook, cls):
-            sys.unraisablehook = cls(sys.unraisablehook)
 
 
 def _flatten(state: Any) -> dict[str, np.ndarray]:
