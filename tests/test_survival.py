@@ -415,6 +415,14 @@ def test_of_what_orbax_and_tensorstore_say_nothing_is_heard_and_all_else_is(tmp_
     ]
 
 
+def test_checkpoints_leave_a_log_that_nobody_has_set_up_as_it_is(tmp_path, monkeypatch):
+    with monkeypatch.context() as without_handlers:
+        without_handlers.setattr(logging.root, "handlers", [])
+        with Checkpoints(str(tmp_path / "run")) as checkpoints:
+            checkpoints.save(1, {"a": np.arange(9)})
+        assert logging.root.handlers == []  # so that logging.basicConfig() still has its effect
+
+
 def step_folders(folder: pathlib.Path) -> list[pathlib.Path]:
     """The checkpoints of a run, the newest first."""
     found = [p for p in (folder / "checkpoints").iterdir() if p.name.isdigit()]

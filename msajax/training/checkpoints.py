@@ -16,11 +16,31 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 
 from msajax.data.in_memory import update_digest
 from msajax.errors import UserError, first_line
 from msajax.training import processes
+
+
+@contextlib.contextmanager
+def _log_left_alone() -> Iterator[None]:
+    """Keeps absl from setting up the root log, as it does with the first record of orbax.
+
+    What the user sets up later would have no effect. Meanwhile the handler is there that Python
+    falls back on where there is none.
+    """
+    added = not logging.root.handlers
+    if added:
+        logging.root.addHandler(logging.lastResort)
+    try:
+        yield
+    finally:
+        if added:
+            logging.root.removeHandler(logging.lastResort)
+
+
+with _log_left_alone():
+    import orbax.checkpoint as ocp
 
 logger = logging.getLogger(__name__)
 
@@ -47,17 +67,19 @@ class Checkpoints(contextlib.AbstractContextManager):
             multiprocessing_options=ocp.options.MultiprocessingOptions(**alone),
             create=False,
         )
-        with self._storage_errors():
+        with contextlib.ExitStack() as closes, self._storage_errors():
+            closes.enter_context(_log_left_alone())
             os.makedirs(folder, exist_ok=True)
             self._opened = os.open(folder, os.O_RDONLY)  # nothing else gets its number meanwhile
+            closes.callback(os.close, self._opened)
             self._manager = ocp.CheckpointManager(os.path.abspath(folder), options=options)
+            self._closes = closes.pop_all()
 
     def __exit__(self, kind: type[BaseException] | None, *exc_info) -> None:
         """Waits until the last save is on disk; its error surfaces here, if there is no other."""
         if self._manager is not None:
             unless_another = contextlib.suppress(UserError) if kind else contextlib.nullcontext()
-            with contextlib.ExitStack() as closes, unless_another:
-                closes.callback(os.close, self._opened)
+            with self._closes, unless_another:
                 with self._storage_errors():
                     self._manager.close()
                 self.require_folder()
