@@ -54,7 +54,7 @@ class Table(Mapping[str, Any]):
 
     def __str__(self) -> str:
         text = io.StringIO()
-        type(self)._print(self._content, Console(file=text, width=_WIDTH))
+        type(self)._print(self._content, Console(file=text, width=_WIDTH, force_jupyter=False))
         return text.getvalue()
 
     def _repr_html_(self) -> str:

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import TextIO
 
 from absl import app
-from absl import logging as absl_logging
 from rich.console import Console
 
 from msajax import flags
@@ -224,9 +223,6 @@ def _log_to_stderr() -> None:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    if not flags.asked_for("verbosity"):
-        # Orbax tells its whole day, and each of its errors with a traceback before we tell it.
-        absl_logging.set_verbosity(absl_logging.FATAL)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from tiny import lines_of, run, tiny_config
 from msajax import experiment
 from msajax.errors import NonFiniteError
 from msajax.serving.bundle import load_bundle, save_bundle
-from msajax.training.progress import EpochProgress
 
 PATH = "regression/kernel"
 SHAPE = (8, 1)
@@ -55,18 +54,6 @@ def test_a_failed_seed_writes_one_last_line_that_says_so(one_of_three):
 def test_a_failed_seed_keeps_its_last_good_state(one_of_three):
     kernel = np.asarray(one_of_three[0].params["regression"]["kernel"])
     assert np.isinf(kernel[1]).all() and np.isfinite(kernel[[0, 2]]).all()
-
-
-def test_what_is_told_of_an_epoch_is_of_the_seeds_that_have_not_failed(caplog):
-    line = {"epoch": 1, "seconds": 0.5}
-    lines = [
-        {**line, "train_loss": 1.0, "valid_mae": 2.0},
-        {**line, "train_loss": None, "valid_mae": np.nan},
-    ]
-    with caplog.at_level(logging.INFO, "msajax"), EpochProgress(3, 0, "mae") as progress:
-        progress.epoch_done(lines, np.array([2.0, np.inf]))
-    (record,) = caplog.records
-    assert "train loss 1.0000  valid mae 2.0000  best 2.0000  seeds 2/2" in record.getMessage()
 
 
 def test_a_skipped_step_is_told_with_its_seed_its_step_and_the_ids_of_its_batch(tmp_path, caplog):

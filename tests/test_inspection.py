@@ -445,12 +445,13 @@ def test_tables_say_the_same_numbers_in_80_columns(tmp_path):
     assert "repeated ids: 0 in train, 0 in valid, 2 in train/valid" in lines
     assert "stored as float16 float64".split() in cells
     assert "valid steps (*) 2, 3, 3, 4 8, 8, 8, 8".split() in cells
-    assert "samples without it 25.0% -".split() in cells  # audio is not in valid
+    assert "samples without it 25.0 % -".split() in cells  # audio is not in valid
     assert "smallest, largest -4, 5 -".split() in cells
     assert "non-finite values 2 -".split() in cells
     assert "first columns with one 2 -".split() in cells
     assert "rounds to -2 1 0".split() in cells
-    assert "train_median mae 1.6250 0.5000".split() in cells
+    assert "floor of mae: training median 1.625 0.500".split() in cells
+    assert "floor of acc2_has0: majority class 75.0 % 100.0 %".split() in cells
     bins = [cell[2] for cell in cells if cell[:2] == ["rounds", "to"]]
     assert bins == ["-2", "-1", "0", "1", "2", "3"]
     said = " ".join(" ".join(lines).split())

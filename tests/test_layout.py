@@ -8,7 +8,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FLOORS = [
     {"errors", "version", "checks"},
-    {"spec", "metrics", "config", "model_config", "tasks"},
+    {"spec", "metrics", "legend", "config", "model_config", "tasks"},
     {"data", "models"},
     {"training"},
     {"evaluation", "serving"},

@@ -750,8 +750,12 @@ def test_a_run_ends_with_its_results_and_the_path_of_its_folder(whole):
     results = json.loads((folder / "results.json").read_text())
     assert f"{results['model']['parameters']:,} parameters" in answer.out
     for name, values in results["test"].items():
-        (row,) = [line for line in answer.out.splitlines() if line.split()[:1] == [name]]
-        assert f"{values['mean']:.3f}" in row and f"{values['ci95'][0]:.3f}" in row
+        (row,) = [
+            line for line in answer.out.splitlines() if line.startswith((f"{name} ↓", f"{name} ↑"))
+        ]
+        is_share = name.startswith(("acc", "f1"))
+        for value in (values["mean"], values["ci95"][0]):
+            assert (f"{100 * value:.1f}" if is_share else f"{value:.3f}") in row
     assert answer.out.endswith(f"Run folder: {folder}\n")
 
 

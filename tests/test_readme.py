@@ -84,7 +84,7 @@ def test_the_corpus_of_ten_lines_is_inspected_trained_on_and_scored(folder):
 
     training = line_of("python -m msajax.main --config.data.path=corpus.npz --workdir runs/mine")
     training = [a.replace("corpus.npz", "mine.npz") for a in training]
-    assert "2 random seed(s)" in msajax([*training, *SMALL], folder)
+    assert "2 random seeds" in msajax([*training, *SMALL], folder)
     # The same run from Python: it has ended, and is not trained again.
     shown = python_section() + """
 import numpy as np
@@ -156,7 +156,7 @@ def test_folds_are_trained_and_measured_as_the_recipe_says(study):
     assert "Run folder: runs/folds/fold_2" in run_recipe(single, study)
     before = (study / "runs/folds/fold_2/results.json").stat().st_mtime_ns
     said = run_recipe(every, study)
-    assert "4 folds by video, 2 random seed(s), test splits (n=30 in all)" in said
+    assert "4 folds by video, 2 random seeds, test splits (n=30 in all)" in said
     assert all(len(line.rstrip()) <= 80 for line in said.splitlines())
     assert (study / "runs/folds/fold_2/results.json").stat().st_mtime_ns == before
     pooled = json.loads((study / "runs/folds/folds.json").read_text())["pooled"]["metrics"]["mae"]

@@ -4,6 +4,7 @@ The moments are those of real processes with real signals; the many combinations
 inside this process.
 """
 
+import logging
 import os
 import pathlib
 import re
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import survivors
+from absl import logging as absl_logging
 from survivors import ROOT, Fork, Forks, differences, newest_step
 from tiny import SMALLEST, run, tiny_config
 
@@ -395,6 +397,30 @@ def test_whatever_is_damaged_in_the_newest_checkpoint_no_wrong_state_comes_back(
     assert 0 in outcomes.values()
     with Checkpoints(str(tmp_path / "sound")) as checkpoints:
         assert int(checkpoints.restore(states[0])["b"]) == 1
+
+
+def test_of_what_orbax_and_tensorstore_say_nothing_is_heard_and_all_else_is(tmp_path, caplog):
+    def unretrieved(problem: str) -> None:
+        logging.getLogger("asyncio").error("Never retrieved", exc_info=ValueError(problem))
+
+    with caplog.at_level(logging.INFO), Checkpoints(str(tmp_path / "run")) as checkpoints:
+        checkpoints.save(1, {"a": np.arange(9)})
+        unretrieved('OUT_OF_RANGE: Error reading "a/0" in OCDBT database')
+        unretrieved("of the user's own task")
+        absl_logging.info("of the user's own program")
+    said = [(r.name, r.getMessage(), r.exc_info and str(r.exc_info[1])) for r in caplog.records]
+    assert said == [
+        ("asyncio", "Never retrieved", "of the user's own task"),
+        ("absl", "of the user's own program", None),
+    ]
+
+
+def test_checkpoints_leave_a_log_that_nobody_has_set_up_as_it_is(tmp_path, monkeypatch):
+    with monkeypatch.context() as without_handlers:
+        without_handlers.setattr(logging.root, "handlers", [])
+        with Checkpoints(str(tmp_path / "run")) as checkpoints:
+            checkpoints.save(1, {"a": np.arange(9)})
+        assert logging.root.handlers == []  # so that logging.basicConfig() still has its effect
 
 
 def step_folders(folder: pathlib.Path) -> list[pathlib.Path]:

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from msajax import legend
 from msajax.data.repairs import describe_reading
 from msajax.data.steps import describe_groups
 
@@ -17,9 +18,9 @@ _ROWS = {
     "all_zero": "samples of zeros",
     "valid_steps": "valid steps (*)",
     "span": "first to last one (*)",
-    "leading_padding": "rows padded before",
-    "trailing_padding": "rows padded after",
-    "inner_holes": "rows with holes",
+    "leading_padding": "samples padded before",
+    "trailing_padding": "samples padded after",
+    "inner_holes": "samples with holes",
     "padded_steps": "padded steps",
     "range": "smallest, largest",
     "non_finite": "non-finite values",
@@ -58,13 +59,19 @@ def render(report: dict[str, Any], console: Console) -> None:
         cells = {n: {_ROWS[k]: _show(f.get(k)) for k in _ROWS} for n, f in facts.items()}
         kind = f"{width} feature(s) per step" if width else "token ids"
         _print_table(f"{m}: {kind}", cells, console)
-    say("(*) min, median, mean, max over the samples that have the modality")
+    say(
+        "(*) min, median, mean, max over the samples that have the modality\n"
+        "valid steps are those that the mask keeps; padding before the first and after the last "
+        "of them, holes between"
+    )
     labels = {name: split["labels"] for name, split in splits.items() if split["labels"]}
     for label in next(iter(labels.values()), ()):
         columns = {name: facts[label] for name, facts in labels.items()}
         bins = sorted({int(b) for f in columns.values() for b in f["histogram"] or ()})
         cells = {name: _label_cells(facts, bins) for name, facts in columns.items()}
         _print_table(f"label: {label}", cells, console)
+    for line in _label_legend([facts for split in labels.values() for facts in split.values()]):
+        say(line)
     for warning in report["warnings"] or ["none"]:
         say(f"\nwarning: {warning}")
 
@@ -76,7 +83,7 @@ def _show(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if isinstance(value, float):
-        return f"{value:.1%}"
+        return legend.percent(value)
     return "" if value is None else str(value)
 
 
@@ -86,8 +93,21 @@ def _label_cells(facts: dict[str, Any], bins: list[int]) -> dict[str, str]:
     cells |= {f"rounds to {b}": str((facts["histogram"] or {}).get(str(b), 0)) for b in bins}
     for floor, values in (facts["floors"] or {}).items():
         for metric, value in values.items():
-            cells[f"{floor} {metric}"] = "" if value is None else f"{value:.4f}"
+            row = f"floor of {metric}: {legend.FLOORS[floor].name}"
+            cells[row] = "" if value is None else legend.show(metric, value)
     return cells
+
+
+def _label_legend(labels: list[dict[str, Any]]) -> list[str]:
+    """What the terms of the tables of labels mean: those that they show."""
+    lines = []
+    if any(facts["histogram"] for facts in labels):
+        lines.append("labels are rounded to whole numbers, halves to the even one")
+    shown = {floor for facts in labels for floor, found in (facts["floors"] or {}).items() if found}
+    meanings = [f"{f.name}: {f.meaning}" for key, f in legend.FLOORS.items() if key in shown]
+    if meanings:
+        lines.append(f"floors, reached without a model: {'; '.join(meanings)}")
+    return lines
 
 
 def _print_table(title: str, columns: dict[str, dict[str, str]], console: Console) -> None:

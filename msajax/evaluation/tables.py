@@ -1,85 +1,253 @@
-"""Results as tables for people."""
+"""Results as tables for people, with their units, their terms and their floors in words."""
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import rich.box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from msajax import legend
+
+_SELECTION = ("mae", "cross_entropy")  # what validation minimises, of whichever task
+
 
 def print_results(results: Mapping[str, Any], console: Console) -> None:
     """Prints the content of a results.json: metrics over seeds beside the trivial floors."""
-    seeds = results["seeds"]
-    model, sizes = results["model"], results["corpus"]["sizes"]
-    title = (
-        f"{model['name']}, {model['parameters']:,} parameters, {len(seeds)} random seed(s), "
-        f"best epochs {results['best_epoch']}"
-    )
-    columns = (f"valid (n={sizes['valid']})", f"test (n={sizes['test']})")
-    table = _table(title, *columns, "95 % interval", "ensemble", "floor")
-    floor_of = _hardest(results["floors"])
-    for name, test in results["test"].items():
-        low, high = test["ci95"]
-        table.add_row(
-            Text(name),
-            _mean_sd(results["valid"][name]),
-            _mean_sd(test),
-            f"\\[{_number(low)}, {_number(high)}]",
-            _number(results["test_ensemble"][name]),
-            _number(floor_of.get(name)) if name in floor_of else "",
-        )
-    console.print(table)
+    console.print(results_table(results))
+    console.print()
+    for sentence in against_floors(results):
+        console.print(Text(sentence, style="bold"))
+    console.print()
+    console.print(_legend(results_legend(results)))
 
 
 def print_folds(results: Mapping[str, Any], console: Console) -> None:
     """Prints the content of a folds.json: metrics over the folds, and of all samples together."""
     pooled, seeds = results["pooled"], {seed for of_fold in results["seeds"] for seed in of_fold}
-    title = (
+    several = [*(["sd of seeds"] if len(seeds) > 1 else []), "pooled", "95 % interval", "floor"]
+    table = _table(
         f"{results['model']['name']}, {results['folds']} folds by video, {len(seeds)} random "
-        f"seed(s), test splits (n={pooled['samples']} in all)"
+        f"seed{'s' * (len(seeds) > 1)}, {pooled['samples']} samples, each tested once",
+        *("over folds", *several),
     )
-    table = _table(title, "over folds", "sd of seeds", "all pooled", "95 % interval", "floor")
-    floor_of = _hardest(results["floors"])
+    hardest = _hardest_floors(results)
     for name, values in results["metrics"].items():
-        low, high = pooled["metrics"][name]["ci95"]
-        table.add_row(
-            Text(name),
-            _mean_sd({"mean": values["mean"], "sd": values["sd_folds"]}),
-            "" if values["sd_seeds"] is None else _number(values["sd_seeds"]),
-            _number(pooled["metrics"][name]["value"]),
-            f"\\[{_number(low)}, {_number(high)}]",
-            _number(floor_of.get(name)) if name in floor_of else "",
-        )
+        cells = [_mean_sd(name, {"mean": values["mean"], "sd": values["sd_folds"]})]
+        cells += [legend.show(name, values["sd_seeds"])] if len(seeds) > 1 else []
+        cells += [legend.show(name, pooled["metrics"][name]["value"])]
+        cells += [_interval(name, pooled["metrics"][name]), _floor_cell(name, hardest)]
+        table.add_row(_name(name), *map(Text, cells))
     console.print(table)
+    console.print()
+    together = {
+        name: {"mean": values["value"], "sd": None, "ci95": values["ci95"], "seeds": [None]}
+        for name, values in pooled["metrics"].items()
+    }
+    for sentence in against_floors({"test": together, "floors": results["floors"]}):
+        console.print(Text(sentence, style="bold"))
     first, values = next(iter(results["metrics"].items()))
-    console.print("All pooled: each sample's score is the mean of models that never saw its video.")
-    console.print(f"{first} of the folds: {', '.join(map(_number, values['folds']))}")
-
-
-def _hardest(floors: Mapping[str, Mapping[str, float | None]]) -> dict[str, float]:
-    """The floor of each metric; errors alone have several, of which the hardest to beat counts."""
-    found: dict[str, float] = {}
-    for values in floors.values():
-        for name, value in values.items():
-            if value is not None:
-                found[name] = min(value, found.get(name, value))
-    return found
+    of_folds = ", ".join(legend.show(first, value) for value in values["folds"])
+    console.print(f"{first} of the folds: {of_folds}")
+    console.print()
+    terms = [
+        _directions(together),
+        ("±", "standard deviation over the folds, each the mean of its seeds"),
+        ("sd of seeds", "standard deviation over random seeds, each the mean of its folds"),
+        ("pooled", "of all samples; each has the mean score of models that never saw its video"),
+        ("95 % interval", "of pooled, by bootstrap over samples"),
+        _floor_term(hardest),
+        *legend.metric_lines(together),
+    ]
+    console.print(_legend([term for term in terms if term[0] != "sd of seeds" or len(seeds) > 1]))
 
 
 def print_summary(title: str, summary: Mapping[str, Any], console: Console) -> None:
     """Prints metrics over seeds of one split or file, and of the score averaged over seeds."""
-    table = _table(title, "mean", "95 % interval", "ensemble")
-    for name, values in summary["metrics"].items():
-        low, high = values["ci95"]
-        table.add_row(
-            Text(name),
-            _mean_sd(values),
-            f"\\[{_number(low)}, {_number(high)}]",
-            _number(summary["ensemble"][name]),
-        )
+    metrics, ensemble = summary["metrics"], summary["ensemble"]
+    several = _seeds(metrics) > 1
+    table = _table(title, "mean", "95 % interval", *(["ensemble"] if several else []))
+    for name, values in metrics.items():
+        cells = [_mean_sd(name, values), _interval(name, values)]
+        cells += [legend.show(name, ensemble[name])] if several else []
+        table.add_row(_name(name), *map(Text, cells))
     console.print(table)
+    console.print()
+    console.print(_legend(_terms(metrics)))
+
+
+def results_table(results: Mapping[str, Any]) -> Table:
+    """The table of a results.json: a row for each metric, within 80 columns."""
+    seeds, model, sizes = results["seeds"], results["model"], results["corpus"]["sizes"]
+    several = len(seeds) > 1
+    trained = f"{len(seeds)} random seeds" if several else f"random seed {seeds[0]}"
+    epochs = ", ".join(map(str, results["best_epoch"]))
+    table = _table(
+        f"{model['name']}, {model['parameters']:,} parameters, {trained}, "
+        f"best epoch{'s' if several else ''} {epochs}; {sizes['valid']} samples to validate, "
+        f"{sizes['test']} to test",
+        *("valid", "test", "95 % interval"),
+        *(["ensemble"] if several else []),
+        "floor",
+    )
+    hardest = _hardest_floors(results)
+    for name, test in results["test"].items():
+        cells = [_mean_sd(name, results["valid"][name]), _mean_sd(name, test)]
+        cells.append(_interval(name, test))
+        if several:
+            cells.append(legend.show(name, results["test_ensemble"][name]))
+        table.add_row(_name(name), *map(Text, [*cells, _floor_cell(name, hardest)]))
+    return table
+
+
+def results_legend(results: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the terms of a results table mean: those that it shows, each with its meaning."""
+    return _terms(results["test"], [_floor_term(_hardest_floors(results))])
+
+
+def against_floors(results: Mapping[str, Any]) -> list[str]:
+    """How the test means of a results.json compare with the hardest floors, in sentences.
+
+    The metric that validation minimises has a sentence of its own. Of the others those are named
+    that do not beat their floor, and those that do but might not on other samples or seeds: the
+    floor lies in the interval, or no further away than the seeds' standard deviation.
+    """
+    found = _comparisons(results)
+    sentences = [
+        _sentence(comparison) for comparison in found if comparison.metric in _SELECTION
+    ]
+    others = [comparison for comparison in found if comparison.metric not in _SELECTION]
+    if lost := [c for c in others if c.gain <= 0]:
+        sentences.append(f"No better than the floor on test: {_listed(lost)}.")
+    if unsure := [c for c in others if c.gain > 0 and c.doubt]:
+        sentences.append(
+            "Better than the floor on test, but not distinguishable from it (it lies in the "
+            f"interval or within the seeds' sd): {_listed(unsure)}."
+        )
+    return sentences
+
+
+class _Comparison(NamedTuple):
+    """A test mean and its hardest floor.
+
+    Attributes:
+        metric: its name.
+        mean: over seeds.
+        floor: a key of `legend.FLOORS`.
+        bound: what that floor reaches.
+        gain: by how much the mean is better.
+        doubt: why that may be chance; empty if there is no reason to think so.
+    """
+
+    metric: str
+    mean: float
+    floor: str
+    bound: float
+    gain: float
+    doubt: str
+
+
+def _comparisons(results: Mapping[str, Any]) -> list[_Comparison]:
+    found = []
+    for name, (floor, bound) in _hardest_floors(results).items():
+        test = results["test"][name]
+        mean, sd, (low, high) = test["mean"], test["sd"], test["ci95"]
+        if not _is_number(mean):
+            continue
+        gain = bound - mean if legend.smaller_is_better(name) else mean - bound
+        doubts = []
+        if _is_number(low) and low <= bound <= high:
+            doubts.append(f"the 95 % interval {_interval(name, test)} includes it")
+        if _is_number(sd) and gain <= sd:
+            doubts.append(f"the seeds' sd is {legend.show(name, sd)}")
+        found.append(_Comparison(name, mean, floor, bound, gain, " and ".join(doubts)))
+    return found
+
+
+def _sentence(comparison: _Comparison) -> str:
+    metric, mean, floor, bound, gain, doubt = comparison
+    mean, bound = legend.show(metric, mean), legend.show(metric, bound)
+    bound = f"{bound} of the {legend.FLOORS[floor].name}"
+    if gain <= 0:
+        return (
+            f"Test {metric} {mean} does not beat the {bound}: by this measure, an answer that "
+            "never changes is at least as good as the model."
+        )
+    if doubt:
+        return (
+            f"Test {metric} {mean} is better than the {bound}, but not distinguishable from it: "
+            f"{doubt}."
+        )
+    return f"Test {metric} {mean} beats the {bound}."
+
+
+def _listed(comparisons: list[_Comparison]) -> str:
+    return ", ".join(
+        f"{c.metric} {legend.show(c.metric, c.mean)} (floor {legend.show(c.metric, c.bound)})"
+        for c in comparisons
+    )
+
+
+def _hardest_floors(results: Mapping[str, Any]) -> dict[str, tuple[str, float]]:
+    """`{metric: (floor, value)}`: of several floors the one that is hardest to beat."""
+    hardest: dict[str, tuple[str, float]] = {}
+    for floor, values in results["floors"].items():
+        for name, value in values.items():
+            sign = -1 if legend.smaller_is_better(name) else 1
+            if _is_number(value) and (
+                name not in hardest or sign * value > sign * hardest[name][1]
+            ):
+                hardest[name] = floor, value
+    return hardest
+
+
+def _floor_cell(metric: str, hardest: Mapping[str, tuple[str, float]]) -> str:
+    if metric not in hardest:
+        return ""
+    floor, value = hardest[metric]
+    return f"{legend.show(metric, value)} ({legend.FLOORS[floor].mark})"
+
+
+def _floor_term(hardest: Mapping[str, tuple[str, float]]) -> tuple[str, str]:
+    """What the floors of a table are: those that it shows."""
+    used = [floor for floor, _ in hardest.values()]
+    floors = [legend.FLOORS[floor] for floor in legend.FLOORS if floor in used]
+    marks = "; ".join(f"({floor.mark}) {floor.meaning}" for floor in floors) or "unknown"
+    return "floor", f"the best without a model: {marks}"
+
+
+def _directions(metrics: Mapping[str, Any]) -> tuple[str, str]:
+    arrows = dict.fromkeys(_arrow(name) for name in metrics)
+    meanings = {"↓": "smaller is better", "↑": "larger is better"}
+    return ", ".join(arrows), ", ".join(meanings[arrow] for arrow in arrows)
+
+
+def _terms(
+    metrics: Mapping[str, Any], more: list[tuple[str, str]] | None = None
+) -> list[tuple[str, str]]:
+    """What a table of metrics over seeds needs said, in the order of its columns and rows."""
+    seeds = _seeds(metrics)
+    terms = [_directions(metrics)]
+    if seeds > 1:
+        terms += [
+            ("±", f"standard deviation over the {seeds} random seeds"),
+            ("95 % interval", "of the mean over seeds, by bootstrap over samples"),
+            ("ensemble", "metrics of the score averaged over seeds"),
+        ]
+    else:
+        terms.append(
+            ("95 % interval", "by bootstrap over samples; of one random seed no spread is known")
+        )
+    terms += [*(more or []), *legend.metric_lines(metrics)]
+    if not all(_is_number(values["mean"]) for values in metrics.values()):
+        terms.append(("-", "undefined"))
+    return terms
+
+
+def _seeds(metrics: Mapping[str, Any]) -> int:
+    return len(next(iter(metrics.values()))["seeds"])
 
 
 def print_cost(report: Mapping[str, Any], console: Console) -> None:
@@ -104,7 +272,7 @@ def print_cost(report: Mapping[str, Any], console: Console) -> None:
     table.add_column("FLOPs", justify="right")
     table.add_column("share", justify="right")
     for row in report["stages"]:
-        share = f"{row['flops'] / report['flops']:.1%}"
+        share = legend.percent(row["flops"] / report["flops"])
         table.add_row(row["stage"], row["part"], row["grows_as"], f"{row['flops']:,}", share)
     table.add_row("total", "", "", f"{report['flops']:,}", "")
     console.print(table)
@@ -116,24 +284,47 @@ def print_cost(report: Mapping[str, Any], console: Console) -> None:
 
 
 def _table(title: str, *columns: str) -> Table:
-    """A table that fits 80 columns."""
+    """A table that fits 80 columns: long names of metrics are folded, numbers never cut."""
     table = Table(
         title=Text(title),  # no markup: names and paths may hold [brackets]
         title_justify="left",
         box=rich.box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
+        padding=0,
+        show_edge=False,
     )
-    table.add_column("metric", no_wrap=True)
+    table.add_column("metric", overflow="fold")
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     return table
 
 
-def _mean_sd(values: Mapping[str, Any]) -> str:
-    sd = values["sd"]
-    return _number(values["mean"]) + ("" if sd is None else f" ± {_number(sd)}")
+def _legend(terms: list[tuple[str, str]]) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(max_width=30)
+    grid.add_column()
+    for term, meaning in terms:
+        grid.add_row(Text(term, style="dim"), Text(meaning, style="dim"))
+    return grid
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None or value != value else f"{value:.3f}"
+def _name(metric: str) -> Text:
+    return Text(f"{metric} {_arrow(metric)}")
+
+
+def _arrow(metric: str) -> str:
+    return "↓" if legend.smaller_is_better(metric) else "↑"
+
+
+def _mean_sd(metric: str, values: Mapping[str, Any]) -> str:
+    mean, sd = values["mean"], values["sd"]
+    if sd is None:
+        return legend.show(metric, mean)
+    return legend.show(metric, mean, sd, form="{} ± {}")
+
+
+def _interval(metric: str, values: Mapping[str, Any]) -> str:
+    return legend.show(metric, *values["ci95"], form="[{}, {}]")
+
+
+def _is_number(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)

@@ -9,21 +9,44 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 
 from msajax.data.in_memory import update_digest
 from msajax.errors import UserError, first_line
 from msajax.training import processes
 
+
+@contextlib.contextmanager
+def _log_left_alone() -> Iterator[None]:
+    """Keeps absl from setting up the root log, as it does with the first record of orbax.
+
+    What the user sets up later would have no effect. Meanwhile the handler is there that Python
+    falls back on where there is none.
+    """
+    added = not logging.root.handlers
+    if added:
+        logging.root.addHandler(logging.lastResort)
+    try:
+        yield
+    finally:
+        if added:
+            logging.root.removeHandler(logging.lastResort)
+
+
+with _log_left_alone():
+    import orbax.checkpoint as ocp
+
 logger = logging.getLogger(__name__)
 
 KEPT = 2
+_ORBAX = os.path.join(os.path.dirname(ocp.__file__), "")
+_OF_TENSORSTORE = re.compile("[A-Z_]+: (Error |.*tensorstore)", re.DOTALL)  # OUT_OF_RANGE: Error …
 State = TypeVar("State")
 
 
@@ -35,7 +58,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         self._folder, self._manager = folder, None
         if not processes.is_first():
             return
-        _NoLateReaders.install()
+        _silence_libraries()
         alone = {"primary_host": 0, "active_processes": {0}} if jax.process_count() > 1 else {}
         options = ocp.CheckpointManagerOptions(
             preservation_policy=ocp.checkpoint_managers.LatestN(KEPT),
@@ -44,17 +67,19 @@ class Checkpoints(contextlib.AbstractContextManager):
             multiprocessing_options=ocp.options.MultiprocessingOptions(**alone),
             create=False,
         )
-        with self._storage_errors():
+        with contextlib.ExitStack() as closes, self._storage_errors():
+            closes.enter_context(_log_left_alone())
             os.makedirs(folder, exist_ok=True)
             self._opened = os.open(folder, os.O_RDONLY)  # nothing else gets its number meanwhile
+            closes.callback(os.close, self._opened)
             self._manager = ocp.CheckpointManager(os.path.abspath(folder), options=options)
+            self._closes = closes.pop_all()
 
     def __exit__(self, kind: type[BaseException] | None, *exc_info) -> None:
         """Waits until the last save is on disk; its error surfaces here, if there is no other."""
         if self._manager is not None:
             unless_another = contextlib.suppress(UserError) if kind else contextlib.nullcontext()
-            with contextlib.ExitStack() as closes, unless_another:
-                closes.callback(os.close, self._opened)
+            with self._closes, unless_another:
                 with self._storage_errors():
                     self._manager.close()
                 self.require_folder()
@@ -154,6 +179,27 @@ class Checkpoints(contextlib.AbstractContextManager):
         return None
 
 
+def _silence_libraries() -> None:
+    """Keeps from the user what orbax and tensorstore say beside the errors that they raise to us.
+
+    Once in a process, for good: nothing says when the last of their threads and readers has ended.
+    """
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).addFilter(_may_be_heard)
+    if not isinstance(sys.unraisablehook, _NoLateReaders):
+        sys.unraisablehook = _NoLateReaders(sys.unraisablehook)
+
+
+def _may_be_heard(record: logging.LogRecord) -> bool:
+    """Whether a record of absl or asyncio is neither orbax's nor about an error of tensorstore.
+
+    Orbax writes its whole day into absl's log; asyncio tells each error of tensorstore that came
+    behind the first one, with a traceback.
+    """
+    error = str(record.exc_info[1]) if record.exc_info else ""
+    return not (record.pathname.startswith(_ORBAX) or _OF_TENSORSTORE.match(error))
+
+
 class _NoLateReaders:
     """A hook for errors in nobody's hands, without those of tensorstore.
 
@@ -167,12 +213,6 @@ class _NoLateReaders:
     def __call__(self, problem: Any) -> None:
         if str(problem.exc_value) != "Event loop is closed":
             self._before(problem)
-
-    @classmethod
-    def install(cls) -> None:
-        """Once in a process, for good: nothing says when the last of them has come."""
-        if not isinstance(sys.unraisablehook, cls):
-            sys.unraisablehook = cls(sys.unraisablehook)
 
 
 def _flatten(state: Any) -> dict[str, np.ndarray]:

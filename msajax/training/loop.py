@@ -159,9 +159,13 @@ def train_seeds(
                 ]
                 begin = int(state.epoch.step)
                 for dispatch in feed.epoch(orders, state.selection.stopped, begin, pace):
-                    profiler.before_dispatch(dispatch.bucket in pace.compiled)
+                    is_compiled = dispatch.bucket in pace.compiled
+                    if not is_compiled:
+                        progress.compiling()
+                    profiler.before_dispatch(is_compiled)
                     state, log = _take_steps(programs, state, dispatch, pace)
                     profiler.after_dispatch()
+                    progress.steps_done(int(state.epoch.step), steps)
                     tell_skipped(log, begin, seeds, done + 1, orders, train_split.ids)
                     begin = int(state.epoch.step)
                     if log.skipped.any() and nothing_left(state, most_skipped, layout):
@@ -172,6 +176,7 @@ def train_seeds(
                     break
 
                 started = time.monotonic()
+                progress.validating()
                 scores, _ = predict_batches(predict, state.train.params, valid_batches, spec)
                 failed = failed_seeds(state, scores, most_skipped, layout)
                 valid_metrics = [_quiet_metrics(task, s, valid_split.labels) for s in scores]

@@ -1,0 +1,103 @@
+"""Metrics and floors in words and units: what people read beside the numbers."""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+
+class Floor(NamedTuple):
+    """What scores without a model are called.
+
+    Attributes:
+        mark: a character that stands for it in a table.
+        name: in words.
+        meaning: how it answers.
+    """
+
+    mark: str
+    name: str
+    meaning: str
+
+
+FLOORS: Mapping[str, Floor] = MappingProxyType(
+    {
+        "train_median": Floor("m", "training median", "always the median of the training labels"),
+        "constant_0": Floor("0", "constant 0", "always 0"),
+        "majority": Floor(
+            "c", "majority class", "always the most frequent class of the labels measured"
+        ),
+        "train_shares": Floor(
+            "s", "training shares", "always the frequencies in the training labels"
+        ),
+    }
+)
+
+_SMALLER_IS_BETTER = {"mae", "mse", "rmse", "cross_entropy", "perplexity"}
+_LINES = (  # metrics that share a line of a legend
+    {"mae": "mean absolute error", "mse": "mean squared error", "rmse": "its root"},
+    {
+        "corr": "Pearson's correlation",
+        "spearman": "of ranks",
+        "ccc": "concordance (1 only where scores are the labels)",
+    },
+    {"r2": "share of the labels' variance explained; below 0: worse than their mean"},
+    {
+        "acc7": "score and label are equal when clipped to ±3 and rounded",
+        "acc5": "to ±2",
+        "acc3": "to ±1",
+    },
+    {
+        "acc2_nonzero": "negative against positive, labels of 0 left out",
+        "f1_nonzero": "F1 of each class, weighted by its true count",
+    },
+    {"acc2_has0": "negative against zero or positive", "f1_has0": "F1 likewise"},
+    {"accuracy": "share of samples whose most probable class is the true one"},
+    {
+        "f1_weighted": "F1 of each class, weighted by its true count",
+        "f1_macro": "the plain mean over classes",
+    },
+    {
+        "cross_entropy": "-log of the probability given to what is true, mean in nats",
+        "perplexity": "its exponential",
+    },
+)
+_KNOWN = {name for line in _LINES for name in line}
+
+
+def base_of(metric: str) -> str:
+    """The metric itself, of one that is named with its output: `mae` of `mae_happy`."""
+    return metric if metric in _KNOWN else metric.partition("_")[0]
+
+
+def smaller_is_better(metric: str) -> bool:
+    """Whether a metric falls as scores improve."""
+    return base_of(metric) in _SMALLER_IS_BETTER
+
+
+def percent(share: float) -> str:
+    """A share of 1, as people read it."""
+    return f"{100 * share:.1f} %"
+
+
+def show(metric: str, *values: float | None, form: str = "{}") -> str:
+    """Values of a metric: shares in percent with one decimal, all else with three decimals.
+
+    Args:
+        metric: its name.
+        values: None and NaN, which stand for the undefined, become a dash.
+        form: where they go, with one `{}` for each; the unit follows.
+    """
+    is_share = base_of(metric).startswith(("acc", "f1"))
+    known = [value is not None and value == value for value in values]
+    texts = [
+        (f"{100 * value:.1f}" if is_share else f"{value:.3f}") if here else "-"
+        for value, here in zip(values, known, strict=True)
+    ]
+    return form.format(*texts) + (" %" if is_share and any(known) else "")
+
+
+def metric_lines(metrics: Iterable[str]) -> list[tuple[str, str]]:
+    """What metrics are: names that belong together, and their meanings, a line each."""
+    shown = {base_of(metric) for metric in metrics}
+    lines = [{k: v for k, v in line.items() if k in shown} for line in _LINES]
+    return [(", ".join(line), "; ".join(line.values())) for line in lines if line]
