@@ -22,7 +22,6 @@ import numpy as np
 from msajax import experiment
 from msajax.checks import is_url
 from msajax.config import Config, from_config_dict
-from msajax.data.corpus import SPLITS
 from msajax.data.cross_validation import cut_fold, without_folds
 from msajax.data.formats import open_corpus
 from msajax.data.predictions import Predictions, read_predictions
@@ -142,8 +141,9 @@ def _check(configs: Sequence[Config]) -> list[str]:
         cut = cut_fold(corpus, config.data)
         try:
             preparation = experiment.check(config, cut)
-            for split in SPLITS:
-                check_split(cut.split(split), preparation)
+            check_split(cut.split("train"), preparation)
+            check_split(cut.split("valid"), preparation)
+            protocol.check_test(cut, preparation, tell=False)  # the fold's own run will
         except UserError as error:
             raise UserError(f"data.fold = {config.data.fold}: {error}") from error
         digests.append(cut.digest)

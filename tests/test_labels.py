@@ -333,7 +333,7 @@ def test_ids_without_a_row_become_padding_and_are_counted(opened):
         assert str(caught.value) == (
             f"{corpus.path}: test: 5 stored steps of 'text' that are not zero would not be read, "
             "which would leave 1 of 3 samples without it: look for a mistake in its masks, lengths "
-            "or token ids, or train with --config.data.allow_loss=true."
+            "or token ids, or accept it with --config.data.allow_loss=true."
         )
     preparation = dataclasses.replace(preparation, allow_loss=True)
     found, repairs = prepare(corpus.split("test"), preparation)

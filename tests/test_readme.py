@@ -156,12 +156,13 @@ def test_folds_are_trained_and_measured_as_the_recipe_says(study):
     assert "Run folder: runs/folds/fold_2" in run_recipe(single, study)
     before = (study / "runs/folds/fold_2/results.json").stat().st_mtime_ns
     said = run_recipe(every, study)
-    assert "4 folds by video, 2 random seeds, test splits (n=30 in all)" in said
-    assert all(len(line.rstrip()) <= 80 for line in said.splitlines())
+    table = said.split("\n\n")[0]
+    assert "4 folds by video, 2 random seeds, 30 samples, each tested" in table
+    assert all(len(line.rstrip()) <= 80 for line in table.splitlines())
     assert (study / "runs/folds/fold_2/results.json").stat().st_mtime_ns == before
     pooled = json.loads((study / "runs/folds/folds.json").read_text())["pooled"]["metrics"]["mae"]
     for text in (said, run_recipe(evaluate, study)):
-        (row,) = re.findall(r"(?m)^ mae .*", text)
+        (row,) = re.findall(r"(?m)^mae ↓.*", text)
         assert f"{pooled['value']:.3f}" in row.split()
 
 

@@ -16,8 +16,8 @@ from msajax.training.parallel import Layout
 from msajax.training.scoring import PredictFn, predict_split
 
 
-def check_test(corpus: Corpus, preparation: Preparation) -> None:
-    """Refuses a test split that could not be prepared after training; says what it would lose.
+def check_test(corpus: Corpus, preparation: Preparation, *, tell: bool = True) -> None:
+    """Refuses a test split that could not be prepared after training; tells what it would lose.
 
     Which of its steps a model reads is all that is looked at, and nothing is kept.
 
@@ -25,7 +25,8 @@ def check_test(corpus: Corpus, preparation: Preparation) -> None:
         UserError: as `prepare` does.
     """
     lost, without_any = check_split(corpus.split("test"), preparation)
-    say_lost("test", lost, without_any, corpus.headers["test"].size)
+    if tell:
+        say_lost("test", lost, without_any, corpus.headers["test"].size)
 
 
 def score_split(
