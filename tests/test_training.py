@@ -79,13 +79,12 @@ def test_a_corpus_that_streams_gives_the_bits_of_one_on_the_device(whole_run, tm
     assert lines_of(tmp_path) == lines_of(folder)
 
 
-@pytest.mark.parametrize("first", [1, 3])
-def test_k_epochs_plus_the_rest_are_bit_equal_to_an_uninterrupted_run(whole_run, tmp_path, first):
+def test_k_epochs_plus_the_rest_are_bit_equal_to_an_uninterrupted_run(whole_run, tmp_path):
     together, folder = whole_run
     config = tiny_config(train__seeds=3)
-    paused = run(config, tmp_path, stop_after_epochs=first)
+    paused = run(config, tmp_path, stop_after_epochs=3)
     assert not paused.finished
-    assert lines_of(tmp_path)[-1]["epoch"] == first
+    assert lines_of(tmp_path)[-1]["epoch"] == 3
     resumed = run(config, tmp_path)
     assert resumed.finished
     chex.assert_trees_all_equal(resumed.params, together.params)
