@@ -9,6 +9,6 @@ prepare_environment requirements.txt requirements-test.txt
 cd "$root"
 workers=0
 if (($(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) >= 2)); then
-  workers=2
+  workers=3 # on two processors, too: some tests wait for processes of their own
 fi
-exec "$python" -m pytest -n "$workers" --dist loadfile "$@"
+exec "$python" -m pytest -n "$workers" --dist loadfile --no-loadscope-reorder "$@"

@@ -172,6 +172,8 @@ def cross_validate(
 
 def _absolute(workdir: str | os.PathLike) -> str:
     """A workdir that stays the same when the working directory changes."""
+    if not isinstance(workdir, str | os.PathLike):
+        raise UserError(f"workdir = {workdir!r}: must be the path of a folder.")
     workdir = os.fspath(workdir)
     return workdir if is_url(workdir) else os.path.abspath(os.path.expanduser(workdir))
 

@@ -329,6 +329,13 @@ class Config(Settings):
     train: TrainConfig = TrainConfig()
     mesh: MeshConfig = MeshConfig()
 
+    def __post_init__(self) -> None:
+        """Refuses sections of another type."""
+        for field in dataclasses.fields(self):
+            kind = type(field.default)
+            ok = isinstance(getattr(self, field.name), kind)
+            require(self, field.name, ok, f"must be a {kind.__name__}")
+
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready form."""
         return dataclasses.asdict(self)

@@ -81,6 +81,8 @@ def train(
         UserError: for whatever the user can set right, before anything is written.
         NonFiniteError: if no seed's numbers are finite any more.
     """
+    if not isinstance(config, Config):
+        raise UserError(f"The experiment is a {type(config).__name__}: it must be a Config.")
     config = from_config_dict(config.to_dict())  # a Config made in Python was not checked for types
     require_one_fold(config.data)
     parallel.configure_jax(config.train)
@@ -437,6 +439,7 @@ def predict(bundle: str, corpus: str, output: str, split: str = "all", **overrid
     """
     refuse_inside(output, corpus, "corpus")
     refuse_inside(output, bundle, "bundle")
+    predictions.require_replaceable(output)
     _require_glove(overrides.get("glove_path", ""))
     loaded = load(bundle)
     data = without_folds(loaded.config.data)

@@ -95,6 +95,7 @@ def parse_flags(argv: list[str]) -> list[str]:
         # The library looks for overrides in sys.argv, too, whatever it is given.
         given, sys.argv = sys.argv, [_as_list(argument) for argument in _config_first(argv)]
         try:
+            _require_experiment(sys.argv[1])
             rest = flags.FLAGS(sys.argv)
             if len(rest) > 1:
                 raise UserError(_stray(argv, rest[1]))
@@ -165,6 +166,16 @@ def _config_first(argv: list[str]) -> list[str]:
             others.append(argument)
     named = os.path.expanduser(files[-1]) if files else DEFAULT_CONFIG
     return [argv[0], f"--config={named}", *others]
+
+
+def _require_experiment(named: str) -> None:
+    """Raises `UserError` for --config=FILE where the file is there and is no Python."""
+    file = named.removeprefix("--config=").split(":")[0]
+    if os.path.isfile(file) and not file.endswith(".py"):
+        raise UserError(
+            f"{file} is no experiment file, whose name ends in .py; a corpus goes to "
+            f"--config.data.path={file}."
+        )
 
 
 def _stray(argv: list[str], word: str) -> str:

@@ -40,6 +40,20 @@ for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
+# The files that take longest, in that order: one that began last would be waited for.
+SLOWEST = (
+    *("test_processes", "test_parallel", "test_training", "test_survival", "test_configs"),
+    *("test_readme", "test_family", "test_failures", "test_main", "test_guidance", "test_mirror"),
+    *("test_launch", "test_attribution", "test_cross_validation", "test_experiment"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Lets the slowest files begin first."""
+    rank = {name: k for k, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> pathlib.Path:
     """The folder of real corpora beside the checkout; a test that needs it is skipped without."""

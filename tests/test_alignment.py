@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msajax.data.alignment import TOUCH, mean_rows, words_of_segments
+from msajax.data.alignment import TOUCH, mean_rows, overlap_any, words_of_segments
 
 RANDOM = settings(max_examples=150, deadline=None)
 EPSILON = np.finfo(np.float64).eps
@@ -145,3 +145,16 @@ def test_a_negative_shift_is_for_words_that_come_late():
     assert (first.tolist(), last.tolist()) == ([1, 3], [3, 3])
     first, last = words_of_segments(starts, segments, 0.04)
     assert (first.tolist(), last.tolist()) == ([0, 2], [2, 3])
+
+
+def test_rows_that_overlap_no_step_are_found():
+    rng = np.random.default_rng(4)
+    for _ in range(50):
+        rows, steps = (
+            np.sort(rng.uniform(0, 10, (n, 2)).round(1), axis=1) for n in rng.integers(0, 9, 2)
+        )
+        wanted = [
+            any(begin + TOUCH < row[1] and row[0] < end - TOUCH for begin, end in steps)
+            for row in rows
+        ]
+        assert overlap_any(rows, steps).tolist() == wanted

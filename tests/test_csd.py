@@ -219,7 +219,8 @@ def test_unknown_words_are_valid_steps_of_zeros_and_are_counted(tmp_path, folder
     np.testing.assert_array_equal(split.features["text"], [[np.zeros(3), vectors["was"]]] * 2)
     assert split.masks["text"].all()
     assert "6 of 12 words (50.0 %) have no vector" in caplog.text
-    assert "12 words placed with word_shift 0 s; 0 segment(s) without words" in caplog.text
+    assert "12 words placed, of 12 in these videos, with word_shift 0 s;" in caplog.text
+    assert "; 0 segment(s) without words." in caplog.text
 
 
 def test_pauses_are_no_words_and_spaces_inside_words_are_one(folder):

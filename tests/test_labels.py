@@ -331,7 +331,7 @@ def test_ids_without_a_row_become_padding_and_are_counted(opened):
         with pytest.raises(UserError) as caught:
             refused(corpus.split("test"), preparation)
         assert str(caught.value) == (
-            f"{corpus.path}: test: 5 stored steps of 'text' that are not zero would not be read, "
+            f"{corpus.path}: test: 6 stored steps of 'text' that are not zero would not be read, "
             "which would leave 1 of 3 samples without it: look for a mistake in its masks, lengths "
             "or token ids, or accept it with --config.data.allow_loss=true."
         )
@@ -339,11 +339,11 @@ def test_ids_without_a_row_become_padding_and_are_counted(opened):
     found, repairs = prepare(corpus.split("test"), preparation)
     np.testing.assert_array_equal(found.features["text"], [[4, 0, 0], [2, 0, 0], [0, 0, 0]])
     np.testing.assert_array_equal(found.masks["text"], found.features["text"] > 0)
-    # Ids below 0 are no tokens: repaired, but no loss.
-    lost = {"lost_steps": 5, "emptied_samples": 1}
+    # An id of -1 is padding: repaired, but no loss.
+    lost = {"lost_steps": 6, "emptied_samples": 1}
     assert repairs == {"text": {"unknown_ids": 7, **lost}}
     inspected = inspect_corpus(corpus, DataConfig())["splits"]
-    assert inspected["test"]["lost"] == {"text": {"steps": 5, "samples": 2, "emptied": 1, "of": 3}}
+    assert inspected["test"]["lost"] == {"text": {"steps": 6, "samples": 3, "emptied": 1, "of": 3}}
     assert inspected["train"]["lost"] == {}
     found, repairs = prepare(corpus.split("train"), preparation)
     np.testing.assert_array_equal(found.features["text"], [[1, 4, 2], [3, 1, 0]])

@@ -292,6 +292,12 @@ def test_an_experiment_file_without_its_suffix_is_guessed(refused, tmp_path):
     assert message.endswith(f"There is no configuration file {path}. Did you mean {path}.py?\n")
 
 
+def test_a_corpus_in_place_of_an_experiment_file_is_told_where_it_goes(refused, arrays, tmp_path):
+    path = write(tmp_path / "corpus.npz", arrays)
+    message = refused(f"--config={path}", "--workdir", tmp_path / "run")
+    assert message.endswith(f"a corpus goes to --config.data.path={path}.\n")
+
+
 NOT_A_CONFIG = "must return a ConfigDict"
 
 
@@ -881,6 +887,10 @@ def test_predict_cuts_if_it_is_asked_to_and_says_that_a_file_is_replaced(
     assert "longer than the model's 5 steps" in message and "--config.data.truncate=" in message
     assert not output.exists()
     output.write_text("of somebody")
+    message = one_line(command(*asked, "--input", corpus, "--config.data.truncate=first"))
+    assert "is there already and holds no predictions" in message
+    assert output.read_text() == "of somebody"
+    output.write_text("id,label,score\n")
     answer = command(*asked, "--input", corpus, "--config.data.truncate=first")
     said = f"20 predictions: {output}, in place of the file that was there\n"
     assert (answer.code, answer.out) == (0, said)

@@ -394,8 +394,8 @@ def test_a_sequence_too_long_for_its_table_is_refused_by_id():
     message = (
         r"2 sequence\(s\) of modality 'text' are longer than the model's 4 steps, the first that "
         r"of 's1' with 5: --config\.data\.truncate=first, last or uniform keeps as many of "
-        r"each, at prediction too; a model that is trained with a larger model\.max_len reads "
-        r"more\.$"
+        r"each, at prediction too \(in Python bundle\.with_data\(truncate='last'\)\); a model "
+        r"that is trained with a larger model\.max_len reads more\.$"
     )
     with pytest.raises(UserError, match=message):
         prepare(split, preparation)

@@ -83,16 +83,21 @@ def test_neither_batch_nor_length_nor_the_form_of_a_sample_matters(bundle, all_a
         np.testing.assert_allclose(found.seeds, all_at_once.seeds[:, rows], atol=2e-6)
     longer = {m: np.pad(v, [(0, 0), (2, 9), (0, 0)]) for m, v in x.items()}
     np.testing.assert_allclose(bundle.predict(longer).score, all_at_once.score, atol=2e-6)
-    whole = [i for i in range(N) if i % 2 and i % 3 != 1]  # text of all five steps
-    ragged = {
-        "text": [x["text"][i, : 5 - k % 3].tolist() for k, i in enumerate(whole)],
-        "audio": x["audio"][whole],
-    }
-    padded = {m: v[whole].copy() for m, v in x.items()}
-    for k in range(len(whole)):
-        padded["text"][k, 5 - k % 3 :] = 0
+    # Lists of different lengths, some beginning with zeros: as the padded array, and as alone.
+    ragged = {"text": [x["text"][i, : 5 - i % 3].tolist() for i in range(N)], "audio": x["audio"]}
+    padded = {m: v.copy() for m, v in x.items()}
+    for i in range(N):
+        padded["text"][i, 5 - i % 3 :] = 0
     found, expected = bundle.predict(ragged), bundle.predict(padded)
     np.testing.assert_allclose(found.score, expected.score, atol=2e-6)
+    for i in range(4):
+        alone = bundle.predict({"text": ragged["text"][i : i + 1], "audio": x["audio"][[i]]})
+        np.testing.assert_allclose(alone.score, found.score[[i]], atol=2e-6)
+    masks = {"text": [np.arange(5 - i % 3) > 1 for i in range(N)]}
+    step = np.arange(5)
+    as_array = {"text": np.array([(step > 1) & (step < 5 - i % 3) for i in range(N)])}
+    hidden, expected = bundle.predict(ragged, masks), bundle.predict(padded, as_array)
+    np.testing.assert_allclose(hidden.score, expected.score, atol=2e-6)
 
 
 def test_each_program_is_compiled_once(bundle, all_at_once):
@@ -119,8 +124,11 @@ def test_masks_a_single_step_an_absent_modality_and_no_sample(bundle):
     np.testing.assert_array_equal(found.score, expected.score)
     flat = bundle.predict(one_step, {"audio": np.zeros(N, bool)})
     np.testing.assert_allclose(flat.weights[:, 1], 0)
-    none = bundle.predict({"text": np.zeros((0, 5, 6))})
-    assert [v.shape for v in dataclasses.astuple(none)] == [(0, 1), (0, 1), (3, 0, 1), (0, 2)]
+    for nothing in (np.zeros((0, 5, 6)), []):
+        none = bundle.predict({"text": nothing})
+        assert [v.shape for v in dataclasses.astuple(none)] == [(0, 1), (0, 1), (3, 0, 1), (0, 2)]
+    some = bundle.predict({"text": [x["text"][1], []]})
+    np.testing.assert_allclose(some.weights, [[1, 0], [0, 0]], atol=1e-6)
 
 
 def test_what_is_longer_than_the_model_is_cut_only_if_that_is_asked_for(bundle):
@@ -156,16 +164,27 @@ X = np.ones((2, 3, 6))
         (({"text": X}, None, "two"), "raw_text must be a list of transcripts, one for each "),
         (
             ({"text": X}, {"text": np.ones((2, 4))}),
-            "masks['text'] is float64 of shape (2, 4): expected bool (2, 3).",
+            "masks['text'] is float64 (2, 4): expected bool (2, 3).",
         ),
         (
             ({"text": np.array([["a", "b"]])},),
             "features['text'] is <U1 (1, 1, 2): expected numbers (N, T, d) or (N, d).",
         ),
         (
+            ({"text": X}, {"text": np.ones((3, 2))}),
+            "masks['text'] is float64 (3, 2): expected bool (2, 3).",
+        ),
+        (
+            ({"text": [X[0], X[0, :1]]}, {"text": [[1], [1, 1, 1]]}),
+            "masks['text'] is int64 (2, 3): expected bool (2, 3), each as long as its sample.",
+        ),
+        (([X],), "features is a list: expected {modality: array}, of text, audio."),
+        (({"text": X}, [X]), "masks is a list: expected {modality: array}, of text, audio."),
+        (({"text": X}, None, 5), "raw_text must be a list of transcripts"),
+        (
             ({"text": [X[0], X[0, :, :4]]},),
-            "features['text'] is no array, and no list of arrays: one sample has shape (3, 4), "
-            "another (3, 6).",
+            "features['text'] is no array, and no list of arrays: one sample has steps of (4,), "
+            "another (6,).",
         ),
         (({"text": 5},), "features['text'] is no array, and no list of arrays: 'int' object"),
         (
@@ -179,6 +198,13 @@ def test_a_mistake_is_one_sentence(bundle, arguments, sentence):
     with pytest.raises(msajax.UserError) as caught:
         bundle.predict(*arguments)
     assert str(caught.value).startswith(sentence)
+
+
+def test_a_model_of_words_wants_transcripts(bundle):
+    preparation = dataclasses.replace(bundle.preparation, words=("", "?", "one"))
+    reads_words = dataclasses.replace(bundle, preparation=preparation)
+    with pytest.raises(msajax.UserError, match="reads the words of transcripts: give them as raw"):
+        reads_words.predict({"text": np.ones((1, 2), int)})
 
 
 def test_a_bundle_on_disk_gives_the_same_bits(bundle, all_at_once, tmp_path):

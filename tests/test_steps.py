@@ -252,8 +252,8 @@ def test_lengths_are_checked_of_the_union():
         assert str(caught.value) == (
             "1 sequence(s) of 'text', 'audio', aligned, are longer than the model's 4 steps, the "
             "first that of 's0' with 6: --config.data.truncate=first, last or uniform keeps as "
-            "many of each, at prediction too; a model that is trained with a larger model.max_len "
-            "reads more."
+            "many of each, at prediction too (in Python bundle.with_data(truncate='last')); a "
+            "model that is trained with a larger model.max_len reads more."
         )
 
 

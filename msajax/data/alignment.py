@@ -30,6 +30,14 @@ def words_of_segments(
     return first, np.searchsorted(starts + shift, segments[:, 1], "left")
 
 
+def overlap_any(rows: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Which rows `[n, 2]` overlap one of the steps `[S, 2]` by more than `TOUCH` at either end."""
+    steps = steps[np.argsort(steps[:, 0], kind="stable")]
+    before = np.searchsorted(steps[:, 0] + TOUCH, rows[:, 1], "left")  # that begin early enough
+    latest = np.concatenate([[-np.inf], np.maximum.accumulate(steps[:, 1] - TOUCH)])
+    return latest[before] > rows[:, 0]
+
+
 def mean_rows(
     features: np.ndarray, intervals: np.ndarray, steps: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, int]:

@@ -104,6 +104,13 @@ def _folds_of_videos(path: str, ids: list[str], data: DataConfig) -> dict[str, i
             f"data.folds = {data.folds}: {path} has segments of {len(segments)} video(s); every "
             "fold needs one."
         )
+    if len(segments) == len(ids) > data.folds:
+        logger.warning(
+            "%s: by its id every sample is of a video of its own, such as %r: where several are of "
+            "one speaker, ids like 'video[0]' or 'video$_$0' keep them in one fold.",
+            path,
+            ids[0],
+        )
     dealt = deal_videos(segments, data.folds, data.split_seed)
     return {video: fold for fold, videos in enumerate(dealt) for video in videos}
 

@@ -141,7 +141,7 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
         contents[name] = _contents(split, masks)
         del split
     report["identical"] = count_repeated(contents)
-    report["warnings"] = _warnings(report, groups)
+    report["warnings"] = _warnings(report, groups, data)
     return report
 
 
@@ -266,7 +266,7 @@ def _labels(y: np.ndarray, train: np.ndarray | None, kind: str) -> dict[str, Any
     }
 
 
-def _warnings(report: dict[str, Any], groups: Groups) -> list[str]:
+def _warnings(report: dict[str, Any], groups: Groups, data: DataConfig) -> list[str]:
     """What would change or surprise in the results, a sentence each."""
     splits = report["splits"]
     found = [f"There is no {s} split: {why}." for s, why in _CONSEQUENCE.items() if s not in splits]
@@ -287,7 +287,7 @@ def _warnings(report: dict[str, Any], groups: Groups) -> list[str]:
                     "[-3, 3]: the accuracies and F1 of sentiment do not suit it."
                 )
         for m, lost in split["lost"].items():
-            found.append(Lost(**lost).describe(f"{name}/{m}"))
+            found.append(Lost(**lost).describe(f"{name}/{m}", data.allow_loss))
         if split["without_any"]:
             found.append(describe_empty(name, split["without_any"], split["samples"]))
         for members in movers(report["widths"], groups):

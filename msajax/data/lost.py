@@ -24,6 +24,7 @@ from msajax.data.steps import (
 from msajax.errors import UserError
 
 _ROWS = 1024  # samples looked at together
+_PADDING = -1  # token ids that files pad with beside 0
 _MOST_EMPTIED = 0.1  # share of the samples that have a modality
 
 
@@ -52,9 +53,15 @@ class Lost(NamedTuple):
         """The part of it that stands among the repairs of a run."""
         return {"lost_steps": self.steps, "emptied_samples": self.emptied}
 
-    def describe(self, where: str) -> str:
-        """What to tell of it before anything is prepared; `where` names split and modality."""
-        refused = ": training needs data.allow_loss = true" if self.is_large else ""
+    def describe(self, where: str, allowed: bool) -> str:
+        """What to tell of it before anything is prepared.
+
+        Args:
+            where: the split and the modality.
+            allowed: `data.allow_loss`.
+        """
+        is_refused = self.is_large and not allowed
+        refused = ": training needs data.allow_loss = true" if is_refused else ""
         return (
             f"{where}: {self.steps} stored step(s) that are not zero would not be read, which "
             f"would leave {self.emptied} of {self.of} samples without it{refused}."
@@ -100,7 +107,8 @@ def count_lost(
                 unread &= split.masks[m][rows]
             if unread.any():  # the features are looked at only where something may be lost
                 stored = nonzero_steps(x[rows]) if known is None else known[rows]
-                stored = stored & has_row(x[rows])
+                if x.ndim == 2:
+                    stored = stored & (x[rows] != _PADDING)
                 lost[rows], is_left[rows] = (unread & stored).sum(axis=1), (read & stored).any(1)
         if lost.any():
             emptied, there = (lost > 0) & ~is_left, (lost > 0) | kept.any(axis=1)

@@ -39,6 +39,16 @@ def _score_column(kind: str, names: Sequence[str], name: str) -> str:
     return "score" if kind == "regression" and len(names) == 1 else f"score_{name}"
 
 
+def require_replaceable(path: str) -> None:
+    """Raises `UserError` for a file that is there and holds something else than predictions."""
+    if os.path.isfile(path) and os.path.getsize(path):
+        with open(path, "rb") as file:
+            if file.read(3) != b"id,":
+                raise UserError(
+                    f"{path} is there already and holds no predictions: choose another name."
+                )
+
+
 def write_predictions(
     path: str,
     splits: Sequence[Split],

@@ -218,7 +218,8 @@ def _compaction(
             f"{too_long.size} sequence(s) of {what} are longer than the model's "
             f"{length} steps, the first that of {str(ids[row])!r} with {lengths[row]}: "
             "--config.data.truncate=first, last or uniform keeps as many of each, at prediction "
-            "too; a model that is trained with a larger model.max_len reads more."
+            "too (in Python bundle.with_data(truncate='last')); a model that is trained with a "
+            "larger model.max_len reads more."
         )
     step = np.arange(length)[None, :]
     source = first[:, None] + step  # [N, length]

@@ -18,10 +18,14 @@ def print_results(results: Mapping[str, Any], console: Console) -> None:
     """Prints the content of a results.json: metrics over seeds beside the trivial floors."""
     console.print(results_table(results))
     console.print()
-    for sentence in against_floors(results):
-        console.print(Text(sentence, style="bold"))
+    _print_sentences(against_floors(results), console)
     console.print()
     console.print(_legend(results_legend(results)))
+
+
+def _print_sentences(sentences: list[str], console: Console) -> None:
+    for sentence in sentences:  # a line may not end between a number and its unit
+        console.print(Text(sentence.replace(" %", "%"), style="bold"))
 
 
 def print_folds(results: Mapping[str, Any], console: Console) -> None:
@@ -46,8 +50,9 @@ def print_folds(results: Mapping[str, Any], console: Console) -> None:
         name: {"mean": values["value"], "sd": None, "ci95": values["ci95"], "seeds": [None]}
         for name, values in pooled["metrics"].items()
     }
-    for sentence in against_floors({"test": together, "floors": results["floors"]}):
-        console.print(Text(sentence, style="bold"))
+    _print_sentences(
+        against_floors({"test": together, "floors": results["floors"]}), console
+    )
     first, values = next(iter(results["metrics"].items()))
     of_folds = ", ".join(legend.show(first, value) for value in values["folds"])
     console.print(f"{first} of the folds: {of_folds}")

@@ -84,7 +84,8 @@ class Bundle:
                 `[N, d]` is a single step, `[N, T]` token ids; or a list of N arrays `[T, d]` of
                 different lengths. A modality that is left out is absent.
             masks: `{modality: [N, T]}`, True for a real step; without one, steps before the first
-                and after the last non-zero one are padding.
+                and after the last non-zero one are padding (or none, if the run's
+                `data.mask_from_zeros` is off).
             raw_text: N transcripts, for a model that reads words.
 
         Raises:
@@ -92,13 +93,13 @@ class Bundle:
                 sequence longer than the model's unless `with_data(truncate=…)` says what to keep.
         """
         spec = self.preparation.spec
-        split = as_split(features, masks, raw_text, spec)
+        split = as_split(features, masks, raw_text, self.preparation)
         if not len(split):
             outputs, modalities = len(spec.label_names), len(spec.modalities)
             seeds = np.zeros((len(self.seeds), 0, 1))
             return Scores.of_seeds(seeds.repeat(outputs, 2), seeds.repeat(modalities, 2))
-        prepared = self.prepare_split(split, "features")
-        return Scores.of_seeds(*self.scorer.score(prepared, "features"))
+        prepared = self.prepare_split(split, "the samples", refuse=False)
+        return Scores.of_seeds(*self.scorer.score(prepared, "the samples"))
 
     def prepare(
         self,
@@ -115,7 +116,8 @@ class Bundle:
             `{modality: [N, T]}` masks, each padded to the modality's longest sequence in training.
         """
         spec = self.preparation.spec
-        split = self.prepare_split(as_split(features, masks, raw_text, spec), "features")
+        split = as_split(features, masks, raw_text, self.preparation)
+        split = self.prepare_split(split, "the samples", refuse=False)
         found = {m: split.features[m][:, : spec.length(m)] for m in spec.modalities}
         return found, {m: split.masks[m] for m in spec.modalities}
 
@@ -153,16 +155,24 @@ class Bundle:
         """The model on the devices, made at its first use."""
         return Scorer(self.config, self.preparation, self.params, len(self.seeds))
 
-    def prepare_split(self, split: Split, name: str) -> Split:
+    def prepare_split(self, split: Split, name: str, *, refuse: bool = True) -> Split:
         """Prepares a split as read, and says what was repaired in it.
 
         Transcripts without text features get the vectors of their words, for a model whose text is
         features.
 
+        Args:
+            split: as read.
+            name: what the log calls it.
+            refuse: whether a split that loses much is refused. Samples in memory are not, for a
+                sample's score may not depend on the others: what they lose is said.
+
         Raises:
-            UserError: if it does not fit the model; the log calls the split by its name.
+            UserError: if it does not fit the model.
         """
         spec, preparation = self.preparation.spec, self.preparation
+        if not refuse:
+            preparation = dataclasses.replace(preparation, allow_loss=True)
         glove_path = self.config.data.glove_path
         if glove_path and wants_vectors(split, spec):
             split = _with_vectors(split, glove_path)

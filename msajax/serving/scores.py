@@ -11,7 +11,6 @@ from msajax.data.corpus import Split
 from msajax.data.prepare import Preparation
 from msajax.errors import UserError
 from msajax.models import build_model
-from msajax.spec import CorpusSpec
 from msajax.training.parallel import configure_jax, make_layout, require_devices
 from msajax.training.scoring import make_predict, predict_split
 
@@ -19,6 +18,9 @@ from msajax.training.scoring import make_predict, predict_split
 @dataclasses.dataclass(frozen=True, repr=False)
 class Scores:
     """What a bundle says of N samples, with K outputs, S random seeds and M modalities.
+
+    The K outputs are the labels, the classes, or of a model of the next token the negative
+    log-likelihood of a sequence in nats and how many tokens it is of.
 
     Attributes:
         score: `[N, K]`, the mean over seeds; of classes, probabilities.
@@ -75,53 +77,47 @@ def as_split(
     features: Mapping[str, Any],
     masks: Mapping[str, Any] | None,
     raw_text: Sequence[str] | None,
-    spec: CorpusSpec,
+    preparation: Preparation,
 ) -> Split:
     """Makes a split of samples in memory, as a file of them would be read.
 
     Args:
         features: `{modality: [N, T, d]}`, `[N, d]` for a single step, `[N, T]` token ids, or a
             list of N arrays of different lengths T. A modality may be missing.
-        masks: `{modality: [N, T]}`, or a list of N masks; without one, steps before the first and
+        masks: `{modality: [N, T]}`, or a list of N masks, as long as the features. Without one it
+            is as in a file: where the model derives masks from zeros, steps before the first and
             after the last non-zero one are padding.
         raw_text: N transcripts.
-        spec: of the model.
+        preparation: of the model.
 
     Raises:
         UserError: for a modality that the model does not read, and for shapes and types that do
             not fit.
     """
-    masks = dict(masks or {})
-    for what, names in (("features", features), ("masks", masks)):
-        for m in names:
-            if m not in spec.modalities or m not in features:
-                known = [n for n in spec.modalities if what == "features" or n in features]
-                raise UserError(
-                    f"{what} names {m!r}: expected some of {', '.join(known) or 'none'}."
-                )
-    arrays, valid = {}, {}
+    spec = preparation.spec
+    _require_names(features, masks, preparation)
+    arrays, valid, derived = {}, {}, set()
     for m, value in features.items():
-        arrays[m], padding = _stack(value, f"features[{m!r}]")
-        x = arrays[m]
-        if spec.width(m) and x.ndim == 2:
-            x = arrays[m] = x[:, None]
-        kinds, dims = ("biuf", 3) if spec.width(m) else ("iu", 2)
+        where, is_features = f"features[{m!r}]", spec.width(m) > 0
+        x, lengths = _stack(value, where, (0, 1, spec.width(m)) if is_features else (0, 1))
+        if x.dtype.name == "bfloat16":
+            x = x.astype(np.float32)
+        if is_features and x.ndim == 2:
+            x = x[:, None]
+        kinds, dims = ("biuf", 3) if is_features else ("iu", 2)
         if x.dtype.kind not in kinds or x.ndim != dims or 0 in x.shape[1:]:
-            expected = "numbers (N, T, d) or (N, d)" if dims == 3 else "token ids (N, T)"
-            raise UserError(f"features[{m!r}] is {x.dtype} {x.shape}: expected {expected}.")
-        if m in masks:
-            valid[m], _ = _stack(masks[m], f"masks[{m!r}]")
-            if valid[m].size != x.shape[0] * x.shape[1] or not np.isin(valid[m], (0, 1)).all():
-                raise UserError(
-                    f"masks[{m!r}] is {valid[m].dtype} of shape {valid[m].shape}: expected bool "
-                    f"{x.shape[:2]}."
-                )
-            valid[m] = valid[m].reshape(x.shape[:2]).astype(bool)
-        elif padding is not None:
-            valid[m] = padding
+            expected = "numbers (N, T, d) or (N, d)" if is_features else "token ids (N, T)"
+            raise UserError(f"{where} is {x.dtype} {x.shape}: expected {expected}.")
+        arrays[m] = x
+        if masks is not None and m in masks:
+            valid[m] = _read_mask(masks[m], f"masks[{m!r}]", x.shape[:2], lengths)
+        elif lengths is not None and not preparation.mask_from_zeros:
+            valid[m] = np.arange(x.shape[1]) < lengths[:, None]
+            derived.add(m)
     sizes = {f"features[{m!r}]": len(x) for m, x in arrays.items()}
     if raw_text is not None:
-        if isinstance(raw_text, str) or not all(isinstance(text, str) for text in raw_text):
+        is_list = isinstance(raw_text, Sequence | np.ndarray) and not isinstance(raw_text, str)
+        if not is_list or not all(isinstance(text, str) for text in raw_text):
             raise UserError("raw_text must be a list of transcripts, one for each sample.")
         raw_text = np.array(list(raw_text), np.str_)
         sizes["raw_text"] = len(raw_text)
@@ -129,24 +125,70 @@ def as_split(
         found = ", ".join(f"{size} in {what}" for what, size in sizes.items()) or "none"
         raise UserError(f"The number of samples must be the same in all that is given: {found}.")
     ids = np.array([str(i) for i in range(next(iter(sizes.values())))], np.str_)
-    derived = frozenset(valid) - frozenset(masks)
-    return Split(ids, arrays, valid, None, raw_text, derived=derived)
+    return Split(ids, arrays, valid, None, raw_text, frozenset(derived), "the samples")
 
 
-def _stack(value: Any, where: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """One array of what may be N arrays of different lengths; of those, also which steps are."""
+def _require_names(features: Any, masks: Any, preparation: Preparation) -> None:
+    """Raises `UserError` unless features and masks are by modality, each one that is read."""
+    modalities = preparation.spec.modalities
+    for what, given in (("features", features), ("masks", {} if masks is None else masks)):
+        if not isinstance(given, Mapping):
+            raise UserError(
+                f"{what} is a {type(given).__name__}: expected {{modality: array}}, of "
+                f"{', '.join(modalities)}."
+            )
+        for m in given:
+            if m not in modalities or m not in features:
+                known = [n for n in modalities if what == "features" or n in features]
+                raise UserError(
+                    f"{what} names {m!r}: expected some of {', '.join(known) or 'none'}."
+                )
+    if preparation.words and "text" in features:
+        raise UserError(
+            "features names 'text', but this model reads the words of transcripts: give them as "
+            "raw_text."
+        )
+
+
+def _read_mask(
+    value: Any, where: str, shape: tuple[int, int], lengths: np.ndarray | None
+) -> np.ndarray:
+    """A mask `[N, T]` bool of features of that shape, and of those lengths if they are a list."""
+    mask, own = _stack(value, where, (0, 1))
+    same = own is None or (lengths is not None and np.array_equal(own, lengths))
+    if own is not None and same:
+        mask = np.pad(mask, [(0, 0), (0, shape[1] - mask.shape[1])])
+    fits = mask.shape == shape or (shape[1] == 1 and mask.shape == shape[:1])
+    if not (same and fits) or mask.dtype.kind not in "biuf" or not np.isin(mask, (0, 1)).all():
+        raise UserError(
+            f"{where} is {mask.dtype} {mask.shape}: expected bool {shape}"
+            f"{', each as long as its sample' if lengths is not None else ''}."
+        )
+    return mask.reshape(shape).astype(bool)
+
+
+def _stack(
+    value: Any, where: str, empty: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """One array of what may be a list of N arrays; if their lengths differ, also the lengths.
+
+    `empty` is the shape of no sample at all.
+    """
     if hasattr(value, "__array__"):
         return np.asarray(value), None
     try:
         rows = [np.asarray(row) for row in value]
+        if not rows:
+            return np.zeros(empty, np.float32 if len(empty) == 3 else np.int64), None
         if len({row.shape for row in rows}) == 1:
             return np.stack(rows), None
         lengths = np.array([len(row) for row in rows])
-        padded = np.zeros((len(rows), lengths.max(), *rows[0].shape[1:]), np.result_type(*rows))
+        widths = [row.shape[1:] for row in rows if len(row)]  # a list without steps has none
+        padded = np.zeros((len(rows), lengths.max(), *widths[0]), np.result_type(*rows))
         for out, row in zip(padded, rows, strict=True):
-            if row.shape[1:] != rows[0].shape[1:]:
-                raise ValueError(f"one sample has shape {row.shape}, another {rows[0].shape}")
-            out[: len(row)] = row
-        return padded, np.arange(lengths.max()) < lengths[:, None]
+            if len(row) and row.shape[1:] != widths[0]:
+                raise ValueError(f"one sample has steps of {row.shape[1:]}, another {widths[0]}")
+            out[: len(row)] = row if len(row) else 0
+        return padded, lengths
     except (TypeError, ValueError) as error:
         raise UserError(f"{where} is no array, and no list of arrays: {error}.") from error

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from msajax.config import DataConfig
-from msajax.data.alignment import mean_rows, words_of_segments
+from msajax.data.alignment import mean_rows, overlap_any, words_of_segments
 from msajax.data.corpus import (
     SPLITS,
     Corpus,
@@ -94,17 +94,20 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
     else:
         word_shift = float(data.word_shift)
     folds = choose_folds(folder, counts, parts.folds_file, data.split_seed)
+    said = _read_words(parts.words, segments)
     videos = {
         video: _place_words(segments[video], words, spoken, word_shift)
-        for video, (words, spoken) in _read_words(parts.words, segments).items()
+        for video, (words, spoken) in said.items()
     }
+    total = sum(len(words) for words, _ in said.values())
+    _require_words(folder, videos, total, word_shift)
     vectors = _read_vectors(folder, parts, videos, glove_path)
     if not parts.modalities and vectors is None:
         raise UserError(
             f"{folder} has labels and {'words' if parts.words else 'nothing else'}, but no "
             "features: name a GloVe text file in data.glove_path, or add .csd files of features."
         )
-    _report(folder, parts, videos, vectors, word_shift)
+    _report(folder, parts, videos, vectors, word_shift, total)
 
     widths = {m: sequence.width for m, sequence in parts.modalities.items()}
     if vectors is not None:
@@ -211,6 +214,17 @@ def _place_words(segments: Rows, words: list[str], spoken: np.ndarray, shift: fl
     return _Steps(segments.features, segment, column, np.concatenate(intervals), placed)
 
 
+def _require_words(
+    folder: str, videos: Mapping[str, _Steps], total: int, word_shift: float
+) -> None:
+    placed = any(word is not None for steps in videos.values() for word in steps.words)
+    if total and not placed:
+        raise UserError(
+            f"{folder}: none of {total} words lies in a labelled segment with data.word_shift = "
+            f"{word_shift:g} s."
+        )
+
+
 def _read_vectors(
     folder: str,
     parts: CsdFolder,
@@ -239,8 +253,9 @@ def _report(
     videos: Mapping[str, _Steps],
     vectors: WordVectors | None,
     word_shift: float,
+    total: int,
 ) -> None:
-    """Says what was taken for what, and how well the parts fit."""
+    """Says what was taken for what, and how well the parts fit; `total` counts all words."""
     found = parts.sequences
     logger.info(
         "%s: %s.", folder, ", ".join(f"{name} from {s.name!r}" for name, s in found.items())
@@ -254,9 +269,11 @@ def _report(
     words = [word for steps in videos.values() for word in steps.words]
     silent = sum(word is None for word in words)
     logger.info(
-        "%s: %d words placed with word_shift %g s; %d segment(s) without words.",
+        "%s: %d words placed, of %d in these videos, with word_shift %g s; the others lie in no "
+        "labelled segment; %d segment(s) without words.",
         folder,
         len(words) - silent,
+        total,
         word_shift,
         silent,
     )
@@ -314,11 +331,19 @@ def _read_split(
         masks[m][offsets[video] + steps.segment, steps.column] = present
 
     for m, sequence in sequences.items():
-        rows_read = left_out = 0
+        rows_read = left_out = outside = 0
         for rows in sequence.rows(videos):
             *means, bad = mean_rows(rows.features, rows.intervals, videos[rows.video].intervals)
             place(m, rows.video, *means)
             rows_read, left_out = rows_read + len(rows.intervals), left_out + bad
+            outside += int((~overlap_any(rows.intervals, videos[rows.video].intervals)).sum())
+        if outside and f"{name}/{m} outside" not in told:
+            told.add(f"{name}/{m} outside")
+            logger.info(
+                "%s: %d of %d rows of %s/%s lie in no step, which is a word of a labelled segment "
+                "or a segment without words, and are not read.",
+                *(folder, outside, rows_read, name, m),
+            )
         if left_out and f"{name}/{m}" not in told:
             told.add(f"{name}/{m}")
             logger.warning(
