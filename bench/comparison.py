@@ -42,11 +42,11 @@ from msajax.data.predictions import read_predictions
 from msajax.data.prepare import prepare
 from msajax.data.synthetic import generate
 from msajax.evaluation.compare import paired_test
+from msajax.inference.scoring import EvaluationBatches, make_predict, predict_batches
 from msajax.models import build_model
+from msajax.runs.folder import write_json
+from msajax.runtime.devices import make_layout
 from msajax.tasks import make_task
-from msajax.training.parallel import make_layout
-from msajax.training.run_folder import write_json
-from msajax.training.scoring import EvaluationBatches, make_predict, predict_batches
 
 _CORPUS = flags.DEFINE_string("corpus", None, "sign, stress, or a corpus file.", required=True)
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the runs.", required=True)

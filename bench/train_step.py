@@ -34,14 +34,14 @@ from msajax.data.batches import RUN, epoch_order, quarters_of
 from msajax.data.corpus import Split
 from msajax.data.formats import open_corpus
 from msajax.data.steps import spans, step_mask
+from msajax.inference.scoring import EvaluationBatches, make_predict, predict_batches
 from msajax.models import build_model
 from msajax.models.cost import matmul_flops
+from msajax.runtime.devices import make_layout
 from msajax.spec import CorpusSpec
 from msajax.training.feed import Dispatch, Feed, Pace
 from msajax.training.optimizers import make_optimizer
-from msajax.training.parallel import make_layout
 from msajax.training.programs import make_programs
-from msajax.training.scoring import EvaluationBatches, make_predict, predict_batches
 from msajax.training.step import make_loss
 
 BATCH = 32

@@ -23,9 +23,9 @@ from ml_collections import config_flags
 from msajax import config as configuration
 from msajax.data import prepare as preparing
 from msajax.data.formats import open_corpus
-from msajax.training import parallel
+from msajax.runs.folder import RunFolder
+from msajax.runtime import devices
 from msajax.training.loop import train_seeds
-from msajax.training.run_folder import RunFolder
 
 _CONFIG = config_flags.DEFINE_config_file("config")
 _TRIALS = flags.DEFINE_string("trials", None, "One JSON object a line.", required=True)
@@ -37,7 +37,7 @@ def run_trial(config: configuration.Config) -> dict:
     preparation = preparing.fit(corpus, config.data, config.model)
     train, _ = preparing.prepare(corpus.split("train"), preparation)
     valid, _ = preparing.prepare(corpus.split("valid"), preparation)
-    parallel.configure_jax(config.train)
+    devices.configure_jax(config.train)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as path:
         folder = RunFolder(path)

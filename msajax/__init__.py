@@ -28,9 +28,9 @@ from msajax.version import __version__
 
 # What needs JAX, and where it is: loaded at its first use, so that `import msajax` is quick.
 _LAZY = {
-    "Bundle": "msajax.serving.bundle",
+    "Bundle": "msajax.inference.bundle",
     "Result": "msajax.api",
-    "Scores": "msajax.serving.scores",
+    "Scores": "msajax.inference.scores",
     "blank_sample": "msajax.models",
     "build_model": "msajax.models",
     "cross_validate": "msajax.api",

@@ -19,9 +19,9 @@ from msajax.checks import is_url
 from msajax.config import Config
 from msajax.errors import UserError
 from msajax.evaluation.tables import print_folds, print_results
-from msajax.serving.bundle import Bundle
-from msajax.training.mirror import Mirror
-from msajax.training.run_folder import RunFolder
+from msajax.inference.bundle import Bundle
+from msajax.runs.folder import RunFolder
+from msajax.runs.remote.mirror import Mirror
 
 _WIDTH = 100  # columns of a printed table
 

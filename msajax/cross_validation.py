@@ -28,10 +28,10 @@ from msajax.data.predictions import Predictions, read_predictions
 from msajax.data.prepare import check_split
 from msajax.errors import NonFiniteError, UserError, writing
 from msajax.evaluation import protocol
+from msajax.runs.folder import RunFolder, json_text, read_json, write_text
+from msajax.runtime import devices, processes
+from msajax.runtime.signals import StopRequest
 from msajax.tasks import Task, make_task
-from msajax.training import parallel, processes
-from msajax.training.run_folder import RunFolder, json_text, read_json, write_text
-from msajax.training.stop import StopRequest
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +66,8 @@ def cross_validate(
     config = from_config_dict(config.to_dict())
     if not config.data.folds or config.data.fold >= 0:
         raise UserError("Training every fold needs data.folds = 3 or more, and data.fold = -1.")
-    parallel.configure_jax(config.train)
-    parallel.require_devices()
+    devices.configure_jax(config.train)
+    devices.require_devices()
     with processes.losses_noticed():
         processes.together(lambda: _require_path(workdir))
         configs = [

@@ -31,14 +31,19 @@ from msajax.data.repairs import say_lost, say_repairs
 from msajax.data.steps import describe_groups, find_groups
 from msajax.errors import UserError, writing
 from msajax.evaluation import protocol
+from msajax.inference.bundle import Bundle, load_bundle, save_bundle
+from msajax.inference.predict import predict_corpus
+from msajax.inference.scoring import make_predict
 from msajax.model_config import unusual_settings
 from msajax.models import build_model
 from msajax.models.cost import cost_report
-from msajax.serving.bundle import Bundle, load_bundle, save_bundle
-from msajax.serving.predict import predict_corpus
+from msajax.runs.folder import RunFolder, write_json
+from msajax.runs.lock import Lock
+from msajax.runs.remote.mirror import Mirror, bundle_folder
+from msajax.runtime import devices, processes, profiler
+from msajax.runtime.signals import StopRequest
 from msajax.spec import CorpusSpec
 from msajax.tasks import Task, make_task
-from msajax.training import parallel, processes, profiler
 from msajax.training.initial import (
     Initial,
     from_bundle,
@@ -46,13 +51,8 @@ from msajax.training.initial import (
     from_words,
     parameter_shapes,
 )
-from msajax.training.lock import Lock
 from msajax.training.loop import run_seeds, train_seeds
-from msajax.training.mirror import Mirror, bundle_folder
-from msajax.training.run_folder import RunFolder, write_json
-from msajax.training.scoring import make_predict
 from msajax.training.step import make_loss
-from msajax.training.stop import StopRequest
 
 logger = logging.getLogger(__name__)
 
@@ -85,8 +85,8 @@ def train(
         raise UserError(f"The experiment is a {type(config).__name__}: it must be a Config.")
     config = from_config_dict(config.to_dict())  # a Config made in Python was not checked for types
     require_one_fold(config.data)
-    parallel.configure_jax(config.train)
-    parallel.require_devices()
+    devices.configure_jax(config.train)
+    devices.require_devices()
     # A run in a bucket works in a folder on this machine, which its mirror keeps like the bucket.
     with processes.losses_noticed(), Mirror(workdir, stop) as mirror:
         corpus, preparation = processes.together(lambda: _open(config))
@@ -140,7 +140,7 @@ def check(config: Config, corpus: Corpus) -> preparing.Preparation:
     build_model(config.model, preparation.spec)
     make_loss(config.train, preparation.spec.label_kind)
     mesh, train = config.mesh, config.train
-    parallel.make_layout(mesh, train.seed_axis, train.seeds, config.model.model_dim)
+    devices.make_layout(mesh, train.seed_axis, train.seeds, config.model.model_dim)
     return preparation
 
 
@@ -349,7 +349,7 @@ def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
     """
     if split_name == "all":
         raise UserError("--mode=evaluate takes one split: train, valid or test.")
-    parallel.require_devices()
+    devices.require_devices()
     with Mirror(workdir) as mirror:
         report = _evaluate_in(RunFolder(mirror.path), split_name)
     return {"input": workdir if is_url(workdir) else os.path.abspath(workdir), **report}
@@ -372,9 +372,9 @@ def _evaluate_in(folder: RunFolder, split_name: str) -> dict[str, Any]:
         raise UserError(f"{path} is not the corpus that this run was trained on: it has changed.")
     corpus.verify()
     _require_targets(corpus, bundle.config, "train", split_name)
-    parallel.configure_jax(bundle.config.train)
+    devices.configure_jax(bundle.config.train)
     model = build_model(bundle.config.model, bundle.preparation.spec)
-    layout = parallel.make_layout(MeshConfig(), "auto", len(bundle.seeds))
+    layout = devices.make_layout(MeshConfig(), "auto", len(bundle.seeds))
     split, scores, _, _ = protocol.score_split(
         corpus,
         split_name,
@@ -501,7 +501,7 @@ def inspect_model(config: Config) -> dict[str, Any]:
     Raises:
         UserError: if the corpus cannot be used.
     """
-    parallel.require_devices()
+    devices.require_devices()
     corpus = _open_one(config.data.path, config.data)
     spec = preparing.fit(corpus, config.data, config.model).spec
     return cost_report(build_model(config.model, spec), spec)

@@ -231,7 +231,7 @@ def join_processes() -> None:
             f"--process_id={PROCESS.value} must be below --num_processes={PROCESSES.value}: "
             "processes are counted from 0."
         )
-    from msajax.training import processes  # --help need not wait for JAX
+    from msajax.runtime import processes  # --help need not wait for JAX
 
     processes.join(COORDINATOR.value, PROCESSES.value, PROCESS.value, JOIN_SECONDS.value)
 

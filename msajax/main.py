@@ -18,7 +18,7 @@ from rich.console import Console
 
 from msajax import flags
 from msajax.errors import NON_FINITE, OK, STOPPED, USER_ERROR, NonFiniteError, UserError
-from msajax.training.stop import Interrupted, StopRequest, interruptible
+from msajax.runtime.signals import Interrupted, StopRequest, interruptible
 from msajax.version import __version__
 
 
@@ -118,9 +118,9 @@ def _train(console: Console) -> int:
         # Here and below: --help and mistakes need not wait for JAX.
         from msajax import cross_validation, experiment
         from msajax.evaluation.tables import print_folds, print_results
-        from msajax.training import processes
+        from msajax.runtime import processes
+        from msajax.runtime.devices import configure_jax, require_devices
         from msajax.training.failures import failure_message
-        from msajax.training.parallel import configure_jax, require_devices
 
         configure_jax(config.train)  # before the first process is met, and a device asked for
         flags.join_processes()
@@ -146,7 +146,7 @@ def _train(console: Console) -> int:
 def _evaluate(console: Console) -> int:
     from msajax import cross_validation, experiment
     from msajax.evaluation.tables import print_summary
-    from msajax.training.run_folder import RunFolder
+    from msajax.runs.folder import RunFolder
 
     if bool(flags.WORKDIR.value) == bool(flags.INPUT.value):
         raise UserError(
@@ -208,7 +208,7 @@ def _convert(console: Console) -> int:
 
 def _write_output(report: dict) -> None:
     from msajax.experiment import refuse_inside
-    from msajax.training.run_folder import write_json
+    from msajax.runs.folder import write_json
 
     if flags.OUTPUT.value:
         if flags.INPUT.value:

@@ -42,7 +42,7 @@ for number in (signal.SIGINT, signal.SIGHUP):
 
 # The files that take longest, in that order: one that began last would be waited for.
 SLOWEST = (
-    *("test_processes", "test_parallel", "test_training", "test_survival", "test_configs"),
+    *("test_processes", "test_devices", "test_training", "test_survival", "test_configs"),
     *("test_readme", "test_family", "test_failures", "test_main", "test_guidance", "test_mirror"),
     *("test_launch", "test_attribution", "test_cross_validation", "test_experiment"),
 )

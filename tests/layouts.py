@@ -27,10 +27,10 @@ from msajax.data.batches import QUARTERS, epoch_order
 from msajax.data.formats import open_corpus
 from msajax.data.on_demand import OnDemand
 from msajax.models import build_model
-from msajax.training import processes
+from msajax.runtime import processes
+from msajax.runtime.devices import make_layout
 from msajax.training.feed import Feed, Pace
 from msajax.training.optimizers import Optimizer, make_optimizer
-from msajax.training.parallel import make_layout
 from msajax.training.programs import make_programs
 from msajax.training.step import make_loss
 

@@ -5,8 +5,8 @@ import os
 import jax
 import pytest
 
-from msajax.training import compile_cache
-from msajax.training.compile_cache import prune, use_compile_cache
+from msajax.runtime import compile_cache
+from msajax.runtime.compile_cache import prune, use_compile_cache
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from msajax.data.prepare import fit, prepare
 from msajax.data.steps import find_groups
 from msajax.errors import NonFiniteError, UserError
 from msajax.metrics import SENTIMENT, names_for
-from msajax.training.run_folder import RunFolder, write_json
+from msajax.runs.folder import RunFolder, write_json
 
 SIZES = {"train": (4, 3, 1, 2), "valid": (3,), "test": (2, 5)}  # segments of each video
 IDS = {

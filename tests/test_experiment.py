@@ -34,11 +34,11 @@ from msajax.data.in_memory import corpus_of
 from msajax.data.prepare import prepare
 from msajax.errors import UserError
 from msajax.evaluation import protocol
+from msajax.inference import scoring
+from msajax.inference.bundle import load_bundle, save_bundle
 from msajax.metrics import SENTIMENT
-from msajax.serving.bundle import load_bundle, save_bundle
-from msajax.training import run_folder as run_folders
-from msajax.training import scoring
-from msajax.training.run_folder import RunFolder, write_json
+from msajax.runs import folder as run_folders
+from msajax.runs.folder import RunFolder, write_json
 
 SEEDS, MODALITIES = (0, 1), ("text", "audio")
 # The two seeds stop at different epochs and choose different ones.
@@ -524,10 +524,10 @@ def test_a_run_is_refused_the_folder_of_one_with_another_test_split(run, other_t
         experiment.train(run.config, str(other_test.folder))
 
 
-def test_only_data_evaluation_and_serving_can_name_the_test_split_to_a_corpus():
+def test_only_data_evaluation_and_inference_can_name_the_test_split_to_a_corpus():
     """Everywhere else a split is asked for by the literal name of train or valid."""
     package = pathlib.Path(msajax.__file__).parent
-    allowed = [package / "data", package / "serving", package / "evaluation" / "protocol.py"]
+    allowed = [package / "data", package / "inference", package / "evaluation" / "protocol.py"]
     seen, wrong = set(), []
     for path in sorted(package.rglob("*.py")):
         if any(path.is_relative_to(place) for place in allowed):

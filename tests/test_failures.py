@@ -11,7 +11,7 @@ from tiny import lines_of, run, tiny_config
 
 from msajax import experiment
 from msajax.errors import NonFiniteError
-from msajax.serving.bundle import load_bundle, save_bundle
+from msajax.inference.bundle import load_bundle, save_bundle
 
 PATH = "regression/kernel"
 SHAPE = (8, 1)
@@ -103,8 +103,8 @@ def test_steps_that_are_skipped_now_and_then_fail_no_seed(tmp_path):
     # A label so far away that its square is infinite spoils one batch of every epoch.
     from msajax.data import prepare as preparing
     from msajax.data.formats import open_corpus
+    from msajax.runs.folder import RunFolder
     from msajax.training.loop import train_seeds
-    from msajax.training.run_folder import RunFolder
 
     config = tiny_config(train__loss="mse", train__epochs=3, train__most_skipped_steps=2)
     corpus = open_corpus(config.data.path, config.data)

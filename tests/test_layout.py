@@ -10,8 +10,11 @@ FLOORS = [
     {"errors", "version", "checks"},
     {"spec", "metrics", "legend", "config", "model_config", "tasks"},
     {"data", "models"},
+    {"runtime"},
+    {"runs"},
+    {"inference"},
     {"training"},
-    {"evaluation", "serving"},
+    {"evaluation"},
     {"experiment", "flags", "default_experiment"},
     {"cross_validation"},
     {"api", "main"},
@@ -55,11 +58,11 @@ def test_no_import_climbs(path):
 @pytest.mark.parametrize(
     ("library", "only"),
     [
-        ("orbax", {"training/checkpoints.py"}),
+        ("orbax", {"runs/checkpoints.py"}),
         ("ml_collections", {"config.py", "flags.py"}),
-        ("etils", {"training/bucket.py"}),
-        ("fsspec", {"training/bucket.py"}),
-        ("safetensors", {"serving/bundle.py"}),
+        ("etils", {"runs/remote/object_store.py"}),
+        ("fsspec", {"runs/remote/object_store.py"}),
+        ("safetensors", {"inference/bundle.py"}),
         (
             "rich",
             {

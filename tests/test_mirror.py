@@ -21,11 +21,11 @@ from test_processes import free_port
 from tiny import SMALLEST, tiny_config
 
 from msajax.errors import UserError
-from msajax.training import bucket as bucket_module
-from msajax.training import processes, stop
-from msajax.training.bucket import Bucket
-from msajax.training.mirror import Mirror, bundle_folder
-from msajax.training.run_folder import RunFolder
+from msajax.runs.folder import RunFolder
+from msajax.runs.remote import object_store as bucket_module
+from msajax.runs.remote.mirror import Mirror, bundle_folder
+from msajax.runs.remote.object_store import Bucket
+from msajax.runtime import processes, signals
 
 URL = "gs://bucket/runs/a"
 
@@ -326,7 +326,7 @@ def test_a_process_that_leaves_at_once_uploads_nothing_of_what_it_removes(use, m
     with pytest.raises(UserError, match=f"^{URL}: this process is ending"), Mirror(URL) as mirror:
         mirror.take()
         save(mirror.path, 5)
-        store.find = lambda url: stop.leave(75) or find(url)
+        store.find = lambda url: signals.leave(75) or find(url)
     assert before == store.names() - {"lock"}
     store.find = find
     require_whole(3)

@@ -11,9 +11,9 @@ import msajax
 from msajax.data.corpus import Split
 from msajax.data.in_memory import corpus_of
 from msajax.data.prepare import fit
+from msajax.inference.bundle import Bundle, load_bundle, save_bundle
+from msajax.inference.predict import predict_corpus
 from msajax.models import blank_sample, build_model
-from msajax.serving.bundle import Bundle, load_bundle, save_bundle
-from msajax.serving.predict import predict_corpus
 
 N, T = 21, {"text": 5, "audio": 3}
 WIDTHS = {"text": 6, "audio": 4}

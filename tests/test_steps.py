@@ -19,8 +19,8 @@ from msajax.data.in_memory import corpus_of
 from msajax.data.prepare import check_split, fit, prepare
 from msajax.data.steps import describe_groups, find_groups
 from msajax.errors import UserError
-from msajax.serving import predict as serving
-from msajax.serving.bundle import Bundle, load_bundle, save_bundle
+from msajax.inference import predict as predicting
+from msajax.inference.bundle import Bundle, load_bundle, save_bundle
 
 PLAIN = DataConfig(standardize=())
 MODEL = ModelConfig()
@@ -391,31 +391,31 @@ def predicted(monkeypatch) -> list[Split]:
         found.append(split)
         return np.zeros((1, len(split), 1)), np.zeros((1, len(split), 1))
 
-    monkeypatch.setattr("msajax.serving.scores.predict_split", keep)
-    monkeypatch.setattr(serving, "write_predictions", lambda *_: None)
+    monkeypatch.setattr("msajax.inference.scores.predict_split", keep)
+    monkeypatch.setattr(predicting, "write_predictions", lambda *_: None)
     return found
 
 
 def test_members_with_unequal_steps_are_refused_at_prediction(predicted):
     bundle = bundle_of(corpus_with(train=T4))
     with pytest.raises(UserError) as caught:
-        serving.predict_corpus(bundle, corpus_with(test={**T4, "audio": 3}), "all", "out.csv")
+        predicting.predict_corpus(bundle, corpus_with(test={**T4, "audio": 3}), "all", "out.csv")
     assert str(caught.value) == (
         "Modalities text, audio, video have 4, 3, 4 steps here, but the model was trained with "
         "them aligned, step by step: give it a corpus that is, or train with data.alignment = "
         "unaligned."
     )
-    serving.predict_corpus(bundle, corpus_with(test={"text": 4, "video": 4}), "all", "out.csv")
+    predicting.predict_corpus(bundle, corpus_with(test={"text": 4, "video": 4}), "all", "out.csv")
     unaligned = dataclasses.replace(PLAIN, alignment="unaligned")
     free = bundle_of(corpus_with(train=T4), unaligned)
-    serving.predict_corpus(free, corpus_with(test={**T4, "audio": 3}), "all", "out.csv")
+    predicting.predict_corpus(free, corpus_with(test={**T4, "audio": 3}), "all", "out.csv")
     assert [split.masks["audio"].sum() for split in predicted] == [0, 2 * 3]
 
 
 def test_prediction_moves_the_members_of_the_bundle_as_one(predicted):
     bundle = bundle_of(corpus_with(train=T4))
     corpus = corpus_of({"test": of_patterns({"text": "..ab", "audio": ".A..", "video": "...b"})})
-    assert serving.predict_corpus(bundle, corpus, "test", "out.csv") == 1
+    assert predicting.predict_corpus(bundle, corpus, "test", "out.csv") == 1
     assert [pattern(predicted[0], m) for m in WIDTHS] == [".34.", "2...", "..4."]
 
 
@@ -437,7 +437,7 @@ def test_text_embedded_at_prediction_is_in_no_group(predicted, tmp_path: pathlib
         raw_text=np.array(["one two three"]),
     )
     read = corpus_of({"test": spoken})
-    serving.predict_corpus(bundle, read, "all", "out.csv", glove_path=str(vectors))
+    predicting.predict_corpus(bundle, read, "all", "out.csv", glove_path=str(vectors))
     (found,) = predicted
     assert [pattern(found, m) for m in ("text", "audio", "video")] == ["123..", ".34..", "23..."]
 
@@ -446,7 +446,7 @@ def test_a_corpus_that_says_it_is_not_aligned_is_warned_of(predicted, caplog):
     bundle = bundle_of(corpus_with(train=T4))
     for aligned, count in ((None, 0), (("audio", "text", "video"), 0), (("text",), 1), ((), 1)):
         caplog.clear()
-        serving.predict_corpus(bundle, corpus_with(aligned, test=T4), "all", "out.csv")
+        predicting.predict_corpus(bundle, corpus_with(aligned, test=T4), "all", "out.csv")
         told = [r.getMessage() for r in caplog.records]
         wanted = (
             "c says that not all of text, audio, video share their steps; the model was trained "

@@ -25,12 +25,12 @@ from tiny import SMALLEST, run, tiny_config
 from msajax import experiment as experiment_module
 from msajax.data.predictions import write_predictions
 from msajax.errors import UserError
-from msajax.serving.bundle import load_bundle
+from msajax.inference.bundle import load_bundle
+from msajax.runs.checkpoints import Checkpoints
+from msajax.runs.folder import write_text
+from msajax.runtime.signals import Interrupted, StopRequest, interruptible
 from msajax.spec import CorpusSpec
 from msajax.training import feed
-from msajax.training.checkpoints import Checkpoints
-from msajax.training.run_folder import write_text
-from msajax.training.stop import Interrupted, StopRequest, interruptible
 
 STEPS = 6  # of an epoch of the smallest run
 EPOCHS = 24  # long enough for a signal to come before the end
@@ -259,9 +259,9 @@ def test_of_many_trainers_one_trains_and_a_killed_ones_lock_is_taken_over(
 
 BUSY = """
 import hashlib, sys
-from msajax.training import stop
-stop.PATIENCE_SECONDS = float(sys.argv[1])
-with stop.StopRequest():
+from msajax.runtime import signals
+signals.PATIENCE_SECONDS = float(sys.argv[1])
+with signals.StopRequest():
     print("busy", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # like a compiler: no Python for minutes
 """
@@ -296,7 +296,7 @@ def test_a_run_that_is_not_between_two_steps_ends_all_the_same(patience, signals
 def test_a_process_that_leaves_at_once_shows_the_cursor_again():
     terminal, its_end = os.openpty()
     os.set_blocking(terminal, False)
-    code = "from msajax.training.stop import leave; leave(130)"
+    code = "from msajax.runtime.signals import leave; leave(130)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stderr=its_end)
     assert (done.returncode, os.read(terminal, 100)) == (130, b"\x1b[?25h")
     os.close(terminal)

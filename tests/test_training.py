@@ -10,9 +10,9 @@ import pytest
 from tiny import SMALLEST, lines_of, run, tiny_config
 
 from msajax.errors import UserError
+from msajax.runs.checkpoints import Checkpoints
+from msajax.runtime.profiler import Profiler, make_folder
 from msajax.training import feed, programs
-from msajax.training.checkpoints import Checkpoints
-from msajax.training.profiler import Profiler, make_folder
 
 
 def newest_state(folder: pathlib.Path) -> dict[str, np.ndarray]:

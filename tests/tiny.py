@@ -9,8 +9,8 @@ import ml_collections
 from msajax.config import SYNTHETIC, Config, default_config, from_config_dict
 from msajax.data import prepare as preparing
 from msajax.data.formats import open_corpus
+from msajax.runs.folder import RunFolder
 from msajax.training.loop import Trained, train_seeds
-from msajax.training.run_folder import RunFolder
 
 # One modality of one step: a program that compiles in a second, for tests of many processes.
 SMALLEST = {

@@ -4,6 +4,8 @@ import dataclasses
 
 import numpy as np
 
+from msajax.data.corpus import Split
+
 # What is larger, after standardisation, is no measurement, and its square would leave float32.
 LARGEST_FEATURE = 1e6
 
@@ -78,3 +80,8 @@ class OnDemand:
             counts["clipped"] += int((np.abs(values) > self.clip).sum())
             np.clip(values, -self.clip, self.clip, out=values)
         out[:] = values
+
+
+def streams(split: Split) -> bool:
+    """Whether a prepared split is read from the host as it is needed."""
+    return any(isinstance(x, OnDemand) for x in split.features.values())

@@ -11,9 +11,9 @@ import numpy as np
 from msajax.data.corpus import Corpus, Split
 from msajax.data.prepare import Preparation, check_split, prepare
 from msajax.data.repairs import say_lost
+from msajax.inference.scoring import PredictFn, predict_split
+from msajax.runtime.devices import Layout
 from msajax.tasks import Task
-from msajax.training.parallel import Layout
-from msajax.training.scoring import PredictFn, predict_split
 
 
 def check_test(corpus: Corpus, preparation: Preparation, *, tell: bool = True) -> None:

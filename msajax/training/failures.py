@@ -8,7 +8,7 @@ import numpy as np
 
 from msajax.data.batches import EpochOrder
 from msajax.errors import NonFiniteError
-from msajax.training.parallel import Layout
+from msajax.runtime.devices import Layout
 from msajax.training.state import RunState, StepMetrics
 
 logger = logging.getLogger(__name__)

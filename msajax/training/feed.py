@@ -9,9 +9,9 @@ import numpy as np
 
 from msajax.data.batches import RUN, Batch, EpochOrder, cut_lengths
 from msajax.data.corpus import Split
-from msajax.data.on_demand import OnDemand
+from msajax.data.on_demand import OnDemand, streams
+from msajax.runtime.devices import Layout
 from msajax.spec import CorpusSpec
-from msajax.training.parallel import Layout
 from msajax.training.programs import DeviceCorpus, Programs
 
 DISPATCH_SECONDS = 0.5  # aimed at: a dispatch cannot be interrupted
@@ -48,11 +48,6 @@ class Dispatch(NamedTuple):
     first: int
     last: int
     offset: int
-
-
-def streams(split: Split) -> bool:
-    """Whether a prepared split is read from the host as it is needed."""
-    return any(isinstance(x, OnDemand) for x in split.features.values())
 
 
 class Feed:

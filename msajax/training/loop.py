@@ -13,11 +13,21 @@ import numpy as np
 from msajax.config import Config
 from msajax.data.batches import epoch_order, quarters_of, steps_per_epoch
 from msajax.data.corpus import Split
+from msajax.inference.scoring import (
+    EvaluationBatches,
+    PredictFn,
+    make_predict,
+    predict_batches,
+)
 from msajax.models import build_model
+from msajax.runs.checkpoints import Checkpoints
+from msajax.runs.folder import RunFolder
+from msajax.runtime import processes
+from msajax.runtime.devices import Layout, make_layout
+from msajax.runtime.profiler import Profiler
+from msajax.runtime.signals import StopRequest
 from msajax.spec import CorpusSpec
 from msajax.tasks import Task, make_task
-from msajax.training import processes
-from msajax.training.checkpoints import Checkpoints
 from msajax.training.failures import (
     describe_failures,
     failed_seeds,
@@ -28,18 +38,9 @@ from msajax.training.failures import (
 from msajax.training.feed import Dispatch, Feed, Pace
 from msajax.training.initial import with_initial
 from msajax.training.optimizers import make_optimizer
-from msajax.training.parallel import Layout, make_layout
-from msajax.training.profiler import Profiler
 from msajax.training.programs import Programs, make_programs
 from msajax.training.progress import EpochProgress
-from msajax.training.run_folder import RunFolder
 from msajax.training.saving import Saving
-from msajax.training.scoring import (
-    EvaluationBatches,
-    PredictFn,
-    make_predict,
-    predict_batches,
-)
 from msajax.training.state import (
     EpochSoFar,
     RunState,
@@ -51,7 +52,6 @@ from msajax.training.state import (
     select,
 )
 from msajax.training.step import make_loss
-from msajax.training.stop import StopRequest
 
 logger = logging.getLogger(__name__)
 

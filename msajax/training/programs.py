@@ -15,9 +15,9 @@ from jax.sharding import PartitionSpec as P
 from msajax.config import TrainConfig
 from msajax.data.batches import Batch, cut_lengths
 from msajax.data.corpus import Split
+from msajax.runtime.devices import Layout
 from msajax.spec import CorpusSpec
 from msajax.training.optimizers import Optimizer
-from msajax.training.parallel import Layout
 from msajax.training.state import StepMetrics, TrainState, init_train_state
 from msajax.training.step import Loss, train_step
 

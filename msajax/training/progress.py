@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from msajax.training import processes
+from msajax.runtime import processes
 
 logger = logging.getLogger(__name__)
 

@@ -3,12 +3,12 @@
 import time
 
 from msajax.config import TrainConfig
-from msajax.training import processes
-from msajax.training.checkpoints import Checkpoints
-from msajax.training.parallel import Layout
-from msajax.training.run_folder import RunFolder
+from msajax.runs.checkpoints import Checkpoints
+from msajax.runs.folder import RunFolder
+from msajax.runtime import processes
+from msajax.runtime.devices import Layout
+from msajax.runtime.signals import StopRequest
 from msajax.training.state import RunState
-from msajax.training.stop import StopRequest
 
 
 class Saving:

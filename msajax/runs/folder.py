@@ -29,7 +29,8 @@ import jax
 
 from msajax.config import Config, from_config_dict, identity
 from msajax.errors import UserError, writing
-from msajax.training import lock, processes
+from msajax.runs import lock
+from msajax.runtime import processes
 from msajax.version import NUMERICS, __version__, require_numerics
 
 logger = logging.getLogger(__name__)

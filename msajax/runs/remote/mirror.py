@@ -30,10 +30,11 @@ from typing import Any
 
 from msajax.checks import is_url
 from msajax.errors import UserError
-from msajax.training import lock, processes
-from msajax.training.bucket import Bucket
-from msajax.training.checkpoints import KEPT
-from msajax.training.stop import StopRequest, is_kept, scratch_folder
+from msajax.runs import lock
+from msajax.runs.checkpoints import KEPT
+from msajax.runs.remote.object_store import Bucket
+from msajax.runtime import processes
+from msajax.runtime.signals import StopRequest, is_kept, scratch_folder
 
 logger = logging.getLogger(__name__)
 

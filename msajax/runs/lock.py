@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from msajax.errors import UserError, writing
-from msajax.training import processes
+from msajax.runtime import processes
 
 NAME = "lock"
 

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from msajax.config import MeshConfig, TrainConfig
 from msajax.errors import UserError, first_line
-from msajax.training.compile_cache import use_compile_cache
+from msajax.runtime.compile_cache import use_compile_cache
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 from msajax.data.corpus import Corpus
 from msajax.data.predictions import write_predictions
-from msajax.serving.bundle import Bundle, wants_vectors
+from msajax.inference.bundle import Bundle, wants_vectors
 
 logger = logging.getLogger(__name__)
 

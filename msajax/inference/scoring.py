@@ -10,11 +10,11 @@ import numpy as np
 
 from msajax.data.batches import cut_lengths, quarters_of
 from msajax.data.corpus import Split
+from msajax.data.on_demand import streams
 from msajax.errors import UserError
 from msajax.models.heads import Prediction
+from msajax.runtime.devices import Layout
 from msajax.spec import CorpusSpec
-from msajax.training.feed import streams
-from msajax.training.parallel import Layout
 
 # Rows of an evaluation batch: as many as fit of the largest, then the smallest that holds the rest.
 # Fixed sizes, so that no file brings a size of its own to compile for.

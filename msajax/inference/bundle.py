@@ -30,7 +30,7 @@ from msajax.data.repairs import say_lost, say_repairs
 from msajax.data.steps import without
 from msajax.data.vocabulary import embed
 from msajax.errors import UserError, writing
-from msajax.serving.scores import Scorer, Scores, as_split
+from msajax.inference.scores import Scorer, Scores, as_split
 from msajax.spec import CorpusSpec
 from msajax.version import NUMERICS, __version__, require_numerics
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from msajax.data.in_memory import update_digest
 from msajax.errors import UserError, first_line
-from msajax.training import processes
+from msajax.runtime import processes
 
 
 @contextlib.contextmanager

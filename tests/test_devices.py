@@ -21,10 +21,10 @@ from msajax.config import MeshConfig
 from msajax.data.batches import epoch_order, quarters_of
 from msajax.data.corpus import Split
 from msajax.errors import UserError
+from msajax.inference.scoring import make_predict, predict_split
 from msajax.models import build_model
+from msajax.runtime.devices import make_layout
 from msajax.spec import CorpusSpec
-from msajax.training.parallel import make_layout
-from msajax.training.scoring import make_predict, predict_split
 
 HERE = pathlib.Path(__file__).resolve().parent
 ONE = {"mode": "jit", "data": 1, "seed": 1, "seeds": 2, "accumulation_steps": 1}

@@ -10,9 +10,9 @@ from msajax.config import Config, MeshConfig
 from msajax.data.corpus import Split
 from msajax.data.prepare import Preparation
 from msajax.errors import UserError
+from msajax.inference.scoring import make_predict, predict_split
 from msajax.models import build_model
-from msajax.training.parallel import configure_jax, make_layout, require_devices
-from msajax.training.scoring import make_predict, predict_split
+from msajax.runtime.devices import configure_jax, make_layout, require_devices
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -20,7 +20,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from msajax.errors import STOPPED, USER_ERROR, UserError, first_line
-from msajax.training.stop import leave
+from msajax.runtime.signals import leave
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
