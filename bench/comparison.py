@@ -34,6 +34,7 @@ from absl import app, flags
 from rich.console import Console
 from rich.table import Table
 
+import msajax
 from msajax import experiment
 from msajax.config import SYNTHETIC, Config, MeshConfig, SyntheticConfig, from_config_dict
 from msajax.data.corpus import Corpus
@@ -42,9 +43,9 @@ from msajax.data.predictions import read_predictions
 from msajax.data.prepare import prepare
 from msajax.data.synthetic import generate
 from msajax.evaluation.compare import paired_test
+from msajax.files import write_json
 from msajax.inference.scoring import EvaluationBatches, make_predict, predict_batches
 from msajax.models import build_model
-from msajax.runs.folder import write_json
 from msajax.runtime.devices import make_layout
 from msajax.tasks import make_task
 
@@ -135,7 +136,7 @@ def time_inference(folders: list[pathlib.Path], corpus: Corpus) -> list[float]:
     """Samples per second of every row's bundle."""
     timed = []
     for folder in folders:
-        bundle = experiment.load(folder / "bundle")
+        bundle = msajax.load(folder / "bundle")
         spec = bundle.preparation.spec
         layout = make_layout(MeshConfig(), "auto", 1)
         predict = make_predict(build_model(bundle.config.model, spec), layout)
@@ -163,7 +164,7 @@ def draw_attention(folder: pathlib.Path, corpus: Corpus, path: pathlib.Path) -> 
     """Draws the words' attention to the voice, of one seed: on average, and of two samples."""
     from matplotlib import pyplot
 
-    bundle = experiment.load(folder / "bundle")
+    bundle = msajax.load(folder / "bundle")
     split, _ = prepare(corpus.split("test"), bundle.preparation)
     model = build_model(bundle.config.model, bundle.preparation.spec)
     params = jax.tree.map(lambda x: x[0], bundle.params)

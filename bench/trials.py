@@ -26,6 +26,7 @@ from msajax.data.formats import open_corpus
 from msajax.runs.folder import RunFolder
 from msajax.runtime import devices
 from msajax.training.loop import train_seeds
+from msajax.training.run import Run
 
 _CONFIG = config_flags.DEFINE_config_file("config")
 _TRIALS = flags.DEFINE_string("trials", None, "One JSON object a line.", required=True)
@@ -41,7 +42,7 @@ def run_trial(config: configuration.Config) -> dict:
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as path:
         folder = RunFolder(path)
-        train_seeds(config, preparation.spec, train, valid, folder)
+        train_seeds(Run(config, corpus, preparation, train, valid, folder))
         lines = folder.read_metrics()
     best = {line["seed"]: line for line in lines if line["best"]}.values()
     key = "valid_mae" if "valid_mae" in lines[0] else "valid_cross_entropy"

@@ -34,7 +34,7 @@ _LAZY = {
     "blank_sample": "msajax.models",
     "build_model": "msajax.models",
     "cross_validate": "msajax.api",
-    "load": "msajax.experiment",
+    "load": "msajax.inference.bundle",
     "open_corpus": "msajax.data.formats",
     "train": "msajax.api",
 }

@@ -19,7 +19,7 @@ from msajax.checks import is_url
 from msajax.config import Config
 from msajax.errors import UserError
 from msajax.evaluation.tables import print_folds, print_results
-from msajax.inference.bundle import Bundle
+from msajax.inference.bundle import Bundle, load
 from msajax.runs.folder import RunFolder
 from msajax.runs.remote.mirror import Mirror
 
@@ -109,7 +109,7 @@ class Result(Table):
     @functools.cached_property
     def bundle(self) -> Bundle:
         """The trained model."""
-        return experiment.load(f"{self.workdir}/bundle")
+        return load(f"{self.workdir}/bundle")
 
     @contextlib.contextmanager
     def _folder(self) -> Iterator[RunFolder]:

@@ -28,7 +28,8 @@ from msajax.data.predictions import Predictions, read_predictions
 from msajax.data.prepare import check_split
 from msajax.errors import NonFiniteError, UserError, writing
 from msajax.evaluation import protocol
-from msajax.runs.folder import RunFolder, json_text, read_json, write_text
+from msajax.files import json_text, read_json, write_text
+from msajax.runs.folder import RunFolder
 from msajax.runtime import devices, processes
 from msajax.runtime.signals import StopRequest
 from msajax.tasks import Task, make_task

@@ -25,7 +25,6 @@ import os
 import pathlib
 import re
 import sys
-from typing import Any
 
 from absl import flags
 from absl import logging as absl_logging
@@ -34,12 +33,13 @@ from ml_collections import config_flags
 from msajax import config as configuration
 from msajax.checks import is_url
 from msajax.errors import OK, USER_ERROR, UserError
+from msajax.modes import MODES
+from msajax.modes.options import Options
 
 DEFAULT_CONFIG = pathlib.Path(__file__).parent / "default_experiment.py"
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "Experiment file.")
-MODES = ["train", "evaluate", "predict", "inspect", "convert"]
-MODE = flags.DEFINE_enum("mode", "train", MODES, "What.")
+MODE = flags.DEFINE_enum("mode", "train", list(MODES), "What.")
 WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder, also in a bucket (gs://…).")
 INPUT = flags.DEFINE_string("input", None, "A corpus, or a CSV of predictions to evaluate.")
 OUTPUT = flags.DEFINE_string("output", None, "Where to write the result.")
@@ -57,21 +57,6 @@ JOIN_SECONDS = flags.DEFINE_float(
     "join_seconds", 120, "How long processes wait for each other, 1 to 86400."
 )
 VERSION = flags.DEFINE_boolean("version", False, "Print the version.")
-_READ_BY = {
-    "train": (
-        *("workdir", "stop_after_epochs", "profile", "distributed", "join_seconds"),
-        *("coordinator_address", "num_processes", "process_id"),
-    ),
-    "evaluate": ("workdir", "input", "output", "split"),
-    "predict": ("bundle", "input", "output", "split"),
-    "inspect": ("input", "output"),
-    "convert": ("input", "output"),
-}
-# Modes that take their settings from a run or a bundle, and the keys that they read all the same.
-_OVERRIDES = {
-    "evaluate": (),
-    "predict": ("data.glove_path", "data.truncate", "data.allow_loss"),
-}
 _PATHS = ("workdir", "input", "output", "bundle", "profile")
 _overridden: list[str] = []  # by the command line
 _NOT_A_CONFIG = "The experiment file's get_config() must return a ConfigDict."
@@ -187,23 +172,19 @@ def _stray(argv: list[str], word: str) -> str:
     return f"{word!r} is not a flag; see --help."
 
 
-def chosen_config() -> configuration.Config:
-    """The configuration that --config and its overrides make, checked."""
-    return configuration.from_config_dict(CONFIG.value)
-
-
-def overridden_data() -> dict[str, Any]:
-    """The settings of `data` that the command line sets, by name."""
-    data = chosen_config().data
+def options() -> Options:
+    """What the command line asks of its mode, with its configuration checked."""
+    config = configuration.from_config_dict(CONFIG.value)
     names = [key.removeprefix("data.") for key in _overridden if key.startswith("data.")]
-    return {name: getattr(data, name) for name in names}
-
-
-def required(name: str) -> str:
-    """The value of a flag that the mode cannot do without."""
-    if not (value := flags.FLAGS[name].value):
-        raise UserError(f"--mode={MODE.value} needs --{name}.")
-    return value
+    given = dict.fromkeys(itertools.chain(*(mode.flags for mode in MODES.values())))
+    return Options(
+        mode=MODE.value,
+        config=config,
+        overrides={name: getattr(config.data, name) for name in names},
+        given={name: flags.FLAGS[name].value for name in given},
+        join=join_processes,
+        complain=complain,
+    )
 
 
 def join_processes() -> None:
@@ -243,14 +224,15 @@ def runs_with_others() -> bool:
 
 def refuse_strangers() -> None:
     """Raises `UserError` for a flag or an override that the chosen mode would ignore."""
+    mode = MODES[MODE.value]
     for key in _overridden:
-        if MODE.value in _OVERRIDES and key not in _OVERRIDES[MODE.value]:
+        if mode.keys is not None and key not in mode.keys:
             raise UserError(
                 f"--mode={MODE.value} does not read --config.{key}: the settings are those of the "
                 "run."
             )
-    for name in dict.fromkeys(itertools.chain(*_READ_BY.values())):
-        if asked_for(name) and name not in _READ_BY[MODE.value]:
+    for name in dict.fromkeys(itertools.chain(*(mode.flags for mode in MODES.values()))):
+        if asked_for(name) and name not in mode.flags:
             raise UserError(f"--mode={MODE.value} does not read --{name}; see --help.")
 
 

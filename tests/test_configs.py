@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from msajax import experiment
+from msajax import experiment, modes
 from msajax.config import SYNTHETIC, from_config_dict
 from msajax.models import build_model
 from msajax.spec import CorpusSpec
@@ -64,7 +64,7 @@ def inspected(name: str, widths: dict[str, int], steps: int) -> dict[str, int]:
         train=2, valid=2, test=2, modalities=tuple(widths), widths=tuple(widths.values())
     )
     config.data.synthetic.update(lengths=(steps,) * len(widths), absent_share=0.0)
-    return experiment.inspect_model(from_config_dict(config))["parameters"]
+    return modes.inspect.inspect_model(from_config_dict(config))["parameters"]
 
 
 @pytest.mark.parametrize(("name", "golden"), ENCODERS.items())

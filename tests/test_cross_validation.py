@@ -13,7 +13,7 @@ import survivors
 from tiny import SMALLEST, tiny_config
 
 import msajax
-from msajax import cross_validation, experiment
+from msajax import cross_validation, experiment, modes
 from msajax.config import Config, DataConfig, ModelConfig
 from msajax.data.corpus import Corpus, Split
 from msajax.data.cross_validation import cut_fold
@@ -26,8 +26,9 @@ from msajax.data.predictions import read_predictions
 from msajax.data.prepare import fit, prepare
 from msajax.data.steps import find_groups
 from msajax.errors import NonFiniteError, UserError
+from msajax.files import write_json
 from msajax.metrics import SENTIMENT, names_for
-from msajax.runs.folder import RunFolder, write_json
+from msajax.runs.folder import RunFolder
 
 SIZES = {"train": (4, 3, 1, 2), "valid": (3,), "test": (2, 5)}  # segments of each video
 IDS = {
@@ -231,7 +232,7 @@ def test_each_fold_is_an_ordinary_run_and_one_that_has_ended_is_only_read(
     folder, results = whole
     experiment.train(of_fold(config, 1), str(tmp_path / "alone"))
     assert survivors.differences(folder / "fold_1", tmp_path / "alone") == []
-    assert experiment.evaluate_run(str(folder / "fold_1"), "test")["largest_difference"] < 1e-6
+    assert modes.evaluate.evaluate_run(str(folder / "fold_1"), "test")["largest_difference"] < 1e-6
     before = snapshot(folder)
     assert cross_validation.cross_validate(config, str(folder)) == results
     assert snapshot(folder) == before
@@ -273,7 +274,7 @@ def test_what_the_folds_say_together_follows_from_their_files(whole):
 
 def test_a_bundle_of_a_fold_predicts_a_corpus_as_it_is(whole, config, tmp_path):
     bundle = str(whole[0] / "fold_0" / "bundle")
-    assert experiment.predict(bundle, config.data.path, str(tmp_path / "p.csv")) == 20
+    assert modes.predict.predict(bundle, config.data.path, str(tmp_path / "p.csv")) == 20
     assert [row["id"] for row in rows_of(tmp_path / "p.csv")] == ALL_IDS
 
 
@@ -281,14 +282,14 @@ def test_inspect_and_convert_take_a_fold_that_is_chosen(config, tmp_path, caplog
     path, data = config.data.path, of_fold(config, 2).data
     cut = open_corpus(path, data)
     sizes = {name: header.size for name, header in cut.headers.items()}
-    assert experiment.inspect(path, data)["sizes"] == sizes
-    experiment.convert(path, data, str(tmp_path / "fold.npz"))
+    assert modes.inspect.inspect(path, data)["sizes"] == sizes
+    modes.convert.convert(path, data, str(tmp_path / "fold.npz"))
     again = open_corpus(tmp_path / "fold.npz")
     for name in SIZES:
         assert np.array_equal(again.split(name).ids, cut.split(name).ids)
     assert "Nothing reads" not in caplog.text
     own = {"train": 10, "valid": 3, "test": 7}
-    assert experiment.inspect(path, config.data)["sizes"] == own
+    assert modes.inspect.inspect(path, config.data)["sizes"] == own
     assert "Nothing reads data.folds = 3 (needs data.fold, to choose one)." in caplog.text
 
 

@@ -105,6 +105,7 @@ def test_steps_that_are_skipped_now_and_then_fail_no_seed(tmp_path):
     from msajax.data.formats import open_corpus
     from msajax.runs.folder import RunFolder
     from msajax.training.loop import train_seeds
+    from msajax.training.run import Run
 
     config = tiny_config(train__loss="mse", train__epochs=3, train__most_skipped_steps=2)
     corpus = open_corpus(config.data.path, config.data)
@@ -114,7 +115,8 @@ def test_steps_that_are_skipped_now_and_then_fail_no_seed(tmp_path):
     labels = train.labels.copy()
     labels[5] = 1e30
     spoiled = dataclasses.replace(train, labels=labels)
-    trained = train_seeds(config, preparation.spec, spoiled, valid, RunFolder(str(tmp_path)))
+    folder = RunFolder(str(tmp_path))
+    trained = train_seeds(Run(config, corpus, preparation, spoiled, valid, folder))
     assert trained.failed == []
     assert [line["skipped"] for line in lines_of(tmp_path)] == [1] * 6
     chex.assert_tree_all_finite(trained.params)

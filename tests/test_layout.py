@@ -2,12 +2,14 @@
 
 import ast
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FLOORS = [
-    {"errors", "version", "checks"},
+    {"errors", "version", "checks", "files"},
     {"spec", "metrics", "legend", "config", "model_config", "tasks"},
     {"data", "models"},
     {"runtime"},
@@ -15,9 +17,11 @@ FLOORS = [
     {"inference"},
     {"training"},
     {"evaluation"},
-    {"experiment", "flags", "default_experiment"},
+    {"experiment", "default_experiment"},
     {"cross_validation"},
-    {"api", "main"},
+    {"modes"},
+    {"api", "flags"},
+    {"main"},
     {"__main__"},
 ]
 MODULES = sorted((ROOT / "msajax").rglob("*.py"))
@@ -67,6 +71,7 @@ def test_no_import_climbs(path):
             "rich",
             {
                 *("main.py", "api.py", "evaluation/tables.py", "training/progress.py"),
+                *(f"modes/{m}.py" for m in ("train", "evaluate", "predict", "inspect", "convert")),
                 "data/inspection_tables.py",
             },
         ),
@@ -94,3 +99,12 @@ def test_the_map_names_every_module():
 def test_every_requirement_has_a_row():
     text = (ROOT / "WORKSPACE.md").read_text(encoding="utf-8")
     assert [n for n in range(1, 37) if f"| R{n} |" not in text] == []
+
+
+@pytest.mark.parametrize("mode", ["inspect", "convert"])
+def test_what_needs_no_jax_does_not_wait_for_it(mode):
+    script = f"import sys, msajax.modes.{mode}; print('jax' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tiny import tiny_config
 
-from msajax import experiment
+from msajax import experiment, modes
 from msajax.config import DataConfig
 from msajax.data.formats import open_corpus
 from msajax.errors import UserError
@@ -18,7 +18,7 @@ from msajax.errors import UserError
 def folder(tmp_path) -> pathlib.Path:
     """The tiny corpus as a mapped folder; beside it, as an archive."""
     for name in ("corpus", "corpus.npz"):
-        experiment.convert("synthetic", tiny_config().data, str(tmp_path / name))
+        modes.convert.convert("synthetic", tiny_config().data, str(tmp_path / name))
     return tmp_path / "corpus"
 
 
@@ -62,8 +62,8 @@ def test_what_is_not_what_the_manifest_says_is_refused_before_it_is_used(folder,
     config = tiny_config(data__path=str(folder))
     uses = (
         lambda: experiment.train(config, str(tmp_path / "run")),
-        lambda: experiment.inspect(str(folder), DataConfig()),
-        lambda: experiment.convert(str(folder), DataConfig(), str(tmp_path / "again")),
+        lambda: modes.inspect.inspect(str(folder), DataConfig()),
+        lambda: modes.convert.convert(str(folder), DataConfig(), str(tmp_path / "again")),
     )
     for use in uses:
         with pytest.raises(UserError) as caught:
@@ -93,11 +93,11 @@ def test_a_manifest_that_makes_no_sense_is_one_sentence(folder, change):
 
 def test_a_corpus_is_not_converted_into_itself_or_over_something(folder, tmp_path):
     with pytest.raises(UserError, match="lies inside the corpus"):
-        experiment.convert(str(folder), DataConfig(), str(folder / "sub"))
+        modes.convert.convert(str(folder), DataConfig(), str(folder / "sub"))
     with pytest.raises(UserError, match="is there already"):
-        experiment.convert(str(folder), DataConfig(), str(folder.with_suffix(".npz")))
+        modes.convert.convert(str(folder), DataConfig(), str(folder.with_suffix(".npz")))
     with pytest.raises(UserError, match="cannot be written: No such file or directory"):
-        experiment.convert(str(folder), DataConfig(), str(tmp_path / "no" / "x"))
+        modes.convert.convert(str(folder), DataConfig(), str(tmp_path / "no" / "x"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "corpus.npz"]
 
 
@@ -106,7 +106,7 @@ def test_converting_touches_nothing_but_its_output(folder, tmp_path):
     (tmp_path / "again.partial").mkdir()
     before = archive.read_bytes()
     for name in ("again.npz", "again/"):
-        experiment.convert(str(archive), DataConfig(), f"{tmp_path}/{name}")
+        modes.convert.convert(str(archive), DataConfig(), f"{tmp_path}/{name}")
         assert open_corpus(tmp_path / name).digest == open_corpus(folder).digest
     assert archive.read_bytes() == before
     assert {path.name for path in tmp_path.iterdir()} == {

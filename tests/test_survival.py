@@ -25,9 +25,9 @@ from tiny import SMALLEST, run, tiny_config
 from msajax import experiment as experiment_module
 from msajax.data.predictions import write_predictions
 from msajax.errors import UserError
+from msajax.files import write_text
 from msajax.inference.bundle import load_bundle
 from msajax.runs.checkpoints import Checkpoints
-from msajax.runs.folder import write_text
 from msajax.runtime.signals import Interrupted, StopRequest, interruptible
 from msajax.spec import CorpusSpec
 from msajax.training import feed

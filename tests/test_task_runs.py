@@ -18,7 +18,7 @@ import sklearn.metrics
 from rich.console import Console
 from tiny import tiny_config
 
-from msajax import experiment
+from msajax import experiment, modes
 from msajax.config import Config
 from msajax.data.corpus import Split
 from msajax.data.formats import open_corpus
@@ -180,7 +180,7 @@ def params_of(run: Run) -> dict[str, Any]:
 def test_evaluating_a_run_gives_its_results_again(name, run_of):
     run = run_of(name)
     for split in ("valid", "test"):
-        report = experiment.evaluate_run(str(run.folder), split)
+        report = modes.evaluate.evaluate_run(str(run.folder), split)
         assert report["largest_difference"] == 0
         assert list(report["metrics"]) == list(run.results[split])
         for metric, stored in run.results[split].items():
@@ -192,7 +192,7 @@ def test_evaluating_a_run_gives_its_results_again(name, run_of):
 @pytest.mark.parametrize("name", [*CLASSES, *OUTPUTS])
 def test_evaluating_the_predictions_gives_the_results(name, run_of):
     run = run_of(name)
-    report = experiment.evaluate_predictions(str(run.folder / "predictions" / "test.csv"))
+    report = modes.evaluate.evaluate_predictions(str(run.folder / "predictions" / "test.csv"))
     assert list(report["metrics"]) == list(run.results["test"])
     for metric, stored in run.results["test"].items():
         for key, value in stored.items():
@@ -207,7 +207,7 @@ def test_predicting_needs_no_labels(name, run_of, tmp_path):
     save_native(tmp_path / "c.npz", corpus_of({"test": test}))
     output = tmp_path / "p.csv"
     bundle = str(run.folder / "bundle")
-    assert experiment.predict(bundle, str(tmp_path / "c.npz"), str(output)) == 16
+    assert modes.predict.predict(bundle, str(tmp_path / "c.npz"), str(output)) == 16
     rows, before = rows_of(output), stored_rows(run)
     assert list(rows[0]) == list(before[0])
     for row, known in zip(rows, before, strict=True):
@@ -219,7 +219,7 @@ def test_predicting_needs_no_labels(name, run_of, tmp_path):
 @pytest.mark.parametrize("name", CASES)
 def test_results_are_printed_whatever_labels_are_called(name, run_of):
     run = run_of(name)
-    report = experiment.evaluate_run(str(run.folder), "test")
+    report = modes.evaluate.evaluate_run(str(run.folder), "test")
     for show in (
         lambda console: print_results(run.results, console),
         lambda console: print_summary(f"[/b]{report['input']}", report, console),
@@ -257,7 +257,7 @@ def test_a_metric_that_no_stored_seed_has_makes_no_difference(run_of, tmp_path):
     for values in results["test"].values():
         values["seeds"] = [None] * len(SEEDS)
     path.write_text(json.dumps(results))
-    assert experiment.evaluate_run(str(tmp_path / "run"), "test")["largest_difference"] == 0
+    assert modes.evaluate.evaluate_run(str(tmp_path / "run"), "test")["largest_difference"] == 0
 
 
 # --- classes ---
@@ -343,11 +343,12 @@ def test_predicting_a_corpus_with_another_class_leaves_labels_out(run_of, tmp_pa
     labels = test.labels + (np.arange(16) == 3)[:, None]  # one is 2, 4 or 8 now
     other = corpus_of({"test": dataclasses.replace(test, labels=labels)}, integers=True)
     save_native(tmp_path / "c.npz", other)
-    experiment.predict(str(run.folder / "bundle"), str(tmp_path / "c.npz"), str(tmp_path / "p.csv"))
+    bundle, output = str(run.folder / "bundle"), str(tmp_path / "p.csv")
+    modes.predict.predict(bundle, str(tmp_path / "c.npz"), output)
     assert {row["label"] for row in rows_of(tmp_path / "p.csv")} == {""}
     assert "Labels that do not suit the model's classification of 1, 3, 7" in caplog.text
     with pytest.raises(UserError, match="row 1: label is '', not one of the classes 1, 3, 7"):
-        experiment.evaluate_predictions(str(tmp_path / "p.csv"))
+        modes.evaluate.evaluate_predictions(str(tmp_path / "p.csv"))
 
 
 # --- several outputs ---
@@ -417,7 +418,7 @@ def test_a_decoder_reports_what_its_predictions_hold(run_of):
         assert stored == pytest.approx(
             {"cross_entropy": nats, "perplexity": math.exp(nats)}, rel=1e-7
         )
-    report = experiment.evaluate_predictions(str(run.folder / "predictions" / "test.csv"))
+    report = modes.evaluate.evaluate_predictions(str(run.folder / "predictions" / "test.csv"))
     for metric, values in run.results["test"].items():
         assert report["metrics"][metric]["seeds"] == pytest.approx(values["seeds"], rel=1e-7)
 

@@ -11,6 +11,7 @@ from msajax.data import prepare as preparing
 from msajax.data.formats import open_corpus
 from msajax.runs.folder import RunFolder
 from msajax.training.loop import Trained, train_seeds
+from msajax.training.run import Run
 
 # One modality of one step: a program that compiles in a second, for tests of many processes.
 SMALLEST = {
@@ -58,18 +59,20 @@ def tiny_config(**overrides) -> Config:
 def run(
     config: Config, folder: pathlib.Path, stop_after_epochs: int | None = None, **more
 ) -> Trained:
-    """Trains without ever touching the test split; `more` goes to `train_seeds`."""
+    """Trains without ever touching the test split; `more` is of its `Run`."""
     folder.mkdir(exist_ok=True)
     corpus = open_corpus(config.data.path, config.data)
     preparation = preparing.fit(corpus, config.data, config.model)
     budget = config.data.device_memory_budget
     train, _ = preparing.prepare(corpus.split("train"), preparation, budget)
     valid, _ = preparing.prepare(corpus.split("valid"), preparation, budget)
-    run_folder = RunFolder(str(folder))
+    whole = Run(
+        *(config, corpus, preparation, train, valid, RunFolder(str(folder))),
+        stop_after_epochs=stop_after_epochs,
+        **more,
+    )
     with jax.transfer_guard("disallow"):  # nothing moves to or from a device unasked
-        return train_seeds(
-            config, preparation.spec, train, valid, run_folder, stop_after_epochs, **more
-        )
+        return train_seeds(whole)
 
 
 def lines_of(folder: pathlib.Path) -> list[dict]:

@@ -1,6 +1,5 @@
 """Predictions as CSV (UTF-8, RFC 4180, 9 significant digits): written and read here."""
 
-import contextlib
 import csv
 import dataclasses
 import os
@@ -10,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from msajax.data.corpus import Split
-from msajax.errors import UserError, writing
+from msajax.errors import UserError
+from msajax.files import replacing
 from msajax.spec import CorpusSpec
 
 
@@ -83,19 +83,11 @@ def write_predictions(
         header += [f"{column}_sd", *(f"{column}_seed{s}" for s in seeds)]
     header += [f"weight_{m}" for m in spec.modalities] + [f"present_{m}" for m in spec.modalities]
     header += ["raw_text"] * has_text
-    temporary = f"{path}.partial"
-    try:
-        with writing(path):
-            with open(temporary, "w", encoding="utf-8", newline="") as file:
-                writer = csv.writer(file)
-                writer.writerow(header)
-                for split, s, w in zip(splits, scores, weights, strict=True):
-                    writer.writerows(_rows(split, s, w, spec, has_text))
-            os.replace(temporary, path)
-    except BaseException:  # an interruption too leaves nothing behind
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    with replacing(path) as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        for split, s, w in zip(splits, scores, weights, strict=True):
+            writer.writerows(_rows(split, s, w, spec, has_text))
 
 
 def _label_columns(spec: CorpusSpec) -> list[str]:

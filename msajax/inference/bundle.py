@@ -31,6 +31,7 @@ from msajax.data.steps import without
 from msajax.data.vocabulary import embed
 from msajax.errors import UserError, writing
 from msajax.inference.scores import Scorer, Scores, as_split
+from msajax.runs.remote.mirror import bundle_folder
 from msajax.spec import CorpusSpec
 from msajax.version import NUMERICS, __version__, require_numerics
 
@@ -288,6 +289,16 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
         *(RecursionError, OverflowError, safetensors.SafetensorError),
     ) as error:
         raise UserError(f"The bundle {path} is damaged: {error}.") from error
+
+
+def load(path: str | os.PathLike) -> Bundle:
+    """Loads a bundle, also from a bucket (gs://…).
+
+    Raises:
+        UserError: if it is missing or damaged.
+    """
+    with bundle_folder(os.path.expanduser(path)) as folder:
+        return load_bundle(folder)
 
 
 def _from_parts(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> Bundle:

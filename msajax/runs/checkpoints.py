@@ -19,6 +19,7 @@ import numpy as np
 
 from msajax.data.in_memory import update_digest
 from msajax.errors import UserError, first_line
+from msajax.runs.folder import KEPT
 from msajax.runtime import processes
 
 
@@ -44,7 +45,6 @@ with _log_left_alone():
 
 logger = logging.getLogger(__name__)
 
-KEPT = 2
 _ORBAX = os.path.join(os.path.dirname(ocp.__file__), "")
 _OF_TENSORSTORE = re.compile("[A-Z_]+: (Error |.*tensorstore)", re.DOTALL)  # OUT_OF_RANGE: Error …
 State = TypeVar("State")

@@ -16,7 +16,6 @@ import dataclasses
 import importlib.metadata
 import json
 import logging
-import math
 import os
 import pathlib
 import platform
@@ -29,12 +28,14 @@ import jax
 
 from msajax.config import Config, from_config_dict, identity
 from msajax.errors import UserError, writing
+from msajax.files import as_strict, read_json, strict_json, write_json, write_text
 from msajax.runs import lock
 from msajax.runtime import processes
 from msajax.version import NUMERICS, __version__, require_numerics
 
 logger = logging.getLogger(__name__)
 
+KEPT = 2  # checkpoints: the newest, and the one before it for the case that it is damaged
 _PARTIAL = ("run.json.partial", "config.json.partial")
 _FILES = ("config.json", "run.json", "metrics.jsonl", "results.json", lock.NAME)
 _FOLDERS = ("checkpoints", "predictions", "bundle")
@@ -275,7 +276,7 @@ class RunFolder:
         """Appends one epoch's lines to metrics.jsonl."""
         if not processes.is_first():
             return
-        text = "".join(json.dumps(_strict(line), allow_nan=False) + "\n" for line in lines)
+        text = "".join(json.dumps(as_strict(line), allow_nan=False) + "\n" for line in lines)
         path = self.file("metrics.jsonl")
         with writing(path), open(path, "a", encoding="utf-8") as file:
             file.write(text)
@@ -295,7 +296,7 @@ class RunFolder:
         read = []
         for number, line in enumerate(lines, 1):
             try:
-                read.append(_strict_json(line))
+                read.append(strict_json(line))
                 for key in ("seed", "epoch", "seconds"):
                     read[-1][key] + 0  # a number, whatever else has changed
             except (ValueError, LookupError, TypeError, RecursionError) as error:
@@ -333,69 +334,3 @@ class RunFolder:
             self.file("metrics.jsonl"),
             "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept),
         )
-
-
-def read_json(path: str) -> Any:
-    """Reads a JSON file of ours.
-
-    Raises:
-        UserError: if it is missing or damaged.
-    """
-    try:
-        with open(path, encoding="utf-8") as file:
-            return _strict_json(file.read())
-    except FileNotFoundError as error:
-        raise UserError(f"There is no {path}.") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {error}.") from error
-
-
-def write_json(path: str, value: Any) -> None:
-    """Writes strict JSON, whole or not at all; numbers that are not finite become null.
-
-    Raises:
-        UserError: if it cannot be written.
-    """
-    write_text(path, json_text(value))
-
-
-def json_text(value: Any) -> str:
-    """Strict JSON with its numbers that are not finite as null, as a file holds it."""
-    return json.dumps(_strict(value), indent=2, allow_nan=False) + "\n"
-
-
-def write_text(path: str, text: str) -> None:
-    """Writes a text file, whole or not at all.
-
-    Raises:
-        UserError: if it cannot be written.
-    """
-    temporary = f"{path}.partial"
-    try:
-        with writing(path):
-            with open(temporary, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-    except BaseException:  # an interruption too leaves nothing behind
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-def _strict_json(text: str | bytes) -> Any:
-    def refuse(name: str) -> None:
-        raise ValueError(f"{name} is no number of JSON")
-
-    return json.loads(text, parse_constant=refuse)
-
-
-def _strict(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _strict(v) for key, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -12,7 +12,6 @@ import numpy as np
 
 from msajax.config import Config
 from msajax.data.batches import epoch_order, quarters_of, steps_per_epoch
-from msajax.data.corpus import Split
 from msajax.inference.scoring import (
     EvaluationBatches,
     PredictFn,
@@ -21,13 +20,10 @@ from msajax.inference.scoring import (
 )
 from msajax.models import build_model
 from msajax.runs.checkpoints import Checkpoints
-from msajax.runs.folder import RunFolder
 from msajax.runtime import processes
 from msajax.runtime.devices import Layout, make_layout
 from msajax.runtime.profiler import Profiler
-from msajax.runtime.signals import StopRequest
-from msajax.spec import CorpusSpec
-from msajax.tasks import Task, make_task
+from msajax.tasks import Task
 from msajax.training.failures import (
     describe_failures,
     failed_seeds,
@@ -40,6 +36,7 @@ from msajax.training.initial import with_initial
 from msajax.training.optimizers import make_optimizer
 from msajax.training.programs import Programs, make_programs
 from msajax.training.progress import EpochProgress
+from msajax.training.run import Run
 from msajax.training.saving import Saving
 from msajax.training.state import (
     EpochSoFar,
@@ -77,43 +74,17 @@ class Trained:
     layout: Layout
 
 
-def run_seeds(config: Config) -> list[int]:
-    """The random seeds of a run."""
-    return list(range(config.train.first_seed, config.train.first_seed + config.train.seeds))
-
-
-def train_seeds(
-    config: Config,
-    spec: CorpusSpec,
-    train_split: Split,
-    valid_split: Split,
-    folder: RunFolder,
-    stop_after_epochs: int | None = None,
-    initial: Mapping[str, np.ndarray] | None = None,
-    stop: StopRequest | None = None,
-    profile: str | None = None,
-) -> Trained:
+def train_seeds(run: Run) -> Trained:
     """Trains every random seed of a run, continuing from the newest checkpoint if there is one.
-
-    Args:
-        config: the experiment.
-        spec: of the prepared corpus.
-        train_split: prepared training split, with labels.
-        valid_split: prepared validation split, with labels: it decides each seed's best epoch.
-        folder: where metrics and checkpoints go.
-        stop_after_epochs: pause after so many more epochs.
-        initial: parameters that do not begin at random (see `initial.py`).
-        stop: asks to save and to stop before the next dispatch.
-        profile: folder for a trace of some dispatches.
 
     Raises:
         NonFiniteError: if the numbers of every seed are not finite any more; the last checkpoint is
             kept.
         UserError: if there are checkpoints and none can be used, or one cannot be written.
     """
-    seeds = run_seeds(config)
+    config, spec, folder, seeds = run.config, run.spec, run.folder, run.seeds
     layout = make_layout(config.mesh, config.train.seed_axis, len(seeds), config.model.model_dim)
-    quarters = quarters_of(train_split, spec)
+    quarters = quarters_of(run.train, spec)
     steps = steps_per_epoch(quarters, config.train.batch_size)
     optimizer = make_optimizer(config.optim, steps * config.train.epochs)
     model = build_model(config.model, spec)
@@ -128,17 +99,17 @@ def train_seeds(
         most_skipped_steps=most_skipped,
     )
     predict = make_predict(model, layout)
-    feed = Feed(train_split, spec, programs, layout, parts)
-    valid_batches = EvaluationBatches(valid_split, spec, layout)
-    task = make_task(spec.label_kind, spec.label_names, train_split.labels)
+    feed = Feed(run.train, spec, programs, layout, parts)
+    valid_batches = EvaluationBatches(run.valid, spec, layout)
+    task = run.task
     pace = Pace()
 
     with (
         Checkpoints(folder.checkpoints) as checkpoints,
-        Profiler(profile if processes.is_first() else None) as profiler,
+        Profiler(run.profile if processes.is_first() else None) as profiler,
         processes.losses_noticed(),
     ):
-        state = _initial_state(programs, seeds, steps, layout, initial or {})
+        state = _initial_state(programs, seeds, steps, layout, run.initial)
         if restored := checkpoints.restore(state):
             train, best_params = layout.put_state((restored.train, restored.best_params))
             selection = restored.selection  # its run may have had fewer epochs to go
@@ -148,8 +119,10 @@ def train_seeds(
             logger.info("Continuing after epoch %d%s.", state.selection.epoch, begun)
         done = int(state.selection.epoch)
         folder.rewind_metrics(done, [seeds[k] for k in np.flatnonzero(~state.selection.stopped)])
-        pause_at = config.train.epochs if stop_after_epochs is None else done + stop_after_epochs
-        saving = Saving(checkpoints, folder, layout, config.train, stop or StopRequest(), state)
+        pause_at = config.train.epochs
+        if run.stop_after_epochs is not None:
+            pause_at = done + run.stop_after_epochs
+        saving = Saving(checkpoints, folder, layout, config.train, run.stop, state)
         must_stop = saving.before_epoch()
         with EpochProgress(config.train.epochs, done, task.selection) as progress:
             while not (must_stop or state.selection.stopped.all() or done >= pause_at):
@@ -166,7 +139,7 @@ def train_seeds(
                     state, log = _take_steps(programs, state, dispatch, pace)
                     profiler.after_dispatch()
                     progress.steps_done(int(state.epoch.step), steps)
-                    tell_skipped(log, begin, seeds, done + 1, orders, train_split.ids)
+                    tell_skipped(log, begin, seeds, done + 1, orders, run.train.ids)
                     begin = int(state.epoch.step)
                     if log.skipped.any() and nothing_left(state, most_skipped, layout):
                         break
@@ -179,7 +152,7 @@ def train_seeds(
                 progress.validating()
                 scores, _ = predict_batches(predict, state.train.params, valid_batches, spec)
                 failed = failed_seeds(state, scores, most_skipped, layout)
-                valid_metrics = [_quiet_metrics(task, s, valid_split.labels) for s in scores]
+                valid_metrics = [_quiet_metrics(task, s, run.valid.labels) for s in scores]
                 decisive = np.array([values[task.selection] for values in valid_metrics])
                 before = state
                 state = _select_epoch(config, programs, layout, state, decisive, failed)

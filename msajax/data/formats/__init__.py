@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from msajax.config import SYNTHETIC, DataConfig
 from msajax.data import synthetic as synthetic_corpus
 from msajax.data.corpus import Corpus
-from msajax.data.cross_validation import cut_fold, require_one_fold
+from msajax.data.cross_validation import cut_fold, require_one_fold, without_folds
 from msajax.data.formats import csd, mapped, misa, mmsa, mult, native, old_hdf5
 from msajax.data.formats.pickled import describe, read_pickled
 from msajax.errors import UserError
@@ -106,6 +106,11 @@ def open_corpus(path: str | os.PathLike, data: DataConfig | None = None) -> Corp
         *(path, data.fold, data.folds, data.split_seed, sizes),
     )
     return cut
+
+
+def open_own_or_fold(path: str, data: DataConfig) -> Corpus:
+    """A corpus with the splits of a fold, or, where none is chosen, with its own."""
+    return open_corpus(path, data if data.fold >= 0 else without_folds(data))
 
 
 def _open(path: str, data: DataConfig) -> Corpus:

@@ -31,7 +31,7 @@ from typing import Any
 from msajax.checks import is_url
 from msajax.errors import UserError
 from msajax.runs import lock
-from msajax.runs.checkpoints import KEPT
+from msajax.runs.folder import KEPT
 from msajax.runs.remote.object_store import Bucket
 from msajax.runtime import processes
 from msajax.runtime.signals import StopRequest, is_kept, scratch_folder

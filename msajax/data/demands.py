@@ -1,0 +1,31 @@
+"""What is asked of a corpus and its settings before they are used."""
+
+import logging
+import os
+
+from msajax.config import Config, idle_settings
+from msajax.data.corpus import Corpus
+from msajax.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+def require_glove(path: str) -> None:
+    """Raises `UserError` for word vectors that are named and not there."""
+    if path and not os.path.isfile(path):
+        raise UserError(f"data.glove_path: there is no file at {path}.")
+
+
+def say_what_is_idle(corpus: Corpus, config: Config, reads_tokens: bool) -> None:
+    """Warns of settings that were changed and that nothing reads."""
+    reads_vectors = corpus.has_vectors or config.data.text == "words"
+    for phrase in idle_settings(config, reads_tokens=reads_tokens, reads_vectors=reads_vectors):
+        logger.warning("Nothing reads %s.", phrase)
+
+
+def require_targets(corpus: Corpus, config: Config, *splits: str) -> None:
+    """Raises `UserError` unless the splits are there with what the model is to predict."""
+    if config.model.name == "next_token":  # predicts its own input
+        corpus.require_splits(*splits)
+    else:
+        corpus.require_labels(*splits)

@@ -1,0 +1,99 @@
+"""Files of ours: written whole or not at all, and JSON without what JSON has no word for."""
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, TextIO
+
+from msajax.errors import UserError, writing
+
+
+@contextlib.contextmanager
+def replacing(path: str, newline: str | None = "") -> Iterator[TextIO]:
+    """A text file that takes the place of `path` once it is whole; else nothing is left of it.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
+    temporary = f"{path}.partial"
+    try:
+        with writing(path):
+            with open(temporary, "w", encoding="utf-8", newline=newline) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+    except BaseException:  # an interruption too leaves nothing behind
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def refuse_inside(output: str, source: str, what: str) -> None:
+    """Raises `UserError` for an output that would replace, or lie among, what is read."""
+    if os.path.isfile(source) and os.path.exists(output) and os.path.samefile(output, source):
+        raise UserError(f"--output={output} is the {what} itself: choose another file.")
+    inside = os.path.realpath(source)
+    if os.path.commonpath([os.path.realpath(output), inside]) == inside:
+        raise UserError(f"--output={output} lies inside the {what} {source}: choose another place.")
+
+
+def read_json(path: str) -> Any:
+    """Reads a JSON file of ours.
+
+    Raises:
+        UserError: if it is missing or damaged.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            return strict_json(file.read())
+    except FileNotFoundError as error:
+        raise UserError(f"There is no {path}.") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {error}.") from error
+
+
+def write_json(path: str, value: Any) -> None:
+    """Writes strict JSON, whole or not at all; numbers that are not finite become null.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
+    write_text(path, json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """Strict JSON with its numbers that are not finite as null, as a file holds it."""
+    return json.dumps(as_strict(value), indent=2, allow_nan=False) + "\n"
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a text file, whole or not at all.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
+    with replacing(path) as file:
+        file.write(text)
+
+
+def strict_json(text: str | bytes) -> Any:
+    """Reads JSON; raises `ValueError` for the numbers that it has no word for."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is no number of JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def as_strict(value: Any) -> Any:
+    """A value for JSON: numbers that are not finite become null."""
+    if isinstance(value, Mapping):
+        return {key: as_strict(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_strict(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

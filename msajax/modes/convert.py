@@ -1,0 +1,46 @@
+"""--mode=convert: any corpus as a native archive, or as a mapped folder."""
+
+import os
+import tempfile
+
+from rich.console import Console
+
+from msajax.config import Config, DataConfig
+from msajax.data.demands import say_what_is_idle
+from msajax.data.formats import mapped, native, open_own_or_fold
+from msajax.errors import OK, UserError, writing
+from msajax.files import refuse_inside
+from msajax.modes.options import Options
+
+
+def run(options: Options, console: Console) -> int:
+    """Converts, and says where to; returns the exit code."""
+    del console
+    corpus, output = options.required("input", "output")
+    convert(corpus, options.config.data, output)
+    print(f"Converted: {output}")
+    return OK
+
+
+def convert(path: str, data: DataConfig, output: str) -> None:
+    """Writes any corpus as a native archive (`output` ends in .npz) or as a mapped folder.
+
+    Raises:
+        UserError: if the corpus cannot be read, or `output` is there or cannot be written.
+    """
+    output = output.rstrip(os.sep)
+    if os.path.lexists(output):
+        raise UserError(f"--output={output} is there already: choose another name.")
+    refuse_inside(output, path, "corpus")
+    corpus = open_own_or_fold(path, data)
+    corpus.verify()
+    say_what_is_idle(corpus, Config(data=data), False)
+    # A name of its own: whatever has a fixed one may be somebody's, or the corpus itself.
+    parent = os.path.dirname(output) or "."
+    with writing(output), tempfile.TemporaryDirectory(prefix=".msajax-", dir=parent) as folder:
+        temporary = os.path.join(folder, "corpus")
+        if output.endswith(".npz"):
+            native.save_native(temporary, corpus)
+        else:
+            mapped.save_mapped(temporary, corpus)
+        os.rename(temporary, output)

@@ -1,0 +1,140 @@
+"""--mode=evaluate: measures a finished run, the folds of a corpus, or a file of predictions."""
+
+import os
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from msajax import cross_validation
+from msajax.checks import is_url
+from msajax.config import SYNTHETIC, MeshConfig
+from msajax.data import predictions
+from msajax.data.demands import require_targets
+from msajax.data.formats import open_corpus
+from msajax.data.labels import as_targets
+from msajax.errors import OK, UserError
+from msajax.evaluation import protocol
+from msajax.evaluation.tables import print_summary
+from msajax.inference.bundle import load
+from msajax.inference.scoring import make_predict
+from msajax.models import build_model
+from msajax.modes.options import Options
+from msajax.runs.folder import RunFolder
+from msajax.runs.remote.mirror import Mirror
+from msajax.runtime import devices
+from msajax.tasks import Task, make_task
+
+
+def run(options: Options, console: Console) -> int:
+    """Measures and prints; returns the exit code."""
+    workdir, split = options["workdir"], options["split"] or "test"
+    if bool(workdir) == bool(options["input"]):
+        raise UserError(
+            "--mode=evaluate needs one of --workdir=RUN and --input=predictions.csv, not both."
+        )
+    if options["input"]:
+        report = evaluate_predictions(options["input"])
+    elif cross_validation.holds_folds(workdir):
+        report = cross_validation.evaluate_folds(workdir, split, options["output"])
+    else:
+        if options["output"]:
+            RunFolder(workdir).refuse_output(options["output"])
+        report = evaluate_run(workdir, split)
+    options.write_output(report)
+    print_summary(f"{report['input']}, {report['samples']} samples", report, console)
+    if "largest_difference" in report:
+        print(f"Largest difference from results.json: {report['largest_difference']:.3g}")
+    return OK
+
+
+def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
+    """Measures a finished run anew, from its bundle and its corpus.
+
+    Returns:
+        Metrics over seeds with intervals, the ensemble's, and for valid and test the largest
+        difference from results.json.
+
+    Raises:
+        UserError: if the run has not ended, or its corpus is gone or another one.
+    """
+    if split_name == "all":
+        raise UserError("--mode=evaluate takes one split: train, valid or test.")
+    devices.require_devices()
+    with Mirror(workdir) as mirror:
+        report = _evaluate_in(RunFolder(mirror.path), split_name)
+    return {"input": workdir if is_url(workdir) else os.path.abspath(workdir), **report}
+
+
+def _evaluate_in(folder: RunFolder, split_name: str) -> dict[str, Any]:
+    """Measures the finished run of a folder."""
+    if not os.path.exists(folder.file("results.json")):
+        raise UserError(f"{folder.path} holds no run that has ended: it has no results.json.")
+    path = folder.corpus_path()
+    folder.require_numerics()
+    results, bundle = folder.read_results(), load(folder.bundle)
+    if path != SYNTHETIC and not os.path.exists(path):
+        raise UserError(
+            f"The corpus of this run is no longer at {path}: run its train command with the new "
+            "--config.data.path, which only notes where it is."
+        )
+    corpus = open_corpus(path, bundle.config.data)
+    if corpus.digest != bundle.corpus_digest:
+        raise UserError(f"{path} is not the corpus that this run was trained on: it has changed.")
+    corpus.verify()
+    require_targets(corpus, bundle.config, "train", split_name)
+    devices.configure_jax(bundle.config.train)
+    model = build_model(bundle.config.model, bundle.preparation.spec)
+    layout = devices.make_layout(MeshConfig(), "auto", len(bundle.seeds))
+    split, scores, _, _ = protocol.score_split(
+        corpus,
+        split_name,
+        bundle.preparation,
+        bundle.config.data.device_memory_budget,
+        make_predict(model, layout),
+        layout.put_state(bundle.params),
+        layout,
+    )
+    spec, train_labels = bundle.preparation.spec, None
+    if spec.label_kind != "next_token":
+        train_labels = as_targets(corpus.split("train").labels, spec, bundle.preparation.classes)
+    task = make_task(spec.label_kind, spec.label_names, train_labels)
+    report = _report(scores, split.labels, task)
+    report = {"split": split_name, **report}
+    if split_name in ("valid", "test"):
+        stored = results[split_name]
+        try:
+            differences = [
+                abs(new - old)
+                for name in task.reported
+                for new, old in zip(
+                    report["metrics"][name]["seeds"], stored[name]["seeds"], strict=True
+                )
+                if old is not None
+            ]
+        except (LookupError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{folder.file('results.json')} is not of the bundle beside it. Delete it: the "
+                "run's train command then writes it anew."
+            ) from error
+        report["largest_difference"] = max(differences, default=0.0)
+    return report
+
+
+def evaluate_predictions(path: str) -> dict[str, Any]:
+    """Measures a CSV of predictions with labels.
+
+    Raises:
+        UserError: if the file cannot be read, or lacks a label or a score.
+    """
+    read = predictions.read_predictions(path)
+    task = make_task(read.kind, read.names, read.labels)
+    return {"input": path, **_report(read.scores, read.labels, task)}
+
+
+def _report(scores: np.ndarray, labels: np.ndarray, task: Task) -> dict[str, Any]:
+    return {
+        "samples": len(labels),
+        "metrics": protocol.summarize_with_intervals(scores, labels, task),
+        "ensemble": task.compute(scores.mean(axis=0), labels),
+    }

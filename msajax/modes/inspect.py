@@ -1,0 +1,55 @@
+"""--mode=inspect: what a corpus holds, or what a model costs."""
+
+from typing import Any
+
+from rich.console import Console
+
+from msajax.config import Config, DataConfig
+from msajax.data import inspection
+from msajax.data.demands import say_what_is_idle
+from msajax.data.formats import open_own_or_fold
+from msajax.data.inspection_tables import render
+from msajax.errors import OK
+from msajax.evaluation.tables import print_cost
+from msajax.modes.options import Options
+
+
+def run(options: Options, console: Console) -> int:
+    """Describes and prints; returns the exit code."""
+    if options["input"]:
+        report, show = inspect(options["input"], options.config.data), render
+    else:
+        report, show = inspect_model(options.config), print_cost
+    options.write_output(report)
+    show(report, console)
+    return OK
+
+
+def inspect(path: str, data: DataConfig) -> dict[str, Any]:
+    """Describes a corpus; strict-JSON-ready.
+
+    Raises:
+        UserError: if it cannot be used.
+    """
+    corpus = open_own_or_fold(path, data)
+    corpus.verify()
+    say_what_is_idle(corpus, Config(data=data), False)
+    return inspection.inspect_corpus(corpus, data)
+
+
+def inspect_model(config: Config) -> dict[str, Any]:
+    """Describes what a configuration's model costs on its corpus; strict-JSON-ready.
+
+    Raises:
+        UserError: if the corpus cannot be used.
+    """
+    # Here, for a corpus alone is described without JAX.
+    from msajax.data import prepare as preparing
+    from msajax.models import build_model
+    from msajax.models.cost import cost_report
+    from msajax.runtime import devices
+
+    devices.require_devices()
+    corpus = open_own_or_fold(config.data.path, config.data)
+    spec = preparing.fit(corpus, config.data, config.model).spec
+    return cost_report(build_model(config.model, spec), spec)

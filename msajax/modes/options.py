@@ -1,0 +1,56 @@
+"""What a command line asks of a mode."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msajax.config import Config
+from msajax.errors import UserError
+from msajax.files import refuse_inside, write_json
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The flags of a command line, and the configuration that it makes.
+
+    Attributes:
+        mode: its name.
+        config: the experiment, checked.
+        overrides: settings of `data` that the command line sets, by name.
+        given: the other flags by name; None for those that are not given.
+        join: meets the other processes of a run, if flags say that there are any.
+        complain: says in one line what went wrong.
+    """
+
+    mode: str
+    config: Config
+    overrides: Mapping[str, Any]
+    given: Mapping[str, Any]
+    join: Callable[[], None]
+    complain: Callable[[str], None]
+
+    def __getitem__(self, flag: str) -> Any:
+        """The value of a flag; None if it is not given."""
+        return self.given[flag]
+
+    def required(self, *names: str) -> tuple[Any, ...]:
+        """The values of flags that the mode cannot do without.
+
+        Raises:
+            UserError: naming one that is not given.
+        """
+        for name in names:
+            if not self.given[name]:
+                raise UserError(f"--mode={self.mode} needs --{name}.")
+        return tuple(self.given[name] for name in names)
+
+    def write_output(self, report: Mapping[str, Any]) -> None:
+        """Writes a report as JSON to --output, if that is given.
+
+        Raises:
+            UserError: if it would replace what it is about, or cannot be written.
+        """
+        if output := self["output"]:
+            if self["input"]:
+                refuse_inside(output, self["input"], "input")
+            write_json(output, report)

@@ -1,0 +1,48 @@
+"""--mode=predict: scores of a corpus, as CSV."""
+
+import dataclasses
+import os
+from typing import Any
+
+from rich.console import Console
+
+from msajax.data import predictions
+from msajax.data.cross_validation import without_folds
+from msajax.data.demands import require_glove
+from msajax.data.formats import open_corpus
+from msajax.errors import OK
+from msajax.files import refuse_inside
+from msajax.inference.bundle import load
+from msajax.inference.predict import predict_corpus
+from msajax.modes.options import Options
+
+
+def run(options: Options, console: Console) -> int:
+    """Scores, and says how many rows there are; returns the exit code."""
+    del console
+    bundle, corpus, output = options.required("bundle", "input", "output")
+    replaced = os.path.exists(output)
+    rows = predict(bundle, corpus, output, options["split"] or "all", **options.overrides)
+    print(f"{rows} predictions: {output}{', in place of the file that was there' * replaced}")
+    return OK
+
+
+def predict(bundle: str, corpus: str, output: str, split: str = "all", **overrides: Any) -> int:
+    """Scores a corpus file with a bundle into a CSV; returns the number of rows.
+
+    `overrides` are settings of `data` in place of the bundle's, as `Bundle.with_data` takes them.
+
+    Raises:
+        UserError: if the bundle, the corpus or the output file is not usable.
+    """
+    refuse_inside(output, corpus, "corpus")
+    refuse_inside(output, bundle, "bundle")
+    predictions.require_replaceable(output)
+    require_glove(overrides.get("glove_path", ""))
+    loaded = load(bundle)
+    data = without_folds(loaded.config.data)
+    data = dataclasses.replace(data, format="auto", **overrides)
+    opened = open_corpus(corpus, data)
+    if split != "all":
+        opened.require_splits(split)
+    return predict_corpus(loaded, opened, split, output, **overrides)
