@@ -18,6 +18,9 @@ from collections.abc import Callable
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SECONDS = 300  # no test waits longer for anything
+# The files that start several processes of one run.
+SCRIPTS = ["processes.sh", "ssh.sh", "slurm.sh", "tpu_pod.sh"]
+MANIFESTS = ["kubernetes_gpu.yaml", "kubernetes_tpu.yaml"]
 
 # Every stand-in: `log NAME WORD...` writes a line, `$HERE` is the folder of stand-ins and log.
 HEAD = r"""#!/usr/bin/env bash

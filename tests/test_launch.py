@@ -22,11 +22,18 @@ import pytest
 import survivors
 import yaml
 from kubernetes_schema import SCHEMAS
-from launching import ROOT, SECONDS, Cluster, example, flags_of, parameters
+from launching import (
+    MANIFESTS,
+    ROOT,
+    SCRIPTS,
+    SECONDS,
+    Cluster,
+    example,
+    flags_of,
+    parameters,
+)
 from tiny import SMALLEST
 
-SCRIPTS = ["processes.sh", "ssh.sh", "slurm.sh", "tpu_pod.sh"]
-MANIFESTS = ["kubernetes_gpu.yaml", "kubernetes_tpu.yaml"]
 TRAINER = ["--config", "configs/mosi.py"]  # how every example's arguments begin
 # Two processes of one run, started by each script: the command without the trainer's arguments.
 PAIRS = {
@@ -72,9 +79,9 @@ def test_the_header_explains_every_parameter_and_no_other(name):
 
 
 @pytest.mark.parametrize("name", [*SCRIPTS, *MANIFESTS])
-def test_the_readme_shows_the_command_of_the_header(name):
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert textwrap.dedent(example(name)) in readme
+def test_the_documents_show_the_command_of_the_header(name):
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    assert textwrap.dedent(example(name)) in page
 
 
 # --- what is started ---

@@ -920,9 +920,10 @@ def test_inspect_without_a_corpus_prints_and_writes_the_cost_of_a_model(
     }
 
 
-def test_overrides_are_read_as_the_readme_writes_them(command, experiment, tmp_path):
+def test_overrides_are_read_as_the_documents_write_them(command, experiment, tmp_path):
     overrides = "text.input_dropout=0.3,audio.mixer=gru"
-    assert f"--config.model.overrides={overrides}" in (ROOT / "README.md").read_text()
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    assert f"--config.model.overrides={overrides}" in page
     answer = command(
         *("--mode=inspect", "--config", experiment, "--output", tmp_path / "cost.json"),
         *("--config.model.n_layers_mod=1", f"--config.model.overrides={overrides}"),

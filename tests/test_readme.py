@@ -1,4 +1,4 @@
-"""The README's lines about a corpus of one's own, and the recipes', run as they stand there."""
+"""What the README and docs/recipes.md say to do with a corpus, run as it stands there."""
 
 import csv
 import json
@@ -11,11 +11,9 @@ import sys
 
 import numpy as np
 import pytest
+from pages import ROOT, blocks, commands, words_of
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-RECIPES = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-# A model that compiles in seconds; every other argument is the README's.
+# A model that compiles in seconds; every other argument is the page's.
 SMALL = [
     "--config.model.model_dim=8",
     "--config.model.num_heads=2",
@@ -23,15 +21,7 @@ SMALL = [
     "--config.train.seeds=2",
     "--config.train.epochs=2",
 ]
-
-
 SMALLER = ["--config.model.n_layers_mod=0", "--config.model.max_len=1"]
-
-
-def line_of(beginning: str) -> list[str]:
-    """The README's command that begins so, as arguments of msajax.main."""
-    (line,) = {line for line in README.splitlines() if line.startswith(beginning)}
-    return line.removeprefix("python -m msajax.main ").split()
 
 
 def msajax(arguments: list[str], folder: pathlib.Path) -> str:
@@ -51,22 +41,21 @@ def python(arguments: list[str], folder: pathlib.Path) -> str:
     return done.stdout
 
 
-def python_section() -> str:
-    """The Python of the section "From Python", on the corpus of ten lines and a small model."""
-    section = re.search(r"## From Python\n(.*?)\n## ", README, re.DOTALL)[1]
-    code = "\n".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL))
+def python_of_the_pages() -> str:
+    """The Python of the README and of docs/python.md, with a small model."""
+    _, *code = blocks("README.md", "python") + blocks("docs/python.md", "python")
+    code = "\n".join(code).replace("ModelConfig()", "ModelConfig(ff_dim=8)")
     small = "model=msajax.ModelConfig(model_dim=8, num_heads=2, ff_dim=8), "
     small += "train=msajax.TrainConfig(seeds=2, epochs=2), "
-    assert code.count("msajax.Config(") == 1
-    code = code.replace("msajax.Config(", f"msajax.Config({small}")
-    return code.replace("corpus.npz", "mine.npz").replace("ModelConfig()", "ModelConfig(ff_dim=8)")
+    assert code.count("msajax.Config(") == 2
+    return code.replace("msajax.Config(", f"msajax.Config({small}")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> pathlib.Path:
     """A folder in which the README's ten lines were run."""
     path = tmp_path_factory.mktemp("readme")
-    (script,) = re.findall(r"```python\n(import numpy as np\n.*?)```", README, re.DOTALL)
+    script = blocks("README.md", "python")[0]
     lines = [line for line in script.splitlines() if line and not line.startswith("import")]
     assert len(lines) <= 10
     subprocess.run([sys.executable, "-c", script], cwd=path, check=True)
@@ -74,33 +63,39 @@ def folder(tmp_path_factory) -> pathlib.Path:
     return path
 
 
-def test_the_corpus_of_ten_lines_is_inspected_trained_on_and_scored(folder):
-    found = msajax(
-        [a.replace("corpus.npz", "mine.npz") for a in line_of("python -m msajax.main --mode ins")],
-        folder,
-    )
+@pytest.fixture(scope="module")
+def trained(folder) -> pathlib.Path:
+    """The same folder, after the README's commands on that corpus."""
+    inspect, train = [words_of(line)[3:] for line in commands("README.md", "Your own data")]
+    found = msajax(inspect, folder)
     assert "samples: 40 train, 12 valid, 12 test" in found
     assert "labels: regression of sentiment" in found and "warning: none" in found
+    assert "2 random seeds" in msajax([*train, *SMALL], folder)
+    return folder
 
-    training = line_of("python -m msajax.main --config.data.path=corpus.npz --workdir runs/mine")
-    training = [a.replace("corpus.npz", "mine.npz") for a in training]
-    assert "2 random seeds" in msajax([*training, *SMALL], folder)
-    # The same run from Python: it has ended, and is not trained again.
-    shown = python_section() + """
-import numpy as np
-assert prediction.score.shape == (1, 1) and len(history) == 4
-assert abs(test["score"] - scores.score[:, 0]).max() < 1e-6 and result["seeds"] == [0, 1]
-print("as in the file:", scores.seeds.shape, scores.weights.shape)
-"""
-    shown = python(["-c", shown], folder)
-    assert "mae" in shown and "as in the file: (2, 12, 1) (12, 2)" in shown
 
-    prediction = re.search(r"`(--mode predict --bundle runs/mine/bundle [^`]*)`", README)
-    assert "64 predictions: scores.csv" in msajax(prediction[1].split(), folder)
-    with open(folder / "scores.csv", newline="", encoding="utf-8") as file:
+def test_the_corpus_of_ten_lines_is_trained_on_and_scored(trained):
+    lines = commands("README.md", "Evaluate and predict")
+    evaluate, predict = [words_of(line)[3:] for line in lines]
+    assert "Largest difference from results.json" in msajax(evaluate, trained)
+    assert "64 predictions: scores.csv" in msajax(predict, trained)
+    with open(trained / "scores.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["id"] for row in rows[:2]] == ["train_0", "train_1"]
     assert all(np.isfinite(float(row["score"])) for row in rows)
+
+
+def test_the_python_of_the_pages_reads_that_run(trained):
+    # The run has ended, and is not trained again.
+    shown = python_of_the_pages() + """
+import numpy as np
+assert prediction.score.shape == (1, 1) and len(history) == 4
+assert mae == result["test"]["mae"]["mean"]
+assert abs(test["score"] - scores.score[:, 0]).max() < 1e-6 and result["seeds"] == [0, 1]
+print("as in the file:", scores.seeds.shape, scores.weights.shape)
+"""
+    shown = python(["-c", shown], trained)
+    assert "mae" in shown and "as in the file: (2, 12, 1) (12, 2)" in shown
 
 
 # --- docs/recipes.md ---
@@ -108,9 +103,7 @@ print("as in the file:", scores.seeds.shape, scores.weights.shape)
 
 def recipe(title: str) -> list[str]:
     """The commands of one of the recipes."""
-    (section,) = re.findall(rf"(?ms)^## {title}$(.*?)(?=^## |\Z)", RECIPES)
-    blocks = re.findall(r"```\n(.*?)```", section, re.DOTALL)
-    return "".join(blocks).replace("\\\n", "").splitlines()
+    return commands("docs/recipes.md", title)
 
 
 def run_recipe(line: str, folder: pathlib.Path) -> str:
@@ -177,3 +170,21 @@ def test_trials_are_tried_as_the_recipe_says(study):
         assert line.keys() == {"trial", "valid_mae", "sd", "best_epoch", "seconds"}
         assert line["sd"] > 0 and len(line["best_epoch"]) == 3
     assert len({line["valid_mae"] for line in lines}) == 3
+
+
+def test_two_runs_are_compared_as_the_recipe_says(tmp_path):
+    (code,) = blocks("docs/recipes.md", "python")
+    labels, off = np.arange(12) / 4 - 1.5, {"mine": 0.125, "other": 0.5}
+    for run, error in off.items():
+        (tmp_path / f"runs/{run}/predictions").mkdir(parents=True)
+        rows = [f"{'abcdef'[i // 2]}[{i % 2}],{y},{y + error}\n" for i, y in enumerate(labels)]
+        path = tmp_path / f"runs/{run}/predictions/test.csv"
+        path.write_text("id,label,score\n" + "".join(rows))
+    # Every exchange moves a video's error from one run to the other: only all or none of the six
+    # give a difference as large, 2 of 64.
+    said = python(["-c", code], tmp_path)
+    found = re.fullmatch(
+        r"PairedTest\(difference=(.*), p=(.*), groups=6, unit='video'\)\n", said
+    )
+    assert float(found[1]) == -0.375
+    assert float(found[2]) == pytest.approx(2 / 64, abs=0.006)
