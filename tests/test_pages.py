@@ -43,9 +43,8 @@ def of_flags(words):
 def of_command(words):
     of_flags(words)
     from msajax import flags
-    flags.chosen_config()
-    for name in NEEDED.get(flags.MODE.value, ()):
-        flags.required(name)
+    options = flags.options()
+    options.required(*NEEDED.get(options.mode, ()))
 
 def of_script(words):
     def parse(self, *given):
