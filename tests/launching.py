@@ -202,7 +202,7 @@ from absl import flags as absl_flags
 from msajax import flags
 flags.parse_flags(sys.argv)
 flags.refuse_strangers()
-flags.chosen_config()
+flags.options()
 names = [f.name for fs in absl_flags.FLAGS.flags_by_module_dict().values() for f in fs if f.present]
 print(json.dumps({n: str(absl_flags.FLAGS[n].value) for n in names if n != "config"}))
 """

@@ -557,7 +557,7 @@ def scratch(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def forks(server, scratch) -> Iterator[Forks]:
-    patience = "from msajax.training import bucket; bucket.PATIENCE_SECONDS = 10\n"
+    patience = "from msajax.runs.remote import object_store; object_store.PATIENCE_SECONDS = 10\n"
     address = f"http://localhost:{server.port}"
     started = Forks(
         f"import gcsfs\n{patience}", STORAGE_EMULATOR_HOST=address, TMPDIR=str(scratch)
