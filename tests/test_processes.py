@@ -90,7 +90,7 @@ def alone(experiment, tmp_path_factory):
 
 
 def assert_same_run(folder: pathlib.Path, alone: pathlib.Path) -> None:
-    """The same epochs, and their numbers to rounding; `test_parallel.py` compares parameters."""
+    """The same epochs, and their numbers to rounding; `test_devices.py` compares parameters."""
     lines, expected = lines_of(folder), lines_of(alone)
     for key in ("seed", "epoch", "step", "best", "stopped"):
         assert [line[key] for line in lines] == [line[key] for line in expected], key
@@ -100,7 +100,7 @@ def assert_same_run(folder: pathlib.Path, alone: pathlib.Path) -> None:
         )
 
 
-# More processes, and what each holds, are compared in test_parallel.py, step by step.
+# More processes, and what each holds, are compared in test_devices.py, step by step.
 def test_two_processes_train_the_run_of_one(experiment, alone, tmp_path):
     folder = tmp_path / "run"  # of a corpus that streams, half of every batch in each
     path = experiment(mesh__seed=1, mesh__data=2, data__device_memory_budget=0)
