@@ -1,7 +1,6 @@
 """Training from Python: what a notebook or a script calls, and what it gets back."""
 
 import contextlib
-import csv
 import functools
 import html
 import io
@@ -17,6 +16,7 @@ from rich.console import Console
 from msajax import cross_validation, experiment
 from msajax.checks import is_url
 from msajax.config import Config
+from msajax.data.predictions import read_columns
 from msajax.errors import UserError
 from msajax.evaluation.tables import print_folds, print_results
 from msajax.inference.bundle import Bundle, load
@@ -92,14 +92,7 @@ class Result(Table):
         if split not in ("valid", "test"):
             raise UserError(f"A run leaves predictions of valid and test, not of {split!r}.")
         with self._folder() as folder:
-            path = folder.file("predictions", f"{split}.csv")
-            try:
-                with open(path, encoding="utf-8", newline="") as file:
-                    names, *rows = csv.reader(file)
-            except (OSError, ValueError) as error:
-                raise UserError(f"{path} cannot be read: {error}.") from error
-        columns = zip(names, zip(*rows, strict=True), strict=True)
-        return {name: _column(name, values) for name, values in columns}
+            return read_columns(folder.file("predictions", f"{split}.csv"))
 
     def history(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl: one per random seed and epoch, ready for a data frame."""
@@ -198,11 +191,3 @@ def _heard() -> Iterator[None]:
         logger.removeHandler(handler)
         logger.setLevel(level)
         logger.propagate = propagate
-
-
-def _column(name: str, values: tuple[str, ...]) -> np.ndarray:
-    """A column of a CSV: numbers if all of it is, but for ids and transcripts."""
-    if name not in ("id", "raw_text"):
-        with contextlib.suppress(ValueError):
-            return np.array([float(value or "nan") for value in values])
-    return np.array(values)

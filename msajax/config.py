@@ -435,6 +435,17 @@ def from_config_dict(values: Mapping[str, Any]) -> Config:
     return _build(Config, values, "")
 
 
+def checked(config: Config) -> Config:
+    """Checks a `Config` that was made in Python, whose types nothing has checked yet.
+
+    Raises:
+        UserError: naming the key that is of the wrong type, or if it is no `Config` at all.
+    """
+    if not isinstance(config, Config):
+        raise UserError(f"The experiment is a {type(config).__name__}: it must be a Config.")
+    return from_config_dict(config.to_dict())
+
+
 def identity(config: Config) -> dict[str, Any]:
     """The settings that make two runs the same run, flat, by key.
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from msajax import experiment
 from msajax.checks import is_url
-from msajax.config import Config, from_config_dict
+from msajax.config import Config, checked
 from msajax.data.cross_validation import cut_fold, without_folds
 from msajax.data.formats import open_corpus
 from msajax.data.predictions import Predictions, read_predictions
@@ -64,7 +64,7 @@ def cross_validate(
         UserError: for whatever the user can set right, before anything is written.
         NonFiniteError: if no seed's numbers of some fold are finite any more.
     """
-    config = from_config_dict(config.to_dict())
+    config = checked(config)
     if not config.data.folds or config.data.fold >= 0:
         raise UserError("Training every fold needs data.folds = 3 or more, and data.fold = -1.")
     devices.configure_jax(config.train)

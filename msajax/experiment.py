@@ -8,8 +8,8 @@ import jax
 
 from msajax.config import (
     Config,
+    checked,
     flatten,
-    from_config_dict,
 )
 from msajax.data import predictions
 from msajax.data import prepare as preparing
@@ -18,8 +18,7 @@ from msajax.data.cross_validation import require_one_fold
 from msajax.data.demands import require_glove, require_targets, say_what_is_idle
 from msajax.data.formats import open_corpus
 from msajax.data.glove import read_glove
-from msajax.data.lost import count_without_any
-from msajax.data.repairs import say_lost, say_repairs
+from msajax.data.repairs import say_prepared, say_repairs
 from msajax.data.steps import describe_groups, find_groups
 from msajax.errors import UserError
 from msajax.evaluation import protocol
@@ -71,9 +70,7 @@ def train(
         UserError: for whatever the user can set right, before anything is written.
         NonFiniteError: if no seed's numbers are finite any more.
     """
-    if not isinstance(config, Config):
-        raise UserError(f"The experiment is a {type(config).__name__}: it must be a Config.")
-    config = from_config_dict(config.to_dict())  # a Config made in Python was not checked for types
+    config = checked(config)
     require_one_fold(config.data)
     devices.configure_jax(config.train)
     devices.require_devices()
@@ -149,12 +146,8 @@ def _prepare(
     protocol.check_test(corpus, preparation)
     train_split, train_repairs = preparing.prepare(corpus.split("train"), preparation, budget)
     valid_split, valid_repairs = preparing.prepare(corpus.split("valid"), preparation, budget)
-    for name, made, split in (
-        ("train", train_repairs, train_split),
-        ("valid", valid_repairs, valid_split),
-    ):
-        say_repairs(name, made, preparation.clip)
-        say_lost(name, made, count_without_any(split.masks), len(split))
+    say_prepared("train", train_split, train_repairs, preparation.clip)
+    say_prepared("valid", valid_split, valid_repairs, preparation.clip)
     for warning in corpus.describe_shared_ids():
         logger.warning("%s", warning)
     if preparation.spec.label_kind == "next_token":

@@ -11,7 +11,7 @@ from msajax.errors import UserError, writing
 
 
 @contextlib.contextmanager
-def replacing(path: str, newline: str | None = "") -> Iterator[TextIO]:
+def replacing(path: str) -> Iterator[TextIO]:
     """A text file that takes the place of `path` once it is whole; else nothing is left of it.
 
     Raises:
@@ -20,7 +20,7 @@ def replacing(path: str, newline: str | None = "") -> Iterator[TextIO]:
     temporary = f"{path}.partial"
     try:
         with writing(path):
-            with open(temporary, "w", encoding="utf-8", newline=newline) as file:
+            with open(temporary, "w", encoding="utf-8", newline="") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

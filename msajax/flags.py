@@ -80,7 +80,7 @@ def parse_flags(argv: list[str]) -> list[str]:
         # The library looks for overrides in sys.argv, too, whatever it is given.
         given, sys.argv = sys.argv, [_as_list(argument) for argument in _config_first(argv)]
         try:
-            _require_experiment(sys.argv[1])
+            _require_experiment(_experiment_file(sys.argv))
             rest = flags.FLAGS(sys.argv)
             if len(rest) > 1:
                 raise UserError(_stray(argv, rest[1]))
@@ -95,7 +95,7 @@ def parse_flags(argv: list[str]) -> list[str]:
     except UserError as error:
         problem = str(error)
     except OSError as error:
-        name = _config_first(argv)[1].removeprefix("--config=").split(":")[0]
+        name = _experiment_file(_config_first(argv))
         problem = f"There is no configuration file {name}."
         if pathlib.Path(f"{name}.py").is_file():
             problem = f"{problem} Did you mean {name}.py?"
@@ -153,9 +153,13 @@ def _config_first(argv: list[str]) -> list[str]:
     return [argv[0], f"--config={named}", *others]
 
 
-def _require_experiment(named: str) -> None:
-    """Raises `UserError` for --config=FILE where the file is there and is no Python."""
-    file = named.removeprefix("--config=").split(":")[0]
+def _experiment_file(argv: list[str]) -> str:
+    """The file of a command line from `_config_first`, without the argument behind its colon."""
+    return argv[1].removeprefix("--config=").split(":")[0]
+
+
+def _require_experiment(file: str) -> None:
+    """Raises `UserError` for an experiment file that is there and is no Python."""
     if os.path.isfile(file) and not file.endswith(".py"):
         raise UserError(
             f"{file} is no experiment file, whose name ends in .py; a corpus goes to "

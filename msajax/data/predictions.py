@@ -1,5 +1,6 @@
 """Predictions as CSV (UTF-8, RFC 4180, 9 significant digits): written and read here."""
 
+import contextlib
 import csv
 import dataclasses
 import os
@@ -12,6 +13,8 @@ from msajax.data.corpus import Split
 from msajax.errors import UserError
 from msajax.files import replacing
 from msajax.spec import CorpusSpec
+
+_LONGEST_FIELD = 2**31 - 1  # a transcript may be long
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +144,7 @@ def read_predictions(path: str, of_seeds: bool = True) -> Predictions:
     Raises:
         UserError: naming the column or the row that is missing, empty or not a finite number.
     """
-    csv.field_size_limit(2**31 - 1)  # a transcript may be long
+    csv.field_size_limit(_LONGEST_FIELD)
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:  # spreadsheets put a mark first
             reader = csv.DictReader(file)
@@ -196,6 +199,33 @@ def read_predictions(path: str, of_seeds: bool = True) -> Predictions:
     labelled = np.stack(columns_of_labels, axis=1)
     ids = np.array([row.get("id") or "" for row in rows])
     return Predictions(kind, names, scores, labelled, ids)
+
+
+def read_columns(path: str) -> dict[str, np.ndarray]:
+    """Reads a file of predictions by column.
+
+    Returns:
+        `{column: [N]}`: numbers as float64, an empty field as NaN; id, raw_text and classes as str.
+
+    Raises:
+        UserError: if it cannot be read.
+    """
+    csv.field_size_limit(_LONGEST_FIELD)
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            names, *rows = csv.reader(file)
+    except (OSError, ValueError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read: {error}.") from error
+    columns = zip(names, zip(*rows, strict=True), strict=True)
+    return {name: _column(name, values) for name, values in columns}
+
+
+def _column(name: str, values: tuple[str, ...]) -> np.ndarray:
+    """A column of a CSV: numbers if all of it is, but for ids and transcripts."""
+    if name not in ("id", "raw_text"):
+        with contextlib.suppress(ValueError):
+            return np.array([float(value or "nan") for value in values])
+    return np.array(values)
 
 
 def _score_columns(columns: Sequence[str], column: str) -> list[str]:

@@ -3,6 +3,9 @@
 import logging
 from collections.abc import Mapping
 
+from msajax.data.corpus import Split
+from msajax.data.lost import count_without_any
+
 logger = logging.getLogger(__name__)
 
 _REPAIRS = {
@@ -41,6 +44,21 @@ def say_repairs(split: str, made: Mapping[str, Mapping[str, int]], clip: float) 
     """Logs what was repaired in a split, if anything was."""
     if told := describe_repairs(made, clip):
         logger.warning("Repaired in %s: %s.", split, told)
+
+
+def say_prepared(
+    name: str, split: Split, made: Mapping[str, Mapping[str, int]], clip: float
+) -> None:
+    """Logs what was repaired in a prepared split, and what it loses.
+
+    Args:
+        name: of the split.
+        split: prepared.
+        made: as `prepare` returns it.
+        clip: bound of standardised features.
+    """
+    say_repairs(name, made, clip)
+    say_lost(name, made, count_without_any(split.masks), len(split))
 
 
 def say_lost(

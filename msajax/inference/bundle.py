@@ -24,9 +24,8 @@ import safetensors.numpy
 
 from msajax.config import Config, from_config_dict
 from msajax.data.corpus import Split
-from msajax.data.lost import count_without_any
 from msajax.data.prepare import Preparation, prepare
-from msajax.data.repairs import say_lost, say_repairs
+from msajax.data.repairs import say_prepared
 from msajax.data.steps import without
 from msajax.data.vocabulary import embed
 from msajax.errors import UserError, writing
@@ -181,8 +180,7 @@ class Bundle:
             groups = without(preparation.groups, "text")
             preparation = dataclasses.replace(preparation, groups=groups)
         split, repairs = prepare(split, preparation, self.config.data.device_memory_budget)
-        say_repairs(name, repairs, preparation.clip)
-        say_lost(name, repairs, count_without_any(split.masks), len(split))
+        say_prepared(name, split, repairs, preparation.clip)
         return split
 
 
