@@ -11,6 +11,7 @@ from msajax.config import (
     checked,
     flatten,
 )
+from msajax.config.model import unusual_settings
 from msajax.data import predictions
 from msajax.data import prepare as preparing
 from msajax.data.corpus import Corpus, Split
@@ -24,7 +25,6 @@ from msajax.errors import UserError
 from msajax.evaluation import protocol
 from msajax.files import write_json
 from msajax.inference.bundle import Bundle, load, save_bundle
-from msajax.model_config import unusual_settings
 from msajax.models import build_model
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock

@@ -30,10 +30,10 @@ from msajax.config import (
     known_keys,
     unknown_key,
 )
+from msajax.config.model import unusual_settings
 from msajax.data import prepare as preparing
 from msajax.data.formats import open_corpus
 from msajax.errors import UserError
-from msajax.model_config import unusual_settings
 
 CONFIGS = sorted((pathlib.Path(__file__).resolve().parent.parent / "configs").glob("*.py"))
 

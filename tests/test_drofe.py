@@ -15,10 +15,10 @@ from msajax.data.prepare import fit
 from msajax.data.synthetic import generate
 from msajax.errors import UserError
 from msajax.models import blank_sample, build_model
-from msajax.models.attention import MultiHeadAttention
-from msajax.models.encoders import ModalityEncoder, TransformerBlock
-from msajax.models.layers import Dropout
-from msajax.models.positions import drofe, rotate
+from msajax.models.parts.attention import MultiHeadAttention
+from msajax.models.parts.encoders import ModalityEncoder, TransformerBlock
+from msajax.models.parts.layers import Dropout
+from msajax.models.parts.positions import drofe, rotate
 from msajax.spec import CorpusSpec
 
 B, T, D, WIDTH = 3, 4, 16, 7

@@ -12,12 +12,12 @@ import scipy.special
 from msajax.config import ModelConfig
 from msajax.errors import UserError
 from msajax.models import blank_sample, build_model
-from msajax.models.attention import MultiHeadAttention
-from msajax.models.encoders import TransformerBlock
-from msajax.models.fusion import AnchoredFusion
-from msajax.models.heads import AdaptiveFusionHead
-from msajax.models.layers import FeedForward, RMSNorm
-from msajax.models.positions import sinusoids
+from msajax.models.parts.attention import MultiHeadAttention
+from msajax.models.parts.encoders import TransformerBlock
+from msajax.models.parts.fusion import AnchoredFusion
+from msajax.models.parts.heads import AdaptiveFusionHead
+from msajax.models.parts.layers import FeedForward, RMSNorm
+from msajax.models.parts.positions import sinusoids
 from msajax.spec import CorpusSpec
 from msajax.training.prng import dropout_key
 

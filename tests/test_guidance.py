@@ -16,8 +16,8 @@ from msajax.config import ModelConfig, OptimConfig, TrainConfig
 from msajax.data.batches import Batch
 from msajax.errors import UserError
 from msajax.models import blank_sample, build_model
-from msajax.models.encoders import ModalityEncoder, TransformerBlock
-from msajax.models.layers import first_row
+from msajax.models.parts.encoders import ModalityEncoder, TransformerBlock
+from msajax.models.parts.layers import first_row
 from msajax.spec import CorpusSpec
 from msajax.training.optimizers import make_optimizer
 from msajax.training.prng import dropout_key

@@ -14,8 +14,8 @@ from msajax.data.batches import Batch
 from msajax.data.labels import next_tokens
 from msajax.errors import UserError
 from msajax.models import blank_sample, build_model
-from msajax.models.encoders import ModalityEncoder, make_embedding
-from msajax.models.layers import TokenEmbedding
+from msajax.models.parts.encoders import ModalityEncoder, make_embedding
+from msajax.models.parts.layers import TokenEmbedding
 from msajax.spec import CorpusSpec
 from msajax.training.optimizers import Optimizer
 from msajax.training.state import TrainState

@@ -21,7 +21,7 @@ import scipy.special
 
 from msajax.config import ModelConfig
 from msajax.models import build_model
-from msajax.models.layers import Dropout
+from msajax.models.parts.layers import Dropout
 from msajax.spec import CorpusSpec
 
 REFERENCE = pathlib.Path(__file__).resolve().parents[2] / "shared" / "reference"

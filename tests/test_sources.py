@@ -11,7 +11,7 @@ import scipy.special
 
 from msajax.config import from_config_dict
 from msajax.models import build_model
-from msajax.models.encoders import ModalityEncoder, PostFusionEncoder
+from msajax.models.parts.encoders import ModalityEncoder, PostFusionEncoder
 from msajax.spec import CorpusSpec
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent / "configs"

@@ -10,8 +10,8 @@ import pytest
 from msajax.config import OptimConfig, TrainConfig
 from msajax.data.batches import Batch
 from msajax.errors import UserError
-from msajax.models.heads import Prediction
-from msajax.models.layers import Dropout
+from msajax.models.parts.heads import Prediction
+from msajax.models.parts.layers import Dropout
 from msajax.spec import CorpusSpec
 from msajax.training.optimizers import make_optimizer
 from msajax.training.state import init_train_state

@@ -12,7 +12,7 @@ from msajax.data.batches import cut_lengths, quarters_of
 from msajax.data.corpus import Split
 from msajax.data.on_demand import streams
 from msajax.errors import UserError
-from msajax.models.heads import Prediction
+from msajax.models.parts.heads import Prediction
 from msajax.runtime.devices import Layout
 from msajax.spec import CorpusSpec
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from msajax.config import ModelConfig
 from msajax.errors import UserError
 from msajax.models.next_token import NextTokenModel
-from msajax.models.positions import DROFE_FEATURES
+from msajax.models.parts.positions import DROFE_FEATURES
 from msajax.models.sequence_level import SequenceLevelModel
 from msajax.spec import CorpusSpec
 

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from msajax.config import ModelConfig
-from msajax.models.encoders import ModalityEncoder, make_embedding
-from msajax.models.heads import Prediction
+from msajax.models.parts.encoders import ModalityEncoder, make_embedding
+from msajax.models.parts.heads import Prediction
 from msajax.models.sequence_level import check_inputs
 from msajax.spec import CorpusSpec
 

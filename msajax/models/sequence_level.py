@@ -7,18 +7,18 @@ import jax
 import jax.numpy as jnp
 
 from msajax.config import ModelConfig
-from msajax.models.encoders import ModalityEncoder, PostFusionEncoder, make_embedding
-from msajax.models.fusion import AnchoredFusion, PooledFusion
-from msajax.models.guidance import first_pass
-from msajax.models.heads import AdaptiveFusionHead, Prediction
-from msajax.models.layers import kernel_init
+from msajax.models.explain.guidance import first_pass
+from msajax.models.parts.encoders import ModalityEncoder, PostFusionEncoder, make_embedding
+from msajax.models.parts.fusion import AnchoredFusion, PooledFusion
+from msajax.models.parts.heads import AdaptiveFusionHead, Prediction
+from msajax.models.parts.layers import kernel_init
 from msajax.spec import CorpusSpec
 
 
 class SequenceLevelModel(nn.Module):
     """Sequences keep their length until the head, unless fusion is pooled; masks everywhere.
 
-    With guidance it runs twice, with the same weights: see `msajax.models.guidance`. The
+    With guidance it runs twice, with the same weights: see `msajax.models.explain.guidance`. The
     attributions are kept as `guides` in the `intermediates` collection when that is mutable.
 
     Attributes:

@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from msajax.config import TrainConfig
 from msajax.data.batches import Batch
 from msajax.errors import UserError
-from msajax.models.layers import first_row
+from msajax.models.parts.layers import first_row
 from msajax.training.optimizers import Optimizer
 from msajax.training.prng import dropout_key
 from msajax.training.state import StepMetrics, TrainState

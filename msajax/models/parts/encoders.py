@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from msajax.config import ModelConfig
-from msajax.models.attention import MultiHeadAttention, causal_mask
-from msajax.models.layers import NORMS, Dropout, FeedForward, TokenEmbedding, kernel_init
-from msajax.models.positions import DROFE_FEATURES, LearnedPositions, add_sinusoids, drofe
-from msajax.models.recurrent import Recurrence
+from msajax.models.parts.attention import MultiHeadAttention, causal_mask
+from msajax.models.parts.layers import NORMS, Dropout, FeedForward, TokenEmbedding, kernel_init
+from msajax.models.parts.positions import DROFE_FEATURES, LearnedPositions, add_sinusoids, drofe
+from msajax.models.parts.recurrent import Recurrence
 
 
 def make_norm(config: ModelConfig, name: str) -> nn.Module:

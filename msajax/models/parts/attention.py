@@ -8,8 +8,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from msajax.models.layers import Dropout, kernel_init
-from msajax.models.positions import rotate
+from msajax.models.parts.layers import Dropout, kernel_init
+from msajax.models.parts.positions import rotate
 
 
 def causal_mask(length: int) -> jax.Array:

@@ -9,7 +9,12 @@ import jax
 import jax.numpy as jnp
 
 from msajax.config import ModelConfig
-from msajax.models.attribution import Function, deeplift, gradient_x_input, integrated_gradients
+from msajax.models.explain.attribution import (
+    Function,
+    deeplift,
+    gradient_x_input,
+    integrated_gradients,
+)
 
 
 def attribute(config: ModelConfig, function: Function, x: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from msajax.config import ModelConfig
-from msajax.models.layers import Dropout, kernel_init
+from msajax.models.parts.layers import Dropout, kernel_init
 
 
 @flax.struct.dataclass

@@ -4,35 +4,9 @@ import dataclasses
 from typing import Any
 
 from msajax.checks import Settings, at_least, one_of, require
+from msajax.config.overrides import read_value, split_override
 from msajax.errors import UserError
 
-# Settings that one modality may have otherwise than the rest: those of its own encoder.
-OF_AN_ENCODER = (
-    "n_layers_mod",
-    "n_layers_post_fuse",
-    "mixer",
-    "both_directions",
-    "num_heads",
-    "head_dim",
-    "value_dim",
-    "qkv_bias",
-    "out_bias",
-    "ff_dim",
-    "ffn_inner_bias",
-    "activation",
-    "norm",
-    "norm_eps",
-    "norm_position",
-    "final_norm",
-    "input_projection",
-    "positions",
-    "position_init",
-    "dropout_rate",
-    "attention_dropout",
-    "ffn_dropout",
-    "projection_dropout",
-    "input_dropout",
-)
 SAME = -1.0  # a dropout rate that is `dropout_rate`
 
 
@@ -176,7 +150,7 @@ class ModelConfig(Settings):
         self._check_sizes()
         self._check_combinations()
         for name in self.overridden:
-            settings = [s for m, s, _ in map(_split_override, self.overrides) if m == name]
+            settings = [s for m, s, _ in map(split_override, self.overrides) if m == name]
             once = len(set(settings)) == len(settings)
             requirement = f"must set each setting of {name!r} once"
             require(self, "model.overrides", once, requirement)
@@ -188,7 +162,7 @@ class ModelConfig(Settings):
     @property
     def overridden(self) -> tuple[str, ...]:
         """The modalities that `overrides` names."""
-        return tuple(dict.fromkeys(_split_override(entry)[0] for entry in self.overrides))
+        return tuple(dict.fromkeys(split_override(entry)[0] for entry in self.overrides))
 
     @property
     def size_of_head(self) -> int:
@@ -208,9 +182,9 @@ class ModelConfig(Settings):
         """
         kinds = {field.name: field.type for field in dataclasses.fields(self)}
         changed: dict[str, Any] = {}
-        for name, setting, text in map(_split_override, self.overrides):
+        for name, setting, text in map(split_override, self.overrides):
             if name == modality:
-                changed[setting] = _read_value(setting, text, kinds[setting])
+                changed[setting] = read_value(setting, text, kinds[setting])
         if not changed:
             return self
         try:
@@ -318,28 +292,6 @@ class ModelConfig(Settings):
         requirement = f"model.head = {self.head!r} has no gate; leave it at its default"
         require(self, "model.gate_input", gated or self.gate_input == "mean", requirement)
         require(self, "model.gate_hidden", gated or self.gate_hidden, requirement)
-
-
-def _split_override(text: str) -> tuple[str, str, str]:
-    """`text.input_dropout=0.3` as its three parts."""
-    key, equals, value = text.partition("=")
-    name, dot, setting = key.rpartition(".")
-    if not (equals and dot and name and setting in OF_AN_ENCODER):
-        raise UserError(
-            f"model.overrides = {text!r}: must be modality.setting=value, where setting is one of "
-            f"{', '.join(OF_AN_ENCODER)}."
-        )
-    return name, setting, value
-
-
-def _read_value(setting: str, text: str, kind: type) -> Any:
-    words = {"true": True, "false": False}
-    try:
-        return words[text.lower()] if kind is bool else kind(text)
-    except (KeyError, ValueError) as error:
-        raise UserError(
-            f"model.overrides: {setting} = {text!r} must be of type {kind.__name__}."
-        ) from error
 
 
 def unusual_settings(config: ModelConfig) -> list[str]:

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from msajax.config import ModelConfig
-from msajax.models.encoders import TransformerBlock, stack
-from msajax.models.heads import pool
+from msajax.models.parts.encoders import TransformerBlock, stack
+from msajax.models.parts.heads import pool
 
 
 class AnchoredFusion(nn.Module):

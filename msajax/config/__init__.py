@@ -1,0 +1,48 @@
+"""What can be set, what it means, and what is refused."""
+
+from msajax.config.identity import identity, idle_settings
+from msajax.config.model import ModelConfig
+from msajax.config.reading import (
+    apply_argument,
+    check_key,
+    checked,
+    default_config,
+    flatten,
+    from_config_dict,
+    known_keys,
+    list_keys,
+    unknown_key,
+)
+from msajax.config.sections import (
+    FORMATS,
+    SYNTHETIC,
+    Config,
+    DataConfig,
+    MeshConfig,
+    OptimConfig,
+    SyntheticConfig,
+    TrainConfig,
+)
+
+__all__ = [
+    "FORMATS",
+    "SYNTHETIC",
+    "Config",
+    "DataConfig",
+    "MeshConfig",
+    "ModelConfig",
+    "OptimConfig",
+    "SyntheticConfig",
+    "TrainConfig",
+    "apply_argument",
+    "check_key",
+    "checked",
+    "default_config",
+    "flatten",
+    "from_config_dict",
+    "identity",
+    "idle_settings",
+    "known_keys",
+    "list_keys",
+    "unknown_key",
+]

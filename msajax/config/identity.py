@@ -1,0 +1,52 @@
+"""Says which settings make a run what it is, and which of them nothing reads."""
+
+from typing import Any
+
+from msajax.config.reading import flatten
+from msajax.config.sections import Config
+
+
+def identity(config: Config) -> dict[str, Any]:
+    """The settings that make two runs the same run, flat, by key.
+
+    What may change between two starts is left out: the path (the corpus digest decides), how the
+    run is spread over programs and devices, caches and checkpoint intervals, and whether losses
+    are accepted.
+    """
+    free = ("data.path", "data.synthetic.", "train.seed_axis", "train.checkpoint_every_")
+    free += ("train.compile_cache", "train.deterministic", "train.accumulation_steps", "mesh.")
+    free += ("data.device_memory_budget", "data.allow_loss")
+    flat = flatten(config)
+    return {key: value for key, value in flat.items() if not key.startswith(free)}
+
+
+def idle_settings(config: Config, *, reads_tokens: bool, reads_vectors: bool) -> list[str]:
+    """Settings that were changed and that nothing reads, each as a short phrase.
+
+    Args:
+        config: the experiment.
+        reads_tokens: whether a modality of the corpus is token ids.
+        reads_vectors: whether word vectors are asked for.
+    """
+    model = config.model
+    positions = {model.positions, *(model.encoder_of(m).positions for m in model.overridden)}
+    readers = {
+        "data.glove_path": (reads_vectors, "words without features"),
+        "data.folds": (config.data.fold >= 0, "data.fold, to choose one"),
+        "data.min_count": (config.data.text == "words", "data.text = words"),
+        "model.embedding_dim": (reads_tokens, "token ids"),
+        "model.embedding_scale": (reads_tokens, "token ids"),
+        "model.position_init": ("learned" in positions, "model.positions = learned"),
+        "model.drofe_age_unit": ("drofe" in positions, "model.positions = drofe"),
+        "model.guidance_weight": (model.guidance != "none", "model.guidance"),
+        "model.guidance_steps": (
+            model.guidance == "integrated_gradients",
+            "model.guidance = integrated_gradients",
+        ),
+    }
+    found, usual = flatten(config), flatten(Config())
+    return [
+        f"{key} = {found[key]} (needs {what})"
+        for key, (is_read, what) in readers.items()
+        if found[key] != usual[key] and not is_read
+    ]

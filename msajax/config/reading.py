@@ -1,0 +1,193 @@
+"""Reads an experiment: its defaults, the argument of its file, keys and the types of values.
+
+An experiment file in `configs/` starts from `default_config()`, which is locked, changes what it
+needs and returns it. `from_config_dict` turns the result into the frozen dataclasses that the rest
+of the program reads.
+"""
+
+import dataclasses
+import difflib
+import math
+import os
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+
+from msajax.config.sections import SYNTHETIC, Config
+from msajax.errors import UserError
+
+_PATHS = ("data.path", "data.glove_path", "model.init_from", "train.compile_cache")
+# What other programs call a setting.
+_OTHER_NAMES = {
+    "lr": "learning_rate",
+    "batch": "batch_size",
+    "bs": "batch_size",
+    "dim": "model_dim",
+    "d_model": "model_dim",
+    "hidden_size": "model_dim",
+    "hidden_dim": "model_dim",
+    "width": "model_dim",
+    "heads": "num_heads",
+    "nhead": "num_heads",
+    "n_heads": "num_heads",
+    "dropout": "dropout_rate",
+    "layers": "n_layers_mod",
+    "num_layers": "n_layers_mod",
+    "early_stop": "patience",
+    "file": "path",
+}
+
+
+def default_config() -> ml_collections.ConfigDict:
+    """The locked configuration from which every experiment file starts."""
+    return ml_collections.ConfigDict(Config().to_dict()).lock()
+
+
+def apply_argument(
+    config: ml_collections.ConfigDict,
+    arg: str,
+    *,
+    widths: Mapping[str, int],
+    lengths: Mapping[str, int],
+) -> ml_collections.ConfigDict:
+    """Serves the argument behind the colon of `--config=file.py:arg`.
+
+    Args:
+        config: the experiment, ready but for the argument.
+        arg: "" changes nothing; "smoke" replaces the corpus by a small synthetic one of the given
+            widths and lengths, and trains two random seeds for two epochs.
+        widths: features per step of the experiment's real corpus, by modality.
+        lengths: time steps of the experiment's real corpus, by modality.
+
+    Returns:
+        The same `config`.
+
+    Raises:
+        UserError: for any other argument.
+    """
+    if arg == "smoke":
+        config.data.path = SYNTHETIC
+        config.data.synthetic.update(
+            train=48,
+            valid=16,
+            test=16,
+            modalities=tuple(widths),
+            widths=tuple(widths.values()),
+            lengths=tuple(lengths[m] for m in widths),
+        )
+        config.train.epochs = 2
+        config.train.seeds = 2
+    elif arg:
+        raise UserError(f"The configuration's argument {arg!r} is unknown: it can be 'smoke'.")
+    return config
+
+
+def known_keys() -> tuple[str, ...]:
+    """Every key that can be set, as in `--config.<key>=value`."""
+    return tuple(flatten(Config()))
+
+
+def list_keys() -> tuple[str, ...]:
+    """The keys whose values are names, several or none."""
+    return tuple(
+        key
+        for key, value in flatten(Config()).items()
+        if isinstance(value, tuple) and not any(type(item) is int for item in value)
+    )
+
+
+def check_key(key: str) -> None:
+    """Raises `UserError` with the nearest right name unless `key` can be set."""
+    if key not in known_keys():
+        raise UserError(unknown_key(key))
+
+
+def unknown_key(key: str) -> str:
+    """The sentence that names the key nearest to a wrong one."""
+    section, dot, name = key.rpartition(".")
+    name = _OTHER_NAMES.get(name, name)
+    meant = section + dot + name
+
+    def similarity(known: str) -> float:
+        last = known.rpartition(".")[2]
+        ratios = (difflib.SequenceMatcher(None, *pair) for pair in ((meant, known), (name, last)))
+        return sum(ratio.ratio() for ratio in ratios)
+
+    return f"Unknown configuration key {key!r}: did you mean {max(known_keys(), key=similarity)!r}?"
+
+
+def from_config_dict(values: Mapping[str, Any]) -> Config:
+    """Checks an experiment and freezes it.
+
+    Args:
+        values: a ConfigDict, or the nested dictionary of a `config.json`.
+
+    Raises:
+        UserError: naming the key that is unknown, of the wrong type or impossible.
+    """
+    if isinstance(values, ml_collections.ConfigDict):
+        values = values.to_dict()
+    for key in _flatten(values):
+        check_key(key)
+    return _build(Config, values, "")
+
+
+def checked(config: Config) -> Config:
+    """Checks a `Config` that was made in Python, whose types nothing has checked yet.
+
+    Raises:
+        UserError: naming the key that is of the wrong type, or if it is no `Config` at all.
+    """
+    if not isinstance(config, Config):
+        raise UserError(f"The experiment is a {type(config).__name__}: it must be a Config.")
+    return from_config_dict(config.to_dict())
+
+
+def flatten(config: Config) -> dict[str, Any]:
+    """Every setting by its key, as in `--config.<key>=value`."""
+    return _flatten(config.to_dict())
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _build(cls: type, values: Mapping[str, Any], prefix: str) -> Any:
+    types = typing.get_type_hints(cls)
+    built = {}
+    for field in dataclasses.fields(cls):
+        if field.name in values:
+            kind, value, key = types[field.name], values[field.name], prefix + field.name
+            if dataclasses.is_dataclass(kind):
+                built[field.name] = _build(kind, value, f"{key}.")
+            else:
+                built[field.name] = _convert(key, value, kind)
+                if key in _PATHS:
+                    built[field.name] = os.path.expanduser(built[field.name])
+    return cls(**built)
+
+
+def _convert(key: str, value: Any, kind: Any) -> Any:
+    """Checks a value's type; whole numbers pass as floats, lists as tuples, a,b as two."""
+    if typing.get_origin(kind) is tuple:
+        item = typing.get_args(kind)[0]
+        if not isinstance(value, list | tuple) or any(type(v) is not item for v in value):
+            raise UserError(f"{key} = {value!r}: must be a tuple of {item.__name__}.")
+        if item is str:  # the command line gives a,b as one string, nothing as ""
+            value = [part.strip() for v in value for part in v.split(",")] if any(value) else ()
+        return tuple(value)
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        raise UserError(f"{key} = {value!r}: must be of type {kind.__name__}.")
+    if kind is float and not math.isfinite(value):
+        raise UserError(f"{key} = {value!r}: must be finite.")
+    return value
