@@ -21,7 +21,17 @@ On the command line: msajax --help.
 import importlib
 from typing import Any
 
-from msajax.config import Config, DataConfig, MeshConfig, ModelConfig, OptimConfig, TrainConfig
+from msajax.checks import Settings
+from msajax.config import (
+    Config,
+    DataConfig,
+    MeshConfig,
+    ModelConfig,
+    OptimConfig,
+    TrainConfig,
+    default_config,
+    register_model,
+)
 from msajax.errors import NonFiniteError, UserError
 from msajax.spec import CorpusSpec
 from msajax.version import __version__
@@ -29,6 +39,11 @@ from msajax.version import __version__
 # What needs JAX, and where it is: loaded at its first use, so that `import msajax` is quick.
 _LAZY = {
     "Bundle": "msajax.inference.bundle",
+    "Memory": "msajax.models.contract",
+    "Model": "msajax.models.contract",
+    "Prediction": "msajax.models.contract",
+    "Stage": "msajax.models.contract",
+    "Term": "msajax.models.contract",
     "Result": "msajax.api",
     "Scores": "msajax.inference.scores",
     "blank_sample": "msajax.models",
@@ -44,20 +59,28 @@ __all__ = [
     "Config",
     "CorpusSpec",
     "DataConfig",
+    "Memory",
     "MeshConfig",
+    "Model",
     "ModelConfig",
     "NonFiniteError",
     "OptimConfig",
+    "Prediction",
     "Result",
     "Scores",
+    "Settings",
+    "Stage",
+    "Term",
     "TrainConfig",
     "UserError",
     "__version__",
     "blank_sample",
     "build_model",
     "cross_validate",
+    "default_config",
     "load",
     "open_corpus",
+    "register_model",
     "train",
 ]
 

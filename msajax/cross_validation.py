@@ -258,7 +258,7 @@ def _over_folds(runs: Sequence[dict[str, Any]], metric: str) -> dict[str, Any]:
 
 def _floors(runs: Sequence[dict[str, Any]], labels: np.ndarray, task: Task) -> dict[str, Any]:
     """What scores without a model reach on all samples; what is of train is of each fold's own."""
-    if task.kind == "next_token":
+    if not task.reads_labels:
         return {}
     floors = task.floors(labels, labels)
     sizes = [run["corpus"]["sizes"]["test"] for run in runs]

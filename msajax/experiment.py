@@ -21,27 +21,26 @@ from msajax.data.formats import open_corpus
 from msajax.data.glove import read_glove
 from msajax.data.repairs import say_prepared, say_repairs
 from msajax.data.steps import describe_groups, find_groups
-from msajax.errors import UserError
 from msajax.evaluation import protocol
 from msajax.files import write_json
 from msajax.inference.bundle import Bundle, load, save_bundle
-from msajax.models import build_model
+from msajax.inference.scoring import Scorer
+from msajax.models import declared, parameter_shapes
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
 from msajax.runs.remote.mirror import Mirror
 from msajax.runtime import devices, processes, profiler
 from msajax.runtime.signals import StopRequest
 from msajax.spec import CorpusSpec
+from msajax.tasks import TASKS, make_task
 from msajax.training.initial import (
     Initial,
     from_bundle,
     from_labels,
     from_words,
-    parameter_shapes,
 )
 from msajax.training.loop import Trained, train_seeds
-from msajax.training.run import Run
-from msajax.training.step import make_loss
+from msajax.training.run import Run, check_model
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +106,7 @@ def train(
                     valid=valid,
                     folder=folder,
                     repairs=repairs,
-                    initial=from_labels(preparation.spec, train.labels) | initial,
+                    initial=from_labels(config.model, preparation.spec, train.labels) | initial,
                     origin=origin,
                     stop_after_epochs=stop_after_epochs,
                     stop=stop or StopRequest(),
@@ -128,10 +127,7 @@ def check(config: Config, corpus: Corpus) -> preparing.Preparation:
     require_targets(corpus, config, "train", "valid", "test")
     corpus.verify()
     preparation = preparing.fit(corpus, config.data, config.model)
-    build_model(config.model, preparation.spec)
-    make_loss(config.train, preparation.spec.label_kind)
-    mesh, train = config.mesh, config.train
-    devices.make_layout(mesh, train.seed_axis, train.seeds, config.model.model_dim)
+    check_model(config, preparation.spec)
     return preparation
 
 
@@ -150,8 +146,12 @@ def _prepare(
     say_prepared("valid", valid_split, valid_repairs, preparation.clip)
     for warning in corpus.describe_shared_ids():
         logger.warning("%s", warning)
-    if preparation.spec.label_kind == "next_token":
-        _require_next_tokens(corpus.path, train=train_split, valid=valid_split)
+    spec = preparation.spec
+    for name, split in (("train", train_split), ("valid", valid_split)):
+        TASKS[spec.label_kind].require_targets(split.labels, f"{corpus.path}, split {name!r}")
+    make_task(spec.label_kind, spec.label_names, train_split.labels).selection(
+        config.train.select_by
+    )
     repairs = {"train": train_repairs, "valid": valid_repairs}
     if corpus.repairs:
         repairs["corpus"] = corpus.repairs
@@ -168,13 +168,15 @@ def _train_in(run: Run) -> dict[str, Any] | None:
     # A seed that has failed is named in the results, and counts nowhere.
     failed = [failure["seed"] for failure in trained.failed]
     kept = [k for k, seed in enumerate(run.seeds) if seed not in failed]
+    variables = jax.tree.map(lambda x: x[kept], run.layout.get(trained.variables))
     bundle = Bundle(
         config=run.config,
         preparation=run.preparation,
         seeds=[run.seeds[k] for k in kept],
         best_epoch=[trained.best_epoch[k] for k in kept],
-        params=jax.tree.map(lambda x: x[kept], trained.layout.get(trained.params)),
+        params=variables.pop("params"),
         corpus_digest=run.corpus.digest,
+        collections=variables,
     )
     run.folder.begin_results()
     if processes.is_first():
@@ -186,16 +188,11 @@ def _measure(run: Run, trained: Trained, bundle: Bundle, kept: list[int]) -> dic
     """Opens the test split, and writes predictions and results; `kept` seeds count."""
     folder, corpus = run.folder, run.corpus
     scores, splits, repairs = {}, {}, dict(run.repairs)
+    scorer = Scorer(trained.predict, trained.variables, run.spec, run.layout, kept)
+    budget = run.config.data.device_memory_budget
     for name in ("valid", "test"):
         splits[name], scores[name], weights, repairs[name] = protocol.score_split(
-            corpus,
-            name,
-            run.preparation,
-            run.config.data.device_memory_budget,
-            trained.predict,
-            trained.params,
-            trained.layout,
-            kept,
+            corpus, name, run.preparation, budget, scorer
         )
         if processes.is_first():
             os.makedirs(folder.file("predictions"), exist_ok=True)
@@ -232,15 +229,16 @@ def _initial(
     has_vectors = bool(config.data.glove_path) and reads_words
     if not (has_vectors or config.model.init_from):
         return initial, origin
-    shapes = parameter_shapes(config.model, preparation)
+    shapes = parameter_shapes(config.model, preparation.spec)
     if has_vectors:
         vectors = read_glove(config.data.glove_path, preparation.words)
         initial, origin["words"] = from_words(preparation.words, shapes, vectors)
         logger.info("%s: %s.", config.data.glove_path, origin["words"])
     if config.model.init_from:
         source = load(config.model.init_from)
+        model, seeds = declared(config.model), config.train.seeds
         loaded, origin["bundle"] = from_bundle(
-            preparation, shapes, source.preparation, source.params, config.train.seeds
+            model, preparation, shapes, source.preparation, source.params, seeds
         )
         initial |= loaded
         modules = origin["bundle"]["modules"]
@@ -270,13 +268,3 @@ def _say_what_is_aligned(corpus: Corpus, config: Config, modalities: tuple[str, 
     if len(modalities) > 1:
         found = find_groups(corpus, modalities, config.data)
         logger.info("Aligned modalities: %s.", describe_groups(*found))
-
-
-def _require_next_tokens(path: str, **splits: Split) -> None:
-    """Raises `UserError` unless there is a token to predict in each prepared split."""
-    for name, split in splits.items():
-        if (split.labels < 0).all():
-            raise UserError(
-                f"{path}: no sequence of split {name!r} has two steps in a row: there is no next "
-                "token to predict."
-            )

@@ -13,6 +13,7 @@
             [--config.data.allow_loss=true]
   inspect   --input CORPUS | --config FILE[:arg]   [--output FILE.json] [--config.key=value …]
   convert   --input CORPUS --output FILE.npz | FOLDER   [--config.data.key=value …]
+  evaluate and predict take [--models=FILE.py], which registers models of your own
 
 Exit codes: 0 done; 1 a bug; 2 the flags, configuration, data or files are wrong; 3 the numbers of
 random seeds became non-finite; 75 stopped after SIGTERM, SIGINT or so many epochs, or because
@@ -44,6 +45,7 @@ WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder, also in a buck
 INPUT = flags.DEFINE_string("input", None, "A corpus, or a CSV of predictions to evaluate.")
 OUTPUT = flags.DEFINE_string("output", None, "Where to write the result.")
 BUNDLE = flags.DEFINE_string("bundle", None, "A run's bundle folder, also in a bucket.")
+MODELS = flags.DEFINE_string("models", None, "A Python file that registers models of your own.")
 SPLIT = flags.DEFINE_enum("split", None, ["train", "valid", "test", "all"], "Which split.")
 STOP_AFTER = flags.DEFINE_integer(
     "stop_after_epochs", None, "Save and exit 75 after so many epochs.", lower_bound=1
@@ -57,7 +59,7 @@ JOIN_SECONDS = flags.DEFINE_float(
     "join_seconds", 120, "How long processes wait for each other, 1 to 86400."
 )
 VERSION = flags.DEFINE_boolean("version", False, "Print the version.")
-_PATHS = ("workdir", "input", "output", "bundle", "profile")
+_PATHS = ("workdir", "input", "output", "bundle", "profile", "models")
 _overridden: list[str] = []  # by the command line
 _NOT_A_CONFIG = "The experiment file's get_config() must return a ConfigDict."
 
@@ -75,8 +77,10 @@ def parse_flags(argv: list[str]) -> list[str]:
     try:
         for argument in argv[1:]:
             if override := re.fullmatch(r"--?(?:no)?config\.([^=]+)(=.*)?", argument, re.DOTALL):
-                configuration.check_key(override[1])
                 _overridden.append(override[1])
+        for key in _overridden:
+            if not re.fullmatch(r"model\.\w+\..+", key):  # of a model that the file may register
+                configuration.check_key(key)
         # The library looks for overrides in sys.argv, too, whatever it is given.
         given, sys.argv = sys.argv, [_as_list(argument) for argument in _config_first(argv)]
         try:
@@ -84,6 +88,8 @@ def parse_flags(argv: list[str]) -> list[str]:
             rest = flags.FLAGS(sys.argv)
             if len(rest) > 1:
                 raise UserError(_stray(argv, rest[1]))
+            for key in _overridden:
+                configuration.check_key(key)
             if not hasattr(CONFIG.value, "lock"):  # a missing file would pass until it is touched
                 raise UserError(_NOT_A_CONFIG)
         finally:
@@ -178,6 +184,8 @@ def _stray(argv: list[str], word: str) -> str:
 
 def options() -> Options:
     """What the command line asks of its mode, with its configuration checked."""
+    if MODELS.value:
+        configuration.load_models_from(MODELS.value)
     config = configuration.from_config_dict(CONFIG.value)
     names = [key.removeprefix("data.") for key in _overridden if key.startswith("data.")]
     given = dict.fromkeys(itertools.chain(*(mode.flags for mode in MODES.values())))

@@ -7,7 +7,7 @@ from msajax.errors import UserError
 
 __version__ = "0.1.0"
 
-NUMERICS = 2
+NUMERICS = 3
 """Raised whenever preparation, masks, random bits or the arithmetic of models change."""
 
 

@@ -13,6 +13,7 @@ from msajax.config.reading import (
     list_keys,
     unknown_key,
 )
+from msajax.config.registry import Entry, is_registered, load_models_from, register_model
 from msajax.config.sections import (
     FORMATS,
     SYNTHETIC,
@@ -29,6 +30,7 @@ __all__ = [
     "SYNTHETIC",
     "Config",
     "DataConfig",
+    "Entry",
     "MeshConfig",
     "ModelConfig",
     "OptimConfig",
@@ -42,7 +44,10 @@ __all__ = [
     "from_config_dict",
     "identity",
     "idle_settings",
+    "is_registered",
     "known_keys",
     "list_keys",
+    "load_models_from",
+    "register_model",
     "unknown_key",
 ]

@@ -5,6 +5,7 @@ from typing import Any
 
 from msajax.checks import Settings, at_least, one_of, require
 from msajax.config.overrides import read_value, split_override
+from msajax.config.registry import registered
 from msajax.errors import UserError
 
 SAME = -1.0  # a dropout rate that is `dropout_rate`
@@ -20,8 +21,8 @@ class ModelConfig(Settings):
     a depth of 0 leaves it out.
 
     Attributes:
-        name: which model of `msajax.models` to build: sequence_level, or next_token (predicts each
-            token of one modality from those before it).
+        name: which model to build: sequence_level, next_token (predicts each token of one modality
+            from those before it), or one of your own (`msajax.register_model`).
         task: what the labels are: regression (one or several real numbers), classification (whole
             numbers in one column, or one-hot rows), or auto: classification if labels are stored as
             whole numbers from 0 in one column or every row is one-hot.
@@ -90,6 +91,7 @@ class ModelConfig(Settings):
         guidance_weight: share of the second pass in the loss, in [0, 1]; the rest is the first's.
         guidance_steps: points of the path of integrated gradients.
         overrides: settings of single modalities' encoders, each as `modality.setting=value`.
+        own: the settings `model.<name>.*` of a model that has some; None for the others.
     """
 
     name: str = "sequence_level"
@@ -140,12 +142,14 @@ class ModelConfig(Settings):
     guidance_weight: float = 0.7
     guidance_steps: int = 16
     overrides: tuple[str, ...] = ()
+    own: Settings | None = None
 
     def __post_init__(self) -> None:
         """Refuses what cannot be built or contradicts itself.
 
         `unusual_settings` lists what merely surprises.
         """
+        self._check_name()
         self._check_choices()
         self._check_sizes()
         self._check_combinations()
@@ -158,6 +162,11 @@ class ModelConfig(Settings):
             requirement = f"{name!r} is not one of model.modalities = {self.modalities}"
             require(self, "model.overrides", known, requirement)
             self.encoder_of(name)
+
+    @property
+    def own_task(self) -> str:
+        """The only task that the model is for; "" for whichever the labels ask for."""
+        return registered()[self.name].task
 
     @property
     def overridden(self) -> tuple[str, ...]:
@@ -192,8 +201,21 @@ class ModelConfig(Settings):
         except UserError as error:
             raise UserError(f"model.overrides of {modality!r}: {error}") from error
 
+    def _check_name(self) -> None:
+        names = registered()
+        requirement = (
+            f"must be one of {', '.join(names)}; a model of your own is registered by its "
+            "experiment file, or by --models=FILE.py in the modes that take none"
+        )
+        require(self, "model.name", self.name in names, requirement)
+        settings = names[self.name].settings
+        own = settings() if settings and self.own is None else self.own
+        if type(own) is not (settings or type(None)):
+            wanted = settings.__name__ if settings else None
+            raise UserError(f"model.own = {own!r}: of {self.name!r} it must be {wanted}.")
+        object.__setattr__(self, "own", own)  # the dataclass is frozen from here on
+
     def _check_choices(self) -> None:
-        one_of(self, "model.name", "sequence_level", "next_token")
         one_of(self, "model.task", "auto", "regression", "classification")
         one_of(self, "model.mixer", "transformer", "rnn", "gru", "lstm")
         one_of(self, "model.fusion", "sequential", "parallel", "pooled")
@@ -256,15 +278,6 @@ class ModelConfig(Settings):
         ok = not (self.causal and self.both_directions)
         requirement = "contradicts model.causal: one direction reads backwards"
         require(self, "model.both_directions", ok, requirement)
-        predicts_tokens = self.name == "next_token"
-        requirement = "must be on for model.name = next_token, or it sees what it is to predict"
-        require(self, "model.causal", self.causal or not predicts_tokens, requirement)
-        ok = not (predicts_tokens and self.embedding_dim)
-        requirement = "must be 0 for model.name = next_token: its projection is the embedding"
-        require(self, "model.embedding_dim", ok, requirement)
-        ok = self.guidance == "none" or not predicts_tokens
-        requirement = "works with model.name = sequence_level only"
-        require(self, "model.guidance", ok, requirement)
         drofe = self.positions == "drofe"
         for key, on in (("model.positions", drofe), ("model.guidance", self.guidance != "none")):
             requirement = "acts on queries and keys, of which a recurrent model.mixer has none"

@@ -1,6 +1,6 @@
-"""Reads `model.overrides`: settings that one modality's encoder has otherwise than the rest."""
+"""Reads settings in settings: of one modality's encoder, and of groups of parameters."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from msajax.errors import UserError
 
@@ -54,3 +54,50 @@ def read_value(setting: str, text: str, kind: type) -> Any:
         raise UserError(
             f"model.overrides: {setting} = {text!r} must be of type {kind.__name__}."
         ) from error
+
+
+class GroupSetting(NamedTuple):
+    """Holds an entry of `optim.groups`.
+
+    Attributes:
+        pattern: which paths of parameters it is about, in the manner of fnmatch.
+        setting: one of `GROUP_SETTINGS`.
+        value: a number; of frozen 1.0 for true and 0.0 for false.
+        text: the entry.
+    """
+
+    pattern: str
+    setting: str
+    value: float
+    text: str
+
+
+# The settings of a group, and the range of each.
+GROUP_SETTINGS = {
+    "learning_rate": ("must be above 0", lambda value: value > 0),
+    "weight_decay": ("must be 0 or more", lambda value: value >= 0),
+    "layer_decay": ("must lie in (0, 1]", lambda value: 0 < value <= 1),
+    "warmup_steps": ("must be a whole number, 0 or more", lambda v: v >= 0 and v == int(v)),
+    "frozen": ("must be true or false", lambda value: value in (0, 1)),
+}
+
+
+def read_group(text: str) -> GroupSetting:
+    """Reads `PATTERN:setting=value`; raises `UserError` if it cannot."""
+    pattern, colon, rest = text.rpartition(":")
+    setting, equals, value = rest.partition("=")
+    if not (pattern and colon and equals and setting in GROUP_SETTINGS):
+        raise UserError(
+            f"optim.groups = {text!r}: must be PATTERN:setting=value, where setting is one of "
+            f"{', '.join(GROUP_SETTINGS)}."
+        )
+    words = {"true": 1.0, "false": 0.0}
+    requirement, suits = GROUP_SETTINGS[setting]
+    try:
+        number = words[value.lower()] if setting == "frozen" else float(value)
+        ok = number - number == 0 and suits(number)  # neither infinite nor NaN
+    except (KeyError, ValueError):
+        ok = False
+    if not ok:
+        raise UserError(f"optim.groups = {text!r}: {setting} {requirement}.")
+    return GroupSetting(pattern, setting, number, text)

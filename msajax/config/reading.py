@@ -7,6 +7,7 @@ of the program reads.
 
 import dataclasses
 import difflib
+import logging
 import math
 import os
 import typing
@@ -15,8 +16,13 @@ from typing import Any
 
 import ml_collections
 
+from msajax.checks import Settings
+from msajax.config.model import ModelConfig
+from msajax.config.registry import registered
 from msajax.config.sections import SYNTHETIC, Config
 from msajax.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 _PATHS = ("data.path", "data.glove_path", "model.init_from", "train.compile_cache")
 # What other programs call a setting.
@@ -41,8 +47,11 @@ _OTHER_NAMES = {
 
 
 def default_config() -> ml_collections.ConfigDict:
-    """The locked configuration from which every experiment file starts."""
-    return ml_collections.ConfigDict(Config().to_dict()).lock()
+    """Returns the locked configuration from which every experiment file starts.
+
+    The settings of every model that is registered are in it.
+    """
+    return ml_collections.ConfigDict(_all_settings()).lock()
 
 
 def apply_argument(
@@ -85,15 +94,15 @@ def apply_argument(
 
 
 def known_keys() -> tuple[str, ...]:
-    """Every key that can be set, as in `--config.<key>=value`."""
-    return tuple(flatten(Config()))
+    """Returns every key that can be set, as in `--config.<key>=value`."""
+    return tuple(_flatten(_all_settings()))
 
 
 def list_keys() -> tuple[str, ...]:
-    """The keys whose values are names, several or none."""
+    """Returns the keys whose values are names, several or none."""
     return tuple(
         key
-        for key, value in flatten(Config()).items()
+        for key, value in _flatten(_all_settings()).items()
         if isinstance(value, tuple) and not any(type(item) is int for item in value)
     )
 
@@ -131,7 +140,30 @@ def from_config_dict(values: Mapping[str, Any]) -> Config:
         values = values.to_dict()
     for key in _flatten(values):
         check_key(key)
-    return _build(Config, values, "")
+    return _build(Config, {**values, "model": _with_own(values.get("model", {}))}, "")
+
+
+def _all_settings() -> dict[str, Any]:
+    """Returns every setting at its default, also of the models that are not chosen."""
+    values = Config().to_dict()
+    for name, entry in registered().items():
+        if entry.settings is not None:
+            values["model"][name] = dataclasses.asdict(entry.settings())
+    return values
+
+
+def _with_own(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Builds models' own settings; those of models that are not chosen are checked alone."""
+    chosen, found = model.get("name", ModelConfig().name), dict(model)
+    for name, entry in registered().items():
+        if entry.settings is None or name not in found:
+            continue
+        own = _build(entry.settings, found.pop(name), f"model.{name}.")
+        if name == chosen:
+            found["own"] = own
+        elif own != entry.settings():
+            logger.warning("Nothing reads model.%s.* (needs model.name = %s).", name, name)
+    return found
 
 
 def checked(config: Config) -> Config:
@@ -166,7 +198,9 @@ def _build(cls: type, values: Mapping[str, Any], prefix: str) -> Any:
     for field in dataclasses.fields(cls):
         if field.name in values:
             kind, value, key = types[field.name], values[field.name], prefix + field.name
-            if dataclasses.is_dataclass(kind):
+            if isinstance(value, Settings):  # built already
+                built[field.name] = value
+            elif dataclasses.is_dataclass(kind):
                 built[field.name] = _build(kind, value, f"{key}.")
             else:
                 built[field.name] = _convert(key, value, kind)

@@ -9,6 +9,7 @@ from typing import Any
 
 from msajax.checks import Settings, at_least, is_finite_number, is_url, one_of, require
 from msajax.config.model import ModelConfig
+from msajax.config.overrides import GroupSetting, read_group
 
 # Of `msajax.data.formats`.
 FORMATS = ("native", "mapped", "old_hdf5", "csd", "mmsa", "mult", "misa")
@@ -165,6 +166,13 @@ class OptimConfig(Settings):
         plateau_factor: factor of the plateau schedule, in (0, 1).
         plateau_patience: epochs of the plateau schedule, 1 or more.
         min_learning_rate: floor of the plateau and cosine schedules.
+        groups: settings of single parameters, each as `PATTERN:setting=value`, where the pattern
+            (* stands for anything) names paths such as `text_encoder/*`; the last one that fits
+            counts. learning_rate in place of the peak; weight_decay (adamw) of all that is named,
+            kernels or not; layer_decay, in (0, 1]: a factor of the rate for each layer below the
+            last one of what is named; warmup_steps; frozen=true: stays as it began.
+        average: decay of an exponential moving average of the parameters over steps, in [0, 1), as
+            0.999; validation, best parameters and the bundle then are of the average. 0 is off.
     """
 
     name: str = "adam"
@@ -176,6 +184,8 @@ class OptimConfig(Settings):
     plateau_factor: float = 0.5
     plateau_patience: int = 7
     min_learning_rate: float = 1e-6
+    groups: tuple[str, ...] = ()
+    average: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuses impossible values and settings that would have no effect."""
@@ -193,6 +203,16 @@ class OptimConfig(Settings):
         ok = self.schedule == "constant" or self.min_learning_rate <= self.learning_rate
         requirement = f"must not exceed optim.learning_rate = {self.learning_rate}"
         require(self, "optim.min_learning_rate", ok, requirement)
+        require(self, "optim.average", 0 <= self.average < 1, "must lie in [0, 1)")
+        for group in self.parsed_groups:
+            decays = group.setting == "weight_decay" and self.name != "adamw"
+            requirement = "weight_decay works with optim.name = adamw only"
+            require(self, "optim.groups", not decays, requirement)
+
+    @property
+    def parsed_groups(self) -> tuple[GroupSetting, ...]:
+        """The entries of `groups`, in their order."""
+        return tuple(map(read_group, self.groups))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -209,10 +229,19 @@ class TrainConfig(Settings):
             is that of the whole batch.
         patience: a random seed stops after this many epochs in a row without a strictly smaller
             validation score; 0 never stops early. The score is the mean absolute error over all
-            outputs, or the cross-entropy of classes and tokens.
-        loss: l1 (mean absolute error), mse or huber of real numbers, cross_entropy of classes and
-            tokens; auto is l1 or cross_entropy.
+            outputs, or the cross-entropy of classes and tokens, unless select_by names another.
+        select_by: the metric on validation that chooses each seed's best epoch, stops early and
+            moves the plateau schedule: auto, or any that the report shows.
+        loss: l1 (mean absolute error), mse, huber, or ccc (1 less the concordance correlation of a
+            batch) of real numbers; cross_entropy or focal of classes; cross_entropy of tokens; auto
+            is l1 or cross_entropy.
         huber_delta: where the Huber loss turns from square to linear.
+        focal_gamma: how much the focal loss favours samples that are wrong; 0 is cross_entropy.
+        terms: what the loss has beside that, each as `name=weight`: gate_entropy (the entropy of
+            the modality weights; a negative weight spreads them).
+        transforms: random changes of training batches, each as `name:modality=amount`, where *
+            stands for every modality of features: modality_dropout and step_dropout (a
+            probability), feature_noise (a standard deviation, of standardised features).
         seed_axis: how seeds share a program: map (one after another), vmap (together), or auto
             (map on CPU, vmap on accelerators).
         checkpoint_every_seconds: a checkpoint is due when so much time has passed since the last
@@ -233,8 +262,12 @@ class TrainConfig(Settings):
     batch_size: int = 32
     accumulation_steps: int = 1
     patience: int = 15
+    select_by: str = "auto"
     loss: str = "auto"
     huber_delta: float = 1.0
+    focal_gamma: float = 2.0
+    terms: tuple[str, ...] = ()
+    transforms: tuple[str, ...] = ()
     seed_axis: str = "auto"
     checkpoint_every_seconds: float = 30.0
     checkpoint_every_steps: int = 0
@@ -251,8 +284,8 @@ class TrainConfig(Settings):
         fits = self.first_seed + self.seeds <= 2**31
         requirement = f"plus train.seeds = {self.seeds} must not exceed 2**31"
         require(self, "train.first_seed", fits, requirement)
-        one_of(self, "train.loss", "auto", "l1", "mse", "huber", "cross_entropy")
         require(self, "train.huber_delta", self.huber_delta > 0, "must be above 0")
+        at_least(self, "train", 0, "focal_gamma")
         one_of(self, "train.seed_axis", "auto", "map", "vmap")
         given = bool(self.compile_cache)
         require(self, "train.compile_cache", given, "must be auto, off or a folder")
@@ -305,5 +338,9 @@ class Config(Settings):
             require(self, field.name, ok, f"must be a {kind.__name__}")
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready form."""
-        return dataclasses.asdict(self)
+        """Returns a JSON-ready form; of models' own settings it holds the chosen model's."""
+        values = dataclasses.asdict(self)
+        own = values["model"].pop("own")
+        if own is not None:
+            values["model"][self.model.name] = own
+        return values

@@ -6,6 +6,7 @@ import os
 from msajax.config import Config, idle_settings
 from msajax.data.corpus import Corpus
 from msajax.errors import UserError
+from msajax.tasks import TASKS
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,8 @@ def say_what_is_idle(corpus: Corpus, config: Config, reads_tokens: bool) -> None
 
 def require_targets(corpus: Corpus, config: Config, *splits: str) -> None:
     """Raises `UserError` unless the splits are there with what the model is to predict."""
-    if config.model.name == "next_token":  # predicts its own input
+    own = config.model.own_task
+    if own and not TASKS[own].reads_labels:
         corpus.require_splits(*splits)
     else:
         corpus.require_labels(*splits)

@@ -12,6 +12,7 @@ from msajax.config import ModelConfig
 from msajax.data.corpus import Corpus
 from msajax.errors import UserError
 from msajax.spec import CorpusSpec
+from msajax.tasks import TASKS
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ class LabelKind(NamedTuple):
     """What the labels of a run are.
 
     Attributes:
-        kind: regression, classification or next_token (see `tasks.py`).
+        kind: a name in `msajax.tasks.TASKS`.
         names: of the model's outputs.
         classes: the stored whole numbers that stand for the classes, in the order of their names;
             () for one-hot labels and for all that are no classes.
@@ -163,8 +164,8 @@ def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
     Raises:
         UserError: if classes are asked for and there are none.
     """
-    if model.name == "next_token":
-        return LabelKind("next_token", ("negative_log_likelihood", "tokens"))
+    if model.own_task and not TASKS[model.own_task].reads_labels:
+        return LabelKind(model.own_task, TASKS[model.own_task].own_names)
     labelled = [header for header in corpus.headers.values() if header.label_names]
     if not labelled:
         return LabelKind("regression", ("sentiment",))
@@ -223,11 +224,3 @@ def as_targets(
     if spec.label_kind == "classification":
         return labels.argmax(axis=1).astype(np.float64)[:, None]
     return labels
-
-
-def next_tokens(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The token that follows each step, `[N, T]` float64; -1 where either of the two is padding."""
-    targets = np.full(ids.shape, -1.0)
-    predicted = mask[:, :-1] & mask[:, 1:]
-    targets[:, :-1][predicted] = ids[:, 1:][predicted]
-    return targets

@@ -3,9 +3,10 @@
 import contextlib
 import csv
 import dataclasses
+import functools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from msajax.data.corpus import Split
 from msajax.errors import UserError
 from msajax.files import replacing
 from msajax.spec import CorpusSpec
+from msajax.tasks import TASKS
+from msajax.tasks.base import finite
 
 _LONGEST_FIELD = 2**31 - 1  # a transcript may be long
 
@@ -22,11 +25,11 @@ class Predictions:
     """Scores of samples that can be measured, as read from a file.
 
     Attributes:
-        kind: regression, classification or next_token.
+        kind: a name in `msajax.tasks.TASKS`.
         names: of the K outputs or classes.
         scores: `[S, N, K]` float64, of each random seed.
-        labels: `[N, K]` float64; `[N, 1]`, the class counted from 0, or 0 for next_token, whose
-            scores say all.
+        labels: `[N, K]` float64; `[N, 1]`, the class counted from 0, or 0 of a task that reads
+            no labels.
         ids: `[N]` str; empty where the file has none.
     """
 
@@ -35,11 +38,6 @@ class Predictions:
     scores: np.ndarray
     labels: np.ndarray
     ids: np.ndarray
-
-
-def _score_column(kind: str, names: Sequence[str], name: str) -> str:
-    """The column of an output's score; the only output of a regression needs no name."""
-    return "score" if kind == "regression" and len(names) == 1 else f"score_{name}"
 
 
 def require_replaceable(path: str) -> None:
@@ -79,9 +77,9 @@ def write_predictions(
         UserError: if the file cannot be written.
     """
     has_text = any(split.raw_text is not None for split in splits)
-    names = spec.label_names
-    columns = [_score_column(spec.label_kind, names, name) for name in names]
-    header = ["id", *_label_columns(spec), *columns]
+    task = TASKS[spec.label_kind]
+    columns = task.score_columns(spec.label_names)
+    header = ["id", *task.label_columns(spec.label_names), *columns]
     for column in columns:
         header += [f"{column}_sd", *(f"{column}_seed{s}" for s in seeds)]
     header += [f"weight_{m}" for m in spec.modalities] + [f"present_{m}" for m in spec.modalities]
@@ -93,21 +91,13 @@ def write_predictions(
             writer.writerows(_rows(split, s, w, spec, has_text))
 
 
-def _label_columns(spec: CorpusSpec) -> list[str]:
-    if spec.label_kind == "classification":
-        return ["label", "predicted"]
-    if spec.label_kind == "regression":
-        several = len(spec.label_names) > 1
-        return [f"label_{name}" for name in spec.label_names] if several else ["label"]
-    return []
-
-
 def _rows(split, scores, weights, spec, has_text):
+    task, names = TASKS[spec.label_kind], spec.label_names
     mean, mean_weights = scores.mean(axis=0), weights.mean(axis=0)
     present = {m: split.masks[m].any(axis=1) for m in spec.modalities}
     for i, name in enumerate(split.ids):
         label = None if split.labels is None else split.labels[i]
-        row = [name, *_label_cells(label, mean[i], spec), *map(_number, mean[i])]
+        row = [name, *task.label_cells(label, mean[i], names, _number), *map(_number, mean[i])]
         for of_seeds in scores[:, i].T:
             row += [_number(of_seeds.std(ddof=1)) if len(scores) > 1 else ""]
             row += map(_number, of_seeds)
@@ -116,15 +106,6 @@ def _rows(split, scores, weights, spec, has_text):
         if has_text:
             row.append("" if split.raw_text is None else split.raw_text[i])
         yield row
-
-
-def _label_cells(label: np.ndarray | None, mean: np.ndarray, spec: CorpusSpec) -> list[str]:
-    if spec.label_kind == "classification":
-        true = "" if label is None else spec.label_names[int(label[0])]
-        return [true, spec.label_names[int(mean.argmax())]]
-    if spec.label_kind == "next_token":
-        return []
-    return [""] * len(spec.label_names) if label is None else [_number(y) for y in label]
 
 
 def _number(value: float) -> str:
@@ -152,15 +133,14 @@ def read_predictions(path: str, of_seeds: bool = True) -> Predictions:
             columns = reader.fieldnames or []
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as CSV: {error}.") from error
-    kind = "classification" if "predicted" in columns else "regression"
-    several = [c for c in columns if c.startswith("label_")]
-    labels = several if several and "label" not in columns else ["label"]
-    names = tuple(c.removeprefix("label_") for c in labels)
-    if kind == "classification":
-        labels, names = ["label"], _class_names(columns)
-    if "score_negative_log_likelihood" in columns:
-        kind, labels, names = "next_token", [], ("negative_log_likelihood", "tokens")
-    outputs = [_score_column(kind, names, name) for name in names]
+    # Whatever is none of the others' is scores of real numbers, whose task comes first.
+    task, names = next(
+        (task, found)
+        for task in reversed(TASKS.values())
+        if (found := task.names_in(columns)) is not None
+    )
+    labels = task.read_columns_of(names)
+    outputs = task.score_columns(names)
     of_output = [_score_columns(columns, c) if of_seeds else [c] for c in outputs]
     for column in (*labels, *sum(of_output, [])):
         if column not in columns:
@@ -171,34 +151,23 @@ def read_predictions(path: str, of_seeds: bool = True) -> Predictions:
     if not rows:
         raise UserError(f"{path} holds no prediction.")
 
-    def numbers(column: str) -> np.ndarray:
-        values = np.empty(len(rows))
+    def values(column: str, read: Callable[[str], float]) -> np.ndarray:
+        found = np.empty(len(rows))
         for i, row in enumerate(rows):
             try:
-                values[i] = float(row[column])
-            except (TypeError, ValueError):
-                values[i] = np.nan
-            if not np.isfinite(values[i]):
+                found[i] = read(row[column])
+            except ValueError as error:
                 raise UserError(
-                    f"{path}, row {i + 1}: {column} is {row[column]!r}, not a finite number."
-                )
-        return values
+                    f"{path}, row {i + 1}: {column} is {row[column]!r}, {error}."
+                ) from error
+        return found
 
-    def classes(column: str) -> np.ndarray:
-        for i, row in enumerate(rows):
-            if row[column] not in names:
-                raise UserError(
-                    f"{path}, row {i + 1}: {column} is {row[column]!r}, not one of the classes "
-                    f"{', '.join(names)}."
-                )
-        return np.array([names.index(row[column]) for row in rows], np.float64)
-
-    scores = np.stack([[numbers(c) for c in of_seeds] for of_seeds in of_output], axis=-1)
-    read = classes if kind == "classification" else numbers
-    columns_of_labels = [read(c) for c in labels] or [np.zeros(len(rows))]
+    scores = np.stack([[values(c, finite) for c in of_seeds] for of_seeds in of_output], axis=-1)
+    read = functools.partial(task.read_label, names=names)
+    columns_of_labels = [values(c, read) for c in labels] or [np.zeros(len(rows))]
     labelled = np.stack(columns_of_labels, axis=1)
     ids = np.array([row.get("id") or "" for row in rows])
-    return Predictions(kind, names, scores, labelled, ids)
+    return Predictions(task.kind, names, scores, labelled, ids)
 
 
 def read_columns(path: str) -> dict[str, np.ndarray]:
@@ -232,10 +201,3 @@ def _score_columns(columns: Sequence[str], column: str) -> list[str]:
     """The columns of an output's scores: of every seed, or the one that is there without."""
     of_seeds = [c for c in columns if re.fullmatch(re.escape(column) + r"_seed\d+", c)]
     return of_seeds or [column]
-
-
-def _class_names(columns: Sequence[str]) -> tuple[str, ...]:
-    """The classes that columns `score_<class>` name, without those of a class's seeds."""
-    scores = [c for c in columns if c.startswith("score_")]
-    derived = re.compile(f"({'|'.join(map(re.escape, scores))})_(sd|seed\\d+)")
-    return tuple(c.removeprefix("score_") for c in scores if not derived.fullmatch(c))

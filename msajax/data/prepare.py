@@ -15,7 +15,7 @@ import numpy as np
 
 from msajax.config import DataConfig, ModelConfig
 from msajax.data.corpus import Corpus, Split, is_finite, modality_order
-from msajax.data.labels import as_targets, label_kind, next_tokens
+from msajax.data.labels import as_targets, label_kind
 from msajax.data.lost import (
     count_lost,
     count_without_any,
@@ -38,6 +38,7 @@ from msajax.data.steps import (
 from msajax.data.vocabulary import build_vocabulary, read_words
 from msajax.errors import UserError
 from msajax.spec import CorpusSpec
+from msajax.tasks import TASKS
 
 logger = logging.getLogger(__name__)
 
@@ -249,11 +250,12 @@ def prepare(
         features[m], masks[m] = out if keep else on_demand, kept
         if any(counts.values()):
             repairs[m] = counts | repairs.get(m, {})
-    if spec.label_kind == "next_token":
-        (m,) = spec.modalities
-        labels = next_tokens(features[m], masks[m])
-    else:
+    task = TASKS[spec.label_kind]
+    if task.reads_labels:
         labels = as_targets(split.labels, spec, preparation.classes)
+    else:
+        (m,) = spec.modalities
+        labels = task.targets_from(features[m], masks[m])
     return dataclasses.replace(split, features=features, masks=masks, labels=labels), repairs
 
 

@@ -3,16 +3,15 @@
 Before, it asks only whether that split can be prepared.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from msajax.data.corpus import Corpus, Split
 from msajax.data.prepare import Preparation, check_split, prepare
 from msajax.data.repairs import say_lost
-from msajax.inference.scoring import PredictFn, predict_split
-from msajax.runtime.devices import Layout
+from msajax.inference.scoring import Scorer
 from msajax.tasks import Task
 
 
@@ -29,16 +28,25 @@ def check_test(corpus: Corpus, preparation: Preparation, *, tell: bool = True) -
         say_lost("test", lost, without_any, corpus.headers["test"].size)
 
 
+class Scored(NamedTuple):
+    """Holds a split that was scored.
+
+    Attributes:
+        split: prepared.
+        scores: `[S, N, K]`.
+        weights: `[S, N, M]`, of the modalities.
+        repairs: what preparation repaired.
+    """
+
+    split: Split
+    scores: np.ndarray
+    weights: np.ndarray
+    repairs: dict[str, dict[str, int]]
+
+
 def score_split(
-    corpus: Corpus,
-    name: str,
-    preparation: Preparation,
-    budget: float,
-    predict: PredictFn,
-    params: Any,
-    layout: Layout,
-    kept: Sequence[int] | None = None,
-) -> tuple[Split, np.ndarray, np.ndarray, dict[str, dict[str, int]]]:
+    corpus: Corpus, name: str, preparation: Preparation, budget: float, scorer: Scorer
+) -> Scored:
     """Reads, prepares and scores one split with parameters that are no longer chosen.
 
     Args:
@@ -46,22 +54,13 @@ def score_split(
         name: of the split.
         preparation: fitted on the training split.
         budget: bytes over which the split streams.
-        predict: from `make_predict`.
-        params: leading axis S'.
-        layout: where arrays are.
-        kept: the S members of that axis that count; all without it.
-
-    Returns:
-        The prepared split, scores `[S, N, K]`, modality weights `[S, N, M]`, and the repairs made.
+        scorer: the model.
 
     Raises:
         UserError: if a score is not finite.
     """
     split, repairs = prepare(corpus.split(name), preparation, budget)
-    scores, weights = predict_split(
-        predict, params, split, name, preparation.spec, layout, kept
-    )
-    return split, scores, weights, repairs
+    return Scored(split, *scorer.score(split, name), repairs)
 
 
 def summarize(scores: np.ndarray, labels: np.ndarray, task: Task) -> dict[str, Any]:

@@ -22,21 +22,24 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from msajax.config import Config, from_config_dict
+from msajax.config import Config, from_config_dict, is_registered
+from msajax.config.registry import registered
 from msajax.data.corpus import Split
 from msajax.data.prepare import Preparation, prepare
 from msajax.data.repairs import say_prepared
 from msajax.data.steps import without
 from msajax.data.vocabulary import embed
 from msajax.errors import UserError, writing
-from msajax.inference.scores import Scorer, Scores, as_split
+from msajax.inference.scores import Scores, as_split, make_scorer
+from msajax.inference.scoring import Scorer
+from msajax.models import declared, parameter_shapes
 from msajax.runs.remote.mirror import bundle_folder
 from msajax.spec import CorpusSpec
 from msajax.version import NUMERICS, __version__, require_numerics
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 _JSON, _ARRAYS = "bundle.json", "parameters.safetensors"
 
 
@@ -51,6 +54,7 @@ class Bundle:
         best_epoch: one per seed.
         params: parameters, leading axis S.
         corpus_digest: of the corpus it was trained on.
+        collections: the model's mutable collections by name, leading axis S.
     """
 
     config: Config
@@ -59,6 +63,12 @@ class Bundle:
     best_epoch: list[int]
     params: Any
     corpus_digest: str
+    collections: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """What the linen module is applied with, leading axis S."""
+        return {"params": self.params, **self.collections}
 
     @property
     def parameters(self) -> int:
@@ -153,7 +163,7 @@ class Bundle:
     @functools.cached_property
     def scorer(self) -> Scorer:
         """The model on the devices, made at its first use."""
-        return Scorer(self.config, self.preparation, self.params, len(self.seeds))
+        return make_scorer(self.config, self.preparation, self.variables, len(self.seeds))
 
     def prepare_split(self, split: Split, name: str, *, refuse: bool = True) -> Split:
         """Prepares a split as read, and says what was repaired in it.
@@ -209,9 +219,9 @@ def save_bundle(path: str, bundle: Bundle) -> None:
         UserError: if it cannot be written.
     """
     arrays = {
-        f"params/{key}": np.asarray(value)
+        key: np.asarray(value)
         for key, value in flax.traverse_util.flatten_dict(
-            jax.device_get(bundle.params), sep="/"
+            jax.device_get(bundle.variables), sep="/"
         ).items()
     }
     for m, (mean, deviation) in bundle.preparation.statistics.items():
@@ -225,6 +235,7 @@ def save_bundle(path: str, bundle: Bundle) -> None:
         "numerics": NUMERICS,
         "jax": jax.__version__,
         "config": bundle.config.to_dict(),
+        "model": _model_of(bundle.config),
         "preparation": preparation | {"statistics": list(bundle.preparation.statistics)},
         "seeds": bundle.seeds,
         "best_epoch": bundle.best_epoch,
@@ -274,6 +285,7 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
         if content.pop("sha256") != _digest(content):
             raise ValueError(f"{_JSON} does not match its digest")
         require_numerics(content, f"The bundle {path}")
+        require_model(content["model"], f"The bundle {path}")
         with open(os.path.join(path, _ARRAYS), "rb") as file:
             encoded = file.read()
         if hashlib.sha256(encoded).hexdigest() != content["parameters_sha256"]:
@@ -308,17 +320,58 @@ def _from_parts(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> Bundl
     spec = CorpusSpec.from_dict(preparation["spec"])
     listed = {key: tuple(preparation.pop(key)) for key in ("classes", "words")}
     listed["groups"] = tuple(map(tuple, preparation.pop("groups")))
-    flat = {k.removeprefix("params/"): v for k, v in arrays.items() if k.startswith("params/")}
+    flat = {k: v for k, v in arrays.items() if not k.startswith("statistics/")}
+    variables = flax.traverse_util.unflatten_dict(flat, sep="/")
+    params = variables.pop("params")
+    config = from_config_dict(content["config"])
+    _require_shapes(config, spec, params)
     return Bundle(
-        config=from_config_dict(content["config"]),
+        config=config,
         preparation=Preparation(
             **preparation | {"spec": spec, "statistics": statistics} | listed
         ),
         seeds=content["seeds"],
         best_epoch=content["best_epoch"],
-        params=flax.traverse_util.unflatten_dict(flat, sep="/"),
+        params=params,
         corpus_digest=content["corpus_digest"],
+        collections=variables,
     )
+
+
+def _model_of(config: Config) -> dict[str, str]:
+    """Says where the module of a bundle's model was registered, for a message."""
+    origin = registered()[config.model.name].origin
+    module = declared(config.model).module.__qualname__
+    return {"name": config.model.name, "module": module, "file": os.path.basename(origin)}
+
+
+def require_model(content: Mapping[str, Any], where: str) -> None:
+    """Raises `UserError` for a model that is not registered here.
+
+    Args:
+        content: has "name", "module" and "file", from `_model_of`.
+        where: what has the model.
+    """
+    if not is_registered(content["name"]):
+        raise UserError(
+            f"{where} has the model {content['name']!r}, which is no model of msajax: it was "
+            f"{content['module']} in {content['file']}. Add --models=FILE.py with that file, or in "
+            "Python import it first."
+        )
+
+
+def _require_shapes(config: Config, spec: CorpusSpec, params: Any) -> None:
+    """Raises `UserError` unless the module that is registered has parameters of these shapes."""
+    shapes = parameter_shapes(config.model, spec)
+    found = flax.traverse_util.flatten_dict(params, sep="/")
+    stored = {path: x.shape[1:] for path, x in found.items()}
+    if stored != shapes:
+        path = min(set(stored.items()) ^ set(shapes.items()))[0]
+        raise UserError(
+            f"The model {config.model.name!r} that is registered here is another one than the "
+            f"bundle's: its parameter {path} is {shapes.get(path, 'missing')} here, "
+            f"{stored.get(path, 'missing')} in the bundle."
+        )
 
 
 def _digest(content: dict[str, Any]) -> str:

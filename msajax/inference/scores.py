@@ -10,9 +10,10 @@ from msajax.config import Config, MeshConfig
 from msajax.data.corpus import Split
 from msajax.data.prepare import Preparation
 from msajax.errors import UserError
-from msajax.inference.scoring import make_predict, predict_split
+from msajax.inference.scoring import Scorer, make_predict
 from msajax.models import build_model
 from msajax.runtime.devices import configure_jax, make_layout, require_devices
+from msajax.tasks import TASKS
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -48,29 +49,24 @@ class Scores:
         return f"Scores({samples} sample(s), {seeds} seed(s), score={' '.join(shown.split())})"
 
 
-class Scorer:
-    """A model on the devices that scores prepared splits; each shape is compiled once."""
+def make_scorer(config: Config, preparation: Preparation, variables: Any, seeds: int) -> Scorer:
+    """Puts a trained model on the devices.
 
-    def __init__(self, config: Config, preparation: Preparation, params: Any, seeds: int) -> None:
-        """Puts the parameters, leading axis S, where they are used.
+    Args:
+        config: the experiment.
+        preparation: of the model.
+        variables: parameters and collections, leading axis S.
+        seeds: S.
 
-        Raises:
-            UserError: if there are no devices of the kind that is asked for.
-        """
-        configure_jax(config.train)
-        require_devices()
-        self._spec = preparation.spec
-        self._layout = make_layout(MeshConfig(), "auto", seeds)
-        self._predict = make_predict(build_model(config.model, self._spec), self._layout)
-        self._params = self._layout.put_state(params)
-
-    def score(self, split: Split, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Scores `[S, N, K]` and modality weights `[S, N, M]` of a prepared split.
-
-        Raises:
-            UserError: if a score is not finite; the message calls the split by its name.
-        """
-        return predict_split(self._predict, self._params, split, name, self._spec, self._layout)
+    Raises:
+        UserError: if there are no devices of the kind that is asked for.
+    """
+    configure_jax(config.train)
+    require_devices()
+    spec = preparation.spec
+    layout = make_layout(MeshConfig(), "auto", seeds)
+    predict = make_predict(build_model(config.model, spec), TASKS[spec.label_kind], layout)
+    return Scorer(predict, layout.put_state(variables), spec, layout)
 
 
 def as_split(

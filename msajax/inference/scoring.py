@@ -1,4 +1,4 @@
-"""Scores of a split: batched, by length bucket, spread over devices like training."""
+"""Scores a split: batched, by length quarter, spread over devices like training."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,9 +12,10 @@ from msajax.data.batches import cut_lengths, quarters_of
 from msajax.data.corpus import Split
 from msajax.data.on_demand import streams
 from msajax.errors import UserError
-from msajax.models.parts.heads import Prediction
+from msajax.models.contract import Prediction
 from msajax.runtime.devices import Layout
 from msajax.spec import CorpusSpec
+from msajax.tasks import Task
 
 # Rows of an evaluation batch: as many as fit of the largest, then the smallest that holds the rest.
 # Fixed sizes, so that no file brings a size of its own to compile for.
@@ -23,25 +24,29 @@ EVALUATION_ROWS = (1, 16, 128)
 PredictFn = Callable[[Any, Mapping[str, jax.Array], Mapping[str, jax.Array]], Prediction]
 
 
-def make_predict(model: nn.Module, layout: Layout) -> PredictFn:
-    """The prediction program: every seed's parameters on the same batch."""
+def make_predict(module: nn.Module, task: type[Task] | Task, layout: Layout) -> PredictFn:
+    """Makes the prediction program: every seed's variables on the same batch.
+
+    Its predictions hold the task's scores, and nothing in `aux`.
+    """
 
     @functools.partial(jax.jit, out_shardings=layout.sharding())  # every process reads them
-    def predict(params, features, masks):
-        def predict_one(params):
-            return model.apply({"params": params}, features, masks, train=False)
+    def predict(variables, features, masks):
+        def predict_one(variables):
+            found = module.apply(variables, features, masks, train=False)
+            return found.replace(score=task.scores(found.score), aux={})
 
-        return layout.over_seeds(predict_one)(params)
+        return layout.over_seeds(predict_one)(variables)
 
     return predict
 
 
 class EvaluationBatch(NamedTuple):
-    """Rows of a split on the devices, filled up to one of the fixed sizes.
+    """Holds rows of a split on the devices, filled up to one of the fixed sizes.
 
     Attributes:
         rows: `[n]`, which rows of the split the first n rows are.
-        features: `{modality: [B, T_m, d_m]}`, cut to a length bucket.
+        features: `{modality: [B, T_m, d_m]}`, cut to a length quarter.
         masks: `{modality: [B, T_m]}`.
     """
 
@@ -51,7 +56,7 @@ class EvaluationBatch(NamedTuple):
 
 
 class EvaluationBatches:
-    """A prepared split by length bucket, in batches of few fixed shapes.
+    """Cuts a prepared split by length quarter into batches of few fixed shapes.
 
     They stay on the devices; of a split that is read on demand each is put there in its turn.
     """
@@ -59,7 +64,7 @@ class EvaluationBatches:
     def __init__(self, split: Split, spec: CorpusSpec, layout: Layout) -> None:
         """Chooses the rows of every batch."""
         self._split, self._spec, self._layout = split, spec, layout
-        self._plan = []  # of (rows, size to fill up to, bucket)
+        self._plan = []  # of (rows, size to fill up to, length quarter)
         quarters = quarters_of(split, spec)
         for quarter in np.unique(quarters):
             rows = np.flatnonzero(quarters == quarter)
@@ -85,15 +90,14 @@ class EvaluationBatches:
 
 
 def predict_batches(
-    predict: PredictFn, params: Any, batches: Iterable[EvaluationBatch], spec: CorpusSpec
+    predict: PredictFn, variables: Any, batches: Iterable[EvaluationBatch]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores the batches of a split.
 
     Args:
         predict: from `make_predict`.
-        params: leading axis S.
+        variables: leading axis S.
         batches: of the split.
-        spec: of the model.
 
     Returns:
         Scores `[S, N, K]` (of classes: probabilities) and modality weights `[S, N, M]`, float64, in
@@ -102,55 +106,56 @@ def predict_batches(
     # One at a time: several virtual CPU devices may abort when programs run ahead of each other.
     rows, parts = [], []
     for batch in batches:
-        found = jax.device_get(predict(params, batch.features, batch.masks))
+        found = jax.device_get(predict(variables, batch.features, batch.masks))
         parts.append([x[:, : len(batch.rows)] for x in (found.score, found.modality_weights)])
         rows.append(batch.rows)
     order = np.argsort(np.concatenate(rows))
     scores, weights = (np.concatenate(x, axis=1) for x in zip(*parts, strict=True))
-    scores, weights = scores[:, order].astype(np.float64), weights[:, order].astype(np.float64)
-    if spec.label_kind == "classification":
-        scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        scores /= scores.sum(axis=-1, keepdims=True)
-    return scores, weights
+    return scores[:, order].astype(np.float64), weights[:, order].astype(np.float64)
 
 
-def predict_split(
-    predict: PredictFn,
-    params: Any,
-    split: Split,
-    name: str,
-    spec: CorpusSpec,
-    layout: Layout,
-    kept: Sequence[int] | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Scores a prepared split: batched, by length bucket, spread like training.
+class Scorer(NamedTuple):
+    """Scores prepared splits with a model on the devices; each shape is compiled once.
 
-    Args:
+    Attributes:
         predict: from `make_predict`.
-        params: leading axis S.
-        split: prepared.
-        name: of the split, for a message.
+        variables: leading axis S.
         spec: of the model.
         layout: where arrays are.
-        kept: which members of the leading axis count; all without it.
-
-    Returns:
-        As `predict_batches`, of those members.
-
-    Raises:
-        UserError: naming a sample, if a score is not finite.
+        kept: which members of the leading axis count; None for all.
     """
-    batches = EvaluationBatches(split, spec, layout)
-    scores, weights = predict_batches(predict, params, batches, spec)
-    if kept is not None:
-        scores, weights = scores[kept], weights[kept]
-    bad = np.flatnonzero(~np.isfinite(scores).all(axis=(0, 2)))
-    if bad.size:
-        raise UserError(
-            f"The scores of {bad.size} sample(s) of split {name!r} are not finite, the first that "
-            f"of {str(split.ids[bad[0]])!r}: its features are too large for the model's dtype."
-        )
-    return scores, weights
+
+    predict: PredictFn
+    variables: Any
+    spec: CorpusSpec
+    layout: Layout
+    kept: Sequence[int] | None = None
+
+    def score(self, split: Split, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Scores a prepared split: batched, by length quarter, spread like training.
+
+        Args:
+            split: prepared.
+            name: of the split, for a message.
+
+        Returns:
+            As `predict_batches`, of the members that count.
+
+        Raises:
+            UserError: naming a sample, if a score is not finite.
+        """
+        batches = EvaluationBatches(split, self.spec, self.layout)
+        scores, weights = predict_batches(self.predict, self.variables, batches)
+        if self.kept is not None:
+            scores, weights = scores[self.kept], weights[self.kept]
+        bad = np.flatnonzero(~np.isfinite(scores).all(axis=(0, 2)))
+        if bad.size:
+            raise UserError(
+                f"The scores of {bad.size} sample(s) of split {name!r} are not finite, the first "
+                f"that of {str(split.ids[bad[0]])!r}: its features are too large for the model's "
+                "dtype."
+            )
+        return scores, weights
 
 
 def _fill(x: np.ndarray, rows: int) -> np.ndarray:

@@ -74,9 +74,7 @@ def cost_report(model: nn.Module, spec: CorpusSpec) -> dict[str, Any]:
 
     def score(variables: Any) -> jax.Array:
         prediction = model.apply(variables, features, masks)
-        if prediction.coarse_score is None:
-            return prediction.score.sum()
-        return prediction.score.sum() + prediction.coarse_score.sum()
+        return sum(x.sum() for x in jax.tree.leaves((prediction.score, prediction.aux)))
 
     forward = matmul_flops(score, variables)
     both = matmul_flops(jax.value_and_grad(score), variables)

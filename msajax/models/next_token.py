@@ -6,10 +6,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from msajax.checks import require
 from msajax.config import ModelConfig
+from msajax.errors import UserError
+from msajax.models.contract import POSITIONS, VOCABULARY, Model, Prediction
 from msajax.models.parts.encoders import ModalityEncoder, make_embedding
-from msajax.models.parts.heads import Prediction
-from msajax.models.sequence_level import check_inputs
+from msajax.models.sequence_level import check_family, check_inputs
 from msajax.spec import CorpusSpec
 
 
@@ -75,3 +77,32 @@ class NextTokenModel(nn.Module):
         nats = jnp.where(predicted, -log_likelihood, 0).sum(-1)
         score = jnp.stack([nats, predicted.sum(-1).astype(jnp.float32)], axis=-1)
         return Prediction(score=score, modality_weights=mask.any(-1, keepdims=True) * 1.0)
+
+
+def check(config: ModelConfig, spec: CorpusSpec) -> None:
+    """Refuses what cannot predict a next token.
+
+    Raises:
+        UserError: for anything but one modality of token ids, and for settings that would show the
+            model what it is to predict, or that it has no use for.
+    """
+    check_family(config, spec)
+    if not (len(spec.modalities) == 1 and spec.vocabulary(spec.modalities[0])):
+        raise UserError(
+            "model.name = next_token needs one modality of token ids, not "
+            f"{', '.join(spec.modalities)}: set model.modalities, and data.text = words to read "
+            "transcripts."
+        )
+    requirement = "must be on for model.name = next_token, or it sees what it is to predict"
+    require(config, "model.causal", config.causal, requirement)
+    requirement = "must be 0 for model.name = next_token: its projection is the embedding"
+    require(config, "model.embedding_dim", not config.embedding_dim, requirement)
+    requirement = "works with model.name = sequence_level only"
+    require(config, "model.guidance", config.guidance == "none", requirement)
+
+
+MODEL = Model(
+    module=NextTokenModel,
+    bound={"text_embedding/embedding": (VOCABULARY,), "*positions/embedding": (POSITIONS,)},
+    check=check,
+)

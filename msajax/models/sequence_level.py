@@ -7,11 +7,22 @@ import jax
 import jax.numpy as jnp
 
 from msajax.config import ModelConfig
+from msajax.errors import UserError
+from msajax.models.contract import (
+    LABELS,
+    MODALITIES,
+    POSITIONS,
+    VOCABULARY,
+    Model,
+    Prediction,
+    Term,
+)
 from msajax.models.explain.guidance import first_pass
 from msajax.models.parts.encoders import ModalityEncoder, PostFusionEncoder, make_embedding
 from msajax.models.parts.fusion import AnchoredFusion, PooledFusion
-from msajax.models.parts.heads import AdaptiveFusionHead, Prediction
+from msajax.models.parts.heads import AdaptiveFusionHead
 from msajax.models.parts.layers import kernel_init
+from msajax.models.parts.positions import DROFE_FEATURES
 from msajax.spec import CorpusSpec
 
 
@@ -64,7 +75,7 @@ class SequenceLevelModel(nn.Module):
 
         Returns:
             Scores `[B, K]`, never clipped, and modality weights `[B, M]`; guided, those of the
-            second pass, and the scores of the first.
+            second pass, and the scores `[B, K]` of the first as aux["coarse_score"].
 
         Raises:
             ValueError: if shapes do not fit each other or the specification, or if an attention
@@ -72,9 +83,11 @@ class SequenceLevelModel(nn.Module):
         """
         attention_masks = attention_masks or {}
         check_inputs(self.config, self.spec, features, masks, attention_masks)
-        coarse_score = None
+        aux = {}
         if self.config.guidance != "none" and guides is None and not self.is_initializing():
-            coarse_score, guides = first_pass(self, features, masks, attention_masks, train=train)
+            aux["coarse_score"], guides = first_pass(
+                self, features, masks, attention_masks, train=train
+            )
             self.sow("intermediates", "guides", guides)
         begin, guides = begin or {}, guides or {}
         names = self.spec.modalities
@@ -112,7 +125,7 @@ class SequenceLevelModel(nn.Module):
             score = nn.Dense(
                 len(self.spec.label_names), kernel_init=kernel_init, name="regression"
             )(vector)  # [batch, labels]
-        return Prediction(score, weights, coarse_score)
+        return Prediction(score, weights, aux)
 
 
 def encode(
@@ -197,3 +210,65 @@ def check_inputs(
                 f"the attention mask of {m!r} is {mask.dtype} {mask.shape}; expected bool or float "
                 f"({length}, {length}) or ({batch}, {length}, {length})"
             )
+
+
+def check_family(config: ModelConfig, spec: CorpusSpec) -> None:
+    """Refuses what no model with the settings `model.*` can be built of.
+
+    Raises:
+        UserError: if the anchor, or a modality with settings of its own, is not among the
+            modalities, or if dRoFE positions leave nothing of a modality to encode.
+    """
+    if config.anchor and config.anchor not in spec.modalities:
+        raise UserError(
+            f"model.anchor = {config.anchor!r} is not among the run's modalities: "
+            f"choose one of {', '.join(spec.modalities)}."
+        )
+    for m in config.overridden:
+        if m not in spec.modalities:
+            raise UserError(
+                f"model.overrides names {m!r}, which is not among the run's modalities: "
+                f"choose of {', '.join(spec.modalities)}."
+            )
+    for m in spec.modalities:
+        if config.encoder_of(m).positions != "drofe":
+            continue
+        if spec.vocabulary(m):
+            raise UserError(
+                f"model.positions = 'drofe' reads features of every step; those of {m!r} are token "
+                "ids: choose learned, sinusoidal or none."
+            )
+        if spec.width(m) <= DROFE_FEATURES:
+            raise UserError(
+                f"model.positions = 'drofe' takes the first {DROFE_FEATURES} features of every "
+                f"step of {m!r}, which is {spec.width(m)} wide: nothing is left to encode."
+            )
+
+
+def guided_terms(config: ModelConfig, name: str, loss: Term) -> dict[str, Term]:
+    """Weighs the loss of both passes of a guided model, and else takes the loss alone."""
+    if config.guidance == "none":
+        return {name: loss}
+
+    def of_first_pass(prediction, batch):
+        return loss.measure(prediction.replace(score=prediction.aux["coarse_score"]), batch)
+
+    share = config.guidance_weight
+    return {
+        f"coarse_{name}": loss._replace(measure=of_first_pass, weight=1 - share),
+        name: loss._replace(weight=share),
+    }
+
+
+MODEL = Model(
+    module=SequenceLevelModel,
+    output_bias="regression/bias",
+    bound={
+        "regression/*": (LABELS, MODALITIES),  # a concatenating head has a block for each modality
+        "head/gate/*": (MODALITIES,),
+        "text_embedding/embedding": (VOCABULARY,),
+        "*positions/embedding": (POSITIONS,),
+    },
+    terms=guided_terms,
+    check=check_family,
+)

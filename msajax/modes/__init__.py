@@ -29,9 +29,9 @@ MODES = {
             *("coordinator_address", "num_processes", "process_id"),
         )
     ),
-    "evaluate": Mode(("workdir", "input", "output", "split"), ()),
+    "evaluate": Mode(("workdir", "input", "output", "split", "models"), ()),
     "predict": Mode(
-        ("bundle", "input", "output", "split"),
+        ("bundle", "input", "output", "split", "models"),
         ("data.glove_path", "data.truncate", "data.allow_loss"),
     ),
     "inspect": Mode(("input", "output")),

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from msajax import cross_validation
 from msajax.checks import is_url
-from msajax.config import SYNTHETIC, MeshConfig
+from msajax.config import SYNTHETIC
 from msajax.data import predictions
 from msajax.data.demands import require_targets
 from msajax.data.formats import open_corpus
@@ -17,13 +17,11 @@ from msajax.errors import OK, UserError
 from msajax.evaluation import protocol
 from msajax.evaluation.tables import print_summary
 from msajax.inference.bundle import load
-from msajax.inference.scoring import make_predict
-from msajax.models import build_model
 from msajax.modes.options import Options
 from msajax.runs.folder import RunFolder
 from msajax.runs.remote.mirror import Mirror
 from msajax.runtime import devices
-from msajax.tasks import Task, make_task
+from msajax.tasks import TASKS, Task, make_task
 
 
 def run(options: Options, console: Console) -> int:
@@ -83,20 +81,12 @@ def _evaluate_in(folder: RunFolder, split_name: str) -> dict[str, Any]:
         raise UserError(f"{path} is not the corpus that this run was trained on: it has changed.")
     corpus.verify()
     require_targets(corpus, bundle.config, "train", split_name)
-    devices.configure_jax(bundle.config.train)
-    model = build_model(bundle.config.model, bundle.preparation.spec)
-    layout = devices.make_layout(MeshConfig(), "auto", len(bundle.seeds))
+    budget = bundle.config.data.device_memory_budget
     split, scores, _, _ = protocol.score_split(
-        corpus,
-        split_name,
-        bundle.preparation,
-        bundle.config.data.device_memory_budget,
-        make_predict(model, layout),
-        layout.put_state(bundle.params),
-        layout,
+        corpus, split_name, bundle.preparation, budget, bundle.scorer
     )
     spec, train_labels = bundle.preparation.spec, None
-    if spec.label_kind != "next_token":
+    if TASKS[spec.label_kind].reads_labels:
         train_labels = as_targets(corpus.split("train").labels, spec, bundle.preparation.classes)
     task = make_task(spec.label_kind, spec.label_names, train_labels)
     report = _report(scores, split.labels, task)

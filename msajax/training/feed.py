@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from msajax.data.batches import RUN, Batch, EpochOrder, cut_lengths
+from msajax.data.batches import BLOCK, Batch, EpochOrder, cut_lengths, row_numbers
 from msajax.data.corpus import Split
 from msajax.data.on_demand import OnDemand, streams
 from msajax.runtime.devices import Layout
@@ -23,27 +23,27 @@ class Pace:
     def __init__(self) -> None:
         """Begins with one step."""
         self.steps = 1
-        self.compiled: set[int] = set()  # buckets whose program has run
+        self.compiled: set[int] = set()  # length quarters whose program has run
 
-    def update(self, bucket: int, steps: int, seconds: float) -> None:
-        """Learns from a dispatch; a bucket's first one measured the compiler."""
-        if bucket in self.compiled:
+    def update(self, quarter: int, steps: int, seconds: float) -> None:
+        """Learns from a dispatch; a quarter's first one measured the compiler."""
+        if quarter in self.compiled:
             self.steps = max(1, int(DISPATCH_SECONDS * steps / max(seconds, 1e-6)))
-        self.compiled.add(bucket)
+        self.compiled.add(quarter)
 
 
 class Dispatch(NamedTuple):
-    """Neighbouring steps of an epoch that share a length bucket.
+    """Holds neighbouring steps of an epoch that share a length quarter.
 
     Attributes:
-        bucket: of all its steps.
-        batches: `[S, RUN, B, …]`, of steps from `offset` on.
+        quarter: of all its steps.
+        batches: `[S, BLOCK, B, …]`, of steps from `offset` on.
         first: the first step, counted in `batches`.
         last: behind the last one.
         offset: the step of the epoch that `batches` begin with.
     """
 
-    bucket: int
+    quarter: int
     batches: Batch
     first: int
     last: int
@@ -85,42 +85,42 @@ class Feed:
         indices, weights = _filled(orders, self._layout.data_devices * self._parts)
         indices[stopped], weights[stopped] = 0, 0
         edges = begin + np.flatnonzero(np.diff(quarters[begin:], prepend=0, append=0))
-        runs = [  # of at most RUN steps, all of one bucket
-            (start, min(start + RUN, end))
+        blocks = [  # of at most BLOCK steps, all of one length quarter
+            (start, min(start + BLOCK, end))
             for first, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
-            for start in range(first, end, RUN)
+            for start in range(first, end, BLOCK)
         ]
 
         def load(start: int, end: int) -> Batch:
-            rest = [(0, 0), (0, RUN - (end - start)), (0, 0)]  # one shape: one program
+            rest = [(0, 0), (0, BLOCK - (end - start)), (0, 0)]  # one shape: one program
             arrays = (np.pad(x[:, start:end], rest) for x in (indices, weights))
             return self._load(int(quarters[start]), *arrays)
 
-        for (start, end), batches in zip(runs, self._in_turn(load, runs), strict=True):
+        for (start, end), batches in zip(blocks, self._in_turn(load, blocks), strict=True):
             first = 0
             while first < end - start:
                 last = min(first + pace.steps, end - start)
                 yield Dispatch(int(quarters[start]), batches, first, last, start)
                 first = last
 
-    def _in_turn(self, load, runs: list[tuple[int, int]]) -> Iterator[Batch]:
+    def _in_turn(self, load, blocks: list[tuple[int, int]]) -> Iterator[Batch]:
         if self._corpus is not None:
-            yield from (load(*run) for run in runs)
+            yield from (load(*block) for block in blocks)
             return
         with concurrent.futures.ThreadPoolExecutor(1) as reader:
-            following = reader.submit(load, *runs[0]) if runs else None
-            for i in range(len(runs)):
+            following = reader.submit(load, *blocks[0]) if blocks else None
+            for i in range(len(blocks)):
                 batches = following.result()
-                if i + 1 < len(runs):
-                    following = reader.submit(load, *runs[i + 1])
+                if i + 1 < len(blocks):
+                    following = reader.submit(load, *blocks[i + 1])
                 yield batches
 
-    def _load(self, bucket: int, indices: np.ndarray, weights: np.ndarray) -> Batch:
-        """Batches `[S, RUN, B, …]`; every process reads those of its own devices."""
+    def _load(self, quarter: int, indices: np.ndarray, weights: np.ndarray) -> Batch:
+        """Loads batches `[S, BLOCK, B, …]`; every process reads those of its own devices."""
         row_weight = self._layout.assemble(weights.shape, weights.__getitem__)
         if self._corpus is not None:
             rows = self._layout.assemble(indices.shape, indices.__getitem__)
-            return self._programs.gather(bucket, self._corpus, rows, row_weight)
+            return self._programs.gather(quarter, self._corpus, rows, row_weight)
 
         def rows_of(x: np.ndarray | OnDemand, steps: int | None = None) -> jax.Array:
             def read(part: tuple[slice, ...]) -> np.ndarray:
@@ -131,12 +131,15 @@ class Feed:
             tail = x.shape[1:] if steps is None else (steps, *x.shape[2:])
             return self._layout.assemble((*indices.shape, *tail), read)
 
-        lengths = cut_lengths(self._spec, bucket)
+        lengths = cut_lengths(self._spec, quarter)
         return Batch(
             features={m: rows_of(x, lengths[m]) for m, x in self._split.features.items()},
             masks={m: rows_of(x, lengths[m]) for m, x in self._split.masks.items()},
             labels=rows_of(self._labels),
             row_weight=row_weight,
+            row=self._layout.assemble(
+                weights.shape, row_numbers(indices, weights, len(self._labels)).__getitem__
+            ),
         )
 
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.traverse_util
-import jax
 import numpy as np
 
 from msajax import metrics
@@ -12,7 +11,8 @@ from msajax.config import ModelConfig
 from msajax.data.glove import WordVectors
 from msajax.data.prepare import Preparation
 from msajax.errors import UserError
-from msajax.models import blank_sample, build_model
+from msajax.models import Model, declared
+from msajax.models.contract import LABELS, MODALITIES, POSITIONS, VOCABULARY
 from msajax.spec import CorpusSpec
 
 # By path of the parameter: values of one seed, or with a leading axis of seeds, that replace the
@@ -28,25 +28,22 @@ def with_initial(params: Any, initial: Mapping[str, np.ndarray]) -> Any:
     return flax.traverse_util.unflatten_dict(flat, sep="/")
 
 
-def parameter_shapes(config: ModelConfig, preparation: Preparation) -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter of one seed, by path."""
-    spec = preparation.spec
-    model = build_model(config, spec)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), *blank_sample(spec))["params"]
-    flat = flax.traverse_util.flatten_dict(shapes, sep="/")
-    return {path: leaf.shape for path, leaf in flat.items()}
-
-
-def from_labels(spec: CorpusSpec, labels: np.ndarray) -> Initial:
-    """The bias of the output: the training median, unless sentiment scores begin near it anyway.
+def from_labels(config: ModelConfig, spec: CorpusSpec, labels: np.ndarray) -> Initial:
+    """Begins the output's bias at the training median, unless sentiment begins near it anyway.
 
     From 0, ratings of 1 to 7 would take thousands of small steps to reach their scale.
+
+    Args:
+        config: names the model, which declares where its bias is.
+        spec: says what labels are.
+        labels: `[N, L]` of the training split.
     """
-    if spec.label_kind != "regression":
+    bias = declared(config).output_bias
+    if spec.label_kind != "regression" or not bias:
         return {}
     if labels.shape[1] == 1 and metrics.names_for(labels[:, 0]) == metrics.SENTIMENT:
         return {}
-    return {"regression/bias": np.median(labels, axis=0)}
+    return {bias: np.median(labels, axis=0)}
 
 
 def from_words(
@@ -67,7 +64,7 @@ def from_words(
     if width != table.shape[1]:
         raise UserError(
             f"data.glove_path holds vectors of {width} numbers, embeddings have {table.shape[1]}: "
-            f"set model.embedding_dim = {width} (for next_token model.model_dim)."
+            f"set model.embedding_dim = {width} (or model.model_dim, where that must be 0)."
         )
     row = {word: i for i, word in enumerate(words)}
     table[[row[word] for word in given.words]] = given.vectors
@@ -75,20 +72,23 @@ def from_words(
 
 
 def from_bundle(
+    model: Model,
     preparation: Preparation,
     shapes: Mapping[str, tuple[int, ...]],
     source: Preparation,
     params: Any,
     seeds: int,
 ) -> tuple[Initial, dict[str, Any]]:
-    """What a trained model and a new one have in common.
+    """Takes what a trained model and a new one have in common.
 
-    Parameters match by path and shape. Of learned position tables the common first rows match; of
-    the text embedding, rows of the same word. The output matches only where its labels have the
-    same names, and, like the gate, only where the modalities are the same in the same order.
-    The new run's k-th seed begins from the bundle's k-th, counted around.
+    Parameters match by path and shape, and by what the new model declares them bound to: of learned
+    position tables the common first rows match; of an embedding of words, rows of the same word;
+    what is bound to labels only where these have the same names, to modalities only where they are
+    the same in the same order. The new run's k-th seed begins from the bundle's k-th, counted
+    around.
 
     Args:
+        model: what the new run's model declares.
         preparation: of the new run.
         shapes: of its parameters.
         source: preparation of the bundle.
@@ -112,17 +112,18 @@ def from_bundle(
             continue
         values = np.asarray(given[path], np.float64)
         values = values[np.arange(seeds) % len(values)]  # [S, …]
-        if path == "text_embedding/embedding" and (preparation.words or source.words):
-            rows, notes[path] = _rows_by_word(preparation.words, source.words)
-        elif path.endswith("positions/embedding"):
-            rows = {i: i for i in range(min(shape[0], values.shape[1]))}
-            notes[path] = f"{len(rows)} of {shape[0]} rows"
-        elif path.startswith("regression/") and _outputs(preparation) != _outputs(source):
+        bound = model.bound_to(path)
+        if LABELS in bound and _outputs(preparation) != _outputs(source):
             notes[path] = "random: other labels"
             continue
-        elif path.startswith(("regression/", "head/gate/")) and other_modalities:
+        if MODALITIES in bound and other_modalities:
             notes[path] = "random: other modalities"
             continue
+        if VOCABULARY in bound and (preparation.words or source.words):
+            rows, notes[path] = _rows_by_word(preparation.words, source.words)
+        elif POSITIONS in bound:
+            rows = {i: i for i in range(min(shape[0], values.shape[1]))}
+            notes[path] = f"{len(rows)} of {shape[0]} rows"
         else:
             rows, notes[path] = None, "loaded"
         if values.shape[2:] != shape[1:] or (rows is None and values.shape[1:] != shape):

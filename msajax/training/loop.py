@@ -1,27 +1,23 @@
-"""A training run: epochs, validation, selection, checkpoints."""
+"""Trains a run: epochs, validation, selection, checkpoints."""
 
 import dataclasses
 import logging
 import time
 import warnings
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from msajax.config import Config
-from msajax.data.batches import epoch_order, quarters_of, steps_per_epoch
+from msajax.data.batches import epoch_order, in_passes
 from msajax.inference.scoring import (
     EvaluationBatches,
     PredictFn,
     make_predict,
     predict_batches,
 )
-from msajax.models import build_model
 from msajax.runs.checkpoints import Checkpoints
 from msajax.runtime import processes
-from msajax.runtime.devices import Layout, make_layout
 from msajax.runtime.profiler import Profiler
 from msajax.tasks import Task
 from msajax.training.failures import (
@@ -33,7 +29,6 @@ from msajax.training.failures import (
 )
 from msajax.training.feed import Dispatch, Feed, Pace
 from msajax.training.initial import with_initial
-from msajax.training.optimizers import make_optimizer
 from msajax.training.programs import Programs, make_programs
 from msajax.training.progress import EpochProgress
 from msajax.training.run import Run
@@ -48,30 +43,53 @@ from msajax.training.state import (
     learning_rate_scale,
     select,
 )
-from msajax.training.step import make_loss
 
 logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """What a run leaves in memory.
+    """Holds what a run leaves in memory.
 
     Attributes:
         finished: whether every random seed has stopped; if not, the run was asked to pause.
-        params: each seed's parameters at its best epoch, leading axis S.
+        variables: each seed's parameters and collections at its best epoch, leading axis S.
         best_epoch: one per seed, from 1; 0 if there is none.
         failed: seeds that do not count: each with "seed", "epoch" and "step".
         predict: the prediction program.
-        layout: where its arrays are.
     """
 
     finished: bool
-    params: Any
+    variables: Any
     best_epoch: list[int]
     failed: list[dict[str, Any]]
     predict: PredictFn
-    layout: Layout
+
+
+class Equipment(NamedTuple):
+    """Holds what a run works with on the devices.
+
+    Attributes:
+        programs: of training.
+        feed: the training split.
+        predict: the prediction program.
+        valid: the validation split.
+        pace: how many steps a dispatch takes.
+    """
+
+    programs: Programs
+    feed: Feed
+    predict: PredictFn
+    valid: EvaluationBatches
+    pace: Pace
+
+
+class Watch(NamedTuple):
+    """Holds what looks on while a run trains: who saves it, shows it and traces it."""
+
+    saving: Saving
+    progress: EpochProgress
+    profiler: Profiler
 
 
 def train_seeds(run: Run) -> Trained:
@@ -82,131 +100,135 @@ def train_seeds(run: Run) -> Trained:
             kept.
         UserError: if there are checkpoints and none can be used, or one cannot be written.
     """
-    config, spec, folder, seeds = run.config, run.spec, run.folder, run.seeds
-    layout = make_layout(config.mesh, config.train.seed_axis, len(seeds), config.model.model_dim)
-    quarters = quarters_of(run.train, spec)
-    steps = steps_per_epoch(quarters, config.train.batch_size)
-    optimizer = make_optimizer(config.optim, steps * config.train.epochs)
-    model = build_model(config.model, spec)
-    parts, most_skipped = config.train.accumulation_steps, config.train.most_skipped_steps
-    programs = make_programs(
-        model=model,
-        spec=spec,
-        optimizer=optimizer,
-        loss=make_loss(config.train, spec.label_kind),
-        layout=layout,
-        accumulation_steps=parts,
-        most_skipped_steps=most_skipped,
-    )
-    predict = make_predict(model, layout)
-    feed = Feed(run.train, spec, programs, layout, parts)
-    valid_batches = EvaluationBatches(run.valid, spec, layout)
-    task = run.task
-    pace = Pace()
-
+    equipment = _equip(run)
     with (
-        Checkpoints(folder.checkpoints) as checkpoints,
+        Checkpoints(run.folder.checkpoints) as checkpoints,
         Profiler(run.profile if processes.is_first() else None) as profiler,
         processes.losses_noticed(),
     ):
-        state = _initial_state(programs, seeds, steps, layout, run.initial)
-        if restored := checkpoints.restore(state):
-            train, best_params = layout.put_state((restored.train, restored.best_params))
-            selection = restored.selection  # its run may have had fewer epochs to go
-            selection = selection.replace(stopped=have_stopped(selection, config.train))
-            state = RunState(train, best_params, selection, restored.epoch)
-            begun = f" and {state.epoch.step} of {steps} steps" if state.epoch.step else ""
-            logger.info("Continuing after epoch %d%s.", state.selection.epoch, begun)
+        state = _restored(run, checkpoints, _first_state(run, equipment.programs))
         done = int(state.selection.epoch)
-        folder.rewind_metrics(done, [seeds[k] for k in np.flatnonzero(~state.selection.stopped)])
-        pause_at = config.train.epochs
+        pause_at = run.config.train.epochs
         if run.stop_after_epochs is not None:
             pause_at = done + run.stop_after_epochs
-        saving = Saving(checkpoints, folder, layout, config.train, run.stop, state)
+        saving = Saving(checkpoints, run, state)
         must_stop = saving.before_epoch()
-        with EpochProgress(config.train.epochs, done, task.selection) as progress:
+        with EpochProgress(run.config.train.epochs, done, run.selection) as progress:
+            watch = Watch(saving, progress, profiler)
             while not (must_stop or state.selection.stopped.all() or done >= pause_at):
-                orders = [
-                    epoch_order(s, done, quarters=quarters, batch_size=config.train.batch_size)
-                    for s in seeds
-                ]
-                begin = int(state.epoch.step)
-                for dispatch in feed.epoch(orders, state.selection.stopped, begin, pace):
-                    is_compiled = dispatch.bucket in pace.compiled
-                    if not is_compiled:
-                        progress.compiling()
-                    profiler.before_dispatch(is_compiled)
-                    state, log = _take_steps(programs, state, dispatch, pace)
-                    profiler.after_dispatch()
-                    progress.steps_done(int(state.epoch.step), steps)
-                    tell_skipped(log, begin, seeds, done + 1, orders, run.train.ids)
-                    begin = int(state.epoch.step)
-                    if log.skipped.any() and nothing_left(state, most_skipped, layout):
-                        break
-                    if begin < steps and (must_stop := saving.inside_epoch(state)):
-                        break
+                state, must_stop = _train_epoch(run, equipment, state, watch)
                 if must_stop:
                     break
-
-                started = time.monotonic()
-                progress.validating()
-                scores, _ = predict_batches(predict, state.train.params, valid_batches, spec)
-                failed = failed_seeds(state, scores, most_skipped, layout)
-                valid_metrics = [_quiet_metrics(task, s, run.valid.labels) for s in scores]
-                decisive = np.array([values[task.selection] for values in valid_metrics])
-                before = state
-                state = _select_epoch(config, programs, layout, state, decisive, failed)
+                state, lines = _validate(run, equipment, state, watch)
                 done += 1
-
-                seconds = round(float(before.epoch.seconds) + time.monotonic() - started, 3)
-                lines = _metrics_lines(seeds, layout, before, state, valid_metrics, seconds)
                 checkpoints.require_folder()
-                folder.append_metrics(lines)
-                progress.epoch_done(lines, state.selection.best_score)
-                require_a_seed(state, seeds, layout)
+                run.folder.append_metrics(lines)
+                progress.epoch_done(lines, state.selection.best_score * _sign(run))
+                if run.after_epoch is not None and processes.is_first():
+                    run.after_epoch(lines)
+                require_a_seed(state, run.seeds, run.layout)
                 is_last = state.selection.stopped.all() or done >= pause_at
                 must_stop = saving.after_epoch(state, bool(is_last))
     return Trained(
         finished=bool(state.selection.stopped.all()),
-        params=state.best_params,
+        variables=state.best,
         best_epoch=state.selection.best_epoch.tolist(),
-        failed=describe_failures(state, seeds, layout),
-        predict=predict,
-        layout=layout,
+        failed=describe_failures(state, run.seeds, run.layout),
+        predict=equipment.predict,
     )
 
 
-def _initial_state(
-    programs: Programs,
-    seeds: list[int],
-    steps: int,
-    layout: Layout,
-    initial: Mapping[str, np.ndarray],
-) -> RunState:
-    train = programs.init(layout.put_state(np.array(seeds, np.uint32)))
-    if initial:
-        params = with_initial(layout.get(train.params), initial)
-        train = train.replace(params=layout.put_state(params))
+def _equip(run: Run) -> Equipment:
+    """Builds the programs of a run, and puts its data on the devices."""
+    memory = run.model.memory
+    at_first = memory.begin(run.train.labels, run.spec) if memory else {}
+    programs = make_programs(run.recipe, run.spec, run.layout, at_first)
+    parts = run.config.train.accumulation_steps
+    return Equipment(
+        programs=programs,
+        feed=Feed(run.train, run.spec, programs, run.layout, parts),
+        predict=make_predict(run.module, run.task, run.layout),
+        valid=EvaluationBatches(run.valid, run.spec, run.layout),
+        pace=Pace(),
+    )
+
+
+def _first_state(run: Run, programs: Programs) -> RunState:
+    """Makes the state of a run before its first step."""
+    train = programs.init(np.array(run.seeds, np.uint32))
+    if run.initial:
+        params = with_initial(run.layout.get(train.params), run.initial)
+        train = train.replace(params=run.layout.put_state(params))
+        if train.average:
+            train = train.replace(average=run.layout.put_state(params))
     return RunState(
         train=train,
         # A copy: the training program may overwrite its own input.
-        best_params=jax.tree.map(lambda x: x.copy(), train.params),
-        selection=init_selection(len(seeds)),
-        epoch=init_epoch(len(seeds), steps),
+        best=jax.tree.map(lambda x: x.copy(), train.variables),
+        selection=init_selection(len(run.seeds)),
+        epoch=_next_epoch(run),
     )
 
 
+def _next_epoch(run: Run) -> EpochSoFar:
+    return init_epoch(len(run.seeds), run.steps, len(run.objective.terms))
+
+
+def _restored(run: Run, checkpoints: Checkpoints, state: RunState) -> RunState:
+    """Returns the state of the newest checkpoint; without one the given state."""
+    if restored := checkpoints.restore(state):
+        train, best = run.layout.put_state((restored.train, restored.best))
+        selection = restored.selection  # its run may have had fewer epochs to go
+        selection = selection.replace(stopped=have_stopped(selection, run.config.train))
+        state = RunState(train, best, selection, restored.epoch)
+        begun = f" and {state.epoch.step} of {run.steps} steps" if state.epoch.step else ""
+        logger.info("Continuing after epoch %d%s.", state.selection.epoch, begun)
+    running = [run.seeds[k] for k in np.flatnonzero(~state.selection.stopped)]
+    run.folder.rewind_metrics(int(state.selection.epoch), running)
+    return state
+
+
+def _train_epoch(
+    run: Run, equipment: Equipment, state: RunState, watch: Watch
+) -> tuple[RunState, bool]:
+    """Takes the steps of an epoch that are left; returns the state, and whether to stop there."""
+    number, steps = int(state.selection.epoch), run.steps
+    orders = [
+        epoch_order(s, number, quarters=run.quarters, batch_size=run.config.train.batch_size)
+        for s in run.seeds
+    ]
+    orders = [in_passes(order, run.passes) for order in orders]
+    begin, pace = int(state.epoch.step), equipment.pace
+    for dispatch in equipment.feed.epoch(orders, state.selection.stopped, begin, pace):
+        is_compiled = dispatch.quarter in pace.compiled
+        if not is_compiled:
+            watch.progress.compiling()
+        watch.profiler.before_dispatch(is_compiled)
+        state, log = _take_steps(equipment, state, dispatch)
+        watch.profiler.after_dispatch()
+        watch.progress.steps_done(int(state.epoch.step), steps)
+        tell_skipped(log, begin, run.seeds, number + 1, orders, run.train.ids)
+        begin = int(state.epoch.step)
+        most_skipped = run.config.train.most_skipped_steps
+        if log.skipped.any() and nothing_left(state, most_skipped, run.layout):
+            break
+        if begin < steps and watch.saving.inside_epoch(state):
+            return state, True
+    return state, False
+
+
 def _take_steps(
-    programs: Programs, state: RunState, dispatch: Dispatch, pace: Pace
+    equipment: Equipment, state: RunState, dispatch: Dispatch
 ) -> tuple[RunState, StepMetrics]:
     """Runs one dispatch; returns the state after it, and what its steps `[S, n]` measured."""
-    bucket, batches, first, last, offset = dispatch
+    quarter, batches, first, last, offset = dispatch
     started = time.monotonic()
-    stopped = state.selection.stopped
-    train, log = programs.train_steps(state.train, batches, stopped, first, last)
+    train, log = equipment.programs.train_steps(
+        state.train, batches, state.selection.stopped, first, last
+    )
     log = jax.tree.map(lambda x: x[:, first:last].astype(np.float64), jax.device_get(log))
     (seconds,) = processes.largest(time.monotonic() - started)
-    pace.update(bucket, last - first, seconds)
+    equipment.pace.update(quarter, last - first, seconds)
 
     def with_steps(so_far: np.ndarray, values: np.ndarray) -> np.ndarray:
         so_far = so_far.copy()  # a checkpoint may still be reading it
@@ -221,59 +243,92 @@ def _take_steps(
     return state.replace(train=train, epoch=epoch), log
 
 
-def _select_epoch(
-    config: Config,
-    programs: Programs,
-    layout: Layout,
-    state: RunState,
-    scores: np.ndarray,
-    failed: np.ndarray,
+def _validate(
+    run: Run, equipment: Equipment, state: RunState, watch: Watch
+) -> tuple[RunState, list[dict[str, Any]]]:
+    """Scores the validation split and lets it decide; returns the lines of metrics.jsonl."""
+    started = time.monotonic()
+    watch.progress.validating()
+    scores, _ = predict_batches(equipment.predict, state.train.variables, equipment.valid)
+    failed = failed_seeds(state, scores, run.config.train.most_skipped_steps, run.layout)
+    measured = [_quiet_metrics(run.task, s, run.valid.labels) for s in scores]
+    decisive = _sign(run) * np.array([values[run.selection] for values in measured])
+    after = _select(run, equipment.programs, state, decisive, failed)
+    seconds = round(float(state.epoch.seconds) + time.monotonic() - started, 3)
+    return after, _metrics_lines(run, state, after, measured, seconds)
+
+
+def _sign(run: Run) -> int:
+    """Returns what turns the metric that validation follows into one to minimise."""
+    return -1 if run.task.reported[run.selection].larger_is_better else 1
+
+
+def _select(
+    run: Run, programs: Programs, state: RunState, scores: np.ndarray, failed: np.ndarray
 ) -> RunState:
     """Lets validation scores `[S]` decide: best parameters, early stopping, plateau."""
-    selection = select(state.selection, scores, failed, config.train, config.optim)
+    optim = run.config.optim
+    selection = select(state.selection, scores, failed, run.config.train, optim)
     improved = selection.best_epoch == selection.epoch
-    scale = learning_rate_scale(selection, config.optim)
-    improved, scale = layout.put_state((improved, scale))
+    scale = learning_rate_scale(selection, optim)
+    improved, scale = run.layout.put_state((improved, scale))
     return RunState(
         train=state.train.replace(learning_rate_scale=scale),
-        best_params=programs.keep(state.best_params, state.train.params, improved),
+        best=programs.keep(state.best, state.train.variables, improved),
         selection=selection,
-        epoch=init_epoch(*state.epoch.log.loss.shape),
+        epoch=_next_epoch(run),
     )
 
 
 def _metrics_lines(
-    seeds: list[int],
-    layout: Layout,
+    run: Run,
     before: RunState,
     after: RunState,
-    valid_metrics: list[dict[str, float]],
+    measured: list[dict[str, float]],
     seconds: float,
 ) -> list[dict[str, Any]]:
-    """One line of metrics.jsonl for every seed that ran this epoch, before and after selection."""
-    selection, log, steps = after.selection, before.epoch.log, layout.get(after.train.step)
-    taken = log.weight > 0
-    return [
-        {
-            "seed": seeds[k],
-            "epoch": int(selection.epoch),
-            "step": int(steps[k]),
-            "train_loss": log.loss[k].sum() / log.weight[k].sum() if taken[k].any() else None,
-            **{f"valid_{name}": value for name, value in valid_metrics[k].items()},
-            "learning_rate": log.learning_rate[k, int(before.epoch.step) - 1],
-            "grad_norm": log.grad_norm[k, taken[k]].mean() if taken[k].any() else None,
-            "skipped": int(log.skipped[k].sum()),
-            "best": bool(selection.best_epoch[k] == selection.epoch),
-            "stopped": bool(selection.stopped[k]),
-            "failed": bool(selection.failed_epoch[k]),
-            "seconds": seconds,
-        }
-        for k in np.flatnonzero(~before.selection.stopped)
-    ]
+    """Makes one line of metrics.jsonl for every seed that ran this epoch.
+
+    Args:
+        run: says the seeds, and the terms of the objective.
+        before: selection.
+        after: selection.
+        measured: each seed's metrics on validation.
+        seconds: that the epoch took.
+    """
+    selection, log = after.selection, before.epoch.log
+    steps = run.layout.get(after.train.step)
+    lines = []
+    for k in np.flatnonzero(~before.selection.stopped):
+        taken = log.weights[k].any(axis=-1)
+        any_taken = bool(taken.any())
+        weights = log.weights[k].sum(axis=0)
+        means = log.sums[k].sum(axis=0) / np.where(weights > 0, weights, np.nan)
+        terms = dict(zip(run.objective.terms, means.tolist(), strict=True))
+        known = {name: value for name, value in terms.items() if not np.isnan(value)}
+        total = sum(run.objective.terms[name].weight * value for name, value in known.items())
+        lines.append(
+            {
+                "seed": run.seeds[k],
+                "epoch": int(selection.epoch),
+                "step": int(steps[k]),
+                "train_loss": total if any_taken else None,
+                **{f"train_{name}": value if any_taken else None for name, value in terms.items()},
+                **{f"valid_{name}": value for name, value in measured[k].items()},
+                "learning_rate": log.learning_rate[k, int(before.epoch.step) - 1],
+                "grad_norm": log.grad_norm[k, taken].mean() if any_taken else None,
+                "skipped": int(log.skipped[k].sum()),
+                "best": bool(selection.best_epoch[k] == selection.epoch),
+                "stopped": bool(selection.stopped[k]),
+                "failed": bool(selection.failed_epoch[k]),
+                "seconds": seconds,
+            }
+        )
+    return lines
 
 
 def _quiet_metrics(task: Task, scores: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Metrics of one epoch; an untrained model's constant scores are no news."""
+    """Measures one epoch without warnings; an untrained model's constant scores are no news."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return task.compute(scores, labels)

@@ -1,58 +1,198 @@
-"""Optimisers and learning-rate schedules, by configuration."""
+"""Moves parameters: Adam, schedules, and groups of parameters with settings of their own."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+import dataclasses
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from msajax.config import OptimConfig
+from msajax.errors import UserError
+
+_LAYER = re.compile(r"_(\d+)(?:/|$)")  # block_3/attention/…
 
 
-class Optimizer(NamedTuple):
-    """A gradient transformation, and the rate that scales its updates.
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Holds what one parameter moves by.
 
     Attributes:
-        transformation: clipping, Adam's moments and decoupled weight decay; no learning rate.
-        learning_rate: step counted from 0 -> rate, before the plateau factor.
+        learning_rate: its peak.
+        weight_decay: decoupled.
+        warmup_steps: of linear warm-up.
+        frozen: whether it stays as it began.
     """
 
-    transformation: optax.GradientTransformation
-    learning_rate: Callable[[jax.Array], jax.Array]
+    learning_rate: float
+    weight_decay: float
+    warmup_steps: int
+    frozen: bool = False
 
 
-def make_optimizer(config: OptimConfig, total_steps: int) -> Optimizer:
-    """Builds the optimiser of a run of at most `total_steps` steps.
+def settings_of(config: OptimConfig, paths: Iterable[str]) -> dict[str, Settings]:
+    """Applies `optim.groups` to the paths of a model's parameters, joined by `/`.
 
-    Weight decay acts on kernels alone: not on biases, norms and position tables.
+    Without a group, weight decay acts on kernels alone: not on biases, norms and position tables.
+
+    Raises:
+        UserError: for a pattern that names none of them, and if all would be frozen.
     """
-    parts = []
-    if config.clip_norm:
-        parts.append(optax.clip_by_global_norm(config.clip_norm))
-    parts.append(optax.scale_by_adam())
-    if config.weight_decay:
-        parts.append(optax.add_decayed_weights(config.weight_decay, mask=_is_kernel))
-    return Optimizer(optax.chain(*parts), _schedule(config, total_steps))
+    paths = list(paths)
+    found = {
+        path: Settings(
+            learning_rate=config.learning_rate,
+            weight_decay=config.weight_decay if path.split("/")[-1] == "kernel" else 0.0,
+            warmup_steps=config.warmup_steps,
+        )
+        for path in paths
+    }
+    factors = dict.fromkeys(paths, 1.0)
+    for group in config.parsed_groups:
+        named = [path for path in paths if fnmatch.fnmatchcase(path, group.pattern)]
+        if not named:
+            raise UserError(
+                f"optim.groups = {group.text!r}: no parameter has such a path; there are "
+                f"{', '.join(dict.fromkeys(path.split('/')[0] + '/*' for path in paths))}."
+            )
+        if group.setting == "layer_decay":
+            factors |= _layer_factors(named, group.value)
+            continue
+        value = group.value
+        if group.setting in ("frozen", "warmup_steps"):
+            value = type(getattr(found[named[0]], group.setting))(value)
+        for path in named:
+            found[path] = dataclasses.replace(found[path], **{group.setting: value})
+    if all(settings.frozen for settings in found.values()):
+        raise UserError("optim.groups freezes every parameter: there is nothing left to train.")
+    return {
+        path: dataclasses.replace(settings, learning_rate=settings.learning_rate * factors[path])
+        for path, settings in found.items()
+    }
 
 
-def _is_kernel(params: optax.Params) -> optax.Params:
-    return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key == "kernel", params)
+def _layer_factors(paths: list[str], decay: float) -> dict[str, float]:
+    """Computes a factor for each path: 1 for the last layer, and `decay` more for each below it.
+
+    A layer is the first part of a path that ends in a number; what has none, as embeddings, lies
+    below the first layer.
+    """
+    layers = {path: _LAYER.search(path) for path in paths}
+    numbers = {path: int(found[1]) if found else -1 for path, found in layers.items()}
+    return {path: decay ** (max(numbers.values()) - layer) for path, layer in numbers.items()}
 
 
-def _schedule(config: OptimConfig, total_steps: int) -> Callable[[jax.Array], jax.Array]:
-    """Linear warm-up from 0, then constant (plateau too: its factor is per seed) or cosine."""
-    peak, warmup = config.learning_rate, config.warmup_steps
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """Turns gradients into updates of parameters.
 
-    def rate(step: jax.Array) -> jax.Array:
+    Rates act here, and are functions of the run's step and not of counts of optax, which knows
+    nothing of steps that are skipped. Parameters that are frozen are no part of the trees that this
+    reads and writes: see `split`.
+
+    Attributes:
+        config: what the user asks for.
+        total_steps: of the longest run, at which the cosine schedule ends.
+        settings: of every parameter, by path.
+    """
+
+    config: OptimConfig
+    total_steps: int
+    settings: Mapping[str, Settings]
+
+    def split(self, params: Any) -> tuple[Any, Any]:
+        """Splits parameters into those that move and those that are frozen."""
+        flat = flatten_dict(params, sep="/")
+        parts = (
+            {path: x for path, x in flat.items() if self.settings[path].frozen == frozen}
+            for frozen in (False, True)
+        )
+        moving, frozen = (unflatten_dict(part, sep="/") for part in parts)
+        return moving, frozen
+
+    def init(self, params: Any) -> Any:
+        """Begins the state, of moments for each parameter."""
+        return self._without_rates(params).init(params)
+
+    def update(
+        self, gradient: Any, state: Any, params: Any, step: jax.Array, scale: jax.Array
+    ) -> tuple[Any, Any]:
+        """Computes what to add to parameters.
+
+        Args:
+            gradient: like the parameters.
+            state: from `init` or the step before.
+            params: that move.
+            step: of the run, from 0.
+            scale: the plateau's factor, of all groups.
+
+        Returns:
+            The updates, and the next state.
+        """
+        updates, state = self._without_rates(params).update(gradient, state, params)
+        rates: dict[Settings, jax.Array] = {}
+        scaled = {}
+        for path, update in flatten_dict(updates, sep="/").items():
+            settings = self.settings[path]
+            if settings not in rates:
+                rates[settings] = self._rate(settings, step) * scale
+            scaled[path] = -rates[settings] * update
+        return unflatten_dict(scaled, sep="/"), state
+
+    def learning_rate(self, step: jax.Array) -> jax.Array:
+        """Returns the rate of parameters that are in no group, before the plateau's factor."""
+        config = self.config
+        return self._rate(Settings(config.learning_rate, 0.0, config.warmup_steps), step)
+
+    def _rate(self, settings: Settings, step: jax.Array) -> jax.Array:
+        """Warms up linearly from 0, then stays constant or falls along a cosine.
+
+        A plateau's rate is constant, too: its factor is each random seed's own.
+        """
+        peak, warmup = settings.learning_rate, settings.warmup_steps
         step = step.astype(jnp.float32)
         value = jnp.float32(peak)
-        if config.schedule == "cosine":
-            low = config.min_learning_rate
-            done = jnp.clip((step - warmup) / max(total_steps - 1 - warmup, 1), 0, 1)
+        if self.config.schedule == "cosine":
+            low = min(self.config.min_learning_rate, peak)
+            done = jnp.clip((step - warmup) / max(self.total_steps - 1 - warmup, 1), 0, 1)
             value = low + 0.5 * (peak - low) * (1 + jnp.cos(jnp.pi * done))
         if warmup:
             value = value * jnp.minimum(step / warmup, 1)
         return value
 
-    return rate
+    def _without_rates(self, params: Any) -> optax.GradientTransformation:
+        """Clips the norm of the whole gradient, then takes Adam's step and decays weights."""
+        parts = []
+        if self.config.clip_norm:
+            parts.append(optax.clip_by_global_norm(self.config.clip_norm))
+        parts.append(optax.scale_by_adam())
+        decays = {p: self.settings[p].weight_decay for p in flatten_dict(params, sep="/")}
+        for decay in dict.fromkeys(filter(None, decays.values())):
+            mask = unflatten_dict({p: d == decay for p, d in decays.items()}, sep="/")
+            parts.append(optax.add_decayed_weights(decay, mask=mask))
+        return optax.chain(*parts)
+
+
+def make_optimizer(config: OptimConfig, total_steps: int, paths: Iterable[str]) -> Optimizer:
+    """Builds the optimiser of a run of at most `total_steps` steps.
+
+    Args:
+        config: what the user asks for.
+        total_steps: of the longest run.
+        paths: of the model's parameters, joined by `/`.
+
+    Raises:
+        UserError: as `settings_of`.
+    """
+    return Optimizer(config, total_steps, settings_of(config, paths))
+
+
+def joined(moving: Any, frozen: Any) -> Any:
+    """Joins what `Optimizer.split` has split."""
+    if not frozen:
+        return moving
+    return unflatten_dict(flatten_dict(moving) | flatten_dict(frozen))

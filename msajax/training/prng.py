@@ -10,10 +10,18 @@ import jax
 import jax.numpy as jnp
 from jax.extend.random import define_prng_impl
 
+_TRANSFORMS = 0x7472616E  # the stream of random changes to batches; dropout has none
+
 
 def dropout_key(seed: jax.Array, step: jax.Array) -> jax.Array:
-    """The dropout key of one step of one random seed, of type `COUNTER_HASH`."""
+    """Makes the dropout key of one step of one random seed, of type `COUNTER_HASH`."""
     return jax.random.fold_in(jax.random.key(seed, impl=COUNTER_HASH), step)
+
+
+def transform_key(seed: jax.Array, step: jax.Array) -> jax.Array:
+    """Makes the key from which a step's batch is changed at random, of type `COUNTER_HASH`."""
+    stream = jax.random.fold_in(jax.random.key(seed, impl=COUNTER_HASH), _TRANSFORMS)
+    return jax.random.fold_in(stream, step)
 
 
 def _mix(x: jax.Array) -> jax.Array:

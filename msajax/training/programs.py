@@ -1,25 +1,21 @@
 """The compiled programs of a run, each over every random seed at once."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from msajax.config import TrainConfig
-from msajax.data.batches import Batch, cut_lengths
+from msajax.data.batches import Batch, cut_lengths, row_numbers
 from msajax.data.corpus import Split
 from msajax.runtime.devices import Layout
 from msajax.spec import CorpusSpec
-from msajax.training.optimizers import Optimizer
-from msajax.training.state import StepMetrics, TrainState, init_train_state
-from msajax.training.step import Loss, train_step
+from msajax.training.state import StepMetrics, TrainState
+from msajax.training.step import Recipe, begin, train_step
 
 
 @flax.struct.dataclass
@@ -49,57 +45,44 @@ class Programs(NamedTuple):
 
     Attributes:
         init: seeds `[S]` uint32 -> state.
-        gather: (bucket, corpus, rows `[S, steps, B]`, weights of the same shape) -> their batches.
+        gather: (length quarter, corpus, rows `[S, steps, B]`, weights of the same shape) -> their
+            batches.
         train_steps: (state, batches `[S, steps, B, …]`, stopped `[S]`, first, last) -> (state,
             metrics `[S, steps]`): runs steps first … last - 1 of them; the metrics of the others
             are 0. The bounds are data, so that one program serves a dispatch of any length. There
-            is one for each length bucket.
-        keep: (old, new, which `[S]`) -> new parameters where `which`, else the old.
+            is one for each length quarter.
+        keep: (old, new, which `[S]`) -> new variables where `which`, else the old.
     """
 
-    init: Callable[[jax.Array], TrainState]
+    init: Callable[[np.ndarray], TrainState]
     gather: Callable[..., Batch]
     train_steps: Callable[..., tuple[TrainState, StepMetrics]]
     keep: Callable[[Any, Any, jax.Array], Any]
 
 
 def make_programs(
-    *,
-    model: nn.Module,
-    spec: CorpusSpec,
-    optimizer: Optimizer,
-    loss: Loss,
-    layout: Layout,
-    accumulation_steps: int = 1,
-    most_skipped_steps: int = TrainConfig.most_skipped_steps,
+    recipe: Recipe, spec: CorpusSpec, layout: Layout, memory: Mapping[str, Any] | None = None
 ) -> Programs:
     """Builds the programs of a run; nothing is compiled before its first call.
 
     Args:
-        model: what to train.
-        spec: sizes of its inputs.
-        optimizer: how parameters move.
-        loss: from `make_loss`.
+        recipe: what a step is made of.
+        spec: sizes of the model's inputs.
         layout: where arrays are.
-        accumulation_steps: see `train_step`.
-        most_skipped_steps: see `train_step`.
+        memory: `{name: [N, …]}`, what the model keeps of the training samples at first.
     """
-    init_one = functools.partial(init_train_state, model=model, spec=spec, optimizer=optimizer)
-    axis_name = "data" if layout.maps_rows else None
+    # Rows that see each other inside the model, as in batch normalisation, are spread by XLA.
+    maps_rows = layout.maps_rows and not recipe.model.mutable
     step_one = functools.partial(
-        train_step,
-        model=model,
-        optimizer=optimizer,
-        loss=loss,
-        accumulation_steps=accumulation_steps,
-        axis_name=axis_name,
-        most_skipped_steps=most_skipped_steps,
+        train_step, recipe=recipe, axis_name="data" if maps_rows else None
     )
+    terms = len(recipe.objective.terms)
 
     def train_steps(state, batches, stopped, first, last):
         def steps_of_one_seed(state, batches, stopped):
             none = jnp.zeros(batches.row_weight.shape[0])
-            nothing = StepMetrics(*(none for _ in dataclasses.fields(StepMetrics)))
+            of_terms = jnp.zeros((len(none), terms))
+            nothing = StepMetrics(of_terms, of_terms, none, none, none)
 
             def body(i, carry):
                 state, log = carry
@@ -114,9 +97,16 @@ def make_programs(
     def keep_one(old, new, which):
         return jax.tree.map(lambda o, n: jnp.where(which, n, o), old, new)
 
-    init = layout.over_seeds(init_one)
+    init = layout.over_seeds(functools.partial(begin, recipe=recipe, spec=spec))
+    at_first = {name: np.asarray(x) for name, x in (memory or {}).items()}
     one_seed = jax.ShapeDtypeStruct((1,), np.uint32)  # which axes are spread is the same for all
-    of_state = layout.state_shardings(jax.eval_shape(init, one_seed))
+    shapes = {k: jax.ShapeDtypeStruct((1, *x.shape), x.dtype) for k, x in at_first.items()}
+    of_state = layout.state_shardings(jax.eval_shape(init, one_seed, shapes))
+    init_compiled = jax.jit(init, out_shardings=of_state)
+
+    def init_seeds(seeds: np.ndarray) -> TrainState:
+        of_seeds = {k: np.broadcast_to(x, (len(seeds), *x.shape)) for k, x in at_first.items()}
+        return init_compiled(*layout.put_state((seeds, of_seeds)))
 
     def gather(quarter, corpus, indices, row_weight):
         lengths = cut_lengths(spec, quarter)
@@ -126,22 +116,23 @@ def make_programs(
             {m: take(x)[:, :, :, : lengths[m]] for m, x in corpus.masks.items()},
             take(corpus.labels),
             row_weight,
+            row_numbers(indices, row_weight, len(corpus.labels)),
         )
 
     if layout.mode == "pmap":
         compiled = _pmap(train_steps, layout)
     else:
-        program = _mapped(train_steps, layout) if layout.maps_rows else train_steps
+        program = _mapped(train_steps, layout) if maps_rows else train_steps
         compiled = jax.jit(
             program, donate_argnums=0, out_shardings=(of_state, layout.sharding())
         )
     return Programs(
-        init=jax.jit(init, out_shardings=of_state),
+        init=init_seeds,
         gather=jax.jit(gather, static_argnums=0, out_shardings=layout.batch_sharding),
         train_steps=lambda state, batches, stopped, first, last: compiled(
             state, batches, *layout.put((stopped, np.int32(first), np.int32(last)))
         ),
-        keep=jax.jit(jax.vmap(keep_one), out_shardings=of_state.params),
+        keep=jax.jit(jax.vmap(keep_one), out_shardings=of_state.variables),
     )
 
 

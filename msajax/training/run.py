@@ -1,22 +1,37 @@
-"""A training run: everything that it is made of, built once and passed whole."""
+"""Holds a training run: everything that it is made of, built once and passed whole."""
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import flax.linen as nn
+import numpy as np
+
 from msajax.config import Config
+from msajax.data.batches import quarters_of, steps_per_epoch
 from msajax.data.corpus import Corpus, Split
 from msajax.data.prepare import Preparation
+from msajax.errors import UserError
+from msajax.models import Model, build_model, declared, parameter_shapes
 from msajax.runs.folder import RunFolder
+from msajax.runtime.devices import Layout, make_layout
 from msajax.runtime.signals import StopRequest
 from msajax.spec import CorpusSpec
 from msajax.tasks import Task, make_task
 from msajax.training.initial import Initial
+from msajax.training.objective import Objective, check_names, make_objective
+from msajax.training.optimizers import make_optimizer
+from msajax.training.step import Recipe
+from msajax.training.transforms import make_transforms
+
+# Called with the lines of metrics.jsonl of one epoch, one per random seed that ran.
+AfterEpoch = Callable[[Sequence[Mapping[str, Any]]], None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run before its first step, and what interrupts it.
+    """Holds a run before its first step, and what interrupts it.
 
     Attributes:
         config: the experiment.
@@ -31,6 +46,7 @@ class Run:
         stop_after_epochs: pause after so many more epochs; None does not.
         stop: asks to save and to stop before the next dispatch.
         profile: folder for a trace of some dispatches; None for none.
+        after_epoch: is called when an epoch's lines are written, in the first process.
     """
 
     config: Config
@@ -45,6 +61,7 @@ class Run:
     stop_after_epochs: int | None = None
     stop: StopRequest = dataclasses.field(default_factory=StopRequest)
     profile: str | None = None
+    after_epoch: AfterEpoch | None = None
 
     @property
     def spec(self) -> CorpusSpec:
@@ -57,11 +74,96 @@ class Run:
         first = self.config.train.first_seed
         return list(range(first, first + self.config.train.seeds))
 
-    @property
+    @functools.cached_property
     def task(self) -> Task:
-        """Which metrics suit the labels, and which of them validation minimises."""
+        """Which metrics suit the labels, and what follows from them."""
         return make_task(self.spec.label_kind, self.spec.label_names, self.train.labels)
+
+    @functools.cached_property
+    def selection(self) -> str:
+        """The metric that validation follows."""
+        return self.task.selection(self.config.train.select_by)
+
+    @functools.cached_property
+    def layout(self) -> Layout:
+        """Where arrays lie on the devices."""
+        return layout_of(self.config)
+
+    @functools.cached_property
+    def model(self) -> Model:
+        """What the model declares."""
+        return declared(self.config.model)
+
+    @functools.cached_property
+    def module(self) -> nn.Module:
+        """The linen module."""
+        return build_model(self.config.model, self.spec)
+
+    @functools.cached_property
+    def objective(self) -> Objective:
+        """What is minimised."""
+        return make_objective(self.config, self.model, self.spec.label_kind)
+
+    @functools.cached_property
+    def quarters(self) -> np.ndarray:
+        """The length quarter of every row of the training split, `[N]`."""
+        return quarters_of(self.train, self.spec)
+
+    @functools.cached_property
+    def passes(self) -> tuple[int, ...]:
+        """Steps of every pass over the training split; one pass, unless the model has stages."""
+        steps = steps_per_epoch(self.quarters, self.config.train.batch_size)
+        shares = [stage.share for stage in self.model.stages] or [1.0]
+        return tuple(max(1, round(share * steps)) for share in shares)
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch."""
+        return sum(self.passes)
+
+    @functools.cached_property
+    def recipe(self) -> Recipe:
+        """What a step is made of."""
+        train, optim = self.config.train, self.config.optim
+        paths = parameter_shapes(self.config.model, self.spec)
+        return Recipe(
+            module=self.module,
+            model=self.model,
+            optimizer=make_optimizer(optim, self.steps * train.epochs, paths),
+            objective=self.objective,
+            transforms=make_transforms(train.transforms, self.spec),
+            passes=self.passes,
+            average=optim.average,
+            accumulation_steps=train.accumulation_steps,
+            most_skipped_steps=train.most_skipped_steps,
+        )
 
     def describe(self, repairs: Mapping[str, Any]) -> None:
         """Writes config.json and run.json, with what was repaired in the data so far."""
         self.folder.describe(self.config, self.corpus.summary(), repairs, self.origin)
+
+
+def layout_of(config: Config) -> Layout:
+    """Builds the layout of a run over the devices of all its processes."""
+    train = config.train
+    return make_layout(config.mesh, train.seed_axis, train.seeds, config.model.model_dim)
+
+
+def check_model(config: Config, spec: CorpusSpec) -> None:
+    """Refuses what cannot be trained on a corpus; nothing is compiled or written.
+
+    Raises:
+        UserError: for a model, an objective, groups of parameters, transforms or a layout that do
+            not fit the corpus or each other.
+    """
+    model, train = declared(config.model), config.train
+    paths = parameter_shapes(config.model, spec)
+    check_names(make_objective(config, model, spec.label_kind), model.stages)
+    make_optimizer(config.optim, 1, paths)
+    make_transforms(train.transforms, spec)
+    layout = layout_of(config)
+    if model.mutable and (layout.mode == "pmap" or train.accumulation_steps > 1):
+        raise UserError(
+            f"model.name = {config.model.name!r} has statistics over whole batches "
+            f"({', '.join(model.mutable)}): use mesh.mode = jit and train.accumulation_steps = 1."
+        )

@@ -2,30 +2,19 @@
 
 import time
 
-from msajax.config import TrainConfig
 from msajax.runs.checkpoints import Checkpoints
-from msajax.runs.folder import RunFolder
 from msajax.runtime import processes
-from msajax.runtime.devices import Layout
-from msajax.runtime.signals import StopRequest
+from msajax.training.run import Run
 from msajax.training.state import RunState
 
 
 class Saving:
     """Saves when a checkpoint is due and when the run must stop; all processes decide alike."""
 
-    def __init__(
-        self,
-        checkpoints: Checkpoints,
-        folder: RunFolder,
-        layout: Layout,
-        config: TrainConfig,
-        stop: StopRequest,
-        state: RunState,
-    ) -> None:
+    def __init__(self, checkpoints: Checkpoints, run: Run, state: RunState) -> None:
         """Counts from `state`, which is saved already or can be made again."""
-        self._checkpoints, self._folder, self._layout = checkpoints, folder, layout
-        self._config, self._stop = config, stop
+        self._checkpoints, self._run = checkpoints, run
+        self._config, self._stop = run.config.train, run.stop
         self._saved_at, self._saved_step = time.monotonic(), state.steps_taken
 
     def before_epoch(self) -> bool:
@@ -52,7 +41,7 @@ class Saving:
         if stop:
             self._stop.serve()
         if stop or due:
-            self._checkpoints.save(state.steps_taken, self._layout.get(state))
-            self._folder.saved(state.steps_taken)
+            self._checkpoints.save(state.steps_taken, self._run.layout.get(state))
+            self._run.folder.saved(state.steps_taken)
             self._saved_at, self._saved_step = time.monotonic(), state.steps_taken
         return bool(stop)

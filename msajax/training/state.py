@@ -3,16 +3,11 @@
 import dataclasses
 from typing import Any
 
-import flax.linen as nn
 import flax.struct
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from msajax.config import OptimConfig, TrainConfig
-from msajax.models import blank_sample
-from msajax.spec import CorpusSpec
-from msajax.training.optimizers import Optimizer
 
 
 @flax.struct.dataclass
@@ -23,7 +18,11 @@ class TrainState:
         seed: `[]` uint32; with `step` it determines every random number.
         step: `[]` int32, steps taken.
         params: the model's parameters.
-        opt_state: the optimiser's state.
+        collections: the model's mutable collections by name.
+        opt_state: the optimiser's state of the parameters that move; of a model with stages, one
+            for each.
+        average: the parameters' moving average; {} if there is none.
+        memory: `{name: [N, …]}`, what the model keeps of the N training samples.
         learning_rate_scale: `[]` float32, the plateau schedule's factor.
         skipped_in_a_row: `[]` int32, steps up to the last one that were not finite.
     """
@@ -31,25 +30,34 @@ class TrainState:
     seed: jax.Array
     step: jax.Array
     params: Any
+    collections: Any
     opt_state: Any
+    average: Any
+    memory: Any
     learning_rate_scale: jax.Array
     skipped_in_a_row: jax.Array
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """What validation scores with: the average where there is one, and the collections."""
+        return {"params": self.average or self.params, **self.collections}
 
 
 @flax.struct.dataclass
 class StepMetrics:
-    """What a step measures; sums and weights, divided once at the end of an epoch.
+    """Holds what a step measures; sums and weights are divided once, at the end of an epoch.
 
     Attributes:
-        loss: sum of weighted losses over the rows; 0 of a step that was skipped, like the next two.
-        weight: sum of row weights.
-        grad_norm: global gradient norm before clipping.
+        sums: `[T]`, each term of the objective summed over the rows; 0 of a step that was skipped,
+            like the next two, and of terms that do not count in the step's stage.
+        weights: `[T]`, what the sums are divided by.
+        grad_norm: global gradient norm before clipping, of the parameters that move.
         learning_rate: the rate of this step.
         skipped: 1 if the loss or the gradient was not finite, so that the step changed nothing.
     """
 
-    loss: jax.Array
-    weight: jax.Array
+    sums: jax.Array
+    weights: jax.Array
     grad_norm: jax.Array
     learning_rate: jax.Array
     skipped: jax.Array
@@ -57,11 +65,11 @@ class StepMetrics:
 
 @flax.struct.dataclass
 class EpochSoFar:
-    """An epoch that is not over, on the host.
+    """Holds an epoch that is not over, on the host.
 
     Attributes:
         step: `[]` int64, steps taken of it.
-        log: of each step, `[S, steps]` float64; 0 from `step` on.
+        log: of each step, `[S, steps, …]` float64; 0 from `step` on.
         seconds: `[]` float64, time spent on it.
     """
 
@@ -76,7 +84,8 @@ class Selection:
 
     Attributes:
         epoch: `[]` int64, epochs finished by the run.
-        best_score: `[S]` float64, the smallest validation score so far (see `tasks.py`).
+        best_score: `[S]` float64, the smallest validation score so far: the metric that is
+            followed, its sign turned if larger is better; infinite if it was undefined.
         best_epoch: `[S]` int64, the epoch that gave it, from 1; 0 for none yet.
         stale_epochs: `[S]` int64, epochs since then.
         plateau_epochs: `[S]` int64, epochs since then or since the last reduction of the rate.
@@ -102,49 +111,31 @@ class RunState:
 
     Attributes:
         train: device state, leading axis S.
-        best_params: each seed's parameters at its best epoch, leading axis S.
+        best: each seed's `TrainState.variables` at its best epoch, leading axis S.
         selection: what validation decided.
         epoch: the one that has begun.
     """
 
     train: TrainState
-    best_params: Any
+    best: Any
     selection: Selection
     epoch: EpochSoFar
 
     @property
     def steps_taken(self) -> int:
         """Steps of the run so far, those of stopped seeds counted."""
-        steps = self.epoch.log.loss.shape[1]
+        steps = self.epoch.log.skipped.shape[1]
         return int(self.selection.epoch) * steps + int(self.epoch.step)
 
 
-def init_train_state(
-    seed: jax.Array, *, model: nn.Module, spec: CorpusSpec, optimizer: Optimizer
-) -> TrainState:
-    """The state of one random seed before its first step.
-
-    Args:
-        seed: `[]` uint32.
-        model: the model to initialise.
-        spec: sizes of its inputs.
-        optimizer: whose state to initialise.
-    """
-    params = model.init(jax.random.key(seed), *blank_sample(spec))["params"]
-    return TrainState(
-        seed=seed,
-        step=jnp.int32(0),
-        params=params,
-        opt_state=optimizer.transformation.init(params),
-        learning_rate_scale=jnp.float32(1),
-        skipped_in_a_row=jnp.int32(0),
+def init_epoch(seeds: int, steps: int, terms: int) -> EpochSoFar:
+    """Makes an epoch of so many steps before its first one, for an objective of T terms."""
+    each, of_terms = np.zeros((seeds, steps)), np.zeros((seeds, steps, terms))
+    return EpochSoFar(
+        step=np.int64(0),
+        log=StepMetrics(of_terms, of_terms, each, each, each),
+        seconds=np.float64(0),
     )
-
-
-def init_epoch(seeds: int, steps: int) -> EpochSoFar:
-    """An epoch of so many steps before its first one."""
-    log = StepMetrics(*(np.zeros((seeds, steps)) for _ in dataclasses.fields(StepMetrics)))
-    return EpochSoFar(step=np.int64(0), log=log, seconds=np.float64(0))
 
 
 def init_selection(seeds: int) -> Selection:
@@ -171,8 +162,8 @@ def select(
 ) -> Selection:
     """Applies the rules of selection, early stopping and plateau to one epoch's scores.
 
-    An improvement is a strictly smaller score. Stopped seeds do not change; one that fails stops,
-    and does not improve.
+    An improvement is a strictly smaller score; the first epoch is one, even if its score is
+    undefined (NaN). Stopped seeds do not change; one that fails stops, and does not improve.
 
     Args:
         selection: before the epoch.
@@ -182,7 +173,9 @@ def select(
         optim: the plateau schedule.
     """
     running = ~selection.stopped
-    improved = running & ~failed & (scores < selection.best_score)
+    scores = np.where(np.isnan(scores), np.inf, scores)
+    first = selection.best_epoch == 0
+    improved = running & ~failed & (first | (scores < selection.best_score))
     stale = np.where(improved, 0, selection.stale_epochs + running)
     plateau = np.where(improved, 0, selection.plateau_epochs + running)
     reduce = np.zeros_like(running)

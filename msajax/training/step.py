@@ -1,190 +1,313 @@
-"""One training step of one random seed: a pure function."""
+"""Takes one training step of one random seed: a pure function."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+import dataclasses
+import fnmatch
+import functools
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.flatten_util import ravel_pytree
 
 from msajax.config import TrainConfig
 from msajax.data.batches import Batch
-from msajax.errors import UserError
-from msajax.models.parts.layers import first_row
-from msajax.training.optimizers import Optimizer
+from msajax.models.contract import Model, Prediction, Stage, init_variables
+from msajax.models.parts.layers import rows_of_batch
+from msajax.spec import CorpusSpec
+from msajax.training.objective import Objective, Sums, measure, weights_before
+from msajax.training.optimizers import Optimizer, joined
 from msajax.training.prng import dropout_key
 from msajax.training.state import StepMetrics, TrainState
+from msajax.training.transforms import Transforms
 
 
-class Loss(NamedTuple):
-    """What training minimises: the mean of rows, each with its weight.
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """Holds what a step is made of, all of it known before a program is compiled.
 
     Attributes:
-        of_rows: (score `[B, K]`, label `[B, L]`) -> `[B]`.
-        weights: label `[B, L]` -> `[B]`: what each row counts.
+        module: the linen module.
+        model: what it declares.
+        optimizer: how parameters move.
+        objective: what is minimised.
+        transforms: random changes of batches.
+        passes: the steps of each pass of an epoch; one pass, unless the model has stages.
+        average: decay of the parameters' moving average; 0 is off.
+        accumulation_steps: parts of a batch, B / parts rows each, whose gradients are summed.
+        most_skipped_steps: in a row, after which the seed has failed.
     """
 
-    of_rows: Callable[[jax.Array, jax.Array], jax.Array]
-    weights: Callable[[jax.Array], jax.Array]
+    module: nn.Module
+    model: Model
+    optimizer: Optimizer
+    objective: Objective
+    transforms: Transforms = Transforms()
+    passes: tuple[int, ...] = (1,)
+    average: float = 0.0
+    accumulation_steps: int = 1
+    most_skipped_steps: int = TrainConfig.most_skipped_steps
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The passes that make an epoch."""
+        return tuple(self.model.stages) or (Stage(),)
+
+    def stage_at(self, step: jax.Array) -> jax.Array | int:
+        """Returns the number of the stage that a step of the run is in."""
+        if len(self.passes) == 1:
+            return 0
+        ends = jnp.array(list(itertools.accumulate(self.passes)))
+        return jnp.searchsorted(ends, step % sum(self.passes), side="right")
+
+    def counts(self, stage: jax.Array | int) -> jax.Array:
+        """Says which terms of the objective count in a stage, `[T]` bool."""
+        return jnp.array([self.objective.counts_in(one) for one in self.stages])[stage]
 
 
-def make_loss(config: TrainConfig, kind: str) -> Loss:
-    """The loss of a task.
+def begin(
+    seed: jax.Array, memory: Mapping[str, jax.Array], recipe: Recipe, spec: CorpusSpec
+) -> TrainState:
+    """Makes the state of one random seed before its first step.
 
     Args:
-        config: names it. Of real numbers it is the mean over the K outputs; of tokens, the mean
-            over all of a batch.
-        kind: regression, classification or next_token.
-
-    Raises:
-        UserError: for a loss that does not suit the task.
+        seed: `[]` uint32.
+        memory: `{name: [N, …]}`, what the model keeps of the training samples at first.
+        recipe: what steps are made of.
+        spec: sizes of the model's inputs.
     """
-    penalties = {
-        "l1": jnp.abs,
-        "mse": jnp.square,
-        "huber": lambda error: optax.losses.huber_loss(error, delta=config.huber_delta),
-    }
-    suitable = tuple(penalties) if kind == "regression" else ("cross_entropy",)
-    name = suitable[0] if config.loss == "auto" else config.loss
-    if name not in suitable:
-        raise UserError(
-            f"train.loss = {name!r} does not suit {kind}: choose {' or '.join(suitable)}, or auto."
-        )
-    if kind == "classification":
-        return Loss(_class_cross_entropy, _one_each)
-    if kind == "next_token":
-        return Loss(_nats_per_token, lambda label: (label >= 0).sum(-1).astype(jnp.float32))
-    penalty = penalties[name]
-
-    def loss(score: jax.Array, label: jax.Array) -> jax.Array:
-        chex.assert_equal_shape([score, label])  # [B] against [B, 1] would broadcast to [B, B]
-        return penalty(score - label).mean(axis=-1)
-
-    return Loss(loss, _one_each)
-
-
-def _one_each(label: jax.Array) -> jax.Array:
-    return jnp.ones(label.shape[0])
-
-
-def _nats_per_token(score: jax.Array, label: jax.Array) -> jax.Array:
-    """Of `NextTokenModel`'s scores; its labels say only how many tokens a row has."""
-    chex.assert_shape(score, (label.shape[0], 2))
-    return score[:, 0] / jnp.maximum(score[:, 1], 1)
-
-
-def _class_cross_entropy(score: jax.Array, label: jax.Array) -> jax.Array:
-    """Of logits `[B, C]` and classes `[B, 1]` counted from 0."""
-    chex.assert_shape(label, (score.shape[0], 1))
-    classes = label[:, 0].astype(jnp.int32)
-    return optax.losses.softmax_cross_entropy_with_integer_labels(score, classes)
+    key = jax.random.key(seed)
+    params, collections = init_variables(recipe.module, recipe.model, spec, key)
+    moving, _ = recipe.optimizer.split(params)
+    states = tuple(recipe.optimizer.init(trained_in(stage, moving)) for stage in recipe.stages)
+    return TrainState(
+        seed=seed,
+        step=jnp.int32(0),
+        params=params,
+        collections=collections,
+        opt_state=states[0] if len(states) == 1 else states,
+        # A copy: the training program may overwrite its own input.
+        average=jax.tree.map(jnp.copy, params) if recipe.average else {},
+        memory=dict(memory),
+        learning_rate_scale=jnp.float32(1),
+        skipped_in_a_row=jnp.int32(0),
+    )
 
 
 def train_step(
-    state: TrainState,
-    batch: Batch,
-    *,
-    model: nn.Module,
-    optimizer: Optimizer,
-    loss: Loss,
-    accumulation_steps: int = 1,
-    axis_name: str | None = None,
-    most_skipped_steps: int = TrainConfig.most_skipped_steps,
+    state: TrainState, batch: Batch, recipe: Recipe, axis_name: str | None = None
 ) -> tuple[TrainState, StepMetrics]:
     """Takes one optimiser step, unless its loss or its gradient is not finite.
 
-    A skipped step counts as a step, with its random numbers and its learning rate, but leaves the
-    parameters and the optimiser's state as they are. After too many in a row nothing changes any
-    more.
+    A skipped step counts as a step, with its random numbers and its learning rate, but leaves all
+    else as it is. After too many in a row nothing changes any more.
 
     Args:
         state: one random seed's state, without the seed axis.
         batch: B rows, of which those with `row_weight` 0 do not count; under `axis_name`, this
             device's part of them.
-        model: what to train.
-        optimizer: how parameters move.
-        loss: from `make_loss`.
-        accumulation_steps: parts of the batch, B / parts rows each, whose gradients are summed.
+        recipe: what the step is made of.
         axis_name: the mapped axis over which the rows are spread, if there is one.
-        most_skipped_steps: in a row, after which the seed has failed.
 
     Returns:
         The next state, and this step's metrics.
     """
-    key = dropout_key(state.seed, state.step)
     rows = batch.row_weight.shape[0]
-    part_rows = rows // accumulation_steps
-    start = jax.lax.axis_index(axis_name) * rows if axis_name else 0
-    weight = (batch.row_weight * loss.weights(batch.labels)).sum()
-    if axis_name:
-        weight = jax.lax.psum(weight, axis_name)
+    first = jax.lax.axis_index(axis_name) * rows if axis_name else 0
+    batch = recipe.transforms(batch, state.seed, state.step, first)
+    # A filler's row number lies beyond the memory: it reads zeros, and writes nothing.
+    take = functools.partial(jnp.take, indices=batch.row, axis=0, mode="fill", fill_value=0)
+    batch = batch.replace(memory=jax.tree.map(take, state.memory))
+    key = dropout_key(state.seed, state.step)
+    stage = recipe.stage_at(state.step)
+    counts = recipe.counts(stage)
+    moving, frozen = recipe.optimizer.split(state.params)
 
-    def share_of_loss(params, part, first):
-        prediction = model.apply(
-            {"params": params, **first_row(first)},
+    def predict(moving: Any, part: Batch, first: jax.Array | int) -> tuple[Prediction, Any]:
+        return recipe.module.apply(
+            {
+                "params": joined(moving, frozen),
+                **state.collections,
+                **rows_of_batch(first, part.row_weight),
+            },
             part.features,
             part.masks,
             train=True,
             rngs={"dropout": key},
+            mutable=list(recipe.model.mutable),
         )
-        row_loss = loss.of_rows(prediction.score, part.labels)
-        if prediction.coarse_score is not None:  # of a guided model
-            refined = model.config.guidance_weight
-            coarse_loss = loss.of_rows(prediction.coarse_score, part.labels)
-            row_loss = (1 - refined) * coarse_loss + refined * row_loss
-        total = (row_loss * part.row_weight * loss.weights(part.labels)).sum()
-        return total / jnp.maximum(weight, 1), total
 
-    gradient_of = jax.grad(share_of_loss, has_aux=True)
-    if accumulation_steps == 1:
-        gradient, total = gradient_of(state.params, batch, start)
-    else:
-
-        def accumulate(sums, part_and_index):
-            part, i = part_and_index
-            sums = jax.tree.map(
-                jnp.add, sums, gradient_of(state.params, part, start + i * part_rows)
-            )
-            return sums, None
-
-        parts = jax.tree.map(
-            lambda x: x.reshape(accumulation_steps, part_rows, *x.shape[1:]), batch
-        )
-        nothing = (jax.tree.map(jnp.zeros_like, state.params), jnp.float32(0))
-        (gradient, total), _ = jax.lax.scan(
-            accumulate, nothing, (parts, jnp.arange(accumulation_steps))
-        )
+    where = Where(first, axis_name, counts)
+    gradient, found = _differentiate(predict, moving, batch, recipe, where)
+    sums = found.sums
     if axis_name:
         # As one vector: between processes every array would be a message, and a wait, of its own.
-        flat, unflatten = ravel_pytree((gradient, total))
-        gradient, total = unflatten(jax.lax.psum(flat, axis_name))
+        flat, unflatten = ravel_pytree((gradient, sums))
+        gradient, sums = unflatten(jax.lax.psum(flat, axis_name))
+    sums = jax.tree.map(lambda x: jnp.where(counts, x, 0), sums)
 
-    updates, opt_state = optimizer.transformation.update(gradient, state.opt_state, state.params)
-    rate = optimizer.learning_rate(state.step) * state.learning_rate_scale
-    params = jax.tree.map(lambda p, u: p - rate * u, state.params, updates)
-
+    params, opt_state = _moved(recipe, state, gradient, moving, stage)
+    params = joined(params, frozen)
+    after = {
+        "params": params,
+        "opt_state": opt_state,
+        "collections": found.collections,
+        "average": _averaged(recipe.average, state, params),
+        "memory": _remembered(recipe, state, found.prediction, batch, axis_name),
+    }
     grad_norm = optax.tree.norm(gradient)
-    finite = jnp.isfinite(total) & jnp.isfinite(grad_norm)
-    failed = state.skipped_in_a_row >= most_skipped_steps
+    finite = jnp.isfinite(sums.sums).all() & jnp.isfinite(grad_norm)
+    failed = state.skipped_in_a_row >= recipe.most_skipped_steps
     taken, skipped = finite & ~failed, ~finite & ~failed
-
-    def if_taken(new: optax.Params, old: optax.Params) -> optax.Params:
-        return jax.tree.map(lambda n, o: jnp.where(taken, n, o), new, old)
-
     metrics = StepMetrics(
-        loss=jnp.where(taken, total, 0),
-        weight=jnp.where(taken, weight, 0),
+        sums=jnp.where(taken, sums.sums, 0),
+        weights=jnp.where(taken, sums.weights, 0),
         grad_norm=jnp.where(taken, grad_norm, 0),
-        learning_rate=rate,
+        learning_rate=recipe.optimizer.learning_rate(state.step) * state.learning_rate_scale,
         skipped=skipped.astype(jnp.float32),
     )
+    before = {name: getattr(state, name) for name in after}
     state = state.replace(
         step=state.step + ~failed,
-        params=if_taken(params, state.params),
-        opt_state=if_taken(opt_state, state.opt_state),
         skipped_in_a_row=jnp.where(taken, 0, state.skipped_in_a_row + skipped),
+        **jax.tree.map(lambda new, old: jnp.where(taken, new, old), after, before),
     )
     return state, metrics
+
+
+class Where(NamedTuple):
+    """Says what rows and terms a gradient is of.
+
+    Attributes:
+        first: where the rows begin in the whole batch.
+        axis_name: the mapped axis over which it is spread, if there is one.
+        counts: `[T]` bool, the terms that count.
+    """
+
+    first: jax.Array | int
+    axis_name: str | None
+    counts: jax.Array
+
+
+class Found(NamedTuple):
+    """Holds what a forward pass leaves beside the gradient.
+
+    Attributes:
+        sums: the terms, of this device's rows.
+        collections: the model's mutable collections.
+        prediction: of the rows; None if nothing reads it.
+    """
+
+    sums: Sums
+    collections: Any
+    prediction: Prediction | None
+
+
+def _differentiate(
+    predict: Callable, moving: Any, batch: Batch, recipe: Recipe, where: Where
+) -> tuple[Any, Found]:
+    """Computes the gradient of the objective, of this device's rows, part by part."""
+    objective, parts = recipe.objective, recipe.accumulation_steps
+    first, axis_name, counts = where
+    factors = jnp.array([term.weight for term in objective.terms.values()]) * counts
+    whole = None
+    if parts > 1:
+        whole = weights_before(objective, lambda part: predict(moving, part, 0)[0], batch)
+        whole = jax.lax.psum(whole, axis_name) if axis_name else whole
+
+    def loss(moving: Any, part: Batch, first: jax.Array | int) -> tuple[jax.Array, Found]:
+        prediction, collections = predict(moving, part, first)
+        sums = measure(objective, prediction, part, axis_name)
+        weights = whole
+        if weights is None:
+            weights = jax.lax.psum(sums.weights, axis_name) if axis_name else sums.weights
+        # A batch in which nothing counts has no loss.
+        each = sums.sums * (1 / jnp.where(weights > 0, weights, 1))
+        value = jnp.where(counts, each * factors, 0).sum()
+        return value, Found(sums, collections, prediction if recipe.model.memory else None)
+
+    gradient_of = jax.grad(loss, has_aux=True)
+    if parts == 1:
+        return gradient_of(moving, batch, first)
+    rows = len(batch.row_weight) // parts
+
+    def accumulate(so_far: tuple[Any, Sums], part_and_index: tuple[Batch, jax.Array]):
+        part, i = part_and_index
+        gradient, found = gradient_of(moving, part, first + i * rows)
+        return jax.tree.map(jnp.add, so_far, (gradient, found.sums)), found.prediction
+
+    split = jax.tree.map(lambda x: x.reshape(parts, rows, *x.shape[1:]), batch)
+    terms = jnp.zeros(len(objective.terms))
+    nothing = (jax.tree.map(jnp.zeros_like, moving), Sums(terms, terms))
+    (gradient, sums), predictions = jax.lax.scan(accumulate, nothing, (split, jnp.arange(parts)))
+    joined_rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), predictions)
+    return gradient, Found(sums, {}, joined_rows)
+
+
+def _moved(
+    recipe: Recipe, state: TrainState, gradient: Any, moving: Any, stage: jax.Array | int
+) -> tuple[Any, Any]:
+    """Moves parameters; every stage has moments of its own for what it trains."""
+    optimizer, when = recipe.optimizer, (state.step, state.learning_rate_scale)
+    if len(recipe.stages) == 1:
+        updates, opt_state = optimizer.update(gradient, state.opt_state, moving, *when)
+        return optax.apply_updates(moving, updates), opt_state
+    params, opt_states = flatten_dict(moving, sep="/"), []
+    for number, one in enumerate(recipe.stages):
+        trained, before = trained_in(one, moving), state.opt_state[number]
+        updates, after = optimizer.update(trained_in(one, gradient), before, trained, *when)
+        after = (optax.apply_updates(trained, updates), after)
+        is_now = stage == number
+        chosen, opt_state = jax.tree.map(
+            lambda new, old, is_now=is_now: jnp.where(is_now, new, old), after, (trained, before)
+        )
+        opt_states.append(opt_state)
+        for path, value in flatten_dict(chosen, sep="/").items():
+            params[path] = jnp.where(is_now, value, params[path])
+    return unflatten_dict(params, sep="/"), tuple(opt_states)
+
+
+def trained_in(stage: Stage, params: Any) -> Any:
+    """Takes the parameters that a stage trains."""
+    flat = flatten_dict(params, sep="/")
+    named = {
+        path: x
+        for path, x in flat.items()
+        if any(fnmatch.fnmatchcase(path, pattern) for pattern in stage.trains)
+    }
+    return unflatten_dict(named, sep="/")
+
+
+def _averaged(decay: float, state: TrainState, params: Any) -> Any:
+    """Moves the parameters' average; in the first steps it follows them faster."""
+    if not decay:
+        return {}
+    step = state.step.astype(jnp.float32)
+    decay = jnp.minimum(decay, (1 + step) / (10 + step))
+    return jax.tree.map(lambda a, p: decay * a + (1 - decay) * p, state.average, params)
+
+
+def _remembered(
+    recipe: Recipe,
+    state: TrainState,
+    prediction: Prediction | None,
+    batch: Batch,
+    axis_name: str | None,
+) -> Any:
+    """Writes what the model keeps of the batch's samples; on every device that of all rows."""
+    if recipe.model.memory is None:
+        return {}
+    epoch = state.step // sum(recipe.passes)
+    prediction = jax.lax.stop_gradient(prediction)
+    written = batch.row, recipe.model.memory.update(state.memory, prediction, batch, epoch)
+    if axis_name:
+        written = jax.tree.map(lambda x: jax.lax.all_gather(x, axis_name, tiled=True), written)
+    row, rows = written
+    return {
+        name: kept.at[row].set(rows[name].astype(kept.dtype), mode="drop")
+        for name, kept in state.memory.items()
+    }

@@ -1,30 +1,13 @@
-"""Mask-aware pooling, the adaptive weighting of modalities, and what a model returns."""
+"""Mask-aware pooling, and the adaptive weighting of modalities."""
 
 from collections.abc import Mapping
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 
 from msajax.config import ModelConfig
 from msajax.models.parts.layers import Dropout, kernel_init
-
-
-@flax.struct.dataclass
-class Prediction:
-    """What every model returns, float32.
-
-    Attributes:
-        score: `[B, K]`, one column per label name.
-        modality_weights: `[B, M]` in the order of the specification's modalities; a row sums to 1,
-            or is all 0 when the sample has no modality at all.
-        coarse_score: `[B, K]`, that of a guided model's first pass; None without guidance.
-    """
-
-    score: jax.Array
-    modality_weights: jax.Array
-    coarse_score: jax.Array | None = None
 
 
 def mean_pool(x: jax.Array, mask: jax.Array) -> jax.Array:

@@ -9,15 +9,28 @@ import jax.numpy as jnp
 
 kernel_init = nn.initializers.xavier_uniform()
 
-ROWS = "rows"  # the variable collection of `first_row`
+ROWS = "rows"  # the variable collection of `rows_of_batch`
 
 
-def first_row(position: jax.Array | int) -> dict[str, dict[str, jax.Array | int]]:
-    """Variables that tell a model where its batch begins in the batch that it is a part of.
+def rows_of_batch(
+    first: jax.Array | int, weight: jax.Array
+) -> dict[str, dict[str, jax.Array | int]]:
+    """Makes the variables that tell a model of training which rows its batch has.
 
-    Dropout masks then are those of the whole batch. Without them a batch begins at 0.
+    Args:
+        first: where they begin in the batch that they are a part of: dropout masks then are those
+            of the whole batch. Without it a batch begins at 0.
+        weight: `[B]`, 0 for a row that only fills the shape; see `row_weight`.
     """
-    return {ROWS: {"first": position}}
+    return {ROWS: {"first": first, "weight": weight}}
+
+
+def row_weight(module: nn.Module, rows: int) -> jax.Array:
+    """Returns `[B]`: 0 for rows that only fill the shape of a training batch, else 1.
+
+    Statistics over a batch, such as those of batch normalisation, must leave out such rows.
+    """
+    return module.scope.root.get_variable(ROWS, "weight", jnp.ones(rows))
 
 
 class Dropout(nn.Module):
@@ -37,7 +50,7 @@ class Dropout(nn.Module):
         if not train or self.rate == 0.0:
             return x
         key = self.make_rng("dropout")
-        # A batch that is a part of a larger one says so: see `first_row`.
+        # A batch that is a part of a larger one says so: see `rows_of_batch`.
         first = self.scope.root.get_variable(ROWS, "first", 0)
         rows = first + jnp.arange(x.shape[0])
 

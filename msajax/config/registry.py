@@ -1,0 +1,122 @@
+"""Lists the models that a configuration can name, and lets users add their own.
+
+A model is a module that declares a `msajax.models.contract.Model`, perhaps settings of its own, and
+an entry here. Nothing here imports JAX: an entry says where the declaration is.
+"""
+
+import dataclasses
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from typing import Any
+
+from msajax.checks import Settings
+from msajax.errors import UserError, first_line
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """Says what the configuration must know of a model.
+
+    Attributes:
+        declared: its `Model`, or the module of this package whose `MODEL` that is.
+        settings: the dataclass of `model.<name>.*`; None for a model that reads `model.*` alone.
+        task: the only task that it is for; "" for whichever the labels ask for.
+        origin: the file that registered it; "" for a model of this package.
+    """
+
+    declared: Any
+    settings: type[Settings] | None = None
+    task: str = ""
+    origin: str = ""
+
+    def load(self) -> Any:
+        """Returns the declaration."""
+        if isinstance(self.declared, str):
+            return importlib.import_module(self.declared).MODEL
+        return self.declared
+
+
+_ENTRIES: dict[str, Entry] = {
+    "sequence_level": Entry("msajax.models.sequence_level"),
+    "next_token": Entry("msajax.models.next_token", task="next_token"),
+}
+
+
+def register_model(
+    name: str, model: Any, settings: type[Settings] | None = None, task: str = ""
+) -> None:
+    """Makes a model of your own known as `model.name = name`.
+
+    A file that is read twice registers its models twice; the last one counts.
+
+    Args:
+        name: as in `model.name`: letters, digits and _, after a letter.
+        model: a `msajax.Model`, or a linen module alone, which takes `(config, spec)`.
+        settings: a frozen dataclass over `msajax.Settings` whose fields have defaults: the keys
+            `model.<name>.*`. The module finds it as `config.own`.
+        task: the only task that the model is for; "" for whichever the labels ask for.
+
+    Raises:
+        UserError: for a name that is taken by this package, or that cannot be a key.
+    """
+    known = _ENTRIES.get(name)
+    fields = {field.name for field in dataclasses.fields(_family())}
+    if not name.isidentifier() or name in fields or (known and not known.origin):
+        raise UserError(
+            f"register_model: the name {name!r} cannot be used: choose letters, digits and _, and "
+            "none that a model or a setting of msajax has."
+        )
+    if settings is not None and not (
+        dataclasses.is_dataclass(settings) and issubclass(settings, Settings)
+    ):
+        raise UserError(
+            f"register_model: the settings of {name!r} must be a frozen dataclass that inherits "
+            "from msajax.Settings."
+        )
+    module = getattr(model, "module", model)
+    origin = getattr(sys.modules.get(module.__module__), "__file__", None) or module.__module__
+    _ENTRIES[name] = Entry(model, settings, task, origin)
+
+
+def _family() -> type:
+    from msajax.config.model import ModelConfig  # which reads this file
+
+    return ModelConfig
+
+
+def registered() -> dict[str, Entry]:
+    """Returns every model that can be named."""
+    return dict(_ENTRIES)
+
+
+def load_models_from(path: str) -> None:
+    """Runs a Python file of the user's that registers models.
+
+    Raises:
+        UserError: if there is no such file, or it fails.
+    """
+    if not os.path.isfile(path):
+        raise UserError(f"--models={path}: there is no such file.")
+    spec = importlib.util.spec_from_file_location("msajax_models_of_user", path)
+    try:
+        if spec is None or spec.loader is None:
+            raise ImportError("it is no Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+    except UserError:
+        raise
+    except Exception as error:  # whatever the user's code raises
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+        where = f", line {lines[-1]}" if lines else ""
+        raise UserError(
+            f"--models={path}{where}: {type(error).__name__}: {first_line(error)}"
+        ) from error
+
+
+def is_registered(name: str) -> bool:
+    """Says whether a model of that name is at hand."""
+    return name in _ENTRIES

@@ -1,0 +1,159 @@
+"""Defines what a model is to the rest of the program: its output, and what it declares."""
+
+import dataclasses
+import fnmatch
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from msajax.config import ModelConfig
+from msajax.spec import CorpusSpec
+
+# What parameters may be bound to: see `Model.bound`.
+LABELS, MODALITIES, VOCABULARY, POSITIONS = "labels", "modalities", "vocabulary", "positions"
+ROW, BATCH = "row", "batch"
+
+
+@flax.struct.dataclass
+class Prediction:
+    """Holds what every model returns, float32.
+
+    Attributes:
+        score: `[B, K]`, one column per label name.
+        modality_weights: `[B, M]` in the order of the specification's modalities; a row sums to 1,
+            or is all 0 when the sample has no modality at all.
+        aux: named outputs that terms of the objective, or a memory, need; prediction drops them.
+    """
+
+    score: jax.Array
+    modality_weights: jax.Array
+    aux: Mapping[str, Any] = flax.struct.field(default_factory=dict)
+
+
+class Term(NamedTuple):
+    """Measures one thing that training minimises: a sum over rows, and what it is divided by.
+
+    Attributes:
+        measure: (prediction, batch) -> (sum, weight), both `[]`. The term is sum / weight of a
+            whole batch. Rows count by `batch.row_weight`, which is 0 for rows that only fill a
+            shape.
+        weight: the factor of the term in the objective.
+        scope: ROW if the sum is one of rows that do not see each other and the weight follows from
+            the batch alone: then a batch may be cut into parts. BATCH if rows see each other.
+    """
+
+    measure: Callable[[Prediction, Any], tuple[jax.Array, jax.Array]]
+    weight: float = 1.0
+    scope: str = ROW
+
+
+class Stage(NamedTuple):
+    """Describes a pass over the training split, of several that make an epoch.
+
+    Attributes:
+        trains: patterns (fnmatch) of the paths of parameters that move.
+        terms: names of the objective's terms that count.
+        share: of an epoch's batches that the pass reads, in (0, 1]: the first ones of its order.
+    """
+
+    trains: Sequence[str] = ("*",)
+    terms: Sequence[str] = ("*",)
+    share: float = 1.0
+
+
+class Memory(NamedTuple):
+    """Keeps arrays `[N, …]` with a row for each training sample, from step to step.
+
+    They are in checkpoints and in no bundle. A step's `batch.memory` holds the rows of its samples.
+
+    Attributes:
+        begin: (labels `[N, L]`, specification) -> `{name: [N, …]}`.
+        update: (memory, prediction, batch, epoch from 0) -> `{name: [B, …]}`, the new rows of the
+            batch's samples, where memory is `{name: [N, …]}` before the step and prediction has no
+            gradient.
+    """
+
+    begin: Callable[[Any, CorpusSpec], Mapping[str, Any]]
+    update: Callable[[Mapping[str, jax.Array], Prediction, Any, jax.Array], Mapping[str, jax.Array]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """Declares a model.
+
+    Attributes:
+        module: a linen module that takes `(config: ModelConfig, spec: CorpusSpec)`, and whose call
+            `(features, masks, *, train=False)` returns a `Prediction`. Features are
+            `{modality: [B, T_m, d_m]}` or `[B, T_m]` token ids, masks `{modality: [B, T_m]}`.
+        output_bias: path of the bias that is added to the scores, as `regression/bias`: it begins
+            at the training median. "" if there is none.
+        bound: by pattern (fnmatch) of the parameters' paths, what they mean something for: LABELS,
+            MODALITIES (in their order), VOCABULARY or POSITIONS. `model.init_from` loads them only
+            where that is the same; of a vocabulary the rows of the same words, of positions the
+            common first rows.
+        mutable: variable collections beside the parameters that training changes, as
+            `batch_stats`.
+        terms: (configuration, name of the task's loss, that loss) -> every term of the objective by
+            name; without it, the task's loss alone.
+        check: (configuration, specification) -> None; raises `UserError` for what cannot be built.
+        memory: what is kept of every training sample.
+        stages: passes that make an epoch; without them it is one pass that trains everything.
+    """
+
+    module: type[nn.Module]
+    output_bias: str = ""
+    bound: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    mutable: Sequence[str] = ()
+    terms: Callable[[ModelConfig, str, Term], Mapping[str, Term]] | None = None
+    check: Callable[[ModelConfig, CorpusSpec], None] | None = None
+    memory: Memory | None = None
+    stages: Sequence[Stage] = ()
+
+    def bound_to(self, path: str) -> set[str]:
+        """Returns what a parameter is bound to."""
+        fits = (p for p in self.bound if fnmatch.fnmatchcase(path, p))
+        return {kind for pattern in fits for kind in self.bound[pattern]}
+
+
+def blank_sample(spec: CorpusSpec) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+    """Makes features and masks of one sample of zeros whose sequences fill their tables."""
+    masks = {m: jnp.ones((1, spec.length(m)), bool) for m in spec.modalities}
+    features = {
+        m: jnp.zeros((1, spec.length(m)), jnp.int32)
+        if spec.vocabulary(m)
+        else jnp.zeros((1, spec.length(m), spec.width(m)))
+        for m in spec.modalities
+    }
+    return features, masks
+
+
+def init_variables(
+    module: nn.Module, model: Model, spec: CorpusSpec, key: jax.Array
+) -> tuple[Any, dict[str, Any]]:
+    """Initialises a module.
+
+    Args:
+        module: built by `build_model`.
+        model: its declaration.
+        spec: sizes of its inputs.
+        key: of the random numbers.
+
+    Returns:
+        Its parameters, and its mutable collections by name.
+
+    Raises:
+        ValueError: if it makes collections that are not declared.
+    """
+    variables = dict(module.init(key, *blank_sample(spec)))
+    params = variables.pop("params", {})
+    variables.pop("intermediates", None)
+    if set(variables) != set(model.mutable):
+        raise ValueError(
+            f"{type(module).__name__} has the variable collections {sorted(variables) or 'none'}, "
+            f"and declares mutable = {tuple(model.mutable)}"
+        )
+    return params, variables

@@ -1,0 +1,33 @@
+"""Knows the tasks: what a model is to predict, and everything that follows from it.
+
+A run's task is named by `CorpusSpec.label_kind`. Another task is a module of this package with a
+subclass of `Task`, and an entry here.
+"""
+
+from collections.abc import Sequence
+
+from numpy.typing import NDArray
+
+from msajax.tasks.base import Task
+from msajax.tasks.classification import Classification
+from msajax.tasks.next_token import NextToken
+from msajax.tasks.regression import Regression
+
+TASKS: dict[str, type[Task]] = {
+    task.kind: task for task in (Regression, Classification, NextToken)
+}
+
+
+def make_task(kind: str, names: Sequence[str], train_labels: NDArray | None) -> Task:
+    """Builds the task of a run.
+
+    Args:
+        kind: a name in `TASKS`.
+        names: of the outputs or the classes.
+        train_labels: `[M, L]` of the training split, from which a single score's metrics follow;
+            None for a task that reads no labels.
+    """
+    return TASKS[kind].of(tuple(names), train_labels)
+
+
+__all__ = ["TASKS", "Task", "make_task"]

@@ -1,0 +1,151 @@
+"""Defines what every task owns: targets, requirements, scores, columns, metrics, floors."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from msajax import metrics
+from msajax.errors import UserError
+from msajax.metrics import Metric
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """Turns a model's outputs into scores, and measures these against labels.
+
+    Attributes:
+        kind: its name, as in `CorpusSpec.label_kind`.
+        reads_labels: whether targets are the labels of a corpus; else they are made of the inputs.
+        own_names: names of the outputs, of a task that reads no labels.
+        names: of the K outputs or classes.
+        reported: metrics by name, in the order of reports.
+        usual_selection: the metric that validation follows unless `train.select_by` names another.
+    """
+
+    kind: ClassVar[str]
+    reads_labels: ClassVar[bool] = True
+    own_names: ClassVar[tuple[str, ...]] = ()
+
+    names: tuple[str, ...]
+    reported: Mapping[str, Metric]
+    usual_selection: str
+
+    @classmethod
+    def of(cls, names: tuple[str, ...], train_labels: NDArray | None) -> "Task":
+        """Builds the task for outputs of these names, and training labels `[M, L]`."""
+        raise NotImplementedError
+
+    @staticmethod
+    def scores(outputs: Any) -> Any:
+        """Turns a model's outputs `[B, K]` into scores, inside a compiled program."""
+        return outputs
+
+    @staticmethod
+    def targets_from(features: NDArray, mask: NDArray) -> NDArray:
+        """Makes the targets `[N, T]` of a task that reads no labels, from `[N, T]` token ids."""
+        raise NotImplementedError
+
+    @staticmethod
+    def require_targets(labels: NDArray, where: str) -> None:
+        """Raises `UserError` if a prepared split's targets `[N, L]` leave nothing to learn."""
+
+    @staticmethod
+    def label_columns(names: Sequence[str]) -> list[str]:
+        """Names the columns of a CSV of predictions that `label_cells` fills."""
+        raise NotImplementedError
+
+    @staticmethod
+    def label_cells(
+        label: NDArray | None, mean: NDArray, names: Sequence[str], number: Any
+    ) -> list[str]:
+        """Fills the columns of one sample.
+
+        Args:
+            label: `[L]`; None where it is not known.
+            mean: `[K]`, the scores averaged over random seeds.
+            names: of the outputs or classes.
+            number: how a number is written.
+        """
+        raise NotImplementedError
+
+    @staticmethod
+    def score_columns(names: Sequence[str]) -> list[str]:
+        """Names the K columns of scores."""
+        return [f"score_{name}" for name in names]
+
+    @classmethod
+    def names_in(cls, columns: Sequence[str]) -> tuple[str, ...] | None:
+        """Reads the names of outputs from a CSV's columns; None if another task wrote them."""
+        raise NotImplementedError
+
+    @staticmethod
+    def read_columns_of(names: Sequence[str]) -> list[str]:
+        """Names the columns of a CSV that labels are read from."""
+        raise NotImplementedError
+
+    @staticmethod
+    def read_label(text: str, names: Sequence[str]) -> float:
+        """Reads a label from its cell.
+
+        Raises:
+            ValueError: saying what the cell is not.
+        """
+        del names
+        return finite(text)
+
+    def compute(self, scores: NDArray, labels: NDArray) -> dict[str, float]:
+        """Computes every metric of scores `[N, K]` against labels `[N, L]`; NaN if undefined."""
+        return metrics.measure(scores.T, self.targets(labels), self.reported)
+
+    def intervals(self, scores: NDArray, labels: NDArray) -> dict[str, tuple[float, float]]:
+        """Bootstraps 95 % intervals of each metric's mean over seeds, for scores `[S, N, K]`."""
+        stacked = np.moveaxis(scores, 1, 2)  # [S, K, N]
+        return metrics.bootstrap(stacked, self.targets(labels), self.reported)
+
+    def targets(self, labels: NDArray) -> NDArray:
+        """Arranges labels `[N, L]` as metrics take them."""
+        return labels[:, 0]
+
+    def floors(self, train_labels: NDArray, labels: NDArray) -> dict[str, dict[str, float]]:
+        """Computes what scores without a model reach.
+
+        Args:
+            train_labels: `[M, L]` of the training split.
+            labels: `[N, L]` of the evaluated split.
+
+        Returns:
+            `{floor: {metric: value}}`, NaN where undefined.
+        """
+        raise NotImplementedError
+
+    def selection(self, select_by: str) -> str:
+        """Returns the metric that validation follows.
+
+        Args:
+            select_by: `train.select_by`: auto, or one of the reported metrics.
+
+        Raises:
+            UserError: for a metric that this task does not report.
+        """
+        if select_by == "auto":
+            return self.usual_selection
+        if select_by not in self.reported:
+            raise UserError(
+                f"train.select_by = {select_by!r}: must be auto or one of the metrics of these "
+                f"labels, {', '.join(self.reported)}."
+            )
+        return select_by
+
+
+def finite(text: str) -> float:
+    """Reads a finite number; raises `ValueError` for anything else."""
+    try:
+        value = float(text)
+    except (TypeError, ValueError):
+        value = np.nan
+    if not np.isfinite(value):
+        raise ValueError("not a finite number")
+    return value

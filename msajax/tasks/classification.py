@@ -1,0 +1,77 @@
+"""Predicts which of several classes a sample is of."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from msajax import metrics
+from msajax.tasks.base import Task
+
+
+class Classification(Task):
+    """Scores `[N, C]` are probabilities of classes; labels `[N, 1]` the class, counted from 0."""
+
+    kind = "classification"
+
+    @classmethod
+    def of(cls, names: tuple[str, ...], train_labels: NDArray | None) -> "Classification":
+        """Builds the task of classes of these names."""
+        del train_labels
+        return cls(names, metrics.CLASSES, "cross_entropy")
+
+    @staticmethod
+    def scores(outputs: Any) -> Any:
+        """Turns logits `[B, C]` into probabilities."""
+        import jax  # what reads files alone does without
+
+        return jax.nn.softmax(outputs, axis=-1)
+
+    @staticmethod
+    def label_columns(names: Sequence[str]) -> list[str]:
+        """Names the true class and the most probable one."""
+        del names
+        return ["label", "predicted"]
+
+    @staticmethod
+    def label_cells(
+        label: NDArray | None, mean: NDArray, names: Sequence[str], number: Any
+    ) -> list[str]:
+        """Writes the names of the true class, empty if it is not known, and the most probable."""
+        del number
+        return ["" if label is None else names[int(label[0])], names[int(mean.argmax())]]
+
+    @classmethod
+    def names_in(cls, columns: Sequence[str]) -> tuple[str, ...] | None:
+        """Reads the classes from `score_<class>`, without the columns of a class's seeds."""
+        if "predicted" not in columns:
+            return None
+        scores = [c for c in columns if c.startswith("score_")]
+        derived = re.compile(f"({'|'.join(map(re.escape, scores))})_(sd|seed\\d+)")
+        return tuple(c.removeprefix("score_") for c in scores if not derived.fullmatch(c))
+
+    @staticmethod
+    def read_columns_of(names: Sequence[str]) -> list[str]:
+        """Names the column of the true class."""
+        del names
+        return ["label"]
+
+    @staticmethod
+    def read_label(text: str, names: Sequence[str]) -> float:
+        """Reads the number of a class from its name."""
+        if text not in names:
+            raise ValueError(f"not one of the classes {', '.join(names)}")
+        return float(names.index(text))
+
+    def floors(self, train_labels: NDArray, labels: NDArray) -> dict[str, dict[str, float]]:
+        """Computes the largest class's share, and the cross-entropy of the training shares."""
+        train, y = train_labels[:, 0].astype(int), labels[:, 0].astype(int)
+        shares = np.bincount(train, minlength=len(self.names)) / len(train)
+        with np.errstate(divide="ignore"):
+            of_label = -np.log(shares[y]).mean()
+        return {
+            "majority": {"accuracy": float(np.bincount(y).max() / len(y))},
+            "train_shares": {"cross_entropy": float(of_label)},
+        }

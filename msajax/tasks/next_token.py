@@ -1,0 +1,89 @@
+"""Predicts each token of a sequence from those before it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from msajax.errors import UserError
+from msajax.metrics import Metric
+from msajax.tasks.base import Task
+
+_NO_STEPS = "no sequence has two steps in a row"
+
+
+class NextToken(Task):
+    """Scores `[N, 2]`: a sequence's negative log-likelihood in nats, and its predicted steps.
+
+    Targets `[N, T]` are the token to predict at each step, -1 where there is none; they come from
+    the token ids, and no label is read.
+    """
+
+    kind = "next_token"
+    reads_labels = False
+    own_names = ("negative_log_likelihood", "tokens")
+
+    @classmethod
+    def of(cls, names: tuple[str, ...], train_labels: NDArray | None) -> "NextToken":
+        """Builds the task."""
+        del train_labels
+        entropy = Metric(_token_entropy, _NO_STEPS)
+        perplexity = Metric(lambda p, y: np.exp(_token_entropy(p, y)), _NO_STEPS)
+        reported = {"cross_entropy": entropy, "perplexity": perplexity}
+        return cls(names, reported, "cross_entropy")
+
+    @staticmethod
+    def targets_from(features: NDArray, mask: NDArray) -> NDArray:
+        """Takes the token that follows each step: `[N, T]` float64, -1 if either is padding."""
+        targets = np.full(features.shape, -1.0)
+        follows = mask[:, :-1] & mask[:, 1:]
+        targets[:, :-1][follows] = features[:, 1:][follows]
+        return targets
+
+    @staticmethod
+    def require_targets(labels: NDArray, where: str) -> None:
+        """Raises `UserError` unless there is a token to predict."""
+        if (labels < 0).all():
+            raise UserError(
+                f"{where}: no sequence has two steps in a row: there is no next token to predict."
+            )
+
+    @staticmethod
+    def label_columns(names: Sequence[str]) -> list[str]:
+        """Names none: the two scores say all that is measured."""
+        del names
+        return []
+
+    @staticmethod
+    def label_cells(
+        label: NDArray | None, mean: NDArray, names: Sequence[str], number: Any
+    ) -> list[str]:
+        """Fills none."""
+        return []
+
+    @classmethod
+    def names_in(cls, columns: Sequence[str]) -> tuple[str, ...] | None:
+        """Recognises the column of the log-likelihood."""
+        return cls.own_names if f"score_{cls.own_names[0]}" in columns else None
+
+    @staticmethod
+    def read_columns_of(names: Sequence[str]) -> list[str]:
+        """Names none."""
+        del names
+        return []
+
+    def floors(self, train_labels: NDArray, labels: NDArray) -> dict[str, dict[str, float]]:
+        """Takes token frequencies of train, each counted once more than it occurs."""
+        targets, train = labels[labels >= 0].astype(int), train_labels[train_labels >= 0]
+        counts = np.bincount(train.astype(int), minlength=targets.max(initial=0) + 1) + 1
+        nats = -np.log(counts[targets] / counts.sum())
+        entropy = float(nats.mean()) if nats.size else float("nan")
+        return {"train_shares": {"cross_entropy": entropy, "perplexity": float(np.exp(entropy))}}
+
+
+def _token_entropy(p: NDArray, y: NDArray) -> NDArray:
+    """Computes nats per predicted step of p (..., 2, N), log-likelihoods and numbers of steps."""
+    del y
+    nats, steps = p.sum(axis=-1)[..., 0], p.sum(axis=-1)[..., 1]
+    return np.where(steps > 0, nats / np.maximum(steps, 1), np.nan)

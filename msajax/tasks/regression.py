@@ -1,0 +1,85 @@
+"""Predicts real numbers: one sentiment score, or several scores."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from msajax import metrics
+from msajax.metrics import Metric
+from msajax.tasks.base import Task
+
+_OF_EACH_OUTPUT = ("mae", "corr")  # reported for each of several outputs, and their means
+
+
+class Regression(Task):
+    """Scores `[N, K]` and labels `[N, K]` are real numbers."""
+
+    kind = "regression"
+
+    @classmethod
+    def of(cls, names: tuple[str, ...], train_labels: NDArray | None) -> "Regression":
+        """Builds the task; the range of a single score's labels decides which metrics suit it."""
+        if len(names) == 1:
+            suitable = metrics.names_for(train_labels[:, 0])
+            return cls(names, {m: _of_output(m, 0) for m in suitable}, "mae")
+        reported = {m: _mean_over_outputs(m) for m in _OF_EACH_OUTPUT}
+        for m in _OF_EACH_OUTPUT:
+            reported |= {f"{m}_{name}": _of_output(m, k) for k, name in enumerate(names)}
+        return cls(names, reported, "mae")
+
+    @staticmethod
+    def label_columns(names: Sequence[str]) -> list[str]:
+        """Names `label`, or `label_<name>` for each of several outputs."""
+        return [f"label_{name}" for name in names] if len(names) > 1 else ["label"]
+
+    @staticmethod
+    def label_cells(
+        label: NDArray | None, mean: NDArray, names: Sequence[str], number: Any
+    ) -> list[str]:
+        """Writes the labels; empty where they are not known."""
+        return [""] * len(names) if label is None else [number(y) for y in label]
+
+    @staticmethod
+    def score_columns(names: Sequence[str]) -> list[str]:
+        """Names `score`, or `score_<name>` for each of several outputs."""
+        return ["score"] if len(names) == 1 else [f"score_{name}" for name in names]
+
+    @classmethod
+    def names_in(cls, columns: Sequence[str]) -> tuple[str, ...]:
+        """Reads the names of several outputs from `label_<name>`; every CSV may be of scores."""
+        several = [c for c in columns if c.startswith("label_")]
+        if not several or "label" in columns:
+            return ("label",)
+        return tuple(c.removeprefix("label_") for c in several)
+
+    @staticmethod
+    def read_columns_of(names: Sequence[str]) -> list[str]:
+        """Names the columns of labels: `label` for the name that `names_in` gives where it is."""
+        return ["label"] if tuple(names) == ("label",) else [f"label_{name}" for name in names]
+
+    def floors(self, train_labels: NDArray, labels: NDArray) -> dict[str, dict[str, float]]:
+        """Computes the errors of constants, and the largest shares of one class."""
+        if len(self.names) == 1:
+            return metrics.floors(train_labels[:, 0], labels[:, 0], tuple(self.reported))
+        median = np.median(train_labels, axis=0)  # [K]
+        errors = np.abs(labels - median).mean(axis=0)
+        each = {f"mae_{name}": float(e) for name, e in zip(self.names, errors, strict=True)}
+        return {"train_median": {"mae": float(errors.mean()), **each}}
+
+    def targets(self, labels: NDArray) -> NDArray:
+        """Arranges labels `[N, K]` as `[K, N]`."""
+        return labels.T
+
+
+def _of_output(name: str, k: int) -> Metric:
+    """Applies a metric to output k of p (..., K, N) and y (..., K, N)."""
+    of_one = metrics.METRICS[name]
+    return of_one._replace(value=lambda p, y: of_one.value(p[..., k, :], y[..., k, :]))
+
+
+def _mean_over_outputs(name: str) -> Metric:
+    """Averages a metric over the outputs."""
+    of_one = metrics.METRICS[name]
+    return of_one._replace(value=lambda p, y: of_one.value(p, y).mean(axis=-1))

@@ -1,0 +1,281 @@
+"""Says what training minimises: named terms, each a sum over rows and what divides it.
+
+A loss of a task is a function here and an entry in `LOSSES`; a term beside it, one in `TERMS`.
+"""
+
+import dataclasses
+import fnmatch
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.extend
+import jax.numpy as jnp
+import optax
+
+from msajax.config import Config, TrainConfig
+from msajax.data.batches import Batch
+from msajax.errors import UserError
+from msajax.models.contract import BATCH, ROW, Model, Prediction, Stage, Term
+
+Measured = tuple[jax.Array, jax.Array]  # a sum and a weight, both []
+
+
+def _over_rows(of_rows: Callable[[jax.Array, jax.Array], jax.Array]) -> Term:
+    """Makes a term of a function (score `[B, K]`, label `[B, L]`) -> `[B]`: the mean of rows."""
+
+    def measure(prediction: Prediction, batch: Batch) -> Measured:
+        weight = batch.row_weight
+        return (of_rows(prediction.score, batch.labels) * weight).sum(), weight.sum()
+
+    return Term(measure)
+
+
+def _of_error(penalty: Callable[[jax.Array], jax.Array]) -> Term:
+    """Makes a term of a penalty of errors, averaged over the K outputs."""
+
+    def of_rows(score: jax.Array, label: jax.Array) -> jax.Array:
+        chex.assert_equal_shape([score, label])  # [B] against [B, 1] would broadcast to [B, B]
+        return penalty(score - label).mean(axis=-1)
+
+    return _over_rows(of_rows)
+
+
+def _ccc(config: TrainConfig) -> Term:
+    """Takes 1 less the concordance correlation (Lin, 1989) of a batch, the mean over outputs.
+
+    It weighs as many rows as the batch has, so that an epoch's value is a mean over rows.
+    """
+    del config
+
+    def measure(prediction: Prediction, batch: Batch) -> Measured:
+        chex.assert_equal_shape([prediction.score, batch.labels])
+        weight = batch.row_weight[:, None]
+        rows = weight.sum()
+
+        def mean(x: jax.Array) -> jax.Array:
+            return (x * weight).sum(axis=0) / jnp.maximum(rows, 1)
+
+        mean_p, mean_y = mean(prediction.score), mean(batch.labels)
+        p, y = prediction.score - mean_p, batch.labels - mean_y
+        spread = mean(p * p) + mean(y * y) + jnp.square(mean_p - mean_y)
+        # Of two equal constants, 0 / 0, the loss is 1 without a gradient.
+        concordance = 2 * mean(p * y) / jnp.where(spread > 0, spread, 1)
+        return (1 - concordance).mean() * rows, rows
+
+    return Term(measure, scope=BATCH)
+
+
+def _cross_entropy(config: TrainConfig) -> Term:
+    del config
+    return _over_rows(_nats)
+
+
+def _nats(score: jax.Array, label: jax.Array) -> jax.Array:
+    """Computes -log p `[B]` of logits `[B, C]` and classes `[B, 1]` counted from 0."""
+    chex.assert_shape(label, (score.shape[0], 1))
+    classes = label[:, 0].astype(jnp.int32)
+    return optax.losses.softmax_cross_entropy_with_integer_labels(score, classes)
+
+
+def _focal(config: TrainConfig) -> Term:
+    """Takes `(1 - p)^gamma * -log p` of the true class (Lin et al., 2017)."""
+
+    def of_rows(score: jax.Array, label: jax.Array) -> jax.Array:
+        nats = _nats(score, label)
+        return (-jnp.expm1(-nats)) ** config.focal_gamma * nats
+
+    return _over_rows(of_rows) if config.focal_gamma else _cross_entropy(config)
+
+
+def _token_cross_entropy(config: TrainConfig) -> Term:
+    """Takes nats per token over all of a batch, of scores (nats, tokens) `[B, 2]`."""
+    del config
+
+    def measure(prediction: Prediction, batch: Batch) -> Measured:
+        chex.assert_shape(prediction.score, (batch.labels.shape[0], 2))
+        tokens = (batch.labels >= 0).sum(-1).astype(jnp.float32)
+        nats = prediction.score[:, 0] / jnp.maximum(prediction.score[:, 1], 1)
+        weight = batch.row_weight * tokens
+        return (nats * batch.row_weight * tokens).sum(), weight.sum()
+
+    return Term(measure)
+
+
+def _huber(config: TrainConfig) -> Term:
+    return _of_error(lambda error: optax.losses.huber_loss(error, delta=config.huber_delta))
+
+
+# By task, the first one is what `train.loss = auto` takes.
+LOSSES: Mapping[str, Mapping[str, Callable[[TrainConfig], Term]]] = {
+    "regression": {
+        "l1": lambda config: _of_error(jnp.abs),
+        "mse": lambda config: _of_error(jnp.square),
+        "huber": _huber,
+        "ccc": _ccc,
+    },
+    "classification": {"cross_entropy": _cross_entropy, "focal": _focal},
+    "next_token": {"cross_entropy": _token_cross_entropy},
+}
+
+
+def _gate_entropy(prediction: Prediction, batch: Batch) -> Measured:
+    """Takes the entropy of modality weights in nats, the mean of rows that have a modality."""
+    weights = prediction.modality_weights
+    # The logarithm of a weight of 0 would give its gradient a NaN.
+    nats = -(weights * jnp.log(jnp.where(weights > 0, weights, 1))).sum(-1)
+    present = jnp.stack([mask.any(-1) for mask in batch.masks.values()]).any(0)
+    weight = batch.row_weight * present
+    return (nats * weight).sum(), weight.sum()
+
+
+TERMS: Mapping[str, Term] = {"gate_entropy": Term(_gate_entropy)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """Holds what a run minimises: the sum of its terms, each times its weight.
+
+    Attributes:
+        terms: by name, in the order of logs.
+    """
+
+    terms: Mapping[str, Term]
+
+    @property
+    def sees_whole_batches(self) -> bool:
+        """Whether a term compares rows, so that a batch cannot be cut into parts."""
+        return any(term.scope == BATCH for term in self.terms.values())
+
+    def counts_in(self, stage: Stage) -> tuple[bool, ...]:
+        """Says which terms count in a stage, in their order."""
+        return tuple(any(fnmatch.fnmatch(n, p) for p in stage.terms) for n in self.terms)
+
+
+def make_objective(config: Config, model: Model, kind: str) -> Objective:
+    """Builds the objective of a run.
+
+    Args:
+        config: names the loss of the task (`train.loss`) and the terms beside it (`train.terms`).
+        model: may weigh terms of its own.
+        kind: of the task.
+
+    Raises:
+        UserError: for a loss that does not suit the task, a term that is not known, and a term that
+            compares rows with `train.accumulation_steps` above 1.
+    """
+    train, suitable = config.train, LOSSES[kind]
+    name = next(iter(suitable)) if train.loss == "auto" else train.loss
+    if name not in suitable:
+        raise UserError(
+            f"train.loss = {name!r} does not suit {kind}: choose {' or '.join(suitable)}, or auto."
+        )
+    loss = suitable[name](train)
+    terms = {name: loss} if model.terms is None else dict(model.terms(config.model, name, loss))
+    for entry in train.terms:
+        beside, weight = _read_term(entry)
+        if beside in terms:
+            raise UserError(f"train.terms names {beside!r}, which the loss has already.")
+        terms[beside] = TERMS[beside]._replace(weight=weight)
+    if train.accumulation_steps > 1:
+        if whole := [name for name, term in terms.items() if term.scope == BATCH]:
+            raise UserError(
+                f"train.accumulation_steps = {train.accumulation_steps} cuts batches into parts, "
+                f"and {', '.join(whole)} compares the rows of a whole batch: use 1."
+            )
+    return Objective(terms)
+
+
+def _read_term(entry: str) -> tuple[str, float]:
+    """Reads `name=weight`; raises `UserError` if it cannot."""
+    name, _, text = entry.partition("=")
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = float("nan")
+    if name not in TERMS or weight - weight != 0:
+        raise UserError(
+            f"train.terms = {entry!r}: must be name=weight, where name is one of "
+            f"{', '.join(TERMS)}."
+        )
+    return name, weight
+
+
+class Sums(NamedTuple):
+    """Holds what terms come to: each a sum and a weight, in the order of the objective.
+
+    Attributes:
+        sums: `[T]`.
+        weights: `[T]`.
+    """
+
+    sums: jax.Array
+    weights: jax.Array
+
+
+def measure(
+    objective: Objective, prediction: Prediction, batch: Batch, axis_name: str | None = None
+) -> Sums:
+    """Measures every term of a batch, or under `axis_name` of this device's rows of it.
+
+    A term that compares rows is given those of all devices; each then holds an equal share of its
+    sum and its weight, so that sums over devices are those of the term.
+    """
+    sums, weights = [], []
+    whole = None
+    for term in objective.terms.values():
+        if axis_name and term.scope == BATCH:
+            if whole is None:
+                whole = jax.tree.map(
+                    lambda x: jax.lax.all_gather(x, axis_name, tiled=True), (prediction, batch)
+                )
+            devices = jax.lax.axis_size(axis_name)
+            found = [x / devices for x in term.measure(*whole)]
+        else:
+            found = term.measure(prediction, batch)
+        sums.append(found[0])
+        weights.append(jax.lax.stop_gradient(found[1]))
+    return Sums(jnp.stack(sums), jnp.stack(weights).astype(jnp.float32))
+
+
+def weights_before(
+    objective: Objective, predict: Callable[[Batch], Prediction], batch: Batch
+) -> jax.Array:
+    """Computes the terms' weights `[T]` without a prediction: only of terms with scope ROW.
+
+    Raises:
+        ValueError: for a term whose weight depends on the prediction.
+    """
+    shapes = jax.eval_shape(predict, batch)
+    found = []
+    for name, term in objective.terms.items():
+        if _reads_prediction(term, shapes, batch):
+            raise ValueError(
+                f"the weight of the term {name!r} depends on the prediction: declare it with "
+                f"scope {BATCH!r}, not {ROW!r}"
+            )
+        blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        found.append(term.measure(blank, batch)[1])
+    return jnp.stack(found).astype(jnp.float32)
+
+
+def _reads_prediction(term: Term, shapes: Any, batch: Batch) -> bool:
+    """Says whether a term's weight can depend on the prediction, by the operations between."""
+    jaxpr = jax.make_jaxpr(term.measure)(shapes, batch).jaxpr
+    needed = {jaxpr.outvars[1]} - set(jaxpr.constvars)
+    for equation in reversed(jaxpr.eqns):
+        if needed & set(equation.outvars):
+            is_variable = (v for v in equation.invars if not isinstance(v, jax.extend.core.Literal))
+            needed |= set(is_variable)
+    return bool(needed & set(jaxpr.invars[: len(jax.tree.leaves(shapes))]))
+
+
+def check_names(objective: Objective, stages: Sequence[Stage]) -> None:
+    """Raises `ValueError` for a stage that names a term which the objective does not have."""
+    for stage in stages:
+        for pattern in stage.terms:
+            if not fnmatch.filter(objective.terms, pattern):
+                raise ValueError(
+                    f"a stage names the term {pattern!r}; there are {', '.join(objective.terms)}"
+                )

@@ -1,0 +1,160 @@
+"""Changes training batches at random, inside the step: `train.transforms`.
+
+A transform is a function here and an entry in `TRANSFORMS`. Every row draws from a key of its own,
+made of the random seed, the step and the row's position in the whole batch: how a batch is spread
+over devices changes nothing.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from msajax.data.batches import Batch
+from msajax.errors import UserError
+from msajax.spec import CorpusSpec
+from msajax.training.prng import transform_key
+
+Transform = Callable[[jax.Array, Batch], Batch]  # keys [B], one for each row
+
+
+def modality_dropout(modality: str, amount: float) -> Transform:
+    """Hides a modality of a row with probability `amount`, unless the row has no other."""
+
+    def transform(keys: jax.Array, batch: Batch) -> Batch:
+        mask = batch.masks[modality]
+        others = [m.any(-1) for name, m in batch.masks.items() if name != modality]
+        has_other = jnp.stack(others).any(0) if others else jnp.zeros(len(mask), bool)
+        hidden = (_uniform(keys, ())[..., None] < amount) & has_other[:, None]
+        return _with_mask(batch, modality, mask & ~hidden)
+
+    return transform
+
+
+def step_dropout(modality: str, amount: float) -> Transform:
+    """Hides each valid step with probability `amount`; if all would go, the last draw stays."""
+
+    def transform(keys: jax.Array, batch: Batch) -> Batch:
+        mask = batch.masks[modality]
+        drawn = jnp.where(mask, _uniform(keys, mask.shape[1:]), -1)
+        kept = (drawn >= amount) | (drawn == drawn.max(-1, keepdims=True))
+        return _with_mask(batch, modality, mask & kept)
+
+    return transform
+
+
+def feature_noise(modality: str, amount: float) -> Transform:
+    """Adds normal noise of standard deviation `amount` to every feature of valid steps."""
+
+    def transform(keys: jax.Array, batch: Batch) -> Batch:
+        x = batch.features[modality]
+
+        def draw(key: jax.Array) -> jax.Array:
+            return jax.random.normal(key, x.shape[1:], x.dtype)
+
+        noise = jnp.where(batch.masks[modality][..., None], amount * jax.vmap(draw)(keys), 0)
+        return batch.replace(features={**batch.features, modality: x + noise})
+
+    return transform
+
+
+def _uniform(keys: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Draws `[B, …]` from [0, 1)."""
+    return jax.vmap(lambda key: jax.random.uniform(key, shape))(keys)
+
+
+def _with_mask(batch: Batch, modality: str, mask: jax.Array) -> Batch:
+    """Replaces a mask `[B, T]`; what it hides becomes zero, like padding."""
+    x = batch.features[modality]
+    x = jnp.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 2)), x, 0)
+    return batch.replace(
+        features={**batch.features, modality: x}, masks={**batch.masks, modality: mask}
+    )
+
+
+class Kind(NamedTuple):
+    """Describes a transform that can be named.
+
+    Attributes:
+        make: (modality, amount) -> the transform.
+        most: the largest amount; a probability must stay below 1.
+        of_tokens: whether it suits token ids.
+    """
+
+    make: Callable[[str, float], Transform]
+    most: float = 1.0
+    of_tokens: bool = True
+
+
+TRANSFORMS: Mapping[str, Kind] = {
+    "modality_dropout": Kind(modality_dropout),
+    "step_dropout": Kind(step_dropout),
+    "feature_noise": Kind(feature_noise, most=float("inf"), of_tokens=False),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Transforms:
+    """Holds the transforms of a run, in the order in which they act."""
+
+    steps: tuple[Transform, ...] = ()
+
+    def __call__(
+        self, batch: Batch, seed: jax.Array, step: jax.Array, first: jax.Array | int
+    ) -> Batch:
+        """Changes a batch.
+
+        Args:
+            batch: B rows.
+            seed: `[]` uint32, the random seed.
+            step: `[]` of the run.
+            first: where the batch begins in the whole batch that it is a part of.
+        """
+        if not self.steps:
+            return batch
+        key, rows = transform_key(seed, step), first + jnp.arange(len(batch.row_weight))
+        for i, transform in enumerate(self.steps):
+            of_transform = jax.random.fold_in(key, i)
+            keys = jax.vmap(lambda row, key=of_transform: jax.random.fold_in(key, row))(rows)
+            batch = transform(keys, batch)
+        return batch
+
+
+def make_transforms(entries: tuple[str, ...], spec: CorpusSpec) -> Transforms:
+    """Builds the transforms that `train.transforms` names.
+
+    Raises:
+        UserError: for an entry that cannot be read, or that does not suit its modality.
+    """
+    made = []
+    for entry in entries:
+        name, _, rest = entry.partition(":")
+        modality, _, text = rest.partition("=")
+        if name not in TRANSFORMS or not modality:
+            raise UserError(
+                f"train.transforms = {entry!r}: must be name:modality=amount, where name is one of "
+                f"{', '.join(TRANSFORMS)}."
+            )
+        if modality != "*" and modality not in spec.modalities:
+            raise UserError(
+                f"train.transforms = {entry!r}: {modality!r} is not among the run's modalities: "
+                f"choose one of {', '.join(spec.modalities)}, or *."
+            )
+        kind = TRANSFORMS[name]
+        try:
+            amount = float(text)
+        except ValueError:
+            amount = float("nan")
+        if not 0 <= amount < kind.most:
+            most = f" and below {kind.most:g}" if kind.most < float("inf") else ""
+            raise UserError(f"train.transforms = {entry!r}: the amount must be 0 or more{most}.")
+        suited = [m for m in spec.modalities if kind.of_tokens or not spec.vocabulary(m)]
+        chosen = suited if modality == "*" else [modality]
+        if not set(chosen) <= set(suited):
+            raise UserError(
+                f"train.transforms = {entry!r}: {modality!r} is token ids, which have no features."
+            )
+        made += [kind.make(m, amount) for m in chosen]
+    return Transforms(tuple(made))
