@@ -161,7 +161,7 @@ def _comparisons(results: Mapping[str, Any]) -> list[_Comparison]:
         mean, sd, (low, high) = test["mean"], test["sd"], test["ci95"]
         if not _is_number(mean):
             continue
-        gain = bound - mean if legend.smaller_is_better(name) else mean - bound
+        gain = mean - bound if legend.larger_is_better(name) else bound - mean
         doubts = []
         if _is_number(low) and low <= bound <= high:
             doubts.append(f"the 95 % interval {_interval(name, test)} includes it")
@@ -200,7 +200,7 @@ def _hardest_floors(results: Mapping[str, Any]) -> dict[str, tuple[str, float]]:
     hardest: dict[str, tuple[str, float]] = {}
     for floor, values in results["floors"].items():
         for name, value in values.items():
-            sign = -1 if legend.smaller_is_better(name) else 1
+            sign = 1 if legend.larger_is_better(name) else -1
             if _is_number(value) and (
                 name not in hardest or sign * value > sign * hardest[name][1]
             ):
@@ -317,7 +317,7 @@ def _name(metric: str) -> Text:
 
 
 def _arrow(metric: str) -> str:
-    return "↓" if legend.smaller_is_better(metric) else "↑"
+    return "↑" if legend.larger_is_better(metric) else "↓"
 
 
 def _mean_sd(metric: str, values: Mapping[str, Any]) -> str:
