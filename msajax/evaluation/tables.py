@@ -278,12 +278,19 @@ def print_cost(report: Mapping[str, Any], console: Console) -> None:
     table.add_column("share", justify="right")
     for row in report["stages"]:
         share = legend.percent(row["flops"] / report["flops"])
-        table.add_row(row["stage"], row["part"], row["grows_as"], f"{row['flops']:,}", share)
+        part = row["part"] + " (*)" * row["counted_once"]
+        cells = (row["stage"], part, row["grows_as"] or "-", f"{row['flops']:,}", share)
+        table.add_row(*map(Text, cells))  # no markup: names of modules may hold [brackets]
     table.add_row("total", "", "", f"{report['flops']:,}", "")
     console.print(table)
-    xla = "unknown" if report["xla_flops"] is None else f"{report['xla_flops']:,.0f}"
+    if any(row["counted_once"] for row in report["stages"]):
+        console.print("(*) in a loop of unknown length, of which one pass is counted")
+    training, xla = (
+        "unknown" if report[key] is None else f"{report[key]:,.0f}"
+        for key in ("training_flops", "xla_flops")
+    )
     console.print(
-        f"Forward and backward: {report['training_flops']:,} FLOPs in matrix products. "
+        f"Forward and backward: {training} FLOPs in matrix products. "
         f"XLA counts {xla} FLOPs forward, every operation but a loop's body once."
     )
 
