@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from msajax import metrics, tasks
+
 
 class Floor(NamedTuple):
     """What scores without a model are called.
@@ -32,7 +34,12 @@ FLOORS: Mapping[str, Floor] = MappingProxyType(
     }
 )
 
-_SMALLER_IS_BETTER = {"mae", "mse", "rmse", "cross_entropy", "perplexity"}
+# Every metric that some task reports, by its base name.
+_METRICS: Mapping[str, metrics.Metric] = {
+    **metrics.METRICS,
+    **metrics.CLASSES,
+    **tasks.make_task("next_token", (), None).reported,  # reads no training labels
+}
 _LINES = (  # metrics that share a line of a legend
     {"mae": "mean absolute error", "mse": "mean squared error", "rmse": "its root"},
     {
@@ -61,17 +68,16 @@ _LINES = (  # metrics that share a line of a legend
         "perplexity": "its exponential",
     },
 )
-_KNOWN = {name for line in _LINES for name in line}
 
 
 def base_of(metric: str) -> str:
-    """The metric itself, of one that is named with its output: `mae` of `mae_happy`."""
-    return metric if metric in _KNOWN else metric.partition("_")[0]
+    """Returns the metric itself, of one that is named with its output: `mae` of `mae_happy`."""
+    return metric if metric in _METRICS else metric.partition("_")[0]
 
 
-def smaller_is_better(metric: str) -> bool:
-    """Whether a metric falls as scores improve."""
-    return base_of(metric) in _SMALLER_IS_BETTER
+def larger_is_better(metric: str) -> bool:
+    """Tells whether a metric, which may be named with its output, rises as scores improve."""
+    return _METRICS[base_of(metric)].larger_is_better
 
 
 def percent(share: float) -> str:

@@ -1,12 +1,12 @@
-"""Metrics of scores and of classes, their bootstrap intervals and their trivial floors.
+"""Defines every metric, and computes their values, intervals and trivial floors.
 
 Everything is numpy in float64 over a whole split at once: a correlation or a weighted F1 averaged
 over batches is another number. Every metric works along the last axis, so one function scores a
 split and a block of bootstrap resamples. Another convention (other clipping, other class edges) is
 more entries in `_RULES` and `METRICS` and one more tuple of names.
 
-`compute`, `bootstrap_interval` and `floors` serve one score per sample; which metrics suit labels
-of another kind is for `tasks.py`.
+`compute`, `bootstrap_interval` and `floors` serve one score per sample; `tasks.py` chooses the
+metrics of labels of another kind.
 """
 
 import warnings
@@ -17,18 +17,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-# fmt: off
+from msajax.bootstrap import bootstrap
+
 SENTIMENT = ("mae", "corr", "acc7", "acc5", "acc3", "acc2_nonzero", "f1_nonzero", "acc2_has0",
              "f1_has0", "mse", "rmse", "r2", "spearman", "ccc")
-# fmt: on
 CONTINUOUS = ("mae", "corr", "mse", "rmse", "r2", "spearman", "ccc")
-
-# Scores that one block of the bootstrap gathers: 1 MiB of float64 stays in a core's cache.
-_BLOCK = 2**17
 
 
 class _Rule(NamedTuple):
-    """How a score becomes a class, and whether samples labelled exactly 0 take part."""
+    """Says how a score becomes a class, and whether samples labelled exactly 0 take part."""
 
     classes: Callable[[NDArray], NDArray]
     with_zero: bool = True
@@ -38,10 +35,17 @@ class _Rule(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """A function of p (..., N) and y (..., N), NaN where undefined, and when that happens."""
+    """Holds a function of p (..., N) and y (..., N), and what is known of its values.
+
+    Attributes:
+      value: The function, NaN where undefined.
+      undefined_when: Why a value is undefined.
+      larger_is_better: Whether values rise as scores improve; a loss falls.
+    """
 
     value: Callable[[NDArray, NDArray], NDArray]
     undefined_when: str = "the scores overflow"
+    larger_is_better: bool = False
 
 
 def _rounded(scores: NDArray, limit: int) -> NDArray:
@@ -108,7 +112,7 @@ def _spearman(p: NDArray, y: NDArray) -> NDArray:
 
 
 def _ccc(p: NDArray, y: NDArray) -> NDArray:
-    """Concordance correlation (Lin, 1989), moments with ddof 0."""
+    """Computes the concordance correlation (Lin, 1989), moments with ddof 0."""
     difference = (p - y).mean(axis=-1)
     p, y = _centred(p), _centred(y)
     spread = np.square(p).mean(axis=-1) + np.square(y).mean(axis=-1) + np.square(difference)
@@ -126,7 +130,7 @@ def _weighted_f1(p: NDArray, y: NDArray, rule: _Rule) -> NDArray:
 
 
 def _mean_f1(p: NDArray, y: NDArray, kept: NDArray, *, weighted: bool) -> NDArray:
-    """F1 of each class, weighted by its true count, or the plain mean over classes that occur.
+    """Averages F1 over classes, weighted by true counts, or plainly over the classes that occur.
 
     F1 = 2 tp / (true count + predicted count), of the samples in `kept`. A class that neither
     labels nor predictions have weighs nothing, so its 0/0 is never needed.
@@ -143,7 +147,7 @@ def _mean_f1(p: NDArray, y: NDArray, kept: NDArray, *, weighted: bool) -> NDArra
 
 
 def predicted_classes(p: NDArray) -> NDArray:
-    """The most probable class of p (..., C, N), the first of equals: (..., N)."""
+    """Finds the most probable class of p (..., C, N), the first of equals: (..., N)."""
     return p.argmax(axis=-2)
 
 
@@ -172,24 +176,30 @@ _RULES = {
 }
 _NO_SAMPLES = "no sample is left: every label is 0"
 _CONSTANT = "the prediction or the label is constant"
+
+
+def _share(value: Callable, rule: _Rule) -> Metric:
+    return Metric(partial(value, rule=rule), _NO_SAMPLES, larger_is_better=True)
+
+
 METRICS = {
     "mae": Metric(_mae),
-    "corr": Metric(_corr, _CONSTANT),
-    **{k: Metric(partial(_accuracy, rule=rule), _NO_SAMPLES) for k, rule in _RULES.items()},
-    "f1_nonzero": Metric(partial(_weighted_f1, rule=_RULES["acc2_nonzero"]), _NO_SAMPLES),
-    "f1_has0": Metric(partial(_weighted_f1, rule=_RULES["acc2_has0"]), _NO_SAMPLES),
+    "corr": Metric(_corr, _CONSTANT, larger_is_better=True),
+    **{name: _share(_accuracy, rule) for name, rule in _RULES.items()},
+    "f1_nonzero": _share(_weighted_f1, _RULES["acc2_nonzero"]),
+    "f1_has0": _share(_weighted_f1, _RULES["acc2_has0"]),
     "mse": Metric(_mse),
     "rmse": Metric(_rmse),
-    "r2": Metric(_r2, "the label is constant"),
-    "spearman": Metric(_spearman, _CONSTANT),
-    "ccc": Metric(_ccc, "prediction and label are the same constant"),
+    "r2": Metric(_r2, "the label is constant", larger_is_better=True),
+    "spearman": Metric(_spearman, _CONSTANT, larger_is_better=True),
+    "ccc": Metric(_ccc, "prediction and label are the same constant", larger_is_better=True),
 }
 
 # Of probabilities p (..., C, N) and true classes y (..., N), counted from 0.
 CLASSES = {
-    "accuracy": Metric(_class_accuracy),
-    "f1_weighted": Metric(partial(_class_f1, weighted=True)),
-    "f1_macro": Metric(partial(_class_f1, weighted=False)),
+    "accuracy": Metric(_class_accuracy, larger_is_better=True),
+    "f1_weighted": Metric(partial(_class_f1, weighted=True), larger_is_better=True),
+    "f1_macro": Metric(partial(_class_f1, weighted=False), larger_is_better=True),
     "cross_entropy": Metric(_cross_entropy),
 }
 
@@ -201,7 +211,7 @@ def _known(names: Sequence[str]) -> None:
 
 
 def _checked(ndim: int = 1, **given: ArrayLike) -> list[NDArray]:
-    """The arrays in float64: finite, the first of ndim axes and the rest (N,), with one N > 0."""
+    """Returns the arrays in float64; refuses what is not finite, or not (..., N) with one N > 0."""
     arrays = {what: np.asarray(values, np.float64) for what, values in given.items()}
     shapes = ", ".join(f"{what} {array.shape}" for what, array in arrays.items())
     first, *rest = arrays.values()
@@ -226,7 +236,7 @@ def _warn(what: str, reason: str) -> None:
 
 
 def names_for(labels: ArrayLike) -> tuple[str, ...]:
-    """The metrics that suit a corpus: `SENTIMENT` if all labels lie in [-3, 3], else `CONTINUOUS`.
+    """Names the metrics that suit labels: `SENTIMENT` if all lie in [-3, 3], else `CONTINUOUS`.
 
     Args:
       labels: (N,) labels.
@@ -268,7 +278,7 @@ def compute(
 
 
 def measure(p: NDArray, y: NDArray, chosen: Mapping[str, Metric]) -> dict[str, float]:
-    """The value of each metric; NaN comes with one RuntimeWarning that says why."""
+    """Computes the value of each metric; NaN comes with one RuntimeWarning that says why."""
     result = {name: float(metric.value(p, y)) for name, metric in chosen.items()}
     for name, value in result.items():
         if np.isnan(value):
@@ -278,24 +288,16 @@ def measure(p: NDArray, y: NDArray, chosen: Mapping[str, Metric]) -> dict[str, f
 
 
 def bootstrap_interval(
-    scores: ArrayLike,
-    label: ArrayLike,
-    names: Sequence[str],
-    resamples: int = 1000,
-    seed: int = 0,
+    scores: ArrayLike, label: ArrayLike, names: Sequence[str], resamples: int = 1000, seed: int = 0
 ) -> dict[str, tuple[float, float]]:
-    """95 % percentile bootstrap interval, over samples, of each metric's mean over random seeds.
-
-    A resample draws N samples with replacement, the same for every row of scores; its statistic is
-    the mean over rows of the metric (Efron, 1979). Resamples follow `PCG64(seed)`, one
-    `integers(0, N, N)` each, so the interval is a function of the arguments alone.
+    """Computes the 95 % bootstrap interval, over samples, of each metric's mean over random seeds.
 
     Args:
       scores: (S, N) finite predictions, a row per random seed of training.
       label: (N,) finite labels.
       names: The metrics wanted.
       resamples: How many resamples, at least 1.
-      seed: Seed of the resampling.
+      seed: Seed of the resampling, which follows `PCG64(seed)`.
 
     Returns:
       {name: (2.5th, 97.5th percentile)} in the order of names, over the resamples in which the
@@ -307,44 +309,13 @@ def bootstrap_interval(
     """
     _known(names)
     p, y = _checked(2, scores=scores, label=label)
-    if resamples < 1:
-        raise ValueError(f"resamples must be at least 1, got {resamples}; 1000 is usual")
     return bootstrap(p, y, {name: METRICS[name] for name in names}, resamples, seed)
-
-
-def bootstrap(
-    p: NDArray, y: NDArray, chosen: Mapping[str, Metric], resamples: int = 1000, seed: int = 0
-) -> dict[str, tuple[float, float]]:
-    """`bootstrap_interval` of metrics that take p (S, ..., N) and y (..., N) to (S,)."""
-    size = p.shape[-1]
-    generator = np.random.Generator(np.random.PCG64(seed))
-    rows = max(1, _BLOCK // p.size)
-    statistic = {name: np.empty(resamples) for name in chosen}
-    with np.errstate(all="ignore"):
-        for start in range(0, resamples, rows):
-            stop = min(start + rows, resamples)
-            drawn = generator.integers(0, size, (stop - start, size))  # [resample, N]
-            # `take` keeps N the last and contiguous axis, as `compute` has it: the same sums.
-            # Resamples stand beside the seeds, in front of any other axis.
-            drawn_p = np.moveaxis(np.take(p, drawn, axis=-1), -2, 1)  # [S, resample, ..., N]
-            drawn_y = np.moveaxis(np.take(y, drawn, axis=-1), -2, 0)  # [resample, ..., N]
-            for name, values in statistic.items():
-                values[start:stop] = chosen[name].value(drawn_p, drawn_y).mean(axis=0)
-        return {name: _percentiles(values) for name, values in statistic.items()}
-
-
-def _percentiles(values: NDArray) -> tuple[float, float]:
-    values = values[~np.isnan(values)]
-    if not values.size:
-        return float("nan"), float("nan")
-    low, high = np.percentile(values, (2.5, 97.5))
-    return float(low), float(high)
 
 
 def floors(
     train_label: ArrayLike, label: ArrayLike, names: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """What a score without a model reaches on a split, to print beside every result.
+    """Computes what a score without a model reaches on a split, to print beside every result.
 
     Args:
       train_label: (M,) finite labels of the training split.

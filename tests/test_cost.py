@@ -4,6 +4,7 @@ import io
 import json
 import re
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +15,7 @@ from msajax.config import ModelConfig
 from msajax.evaluation.tables import print_cost
 from msajax.models import blank_sample, build_model
 from msajax.models.cost import cost_report, matmul_flops
+from msajax.models.parts.heads import Prediction
 from msajax.spec import CorpusSpec
 
 MOSI = CorpusSpec(("text", "audio", "video"), (300, 74, 47), (20, 20, 20))
@@ -144,9 +146,138 @@ def test_products_are_those_of_the_lowered_program(settings):
     assert found["training_flops"] == flops_of_program(gradient)
 
 
-def test_a_loop_of_unknown_length_is_refused():
-    def power(x):
-        return jax.lax.while_loop(lambda y: y.sum() < 9, lambda y: y @ y, x)
+# --- modules that the report does not know ---
 
-    with pytest.raises(NotImplementedError, match="unknown length"):
-        matmul_flops(power, jnp.eye(3))
+
+@pytest.mark.parametrize(
+    ("x", "kernel", "options", "expected"),
+    [
+        # [batch, steps, channels] and [taps, channels of a group, channels of the result].
+        ((2, 9, 4), (3, 4, 5), {"padding": "SAME"}, 2 * (2 * 9 * 5) * (3 * 4)),
+        ((2, 9, 4), (3, 4, 5), {}, 2 * (2 * 7 * 5) * (3 * 4)),
+        ((2, 9, 4), (3, 4, 5), {"window_strides": (2,)}, 2 * (2 * 4 * 5) * (3 * 4)),
+        ((2, 9, 4), (3, 4, 5), {"rhs_dilation": (3,)}, 2 * (2 * 3 * 5) * (3 * 4)),
+        ((2, 9, 4), (3, 2, 6), {"feature_group_count": 2}, 2 * (2 * 7 * 6) * (3 * 2)),
+        ((2, 9, 4), (3, 1, 4), {"feature_group_count": 4}, 2 * (2 * 7 * 4) * (3 * 1)),
+        # Transposed: every step of the input meets every tap.
+        ((2, 9, 4), (3, 4, 5), {"lhs_dilation": (2,), "padding": [(2, 2)]}, 2 * (2 * 9 * 4) * 15),
+        ((2, 9, 8, 4), (3, 2, 4, 5), {"window_strides": (1, 2)}, 2 * (2 * 7 * 4 * 5) * (6 * 4)),
+    ],
+    ids=["same", "valid", "strided", "dilated", "groups", "depthwise", "transposed", "image"],
+)
+def test_convolutions_cost_what_their_formulas_say(x, kernel, options, expected):
+    space = "HW"[: len(x) - 2]
+    numbers = (f"N{space}C", f"{space}IO", f"N{space}C")
+    usual = {"window_strides": (1,) * len(space), "padding": "VALID"}
+
+    def convolve(x, kernel):
+        all_options = {**usual, **options, "dimension_numbers": numbers}
+        return jax.lax.conv_general_dilated(x, kernel, **all_options)
+
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (x, kernel)]
+    assert matmul_flops(convolve, *arguments) == {(): expected}
+    if options.get("padding") != "SAME":  # XLA leaves out what is multiplied with padding
+        assert jax.jit(convolve).lower(*arguments).cost_analysis()["flops"] == expected
+    both = jax.value_and_grad(lambda *both: convolve(*both).sum(), (0, 1))
+    assert sum(matmul_flops(both, *arguments).values()) == 3 * expected
+
+
+class OfAUser(nn.Module):
+    """A model of modules that no part names."""
+
+    @nn.compact
+    def __call__(self, features, masks):
+        x = nn.Conv(8, (3,), feature_group_count=2, name="local")(features["text"])
+        x = Branches(name="branches")(x)
+        x = x @ self.param("own", nn.initializers.ones, (8, 8))
+        score = nn.Dense(1, name="readout")(x.mean(1))
+        return Prediction(score, masks["text"].any(-1, keepdims=True) * 1.0)
+
+
+class Branches(nn.Module):
+    """A module of a known name, einsums of its own, and a module [in brackets]."""
+
+    @nn.compact
+    def __call__(self, x):
+        query = nn.Dense(8, name="query")(x)
+        mixed = jnp.einsum("btd,bsd->bts", query, x) @ nn.Dense(3, name="[b]inner[/b]")(x)
+        return x + jnp.einsum("bti,id->btd", mixed, jnp.ones((3, 8)))
+
+
+class Settles(nn.Module):
+    """A loop of unknown length, through which a gradient is asked for or not."""
+
+    constant: bool
+
+    @nn.compact
+    def __call__(self, features, masks):
+        x = nn.Dense(8, use_bias=False, name="dense")(features["text"].mean(1))
+        y = jax.lax.stop_gradient(x) if self.constant else x
+
+        def step(y):
+            return jax.lax.scan(lambda y, _: (y @ jnp.ones((8, 8)), None), y, length=5)[0]
+
+        with jax.named_scope("settle"):
+            y = jax.lax.while_loop(lambda y: y.sum() < 9, step, y)
+        score = (x + y).sum(-1, keepdims=True)
+        return Prediction(score, masks["text"].any(-1, keepdims=True) * 1.0)
+
+
+USERS_SPEC = CorpusSpec(("text",), (4,), (6,))
+
+
+def test_products_that_no_part_names_are_parts_named_after_their_modules():
+    found = cost_report(OfAUser(), USERS_SPEC)
+    rows = {(r["stage"], r["part"]): (r["grows_as"], r["flops"]) for r in found["stages"]}
+    assert rows == {
+        ("local", "local"): (None, 2 * (6 * 8) * (3 * 2)),
+        ("branches", "attention projections"): ("S D^2", 2 * 6 * 8 * 8),
+        ("branches", "branches"): (None, 2 * (6 * 6 * 8 + 6 * 6 * 3 + 6 * 3 * 8)),
+        ("branches", "[b]inner[/b]"): (None, 2 * 6 * 8 * 3),
+        ("OfAUser", "OfAUser"): (None, 2 * 6 * 8 * 8),
+        ("readout", "readout"): (None, 2 * 8),
+    }
+    assert found["flops"] == sum(flops for _, flops in rows.values())
+    assert found["parameters"]["own"] == 64
+    assert not any(row["counted_once"] for row in found["stages"])
+    json.dumps(found, allow_nan=False)
+    console = Console(file=io.StringIO(), width=100)
+    print_cost(found, console)
+    text = console.file.getvalue()
+    assert "[b]inner[/b]" in text and "None" not in text and "(*)" not in text
+    assert f"Forward and backward: {found['training_flops']:,} FLOPs" in text
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_a_loop_of_unknown_length_is_counted_once_and_the_report_says_so(constant):
+    found = cost_report(Settles(constant), USERS_SPEC)
+    rows = {r["part"]: (r["flops"], r["grows_as"], r["counted_once"]) for r in found["stages"]}
+    once = 5 * 2 * 8 * 8
+    assert rows == {"dense": (2 * 4 * 8, None, False), "settle": (once, None, True)}
+    assert found["flops"] == 2 * 4 * 8 + once
+    # Forward and the kernel's gradient; none of the loop, which JAX cannot differentiate.
+    assert found["training_flops"] == (2 * 2 * 4 * 8 + once if constant else None)
+    console = Console(file=io.StringIO(), width=100)
+    print_cost(found, console)
+    text = console.file.getvalue()
+    assert "settle (*)" in text and "(*) in a loop of unknown length" in text
+    assert ("Forward and backward: unknown FLOPs" in text) != constant
+
+
+def test_a_mistake_in_a_model_is_no_loop_of_unknown_length():
+    class Wrong(nn.Module):
+        @nn.compact
+        def __call__(self, features, masks):
+            @jax.custom_vjp
+            def identity(x):
+                return x
+
+            def refuse(_, dy):
+                raise ValueError("no gradient")
+
+            identity.defvjp(lambda x: (x, None), refuse)
+            score = identity(nn.Dense(1)(features["text"].mean(1)))
+            return Prediction(score, score)
+
+    with pytest.raises(ValueError, match="no gradient"):
+        cost_report(Wrong(), USERS_SPEC)

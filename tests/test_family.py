@@ -15,7 +15,7 @@ from msajax.models import blank_sample, build_model
 from msajax.models.parts.attention import MultiHeadAttention
 from msajax.models.parts.encoders import TransformerBlock
 from msajax.models.parts.fusion import AnchoredFusion
-from msajax.models.parts.heads import AdaptiveFusionHead
+from msajax.models.parts.heads import AdaptiveHead
 from msajax.models.parts.layers import FeedForward, RMSNorm
 from msajax.models.parts.positions import sinusoids
 from msajax.spec import CorpusSpec
@@ -372,7 +372,7 @@ PRESENT = np.array([[1, 1, 1], [1, 0, 1], [0, 0, 1], [0, 0, 0]], bool)
 
 
 def apply_head(**settings):
-    module = AdaptiveFusionHead(ModelConfig(**SMALL, **settings), ("a", "b", "c"))
+    module = AdaptiveHead(ModelConfig(**SMALL, **settings), ("a", "b", "c"))
     masks = {m: PRESENT[:, i : i + 1] for i, m in enumerate("abc")}
     variables = module.init(jax.random.key(0), HEAD_X, masks, train=False)
     vector, weights = module.apply(variables, HEAD_X, masks, train=False)

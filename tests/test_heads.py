@@ -9,7 +9,7 @@ import pytest
 import scipy.special
 
 from msajax.config import ModelConfig
-from msajax.models.parts.heads import AdaptiveFusionHead, AttentionPool, ModalityGate, mean_pool
+from msajax.models.parts.heads import AdaptiveHead, AttentionPool, ModalityGate, mean_pool
 
 NAMES = ("text", "audio", "video")
 B, T, D, M = 5, 4, 8, len(NAMES)
@@ -174,7 +174,7 @@ def test_gate_has_one_dropout_between_its_layers():
 @functools.cache
 def head(method="mean", missing="mask"):
     config = ModelConfig(model_dim=D, pooling_method=method, missing_modality=missing)
-    module = AdaptiveFusionHead(config, NAMES)
+    module = AdaptiveHead(config, NAMES)
     init = functools.partial(module.init, train=False)
     params = random_params(init, SEQUENCES, MASKS)
     return jax.jit(functools.partial(module.apply, {"params": params}, train=False)), params

@@ -10,7 +10,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FLOORS = [
     {"errors", "version", "checks", "files"},
-    {"spec", "metrics", "legend", "config", "tasks"},
+    {"spec", "bootstrap", "metrics", "legend", "config", "tasks"},
     {"data", "models"},
     {"runtime"},
     {"runs"},

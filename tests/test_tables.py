@@ -4,6 +4,7 @@ import io
 import math
 import re
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -185,3 +186,17 @@ def test_every_metric_and_every_floor_is_explained():
         assert name in [n for names, _ in legend.metric_lines([name]) for n in names.split(", ")]
     for name in POM:
         assert (legend.base_of(f"mae_{name}"), legend.base_of(f"corr_{name}")) == ("mae", "corr")
+
+
+def test_losses_fall_and_all_other_metrics_rise_whatever_they_are_reported_of():
+    losses = {"mae", "mse", "rmse", "cross_entropy", "perplexity"}
+    labels = np.array([[-3.0], [3.0]])
+    for kind, names in (
+        ("regression", ("sentiment",)),
+        ("regression", POM),
+        ("classification", ("a", "b")),
+        ("next_token", ("text",)),
+    ):
+        for name, metric in make_task(kind, names, labels).reported.items():
+            rises = legend.base_of(name) not in losses
+            assert metric.larger_is_better == legend.larger_is_better(name) == rises, name

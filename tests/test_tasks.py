@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import sklearn.metrics
 
-from msajax import metrics
+from msajax import bootstrap, metrics
 from msajax.tasks import KINDS, Task, make_task
 
 CLASSES = ("a", "b", "c", "d", "e")
@@ -216,7 +216,7 @@ def cases() -> dict[str, tuple[Task, np.ndarray, np.ndarray]]:
 @pytest.mark.parametrize("block", [1, 300, 2**17])
 @pytest.mark.parametrize("name", cases())
 def test_intervals_equal_a_loop_over_resamples_whatever_the_block(name, block, monkeypatch):
-    monkeypatch.setattr(metrics, "_BLOCK", block)
+    monkeypatch.setattr(bootstrap, "_BLOCK", block)
     task, scores, labels = cases()[name]
     drawn = np.random.Generator(np.random.PCG64(0)).integers(0, 13, (1000, 13))[:60]
     values = {metric: [] for metric in task.reported}

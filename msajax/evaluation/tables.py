@@ -161,7 +161,7 @@ def _comparisons(results: Mapping[str, Any]) -> list[_Comparison]:
         mean, sd, (low, high) = test["mean"], test["sd"], test["ci95"]
         if not _is_number(mean):
             continue
-        gain = bound - mean if legend.smaller_is_better(name) else mean - bound
+        gain = mean - bound if legend.larger_is_better(name) else bound - mean
         doubts = []
         if _is_number(low) and low <= bound <= high:
             doubts.append(f"the 95 % interval {_interval(name, test)} includes it")
@@ -200,7 +200,7 @@ def _hardest_floors(results: Mapping[str, Any]) -> dict[str, tuple[str, float]]:
     hardest: dict[str, tuple[str, float]] = {}
     for floor, values in results["floors"].items():
         for name, value in values.items():
-            sign = -1 if legend.smaller_is_better(name) else 1
+            sign = 1 if legend.larger_is_better(name) else -1
             if _is_number(value) and (
                 name not in hardest or sign * value > sign * hardest[name][1]
             ):
@@ -278,12 +278,19 @@ def print_cost(report: Mapping[str, Any], console: Console) -> None:
     table.add_column("share", justify="right")
     for row in report["stages"]:
         share = legend.percent(row["flops"] / report["flops"])
-        table.add_row(row["stage"], row["part"], row["grows_as"], f"{row['flops']:,}", share)
+        part = row["part"] + " (*)" * row["counted_once"]
+        cells = (row["stage"], part, row["grows_as"] or "-", f"{row['flops']:,}", share)
+        table.add_row(*map(Text, cells))  # no markup: names of modules may hold [brackets]
     table.add_row("total", "", "", f"{report['flops']:,}", "")
     console.print(table)
-    xla = "unknown" if report["xla_flops"] is None else f"{report['xla_flops']:,.0f}"
+    if any(row["counted_once"] for row in report["stages"]):
+        console.print("(*) in a loop of unknown length, of which one pass is counted")
+    training, xla = (
+        "unknown" if report[key] is None else f"{report[key]:,.0f}"
+        for key in ("training_flops", "xla_flops")
+    )
     console.print(
-        f"Forward and backward: {report['training_flops']:,} FLOPs in matrix products. "
+        f"Forward and backward: {training} FLOPs in matrix products. "
         f"XLA counts {xla} FLOPs forward, every operation but a loop's body once."
     )
 
@@ -317,7 +324,7 @@ def _name(metric: str) -> Text:
 
 
 def _arrow(metric: str) -> str:
-    return "↓" if legend.smaller_is_better(metric) else "↑"
+    return "↑" if legend.larger_is_better(metric) else "↓"
 
 
 def _mean_sd(metric: str, values: Mapping[str, Any]) -> str:

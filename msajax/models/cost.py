@@ -1,7 +1,7 @@
-"""What a model costs: parameters by module, FLOPs per sample by stage (source 002, R13)."""
+"""Counts what a model costs: parameters by module, FLOPs per sample by stage (source 002, R13)."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -11,9 +11,12 @@ import numpy as np
 from msajax.models import blank_sample
 from msajax.spec import CorpusSpec
 
+# What stands in a scope for a loop whose length is not known: its products are counted once.
+UNKNOWN_LENGTH = "loop of unknown length"
+
 # Part of a stage, how it grows (S steps, d input features, D model_dim, F ff_dim, M modalities, L
-# layers of an encoder, N points of integrated gradients, else 1), and the module or product whose
-# matrix products it is.
+# layers of an encoder, N points of integrated gradients, else 1), and the modules or products whose
+# matrix products it is. What no part names is counted as a part of its own.
 _PARTS = {
     "input projection": ("S d D", {"projection"}),
     "tied projection": ("S D V", {"bte,ve->btv"}),  # V tokens
@@ -30,97 +33,140 @@ _PARTS = {
 
 
 def matmul_flops(function: Callable, *arguments: Any) -> dict[tuple[str, ...], int]:
-    """FLOPs of the matrix products (`dot_general`) of a function, by the modules they belong to.
+    """Counts the FLOPs of a function's matrix products, by the modules that they belong to.
 
-    Two per multiplication; a loop of known length counts as often as it runs. Nothing is compiled.
-
-    Raises:
-        NotImplementedError: if a product is in a loop whose length is not known.
+    A product is a `dot_general` or a convolution, two FLOPs per multiplication. A loop of known
+    length counts as often as it runs. One of unknown length counts once, and stands as
+    `UNKNOWN_LENGTH` among the modules of its products. Nothing is compiled.
     """
     found: dict[tuple[str, ...], int] = {}
-
-    def count(jaxpr: Any, scope: tuple[str, ...], times: int | None) -> None:
-        for equation in jaxpr.eqns:
-            inside = (*scope, *filter(None, str(equation.source_info.name_stack).split("/")))
-            if equation.primitive.name == "dot_general":
-                if times is None:
-                    raise NotImplementedError("a matrix product in a loop of unknown length")
-                (contracted, _), _ = equation.params["dimension_numbers"]
-                left, result = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
-                size = int(np.prod([left[i] for i in contracted])) * int(np.prod(result))
-                found[inside] = found.get(inside, 0) + 2 * size * times
-            repeated = times
-            if equation.primitive.name == "scan":
-                repeated = None if times is None else times * equation.params["length"]
-            elif equation.primitive.name == "while":
-                repeated = None
-            for inner in jax.extend.core.jaxprs_in_params(equation.params):
-                count(inner, inside, repeated)
-
-    count(jax.make_jaxpr(function)(*arguments).jaxpr, (), 1)
+    for equation, scope, times in _equations(jax.make_jaxpr(function)(*arguments).jaxpr):
+        if multiplications := _multiplications(equation):
+            found[scope] = found.get(scope, 0) + 2 * multiplications * times
     return found
 
 
-def cost_report(model: nn.Module, spec: CorpusSpec) -> dict[str, Any]:
-    """The cost of one sample whose sequences fill their tables; strict-JSON-ready.
+def _equations(
+    jaxpr: Any, scope: tuple[str, ...] = (), times: int = 1
+) -> Iterator[tuple[Any, tuple[str, ...], int]]:
+    """Yields every operation of a program, the modules around it, and how often it runs."""
+    for equation in jaxpr.eqns:
+        inside = (*scope, *filter(None, str(equation.source_info.name_stack).split("/")))
+        yield equation, inside, times
+        repeated = times
+        if equation.primitive.name == "scan":
+            repeated *= equation.params["length"]
+        elif equation.primitive.name == "while":
+            inside = (*inside, UNKNOWN_LENGTH)
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
+            yield from _equations(inner, inside, repeated)
 
-    `flops` are those of matrix products, `xla_flops` is XLA's own total of the forward pass before
-    optimisation: element-wise operations too, but the body of a loop only once. A guided model's
+
+def _multiplications(equation: Any) -> int:
+    """Counts the multiplications of a matrix product or a convolution; 0 for all else."""
+    if equation.primitive.name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        left, result = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+        return int(np.prod([left[i] for i in contracted])) * int(np.prod(result))
+    if equation.primitive.name == "conv_general_dilated":
+        of_left, of_kernel, of_result = equation.params["dimension_numbers"]
+        left, kernel = (variable.aval.shape for variable in equation.invars)
+        result = equation.outvars[0].aval.shape
+        # The kernel's second axis holds the input channels of one group alone.
+        size = result[of_result[0]] * result[of_result[1]] * kernel[of_kernel[1]]
+        for x, k, y in zip(of_left[2:], of_kernel[2:], of_result[2:], strict=True):
+            # A step of the input, a tap and a step of the result: two of them fix the third. The
+            # longest is left out, for dilations (of transposed convolutions and gradients) make
+            # it longer by holes, which cost nothing.
+            lengths = sorted((left[x], kernel[k], result[y]))
+            size *= lengths[0] * lengths[1]
+        return size
+    return 0
+
+
+def cost_report(model: nn.Module, spec: CorpusSpec) -> dict[str, Any]:
+    """Reports the cost of one sample whose sequences fill their tables; strict-JSON-ready.
+
+    `flops` are those of matrix products and convolutions, `xla_flops` is XLA's own total of the
+    forward pass before optimisation: element-wise operations too, but the body of a loop only once.
+    A product that no known part names is a part of its stage named after its module, and
+    `grows_as` is None. A part with `counted_once` is in a loop of unknown length, of which one pass
+    is counted; `training_flops` is None if JAX cannot differentiate such a loop. A guided model's
     stages count both passes, and apart from them all that its attributions ask for, of which XLA
     leaves out what it finds computed already.
     """
     features, masks = blank_sample(spec)
-    variables = jax.eval_shape(model.init, jax.random.key(0), features, masks)
+    variables = dict(jax.eval_shape(model.init, jax.random.key(0), features, masks))
+    params = variables.pop("params", {})
 
-    def score(variables: Any) -> jax.Array:
-        prediction = model.apply(variables, features, masks)
+    def score(params: Any, others: Any) -> jax.Array:
+        prediction = model.apply({"params": params, **others}, features, masks)
         return sum(x.sum() for x in jax.tree.leaves((prediction.score, prediction.aux)))
 
-    forward = matmul_flops(score, variables)
-    both = matmul_flops(jax.value_and_grad(score), variables)
-    stages: dict[tuple[str, str], int] = {}
+    forward = matmul_flops(score, params, variables)
+    stages: dict[_Part, int] = {}
     for scope, flops in forward.items():
-        key = _stage_and_part(scope)
-        stages[key] = stages.get(key, 0) + flops
-    analysis = jax.jit(score).lower(variables).cost_analysis() or {}
+        part = _part_of(scope)
+        stages[part] = stages.get(part, 0) + flops
+    analysis = jax.jit(score).lower(params, variables).cost_analysis() or {}
     return {
         "sizes": {
             m: {"steps": spec.length(m), "features": spec.width(m)} for m in spec.modalities
         },
-        "parameters": _parameters(variables["params"]),
+        "parameters": _parameters(params),
         "stages": [
-            {"stage": stage, "part": part, "grows_as": _PARTS[part][0], "flops": flops}
-            for (stage, part), flops in stages.items()
+            {**part._asdict(), "flops": flops} for part, flops in stages.items()
         ],
         "flops": sum(forward.values()),
-        "training_flops": sum(both.values()),
+        "training_flops": _training_flops(score, params, variables),
         "xla_flops": float(analysis["flops"]) if "flops" in analysis else None,
     }
 
 
-def _stage_and_part(scope: tuple[str, ...]) -> tuple[str, str]:
-    """Where a product inside these modules, the model the first of them, is counted."""
+def _training_flops(score: Callable, *arguments: Any) -> int | None:
+    """Counts the FLOPs of a score and its gradient; None if a loop cannot be differentiated."""
+    try:
+        return sum(matmul_flops(jax.value_and_grad(score), *arguments).values())
+    except ValueError:
+        operations = _equations(jax.make_jaxpr(score)(*arguments).jaxpr)
+        if all(equation.primitive.name != "while" for equation, _, _ in operations):
+            raise
+        return None
+
+
+class _Part(NamedTuple):
+    """Names a part of a stage, as `cost_report` explains it."""
+
+    stage: str
+    part: str
+    grows_as: str | None
+    counted_once: bool
+
+
+def _part_of(scope: tuple[str, ...]) -> _Part:
+    """Finds where a product inside these modules, the model the first of them, is counted."""
+    once = UNKNOWN_LENGTH in scope
     if "attribution" in scope:
-        return "guidance", "attribution"
-    inside = scope[len(scope) - scope[::-1].index(scope[0]) :]  # a first pass is a model in a model
-    return inside[0], _part(inside[1:] or inside)
-
-
-def _part(scope: tuple[str, ...]) -> str:
-    """The part of a stage that a product inside these modules belongs to."""
-    for part, (_, names) in _PARTS.items():
-        if any(name in names or (name.endswith("_pool") and "pool" in names) for name in scope):
-            return part
-    raise NotImplementedError(f"a matrix product in {'/'.join(scope)} that no part counts")
+        return _Part("guidance", "attribution", _PARTS["attribution"][0], once)
+    scope = tuple(name for name in scope if name != UNKNOWN_LENGTH) or ("model",)
+    # A first pass is a model in a model; a product of the model itself has no module inside it.
+    inside = scope[len(scope) - scope[::-1].index(scope[0]) :] or scope[:1]
+    stage, names = inside[0], inside[1:] or inside
+    for part, (grows_as, known) in _PARTS.items():
+        if any(name in known or (name.endswith("_pool") and "pool" in known) for name in names):
+            return _Part(stage, part, grows_as, once)
+    modules = [name for name in names if "->" not in name]  # an einsum is no module
+    return _Part(stage, "/".join(modules) or stage, None, once)
 
 
 def _parameters(params: Mapping[str, Any]) -> dict[str, int]:
-    """Parameters of every module, of the modules inside it, and in all."""
+    """Counts the parameters of every module, of the modules inside it, and in all."""
     counts: dict[str, int] = {}
     total = 0
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         size = int(np.prod(leaf.shape))
-        names = [entry.key for entry in path[:-1]]
+        names = [jax.tree_util.keystr((entry,), simple=True) for entry in path]
+        names = names[:-1] or names  # a parameter of the model itself stands under its own name
         for module in dict.fromkeys(("/".join(names[:1]), "/".join(names[:2]))):
             counts[module] = counts.get(module, 0) + size
         total += size

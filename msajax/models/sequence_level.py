@@ -20,7 +20,7 @@ from msajax.models.contract import (
 from msajax.models.explain.guidance import first_pass
 from msajax.models.parts.encoders import ModalityEncoder, PostFusionEncoder, make_embedding
 from msajax.models.parts.fusion import AnchoredFusion, PooledFusion
-from msajax.models.parts.heads import AdaptiveFusionHead
+from msajax.models.parts.heads import AdaptiveHead
 from msajax.models.parts.layers import kernel_init
 from msajax.models.parts.positions import DROFE_FEATURES
 from msajax.spec import CorpusSpec
@@ -119,7 +119,7 @@ class SequenceLevelModel(nn.Module):
                 sequences[m] = after_fusion(
                     sequences[m], masks[m], train=train, attention_mask=attention_masks.get(m)
                 )
-            vector, weights = AdaptiveFusionHead(self.config, names, name="head")(
+            vector, weights = AdaptiveHead(self.config, names, name="head")(
                 sequences, masks, train=train
             )  # [batch, model_dim or modalities * model_dim], [batch, modalities]
             score = nn.Dense(

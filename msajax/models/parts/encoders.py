@@ -1,6 +1,7 @@
 """Transformer blocks, stacks of layers, and the encoder of one modality."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -92,49 +93,51 @@ class TransformerBlock(nn.Module):
         return norm_ffn(x + Dropout(c.dropout_rate)(fed, train=train))
 
 
+class Given(NamedTuple):
+    """Holds what every layer of a stack is given beside its sequence.
+
+    Attributes:
+        masks: the valid steps `[B, T]`, then, for transformer blocks, any other masks of attention.
+        guides: what each transformer block takes queries and keys from, `[B, T, D]` for each layer.
+        rotation: factors of `rotate` for every transformer block.
+    """
+
+    masks: tuple[jax.Array, ...]
+    guides: Sequence[jax.Array] | None = None
+    rotation: tuple[jax.Array, jax.Array] | None = None
+
+
 def stack(
-    config: ModelConfig,
-    mixer: str,
-    depth: int,
-    x: jax.Array,
-    masks: tuple[jax.Array, ...],
-    *,
-    train: bool,
-    first: int = 0,
-    guides: Sequence[jax.Array] | None = None,
-    rotation: tuple[jax.Array, jax.Array] | None = None,
+    config: ModelConfig, mixer: str, layers: range, x: jax.Array, given: Given, *, train: bool
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    """Layers one after another, and a final norm if the configuration has one.
+    """Applies layers one after another, and a final norm if the configuration has one.
 
     The layers belong to the module whose method calls this. A recurrent one is followed by dropout.
 
     Args:
         config: what the layers are.
         mixer: transformer, rnn, gru or lstm.
-        depth: how many.
-        x: `[B, T, D]`, what the first layer reads.
-        masks: the valid steps `[B, T]`, then, for transformer blocks, any other masks of attention.
+        layers: those to apply, `range(first, depth)`; an empty one leaves only the final norm.
+        x: `[B, T, D]`, what the first of them reads.
+        given: masks, guides and rotation.
         train: draw dropout masks.
-        first: the layer to begin with; `depth` leaves only the final norm.
-        guides: what each transformer block takes queries and keys from, `depth` times `[B, T, D]`.
-        rotation: factors of `rotate` for every transformer block.
 
     Returns:
-        `[B, T, D]`, and what every layer from `first` on read, the final norm too.
+        `[B, T, D]`, and what every one of `layers` read, the final norm too.
     """
     read = [x]
-    for i in range(first, depth):
+    for i in layers:
         if mixer == "transformer":
-            guide = guides[i] if guides else None
+            guide = given.guides[i] if given.guides else None
             block = TransformerBlock(config, name=f"blocks_{i}")
-            x = block(x, x, masks, train=train, guide=guide, rotation=rotation)
+            x = block(x, x, given.masks, train=train, guide=guide, rotation=given.rotation)
         else:
             dtype = jnp.dtype(config.dtype)
             layer = Recurrence(mixer, config.both_directions, dtype, name=f"layers_{i}")
             dropout = Dropout(config.dropout_rate, name=f"dropout_{i}")
-            x = dropout(layer(x, masks[0]), train=train)
+            x = dropout(layer(x, given.masks[0]), train=train)
         read.append(x)
-    if config.final_norm and depth:
+    if config.final_norm and layers.stop:
         x = make_norm(config, "final_norm")(x)
     return x, tuple(read)
 
@@ -234,17 +237,8 @@ class ModalityEncoder(nn.Module):
                 x = add_sinusoids(x)
             begin = 0, Dropout(c.rate("projection"))(x, train=train)
         first, x = begin
-        x, read = stack(
-            c,
-            c.mixer,
-            c.n_layers_mod,
-            x,
-            self_masks(c, mask, attention_mask),
-            train=train,
-            first=first,
-            guides=guides,
-            rotation=rotation,
-        )
+        given = Given(self_masks(c, mask, attention_mask), guides, rotation)
+        x, read = stack(c, c.mixer, range(first, c.n_layers_mod), x, given, train=train)
         self.sow("intermediates", "read", read)
         return x
 
@@ -279,6 +273,6 @@ class PostFusionEncoder(nn.Module):
             `[B, T, D]`.
         """
         c = self.config
-        masks = self_masks(c, mask, attention_mask)
-        x, _ = stack(c, "transformer", c.n_layers_post_fuse, x, masks, train=train)
+        given = Given(self_masks(c, mask, attention_mask))
+        x, _ = stack(c, "transformer", range(c.n_layers_post_fuse), x, given, train=train)
         return x

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from msajax.config import ModelConfig
-from msajax.models.parts.encoders import TransformerBlock, stack
+from msajax.models.parts.encoders import Given, TransformerBlock, stack
 from msajax.models.parts.heads import pool
 
 
@@ -109,6 +109,7 @@ class PooledFusion(nn.Module):
         c, names = self.config, self.modalities
         tokens, present = pool(c, names, sequences, masks)  # [batch, modalities, model_dim]
         tokens = tokens.astype(jnp.dtype(c.dtype))
-        tokens, _ = stack(c, "transformer", c.n_layers_fuse, tokens, (present,), train=train)
+        given = Given((present,))
+        tokens, _ = stack(c, "transformer", range(c.n_layers_fuse), tokens, given, train=train)
         one = {m: slice(i, i + 1) for i, m in enumerate(names)}
         return {m: tokens[:, one[m]] for m in names}, {m: present[:, one[m]] for m in names}

@@ -94,7 +94,7 @@ def concatenate(pooled: jax.Array, present: jax.Array) -> jax.Array:
     return jnp.where(present[..., None], pooled, 0).reshape(pooled.shape[0], -1)
 
 
-class AdaptiveFusionHead(nn.Module):
+class AdaptiveHead(nn.Module):
     """Pools each modality and makes them one vector (source 002, R6-R8). Float32.
 
     Attributes:
