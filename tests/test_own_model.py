@@ -141,7 +141,7 @@ def test_a_bundle_is_refused_by_another_module_of_the_same_name(entries, tmp_pat
             return super().__call__(features, masks, train=train)
 
     msajax.register_model("constant", Wider, Own)
-    with pytest.raises(UserError, match=r"its parameter more is \(2,\) here, missing in the bundle"):
+    with pytest.raises(UserError, match=r"parameter more is \(2,\) here, missing in the bundle"):
         msajax.load(tmp_path / "run" / "bundle")
 
 
