@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as npst
 from msajax.config import DataConfig, ModelConfig
 from msajax.data import lost as losing
 from msajax.data import prepare as preparing
-from msajax.data.corpus import Corpus, Split, SplitHeader
+from msajax.data.corpus import Corpus, Source, Split, SplitHeader
 from msajax.data.lost import count_lost
 from msajax.data.prepare import check_split, fit, prepare
 from msajax.data.repairs import describe_reading, say_lost, say_repairs
@@ -44,7 +44,7 @@ def corpus_of(**splits: Split) -> Corpus:
         for name, split in splits.items()
     }
     read = splits.__getitem__
-    return Corpus(path="c", layout="l", digest="d", headers=headers, ids={}, read=read)
+    return Corpus(source=Source("c", "f"), digest="d", headers=headers, ids={}, read=read)
 
 
 def prepared(split: Split, data: DataConfig = PLAIN, model: ModelConfig = MODEL, name="text"):

@@ -155,51 +155,70 @@ class SplitHeader:
     classes: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Says what a corpus was made of, and what reading it changed.
+
+    Attributes:
+        path: where it lies, or what to call it.
+        format: the name of its format.
+        repairs: what reading changed in what the files hold, `{kind: count}`.
+        has_vectors: whether text is vectors from `data.glove_path`.
+    """
+
+    path: str
+    format: str
+    repairs: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    has_vectors: bool = False
+
+
 class Corpus:
-    """A corpus that has been opened and checked; its splits are read when asked for.
+    """Holds what opening found and checked of a corpus; reads its splits when asked for.
 
     Opening checks headers, ids and the finiteness of labels, and keeps no statistic.
 
     Attributes:
-        path: where it came from.
-        layout: which layout was found.
-        why: by what it was recognised; "" for a corpus that was not opened from a path.
+        source: what the corpus was made of.
+        path: that of the source.
+        repairs: those of the source, each count 1 or more.
+        why: by what its format was recognised; "" for a corpus that was not opened from a path.
         verify: reads whatever opening did not, and raises `UserError` if it is not what the digest
             says.
         digest: SHA-256 of the content, hexadecimal; part of a run's identity.
         headers: `{split: SplitHeader}`, in the order train, valid, test.
         repeated_ids: how many ids occur more than once, over all splits.
         repeated_ids_in: how many samples have the id of another one, as `count_repeated` counts.
-        repairs: what reading changed in what the files hold, `{kind: count}`, each count 1 or more.
-        has_vectors: whether text is vectors from `data.glove_path`.
         aligned: modalities that share their steps: step i of each is of the same moment; () if
-            none do, None if the layout does not say.
+            none do, None if the source does not say.
     """
 
     def __init__(
         self,
         *,
-        path: str,
-        layout: str,
+        source: Source,
         digest: str,
         headers: Mapping[str, SplitHeader],
         ids: Mapping[str, Iterable[str]],
         read: Callable[[str], Split],
-        repairs: Mapping[str, int] | None = None,
-        has_vectors: bool = False,
         aligned: Sequence[str] | None = None,
     ) -> None:
-        """Keeps what the reader of a layout found; checks that the splits fit together.
+        """Keeps what the reader of a format found; checks that the splits fit together.
 
-        The reader has told the log of its repairs. `ids` are those of each split; they are
-        counted, not kept.
+        Args:
+            source: what the corpus was made of; the reader has logged its repairs.
+            digest: SHA-256 of the content, hexadecimal.
+            headers: of each split.
+            ids: of each split; they are counted, not kept.
+            read: reads a split by its name.
+            aligned: modalities that share their steps; None if the source does not say.
 
         Raises:
             UserError: if splits are empty or disagree in width or number of labels, or if
                 modalities that share their steps are not there, or differ in number of steps.
         """
-        self.path = path
-        self.layout = layout
+        self.source = source
+        self.path = source.path
+        self.repairs = {kind: count for kind, count in source.repairs.items() if count}
         self.why = ""
         self.verify: Callable[[], None] = lambda: None
         self.digest = digest
@@ -208,8 +227,6 @@ class Corpus:
         times = collections.Counter(itertools.chain.from_iterable(ids.values()))
         self.repeated_ids = sum(count > 1 for count in times.values())
         self.repeated_ids_in = count_repeated(ids)
-        self.repairs = {kind: count for kind, count in (repairs or {}).items() if count}
-        self.has_vectors = has_vectors
         self.aligned = None if aligned is None else tuple(aligned)
         self._read = read
         self._check()
@@ -218,7 +235,7 @@ class Corpus:
     def __repr__(self) -> str:
         sizes = ", ".join(f"{header.size} {name}" for name, header in self.headers.items())
         widths = ", ".join(f"{m} ({self.width(m) or 'token ids'})" for m in self.modalities)
-        return f"Corpus({self.path!r}, {self.layout}: {sizes}; {widths})"
+        return f"Corpus({self.path!r}, {self.source.format}: {sizes}; {widths})"
 
     @property
     def modalities(self) -> tuple[str, ...]:
@@ -274,7 +291,7 @@ class Corpus:
         """Facts about the corpus for `results.json` and `run.json`."""
         return {
             "path": self.path if self.path == SYNTHETIC else os.path.abspath(self.path),
-            "layout": self.layout,
+            "format": self.source.format,
             "digest": self.digest,
             "sizes": {name: header.size for name, header in self.headers.items()},
             "widths": {m: self.width(m) for m in self.modalities},

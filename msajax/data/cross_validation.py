@@ -68,8 +68,7 @@ def cut_fold(corpus: Corpus, data: DataConfig) -> Corpus:
     aligned = tuple(m for m in corpus.aligned or () if m in common.shapes)
     chosen = f"{corpus.digest} folds {data.folds} fold {data.fold} seed {data.split_seed}"
     cut = Corpus(
-        path=corpus.path,
-        layout=corpus.layout,
+        source=corpus.source,
         digest=hashlib.sha256(chosen.encode()).hexdigest(),
         headers={split: dataclasses.replace(common, size=sizes[split]) for split in SPLITS},
         ids={
@@ -77,8 +76,6 @@ def cut_fold(corpus: Corpus, data: DataConfig) -> Corpus:
             for split, of in rows.items()
         },
         read=lambda split: _read(corpus, rows[split], common, data),
-        repairs=corpus.repairs,
-        has_vectors=corpus.has_vectors,
         aligned=None if corpus.aligned is None else aligned,
     )
     cut.why, cut.verify = corpus.why, corpus.verify

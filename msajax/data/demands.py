@@ -18,7 +18,7 @@ def require_glove(path: str) -> None:
 
 def say_what_is_idle(corpus: Corpus, config: Config, reads_tokens: bool) -> None:
     """Warns of settings that were changed and that nothing reads."""
-    reads_vectors = corpus.has_vectors or config.data.text == "words"
+    reads_vectors = corpus.source.has_vectors or config.data.text == "words"
     for phrase in idle_settings(config, reads_tokens=reads_tokens, reads_vectors=reads_vectors):
         logger.warning("Nothing reads %s.", phrase)
 

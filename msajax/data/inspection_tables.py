@@ -36,11 +36,11 @@ def render(report: dict[str, Any], console: Console) -> None:
         console.print(Text(text))
 
     splits, known = report["splits"], report["known_corpus"]
-    say(f"{report['path']}: {report['layout']}\nsha256 {report['digest']}")
+    say(f"{report['path']}: {report['format']}\nsha256 {report['digest']}")
     found = ", ".join(f"{size} {name}" for name, size in report["sizes"].items())
     say(f"samples: {found} ({f'the counts of {known}' if known else 'not counts we know'})")
     if report["why"]:
-        say(f"layout found because {report['why']}")
+        say(f"format found because {report['why']}")
     if task := report["task"]:
         say(f"labels: {task['kind']} of {', '.join(task['names'])}")
     for what, key in (("repeated ids", "repeated_ids_in"), ("identical samples", "identical")):

@@ -12,7 +12,7 @@ import numpy as np
 
 from msajax.config import SYNTHETIC, SyntheticConfig
 from msajax.data import synthetic_coincidence, synthetic_connectome
-from msajax.data.corpus import SPLITS, Corpus, Split
+from msajax.data.corpus import SPLITS, Corpus, Source, Split
 from msajax.data.in_memory import corpus_of
 from msajax.data.synthetic_connectome import generator
 
@@ -48,8 +48,7 @@ def generate(config: SyntheticConfig) -> SyntheticCorpus:
     groups = synthetic_connectome.GROUPS if config.task == "connectome" else ()
     corpus = corpus_of(
         splits,
-        path=SYNTHETIC,
-        layout="embedded synthetic corpus",
+        source=Source(SYNTHETIC, "embedded synthetic corpus"),
         label_names=groups,
         integers=bool(groups),
         # Of sentiment, every modality has a clock of its own.
@@ -67,7 +66,7 @@ def _make_split(name: str, config: SyntheticConfig) -> tuple[Split, dict[str, np
     features, masks, reliability = {}, {}, {}
     for k, m in enumerate(config.modalities):
         features[m], masks[m], reliability[m] = _make_modality(
-            name, m, config, config.widths[k], config.lengths[k], labels, absent[:, k]
+            config, k, name, labels, absent[:, k]
         )
     return (
         Split(
@@ -88,14 +87,21 @@ def _draw_labels(rng: np.random.Generator, size: int) -> np.ndarray:
 
 
 def _make_modality(
-    split: str,
-    modality: str,
-    config: SyntheticConfig,
-    width: int,
-    length: int,
-    labels: np.ndarray,
-    absent: np.ndarray,
+    config: SyntheticConfig, k: int, split: str, labels: np.ndarray, absent: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Makes modality number `k` of a split.
+
+    Args:
+        config: sizes.
+        k: which modality, counted from 0.
+        split: its name.
+        labels: `[N]`, scores.
+        absent: `[N]` bool, samples without the modality.
+
+    Returns:
+        Features `[N, T, d]` float32, their mask `[N, T]` and their reliability `[N]`.
+    """
+    modality, width, length = config.modalities[k], config.widths[k], config.lengths[k]
     shared = generator(config, modality)  # the same directions in every split
     score_direction, mark_direction = shared.normal(size=(2, width))
     offset, scale = shared.normal(size=width), np.exp(shared.normal(size=width))
