@@ -225,6 +225,21 @@ def as_targets(
     return labels
 
 
+def require_two_classes(path: str, targets: np.ndarray | None, spec: CorpusSpec) -> None:
+    """Says which classes train lacks; refuses a training split of a single class."""
+    if targets is None:
+        return
+    seen = set(targets[:, 0].astype(int))
+    missing = [name for k, name in enumerate(spec.label_names) if k not in seen]
+    if len(seen) < 2:
+        raise UserError(
+            f"{path}: every label of train is of the same class: --config.model.task=regression "
+            "learns labels as scores."
+        )
+    if missing:
+        logger.warning("No sample of train is of the class(es) %s.", ", ".join(missing))
+
+
 def next_tokens(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """The token that follows each step, `[N, T]` float64; -1 where either of the two is padding."""
     targets = np.full(ids.shape, -1.0)

@@ -9,21 +9,17 @@ vocabulary lacks become padding, compaction, truncation. Labels: see `labels.py`
 import dataclasses
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from msajax.config import DataConfig, ModelConfig
-from msajax.data.corpus import Corpus, Split, is_finite, modality_order
-from msajax.data.labels import as_targets, label_kind, next_tokens
-from msajax.data.lost import (
-    count_lost,
-    count_without_any,
-    nothing_read,
-    require_little_lost,
-)
-from msajax.data.on_demand import OnDemand
+from msajax.data.corpus import Corpus, Split, modality_order
+from msajax.data.labels import as_targets, label_kind, next_tokens, require_two_classes
+from msajax.data.lost import count_lost, count_without_any, nothing_read, require_little_lost
+from msajax.data.on_demand import OnDemand, moments
 from msajax.data.steps import (
+    Chosen,
     Groups,
     choose_steps,
     find_groups,
@@ -42,11 +38,6 @@ from msajax.spec import CorpusSpec
 logger = logging.getLogger(__name__)
 
 MOST_TOKENS = 10**6  # rows of an embedding table
-
-_ROWS = 1024  # samples standardised at once, so that float64 copies stay small
-
-Chosen = dict[str, tuple[np.ndarray, np.ndarray]]
-"""By modality, which stored step each prepared step reads, and which are valid: `choose_steps`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,23 +80,12 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
             modalities that cannot be aligned as `data.alignment` says, dRoFE positions of a
             modality that is standardised, or one that would be lost as a whole.
     """
-    train, words = corpus.split("train"), ()
-    there = set(corpus.modalities)
-    if data.text == "words":
-        if train.raw_text is None:
-            raise UserError(f"data.text = words: {corpus.path} has no raw_text in train.")
-        words = build_vocabulary(train.raw_text, data.min_count)
-        train, there = read_words(train, words), there | {"text"}
-    if data.text == "ids" and ("text" not in train.features or train.features["text"].ndim != 2):
-        raise UserError(f"data.text = ids: {corpus.path} has no token ids as text in train.")
-    wanted = model.modalities or modality_order(there)
-    for key, names in (("model.modalities", wanted), ("data.standardize", data.standardize)):
-        for m in names:
-            if m not in there and not (key == "data.standardize" and m == "auto"):
-                raise UserError(
-                    f"{key} names {m!r}, which {corpus.path} does not have: "
-                    f"it has {', '.join(modality_order(there))}."
-                )
+    train, words = _read_train(corpus, data)
+    there = modality_order({*corpus.modalities, *(("text",) if words else ())})
+    wanted = model.modalities or there
+    _require_modalities("model.modalities", wanted, corpus.path, there)
+    named = [m for m in data.standardize if m != "auto"]
+    _require_modalities("data.standardize", named, corpus.path, there)
     masks = {m: valid_steps(train, m, data.mask_from_zeros) for m in wanted if m in train.features}
     used = tuple(m for m in wanted if m in masks and masks[m].any())
     for m in wanted:
@@ -119,16 +99,7 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
     if not used:
         raise UserError(f"{corpus.path}: no modality has a valid training step.")
 
-    tokens = [m for m in used if train.features[m].ndim == 2]
-    sizes = {m: int(train.features[m][masks[m]].max()) + 1 for m in tokens}
-    if data.text == "words" and "text" in sizes:
-        sizes["text"] = len(words)
-    for m, size in sizes.items():
-        if size > MOST_TOKENS:
-            raise UserError(
-                f"{corpus.path}: token ids of {m!r} reach {size - 1}; an embedding table has "
-                f"{MOST_TOKENS} rows at most."
-            )
+    tables = _table_sizes(corpus.path, train, {m: masks[m] for m in used}, words)
     labels = label_kind(corpus, model)
     groups, _ = find_groups(corpus, used, data)
     longest = {}
@@ -137,34 +108,19 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
         longest |= dict.fromkeys(members, length)
     spec = CorpusSpec(
         modalities=used,
-        widths=tuple(0 if m in tokens else corpus.width(m) for m in used),
+        widths=tuple(0 if m in tables else corpus.width(m) for m in used),
         lengths=tuple(model.max_len or longest[m] for m in used),
         label_kind=labels.kind,
         label_names=labels.names,
-        vocabularies=tuple(sizes.get(m, 0) for m in used) if tokens else (),
+        vocabularies=tuple(tables.get(m, 0) for m in used) if tables else (),
     )
-    for m in tokens:
-        if m in data.standardize:
-            raise UserError(f"data.standardize names {m!r}, whose token ids have no deviation.")
+    standardized = _standardized(spec, data, model)
     if spec.label_kind == "classification":
-        _check_classes(corpus.path, as_targets(train.labels, spec, labels.classes), spec)
-    standardized = [
-        m
-        for m in used
-        if m in data.standardize
-        or ("auto" in data.standardize and m != "text" and m not in tokens)
-    ]
-    for m in standardized:
-        if model.encoder_of(m).positions == "drofe":
-            raise UserError(
-                f"data.standardize = {data.standardize!r} covers {m!r}, whose first features "
-                "model.positions = 'drofe' reads in Hz and years: name the modalities to "
-                f"standardise without {m!r}, or none."
-            )
+        require_two_classes(corpus.path, as_targets(train.labels, spec, labels.classes), spec)
     return Preparation(
         spec=spec,
         classes=labels.classes,
-        statistics={m: _moments(train.features[m], masks[m]) for m in standardized},
+        statistics={m: moments(train.features[m], masks[m]) for m in standardized},
         clip=data.clip,
         truncate=data.truncate,
         mask_from_zeros=data.mask_from_zeros,
@@ -174,19 +130,87 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
     )
 
 
-def _check_classes(path: str, targets: np.ndarray | None, spec: CorpusSpec) -> None:
-    """Says which classes train lacks; refuses a training split of a single class."""
-    if targets is None:
-        return
-    seen = set(targets[:, 0].astype(int))
-    missing = [name for k, name in enumerate(spec.label_names) if k not in seen]
-    if len(seen) < 2:
-        raise UserError(
-            f"{path}: every label of train is of the same class: --config.model.task=regression "
-            "learns labels as scores."
-        )
-    if missing:
-        logger.warning("No sample of train is of the class(es) %s.", ", ".join(missing))
+def _read_train(corpus: Corpus, data: DataConfig) -> tuple[Split, tuple[str, ...]]:
+    """Reads the training split, and builds the vocabulary of its transcripts if they are the text.
+
+    Returns:
+        The split, with the words' token ids as text; and the vocabulary, () without one.
+
+    Raises:
+        UserError: if text is to be what the split does not hold.
+    """
+    train, words = corpus.split("train"), ()
+    if data.text == "words":
+        if train.raw_text is None:
+            raise UserError(f"data.text = words: {corpus.path} has no raw_text in train.")
+        words = build_vocabulary(train.raw_text, data.min_count)
+        train = read_words(train, words)
+    if data.text == "ids" and ("text" not in train.features or train.features["text"].ndim != 2):
+        raise UserError(f"data.text = ids: {corpus.path} has no token ids as text in train.")
+    return train, words
+
+
+def _require_modalities(key: str, named: Sequence[str], path: str, there: Sequence[str]) -> None:
+    """Raises `UserError` unless a corpus has the modalities that a setting names."""
+    for m in named:
+        if m not in there:
+            raise UserError(
+                f"{key} names {m!r}, which {path} does not have: it has {', '.join(there)}."
+            )
+
+
+def _table_sizes(
+    path: str, train: Split, masks: Mapping[str, np.ndarray], words: Sequence[str]
+) -> dict[str, int]:
+    """Returns the rows of the embedding table of each modality of token ids.
+
+    Args:
+        path: of the corpus, for a message.
+        train: the training split.
+        masks: the valid steps `[N, T]` of the modalities that are used.
+        words: the vocabulary of the text, () if it is not made of transcripts.
+
+    Raises:
+        UserError: for a table with more than `MOST_TOKENS` rows.
+    """
+    sizes = {
+        m: int(train.features[m][mask].max()) + 1
+        for m, mask in masks.items()
+        if train.features[m].ndim == 2
+    }
+    if words and "text" in sizes:
+        sizes["text"] = len(words)
+    for m, size in sizes.items():
+        if size > MOST_TOKENS:
+            raise UserError(
+                f"{path}: token ids of {m!r} reach {size - 1}; an embedding table has "
+                f"{MOST_TOKENS} rows at most."
+            )
+    return sizes
+
+
+def _standardized(spec: CorpusSpec, data: DataConfig, model: ModelConfig) -> list[str]:
+    """Returns the modalities that `data.standardize` standardises; auto: all features but text.
+
+    Raises:
+        UserError: if they hold token ids, or what dRoFE positions read in Hz and years.
+    """
+    found = []
+    for m in spec.modalities:
+        if spec.vocabulary(m):
+            if m in data.standardize:
+                raise UserError(
+                    f"data.standardize names {m!r}, whose token ids have no deviation."
+                )
+        elif m in data.standardize or ("auto" in data.standardize and m != "text"):
+            found.append(m)
+            if model.encoder_of(m).positions == "drofe":
+                raise UserError(
+                    f"data.standardize = {data.standardize!r} covers {m!r}, whose first features "
+                    "model.positions = 'drofe' reads in Hz and years: name the modalities to "
+                    f"standardise without {m!r}, or none."
+                )
+    return found
 
 
 def prepare(
@@ -220,35 +244,27 @@ def prepare(
         )
     split, chosen, repairs = _choose(split, preparation)
     features, masks = {}, {}
-    steps = sum(spec.length(m) * spec.width(m) for m in spec.modalities)
-    keep = 4 * len(split) * steps <= budget
+    numbers = sum(spec.length(m) * spec.width(m) for m in spec.modalities)
+    keep = 4 * len(split) * numbers <= budget
     for m in spec.modalities:
         shape = (len(split), spec.length(m))
         if m not in split.features:
-            features[m] = _blank(shape, spec, m)
-            masks[m] = np.zeros(shape, bool)
+            features[m], masks[m] = _blank(shape, spec, m), np.zeros(shape, bool)
             continue
-        x, (source, kept) = split.features[m], chosen[m]
+        x, (source, masks[m]) = split.features[m], chosen[m]
         if x.ndim == 2:
             ids = np.take_along_axis(x, source, axis=1)
-            features[m], masks[m] = np.where(kept, ids, 0).astype(np.int32), kept
+            features[m] = np.where(masks[m], ids, 0).astype(np.int32)
             unknown = ~has_row(x, spec.vocabulary(m))
-            if count := int((step_mask(split, m, preparation.mask_from_zeros) & unknown).sum()):
-                repairs[m] = {"unknown_ids": count} | repairs.get(m, {})
-            continue
-        statistics = preparation.statistics.get(m)
-        on_demand = OnDemand(x, source, kept, statistics, preparation.clip)
-        out = _blank(shape, spec, m) if keep else None
-        counts = dict.fromkeys(("non_finite", "clipped"), 0)
-        for start in range(0, len(split), _ROWS):
-            rows = slice(start, start + _ROWS)
-            values, repaired = on_demand.read(rows, slice(None))
-            counts = {kind: counts[kind] + repaired[kind] for kind in counts}
-            if keep:
-                out[rows] = values
-        features[m], masks[m] = out if keep else on_demand, kept
-        if any(counts.values()):
-            repairs[m] = counts | repairs.get(m, {})
+            there = step_mask(split, m, preparation.mask_from_zeros)
+            made = {"unknown_ids": int((there & unknown).sum())}
+        else:
+            statistics = preparation.statistics.get(m)
+            on_demand = OnDemand(x, source, masks[m], statistics, preparation.clip)
+            out = _blank(shape, spec, m) if keep else None
+            features[m], made = out if keep else on_demand, on_demand.read_all(out)
+        if any(made.values()):
+            repairs[m] = made | repairs.get(m, {})
     if spec.label_kind == "next_token":
         (m,) = spec.modalities
         labels = next_tokens(features[m], masks[m])
@@ -322,32 +338,5 @@ def check_split(split: Split, preparation: Preparation) -> tuple[dict[str, dict[
         UserError: as `prepare` does.
     """
     _, chosen, lost = _choose(split, preparation)
-    absent = {"": np.zeros((len(split), 0), bool)}
-    return lost, count_without_any(absent | {m: kept for m, (_, kept) in chosen.items()})
-
-
-def _moments(x: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and ddof-0 deviation per feature in float64, over finite values of valid steps.
-
-    A feature without spread gets deviation 1, and one without any finite value mean 0.
-    """
-    count = np.zeros(x.shape[2])
-    total, squares = np.zeros(x.shape[2]), np.zeros(x.shape[2])
-    blocks = [slice(start, start + _ROWS) for start in range(0, len(x), _ROWS)]
-
-    def finite_values(rows: slice) -> tuple[np.ndarray, np.ndarray]:
-        values = x[rows][mask[rows]].astype(np.float64)  # [valid steps, width]
-        return values, is_finite(values)
-
-    for rows in blocks:
-        values, finite = finite_values(rows)
-        count += finite.sum(axis=0)
-        total += np.where(finite, values, 0).sum(axis=0)
-    mean = total / np.maximum(count, 1)
-    for rows in blocks:
-        values, finite = finite_values(rows)
-        squares += np.square(np.where(finite, values - mean, 0)).sum(axis=0)
-    deviation = np.sqrt(squares / np.maximum(count, 1))
-    # Rounding leaves a constant column a deviation of about 1e-16 times its size.
-    constant = deviation <= 1e-7 * np.maximum(np.abs(mean), 1e-7)
-    return mean, np.where(constant, 1.0, deviation)
+    masks = {m: kept for m, (_, kept) in chosen.items()}
+    return lost, count_without_any(masks) if masks else len(split)

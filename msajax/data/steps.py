@@ -16,6 +16,9 @@ from msajax.errors import UserError
 Groups = tuple[tuple[str, ...], ...]
 """Modalities that share their steps, two or more in each group and each in one at most."""
 
+Chosen = dict[str, tuple[np.ndarray, np.ndarray]]
+"""By modality: which stored step each prepared step reads, `[N, length]`, and which are valid."""
+
 
 # --- valid steps ---
 
@@ -170,7 +173,7 @@ def begin_apart(masks: Iterable[np.ndarray]) -> np.ndarray:
 
 def choose_steps(
     masks: Mapping[str, np.ndarray], length: int, truncate: str, ids: np.ndarray
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+) -> Chosen:
     """Compacts modalities that move as one.
 
     Args:
