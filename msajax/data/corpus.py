@@ -4,12 +4,13 @@ import collections
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from msajax.config import SYNTHETIC
+from msajax.data.repeated import count_repeated, describe_repeated_ids
 from msajax.errors import UserError
 
 SPLITS = ("train", "valid", "test")
@@ -49,43 +50,9 @@ def require_modest_padding(
         )
 
 
-def count_repeated(contents: Mapping[str, Sequence[Hashable | None]]) -> dict[str, int]:
-    """Counts samples that are equal to others, by what stands for them; None equals nothing.
-
-    Returns:
-        By split (`train`), those equal to an earlier one of it; by pair of splits (`train/test`),
-        those of the second that are equal to one of the first.
-    """
-    known = {name: set(all_of) - {None} for name, all_of in contents.items()}
-    found = {
-        name: sum(content is not None for content in all_of) - len(known[name])
-        for name, all_of in contents.items()
-    }
-    for first, second in itertools.combinations(contents, 2):
-        found[f"{first}/{second}"] = sum(content in known[first] for content in contents[second])
-    return found
-
-
-def describe_repeated(counts: Mapping[str, int], equal: str, consequence: str = "") -> list[str]:
-    """What to tell of the counts of `count_repeated`, a sentence each.
-
-    Args:
-        counts: those of 0 say nothing.
-        equal: what such samples are, as in "are identical to".
-        consequence: of equal samples in two splits, to end a sentence with.
-    """
-    told = []
-    for where, count in counts.items():
-        first, _, second = where.partition("/")
-        if count:
-            another = f"one of {first}{consequence}" if second else "an earlier one"
-            told.append(f"{count} sample(s) of {second or first} {equal} {another}.")
-    return told
-
-
-def describe_repeated_ids(counts: Mapping[str, int]) -> list[str]:
-    """What to tell of `Corpus.repeated_ids_in`, or of some of it, a sentence each."""
-    return describe_repeated(counts, "have the id of", ": samples may leak")
+def describe_width(width: int) -> str:
+    """Says how wide a modality is: "is 74 wide", or "holds token ids" where that is 0."""
+    return f"is {width} wide" if width else "holds token ids"
 
 
 def modality_order(names: set[str]) -> tuple[str, ...]:
@@ -153,6 +120,10 @@ class SplitHeader:
     has_raw_text: bool
     label_kind: str = "scores"
     classes: Mapping[int, str] = dataclasses.field(default_factory=dict)
+
+    def steps(self, modalities: Iterable[str]) -> dict[str, int]:
+        """Returns the stored steps T_m of those of some modalities that the split has."""
+        return {m: self.shapes[m][0] for m in modalities if m in self.shapes}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -314,8 +285,8 @@ class Corpus:
                 other, expected = first_seen.setdefault(m, (name, width))
                 if width != expected:
                     raise UserError(
-                        f"{self.path}: {name}/{m} {_kind_of(width)}, but {other}/{m} "
-                        f"{_kind_of(expected)}."
+                        f"{self.path}: {name}/{m} {describe_width(width)}, but {other}/{m} "
+                        f"{describe_width(expected)}."
                     )
         labelled = {name: len(h.label_names) for name, h in self.headers.items() if h.label_names}
         if len(set(labelled.values())) > 1:
@@ -331,13 +302,9 @@ class Corpus:
                     f"{', '.join(self.modalities)}, each once."
                 )
         for split, header in self.headers.items():
-            steps = {m: header.shapes[m][0] for m in names if m in header.shapes}
+            steps = header.steps(names)
             if len(set(steps.values())) > 1:
                 raise UserError(
                     f"{self.path}: {', '.join(steps)} of {split} have "
                     f"{', '.join(map(str, steps.values()))} steps, but are said to be aligned."
                 )
-
-
-def _kind_of(width: int) -> str:
-    return f"is {width} wide" if width else "holds token ids"

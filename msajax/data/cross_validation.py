@@ -15,7 +15,8 @@ import numpy as np
 
 from msajax.config import DataConfig
 from msajax.data.corpus import SPLITS, Corpus, Split, SplitHeader
-from msajax.data.folds import deal_videos, video_of
+from msajax.data.folds import deal_videos, video_of, videos_of
+from msajax.data.labels import classes_of
 from msajax.data.steps import find_groups, movers, step_mask
 from msajax.errors import UserError
 
@@ -89,12 +90,7 @@ def _role(fold: int, data: DataConfig) -> str:
 
 
 def _folds_of_videos(path: str, ids: list[str], data: DataConfig) -> dict[str, int]:
-    videos = [video_of(id_) for id_ in ids]
-    if None in videos:
-        raise UserError(
-            f"data.folds = {data.folds}: {path}: the id {ids[videos.index(None)]!r} does not tell "
-            "which video it is of: expected ids like 'video[0]' or 'video$_$0', to split by video."
-        )
+    videos = videos_of(ids, f"data.folds = {data.folds}: {path}:")
     segments = collections.Counter(videos)
     if len(segments) < data.folds:
         raise UserError(
@@ -127,10 +123,6 @@ def _common_header(corpus: Corpus, pooled: list[str], data: DataConfig) -> Split
         if not alike or any(m in header.masked for header in there):
             masked.add(m)
     kinds = {header.label_kind for header in headers}
-    classes: dict[int, str] = {}
-    if all(header.classes for header in headers):
-        for header in headers:
-            classes |= header.classes
     return dataclasses.replace(
         headers[0],
         shapes=shapes,
@@ -138,7 +130,7 @@ def _common_header(corpus: Corpus, pooled: list[str], data: DataConfig) -> Split
         masked=frozenset(masked),
         has_raw_text=any(header.has_raw_text for header in headers),
         label_kind=kinds.pop() if len(kinds) == 1 else "scores",
-        classes=dict(sorted(classes.items())),
+        classes=classes_of(headers),
     )
 
 
@@ -148,8 +140,7 @@ def _common_steps(corpus: Corpus, data: DataConfig) -> dict[str, int]:
     groups, _ = find_groups(corpus, corpus.modalities, as_stored)
     steps: dict[str, int] = {}
     for members in movers(corpus.modalities, groups):
-        found = [h.shapes[m][0] for h in corpus.headers.values() for m in members if m in h.shapes]
-        longest = max(found)
+        longest = max(max(h.steps(members).values(), default=0) for h in corpus.headers.values())
         # Where the corpus does not say what is aligned, the numbers of steps will.
         while corpus.aligned is None and longest > 1 and longest in steps.values():
             longest += 1

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -101,6 +101,25 @@ def video_of(id_: str) -> str | None:
         return None
     found = _SEGMENT.fullmatch(id_)
     return found[1] if found else id_
+
+
+def videos_of(ids: Sequence[str], where: str) -> list[str]:
+    """Returns the video of each sample.
+
+    Args:
+        ids: of the samples.
+        where: how the message begins: why videos are needed, and the corpus.
+
+    Raises:
+        UserError: for an id that names no video.
+    """
+    videos = [video_of(id_) for id_ in ids]
+    if None in videos:
+        raise UserError(
+            f"{where} the id {ids[videos.index(None)]!r} does not tell which video it is of: "
+            "expected ids like 'video[0]' or 'video$_$0', to split by video."
+        )
+    return videos
 
 
 def mosi_folds(segments: Mapping[str, int]) -> dict[str, list[str]] | None:

@@ -11,27 +11,20 @@ import numpy as np
 
 from msajax import metrics
 from msajax.config import DataConfig, ModelConfig
-from msajax.data.corpus import (
-    Corpus,
-    Split,
-    count_repeated,
-    describe_repeated,
-    describe_repeated_ids,
-    is_finite,
-    modality_order,
-)
+from msajax.data.corpus import Corpus, Split, is_finite, modality_order
 from msajax.data.labels import label_kind
 from msajax.data.lost import Lost, count_in_full, count_without_any
 from msajax.data.repairs import describe_empty
+from msajax.data.repeated import count_repeated, describe_repeated, describe_repeated_ids
 from msajax.data.steps import (
     Groups,
     begin_apart,
     find_groups,
-    has_row,
     movers,
-    nonzero_steps,
+    readable_steps,
     spans,
-    step_mask,
+    step_masks,
+    table_sizes,
     union,
 )
 from msajax.errors import UserError
@@ -97,13 +90,9 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
     for name, header in corpus.headers.items():  # train first, one split in memory at a time
         split = corpus.split(name)
         train = split.labels if name == "train" else train
-        unmasked = split.features.keys() - split.masks.keys() if data.mask_from_zeros else ()
-        nonzero = {m: nonzero_steps(split.features[m]) for m in unmasked}
-        masks = {
-            m: step_mask(split, m, data.mask_from_zeros, nonzero.get(m)) for m in split.features
-        }
+        masks, nonzero = step_masks(split, split.features, data.mask_from_zeros)
         if name == "train":
-            table_rows = _table_rows(split, masks)
+            table_rows = table_sizes(split, readable_steps(split, masks, {}))
         if groups is None:
             valid = {m for m in masks if masks[m].any()}
             used = modality_order(valid) if name == "train" else corpus.modalities
@@ -154,12 +143,6 @@ def _aligned(masks: dict[str, np.ndarray], groups: Groups, size: int) -> dict[st
         apart |= begin_apart(there) if there else False
         found[" + ".join(group)] = _summary(lengths[lengths > 0])
     return {"begin_apart": int(apart.sum()), "aligned_spans": found}
-
-
-def _table_rows(train: Split, masks: dict[str, np.ndarray]) -> dict[str, int]:
-    """Rows that the embedding tables of token ids would have, by modality."""
-    ids = {m: x[masks[m] & has_row(x)] for m, x in train.features.items() if x.ndim == 2}
-    return {m: int(found.max()) + 1 for m, found in ids.items() if found.size}
 
 
 def _modality(x: np.ndarray, mask: np.ndarray) -> dict[str, Any]:

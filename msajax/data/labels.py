@@ -3,13 +3,13 @@
 import logging
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from msajax.config import ModelConfig
-from msajax.data.corpus import Corpus
+from msajax.data.corpus import Corpus, SplitHeader, is_finite
 from msajax.errors import UserError
 from msajax.spec import CorpusSpec
 
@@ -20,7 +20,7 @@ MOST_OUTPUTS = 1000  # labels of a sample: more are features that were put in th
 _LARGEST_CLASS = 2**53  # a float64, as which labels are kept, tells larger ones not apart
 _SENTIMENT = 3.0  # its largest value
 _STRAY_SHARE = 0.1
-_OF_SEEDS = re.compile(r"(.+)_(sd|seed\d+)")  # what `predictions.py` adds to a name
+_OF_SEEDS = re.compile(r"(.+)_(?:sd|seed\d+)", re.DOTALL)
 
 
 class LabelKind(NamedTuple):
@@ -36,6 +36,12 @@ class LabelKind(NamedTuple):
     kind: str
     names: tuple[str, ...]
     classes: tuple[int, ...] = ()
+
+
+def named_by(column: str) -> str | None:
+    """Returns the name that a column of predictions has before `_sd` or `_seed0`; None without."""
+    found = _OF_SEEDS.fullmatch(column)
+    return found and found[1]
 
 
 def describe_labels(
@@ -70,8 +76,7 @@ def describe_labels(
     taken = (*names, *classes.values())
     for name in taken:
         stem = name
-        while column := _OF_SEEDS.fullmatch(stem):
-            stem = column[1]
+        while stem := named_by(stem):
             if stem in taken:
                 raise ValueError(f"a name {name!r}, which in predictions is a column of {stem!r}")
     usual = ("sentiment",) if columns == 1 else tuple(str(k) for k in range(columns))
@@ -101,8 +106,7 @@ def read_labels(
         raise UserError(
             f"{path}: {split}/label has {values.shape[1]} columns; at most {MOST_OUTPUTS} are read."
         )
-    usable = np.abs(values) <= np.finfo(np.float32).max  # False for NaN
-    bad = np.flatnonzero(~usable.all(axis=1))
+    bad = np.flatnonzero(~is_finite(values).all(axis=1))
     if bad.size:
         raise UserError(
             f"{path}: {bad.size} label(s) of split {split!r} are not finite float32 numbers, "
@@ -155,6 +159,13 @@ def _are_one_hot(labels: np.ndarray) -> bool:
     return bool(((ones == 1) & ((labels != 0).sum(axis=1) == 1)).all())
 
 
+def classes_of(headers: Iterable[SplitHeader]) -> dict[int, str]:
+    """Returns the classes of all splits together, in order; {} unless each of them has some."""
+    headers = list(headers)
+    found = dict(item for header in headers for item in header.classes.items())
+    return dict(sorted(found.items())) if all(header.classes for header in headers) else {}
+
+
 def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
     """What a model is to predict of a corpus, from its headers and `model.task`.
 
@@ -180,16 +191,14 @@ def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
         )
     if model.task == "regression" or (model.task == "auto" and not (one_hot or numbered)):
         return LabelKind("regression", labelled[0].label_names)
-    if not one_hot and not all(header.classes for header in labelled):
+    classes = classes_of(labelled)
+    if not one_hot and not classes:
         raise UserError(
             f"model.task = classification: the labels of {corpus.path} are no classes, which are "
             "whole numbers in one column, or rows of one 1 among zeros."
         )
-    classes: dict[int, str] = {}
-    for header in labelled:
-        classes |= header.classes
-    numbers = () if one_hot else tuple(sorted(classes))
-    names = labelled[0].label_names if one_hot else tuple(classes[c] for c in numbers)
+    numbers = () if one_hot else tuple(classes)
+    names = labelled[0].label_names if one_hot else tuple(classes.values())
     if len(names) < 2:
         raise UserError(
             f"{corpus.path}: every label is of the same class, {names[0]!r}: "

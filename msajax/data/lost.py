@@ -5,7 +5,6 @@ asked for. What a split stores is compared with the steps that are really read o
 rules for masks and compaction led there, so that a mistake in these rules is found as well.
 """
 
-import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -15,9 +14,9 @@ from msajax.data.corpus import Split
 from msajax.data.steps import (
     Groups,
     choose_steps,
-    has_row,
     movers,
     nonzero_steps,
+    readable_steps,
     spans,
     union,
 )
@@ -43,10 +42,13 @@ class Lost(NamedTuple):
     emptied: int
     of: int
 
-    @property
-    def is_large(self) -> bool:
-        """Whether more than a tenth of the samples of the modality are left without it."""
-        return self.emptied > _MOST_EMPTIED * self.of
+    def is_refused(self, allowed: bool) -> bool:
+        """Says whether it leaves more samples without the modality than `data.allow_loss` lets it.
+
+        Args:
+            allowed: `data.allow_loss`; without it, more than a tenth is refused.
+        """
+        return self.emptied > _MOST_EMPTIED * self.of and not allowed
 
     @property
     def counts(self) -> dict[str, int]:
@@ -60,11 +62,10 @@ class Lost(NamedTuple):
             where: the split and the modality.
             allowed: `data.allow_loss`.
         """
-        is_refused = self.is_large and not allowed
-        refused = ": training needs data.allow_loss = true" if is_refused else ""
+        needed = ": training needs data.allow_loss = true" if self.is_refused(allowed) else ""
         return (
             f"{where}: {self.steps} stored step(s) that are not zero would not be read, which "
-            f"would leave {self.emptied} of {self.of} samples without it{refused}."
+            f"would leave {self.emptied} of {self.of} samples without it{needed}."
         )
 
 
@@ -143,11 +144,7 @@ def count_in_full(
     """
     found = {}
     for members in movers(masks, groups):
-        valid = {
-            m: masks[m] & has_row(split.features[m], rows.get(m, math.inf))
-            for m in members
-            if m in masks
-        }
+        valid = readable_steps(split, {m: masks[m] for m in members if m in masks}, rows)
         steps = max(mask.shape[1] for mask in valid.values())
         chosen = choose_steps(valid, steps, "error", split.ids)
         found |= count_lost(split, valid, chosen, nonzero=nonzero)
@@ -173,7 +170,7 @@ def require_little_lost(where: str, lost: Mapping[str, Lost], allowed: bool) -> 
         UserError: naming the split, the modality and how many samples.
     """
     for m, loss in lost.items():
-        if loss.is_large and not allowed:
+        if loss.is_refused(allowed):
             raise UserError(
                 f"{where}: {loss.steps} stored steps of {m!r} that are not zero would not be read, "
                 f"which would leave {loss.emptied} of {loss.of} samples without it: look for a "

@@ -4,12 +4,12 @@ import contextlib
 import csv
 import dataclasses
 import os
-import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from msajax.data.corpus import Split
+from msajax.data.labels import named_by
 from msajax.errors import UserError
 from msajax.files import replacing
 from msajax.spec import CorpusSpec
@@ -144,14 +144,7 @@ def read_predictions(path: str, of_seeds: bool = True) -> Predictions:
     Raises:
         UserError: naming the column or the row that is missing, empty or not a finite number.
     """
-    csv.field_size_limit(_LONGEST_FIELD)
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:  # spreadsheets put a mark first
-            reader = csv.DictReader(file)
-            rows = list(reader)
-            columns = reader.fieldnames or []
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read as CSV: {error}.") from error
+    columns, rows = _read_rows(path)
     kind = "classification" if "predicted" in columns else "regression"
     several = [c for c in columns if c.startswith("label_")]
     labels = several if several and "label" not in columns else ["label"]
@@ -208,19 +201,33 @@ def read_columns(path: str) -> dict[str, np.ndarray]:
         `{column: [N]}`: numbers as float64, an empty field as NaN; id, raw_text and classes as str.
 
     Raises:
+        UserError: if it cannot be read, or a row has another number of values than there are
+            columns.
+    """
+    columns, rows = _read_rows(path)
+    for i, row in enumerate(rows):
+        if None in row or None in row.values():  # what `csv` gives for too many, and for too few
+            raise UserError(f"{path}, row {i + 1}: not one value for each of the columns.")
+    return {name: _column(name, [row[name] for row in rows]) for name in columns}
+
+
+def _read_rows(path: str) -> tuple[Sequence[str], list[dict[str, str]]]:
+    """Reads the names of the columns of a CSV and its rows; [] and [] of an empty file.
+
+    Raises:
         UserError: if it cannot be read.
     """
     csv.field_size_limit(_LONGEST_FIELD)
     try:
-        with open(path, encoding="utf-8", newline="") as file:
-            names, *rows = csv.reader(file)
-    except (OSError, ValueError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read: {error}.") from error
-    columns = zip(names, zip(*rows, strict=True), strict=True)
-    return {name: _column(name, values) for name, values in columns}
+        with open(path, encoding="utf-8-sig", newline="") as file:  # spreadsheets put a mark first
+            reader = csv.DictReader(file)
+            rows = list(reader)
+            return reader.fieldnames or [], rows
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read as CSV: {error}.") from error
 
 
-def _column(name: str, values: tuple[str, ...]) -> np.ndarray:
+def _column(name: str, values: Sequence[str]) -> np.ndarray:
     """A column of a CSV: numbers if all of it is, but for ids and transcripts."""
     if name not in ("id", "raw_text"):
         with contextlib.suppress(ValueError):
@@ -230,12 +237,11 @@ def _column(name: str, values: tuple[str, ...]) -> np.ndarray:
 
 def _score_columns(columns: Sequence[str], column: str) -> list[str]:
     """The columns of an output's scores: of every seed, or the one that is there without."""
-    of_seeds = [c for c in columns if re.fullmatch(re.escape(column) + r"_seed\d+", c)]
+    of_seeds = [c for c in columns if named_by(c) == column and c != f"{column}_sd"]
     return of_seeds or [column]
 
 
 def _class_names(columns: Sequence[str]) -> tuple[str, ...]:
     """The classes that columns `score_<class>` name, without those of a class's seeds."""
     scores = [c for c in columns if c.startswith("score_")]
-    derived = re.compile(f"({'|'.join(map(re.escape, scores))})_(sd|seed\\d+)")
-    return tuple(c.removeprefix("score_") for c in scores if not derived.fullmatch(c))
+    return tuple(c.removeprefix("score_") for c in scores if named_by(c) not in scores)

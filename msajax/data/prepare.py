@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from msajax.config import DataConfig, ModelConfig
-from msajax.data.corpus import Corpus, Split, modality_order
+from msajax.data.corpus import Corpus, Split, describe_width, modality_order
 from msajax.data.labels import as_targets, label_kind, next_tokens, require_two_classes
 from msajax.data.lost import count_lost, count_without_any, nothing_read, require_little_lost
 from msajax.data.on_demand import OnDemand, moments
@@ -25,11 +25,12 @@ from msajax.data.steps import (
     find_groups,
     has_row,
     movers,
-    nonzero_steps,
+    readable_steps,
     spans,
     step_mask,
+    step_masks,
+    table_sizes,
     union,
-    valid_steps,
 )
 from msajax.data.vocabulary import build_vocabulary, read_words
 from msajax.errors import UserError
@@ -86,7 +87,8 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
     _require_modalities("model.modalities", wanted, corpus.path, there)
     named = [m for m in data.standardize if m != "auto"]
     _require_modalities("data.standardize", named, corpus.path, there)
-    masks = {m: valid_steps(train, m, data.mask_from_zeros) for m in wanted if m in train.features}
+    masks, _ = step_masks(train, [m for m in wanted if m in train.features], data.mask_from_zeros)
+    masks = readable_steps(train, masks, {})
     used = tuple(m for m in wanted if m in masks and masks[m].any())
     for m in wanted:
         if m not in used:
@@ -99,7 +101,7 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
     if not used:
         raise UserError(f"{corpus.path}: no modality has a valid training step.")
 
-    tables = _table_sizes(corpus.path, train, {m: masks[m] for m in used}, words)
+    tables = _size_tables(corpus.path, train, {m: masks[m] for m in used}, words)
     labels = label_kind(corpus, model)
     groups, _ = find_groups(corpus, used, data)
     longest = {}
@@ -159,7 +161,7 @@ def _require_modalities(key: str, named: Sequence[str], path: str, there: Sequen
             )
 
 
-def _table_sizes(
+def _size_tables(
     path: str, train: Split, masks: Mapping[str, np.ndarray], words: Sequence[str]
 ) -> dict[str, int]:
     """Returns the rows of the embedding table of each modality of token ids.
@@ -167,17 +169,13 @@ def _table_sizes(
     Args:
         path: of the corpus, for a message.
         train: the training split.
-        masks: the valid steps `[N, T]` of the modalities that are used.
+        masks: the readable steps `[N, T]` of the modalities that are used.
         words: the vocabulary of the text, () if it is not made of transcripts.
 
     Raises:
         UserError: for a table with more than `MOST_TOKENS` rows.
     """
-    sizes = {
-        m: int(train.features[m][mask].max()) + 1
-        for m, mask in masks.items()
-        if train.features[m].ndim == 2
-    }
+    sizes = table_sizes(train, masks)
     if words and "text" in sizes:
         sizes["text"] = len(words)
     for m, size in sizes.items():
@@ -277,10 +275,10 @@ def _require_width(modality: str, x: np.ndarray, spec: CorpusSpec) -> None:
     """Raises `UserError` unless features are as wide as those that were trained on."""
     width = 0 if x.ndim == 2 else x.shape[2]
     if width != spec.width(modality):
-        here = f"is {width} wide" if width else "holds token ids"
         trained = f"{spec.width(modality)} features" if spec.width(modality) else "token ids"
         raise UserError(
-            f"Modality {modality!r} {here} here, but the model was trained on {trained}."
+            f"Modality {modality!r} {describe_width(width)} here, but the model was trained on "
+            f"{trained}."
         )
 
 
@@ -296,7 +294,7 @@ def _choose(
     Raises:
         UserError: as `prepare` does.
     """
-    spec, from_zeros = preparation.spec, preparation.mask_from_zeros
+    spec = preparation.spec
     if preparation.words:
         split = read_words(split, preparation.words)
     here = [m for m in spec.modalities if m in split.features]
@@ -304,13 +302,9 @@ def _choose(
         _require_width(m, split.features[m], spec)
     chosen, lost = {}, {}
     for members in movers(here, preparation.groups):
-        features = {m: split.features[m] for m in members if m in here}
-        unmasked = features.keys() - split.masks.keys() if from_zeros else ()
-        nonzero = {m: nonzero_steps(features[m]) for m in unmasked}
-        masks = {
-            m: valid_steps(split, m, from_zeros, spec.vocabulary(m), nonzero.get(m))
-            for m in features
-        }
+        present = [m for m in members if m in here]
+        masks, nonzero = step_masks(split, present, preparation.mask_from_zeros)
+        masks = readable_steps(split, masks, {m: spec.vocabulary(m) for m in present})
         found = choose_steps(masks, spec.length(members[0]), preparation.truncate, split.ids)
         cuts = preparation.truncate != "error"
         lost |= count_lost(split, masks, found, truncates=cuts, nonzero=nonzero)

@@ -59,16 +59,46 @@ def has_row(x: np.ndarray, rows: float = math.inf) -> np.ndarray | bool:
     return (x >= 0) & (x < rows) if x.ndim == 2 else True
 
 
-def valid_steps(
-    split: Split,
-    modality: str,
-    mask_from_zeros: bool,
-    rows: float = math.inf,
-    nonzero: np.ndarray | None = None,
-) -> np.ndarray:
-    """The steps `[N, T]` that a model can read: valid, and of token ids those with a row."""
-    mask = step_mask(split, modality, mask_from_zeros, nonzero)
-    return mask & has_row(split.features[modality], rows)
+def step_masks(
+    split: Split, modalities: Iterable[str], mask_from_zeros: bool
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Finds the valid steps of modalities that a split has.
+
+    Returns:
+        The `step_mask` `[N, T]` of each; and the `nonzero_steps` `[N, T]` of those whose mask was
+        derived from them, so that the features need not be looked at again.
+    """
+    modalities = list(modalities)
+    unmasked = [m for m in modalities if mask_from_zeros and m not in split.masks]
+    nonzero = {m: nonzero_steps(split.features[m]) for m in unmasked}
+    return {m: step_mask(split, m, mask_from_zeros, nonzero.get(m)) for m in modalities}, nonzero
+
+
+def readable_steps(
+    split: Split, masks: Mapping[str, np.ndarray], rows: Mapping[str, int]
+) -> dict[str, np.ndarray]:
+    """Keeps of valid steps those that a model can read: of token ids, those with a row.
+
+    Args:
+        split: as it is stored.
+        masks: the valid steps `[N, T]` of each modality.
+        rows: of the embedding tables; a modality that is not there has one for every id but
+            negative ones.
+    """
+    return {
+        m: mask & has_row(split.features[m], rows.get(m, math.inf)) for m, mask in masks.items()
+    }
+
+
+def table_sizes(split: Split, masks: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """Returns the rows that embedding tables need for the token ids of a split, by modality.
+
+    Args:
+        split: as it is stored.
+        masks: the readable steps `[N, T]` of each modality; one without any gets no table.
+    """
+    ids = {m: split.features[m][mask] for m, mask in masks.items() if split.features[m].ndim == 2}
+    return {m: int(found.max()) + 1 for m, found in ids.items() if found.size}
 
 
 def spans(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -106,7 +136,7 @@ def find_groups(corpus: Corpus, modalities: Sequence[str], data: DataConfig) -> 
 
 def _require_same_steps(corpus: Corpus, modalities: Sequence[str]) -> None:
     for name, header in corpus.headers.items():
-        steps = {m: header.shapes[m][0] for m in modalities if m in header.shapes}
+        steps = header.steps(modalities)
         if len(set(steps.values())) > 1:
             raise UserError(
                 f"data.alignment = aligned: {corpus.path}: {name}: {_count(steps)} steps; auto "
@@ -116,9 +146,7 @@ def _require_same_steps(corpus: Corpus, modalities: Sequence[str]) -> None:
 
 def _of_same_steps(corpus: Corpus, modalities: Sequence[str]) -> list[list[str]]:
     """Modalities with the same number of stored steps, above 1, in every split that has both."""
-    steps = [
-        {m: shape[0] for m, shape in header.shapes.items()} for header in corpus.headers.values()
-    ]
+    steps = [header.steps(modalities) for header in corpus.headers.values()]
 
     def agree(one: str, other: str) -> bool:
         both = {(found[one], found[other]) for found in steps if one in found and other in found}
