@@ -1,4 +1,4 @@
-"""Corpus and Split: the one in-memory form of data, on the host."""
+"""Defines the one in-memory form of data, on the host: a Corpus of Splits."""
 
 import collections
 import dataclasses
@@ -18,11 +18,11 @@ SPLIT_NAMES = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid
 """What files call the splits."""
 
 _FREE_PADDING = 1 << 28  # bytes
-_MOST_PADDING = 64  # times what sequences take without it; those of real corpora take up to 20
+_MOST_PADDING = 64  # times what sequences take without it; in real corpora it is up to 20
 
 
 def is_finite(values: np.ndarray) -> np.ndarray:
-    """Whether float64 values are finite, and will be as float32."""
+    """Says which float64 values are finite, and will be as float32."""
     return np.abs(values) <= np.finfo(np.float32).max
 
 
@@ -32,10 +32,10 @@ def require_modest_padding(
     """Refuses sequences of which one is so long that padding the others to it takes all memory.
 
     Args:
-        where: they are: the file, the split and the modality.
-        lengths: of the sequences, in steps.
-        padded_to: lengths of which the longest is that of all: these, or those of the samples where
-            modalities are aligned.
+        where: the file, the split and the modality, for the message.
+        lengths: steps of each sequence.
+        padded_to: lengths of which the longest is what all are padded to: `lengths`, or, where
+            modalities are aligned, those of the samples as a whole.
         width: numbers of 4 bytes per step; 0 for token ids.
 
     Raises:
@@ -56,14 +56,14 @@ def describe_width(width: int) -> str:
 
 
 def modality_order(names: set[str]) -> tuple[str, ...]:
-    """Text, audio, video, then the others alphabetically."""
+    """Orders modalities: text, audio, video, then the others alphabetically."""
     usual = ("text", "audio", "video")
     return tuple(m for m in usual if m in names) + tuple(sorted(names - set(usual)))
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """One split of a corpus.
+    """Holds one split of a corpus.
 
     Attributes:
         ids: `[N]` str.
@@ -73,8 +73,8 @@ class Split:
             the masks that the file brings.
         labels: `[N, K]` float64, or None when unknown.
         raw_text: `[N]` str, or None.
-        derived: modalities whose mask the reader made, of lengths or of its own rows: such a mask
-            may be wrong, and hides nothing from the check for losses.
+        derived: modalities whose mask the reader made, of lengths or of its own rows. Such a mask
+            may be wrong, so it hides nothing from the check for lost steps.
         where: the corpus and the split's name, for a message.
     """
 
@@ -87,7 +87,7 @@ class Split:
     where: str = "the split"
 
     def __len__(self) -> int:
-        """The number of samples N."""
+        """Returns the number of samples N."""
         return len(self.ids)
 
     def __repr__(self) -> str:
@@ -98,7 +98,7 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class SplitHeader:
-    """What is known of a split before it is read.
+    """Says what is known of a split before it is read.
 
     Attributes:
         size: samples.
@@ -214,7 +214,7 @@ class Corpus:
         return modality_order({m for h in self.headers.values() for m in h.shapes})
 
     def width(self, modality: str) -> int:
-        """Features per time step of one modality; 0 for token ids."""
+        """Returns the features per time step of one modality; 0 for token ids."""
         return next(h.shapes[modality][1] for h in self.headers.values() if modality in h.shapes)
 
     def split(self, name: str) -> Split:
@@ -254,12 +254,12 @@ class Corpus:
                     )
 
     def describe_shared_ids(self) -> list[str]:
-        """Sentences on ids that occur in more than one split, by pair of splits."""
+        """Returns sentences on ids that occur in more than one split, by pair of splits."""
         shared = {where: n for where, n in self.repeated_ids_in.items() if "/" in where}
         return describe_repeated_ids(shared)
 
     def summary(self) -> dict[str, Any]:
-        """Facts about the corpus for `results.json` and `run.json`."""
+        """Returns facts about the corpus for `results.json` and `run.json`."""
         return {
             "path": self.path if self.path == SYNTHETIC else os.path.abspath(self.path),
             "format": self.source.format,

@@ -1,8 +1,9 @@
-"""A corpus whose splits are cut anew, by video: one fold of a cross-validation.
+"""Cuts the splits of a corpus anew, by video: one fold of a cross-validation.
 
 The labelled samples of all splits are pooled and their videos dealt to `data.folds` folds. Fold i
 is the test split, the one after it (cyclically) the validation split, all others are for training;
-so each sample is in the test split of exactly one fold.
+so each sample is in the test split of exactly one fold. What is cut is a corpus with a digest of
+its own: training, evaluation and a run's identity need not know of folds.
 """
 
 import collections
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def without_folds(data: DataConfig) -> DataConfig:
-    """The same settings, for the splits that a corpus has by itself."""
+    """Returns the same settings for the splits that a corpus has by itself."""
     return dataclasses.replace(data, folds=0, fold=-1)
 
 
@@ -39,10 +40,10 @@ def require_one_fold(data: DataConfig) -> None:
 
 
 def cut_fold(corpus: Corpus, data: DataConfig) -> Corpus:
-    """The corpus with the splits of fold `data.fold`; no feature is read before it is asked for.
+    """Cuts fold `data.fold` of a corpus; no feature is read before it is asked for.
 
     Where the splits of the corpus differ, in stored steps, masks, modalities or transcripts, what
-    one lacks is padding under a mask.
+    one lacks becomes padding under a mask, so that it does not count as data.
 
     Args:
         corpus: with splits of its own.
@@ -84,7 +85,7 @@ def cut_fold(corpus: Corpus, data: DataConfig) -> Corpus:
 
 
 def _role(fold: int, data: DataConfig) -> str:
-    """The split that a fold is."""
+    """Returns the split that a fold becomes."""
     after = (fold - data.fold) % data.folds
     return {0: "test", 1: "valid"}.get(after, "train")
 
@@ -109,7 +110,7 @@ def _folds_of_videos(path: str, ids: list[str], data: DataConfig) -> dict[str, i
 
 
 def _common_header(corpus: Corpus, pooled: list[str], data: DataConfig) -> SplitHeader:
-    """What is true of every new split but its size."""
+    """Returns the header that every new split has, but for its size."""
     headers = [corpus.headers[name] for name in pooled]
     shapes, dtypes, masked = {}, {}, set()
     for m, steps in _common_steps(corpus, data).items():
@@ -135,13 +136,14 @@ def _common_header(corpus: Corpus, pooled: list[str], data: DataConfig) -> Split
 
 
 def _common_steps(corpus: Corpus, data: DataConfig) -> dict[str, int]:
-    """Stored steps of each modality in every new split; equal only for those that share theirs."""
+    """Returns the stored steps of each modality in a new split; equal only where shared."""
     as_stored = dataclasses.replace(data, alignment="auto", text="features")
     groups, _ = find_groups(corpus, corpus.modalities, as_stored)
     steps: dict[str, int] = {}
     for members in movers(corpus.modalities, groups):
         longest = max(max(h.steps(members).values(), default=0) for h in corpus.headers.values())
-        # Where the corpus does not say what is aligned, the numbers of steps will.
+        # Where the corpus does not say what is aligned, equal numbers of steps do: padding must
+        # not make them equal.
         while corpus.aligned is None and longest > 1 and longest in steps.values():
             longest += 1
         steps |= dict.fromkeys(members, longest)
@@ -169,7 +171,7 @@ def _read(
 
 
 def _part(split: Split, rows: np.ndarray, common: SplitHeader, data: DataConfig) -> Split:
-    """Some rows of a split of the corpus, in the form of the new ones."""
+    """Brings some rows of a split of the corpus into the form of the new splits."""
     features, masks, derived = {}, {}, set()
     for m, (steps, width) in common.shapes.items():
         shape = (len(rows), steps, width) if width else (len(rows), steps)

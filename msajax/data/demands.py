@@ -1,4 +1,4 @@
-"""What is asked of a corpus and its settings before they are used."""
+"""Checks a corpus and its settings before they are used."""
 
 import logging
 import os
@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 def require_glove(path: str) -> None:
-    """Raises `UserError` for word vectors that are named and not there."""
+    """Raises `UserError` for a file of word vectors that is named and not there."""
     if path and not os.path.isfile(path):
         raise UserError(f"data.glove_path: there is no file at {path}.")
 

@@ -1,4 +1,4 @@
-"""A corpus of splits that are in memory already."""
+"""Makes a corpus of splits that are in memory already."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,13 @@ def corpus_of(
 ) -> Corpus:
     """Makes a corpus of splits.
 
+    Its digest covers the arrays, not their storage: a recompressed copy is the same corpus.
+
     Args:
         splits: by name.
-        source: what they were made of.
+        source: what the splits were made of.
         label_names: names of the labels, or of classes stored as whole numbers.
-        integers: whether labels are such whole numbers.
+        integers: whether labels are stored as whole numbers.
         aligned: modalities that share their steps; () if none do, None if that is not known.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What labels are: how they are stored, which task they ask for, and what a model is to predict."""
+"""Says what labels are: how they are stored, which task they ask for, what a model predicts."""
 
 import logging
 import math
@@ -17,14 +17,14 @@ logger = logging.getLogger(__name__)
 
 MOST_CLASSES = 1000
 MOST_OUTPUTS = 1000  # labels of a sample: more are features that were put in their place
-_LARGEST_CLASS = 2**53  # a float64, as which labels are kept, tells larger ones not apart
+_LARGEST_CLASS = 2**53  # labels are kept as float64, which cannot tell larger ones apart
 _SENTIMENT = 3.0  # its largest value
 _STRAY_SHARE = 0.1
 _OF_SEEDS = re.compile(r"(.+)_(?:sd|seed\d+)", re.DOTALL)
 
 
 class LabelKind(NamedTuple):
-    """What the labels of a run are.
+    """Says what the labels of a run are.
 
     Attributes:
         kind: regression, classification or next_token (see `tasks.py`).
@@ -47,16 +47,19 @@ def named_by(column: str) -> str | None:
 def describe_labels(
     labels: np.ndarray, *, integers: bool, names: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The entries of a `SplitHeader` that describe finite labels `[N, K]`.
+    """Describes finite labels `[N, K]` by entries of a `SplitHeader`.
+
+    Labels are classes only where they are stored as whole numbers from 0 in one column, or every
+    row is one-hot: scores from -3 to 3, and ratings stored as floats, stay scores.
 
     Args:
         labels: as float64.
-        integers: whether they are stored as such.
+        integers: whether they are stored as whole numbers.
         names: of the K columns, or of the classes 0, 1, … in a single column, where known.
 
     Raises:
-        ValueError: if the number of names fits neither, or a table of predictions would have two
-            columns of one name.
+        ValueError: if the number of names fits neither columns nor classes, or a column of
+            predictions could belong to two names.
     """
     columns = labels.shape[1]
     kind, classes = "scores", {}
@@ -68,7 +71,8 @@ def describe_labels(
         if 0 < len(found) <= MOST_CLASSES and whole.all():
             classes = {int(value): str(int(value)) for value in found}
             kind = "classes" if integers and found[0] >= 0 else kind
-        # A single name is the column's, even where every label of a split is 0.
+        # A single name is the column's, even where every label of a split is 0: one class alone
+        # would be nothing to learn.
         if kind == "classes" and len(names) > 1 and found[-1] < len(names):
             classes, names = dict(enumerate(names)), ("class",)
     if names and len(names) != columns:
@@ -86,18 +90,18 @@ def describe_labels(
 def read_labels(
     path: str, split: str, labels: np.ndarray, ids: np.ndarray, names: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """`describe_labels` of labels as a file has them, (N,) or (N, K), checked.
+    """Checks labels as a file has them, (N,) or (N, K), and describes them by `describe_labels`.
 
     Args:
         path: of the corpus, for a message.
-        split: likewise.
+        split: its name, for a message.
         labels: as stored.
         ids: `[N]`.
         names: of the columns or classes.
 
     Raises:
-        UserError: for labels that are not finite, more than `MOST_OUTPUTS` of a sample, or another
-            number of names.
+        UserError: for labels that are not finite, none or more than `MOST_OUTPUTS` of a sample, or
+            names that do not fit.
     """
     values = labels.astype(np.float64).reshape(len(labels), math.prod(labels.shape[1:]))
     if values.shape[1] == 0:
@@ -121,11 +125,11 @@ def read_labels(
 def clip_sentiment(where: str, columns: Sequence[np.ndarray]) -> int:
     """Brings the few sentiment labels outside of [-3, 3] to its bounds, in place, and says so.
 
-    Some of CMU-MOSEI come from a fourth annotator. Where they are more than a tenth of all labels,
-    these are taken for another scale than sentiment's and left as they are.
+    A few of CMU-MOSEI, from a fourth annotator, lie there. Where they are more than a tenth of all
+    labels, these are taken for another scale than sentiment's and left as they are.
 
     Args:
-        where: they came from, for the log.
+        where: the labels came from, for the log.
         columns: one label per sample, finite, in the parts of one corpus.
 
     Returns:
@@ -167,9 +171,9 @@ def classes_of(headers: Iterable[SplitHeader]) -> dict[int, str]:
 
 
 def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
-    """What a model is to predict of a corpus, from its headers and `model.task`.
+    """Says what a model is to predict of a corpus, from its headers and `model.task`.
 
-    The classes of all labelled splits count, so that none is new after training.
+    The classes of all labelled splits count: one that train lacks must not fail a run at its end.
 
     Raises:
         UserError: if classes are asked for and there are none.
@@ -210,7 +214,7 @@ def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
 def as_targets(
     labels: np.ndarray | None, spec: CorpusSpec, classes: Sequence[int]
 ) -> np.ndarray | None:
-    """Stored labels `[N, L]` as the task wants them: classes counted from 0, or as they are.
+    """Brings stored labels `[N, L]` into the task's form: classes counted from 0, or as they are.
 
     Returns:
         None, with a warning, for labels of another kind than the model's.
@@ -250,7 +254,11 @@ def require_two_classes(path: str, targets: np.ndarray | None, spec: CorpusSpec)
 
 
 def next_tokens(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The token that follows each step, `[N, T]` float64; -1 where either of the two is padding."""
+    """Returns the token that follows each step, `[N, T]` float64; -1 where either is padding.
+
+    The first token is not predicted, and nothing marks the end, so that positions mean the same
+    in a model that begins from this one's parameters.
+    """
     targets = np.full(ids.shape, -1.0)
     predicted = mask[:, :-1] & mask[:, 1:]
     targets[:, :-1][predicted] = ids[:, 1:][predicted]

@@ -1,4 +1,4 @@
-"""Features that are prepared as they are read, for corpora that do not fit into memory prepared."""
+"""Prepares features as they are read, for corpora that do not fit into memory prepared."""
 
 import collections
 import dataclasses
@@ -15,7 +15,7 @@ _ROWS = 1024  # samples read at once, so that float64 copies stay small
 
 @dataclasses.dataclass(frozen=True)
 class OnDemand:
-    """One modality of a split. `features[rows, :steps]` is an array, as of one that is prepared.
+    """Stands for the prepared features of a modality: `features[rows, :steps]` is an array of them.
 
     Attributes:
         stored: `[N, T', d]`, as the corpus has it, on disk or in memory.
@@ -37,15 +37,15 @@ class OnDemand:
         return (*self.kept.shape, self.stored.shape[2])
 
     def __len__(self) -> int:
-        """The number of samples N."""
+        """Returns the number of samples N."""
         return len(self.kept)
 
     def __getitem__(self, key: tuple[np.ndarray | slice, slice]) -> np.ndarray:
-        """Prepared features `[n, t, d]` float32 of some rows, and of steps from the first on."""
+        """Returns features `[n, t, d]` float32 of some rows, and of steps from the first on."""
         return self.read(*key)[0]
 
     def read(self, rows: np.ndarray | slice, steps: slice) -> tuple[np.ndarray, dict[str, int]]:
-        """Prepares rows; also counts what was repaired in them, by kind."""
+        """Returns prepared features of rows, and counts what was repaired in them, by kind."""
         source, kept, stored = self.source[rows, steps], self.kept[rows, steps], self.stored[rows]
         out = np.empty((*source.shape, stored.shape[2]), np.float32)
         counts = {"non_finite": 0, "clipped": 0}
@@ -88,6 +88,7 @@ class OnDemand:
             largest = _LARGEST
         if not kept.all():
             values[~kept] = 0
+        # The bound is in deviations, so it holds for standardised features alone.
         if self.statistics is not None and 0 < self.clip < largest:
             counts["clipped"] += int((np.abs(values) > self.clip).sum())
             np.clip(values, -self.clip, self.clip, out=values)
@@ -95,12 +96,12 @@ class OnDemand:
 
 
 def streams(split: Split) -> bool:
-    """Whether a prepared split is read from the host as it is needed."""
+    """Says whether a prepared split is read from the host as it is needed."""
     return any(isinstance(x, OnDemand) for x in split.features.values())
 
 
 def moments(x: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and ddof-0 deviation per feature in float64, over finite values of valid steps.
+    """Computes mean and ddof-0 deviation `[d]` float64, over finite values of valid steps.
 
     A feature without spread gets deviation 1, and one without any finite value mean 0.
     """

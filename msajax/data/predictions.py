@@ -1,10 +1,11 @@
-"""Predictions as CSV (UTF-8, RFC 4180, 9 significant digits): written and read here."""
+"""Writes and reads predictions, for every mode, as CSV (UTF-8, RFC 4180, 9 significant digits)."""
 
 import contextlib
 import csv
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,14 +20,14 @@ _LONGEST_FIELD = 2**31 - 1  # a transcript may be long
 
 @dataclasses.dataclass(frozen=True)
 class Predictions:
-    """Scores of samples that can be measured, as read from a file.
+    """Holds scores of samples that can be measured, as read from a file.
 
     Attributes:
         kind: regression, classification or next_token.
         names: of the K outputs or classes.
         scores: `[S, N, K]` float64, of each random seed.
-        labels: `[N, K]` float64; `[N, 1]`, the class counted from 0, or 0 for next_token, whose
-            scores say all.
+        labels: `[N, K]` float64; `[N, 1]` of classes, counted from 0, and of next_token, where they
+            are 0, because its scores are measures already.
         ids: `[N]` str; empty where the file has none.
     """
 
@@ -38,12 +39,12 @@ class Predictions:
 
 
 def _score_column(kind: str, names: Sequence[str], name: str) -> str:
-    """The column of an output's score; the only output of a regression needs no name."""
+    """Names the column of an output's score; the only output of a regression needs no name."""
     return "score" if kind == "regression" and len(names) == 1 else f"score_{name}"
 
 
 def require_replaceable(path: str) -> None:
-    """Raises `UserError` for a file that is there and holds something else than predictions."""
+    """Raises `UserError` for an existing file that holds anything but predictions."""
     if os.path.isfile(path) and os.path.getsize(path):
         with open(path, "rb") as file:
             if file.read(3) != b"id,":
@@ -102,7 +103,10 @@ def _label_columns(spec: CorpusSpec) -> list[str]:
     return []
 
 
-def _rows(split, scores, weights, spec, has_text):
+def _rows(
+    split: Split, scores: np.ndarray, weights: np.ndarray, spec: CorpusSpec, has_text: bool
+) -> Iterator[list[Any]]:
+    """Yields the row of each sample: scores `[S, N, K]`, weights `[S, N, M]`."""
     mean, mean_weights = scores.mean(axis=0), weights.mean(axis=0)
     present = {m: split.masks[m].any(axis=1) for m in spec.modalities}
     for i, name in enumerate(split.ids):
@@ -228,7 +232,7 @@ def _read_rows(path: str) -> tuple[Sequence[str], list[dict[str, str]]]:
 
 
 def _column(name: str, values: Sequence[str]) -> np.ndarray:
-    """A column of a CSV: numbers if all of it is, but for ids and transcripts."""
+    """Reads a column as numbers if every value is one; ids and transcripts never are."""
     if name not in ("id", "raw_text"):
         with contextlib.suppress(ValueError):
             return np.array([float(value or "nan") for value in values])
@@ -236,12 +240,12 @@ def _column(name: str, values: Sequence[str]) -> np.ndarray:
 
 
 def _score_columns(columns: Sequence[str], column: str) -> list[str]:
-    """The columns of an output's scores: of every seed, or the one that is there without."""
+    """Returns the score columns of an output: one of each seed, or the only one there is."""
     of_seeds = [c for c in columns if named_by(c) == column and c != f"{column}_sd"]
     return of_seeds or [column]
 
 
 def _class_names(columns: Sequence[str]) -> tuple[str, ...]:
-    """The classes that columns `score_<class>` name, without those of a class's seeds."""
+    """Returns the classes that columns `score_<class>` name, but for those of a class's seeds."""
     scores = [c for c in columns if c.startswith("score_")]
     return tuple(c.removeprefix("score_") for c in scores if named_by(c) not in scores)

@@ -1,4 +1,4 @@
-"""From a split as stored to what a model reads: the one place, for every mode.
+"""Prepares splits: makes of what is stored what a model reads, for every mode.
 
 Features, in this order: masks (the file's own, else derived from zeros), standardisation with
 statistics of the valid training steps, values that are not finite or beyond 1e6 to 0, clipping,
@@ -43,18 +43,19 @@ MOST_TOKENS = 10**6  # rows of an embedding table
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """Everything that preparing a split needs; it travels in the bundle.
+    """Holds everything that preparing a split needs; it travels in the bundle.
 
     Attributes:
         spec: modalities, widths and lengths after preparation.
         classes: the stored whole numbers that stand for the classes, in the order of their names;
             () for one-hot labels and for all that are no classes.
-        statistics: `{modality: (mean, deviation)}`, each `[d]` float64, of standardised ones.
+        statistics: `{modality: (mean, deviation)}`, each `[d]` float64, of the standardised
+            modalities.
         clip: bound of standardised features, 0 for none.
         truncate: error, first, last or uniform.
         mask_from_zeros: whether masks that a file lacks are derived from zero steps.
         words: the vocabulary by which transcripts become the text modality; () where they do not.
-        groups: modalities that share their steps, and are shifted and cut as one.
+        groups: modalities that share their steps, and are shifted and cut as one; fixed by train.
         allow_loss: whether a split is prepared although much of it is lost (see `lost.py`).
     """
 
@@ -202,6 +203,7 @@ def _standardized(spec: CorpusSpec, data: DataConfig, model: ModelConfig) -> lis
                 )
         elif m in data.standardize or ("auto" in data.standardize and m != "text"):
             found.append(m)
+            # Other features of such a modality can be scaled in the file.
             if model.encoder_of(m).positions == "drofe":
                 raise UserError(
                     f"data.standardize = {data.standardize!r} covers {m!r}, whose first features "
@@ -253,6 +255,7 @@ def prepare(
         if x.ndim == 2:
             ids = np.take_along_axis(x, source, axis=1)
             features[m] = np.where(masks[m], ids, 0).astype(np.int32)
+            # Ids of another tokeniser: no unknown token could stand for them, so they are padding.
             unknown = ~has_row(x, spec.vocabulary(m))
             there = step_mask(split, m, preparation.mask_from_zeros)
             made = {"unknown_ids": int((there & unknown).sum())}
@@ -314,7 +317,7 @@ def _choose(
 
 
 def _blank(shape: tuple[int, int], spec: CorpusSpec, modality: str) -> np.ndarray:
-    """Padding alone: zeros `[N, T, d]`, or token ids `[N, T]`."""
+    """Returns padding alone: zeros `[N, T, d]`, or token ids `[N, T]`."""
     if spec.vocabulary(modality):
         return np.zeros(shape, np.int32)
     return np.zeros((*shape, spec.width(modality)), np.float32)
@@ -323,7 +326,8 @@ def _blank(shape: tuple[int, int], spec: CorpusSpec, modality: str) -> np.ndarra
 def check_split(split: Split, preparation: Preparation) -> tuple[dict[str, dict[str, int]], int]:
     """Refuses, before any training, a split that could not be prepared after it.
 
-    Only which of its steps are read is looked at: its masks, or whether its features are zero.
+    So no run fails after its last epoch. Only which steps are read is looked at, by the masks or by
+    which features are zero, so that nothing else is learned of a test split.
 
     Returns:
         The lost steps, `{modality: {kind: count}}`, and how many samples have no modality at all.

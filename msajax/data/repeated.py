@@ -5,7 +5,10 @@ from collections.abc import Hashable, Mapping, Sequence
 
 
 def count_repeated(contents: Mapping[str, Sequence[Hashable | None]]) -> dict[str, int]:
-    """Counts samples that are equal to others, by what stands for them; None equals nothing.
+    """Counts samples that are equal to others.
+
+    Args:
+        contents: by split, what stands for each sample; None equals nothing.
 
     Returns:
         By split (`train`), those equal to an earlier one of it; by pair of splits (`train/test`),
@@ -22,12 +25,12 @@ def count_repeated(contents: Mapping[str, Sequence[Hashable | None]]) -> dict[st
 
 
 def describe_repeated(counts: Mapping[str, int], equal: str, consequence: str = "") -> list[str]:
-    """What to tell of the counts of `count_repeated`, a sentence each.
+    """Puts the counts of `count_repeated` into words, a sentence each.
 
     Args:
-        counts: those of 0 say nothing.
-        equal: what such samples are, as in "are identical to".
-        consequence: of equal samples in two splits, to end a sentence with.
+        counts: those of 0 get no sentence.
+        equal: the predicate, such as "are identical to".
+        consequence: the end of a sentence on equal samples in two splits.
     """
     told = []
     for where, count in counts.items():
@@ -39,5 +42,5 @@ def describe_repeated(counts: Mapping[str, int], equal: str, consequence: str = 
 
 
 def describe_repeated_ids(counts: Mapping[str, int]) -> list[str]:
-    """What to tell of `Corpus.repeated_ids_in`, or of some of it, a sentence each."""
+    """Puts `Corpus.repeated_ids_in`, or some of it, into words, a sentence each."""
     return describe_repeated(counts, "have the id of", ": samples may leak")

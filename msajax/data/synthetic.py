@@ -1,9 +1,10 @@
-"""The embedded corpora, and the default one: deterministic, with known modality reliability.
+"""Makes the embedded corpora, deterministic and with known reliability of modalities.
 
-Every sample has a score and, per modality, a reliability in [0.1, 1] that sets how much noise hides
-the score. A third of a modality's steps carry the score along one direction, and say so along
-another; the others carry a random score that a model must learn to pass over. Sequences have random
-lengths, padding on the side that is usual for the modality, and some modalities are absent.
+In the default one every sample has a score and, per modality, a reliability in [0.1, 1] that sets
+how much noise hides the score. A third of a modality's steps carry the score along one direction,
+and say so along another; the others carry a random score that a model must learn to pass over.
+Sequences have random lengths, padding on the side that is usual for the modality, and some
+modalities are absent.
 """
 
 import dataclasses
@@ -21,7 +22,7 @@ _WORDS = "alpha bravo charlie delta echo foxtrot golf hotel india juliet kilo li
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticCorpus:
-    """The corpus, and what only its maker knows.
+    """Holds the corpus, and what only its maker knows.
 
     Attributes:
         corpus: what a model may see.
@@ -81,7 +82,7 @@ def _make_split(name: str, config: SyntheticConfig) -> tuple[Split, dict[str, np
 
 
 def _draw_labels(rng: np.random.Generator, size: int) -> np.ndarray:
-    """Scores like the mean of five annotators: two-humped, in [-3, 3], multiples of 0.2."""
+    """Draws scores like means of five annotators: two-humped, in [-3, 3], multiples of 0.2."""
     hump = np.where(rng.random(size) < 0.55, 1.2, -1.2)
     return np.round(np.clip(rng.normal(hump, 1.0), -3, 3) * 5) / 5 + 0.0  # no -0.0
 
