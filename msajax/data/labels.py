@@ -20,7 +20,7 @@ MOST_OUTPUTS = 1000  # labels of a sample: more are features that were put in th
 _LARGEST_CLASS = 2**53  # labels are kept as float64, which cannot tell larger ones apart
 _SENTIMENT = 3.0  # its largest value
 _STRAY_SHARE = 0.1
-_OF_SEEDS = re.compile(r"(.+)_(?:sd|seed\d+)", re.DOTALL)
+_OF_SEEDS = re.compile(r"(.+)_(?:sd|seed\d+)", re.DOTALL)  # what `predictions.py` adds
 
 
 class LabelKind(NamedTuple):
