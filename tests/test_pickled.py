@@ -42,13 +42,14 @@ def test_every_layout_can_be_asked_for():
 @pytest.mark.parametrize("layout", TREES)
 def test_the_layout_is_found_by_content_whatever_the_name(tmp_path, layout, suffix):
     path = write_pickle(tmp_path / f"corpus.{suffix}", TREES[layout]())
-    assert open_corpus(path).layout == open_corpus(path, DataConfig(format=layout)).layout
-    assert open_corpus(path).why == LAYOUTS[layout].why
+    found, insisted_on = open_corpus(path), open_corpus(path, DataConfig(format=layout))
+    assert found.source.format == insisted_on.source.format
+    assert found.why == LAYOUTS[layout].why
 
 
 def test_another_layout_may_be_insisted_on(path):
     corpus = open_corpus(write_pickle(path, mmsa()), DataConfig(format="mult"))
-    assert corpus.layout == "MulT or MultiBench pickle"
+    assert corpus.source.format == "MulT or MultiBench pickle"
     assert corpus.headers["train"].masked == frozenset()
     for layout, tree in (("misa", mmsa()), ("mmsa", mult()), ("mult", misa())):
         found = refusal(path, tree, format=layout)
@@ -70,7 +71,7 @@ def test_a_pickle_is_read_once_whatever_it_is(tmp_path, monkeypatch, as_folder):
     if as_folder:
         for name, samples in misa().items():
             write_pickle(tmp_path / f"{name}.pkl", samples)
-        assert open_corpus(tmp_path).layout == "MISA or MAG pickle"
+        assert open_corpus(tmp_path).source.format == "MISA or MAG pickle"
         assert sorted(files) == ["dev.pkl", "test.pkl", "train.pkl"]
     else:
         open_corpus(write_pickle(tmp_path / "corpus.pkl", misa()))
@@ -174,7 +175,7 @@ def test_files_of_a_folder_that_are_not_read_are_said_once(tmp_path, caplog):
             corpus.split("train")
         assert caplog.text.count("not read") == 1
         assert f"{tmp_path}: not read: {others}'word2id.pkl'." in caplog.text
-        assert corpus.has_vectors == bool(glove_path)
+        assert corpus.source.has_vectors == bool(glove_path)
 
 
 def test_a_folder_of_pickles_is_refused_where_it_is_ambiguous(tmp_path):

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from msajax.data.corpus import SPLIT_NAMES, SPLITS, Corpus, Split, SplitHeader
+from msajax.data.corpus import SPLIT_NAMES, SPLITS, Corpus, Source, Split, SplitHeader
 from msajax.data.labels import describe_labels, read_labels
 from msajax.errors import UserError
 
@@ -286,8 +286,7 @@ def make_corpus(
             raise UserError(f"{path} changed or went bad while in use: {reason(error)}.") from error
 
     return Corpus(
-        path=path,
-        layout=layout,
+        source=Source(path, layout),
         digest=digest,
         headers=headers,
         ids={split: small[f"{split}/id"].tolist() for split in headers},

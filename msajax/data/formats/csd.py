@@ -20,6 +20,7 @@ from msajax.data.alignment import mean_rows, overlap_any, words_of_segments
 from msajax.data.corpus import (
     SPLITS,
     Corpus,
+    Source,
     Split,
     SplitHeader,
     is_finite,
@@ -144,14 +145,16 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
             ) from error
 
     return Corpus(
-        path=folder,
-        layout="CMU Multimodal SDK",
+        source=Source(
+            folder,
+            "CMU Multimodal SDK",
+            repairs={"clipped_labels": clipped},
+            has_vectors=vectors is not None,
+        ),
         digest=_digest(parts, folds, word_shift, vectors),
         headers=headers,
         ids={name: _ids({v: videos[v] for v in folds[name]}) for name in headers},
         read=read,
-        repairs={"clipped_labels": clipped},
-        has_vectors=vectors is not None,
         aligned=modality_order(set(widths)),
     )
 

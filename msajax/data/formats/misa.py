@@ -21,6 +21,7 @@ from msajax.config import DataConfig
 from msajax.data.corpus import (
     SPLITS,
     Corpus,
+    Source,
     Split,
     SplitHeader,
     modality_order,
@@ -135,14 +136,16 @@ def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
             ) from error
 
     return Corpus(
-        path=path,
-        layout="MISA or MAG pickle",
+        source=Source(
+            path,
+            "MISA or MAG pickle",
+            repairs={"clipped_labels": clipped},
+            has_vectors=bool(text.row_of),
+        ),
         digest=_digest(parts, text),
         headers=headers,
         ids={name: part.ids.tolist() for name, part in parts.items()},
         read=read,
-        repairs={"clipped_labels": clipped},
-        has_vectors=bool(text.row_of),
         aligned=aligned,
     )
 

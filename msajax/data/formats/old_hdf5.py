@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from msajax.data.corpus import SPLIT_NAMES, SPLITS, Corpus, Split, SplitHeader
+from msajax.data.corpus import SPLIT_NAMES, SPLITS, Corpus, Source, Split, SplitHeader
 from msajax.data.formats import hdf5
 from msajax.data.formats.pickled import log_unread
 from msajax.data.labels import read_labels
@@ -106,8 +106,7 @@ def open_old_hdf5(path: str) -> Corpus:
         )
 
     corpus = Corpus(
-        path=path,
-        layout="old processed HDF5 folder",
+        source=Source(path, "old processed HDF5 folder"),
         digest=digest.hexdigest(),
         headers=headers,
         ids={split: _ids(split, header.size) for split, header in headers.items()},

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from msajax.data.corpus import SPLIT_NAMES, SPLITS
-from msajax.data.folds import choose_folds, video_of
+from msajax.data.folds import choose_folds, videos_of
 from msajax.data.formats import pickles
 from msajax.errors import UserError
 
@@ -150,12 +150,7 @@ def rows_of_splits(path: str, ids: Sequence[str], seed: int) -> dict[str, np.nda
     Raises:
         UserError: if the ids tell no videos, or too few.
     """
-    videos = [video_of(id_) for id_ in ids]
-    if None in videos:
-        raise UserError(
-            f"{path} has no splits, and the id {ids[videos.index(None)]!r} does not tell which "
-            "video it is of: expected ids like 'video[0]' or 'video$_$0', to split by video."
-        )
+    videos = videos_of(ids, f"{path} has no splits, and")
     folds = choose_folds(path, collections.Counter(videos), None, seed)
     owner = {video: name for name in folds for video in folds[name]}
     names = np.array([owner[video] for video in videos])

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from msajax.config import DataConfig
-from msajax.data.corpus import Corpus, Split, modality_order
+from msajax.data.corpus import Corpus, Source, Split, modality_order
 from msajax.data.formats import fields
 from msajax.data.formats.pickled import (
     WHOLE,
@@ -115,10 +115,8 @@ def read_corpus(
     modalities = modality_order({m for split in splits.values() for m in split.features})
     corpus = corpus_of(
         splits,
-        path=pickled.path,
-        layout=layout,
+        source=Source(pickled.path, layout, repairs),
         integers=integers,
-        repairs=repairs,
         aligned=() if False in said else None if None in said else modalities,
     )
     corpus.require_equal_steps()
