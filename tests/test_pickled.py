@@ -24,8 +24,10 @@ from pickle_corpora import (
 
 from msajax.config import FORMATS, DataConfig
 from msajax.data.folds import video_of
-from msajax.data.formats import LAYOUTS, gzipped, open_corpus, pickles
+from msajax.data.formats import LAYOUTS, open_corpus, pickled
+from msajax.data.safe_pickle import read_pickle
 
+GZIPPED = "msajax.data.safe_pickle.gzipped"
 TREES = {"mmsa": mmsa, "mult": mult, "misa": misa}
 
 
@@ -61,13 +63,12 @@ def test_another_layout_may_be_insisted_on(path):
 @pytest.mark.parametrize("as_folder", [False, True])
 def test_a_pickle_is_read_once_whatever_it_is(tmp_path, monkeypatch, as_folder):
     files = []
-    load = pickles.load_pickle
 
     def counted(path):
         files.append(os.path.basename(path))
-        return load(path)
+        return read_pickle(path)
 
-    monkeypatch.setattr(pickles, "load_pickle", counted)
+    monkeypatch.setattr(pickled, "read_pickle", counted)
     if as_folder:
         for name, samples in misa().items():
             write_pickle(tmp_path / f"{name}.pkl", samples)
@@ -125,11 +126,11 @@ def test_a_gzip_file_that_holds_too_much_is_refused_before_it_fills_the_disk(tmp
             super().close()
 
     monkeypatch.setattr(tempfile, "TemporaryFile", Counted)
-    monkeypatch.setattr(gzipped, "_CHUNK", 1000)
+    monkeypatch.setattr(f"{GZIPPED}._CHUNK", 1000)
     most = 64 * packed.stat().st_size
     assert most < 10**6 < zeros["train"]["audio"].nbytes
     assert refusal(packed).startswith(f"{packed} holds more than {most} bytes, which a gzip file")
-    monkeypatch.setattr(gzipped, "MOST_BYTES", 1500)
+    monkeypatch.setattr(f"{GZIPPED}.MOST_BYTES", 1500)
     packed = gz(write_pickle(tmp_path / "corpus.pkl", mult()))
     assert "holds more than 1500 bytes" in refusal(packed)
     assert [size <= most for size in sizes] == [True, True] and sizes[1] == 1000

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from msajax.data.formats.pickled import describe
-from msajax.data.formats.pickles import as_array
 from msajax.errors import UserError
 
 MODALITIES = {
@@ -21,6 +20,7 @@ MODALITIES = {
 
 LABELS = ("label", "labels", "regression_labels", "y")
 
+_NUMBERS = {int, float, bool}
 _MOST_PARTS = 8  # of an id
 _LARGEST_TEXT = 1 << 30  # bytes; numpy gives every string the room of the longest
 
@@ -120,6 +120,49 @@ def read_features(value: Any, where: str) -> np.ndarray:
     if is_tokens:
         return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
     return to_float32(array)
+
+
+def as_array(value: Any, where: str) -> np.ndarray:
+    """One dense array from numbers, arrays, or (object arrays of) lists of them, of equal shapes.
+
+    Args:
+        value: as `read_pickle` returns it.
+        where: the file and the name of the value, to begin a sentence with.
+
+    Returns:
+        `[len(value), ...]` truth values, integers or floats; an array of them as it is.
+
+    Raises:
+        UserError: if shapes differ, or something is no number.
+    """
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+        return np.asarray(value)
+    if type(value) in _NUMBERS:
+        return as_array([value], where).reshape(())
+    if type(value) in (list, tuple) or (isinstance(value, np.ndarray) and value.dtype == object):
+        items = value.reshape(-1).tolist() if isinstance(value, np.ndarray) else value
+        shape = value.shape if isinstance(value, np.ndarray) else (len(value),)
+        kinds = set(map(type, items))
+        if kinds <= _NUMBERS:
+            # Left to itself, numpy would turn large integers into floats or objects.
+            exact = np.int64 if int in kinds else np.bool_
+            try:
+                array = np.array(items, np.float64 if float in kinds or not kinds else exact)
+            except OverflowError as error:
+                raise UserError(
+                    f"{where} holds an integer that does not fit into 64 bits."
+                ) from error
+        else:
+            parts = [as_array(item, where) for item in items]
+            shapes = sorted({part.shape for part in parts})
+            if len(shapes) > 1:
+                raise UserError(
+                    f"{where} holds arrays of the shapes {shapes[0]} and {shapes[-1]}; "
+                    "expected equal shapes."
+                )
+            array = np.stack(parts)
+        return array.reshape((*shape, *array.shape[1:]))
+    raise UserError(f"{where} holds a {type(value).__name__} where numbers are expected.")
 
 
 def to_float32(array: np.ndarray) -> np.ndarray:

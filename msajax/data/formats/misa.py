@@ -29,7 +29,6 @@ from msajax.data.corpus import (
 )
 from msajax.data.formats import fields
 from msajax.data.formats.pickled import WHOLE, Pickled, describe, rows_of_splits
-from msajax.data.formats.pickles import as_array
 from msajax.data.glove import read_glove
 from msajax.data.in_memory import update_digest
 from msajax.data.labels import clip_sentiment, describe_labels, read_labels
@@ -175,7 +174,7 @@ def _sample(where: str, entry: Any) -> _Sample:
     text, visual, acoustic = parts[0], parts[1], parts[2]
     words, ids = fields.read_words(text, where), None
     if not words:
-        ids = fields.to_whole(as_array(text, f"{where}, word ids"), f"{where}, word ids")
+        ids = fields.to_whole(fields.as_array(text, f"{where}, word ids"), f"{where}, word ids")
         if ids.ndim != 1:
             raise UserError(f"{where} has {describe(ids)} as its words; expected word ids (L,).")
     if len(parts) == 4:
@@ -247,7 +246,7 @@ def _read_part(path: str, name: str, samples: list[_Sample], text: _Text) -> _Pa
             np.concatenate([s.ids for s in samples]), np.array([len(s.ids) for s in samples])
         )
     for m, part in (("audio", "acoustic"), ("video", "visual")):
-        values = [as_array(getattr(s, part), f"{s.where}, {part}") for s in samples]
+        values = [fields.as_array(getattr(s, part), f"{s.where}, {part}") for s in samples]
         if found := _read_rows(samples, part, values):
             rows[m] = found
     labels = _read_labels(samples)
@@ -282,7 +281,7 @@ def _read_labels(samples: list[_Sample]) -> np.ndarray | None:
     """Labels `[N, K]` as stored; None if no sample has any."""
     if all(sample.label is None for sample in samples):
         return None
-    labels = [as_array(s.label, f"{s.where}, label").reshape(1, -1) for s in samples]
+    labels = [fields.as_array(s.label, f"{s.where}, label").reshape(1, -1) for s in samples]
     for sample, label in zip(samples, labels, strict=True):
         if label.shape != labels[0].shape or label.size == 0:
             raise UserError(

@@ -23,7 +23,6 @@ from msajax.config import DataConfig
 from msajax.data.corpus import Corpus
 from msajax.data.formats import fields
 from msajax.data.formats.pickled import Pickled, describe
-from msajax.data.formats.pickles import as_array
 from msajax.data.formats.split_dicts import Draft, has_modality, read_corpus
 from msajax.data.steps import first_to_last, nonzero_steps
 from msajax.errors import UserError
@@ -96,7 +95,7 @@ def _read_bert(draft: Draft) -> tuple[np.ndarray, np.ndarray]:
     """Token ids `[N, T]` int32 and the mask of the valid ones."""
     name, value = draft.values["text_bert"]
     where = draft.where + name
-    bert = as_array(value, where)
+    bert = fields.as_array(value, where)
     if bert.ndim != 3 or bert.shape[:2] != (draft.size, 3):
         raise UserError(f"{where} is {describe(bert)}; expected numbers ({draft.size}, 3, T).")
     ids, mask = fields.to_whole(bert[:, 0], where), bert[:, 1]
@@ -108,7 +107,7 @@ def _read_bert(draft: Draft) -> tuple[np.ndarray, np.ndarray]:
 def _mask_by_lengths(draft: Draft, modality: str, x: np.ndarray) -> np.ndarray:
     name, value = draft.values[f"{modality}_lengths"]
     where = draft.where + name
-    lengths = as_array(value, where)
+    lengths = fields.as_array(value, where)
     if lengths.ndim not in (1, 2) or lengths.size != draft.size:
         raise UserError(f"{where} is {describe(lengths)}; expected {draft.size} numbers of steps.")
     lengths = fields.to_whole(lengths.reshape(-1), where)

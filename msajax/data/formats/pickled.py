@@ -9,6 +9,7 @@ What the content of a split is, the readers of the layouts know. All of it is in
 """
 
 import collections
+import contextlib
 import dataclasses
 import logging
 import os
@@ -19,7 +20,7 @@ import numpy as np
 
 from msajax.data.corpus import SPLIT_NAMES, SPLITS
 from msajax.data.folds import choose_folds, videos_of
-from msajax.data.formats import pickles
+from msajax.data.safe_pickle import NoPickle, read_pickle
 from msajax.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -62,9 +63,10 @@ def read_pickled(path: str, glove_path: str = "") -> Pickled | None:
     if os.path.isdir(path):
         trees = _read_folder(path, glove_path)
         return Pickled(path, trees) if trees else None
-    if not pickles.matches(path):
+    try:
+        tree = read_pickle(path)
+    except NoPickle:
         return None
-    tree = pickles.load_pickle(path)
     if splits := _splits(path, tree):
         return Pickled(path, splits)
     stem, _ = _stem_and_suffix(path)
@@ -72,7 +74,7 @@ def read_pickled(path: str, glove_path: str = "") -> Pickled | None:
 
 
 def _read_folder(folder: str, glove_path: str) -> dict[str, Any]:
-    files: dict[str, str] = {}
+    candidates: dict[str, list[str]] = {name: [] for name in SPLITS}
     others: list[str] = []
     try:
         names = sorted(os.listdir(folder))
@@ -81,18 +83,21 @@ def _read_folder(folder: str, glove_path: str) -> dict[str, Any]:
     for name in names:
         stem, suffix = _stem_and_suffix(name)
         file = os.path.join(folder, name)
-        if stem not in SPLIT_NAMES or suffix not in _SUFFIXES or not os.path.isfile(file):
-            if os.path.realpath(file) != os.path.realpath(glove_path):
-                others.append(name)
-            continue
-        split = SPLIT_NAMES[stem]
-        if split in files:
-            raise UserError(f"{files[split]} and {file} are both the split {split!r}.")
-        if pickles.matches(file):
-            files[split] = file
+        if stem in SPLIT_NAMES and suffix in _SUFFIXES and os.path.isfile(file):
+            candidates[SPLIT_NAMES[stem]].append(file)
+        elif os.path.realpath(file) != os.path.realpath(glove_path):
+            others.append(name)
+    files: dict[str, str] = {}
+    trees: dict[str, Any] = {}
+    for split in SPLITS:
+        for file in candidates[split]:
+            if split in files:
+                raise UserError(f"{files[split]} and {file} are both the split {split!r}.")
+            with contextlib.suppress(NoPickle):
+                trees[split] = read_pickle(file)
+                files[split] = file
     if files:
         log_unread(folder, others)
-    trees = {name: pickles.load_pickle(files[name]) for name in SPLITS if name in files}
     for split, tree in trees.items():
         if _splits(files[split], tree):
             raise UserError(

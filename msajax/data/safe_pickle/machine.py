@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from msajax.data.formats.pickle_globals import Global, Limits, Pending, Refused
+from msajax.data.safe_pickle.allow_list import Global, Limits, Pending, Refused
 
 # Longer numbers are in no corpus, and reading them takes more than linear time.
 _DIGITS = 640

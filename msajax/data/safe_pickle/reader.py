@@ -1,8 +1,8 @@
-"""Pickles of arrays, text, numbers, lists, tuples, sets and dicts, read without running anything.
+"""Reads pickles of arrays, text, numbers, lists, tuples, sets and dicts without running anything.
 
 Opening a pickle the usual way runs whatever code its author chose. Here a file can only build data:
-`pickle_opcodes` follows its opcodes, `pickle_globals` is the list of what it may call. What comes
-back is a tree of plain values that is safe to walk.
+`opcodes.py` follows its opcodes, `allow_list.py` says what it may call. What comes back is a tree
+of plain values that is safe to walk.
 """
 
 import collections
@@ -10,12 +10,13 @@ import contextlib
 import io
 import os
 import stat
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from msajax.data.formats import gzipped
-from msajax.data.formats.pickle_globals import (
+from msajax.data.safe_pickle import gzipped
+from msajax.data.safe_pickle.allow_list import (
     ALLOWED,
     MAX_DEPTH,
     Global,
@@ -24,54 +25,31 @@ from msajax.data.formats.pickle_globals import (
     Refused,
     find_global,
 )
-from msajax.data.formats.pickle_machine import Machine, Truncated
-from msajax.data.formats.pickle_opcodes import follow, is_opcode
+from msajax.data.safe_pickle.machine import Machine, Truncated
+from msajax.data.safe_pickle.opcodes import follow, is_opcode
 from msajax.errors import UserError
 
 _HEAD = 4096
 _BUFFER = 1 << 16
+_SIGNATURES = tuple(bytes([0x80, protocol]) for protocol in (2, 3, 4, 5))
 _DAMAGED = (IndexError, OverflowError, TypeError, ValueError, RecursionError)
 # What a container takes in the account of `_check_tree`.
 _RECORD_BYTES = 216
-_NUMBERS = {int, float, bool}
 _TEXTS = {str, bytes, bytearray}
-_LEAVES = _NUMBERS | _TEXTS | {type(None)}
+_LEAVES = _TEXTS | {int, float, bool, type(None)}
 _DICTS = {dict, collections.OrderedDict, collections.defaultdict}
 _CONTAINERS = {list, tuple, set, frozenset} | _DICTS
 
 
-def matches(path: str) -> bool:
-    """Whether the file at `path`, compressed or not, begins like a pickle, of whatever content.
-
-    Protocols 2 to 5 begin with a signature. Protocols 0 and 1 are text, more or less: the first
-    kilobytes have to make sense, opcode by opcode, and end the file or be inside of a container.
-
-    Raises:
-        UserError: if there is no file that can be read, or it is a damaged gzip file.
-    """
-    with _open(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if gzipped.is_gzip(file):
-            head = gzipped.read_head(path, file, _HEAD + 1)
-            size = len(head) if len(head) <= _HEAD else gzipped.most_bytes(size)
-            head = head[:_HEAD]
-        else:
-            head = file.read(_HEAD)
-    if head[:1] == b"\x80":
-        return head[1:2] in (b"\2", b"\3", b"\4", b"\5") and all(map(is_opcode, head[2:3]))
-    machine = Machine(io.BytesIO(head), size, Limits(size), _any_global)
-    try:
-        follow(machine)
-    except Truncated:
-        inside = machine.marked or (machine.stack and type(machine.stack[0]) in _CONTAINERS)
-        return len(head) < size and bool(inside)
-    except (Refused, *_DAMAGED):
-        return False
-    return machine.file.tell() == size
+class NoPickle(UserError):
+    """Says that a file does not begin as a pickle does, so that it may be something else."""
 
 
-def load_pickle(path: str | os.PathLike) -> Any:
+def read_pickle(path: str | os.PathLike) -> Any:
     """Reads a pickle of protocol 0 to 5, also through gzip; strings of Python 2 as latin-1.
+
+    The name of the file does not matter. A file that is no pickle is recognised by its first
+    kilobytes, and no more of it is read.
 
     Returns:
         Arrays of truth values, integers, floats, strings or objects, numpy scalars and types, str,
@@ -81,74 +59,23 @@ def load_pickle(path: str | os.PathLike) -> Any:
         times the size of the file, decompressed. Arrays may be read-only and of either byte order.
 
     Raises:
-        UserError: if the file cannot be read, is damaged, or asks for anything else.
+        NoPickle: if the file does not begin as a pickle does.
+        UserError: if it cannot be read, is damaged, or asks for anything else.
     """
     path = os.fspath(path)
     with contextlib.ExitStack() as files:
         file = files.enter_context(_open(path))
-        if gzipped.is_gzip(file):
+        compressed = gzipped.is_gzip(file)
+        _check_head(path, file, compressed)
+        if compressed:
             file = files.enter_context(gzipped.decompress(path, file))
         size = os.fstat(file.fileno()).st_size
         limits = Limits(size)
-        try:
+        with _in_one_sentence(path, file, UserError):
             value = follow(Machine(file, size, limits, find_global))
-            if file.tell() < size:
-                raise Refused(f"goes on after its end, at byte {file.tell()} of {size}")
+            _require_end(file, size)
             _check_tree(value, limits)
             return value
-        except Refused as error:
-            raise UserError(f"{path} {error}.") from error
-        except _DAMAGED as error:
-            raise UserError(
-                f"{path} is damaged or no pickle: it makes no sense near byte {file.tell()}."
-            ) from error
-        except MemoryError as error:
-            raise UserError(f"{path} needs more memory than there is.") from error
-        except OSError as error:
-            raise UserError(f"{path} cannot be read: {error.strerror}.") from error
-
-
-def as_array(value: Any, where: str) -> np.ndarray:
-    """One dense array from numbers, arrays, or (object arrays of) lists of them, of equal shapes.
-
-    Args:
-        value: as `load_pickle` returns it.
-        where: the file and the name of the value, to begin a sentence with.
-
-    Returns:
-        `[len(value), ...]` truth values, integers or floats; an array of them as it is.
-
-    Raises:
-        UserError: if shapes differ, or something is no number.
-    """
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
-        return np.asarray(value)
-    if type(value) in _NUMBERS:
-        return as_array([value], where).reshape(())
-    if type(value) in (list, tuple) or (isinstance(value, np.ndarray) and value.dtype == object):
-        items = value.reshape(-1).tolist() if isinstance(value, np.ndarray) else value
-        shape = value.shape if isinstance(value, np.ndarray) else (len(value),)
-        kinds = set(map(type, items))
-        if kinds <= _NUMBERS:
-            # Left to itself, numpy would turn large integers into floats or objects.
-            exact = np.int64 if int in kinds else np.bool_
-            try:
-                array = np.array(items, np.float64 if float in kinds or not kinds else exact)
-            except OverflowError as error:
-                raise UserError(
-                    f"{where} holds an integer that does not fit into 64 bits."
-                ) from error
-        else:
-            parts = [as_array(item, where) for item in items]
-            shapes = sorted({part.shape for part in parts})
-            if len(shapes) > 1:
-                raise UserError(
-                    f"{where} holds arrays of the shapes {shapes[0]} and {shapes[-1]}; "
-                    "expected equal shapes."
-                )
-            array = np.stack(parts)
-        return array.reshape((*shape, *array.shape[1:]))
-    raise UserError(f"{where} holds a {type(value).__name__} where numbers are expected.")
 
 
 def _open(path: str) -> BinaryIO:
@@ -158,6 +85,67 @@ def _open(path: str) -> BinaryIO:
         return open(path, "rb", buffering=_BUFFER)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+@contextlib.contextmanager
+def _in_one_sentence(path: str, file: BinaryIO, kind: type[UserError]) -> Iterator[None]:
+    """Turns what reading trips over into a sentence; `kind` says that the content is wrong."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Refused as error:
+        raise kind(f"{path} {error}.") from error
+    except _DAMAGED as error:
+        raise kind(
+            f"{path} is damaged or no pickle: it makes no sense near byte {file.tell()}."
+        ) from error
+    except MemoryError as error:
+        raise UserError(f"{path} needs more memory than there is.") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _require_end(file: BinaryIO, size: int) -> None:
+    if file.tell() != size:
+        raise Refused(f"goes on after its end, at byte {file.tell()} of {size}")
+
+
+def _check_head(path: str, file: BinaryIO, compressed: bool) -> None:
+    """Refuses a file that does not begin as a pickle does; leaves it at its beginning.
+
+    Protocols 2 to 5 begin with a signature. Protocols 0 and 1 are text, more or less: the first
+    kilobytes have to make sense, opcode by opcode, and end the file or be inside of a container.
+
+    Raises:
+        NoPickle: saying what speaks against it.
+        UserError: if the file cannot be read.
+    """
+    size = os.fstat(file.fileno()).st_size
+    with _in_one_sentence(path, file, UserError):
+        if compressed:
+            head = gzipped.read_head(path, file, _HEAD + 1)
+            size = len(head) if len(head) <= _HEAD else gzipped.most_bytes(size)
+            head = head[:_HEAD]
+        else:
+            head = file.read(_HEAD)
+        file.seek(0)
+    if head.startswith(_SIGNATURES) and all(map(is_opcode, head[2:3])):
+        return
+    beginning = io.BytesIO(head)
+    machine = Machine(beginning, size, Limits(size), _any_global)
+    with _in_one_sentence(path, beginning, NoPickle):
+        if head.startswith((b"\x80\0", b"\x80\1")):
+            raise ValueError("protocols 0 and 1 have no signature")
+        try:
+            follow(machine)
+        except Truncated:
+            if len(head) >= size:
+                raise
+            if machine.marked or (machine.stack and type(machine.stack[0]) in _CONTAINERS):
+                return
+            raise ValueError("values that are in no container") from None
+        _require_end(beginning, size)
 
 
 def _any_global(module: str, name: str) -> Global:

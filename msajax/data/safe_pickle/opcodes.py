@@ -2,7 +2,7 @@
 
 Python's own unpickler trusts its input: it imports, calls, sets attributes, and reserves whatever
 a file declares. This one puts together lists, tuples, dicts, sets, text and numbers, hands every
-call to the builders of `pickle_globals`, and reads no more than is there.
+call to the builders of `allow_list.py`, and reads no more than is there.
 """
 
 import codecs
@@ -12,8 +12,8 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from msajax.data.formats.pickle_globals import Global, Pending, Refused, add_member, set_item
-from msajax.data.formats.pickle_machine import Machine, Truncated
+from msajax.data.safe_pickle.allow_list import Global, Pending, Refused, add_member, set_item
+from msajax.data.safe_pickle.machine import Machine, Truncated
 
 # What a byte or two of the file can make Python allocate: an empty list or dict, and a set.
 _LIST_BYTES, _SET_BYTES = 80, 240
