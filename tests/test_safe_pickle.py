@@ -72,7 +72,7 @@ def sentence(path: pathlib.Path, error: UserError) -> str:
 
 
 def same(a, b) -> bool:
-    """Equal in type, shape, content and order; an array may differ in byte order and layout."""
+    """Equal in type, shape, content, order; arrays may differ in order of bytes and of axes."""
     if type(a) is not type(b):
         return False
     if isinstance(a, np.ndarray | np.generic):
@@ -141,7 +141,7 @@ def test_whatever_a_corpus_holds_is_read_as_python_would(path, protocol):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_arrays_keep_their_byte_order_and_layout(path, protocol):
+def test_arrays_keep_their_order_of_bytes_and_of_axes(path, protocol):
     x = np.asfortranarray(np.arange(6, dtype=">i4").reshape(2, 3))
     found = load(path, pickle.dumps(x, protocol))
     assert found.dtype.str == ">i4" and found.flags.f_contiguous and not found.flags.c_contiguous

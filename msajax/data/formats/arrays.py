@@ -32,7 +32,7 @@ BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
 # RuntimeError: an encrypted member, or a compression that zipfile does not know.
 DAMAGED = (*BROKEN, RuntimeError, ValueError)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
-_LABELS_ELSEWHERE = ("labels", "regression_labels")  # as other layouts call them
+_LABELS_ELSEWHERE = ("labels", "regression_labels")  # as other formats call them
 _CHUNK = 1 << 20
 
 
@@ -58,7 +58,7 @@ def reason(error: Exception) -> str:
 
 
 def array_name(path: str, member: str) -> str:
-    """`train/text.npy` -> `train/text`, refusing whatever the layout does not know."""
+    """`train/text.npy` -> `train/text`, refusing whatever the format does not know."""
     name = member.removesuffix(".npy")
     split, _, array = name.partition("/")
     if split not in SPLITS and split in SPLIT_NAMES:
@@ -247,8 +247,7 @@ def _as_labels(labels: np.ndarray) -> np.ndarray:
 
 def make_corpus(
     *,
-    path: str,
-    layout: str,
+    source: Source,
     digest: str,
     arrays: dict[str, ArrayHeader],
     small: dict[str, np.ndarray],
@@ -257,8 +256,7 @@ def make_corpus(
     """A corpus of named arrays.
 
     Args:
-        path: where it came from.
-        layout: its name.
+        source: what it is made of.
         digest: of its content.
         arrays: every array's header.
         small: the arrays that `SMALL` names.
@@ -267,6 +265,7 @@ def make_corpus(
     Raises:
         UserError: for wrong names, types, shapes or labels.
     """
+    path = source.path
     headers = {s: _split_header(path, s, arrays, small) for s in SPLITS if _names_in(arrays, s)}
 
     def read(split: str) -> Split:
@@ -286,7 +285,7 @@ def make_corpus(
             raise UserError(f"{path} changed or went bad while in use: {reason(error)}.") from error
 
     return Corpus(
-        source=Source(path, layout),
+        source=source,
         digest=digest,
         headers=headers,
         ids={split: small[f"{split}/id"].tolist() for split in headers},

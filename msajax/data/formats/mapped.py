@@ -1,4 +1,4 @@
-"""The mapped layout: a folder of named arrays (`arrays.py`), read from disk as they are used.
+"""The mapped format: a folder of named arrays (`arrays.py`), read from disk as they are used.
 
     corpus.json          the manifest: names of the arrays, and the digest of their content
     <split>/<array>.npy  one file each
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from msajax.data.corpus import Corpus
+from msajax.data.corpus import Corpus, Source
 from msajax.data.formats import arrays
 from msajax.errors import UserError
 
@@ -50,8 +50,9 @@ def open_mapped(path: str) -> Corpus:
             _check_text(path, name, array)
         return array
 
+    source = Source(path, "mapped folder")
     corpus = arrays.make_corpus(
-        path=path, layout="mapped folder", digest=digest, arrays=headers, small=small, load=load
+        source=source, digest=digest, arrays=headers, small=small, load=load
     )
     corpus.verify = lambda: _verify(path, names, corpus.digest)
     return corpus

@@ -1,4 +1,4 @@
-"""The native layout: named arrays (`arrays.py`) in one `.npz` archive, never a pickle."""
+"""The native format: named arrays (`arrays.py`) in one `.npz` archive, never a pickle."""
 
 import hashlib
 import os
@@ -6,7 +6,7 @@ import zipfile
 
 import numpy as np
 
-from msajax.data.corpus import Corpus
+from msajax.data.corpus import Corpus, Source
 from msajax.data.formats import arrays
 from msajax.errors import UserError
 
@@ -59,8 +59,7 @@ def open_native(path: str) -> Corpus:
             return _load(archive, f"{name}.npy")
 
     return arrays.make_corpus(
-        path=path,
-        layout="native npz",
+        source=Source(path, "native npz"),
         digest=digest.hexdigest(),
         arrays=headers,
         small=small,

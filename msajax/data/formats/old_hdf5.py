@@ -38,12 +38,12 @@ class _Array(NamedTuple):
 
 
 def matches(path: str) -> bool:
-    """Whether `path` is a folder with HDF5 files of this layout's names."""
+    """Whether `path` is a folder with HDF5 files of this format's names."""
     return os.path.isdir(path) and any(hdf5.is_hdf5(file) for _, _, file in _files(path))
 
 
 def _files(folder: str) -> list[tuple[str, str, str]]:
-    """(part, split, path) of every file whose name belongs to the layout, sorted.
+    """(part, split, path) of every file whose name belongs to the format, sorted.
 
     By part and split, so that the digest does not depend on what a split is called.
     """

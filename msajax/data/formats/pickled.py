@@ -5,7 +5,7 @@
     a folder: train.pkl, valid.pkl (or dev, val), test.pkl, each the content of a split
 
 Each may be compressed with gzip, also by its name (train.pkl.gz).
-What the content of a split is, the readers of the layouts know. All of it is in memory.
+What the content of a split is, the readers of the formats know. All of it is in memory.
 """
 
 import collections

@@ -44,7 +44,7 @@ class Draft:
         names: what the file calls these modalities.
         masks: by modality.
         repairs: made so far, over all splits.
-        aligned: whether the modalities share their steps; None if the layout does not say.
+        aligned: whether the modalities share their steps; None if the format does not say.
         derived: modalities whose masks are made of lengths.
     """
 
@@ -70,7 +70,7 @@ def has_modality(pickled: Pickled) -> bool:
 def read_corpus(
     pickled: Pickled,
     data: DataConfig,
-    layout: str,
+    format: str,
     own: dict[str, str] | None = None,
     complete: Callable[[Draft], None] = lambda draft: None,
 ) -> Corpus:
@@ -79,8 +79,8 @@ def read_corpus(
     Args:
         pickled: its content, which is taken out.
         data: `split_seed`, for a corpus without splits.
-        layout: its name.
-        own: names, in lower case, of the fields that this layout has beside the common ones, and
+        format: its name.
+        own: names, in lower case, of the fields that this format has beside the common ones, and
             what they are.
         complete: adds to a split what these fields mean.
 
@@ -115,7 +115,7 @@ def read_corpus(
     modalities = modality_order({m for split in splits.values() for m in split.features})
     corpus = corpus_of(
         splits,
-        source=Source(pickled.path, layout, repairs),
+        source=Source(pickled.path, format, repairs),
         integers=integers,
         aligned=() if False in said else None if None in said else modalities,
     )

@@ -61,9 +61,9 @@ class Machine:
         if count > left:
             raise Truncated(f"declares {count} bytes where {left} are left")
 
-    def number(self, layout: struct.Struct) -> Any:
+    def number(self, packing: struct.Struct) -> Any:
         """The next number of fixed size."""
-        return layout.unpack(self.take(layout.size))[0]
+        return packing.unpack(self.take(packing.size))[0]
 
     def line(self) -> bytes:
         """The rest of the line, without its end."""

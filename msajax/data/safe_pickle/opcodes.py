@@ -60,13 +60,13 @@ def _unknown(m: Machine) -> None:
     raise ValueError("not an opcode")
 
 
-def _sized(layout: struct.Struct, convert: Callable[[bytes], Any]) -> Callable[[Machine], None]:
-    return lambda m: m.stack.append(convert(m.take(m.number(layout))))
+def _sized(packing: struct.Struct, convert: Callable[[bytes], Any]) -> Callable[[Machine], None]:
+    return lambda m: m.stack.append(convert(m.take(m.number(packing))))
 
 
 def _fixed(format: str) -> Callable[[Machine], None]:
-    layout = struct.Struct(format)
-    return lambda m: m.stack.append(m.number(layout))
+    packing = struct.Struct(format)
+    return lambda m: m.stack.append(m.number(packing))
 
 
 def _refused(name: str) -> Callable[[Machine], None]:
