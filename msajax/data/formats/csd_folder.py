@@ -36,12 +36,14 @@ class CsdFolder:
     """The files of a folder by what they are.
 
     Attributes:
+        path: the folder.
         labels: numbers, a row per segment.
         words: bytes, a row per word or pause; None without.
         modalities: numbers, by the name of the modality.
         folds_file: path of the JSON file, or None.
     """
 
+    path: str
     labels: ComputationalSequence
     words: ComputationalSequence | None
     modalities: dict[str, ComputationalSequence]
@@ -98,7 +100,7 @@ def sort_out(folder: str) -> CsdFolder:
                 f"{sequence.path} has {sequence.size} rows of labels or words; at most "
                 f"{_MOST_ROWS} can be held."
             )
-    return CsdFolder(labels, words, modalities, next(iter(folds_files), None))
+    return CsdFolder(folder, labels, words, modalities, next(iter(folds_files), None))
 
 
 def _names(sequence: ComputationalSequence) -> tuple[str, str]:

@@ -13,7 +13,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,9 @@ from msajax.data.corpus import (
     require_modest_padding,
 )
 from msajax.data.formats import fields
+from msajax.data.formats.misa_samples import Sample, are_samples, read_samples
 from msajax.data.formats.pickled import WHOLE, Pickled, describe, rows_of_splits
-from msajax.data.glove import read_glove
+from msajax.data.formats.word_vectors import read_vectors
 from msajax.data.in_memory import update_digest
 from msajax.data.labels import clip_sentiment, describe_labels, read_labels
 from msajax.errors import UserError
@@ -37,19 +38,6 @@ from msajax.errors import UserError
 logger = logging.getLogger(__name__)
 
 _LARGEST = 1 << 36  # bytes of one modality of a split, padded
-_EXPECTED = "expected ((words, visual, acoustic[, words]), label, id)"
-
-
-class _Sample(NamedTuple):
-    """A sample as the file has it; `words` and word `ids` [L] are None where it has none."""
-
-    where: str
-    words: list[str] | None
-    ids: np.ndarray | None
-    visual: Any
-    acoustic: Any
-    label: Any
-    id: Any
 
 
 class _Text(NamedTuple):
@@ -87,11 +75,8 @@ class _Part(NamedTuple):
 
 
 def matches(pickled: Pickled) -> bool:
-    """Whether the first split is a list, of samples as far as its first entry tells."""
-    tree = next(iter(pickled.trees.values()))
-    if not _is_list(tree) or len(tree) == 0:
-        return _is_list(tree)
-    return _is_list(tree[0]) and len(tree[0]) == 3 and _is_list(tree[0][0])
+    """Says whether the first split is a list of samples, as far as its first entry tells."""
+    return are_samples(next(iter(pickled.trees.values())))
 
 
 def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
@@ -110,7 +95,7 @@ def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
     path = pickled.path
     samples = {}
     for name in list(pickled.trees):
-        samples[name] = _samples(pickled.where(name).rstrip("/: "), pickled.trees.pop(name))
+        samples[name] = read_samples(pickled.where(name).rstrip("/: "), pickled.trees.pop(name))
     if WHOLE in samples:
         whole = samples.pop(WHOLE)
         rows = rows_of_splits(path, _ids(path, whole).tolist(), data.split_seed)
@@ -149,49 +134,14 @@ def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
     )
 
 
-# --- samples as the file has them ---
-
-
-def _is_list(value: Any) -> bool:
-    is_objects = isinstance(value, np.ndarray) and value.dtype == object and value.ndim > 0
-    return is_objects or type(value) in (list, tuple)
-
-
-def _samples(where: str, tree: Any) -> list[_Sample]:
-    if not _is_list(tree):
-        raise UserError(f"{where} is {describe(tree)}; expected a list of samples.")
-    if len(tree) == 0:
-        raise UserError(f"{where} is empty; expected a list of samples.")
-    return [_sample(f"{where}[{k}]", entry) for k, entry in enumerate(tree)]
-
-
-def _sample(where: str, entry: Any) -> _Sample:
-    if not _is_list(entry) or len(entry) != 3:
-        raise UserError(f"{where} is {describe(entry)}; {_EXPECTED}.")
-    parts, label, id_ = entry
-    if not _is_list(parts) or len(parts) not in (3, 4):
-        raise UserError(f"{where} begins with {describe(parts)}; {_EXPECTED}.")
-    text, visual, acoustic = parts[0], parts[1], parts[2]
-    words, ids = fields.read_words(text, where), None
-    if not words:
-        ids = fields.to_whole(fields.as_array(text, f"{where}, word ids"), f"{where}, word ids")
-        if ids.ndim != 1:
-            raise UserError(f"{where} has {describe(ids)} as its words; expected word ids (L,).")
-    if len(parts) == 4:
-        words = fields.read_words(parts[3], where)
-        if words is None:
-            raise UserError(f"{where} has {describe(parts[3])} as its words; {_EXPECTED}.")
-    return _Sample(where, words, ids, visual, acoustic, label, id_)
-
-
-def _ids(path: str, samples: list[_Sample]) -> np.ndarray:
+def _ids(path: str, samples: list[Sample]) -> np.ndarray:
     return fields.read_ids([sample.id for sample in samples], f"{path}: an id")
 
 
 # --- text ---
 
 
-def _choose_text(path: str, samples: list[_Sample], data: DataConfig) -> _Text:
+def _choose_text(path: str, samples: list[Sample], data: DataConfig) -> _Text:
     """Vectors of words if they are asked for, else word ids if there are any, else none."""
     has_words = any(sample.words for sample in samples)
     for sample in samples:
@@ -215,27 +165,17 @@ def _choose_text(path: str, samples: list[_Sample], data: DataConfig) -> _Text:
     if not has_words:
         raise UserError(f"{path} has no words that {data.glove_path} could have vectors of.")
     counts = collections.Counter(word for sample in samples for word in sample.words)
-    found = read_glove(data.glove_path, counts.keys())
-    if not found.words:
-        raise UserError(f"{data.glove_path} has none of the {len(counts)} words of {path}.")
+    found = read_vectors(path, data.glove_path, counts)
     row_of = {word: row for row, word in enumerate(counts)}
     vectors = np.zeros((len(row_of), found.vectors.shape[1]), np.float32)
     vectors[[row_of[word] for word in found.words]] = found.vectors
-    unknown = counts.total() - sum(counts[word] for word in found.words)
-    logger.info(
-        "%s: %d of %d words (%.1f %%) have no vector and stay valid steps of zeros.",
-        path,
-        unknown,
-        counts.total(),
-        100 * unknown / counts.total(),
-    )
     return _Text(False, row_of, vectors)
 
 
 # --- splits ---
 
 
-def _read_part(path: str, name: str, samples: list[_Sample], text: _Text) -> _Part:
+def _read_part(path: str, name: str, samples: list[Sample], text: _Text) -> _Part:
     ids = _ids(path, samples)
     rows = {}
     if text.row_of:
@@ -260,7 +200,7 @@ def _read_part(path: str, name: str, samples: list[_Sample], text: _Text) -> _Pa
     return _Part(ids, rows, labels, integers, raw_text)
 
 
-def _read_rows(samples: list[_Sample], part: str, values: list[np.ndarray]) -> _Rows | None:
+def _read_rows(samples: list[Sample], part: str, values: list[np.ndarray]) -> _Rows | None:
     """The rows of all samples; None if none has any. A sample without rows lacks the modality."""
     recorded = [(s.where, x) for s, x in zip(samples, values, strict=True) if x.size]
     if not recorded:
@@ -277,7 +217,7 @@ def _read_rows(samples: list[_Sample], part: str, values: list[np.ndarray]) -> _
     return _Rows(steps, np.array([len(x) if x.size else 0 for x in values]))
 
 
-def _read_labels(samples: list[_Sample]) -> np.ndarray | None:
+def _read_labels(samples: list[Sample]) -> np.ndarray | None:
     """Labels `[N, K]` as stored; None if no sample has any."""
     if all(sample.label is None for sample in samples):
         return None
