@@ -1,4 +1,4 @@
-"""Opening a corpus: finds the format of a path by its content."""
+"""Opens a corpus: finds the format of a path by its content."""
 
 import logging
 import os
@@ -17,15 +17,15 @@ logger = logging.getLogger(__name__)
 
 
 class Format(NamedTuple):
-    """A format that can be read.
+    """Describes a format that can be read.
 
     Attributes:
-        what: it is, for a message.
-        why: a path is taken for it.
-        matches: whether a path has it, by content; of a pickle, what was read from it.
-        open: reads what has it.
-        pickled: whether `matches` and `open` are given a `Pickled` instead of a path, so that
-            pickles are read once, whatever they are.
+        what: what a corpus of this format is, for a message.
+        why: by what a path was recognised, for a message.
+        matches: says whether a path has the format, by its content.
+        open: opens a path that has the format.
+        pickled: whether `matches` and `open` take a `Pickled` instead of a path. A pickle is read
+            once before its format is known, because it has no index to look into.
     """
 
     what: str
@@ -35,7 +35,7 @@ class Format(NamedTuple):
     pickled: bool = False
 
 
-# The first that matches is taken.
+# Formats are tried in this order, and the first that matches is taken.
 FORMATS = {
     "native": Format(
         "a native .npz archive (arrays named <split>/<modality>, <split>/label, <split>/id)",
@@ -83,11 +83,14 @@ FORMATS = {
 
 
 def open_corpus(path: str | os.PathLike, data: DataConfig | None = None) -> Corpus:
-    """Opens and checks a corpus without keeping any of its content, but for that of pickles.
+    """Opens and checks a corpus; its features stay on disk, but for those of pickles.
+
+    Every byte is read once, but for a mapped folder: a damaged test split is then found before
+    training.
 
     Args:
         path: a file or a folder, or "synthetic" for the embedded corpus.
-        data: which format to insist on, what some of them need beside the path, and which fold of
+        data: which format to insist on, what some formats need beside the path, and which fold of
             a cross-validation takes the place of the splits.
 
     Raises:
@@ -109,12 +112,12 @@ def open_corpus(path: str | os.PathLike, data: DataConfig | None = None) -> Corp
 
 
 def open_own_or_fold(path: str, data: DataConfig) -> Corpus:
-    """A corpus with the splits of a fold, or, where none is chosen, with its own."""
+    """Opens a corpus with the splits of the chosen fold, or with its own if none is chosen."""
     return open_corpus(path, data if data.fold >= 0 else without_folds(data))
 
 
 def _open(path: str, data: DataConfig) -> Corpus:
-    """Opens a corpus with the splits that it has by itself."""
+    """Opens a corpus with its own splits, whatever folds are asked for."""
     if not path:
         raise UserError(
             "data.path is empty: pass your corpus, as in --config.data.path=corpus.npz; or train "

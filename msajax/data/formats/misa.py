@@ -1,11 +1,12 @@
-"""The pickles of MISA and MAG: each split a list of samples of any length.
+"""Reads the pickles of MISA and MAG: each split a list of samples of any length.
 
     ((words or word ids, visual (L, dv), acoustic (L, da)[, words]), label (1, 1), 'video[i]')
 
 With `data.glove_path` words become their vectors; without it word ids are the modality text as
 token ids, and words alone are the transcript. Samples are padded, after their steps, when a split
-is asked for; until then their rows lie in memory without padding, as float32. Step i of every
-modality is of the same word, unless their numbers of steps differ in a sample.
+is asked for; until then their rows lie in memory without padding, as float32, because padding to
+the longest sample would multiply them. Step i of every modality is of the same word, unless their
+numbers of steps differ in a sample.
 """
 
 import collections
@@ -41,10 +42,10 @@ _LARGEST = 1 << 36  # bytes of one modality of a split, padded
 
 
 class _Text(NamedTuple):
-    """What text is, for all splits.
+    """Says what text is, in all splits.
 
     Attributes:
-        is_ids: word ids are token ids.
+        is_ids: whether word ids are read as token ids.
         row_of: the row of each word in `vectors`; {} if there are none.
         vectors: `[V, d]` float32, zeros for words that have none.
     """
@@ -55,9 +56,9 @@ class _Text(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """A modality of a split: the steps of all samples, `[sum of lengths, …]`, and the lengths.
+    """Holds a modality of a split: the steps of all samples `[sum of lengths, …]`, and lengths.
 
-    The steps of words are rows of the vectors.
+    A step of words that become vectors is a row of `_Text.vectors`.
     """
 
     steps: np.ndarray
@@ -65,7 +66,7 @@ class _Rows(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A split before padding; `integers` says whether labels are stored as whole numbers."""
+    """Holds a split before padding; `integers` says if labels are stored as whole numbers."""
 
     ids: np.ndarray
     rows: dict[str, _Rows]
@@ -83,14 +84,14 @@ def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
     """Reads a pickle of MISA or MAG, or a folder of them.
 
     Args:
-        pickled: its content, which is taken out.
+        pickled: the content, which is removed from it as it is read.
         data: `glove_path` and `text`, which say what text is; `split_seed`, for a corpus without
             splits.
 
     Raises:
         UserError: for samples of another form, for labels that are not finite, for splits that are
             empty or do not fit together, for ids that tell no videos where there are no splits, and
-            for a text that cannot be had.
+            if the words or word ids that `data` asks for are missing.
     """
     path = pickled.path
     samples = {}
@@ -142,7 +143,7 @@ def _ids(path: str, samples: list[Sample]) -> np.ndarray:
 
 
 def _choose_text(path: str, samples: list[Sample], data: DataConfig) -> _Text:
-    """Vectors of words if they are asked for, else word ids if there are any, else none."""
+    """Chooses vectors of words if they are asked for, else word ids if there are any, else none."""
     has_words = any(sample.words for sample in samples)
     for sample in samples:
         if has_words and sample.words is None:
@@ -201,7 +202,10 @@ def _read_part(path: str, name: str, samples: list[Sample], text: _Text) -> _Par
 
 
 def _read_rows(samples: list[Sample], part: str, values: list[np.ndarray]) -> _Rows | None:
-    """The rows of all samples; None if none has any. A sample without rows lacks the modality."""
+    """Joins the rows of all samples; returns None if none has any.
+
+    A sample without rows lacks the modality.
+    """
     recorded = [(s.where, x) for s, x in zip(samples, values, strict=True) if x.size]
     if not recorded:
         return None
@@ -218,7 +222,7 @@ def _read_rows(samples: list[Sample], part: str, values: list[np.ndarray]) -> _R
 
 
 def _read_labels(samples: list[Sample]) -> np.ndarray | None:
-    """Labels `[N, K]` as stored; None if no sample has any."""
+    """Reads labels `[N, K]`, of the type stored; returns None if no sample has any."""
     if all(sample.label is None for sample in samples):
         return None
     labels = [fields.as_array(s.label, f"{s.where}, label").reshape(1, -1) for s in samples]
@@ -232,7 +236,7 @@ def _read_labels(samples: list[Sample]) -> np.ndarray | None:
 
 
 def _aligned(path: str, parts: dict[str, _Part]) -> tuple[str, ...]:
-    """The modalities, if those that a sample has are as long as each other; else none."""
+    """Returns the modalities if, in every sample, those that it has are equally long; else none."""
     for part in parts.values():
         longest = _longest(part)
         for m, (_, lengths) in part.rows.items():
@@ -251,13 +255,16 @@ def _aligned(path: str, parts: dict[str, _Part]) -> tuple[str, ...]:
 
 
 def _longest(part: _Part) -> np.ndarray:
-    """The steps `[N]` of the samples: those of their longest modality."""
+    """Returns the steps `[N]` of each sample's longest modality."""
     lengths = [rows.lengths for rows in part.rows.values()]
     return np.max([np.zeros(len(part.ids), int), *lengths], axis=0)
 
 
 def _header(path: str, name: str, part: _Part, text: _Text, aligned: bool) -> SplitHeader:
-    """What a split is once it is padded; aligned modalities have the steps of the longest."""
+    """Describes a split as it is when padded.
+
+    Aligned modalities are padded to the same steps, although the longest sample may lack one.
+    """
     shapes = {}
     for m, (steps, lengths) in part.rows.items():
         is_words = m == "text" and text.row_of
@@ -291,7 +298,7 @@ def _pad(part: _Part, text: _Text, shapes: Mapping[str, tuple[int, int]]) -> Spl
         mask = np.arange(shapes[m][0]) < lengths[:, None]
         features[m] = np.zeros((*mask.shape, *steps.shape[1:]), steps.dtype)
         features[m][mask] = steps
-        # Features of zeros alone were not recorded; words without vectors were said.
+        # Features of zeros alone were not recorded; a word without a vector was spoken.
         masks[m] = mask if m == "text" else mask & features[m].any(axis=(1, 2))[:, None]
     return Split(part.ids, features, masks, part.labels, part.raw_text, frozenset(masks))
 

@@ -34,7 +34,7 @@ def read_samples(where: str, tree: Any) -> list[Sample]:
     """Reads the samples of a split; features, labels and ids stay as they are.
 
     Args:
-        where: the split is, for a message.
+        where: how a sentence about the split begins.
         tree: what the pickle holds of it.
 
     Raises:

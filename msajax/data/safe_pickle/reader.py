@@ -33,7 +33,7 @@ _HEAD = 4096
 _BUFFER = 1 << 16
 _SIGNATURES = tuple(bytes([0x80, protocol]) for protocol in (2, 3, 4, 5))
 _DAMAGED = (IndexError, OverflowError, TypeError, ValueError, RecursionError)
-# What a container takes in the account of `_check_tree`.
+# Bytes that `_check_tree` needs to remember a container.
 _RECORD_BYTES = 216
 _TEXTS = {str, bytes, bytearray}
 _LEAVES = _TEXTS | {int, float, bool, type(None)}
@@ -89,7 +89,7 @@ def _open(path: str) -> BinaryIO:
 
 @contextlib.contextmanager
 def _in_one_sentence(path: str, file: BinaryIO, kind: type[UserError]) -> Iterator[None]:
-    """Turns what reading trips over into a sentence; `kind` says that the content is wrong."""
+    """Turns an error of reading into a sentence, of type `kind` if the content is wrong."""
     try:
         yield
     except UserError:
@@ -114,11 +114,11 @@ def _require_end(file: BinaryIO, size: int) -> None:
 def _check_head(path: str, file: BinaryIO, compressed: bool) -> None:
     """Refuses a file that does not begin as a pickle does; leaves it at its beginning.
 
-    Protocols 2 to 5 begin with a signature. Protocols 0 and 1 are text, more or less: the first
-    kilobytes have to make sense, opcode by opcode, and end the file or be inside of a container.
+    Protocols 2 to 5 begin with a signature. Protocols 0 and 1 look like text: their first kilobytes
+    have to make sense, opcode by opcode, and end the file or be inside of a container.
 
     Raises:
-        NoPickle: saying what speaks against it.
+        NoPickle: saying what is wrong with the first kilobytes.
         UserError: if the file cannot be read.
     """
     size = os.fstat(file.fileno()).st_size
@@ -149,18 +149,21 @@ def _check_head(path: str, file: BinaryIO, compressed: bool) -> None:
 
 
 def _any_global(module: str, name: str) -> Global:
-    """Of a name that is not allowed, something inert: whether it may be read is asked later."""
+    """Returns the entry of a name; for a name that is not allowed, an entry that builds nothing.
+
+    A file that asks for such a name is a pickle, and is refused by that name when it is read.
+    """
     return ALLOWED.get((module, name)) or Global(name, lambda *_: Pending(lambda *_: None))
 
 
 def _check_tree(root: Any, limits: Limits) -> None:
-    """Refuses cycles, deep nesting, endless repetition and whatever is no data.
+    """Refuses cycles, deep nesting, endless repetition and values that are no data.
 
     Raises:
-        Refused: saying which.
+        Refused: saying which of them was found.
     """
     finished: dict[int, tuple[int, int]] = {}  # by identity: depth, bytes of the whole tree
-    path: set[int] = set()  # containers around the one looked at
+    path: set[int] = set()  # ids of the containers around the one looked at
     todo = [root] if _measure_small(root) is None else []
     while todo:
         value = todo[-1]
@@ -193,7 +196,7 @@ def _check_tree(root: Any, limits: Limits) -> None:
 
 
 def _measure_small(value: Any) -> tuple[int, int] | None:
-    """Depth and bytes of what needs no walk; None for other containers."""
+    """Returns depth and bytes of a value that needs no walk, None for other containers."""
     kind = type(value)
     if kind in _LEAVES:
         return 0, len(value) if kind in _TEXTS else 0
@@ -218,7 +221,7 @@ def _children(value: Any) -> list[Any]:
 
 
 def _flat_bytes(children: list[Any]) -> int | None:
-    """Bytes of children that are all numbers or text."""
+    """Returns the bytes of children that are all numbers or text, None for others."""
     kinds = set(map(type, children))
     if not kinds <= _LEAVES:
         return None
