@@ -91,6 +91,13 @@ def test_a_library_is_imported_only_where_it_belongs(library, only):
     assert users == only
 
 
+def test_the_map_names_every_module():
+    text = (ROOT / "WORKSPACE.md").read_text(encoding="utf-8")
+    missing = [p.name for p in MODULES if p.name not in ("__init__.py", "version.py")]
+    missing = [name for name in missing if name not in text]
+    assert missing == []
+
+
 def test_the_reader_of_pickles_is_one_function_to_everybody_else():
     room = ROOT / "msajax/data/safe_pickle"
     inner = {f"msajax.data.safe_pickle.{path.stem}" for path in room.glob("[!_]*.py")}
@@ -100,13 +107,6 @@ def test_the_reader_of_pickles_is_one_function_to_everybody_else():
     assert [str(path) for path in outside if imports(path) & inner] == []
     functions = [n for n in safe_pickle.__all__ if not isinstance(getattr(safe_pickle, n), type)]
     assert functions == ["read_pickle"]
-
-
-def test_the_map_names_every_module():
-    text = (ROOT / "WORKSPACE.md").read_text(encoding="utf-8")
-    missing = [p.name for p in MODULES if p.name not in ("__init__.py", "version.py")]
-    missing = [name for name in missing if name not in text]
-    assert missing == []
 
 
 def test_every_requirement_has_a_row():

@@ -61,7 +61,7 @@ class _Content:
         videos: the steps of every video that has labels.
         vectors: of the words; None without.
         word_shift: seconds by which words were shifted to find their segments.
-        said: splits and modalities of whose unread rows the log has told, which it does once.
+        said: splits and modalities whose unread rows have been logged, which happens once.
     """
 
     parts: CsdFolder
