@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from msajax.data import safe_pickle
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FLOORS = [
     {"errors", "version", "checks", "files"},
@@ -94,6 +96,17 @@ def test_the_map_names_every_module():
     missing = [p.name for p in MODULES if p.name not in ("__init__.py", "version.py")]
     missing = [name for name in missing if name not in text]
     assert missing == []
+
+
+def test_the_reader_of_pickles_is_one_function_to_everybody_else():
+    room = ROOT / "msajax/data/safe_pickle"
+    inner = {f"msajax.data.safe_pickle.{path.stem}" for path in room.glob("[!_]*.py")}
+    assert len(inner) == 5
+    outside = [path for path in MODULES if path.parent != room]
+    outside += [path for folder in ("tests", "bench") for path in (ROOT / folder).glob("*.py")]
+    assert [str(path) for path in outside if imports(path) & inner] == []
+    functions = [n for n in safe_pickle.__all__ if not isinstance(getattr(safe_pickle, n), type)]
+    assert functions == ["read_pickle"]
 
 
 def test_every_requirement_has_a_row():
