@@ -17,7 +17,7 @@ def replacing(path: str) -> Iterator[TextIO]:
     Raises:
         UserError: if it cannot be written.
     """
-    temporary = f"{path}.partial"
+    temporary = partial(path)
     try:
         with writing(path):
             with open(temporary, "w", encoding="utf-8", newline="") as file:
@@ -29,6 +29,11 @@ def replacing(path: str) -> Iterator[TextIO]:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def partial(path: str) -> str:
+    """Returns where a file or folder is written that takes the place of `path` once it is whole."""
+    return f"{path}.partial"
 
 
 def refuse_inside(output: str, source: str, what: str) -> None:

@@ -260,6 +260,50 @@ def test_a_run_that_has_gone_on_never_has_its_former_results_beside_its_new_bund
     assert counted.objects["bucket/runs/a/results.json"] == b"new"
 
 
+ADDED = {
+    "report.html": b"report",
+    "explanations/valid.csv": b"valid",
+    "explanations/test.csv": b"test",
+}
+
+
+def train_on(**new: bytes) -> None:
+    """A start of a run that has ended, with more epochs, to its end."""
+    with Mirror(URL) as mirror:
+        mirror.take()
+        RunFolder(mirror.path).begin_results()
+        for name, content in {"bundle/bundle.json": b"new", "results.json": b"new", **new}.items():
+            write(mirror.path, name, content)
+
+
+def test_one_row_more_keeps_an_artefact_alike_in_the_bucket(use, added):
+    store = use(Store())
+    with Mirror(URL) as mirror:
+        mirror.take()
+        save(mirror.path, 9)
+        for name, content in (ENDING | ADDED).items():
+            write(mirror.path, name, content)
+    assert store.names() >= ENDING.keys() | ADDED.keys()
+    assert ADDED.items() <= require_whole(9).items()
+    before = dict(store.objects)
+    with Mirror(URL) as mirror:  # a start that comes to nothing takes nothing away
+        mirror.take()
+    assert store.objects == before
+    counted = use(Store(before))
+    train_on()
+    assert not ADDED.keys() & counted.names()
+    for moment in range(1, counted.changes):  # what is about former results is never beside others
+        store = use(Store(before))
+        store.fails_at, store.dies = moment, True
+        with pytest.raises(UserError, match="out of order"):
+            train_on()
+        if ADDED.keys() & store.names():
+            assert store.objects["bucket/runs/a/bundle/bundle.json"] == b"bundle"
+        store.fails_at = 0
+        train_on()
+        assert store.objects == counted.objects
+
+
 def test_a_checkpoint_that_was_found_damaged_is_replaced(use):
     store = use(Store())
     train_to(3)

@@ -1,14 +1,6 @@
-"""The files of a run's folder, and the identity that decides whether a folder is this run's.
+"""Reads and writes the files of a run's folder, and refuses a folder that is another run's.
 
-The files:
-
-    config.json   the configuration
-    run.json      versions, devices, corpus, repairs, command
-    metrics.jsonl one line per random seed and epoch
-    results.json  when the run has ended
-    lock          who trains in it (see `lock.py`)
-
-Of several processes only the first writes them.
+`manifest.py` lists what the folder holds. Of several processes only the first writes it.
 """
 
 import contextlib
@@ -19,6 +11,7 @@ import logging
 import os
 import pathlib
 import platform
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -29,19 +22,16 @@ import jax
 from msajax.config import Config, from_config_dict, identity
 from msajax.errors import UserError, writing
 from msajax.files import as_strict, read_json, strict_json, write_json, write_text
-from msajax.runs import lock
+from msajax.runs import manifest
 from msajax.runtime import processes
 from msajax.version import NUMERICS, __version__, require_numerics
 
 logger = logging.getLogger(__name__)
 
 KEPT = 2  # checkpoints: the newest, and the one before it for the case that it is damaged
-_PARTIAL = ("run.json.partial", "config.json.partial")
-_FILES = ("config.json", "run.json", "metrics.jsonl", "results.json", lock.NAME)
-_FOLDERS = ("checkpoints", "predictions", "bundle")
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
-# What is printed of results.json, or compared with it.
-_RESULTS = ("model", "corpus", "seeds", "best_epoch", "failed", "valid", "test", "test_ensemble")
+# Of results.json: they are printed, or compared with other results.
+_KEYS = ("model", "corpus", "seeds", "best_epoch", "failed", "valid", "test", "test_ensemble")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,12 +53,12 @@ class RunFolder:
     @property
     def checkpoints(self) -> str:
         """The folder of checkpoints."""
-        return self.file("checkpoints")
+        return self.file(manifest.CHECKPOINTS)
 
     @property
     def bundle(self) -> str:
         """The folder of the model that the run produced."""
-        return self.file("bundle")
+        return self.file(manifest.BUNDLE)
 
     def make(self) -> None:
         """Makes the folder if needed, in the first process.
@@ -92,7 +82,7 @@ class RunFolder:
 
     def refuse_output(self, output: str) -> None:
         """Raises `UserError` for an output that would replace a file of the run."""
-        if self.name_above(output) in (*_FILES, *_FOLDERS):
+        if manifest.find(self.name_above(output)):
             raise UserError(f"--output={output} is the run's own: choose another file.")
 
     def name_above(self, path: str) -> str:
@@ -109,17 +99,25 @@ class RunFolder:
         return processes.of_first(lambda: self._has_ended(epochs))
 
     def _has_ended(self, epochs: int) -> bool:
-        if not os.path.exists(self.file("results.json")) or not os.path.isdir(self.bundle):
+        if not os.path.exists(self.file(manifest.RESULTS)) or not os.path.isdir(self.bundle):
             return False
         # Those of fewer epochs stay until the longer run has ended.
         return bool(os.listdir(self.bundle)) and self.read_results().get("epochs") == epochs
 
     def begin_results(self) -> None:
-        """Takes results.json away: what it is about, the bundle and predictions, is replaced."""
-        if processes.is_first():
-            path = self.file("results.json")
+        """Takes away what says something about results, which are replaced from now on.
+
+        That is results.json, with which a run counts as ended, and what is made of the results.
+        """
+        if not processes.is_first():
+            return
+        for entry in manifest.derived():
+            path = self.file(entry.name)
             with writing(path), contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+                if entry.is_folder:
+                    shutil.rmtree(path)
+                else:
+                    os.unlink(path)
 
     def read_results(self) -> dict[str, Any]:
         """The content of results.json.
@@ -127,10 +125,10 @@ class RunFolder:
         Raises:
             UserError: if it is missing or damaged.
         """
-        path = self.file("results.json")
+        path = self.file(manifest.RESULTS)
         try:
             results = read_json(path)
-            if not isinstance(results, dict) or not {*_RESULTS, "floors"} <= results.keys():
+            if not isinstance(results, dict) or not {*_KEYS, "floors"} <= results.keys():
                 raise UserError(f"{path} holds no results of a run.")
         except UserError as error:
             raise UserError(
@@ -144,7 +142,7 @@ class RunFolder:
         Raises:
             UserError: if run.json is missing or damaged.
         """
-        path = self.file("run.json")
+        path = self.file(manifest.RUN)
         try:
             return os.fspath(read_json(path)["corpus"]["path"])
         except (LookupError, TypeError) as error:
@@ -152,7 +150,7 @@ class RunFolder:
 
     def require_numerics(self) -> None:
         """Raises `UserError` for a run whose numbers this program would not give again."""
-        run = read_json(self.file("run.json"))
+        run = read_json(self.file(manifest.RUN))
         require_numerics(run, f"The run in the workdir {self.path}")
 
     def claim(self, config: Config, digest: str, beside: str | None = None) -> None:
@@ -179,14 +177,13 @@ class RunFolder:
             raise UserError(
                 f"The workdir {self.path} cannot be read: {error.strerror}."
             ) from error
-        if "config.json" not in there:
-            # A start that ended before it wrote config.json leaves these at most.
-            others = there - {"run.json", lock.NAME, *_PARTIAL}
+        if manifest.CONFIG not in there:
+            others = there - manifest.early_names()
             if beside:
                 others.discard(self.name_above(beside))
             if others:
                 # A write that is under way while somebody deletes a run's folder makes it anew.
-                remains = others <= {"checkpoints", "metrics.jsonl"}
+                remains = others <= {manifest.CHECKPOINTS, manifest.METRICS}
                 advice = ", or delete it if it is the rest of a deleted run" if remains else ""
                 raise UserError(
                     f"The workdir {self.path} holds {min(others)!r} but no config.json, so it is "
@@ -197,7 +194,7 @@ class RunFolder:
         try:
             self.require_numerics()
             stored = identity(self._stored_config())
-            stored["corpus digest"] = read_json(self.file("run.json"))["corpus"]["digest"]
+            stored["corpus digest"] = read_json(self.file(manifest.RUN))["corpus"]["digest"]
         except (LookupError, TypeError, AttributeError) as error:
             raise UserError(
                 f"config.json and run.json in {self.path} are not those of a run: "
@@ -225,15 +222,15 @@ class RunFolder:
             )
 
     def _require_kinds(self, there: set[str]) -> None:
-        for names, kind, other in ((_FILES, "file", "folder"), (_FOLDERS, "folder", "file")):
-            for name in there.intersection(names):
-                path = self.file(name)
-                if os.path.isdir(path) != (kind == "folder"):
-                    raise UserError(f"{path} is a {other}; a run keeps a {kind} there: move it.")
+        for entry in manifest.ENTRIES:
+            path = self.file(entry.name)
+            if entry.name in there and os.path.isdir(path) != entry.is_folder:
+                found, kept = ("file", "folder") if entry.is_folder else ("folder", "file")
+                raise UserError(f"{path} is a {found}; a run keeps a {kept} there: move it.")
 
     def _stored_config(self) -> Config:
         try:
-            return from_config_dict(read_json(self.file("config.json")))
+            return from_config_dict(read_json(self.file(manifest.CONFIG)))
         except UserError as error:
             raise UserError(
                 f"The workdir {self.path} cannot be continued, and nothing was changed: "
@@ -261,23 +258,24 @@ class RunFolder:
             "initial": initial,
             "command": sys.argv,
         }
-        write_json(self.file("run.json"), run)
-        write_json(self.file("config.json"), config.to_dict())  # last: with it the folder is taken
+        write_json(self.file(manifest.RUN), run)
+        # Last: with it the folder is taken.
+        write_json(self.file(manifest.CONFIG), config.to_dict())
 
     def move_corpus(self, corpus: Mapping[str, Any]) -> None:
         """Notes in run.json where the run's corpus, known by its digest, is now."""
         if not processes.is_first():
             return
-        run = read_json(self.file("run.json"))
+        run = read_json(self.file(manifest.RUN))
         if run["corpus"] != corpus:
-            write_json(self.file("run.json"), run | {"corpus": corpus})
+            write_json(self.file(manifest.RUN), run | {"corpus": corpus})
 
     def append_metrics(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Appends one epoch's lines to metrics.jsonl."""
         if not processes.is_first():
             return
         text = "".join(json.dumps(as_strict(line), allow_nan=False) + "\n" for line in lines)
-        path = self.file("metrics.jsonl")
+        path = self.file(manifest.METRICS)
         with writing(path), open(path, "a", encoding="utf-8") as file:
             file.write(text)
 
@@ -287,7 +285,7 @@ class RunFolder:
         Raises:
             UserError: if another one is damaged.
         """
-        path = self.file("metrics.jsonl")
+        path = self.file(manifest.METRICS)
         try:
             with open(path, "rb") as file:
                 lines = [line for line in file if line.endswith(b"\n")]
@@ -327,10 +325,10 @@ class RunFolder:
         if lost := sorted(set(range(1, epoch + 1)) - {line["epoch"] for line in kept}):
             logger.warning(
                 "%s has no line of epoch(s) %s any more; the run goes on without them.",
-                self.file("metrics.jsonl"),
+                self.file(manifest.METRICS),
                 ", ".join(map(str, lost)),
             )
         write_text(
-            self.file("metrics.jsonl"),
+            self.file(manifest.METRICS),
             "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept),
         )

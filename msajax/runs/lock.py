@@ -9,9 +9,8 @@ import time
 from typing import Any
 
 from msajax.errors import UserError, writing
+from msajax.runs.manifest import LOCK
 from msajax.runtime import processes
-
-NAME = "lock"
 
 
 class Lock(contextlib.AbstractContextManager):
@@ -23,7 +22,7 @@ class Lock(contextlib.AbstractContextManager):
 
     def __init__(self, folder: str) -> None:
         """Holds nothing yet of `folder`, which exists."""
-        self._path, self._file = os.path.join(folder, NAME), None
+        self._path, self._file = os.path.join(folder, LOCK), None
 
     def __enter__(self) -> "Lock":
         """Takes the lock, in the first process.

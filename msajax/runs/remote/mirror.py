@@ -30,17 +30,15 @@ from typing import Any
 
 from msajax.checks import is_url
 from msajax.errors import UserError
-from msajax.runs import lock
+from msajax.runs import lock, manifest
 from msajax.runs.folder import KEPT
+from msajax.runs.manifest import Upload
 from msajax.runs.remote.object_store import Bucket
 from msajax.runtime import processes
 from msajax.runtime.signals import StopRequest, is_kept, scratch_folder
 
 logger = logging.getLogger(__name__)
 
-_BEFORE = ("run.json", "config.json", "metrics.jsonl")  # uploaded before a checkpoint
-_RESULTS = "results.json"
-_AFTER = ("bundle", "predictions", _RESULTS)  # at the end
 _MARKERS = "uploaded"
 
 
@@ -119,7 +117,7 @@ class Mirror(contextlib.AbstractContextManager):
             processes.of_first(self._take)
 
     def _take(self) -> None:
-        if former := self._bucket.read(lock.NAME):
+        if former := self._bucket.read(manifest.LOCK):
             logger.warning(
                 "%s was not given back by %s: if that still trains, it ends at its next upload.",
                 self._workdir,
@@ -127,7 +125,7 @@ class Mirror(contextlib.AbstractContextManager):
             )
         owner = lock.this_process() | {"token": secrets.token_hex(16)}
         self._owner = json.dumps(owner).encode()
-        self._bucket.write(lock.NAME, self._owner)
+        self._bucket.write(manifest.LOCK, self._owner)
         self._pull(checkpoints=True)
         self._pusher.start()
         self._trains = True
@@ -157,24 +155,26 @@ class Mirror(contextlib.AbstractContextManager):
         shutil.rmtree(self.path, ignore_errors=True)
         os.makedirs(self.path)
         names = self._bucket.names()
-        is_run = "config.json" in names
-        marked, begun = _steps_below(_MARKERS, names), _steps_below("checkpoints", names)
+        is_run = manifest.CONFIG in names
+        marked, begun = _steps_below(_MARKERS, names), _steps_below(manifest.CHECKPOINTS, names)
         for step in sorted(marked ^ begun, key=int) if checkpoints else ():
             logger.warning(
                 "Checkpoint %s/checkpoints/%s cannot be used: it is there in part, or uploaded/%s "
                 "is missing, which says that it is whole.",
                 *(self._workdir, step, step),
             )
+        whole = {e.name for e in manifest.uploaded(Upload.BEFORE_CHECKPOINTS, Upload.AT_END)}
+        early = manifest.early_names()
         for name in names:
             top, _, rest = name.partition("/")
             path = os.path.join(self.path, name)
-            if not is_run and top not in (*_BEFORE, lock.NAME):
+            if not is_run and top not in early:
                 # Its name alone, so that `RunFolder.claim` refuses it.
                 os.makedirs(os.path.join(self.path, top), exist_ok=True)
-            elif top == "checkpoints":
+            elif top == manifest.CHECKPOINTS:
                 if checkpoints and rest.partition("/")[0] in marked:
                     self._bucket.get(name, path)
-            elif top in (*_BEFORE, *_AFTER) and self._bucket.get(name, path):
+            elif top in whole and self._bucket.get(name, path):
                 self._digests[name] = _digest(path)
         self._pulled = {step: self._identity(step) for step in self._steps()}
 
@@ -201,19 +201,20 @@ class Mirror(contextlib.AbstractContextManager):
         self._raise_failure()
         self._push()
         self._remove_outdated_results()
-        for top in _AFTER:
-            for name in _files_in(self.path, top):
+        for entry in manifest.uploaded(Upload.AT_END):
+            for name in _files_in(self.path, entry.name):
                 self._put_changed(name)
         self._require_lock()
         with contextlib.suppress(UserError):  # all is uploaded; the next one takes it over
-            self._bucket.remove(lock.NAME)
+            self._bucket.remove(manifest.LOCK)
 
     def _push(self) -> None:
         """Uploads the newest whole checkpoint, after what it needs; then older ones may go."""
         with _folder_beside(self.path) as copies:
             step = self._copy_newest(copies)
-            for name in _BEFORE:
-                self._put_changed(name)
+            for entry in manifest.uploaded(Upload.BEFORE_CHECKPOINTS):
+                for name in _files_in(self.path, entry.name):
+                    self._put_changed(name)
             if step is not None:
                 self._push_checkpoint(step, os.path.join(copies, str(step)))
 
@@ -273,11 +274,19 @@ class Mirror(contextlib.AbstractContextManager):
                 self._digests[name] = digest
 
     def _remove_outdated_results(self) -> None:
-        """Before what results are about is replaced: a run that has gone on has new ones."""
-        known, path = self._digests.get(_RESULTS), os.path.join(self.path, _RESULTS)
-        if known is not None and not (os.path.exists(path) and _digest(path) == known):
-            self._remove(_RESULTS)
-            del self._digests[_RESULTS]
+        """Removes results.json, and what else says something about results, unless it is this one.
+
+        A run that has gone on has other results, which are uploaded afterwards.
+        """
+        path = os.path.join(self.path, manifest.RESULTS)
+        if os.path.exists(path) and _digest(path) == self._digests.get(manifest.RESULTS):
+            return
+        there = self._bucket.names()
+        for entry in manifest.derived():
+            for name in there:
+                if name.partition("/")[0] == entry.name:
+                    self._remove(name)
+                    self._digests.pop(name, None)
 
     def _remove(self, name: str) -> None:
         self._require_lock()
@@ -287,7 +296,7 @@ class Mirror(contextlib.AbstractContextManager):
         """Raises `UserError` once this process is ending, or has been taken over."""
         if not is_kept(os.path.dirname(self.path)):  # what was found in it may be a part
             raise UserError(f"{self._workdir}: this process is ending, and uploads nothing more.")
-        if self._owner and (found := self._bucket.read(lock.NAME)) != self._owner:
+        if self._owner and (found := self._bucket.read(manifest.LOCK)) != self._owner:
             who = lock.describe_owner(found) if found else "somebody who has removed its lock"
             raise UserError(
                 f"{self._workdir} was taken over by {who}: this process uploads nothing any more; "

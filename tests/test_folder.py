@@ -1,0 +1,68 @@
+"""Promises about a run's folder: one table says what it holds."""
+
+import pathlib
+
+import pytest
+from tiny import tiny_config
+
+from msajax.errors import UserError
+from msajax.runs import manifest
+from msajax.runs.folder import RunFolder
+
+
+@pytest.fixture
+def folder(tmp_path) -> RunFolder:
+    """That of a run which has begun."""
+    made = RunFolder(str(tmp_path))
+    made.describe(tiny_config(), {"digest": "digest"}, {}, {})
+    return made
+
+
+def fill(folder: RunFolder) -> None:
+    """Puts something into every place of the table."""
+    for entry in manifest.ENTRIES:
+        path = pathlib.Path(folder.file(entry.name))
+        if entry.is_folder:
+            path.mkdir(exist_ok=True)
+            (path / "part").write_text("content")
+        elif not path.exists():
+            path.write_text("content")
+
+
+def names(folder: RunFolder) -> set[str]:
+    return {path.name for path in pathlib.Path(folder.path).iterdir()}
+
+
+def test_the_table_names_everything_once_and_results_json_after_all_results():
+    table = [entry.name for entry in manifest.ENTRIES]
+    assert len(set(table)) == len(table)
+    results = [entry for entry in manifest.ENTRIES if entry.is_result]
+    assert results[-1].name == manifest.RESULTS and manifest.derived()[0] is results[-1]
+    assert set(manifest.derived()) <= set(results)
+
+
+def test_one_row_more_makes_an_artefact_the_runs_own(folder, request):
+    outputs = ("report.html", "explanations", "explanations/a.csv")
+    for name in outputs:
+        folder.refuse_output(folder.file(name))  # nobody's yet
+    request.getfixturevalue("added")
+    for name in outputs:
+        with pytest.raises(UserError, match=f"^--output=.*/{name} is the run's own: choose"):
+            folder.refuse_output(folder.file(name))
+    pathlib.Path(folder.file("explanations")).write_text("")
+    with pytest.raises(UserError, match=r"/explanations is a file; a run keeps a folder there: m"):
+        folder.claim(tiny_config(), "digest")
+    pathlib.Path(folder.file("explanations")).unlink()
+    pathlib.Path(folder.file("report.html")).mkdir()
+    with pytest.raises(UserError, match=r"/report.html is a folder; a run keeps a file there: m"):
+        folder.claim(tiny_config(), "digest")
+    pathlib.Path(folder.file("report.html")).rmdir()
+    folder.claim(tiny_config(), "digest")
+
+
+def test_what_is_made_of_results_goes_before_they_are_replaced(folder, added):
+    fill(folder)
+    before = names(folder)
+    folder.begin_results()
+    assert before - names(folder) == {"results.json", "report.html", "explanations"}
+    folder.begin_results()  # there is nothing left to take away
