@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
@@ -17,23 +18,56 @@ def replacing(path: str) -> Iterator[TextIO]:
     Raises:
         UserError: if it cannot be written.
     """
-    temporary = partial(path)
+    with made_whole(path) as temporary:
+        with open(temporary, "w", encoding="utf-8", newline="") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def made_whole(path: str) -> Iterator[str]:
+    """Lends a path; the file or folder that is made there takes the place of `path` at the end.
+
+    If that does not come to its end nothing is left of it, and what stood at `path` stays. A kill
+    may leave `path` missing where it was a folder, but never a part of it.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
+    temporary, former = partial(path), f"{path}.former"
     try:
         with writing(path):
-            with open(temporary, "w", encoding="utf-8", newline="") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
+            for left in (temporary, former):  # by a killed process
+                _remove(left)
+            yield temporary
+            if os.path.isdir(temporary):  # a rename replaces no folder that holds something
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(path, former)
+                os.rename(temporary, path)
+                _remove(former)
+            else:
+                os.replace(temporary, path)
     except BaseException:  # an interruption too leaves nothing behind
         with contextlib.suppress(OSError):
-            os.unlink(temporary)
+            _remove(temporary)
+            if not os.path.exists(path):
+                os.rename(former, path)
         raise
 
 
 def partial(path: str) -> str:
     """Returns where a file or folder is written that takes the place of `path` once it is whole."""
     return f"{path}.partial"
+
+
+def _remove(path: str) -> None:
+    """Removes a file, or a folder with all that it holds, if it is there."""
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
 
 
 def refuse_inside(output: str, source: str, what: str) -> None:

@@ -1,11 +1,14 @@
 """Promises about a run's folder: one table says what it holds."""
 
+import os
 import pathlib
+import shutil
 
 import pytest
 from tiny import tiny_config
 
 from msajax.errors import UserError
+from msajax.files import made_whole
 from msajax.runs import manifest
 from msajax.runs.folder import RunFolder
 
@@ -58,6 +61,52 @@ def test_one_row_more_makes_an_artefact_the_runs_own(folder, request):
         folder.claim(tiny_config(), "digest")
     pathlib.Path(folder.file("report.html")).rmdir()
     folder.claim(tiny_config(), "digest")
+
+
+def test_an_ended_run_lacks_what_was_added_later_until_it_is_whole(folder, added):
+    fill(folder)
+    assert folder.missing_artefacts() == []
+    report, explanations = folder.file("report.html"), folder.file("explanations")
+    pathlib.Path(report).unlink()
+    shutil.rmtree(folder.file("predictions"))
+    for path in pathlib.Path(explanations).iterdir():
+        path.unlink()
+    assert folder.missing_artefacts() == ["predictions", "report.html", "explanations"]
+    before = names(folder)
+    with pytest.raises(ArithmeticError), made_whole(explanations) as path:
+        os.makedirs(path)
+        raise ArithmeticError
+    assert names(folder) == before and "explanations" in folder.missing_artefacts()
+    for text in ("first", "second"):  # into the empty folder, and into one that holds something
+        with made_whole(explanations) as path:
+            os.makedirs(path)
+            pathlib.Path(path, f"{text}.csv").write_text(text)
+        assert os.listdir(explanations) == [f"{text}.csv"]
+    with made_whole(report) as path:
+        pathlib.Path(path).write_text("report")
+    assert folder.missing_artefacts() == ["predictions"]
+    assert names(folder) == before | {"report.html"}
+
+
+@pytest.mark.parametrize("moment", [1, 2])
+def test_a_folder_that_cannot_take_its_place_leaves_the_former_one(moment, tmp_path, monkeypatch):
+    rename, calls = os.rename, []
+
+    def fail(*paths: str) -> None:
+        calls.append(paths)
+        if len(calls) == moment:
+            raise OSError(28, "No space left on device")
+        rename(*paths)
+
+    (tmp_path / "explanations").mkdir()
+    (tmp_path / "explanations" / "former").touch()
+    monkeypatch.setattr(os, "rename", fail)
+    said = f"^{tmp_path}/explanations cannot be written: No space left on device.$"
+    with pytest.raises(UserError, match=said), made_whole(str(tmp_path / "explanations")) as path:
+        os.makedirs(path)
+    assert [str(p.relative_to(tmp_path)) for p in sorted(tmp_path.rglob("*"))] == [
+        *("explanations", "explanations/former")
+    ]
 
 
 def test_what_is_made_of_results_goes_before_they_are_replaced(folder, added):

@@ -267,13 +267,13 @@ ADDED = {
 }
 
 
-def train_on(**new: bytes) -> None:
+def train_on() -> None:
     """A start of a run that has ended, with more epochs, to its end."""
     with Mirror(URL) as mirror:
         mirror.take()
         RunFolder(mirror.path).begin_results()
-        for name, content in {"bundle/bundle.json": b"new", "results.json": b"new", **new}.items():
-            write(mirror.path, name, content)
+        for name in ENDING:
+            write(mirror.path, name, b"new")
 
 
 def test_one_row_more_keeps_an_artefact_alike_in_the_bucket(use, added):
@@ -302,6 +302,66 @@ def test_one_row_more_keeps_an_artefact_alike_in_the_bucket(use, added):
         store.fails_at = 0
         train_on()
         assert store.objects == counted.objects
+
+
+def add(**former: bytes) -> None:
+    """Adds artefacts to a run that has ended, one after another."""
+    with Mirror(URL) as mirror:
+        for name, content in ADDED.items():
+            write(mirror.path, name, content)
+        for name in former.keys() - ADDED.keys():
+            pathlib.Path(mirror.path, name).unlink(missing_ok=True)
+        for name in ("report.html", "explanations"):
+            mirror.replace(name)
+
+
+FORMER = {"report.html": b"former", "explanations/former.csv": b"former"}
+
+
+@pytest.mark.parametrize("former", [{}, FORMER], ids=["new", "other"])
+def test_what_is_added_to_an_ended_run_is_uploaded_alone_and_whole(former, use, added, caplog):
+    store = use(Store())
+    train_to(9, ends=True)
+    rest = dict(store.objects)
+    store.objects |= {f"bucket/runs/a/{name}": content for name, content in former.items()}
+    before = dict(store.objects)
+    counted = use(Store(before))
+    add(**former)
+    assert counted.objects == rest | {f"bucket/runs/a/{n}": c for n, c in ADDED.items()}
+    changes = counted.changes
+    add(**former)
+    assert counted.changes == changes  # there is nothing to upload
+    for moment in range(1, changes + 1):
+        store = use(Store(before))
+        store.fails_at, store.dies = moment, True
+        with pytest.raises(UserError, match="out of order"):
+            add(**former)
+        store.fails_at = 0
+        assert rest.items() <= store.objects.items()
+        caplog.clear()
+        with Mirror(URL) as mirror:
+            folder = pathlib.Path(mirror.path)
+            found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*.*")}
+        assert found.get("report.html") in (former.get("report.html"), b"report")
+        in_part = "uploading/explanations" in store.names()
+        assert in_part == (f"{URL}/explanations is left out: it is there in part." in caplog.text)
+        inside = {n: c for n, c in found.items() if n.startswith("explanations/")}
+        whole = [{n: c for n, c in x.items() if "/" in n} for x in (former, ADDED)]
+        assert inside == {} if in_part else inside in whole
+        add(**former)  # the same command continues
+        assert store.objects == counted.objects
+
+
+def test_what_was_made_of_former_results_is_not_uploaded_beside_others(use, added):
+    store = use(Store())
+    train_to(9, ends=True)
+    with pytest.raises(UserError, match=f"^{URL} holds other results than those that were read"):
+        with Mirror(URL) as mirror:
+            write(mirror.path, "report.html", b"report")
+            train_on()
+            after = dict(store.objects)
+            mirror.replace("report.html")
+    assert store.objects == after
 
 
 def test_a_checkpoint_that_was_found_damaged_is_replaced(use):

@@ -104,6 +104,24 @@ class RunFolder:
         # Those of fewer epochs stay until the longer run has ended.
         return bool(os.listdir(self.bundle)) and self.read_results().get("epochs") == epochs
 
+    def missing_artefacts(self) -> list[str]:
+        """Returns the names of results that a run's folder lacks, or has empty, in their order.
+
+        After the end of a run these are what a later mode adds, or what the version that trained it
+        did not make. Whoever adds one
+
+        1. enters the `Lock` of this folder and reads the results that it is about;
+        2. makes it through `files.made_whole(folder.file(name))`, in the first process;
+        3. calls `Mirror.replace(name)`, which uploads it alone.
+        """
+        return processes.of_first(
+            lambda: [e.name for e in manifest.ENTRIES if e.is_result and self._lacks(e)]
+        )
+
+    def _lacks(self, entry: manifest.Entry) -> bool:
+        path = self.file(entry.name)
+        return not (os.listdir(path) if os.path.isdir(path) else os.path.exists(path))
+
     def begin_results(self) -> None:
         """Takes away what says something about results, which are replaced from now on.
 

@@ -2,11 +2,12 @@
 
 The run works in a scratch folder of its first process, as in any other. What goes between that and
 the bucket has the same names in both, so that a copy of the bucket is a run's folder. Beside it the
-bucket holds two things of its own:
+bucket holds three things of its own:
 
     lock            who trains: a bucket has no locks, so that whoever comes later takes it over,
                     and who finds another owner in it uploads nothing any more
     uploaded/STEP   says that all of checkpoints/STEP is there: written after, removed before it
+    uploading/NAME  says that the folder NAME is being replaced: written before, removed after it
 
 An object is there whole or not at all, and after what it needs: a checkpoint after the lines of
 metrics.jsonl before it, results.json after everything. Results of a run that has gone on since are
@@ -40,6 +41,7 @@ from msajax.runtime.signals import StopRequest, is_kept, scratch_folder
 logger = logging.getLogger(__name__)
 
 _MARKERS = "uploaded"
+_UPLOADING = "uploading"
 
 
 class Mirror(contextlib.AbstractContextManager):
@@ -60,6 +62,7 @@ class Mirror(contextlib.AbstractContextManager):
         self._is_remote, self._bucket = False, None
         self._trains, self._owner = False, b""  # and the content of `lock` then
         self._digests: dict[str, str] = {}  # of files as they are in the bucket
+        self._states: dict[str, tuple] = {}  # of files here when they were last alike
         self._pulled: dict[int, Any] = {}  # the identities of checkpoints as they came
         self._pushed: set[int] = set()  # checkpoints
         self._restorable: set[int] = set()  # of those that came, what restoring has left
@@ -131,13 +134,16 @@ class Mirror(contextlib.AbstractContextManager):
         self._trains = True
 
     def replace(self, name: str) -> None:
-        """Uploads one file of the run, outside training, if it has changed.
+        """Uploads a file or folder of the table alone, outside training, if it has changed.
+
+        A folder that is uploaded in part only is none: the next start does not find it.
 
         Raises:
-            UserError: in all processes, if that fails.
+            UserError: in all processes, if that fails, or if the bucket has other results by now
+                than those that were read from it.
         """
         if self._is_remote:
-            processes.of_first(lambda: self._put_changed(name))
+            processes.of_first(lambda: self._put_entry(manifest.find(name)))
 
     def saved(self, step: int) -> None:
         """Has a checkpoint uploaded as soon as it is whole, beside the training.
@@ -154,6 +160,8 @@ class Mirror(contextlib.AbstractContextManager):
         """Makes the folder hold what the bucket does."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.makedirs(self.path)
+        self._digests.clear()
+        self._states.clear()
         names = self._bucket.names()
         is_run = manifest.CONFIG in names
         marked, begun = _steps_below(_MARKERS, names), _steps_below(manifest.CHECKPOINTS, names)
@@ -164,6 +172,10 @@ class Mirror(contextlib.AbstractContextManager):
                 *(self._workdir, step, step),
             )
         whole = {e.name for e in manifest.uploaded(Upload.BEFORE_CHECKPOINTS, Upload.AT_END)}
+        for name in sorted(whole):
+            if f"{_UPLOADING}/{name}" in names:
+                whole.remove(name)
+                logger.warning("%s/%s is left out: it is there in part.", self._workdir, name)
         early = manifest.early_names()
         for name in names:
             top, _, rest = name.partition("/")
@@ -202,8 +214,7 @@ class Mirror(contextlib.AbstractContextManager):
         self._push()
         self._remove_outdated_results()
         for entry in manifest.uploaded(Upload.AT_END):
-            for name in _files_in(self.path, entry.name):
-                self._put_changed(name)
+            self._put_entry(entry)
         self._require_lock()
         with contextlib.suppress(UserError):  # all is uploaded; the next one takes it over
             self._bucket.remove(manifest.LOCK)
@@ -213,8 +224,7 @@ class Mirror(contextlib.AbstractContextManager):
         with _folder_beside(self.path) as copies:
             step = self._copy_newest(copies)
             for entry in manifest.uploaded(Upload.BEFORE_CHECKPOINTS):
-                for name in _files_in(self.path, entry.name):
-                    self._put_changed(name)
+                self._put_entry(entry)
             if step is not None:
                 self._push_checkpoint(step, os.path.join(copies, str(step)))
 
@@ -261,10 +271,32 @@ class Mirror(contextlib.AbstractContextManager):
             if of not in kept or (of == step and name not in current):
                 self._remove(name)
 
+    def _put_entry(self, entry: manifest.Entry) -> None:
+        """Makes the bucket hold a file or folder as it is here, if it is here."""
+        here = _files_in(self.path, entry.name)
+        if not entry.is_folder:
+            for name in here:
+                self._put_changed(name)
+            return
+        known = {n: d for n, d in self._digests.items() if _top(n) == entry.name}
+        if not here or known == {name: _digest(os.path.join(self.path, name)) for name in here}:
+            return
+        marker = f"{_UPLOADING}/{entry.name}"
+        self._require_lock()
+        self._bucket.write(marker, b"")
+        for name in here:
+            self._put_changed(name)
+        for name in self._bucket.names():
+            if _top(name) == entry.name and name not in here:
+                self._remove(name)
+        self._remove(marker)
+
     def _put_changed(self, name: str) -> None:
         path = os.path.join(self.path, name)
-        if not os.path.exists(path):
-            return
+        found = os.stat(path)
+        state = (found.st_ino, found.st_mtime_ns, found.st_size)
+        if self._states.get(name) == state:
+            return  # without reading it: it may be large
         with _folder_beside(self.path) as copies:
             copy = shutil.copyfile(path, os.path.join(copies, "file"))  # it may grow meanwhile
             digest = _digest(copy)
@@ -272,6 +304,7 @@ class Mirror(contextlib.AbstractContextManager):
                 self._require_lock()
                 self._bucket.put(copy, name)
                 self._digests[name] = digest
+        self._states[name] = state
 
     def _remove_outdated_results(self) -> None:
         """Removes results.json, and what else says something about results, unless it is this one.
@@ -284,16 +317,21 @@ class Mirror(contextlib.AbstractContextManager):
         there = self._bucket.names()
         for entry in manifest.derived():
             for name in there:
-                if name.partition("/")[0] == entry.name:
+                if _top(name) == entry.name:
                     self._remove(name)
-                    self._digests.pop(name, None)
 
     def _remove(self, name: str) -> None:
         self._require_lock()
         self._bucket.remove(name)
+        self._digests.pop(name, None)
+        self._states.pop(name, None)
 
     def _require_lock(self) -> None:
-        """Raises `UserError` once this process is ending, or has been taken over."""
+        """Raises `UserError` once the bucket is not this process's to change.
+
+        Because it is ending, or somebody else trains the run, or, outside training, has trained it
+        on: what was made of former results must not stand beside others.
+        """
         if not is_kept(os.path.dirname(self.path)):  # what was found in it may be a part
             raise UserError(f"{self._workdir}: this process is ending, and uploads nothing more.")
         if self._owner and (found := self._bucket.read(manifest.LOCK)) != self._owner:
@@ -302,6 +340,15 @@ class Mirror(contextlib.AbstractContextManager):
                 f"{self._workdir} was taken over by {who}: this process uploads nothing any more; "
                 "what it had uploaded is there."
             )
+        if not self._owner:
+            found = self._bucket.read(manifest.RESULTS)
+            digest = None if found is None else hashlib.sha256(found).hexdigest()
+            if digest != self._digests.get(manifest.RESULTS):
+                raise UserError(
+                    f"{self._workdir} holds other results than those that were read from it: "
+                    "somebody has trained the run on. Nothing more was uploaded; the same command "
+                    "reads the new ones."
+                )
 
     def _has(self, step: int) -> bool:
         """Whether the bucket holds this machine's checkpoint of a step."""
@@ -374,6 +421,11 @@ def _called(url: str, path: str) -> Iterator[None]:
         raise UserError(text) from error
     finally:
         logging.setLogRecordFactory(before)
+
+
+def _top(name: str) -> str:
+    """Returns the entry of a run's folder that a file or object is, or lies in."""
+    return name.partition("/")[0]
 
 
 def _steps_below(top: str, names: list[str]) -> set[str]:
