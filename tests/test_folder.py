@@ -7,6 +7,7 @@ import shutil
 import pytest
 from tiny import tiny_config
 
+from msajax.checks import differences
 from msajax.errors import UserError
 from msajax.files import made_whole
 from msajax.runs import manifest
@@ -107,6 +108,17 @@ def test_a_folder_that_cannot_take_its_place_leaves_the_former_one(moment, tmp_p
     assert [str(p.relative_to(tmp_path)) for p in sorted(tmp_path.rglob("*"))] == [
         *("explanations", "explanations/former")
     ]
+
+
+def test_every_difference_between_two_mappings_is_said_with_both_sides():
+    form = "{key}: {there} there, {here} here"
+    here, there = {"a": 1, "b": "x", "c": None}, {"d": 2, "c": None, "b": "y", "a": 1.0}
+    assert differences(here, there, form) == [
+        "b: 'y' there, 'x' here",
+        "d: 2 there, nothing here",
+    ]
+    assert differences({"c": None}, {}, form) == ["c: nothing there, None here"]
+    assert differences(here, dict(reversed(here.items())), form) == []
 
 
 def test_what_is_made_of_results_goes_before_they_are_replaced(folder, added):

@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 
+from msajax.checks import differences
 from msajax.config import Config, from_config_dict, identity
 from msajax.errors import UserError, writing
 from msajax.files import as_strict, read_json, strict_json, write_json, write_text
@@ -219,23 +220,19 @@ class RunFolder:
                 "choose another --workdir."
             ) from error
         wanted = identity(config) | {"corpus digest": digest}
-        differences = [
-            f"{key}: {stored[key]!r} there, {wanted[key]!r} here"
-            for key in wanted
-            if stored[key] != wanted[key]
-        ]
+        found = differences(wanted, stored, "{key}: {there} there, {here} here")
         longer = wanted["train.epochs"] > stored["train.epochs"]
-        if longer and len(differences) == 1:
+        if longer and len(found) == 1:
             if config.optim.schedule != "cosine":
                 return
             raise UserError(
-                f"The workdir {self.path} holds a run of fewer epochs ({differences[0]}), which "
+                f"The workdir {self.path} holds a run of fewer epochs ({found[0]}), which "
                 "cannot go on: the rates of optim.schedule = cosine depend on the last planned "
                 "step. Choose another --workdir, or that number of epochs."
             )
-        if differences:
+        if found:
             raise UserError(
-                f"The workdir {self.path} holds another run ({'; '.join(differences)}): "
+                f"The workdir {self.path} holds another run ({'; '.join(found)}): "
                 "choose another --workdir, or the settings of that run."
             )
 

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from msajax.checks import differences
 from msajax.errors import STOPPED, USER_ERROR, UserError, first_line
 from msajax.runtime.signals import leave
 
@@ -161,11 +162,7 @@ def require_same(values: Mapping[str, Any]) -> None:
         return
     first, *others = map(json.loads, _exchange(json.dumps(values)))
     for index, found in enumerate(others, start=1):
-        different = [
-            f"{key} = {found[key]!r}, process 0 {first[key]!r}"
-            for key in first
-            if found[key] != first[key]
-        ]
+        different = differences(found, first, "{key} = {here}, process 0 {there}")
         if different:
             raise UserError(
                 f"Process {index} has {'; '.join(different)}: every process of a run needs the "
