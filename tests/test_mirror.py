@@ -23,7 +23,8 @@ from tiny import SMALLEST, tiny_config
 from msajax.errors import UserError
 from msajax.runs.folder import RunFolder
 from msajax.runs.remote import object_store as bucket_module
-from msajax.runs.remote.mirror import Mirror, bundle_folder
+from msajax.runs.remote.local_copy import bundle_folder
+from msajax.runs.remote.mirror import Mirror
 from msajax.runs.remote.object_store import Bucket
 from msajax.runtime import processes, signals
 

@@ -30,7 +30,7 @@ from msajax.data.steps import without
 from msajax.data.vocabulary import embed
 from msajax.errors import UserError, writing
 from msajax.inference.scores import Scorer, Scores, as_split
-from msajax.runs.remote.mirror import bundle_folder
+from msajax.runs.remote.local_copy import bundle_folder
 from msajax.spec import CorpusSpec
 from msajax.version import NUMERICS, __version__, require_numerics
 

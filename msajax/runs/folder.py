@@ -1,4 +1,4 @@
-"""Reads and writes the files of a run's folder, and refuses a folder that is another run's.
+"""Reads and writes the files of a run's folder.
 
 `manifest.py` lists what the folder holds. Of several processes only the first writes it.
 """
@@ -19,13 +19,13 @@ from typing import Any
 
 import jax
 
-from msajax.checks import differences
-from msajax.config import Config, from_config_dict, identity
+from msajax.config import Config
 from msajax.errors import UserError, writing
 from msajax.files import as_strict, read_json, strict_json, write_json, write_text
 from msajax.runs import manifest
+from msajax.runs.claim import read_run, refuse_other_run
 from msajax.runtime import processes
-from msajax.version import NUMERICS, __version__, require_numerics
+from msajax.version import NUMERICS, __version__
 
 logger = logging.getLogger(__name__)
 
@@ -169,8 +169,7 @@ class RunFolder:
 
     def require_numerics(self) -> None:
         """Raises `UserError` for a run whose numbers this program would not give again."""
-        run = read_json(self.file(manifest.RUN))
-        require_numerics(run, f"The run in the workdir {self.path}")
+        read_run(self.path)
 
     def claim(self, config: Config, digest: str, beside: str | None = None) -> None:
         """Refuses a folder that belongs to another run than this one, or than its first epochs.
@@ -185,72 +184,8 @@ class RunFolder:
                 file or a file where it has a folder, or a run of another identity; both sides of
                 every difference are named.
         """
-        processes.of_first(lambda: self._claim(config, digest, beside))
-
-    def _claim(self, config: Config, digest: str, beside: str | None) -> None:
-        if not os.path.isdir(self.path):
-            return  # nobody's yet; `make` says what else is wrong
-        try:
-            there = set(os.listdir(self.path))
-        except OSError as error:
-            raise UserError(
-                f"The workdir {self.path} cannot be read: {error.strerror}."
-            ) from error
-        if manifest.CONFIG not in there:
-            others = there - manifest.early_names()
-            if beside:
-                others.discard(self.name_above(beside))
-            if others:
-                # A write that is under way while somebody deletes a run's folder makes it anew.
-                remains = others <= {manifest.CHECKPOINTS, manifest.METRICS}
-                advice = ", or delete it if it is the rest of a deleted run" if remains else ""
-                raise UserError(
-                    f"The workdir {self.path} holds {min(others)!r} but no config.json, so it is "
-                    f"no run's folder: choose an empty one or a new one{advice}."
-                )
-            return
-        self._require_kinds(there)
-        try:
-            self.require_numerics()
-            stored = identity(self._stored_config())
-            stored["corpus digest"] = read_json(self.file(manifest.RUN))["corpus"]["digest"]
-        except (LookupError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"config.json and run.json in {self.path} are not those of a run: "
-                "choose another --workdir."
-            ) from error
-        wanted = identity(config) | {"corpus digest": digest}
-        found = differences(wanted, stored, "{key}: {there} there, {here} here")
-        longer = wanted["train.epochs"] > stored["train.epochs"]
-        if longer and len(found) == 1:
-            if config.optim.schedule != "cosine":
-                return
-            raise UserError(
-                f"The workdir {self.path} holds a run of fewer epochs ({found[0]}), which "
-                "cannot go on: the rates of optim.schedule = cosine depend on the last planned "
-                "step. Choose another --workdir, or that number of epochs."
-            )
-        if found:
-            raise UserError(
-                f"The workdir {self.path} holds another run ({'; '.join(found)}): "
-                "choose another --workdir, or the settings of that run."
-            )
-
-    def _require_kinds(self, there: set[str]) -> None:
-        for entry in manifest.ENTRIES:
-            path = self.file(entry.name)
-            if entry.name in there and os.path.isdir(path) != entry.is_folder:
-                found, kept = ("file", "folder") if entry.is_folder else ("folder", "file")
-                raise UserError(f"{path} is a {found}; a run keeps a {kept} there: move it.")
-
-    def _stored_config(self) -> Config:
-        try:
-            return from_config_dict(read_json(self.file(manifest.CONFIG)))
-        except UserError as error:
-            raise UserError(
-                f"The workdir {self.path} cannot be continued, and nothing was changed: "
-                f"config.json: {error}"
-            ) from error
+        name = beside and self.name_above(beside)
+        processes.of_first(lambda: refuse_other_run(self.path, config, digest, name))
 
     def describe(
         self, config: Config, corpus: Mapping[str, Any], repairs: Any, initial: Any
