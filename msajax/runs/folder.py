@@ -37,18 +37,18 @@ _KEYS = ("model", "corpus", "seeds", "best_epoch", "failed", "valid", "test", "t
 
 @dataclasses.dataclass(frozen=True)
 class RunFolder:
-    """Paths and files of one run.
+    """Knows the paths of one run's files, reads them and writes them.
 
     Attributes:
         path: the folder.
-        saved: told the step of each checkpoint, when it begins to be written.
+        saved: is called with the step of each checkpoint, when it begins to be written.
     """
 
     path: str
     saved: Callable[[int], None] = lambda step: None
 
     def file(self, *names: str) -> str:
-        """A path inside the folder."""
+        """Returns a path inside the folder."""
         return os.path.join(self.path, *names)
 
     @property
@@ -82,17 +82,17 @@ class RunFolder:
             ) from error
 
     def refuse_output(self, output: str) -> None:
-        """Raises `UserError` for an output that would replace a file of the run."""
+        """Raises `UserError` for an output that would replace a file of the run, or lie in it."""
         if manifest.find(self.name_above(output)):
             raise UserError(f"--output={output} is the run's own: choose another file.")
 
     def name_above(self, path: str) -> str:
-        """The name in this folder at or below which a path lies; `..` or `.` if none is."""
+        """Returns the name in this folder at or below which a path lies; `..` or `.` if none is."""
         inside = os.path.relpath(os.path.realpath(path), os.path.realpath(self.path))
         return (*pathlib.PurePath(inside).parts, ".")[0]
 
     def has_ended(self, epochs: int) -> bool:
-        """Whether a run of at most so many epochs has left its results here.
+        """Returns whether a run of so many planned epochs has left its results here.
 
         Raises:
             UserError: if results.json is damaged.
@@ -102,7 +102,7 @@ class RunFolder:
     def _has_ended(self, epochs: int) -> bool:
         if not os.path.exists(self.file(manifest.RESULTS)) or not os.path.isdir(self.bundle):
             return False
-        # Those of fewer epochs stay until the longer run has ended.
+        # A run that gets more epochs keeps the results of fewer ones until it has ended.
         return bool(os.listdir(self.bundle)) and self.read_results().get("epochs") == epochs
 
     def missing_artefacts(self) -> list[str]:
@@ -139,7 +139,7 @@ class RunFolder:
                     os.unlink(path)
 
     def read_results(self) -> dict[str, Any]:
-        """The content of results.json.
+        """Reads results.json.
 
         Raises:
             UserError: if it is missing or damaged.
@@ -156,7 +156,7 @@ class RunFolder:
         return results
 
     def corpus_path(self) -> str:
-        """Where the run's corpus is, as run.json says.
+        """Returns where the run's corpus is, as run.json says.
 
         Raises:
             UserError: if run.json is missing or damaged.
@@ -175,9 +175,9 @@ class RunFolder:
         """Refuses a folder that belongs to another run than this one, or than its first epochs.
 
         Args:
-            config: of this one.
+            config: of this run.
             digest: of its corpus.
-            beside: what may lie in the folder before the run does, such as that of a trace.
+            beside: a path that may lie in the folder before the run does, such as that of a trace.
 
         Raises:
             UserError: if the folder holds something else than a run, a folder where a run has a
@@ -190,7 +190,7 @@ class RunFolder:
     def describe(
         self, config: Config, corpus: Mapping[str, Any], repairs: Any, initial: Any
     ) -> None:
-        """Writes run.json and config.json; `initial` says which parameters were not random."""
+        """Writes run.json and config.json; `initial` says which parameters did not begin random."""
         if not processes.is_first():
             return
         run = {
@@ -230,10 +230,10 @@ class RunFolder:
             file.write(text)
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Every line of metrics.jsonl; a torn last line is left out.
+        """Reads the lines of metrics.jsonl; leaves out a last line that was not written to its end.
 
         Raises:
-            UserError: if another one is damaged.
+            UserError: if another line is damaged: it may exist in a copy, so nothing is dropped.
         """
         path = self.file(manifest.METRICS)
         try:
@@ -259,8 +259,8 @@ class RunFolder:
 
         Args:
             epoch: the last one that is done.
-            running: random seeds that train on. If they had stopped, because the epochs of a
-                shorter run were over, then now they have not.
+            running: random seeds that train on. Lines that call them stopped, because the epochs
+                of a shorter run were over, no longer do.
 
         Raises:
             UserError: if a line is damaged.
@@ -272,6 +272,7 @@ class RunFolder:
         for line in kept:
             if line["seed"] in running:
                 line["stopped"] = False
+        # Lines that are gone, with a deleted file, cannot be brought back: the run does without.
         if lost := sorted(set(range(1, epoch + 1)) - {line["epoch"] for line in kept}):
             logger.warning(
                 "%s has no line of epoch(s) %s any more; the run goes on without them.",
