@@ -18,56 +18,50 @@ def replacing(path: str) -> Iterator[TextIO]:
     Raises:
         UserError: if it cannot be written.
     """
-    with made_whole(path) as temporary:
-        with open(temporary, "w", encoding="utf-8", newline="") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+    temporary = partial(path)
+    try:
+        with writing(path):
+            with open(temporary, "w", encoding="utf-8", newline="") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+    except BaseException:  # an interruption too leaves nothing behind
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 @contextlib.contextmanager
-def made_whole(path: str) -> Iterator[str]:
-    """Lends a path; the file or folder that is made there takes the place of `path` at the end.
+def replacing_folder(path: str) -> Iterator[str]:
+    """Lends an empty folder that takes the place of `path` at the end; else nothing is left of it.
 
-    If that does not come to its end nothing is left of it, and what stood at `path` stays. A kill
-    may leave `path` missing where it was a folder, but never a part of it.
+    What stood at `path` stays until then. A kill may leave `path` missing, but never a part of it.
 
     Raises:
         UserError: if it cannot be written.
     """
-    temporary, former = partial(path), f"{path}.former"
+    temporary = partial(path)
+    new, former = (os.path.join(temporary, name) for name in ("new", "former"))
     try:
         with writing(path):
-            for left in (temporary, former):  # by a killed process
-                _remove(left)
-            yield temporary
-            if os.path.isdir(temporary):  # a rename replaces no folder that holds something
-                with contextlib.suppress(FileNotFoundError):
-                    os.rename(path, former)
-                os.rename(temporary, path)
-                _remove(former)
-            else:
-                os.replace(temporary, path)
-    except BaseException:  # an interruption too leaves nothing behind
+            shutil.rmtree(temporary, ignore_errors=True)  # a killed process leaves it
+            os.makedirs(new)
+            yield new
+            # By two renames, since none replaces a folder that holds something.
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(path, former)
+            os.rename(new, path)
+    finally:
         with contextlib.suppress(OSError):
-            _remove(temporary)
             if not os.path.exists(path):
                 os.rename(former, path)
-        raise
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def partial(path: str) -> str:
     """Returns where a file or folder is written that takes the place of `path` once it is whole."""
     return f"{path}.partial"
-
-
-def _remove(path: str) -> None:
-    """Removes a file, or a folder with all that it holds, if it is there."""
-    with contextlib.suppress(FileNotFoundError):
-        if os.path.isdir(path):
-            shutil.rmtree(path)
-        else:
-            os.unlink(path)
 
 
 def refuse_inside(output: str, source: str, what: str) -> None:

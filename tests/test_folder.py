@@ -9,7 +9,7 @@ from tiny import tiny_config
 
 from msajax.checks import differences
 from msajax.errors import UserError
-from msajax.files import made_whole
+from msajax.files import replacing_folder, write_text
 from msajax.runs import manifest
 from msajax.runs.folder import RunFolder
 
@@ -74,17 +74,15 @@ def test_an_ended_run_lacks_what_was_added_later_until_it_is_whole(folder, added
         path.unlink()
     assert folder.missing_artefacts() == ["predictions", "report.html", "explanations"]
     before = names(folder)
-    with pytest.raises(ArithmeticError), made_whole(explanations) as path:
-        os.makedirs(path)
+    with pytest.raises(ArithmeticError), replacing_folder(explanations) as path:
+        pathlib.Path(path, "part.csv").touch()
         raise ArithmeticError
     assert names(folder) == before and "explanations" in folder.missing_artefacts()
     for text in ("first", "second"):  # into the empty folder, and into one that holds something
-        with made_whole(explanations) as path:
-            os.makedirs(path)
+        with replacing_folder(explanations) as path:
             pathlib.Path(path, f"{text}.csv").write_text(text)
         assert os.listdir(explanations) == [f"{text}.csv"]
-    with made_whole(report) as path:
-        pathlib.Path(path).write_text("report")
+    write_text(report, "report")
     assert folder.missing_artefacts() == ["predictions"]
     assert names(folder) == before | {"report.html"}
 
@@ -103,8 +101,8 @@ def test_a_folder_that_cannot_take_its_place_leaves_the_former_one(moment, tmp_p
     (tmp_path / "explanations" / "former").touch()
     monkeypatch.setattr(os, "rename", fail)
     said = f"^{tmp_path}/explanations cannot be written: No space left on device.$"
-    with pytest.raises(UserError, match=said), made_whole(str(tmp_path / "explanations")) as path:
-        os.makedirs(path)
+    with pytest.raises(UserError, match=said), replacing_folder(f"{tmp_path}/explanations"):
+        pass
     assert [str(p.relative_to(tmp_path)) for p in sorted(tmp_path.rglob("*"))] == [
         *("explanations", "explanations/former")
     ]

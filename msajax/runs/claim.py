@@ -53,7 +53,7 @@ def read_run(folder: str) -> dict[str, Any]:
 
 
 def _refuse_others(folder: str, others: set[str]) -> None:
-    """Raises `UserError` if a folder holds anything but is no run's: a run replaces its names."""
+    """Raises `UserError` if a folder that is no run's holds anything, which a run may replace."""
     if others:
         # A write that is under way while somebody deletes a run's folder makes it anew.
         remains = others <= {manifest.CHECKPOINTS, manifest.METRICS}

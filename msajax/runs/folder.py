@@ -112,7 +112,8 @@ class RunFolder:
         did not make. Whoever adds one
 
         1. enters the `Lock` of this folder and reads the results that it is about;
-        2. makes it through `files.made_whole(folder.file(name))`, in the first process;
+        2. writes it through `replacing`, `replacing_folder` or their like in `files`, in the first
+           process;
         3. calls `Mirror.replace(name)`, which uploads it alone.
         """
         return processes.of_first(
