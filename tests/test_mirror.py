@@ -477,6 +477,25 @@ def test_uploads_run_beside_the_training_the_newest_alone_and_once_whole(use):
     require_whole(6)
 
 
+def test_a_file_that_keeps_its_size_is_uploaded_again_if_it_has_changed_and_only_then(use):
+    store = use(Store())
+    with Mirror(URL) as mirror:
+        mirror.take()
+        save(mirror.path, 3)
+        mirror.saved(3)
+        until(lambda: "uploaded/3" in store.names())
+        save(mirror.path, 5)
+        write(mirror.path, "run.json", b"RUN")
+        before, puts = store.changes, []
+        pipe = store.pipe_file
+        store.pipe_file = lambda url, content: (puts.append(url), pipe(url, content))
+    assert store.objects["bucket/runs/a/run.json"] == b"RUN"
+    written = [url.removeprefix(f"{URL}/") for url in puts]
+    files = [f"checkpoints/5/{name}" for name in sorted(checkpoint_files(5))]
+    assert written == ["run.json", "metrics.jsonl", *files, "uploaded/5"]
+    assert store.changes == before + len(written) + 1  # giving the lock back
+
+
 def test_an_upload_that_fails_is_told_at_the_next_save(use):
     store = use(Store())
     with pytest.raises(UserError, match=f"^{URL} cannot be written: out of order. What it holds"):
