@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from msajax.errors import UserError
@@ -38,6 +39,25 @@ def at_least(section: Any, prefix: str, minimum: int, *names: str) -> None:
 def one_of(section: Any, key: str, *choices: str) -> None:
     """Requires a setting to be one of the choices."""
     require(section, key, _value(section, key) in choices, f"must be one of {', '.join(choices)}")
+
+
+def differences(here: Mapping[str, Any], there: Mapping[str, Any], form: str) -> list[str]:
+    """Says in what two flat mappings differ, key by key; a value that one lacks is nothing.
+
+    Args:
+        here: one of them, whose keys come first.
+        there: the other one.
+        form: of a difference, such as "{key}: {there} there, {here} here".
+    """
+
+    def said(values: Mapping[str, Any], key: str) -> str:
+        return repr(values[key]) if key in values else "nothing"
+
+    return [
+        form.format(key=key, here=said(here, key), there=said(there, key))
+        for key in {**here, **there}
+        if key not in here or key not in there or here[key] != there[key]
+    ]
 
 
 def is_finite_number(text: str) -> bool:

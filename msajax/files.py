@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
@@ -17,7 +18,7 @@ def replacing(path: str) -> Iterator[TextIO]:
     Raises:
         UserError: if it cannot be written.
     """
-    temporary = f"{path}.partial"
+    temporary = partial(path)
     try:
         with writing(path):
             with open(temporary, "w", encoding="utf-8", newline="") as file:
@@ -29,6 +30,38 @@ def replacing(path: str) -> Iterator[TextIO]:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+@contextlib.contextmanager
+def replacing_folder(path: str) -> Iterator[str]:
+    """Lends an empty folder that takes the place of `path` at the end; else nothing is left of it.
+
+    What stood at `path` stays until then. A kill may leave `path` missing, but never a part of it.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
+    temporary = partial(path)
+    new, former = (os.path.join(temporary, name) for name in ("new", "former"))
+    try:
+        with writing(path):
+            shutil.rmtree(temporary, ignore_errors=True)  # a killed process leaves it
+            os.makedirs(new)
+            yield new
+            # By two renames, since none replaces a folder that holds something.
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(path, former)
+            os.rename(new, path)
+    finally:
+        with contextlib.suppress(OSError):
+            if not os.path.exists(path):
+                os.rename(former, path)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def partial(path: str) -> str:
+    """Returns where a file or folder is written that takes the place of `path` once it is whole."""
+    return f"{path}.partial"
 
 
 def refuse_inside(output: str, source: str, what: str) -> None:

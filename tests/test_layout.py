@@ -91,6 +91,17 @@ def test_a_library_is_imported_only_where_it_belongs(library, only):
     assert users == only
 
 
+def test_buckets_are_reached_through_the_mirror_and_the_local_copy_alone():
+    remote = ROOT / "msajax" / "runs" / "remote"
+    inside = {f"msajax.runs.remote.{name}" for name in ("object_store", "uploads")}
+    users = {path for path in MODULES if inside & imports(path)}
+    assert users == {remote / f"{name}.py" for name in ("local_copy", "mirror", "uploads")}
+    outside = {n for p in MODULES if p.parent != remote for n in imports(p) if "runs.remote." in n}
+    assert {name.partition("runs.remote.")[2] for name in outside} == {
+        *("mirror", "mirror.Mirror", "local_copy", "local_copy.bundle_folder")
+    }
+
+
 def test_the_map_names_every_module():
     text = (ROOT / "WORKSPACE.md").read_text(encoding="utf-8")
     missing = [p.name for p in MODULES if p.name not in ("__init__.py", "version.py")]
