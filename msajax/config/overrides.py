@@ -1,4 +1,8 @@
-"""Reads `model.overrides`: settings that one modality's encoder has otherwise than the rest."""
+"""Reads `model.overrides`: settings that one modality's encoder has otherwise than the rest.
+
+They are text, `modality.setting=value`, because the names of modalities are the corpus's: no field
+of a dataclass could carry them.
+"""
 
 from typing import Any
 

@@ -41,7 +41,7 @@ _OTHER_NAMES = {
 
 
 def default_config() -> ml_collections.ConfigDict:
-    """The locked configuration from which every experiment file starts."""
+    """Makes the locked configuration from which every experiment file starts."""
     return ml_collections.ConfigDict(Config().to_dict()).lock()
 
 
@@ -52,7 +52,7 @@ def apply_argument(
     widths: Mapping[str, int],
     lengths: Mapping[str, int],
 ) -> ml_collections.ConfigDict:
-    """Serves the argument behind the colon of `--config=file.py:arg`.
+    """Applies the argument behind the colon of `--config=file.py:arg`.
 
     Args:
         config: the experiment, ready but for the argument.
@@ -85,12 +85,12 @@ def apply_argument(
 
 
 def known_keys() -> tuple[str, ...]:
-    """Every key that can be set, as in `--config.<key>=value`."""
+    """Lists every key that can be set, as in `--config.<key>=value`."""
     return tuple(flatten(Config()))
 
 
 def list_keys() -> tuple[str, ...]:
-    """The keys whose values are names, several or none."""
+    """Lists the keys whose values are names, several or none."""
     return tuple(
         key
         for key, value in flatten(Config()).items()
@@ -105,7 +105,7 @@ def check_key(key: str) -> None:
 
 
 def unknown_key(key: str) -> str:
-    """The sentence that names the key nearest to a wrong one."""
+    """Makes the sentence that names the key nearest to a wrong one."""
     section, dot, name = key.rpartition(".")
     name = _OTHER_NAMES.get(name, name)
     meant = section + dot + name
@@ -146,7 +146,7 @@ def checked(config: Config) -> Config:
 
 
 def flatten(config: Config) -> dict[str, Any]:
-    """Every setting by its key, as in `--config.<key>=value`."""
+    """Maps every key, as in `--config.<key>=value`, to its setting."""
     return _flatten(config.to_dict())
 
 

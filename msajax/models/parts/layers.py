@@ -1,4 +1,4 @@
-"""The layers that every Transformer here is made of."""
+"""Defines the layers that every Transformer here is made of."""
 
 import functools
 from typing import Any
@@ -7,21 +7,22 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+# The documents say nothing of initial values; these are usual for Transformers.
 kernel_init = nn.initializers.xavier_uniform()
 
 ROWS = "rows"  # the variable collection of `first_row`
 
 
 def first_row(position: jax.Array | int) -> dict[str, dict[str, jax.Array | int]]:
-    """Variables that tell a model where its batch begins in the batch that it is a part of.
+    """Makes the variables that tell a model where its batch begins in the batch it is a part of.
 
-    Dropout masks then are those of the whole batch. Without them a batch begins at 0.
+    Dropout masks then are those of the whole batch. Without these variables a batch begins at 0.
     """
     return {ROWS: {"first": position}}
 
 
 class Dropout(nn.Module):
-    """Inverted dropout whose mask depends on a row's position in the batch, not on its neighbours.
+    """Applies inverted dropout, whose mask depends on a row's position in the batch alone.
 
     Row b of the whole batch draws from `fold_in(key, b)`.
 
@@ -50,7 +51,7 @@ class Dropout(nn.Module):
 
 
 class TokenEmbedding(nn.Module):
-    """A learned vector per token id: a row of the table, one-hot times the table (source 001).
+    """Looks up a learned vector per token id: one-hot times the table (source 001).
 
     Attributes:
         vocabulary: rows of the table, V.
@@ -65,7 +66,7 @@ class TokenEmbedding(nn.Module):
     scale: float = 1.0
 
     def setup(self) -> None:
-        """The table `[V, E]`; vectors begin with length 1."""
+        """Makes the table `[V, E]`; vectors begin with length 1."""
         init = nn.initializers.normal(self.width**-0.5)
         self.embedding = self.param("embedding", init, (self.vocabulary, self.width))
 
@@ -74,15 +75,15 @@ class TokenEmbedding(nn.Module):
         return (jnp.take(self.embedding, ids, axis=0) * self.scale).astype(self.dtype)
 
     def attend(self, x: jax.Array) -> jax.Array:
-        """The output projection tied to the embedding, without bias: `[B, T, E]` to `[B, T, V]`.
+        """Projects `[B, T, E]` to `[B, T, V]` by the embedding itself, without bias, in float32.
 
-        Float32. Press and Wolf, 2017 (source 001).
+        Press and Wolf, 2017 (source 001).
         """
         return jnp.einsum("bte,ve->btv", x.astype(jnp.float32), self.embedding)
 
 
 class LayerNorm(nn.Module):
-    """Layer normalisation over the last axis, biased variance, statistics in float32.
+    """Applies layer normalisation over the last axis, biased variance, statistics in float32.
 
     Attributes:
         eps: added to the variance.
@@ -105,7 +106,7 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """`x / sqrt(mean x^2 + eps) * scale` over the last axis (source 003), statistics in float32.
+    """Applies `x / sqrt(mean x^2 + eps) * scale` over the last axis (source 003), in float32.
 
     Attributes:
         eps: added to the mean square.
@@ -128,7 +129,7 @@ NORMS = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}
 
 
 class FeedForward(nn.Module):
-    """Dense(F) -> activation -> Dropout -> Dense(D), per time step.
+    """Applies Dense(F) -> activation -> Dropout -> Dense(D) to each time step.
 
     With geglu, `gelu(x W_g + b_g) * (x W + b)` stands for the first layer and its activation.
 
