@@ -1,4 +1,4 @@
-"""Checks of settings; a failed one names the key, its value and what would be right."""
+"""Checks settings; a failed check names the key, its value and what would be right."""
 
 import dataclasses
 import math
@@ -10,10 +10,10 @@ from msajax.errors import UserError
 
 
 class Settings:
-    """What every section of the configuration is: a dataclass whose fields have defaults."""
+    """Serves as the base of every section of the configuration, a dataclass with defaults."""
 
     def __repr__(self) -> str:
-        """Only what differs from the defaults."""
+        """Shows only what differs from the defaults."""
         usual = type(self)()
         changed = [
             f"{field.name}={getattr(self, field.name)!r}"
@@ -61,7 +61,7 @@ def differences(here: Mapping[str, Any], there: Mapping[str, Any], form: str) ->
 
 
 def is_finite_number(text: str) -> bool:
-    """Whether a setting that may also be a word is a finite number."""
+    """Tells whether a setting that may also be a word is a finite number."""
     try:
         return math.isfinite(float(text))
     except ValueError:
@@ -69,9 +69,9 @@ def is_finite_number(text: str) -> bool:
 
 
 def is_url(path: Any) -> bool:
-    """Whether what stands for a path names something in a store, as gs://bucket/run does.
+    """Tells whether what stands for a path names something in a store, as gs://bucket/run does.
 
-    So does gs:/bucket/run, which names no bucket: as a path it would be a folder named gs:.
+    So does gs:/bucket/run, though it names no bucket: as a path it would be a folder named gs:.
     """
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path)) is not None
 
