@@ -36,7 +36,7 @@ from rich.table import Table
 
 import msajax
 from msajax import experiment
-from msajax.config import SYNTHETIC, Config, MeshConfig, SyntheticConfig, from_config_dict
+from msajax.config import SYNTHETIC, Config, SyntheticConfig, from_config_dict
 from msajax.data.corpus import Corpus
 from msajax.data.formats import open_corpus
 from msajax.data.predictions import read_predictions
@@ -44,9 +44,9 @@ from msajax.data.prepare import prepare
 from msajax.data.synthetic import generate
 from msajax.evaluation.compare import paired_test
 from msajax.files import write_json
-from msajax.inference.scoring import EvaluationBatches, make_predict, predict_batches
+from msajax.inference.scores import make_scorer
+from msajax.inference.scoring import EvaluationBatches, predict_batches
 from msajax.models import build_model
-from msajax.runtime.devices import make_layout
 from msajax.tasks import make_task
 
 _CORPUS = flags.DEFINE_string("corpus", None, "sign, stress, or a corpus file.", required=True)
@@ -137,14 +137,12 @@ def time_inference(folders: list[pathlib.Path], corpus: Corpus) -> list[float]:
     timed = []
     for folder in folders:
         bundle = msajax.load(folder / "bundle")
-        spec = bundle.preparation.spec
-        layout = make_layout(MeshConfig(), "auto", 1)
-        predict = make_predict(build_model(bundle.config.model, spec), layout)
-        params = layout.put_state(jax.tree.map(lambda x: x[:1], bundle.params))
+        one_seed = jax.tree.map(lambda x: x[:1], bundle.variables)
+        scorer = make_scorer(bundle.config, bundle.preparation, one_seed, 1)
         split, _ = prepare(corpus.split("test"), bundle.preparation)
-        batches = EvaluationBatches(split, spec, layout)
-        predict_batches(predict, params, batches, spec)  # compiles
-        timed.append((predict, params, batches, spec, len(split)))
+        batches = EvaluationBatches(split, scorer.spec, scorer.layout)
+        predict_batches(scorer.predict, scorer.variables, batches)  # compiles
+        timed.append((scorer.predict, scorer.variables, batches, len(split)))
     rates: list[list[float]] = [[] for _ in timed]
     for _ in range(_REPEATS.value):
         for rate, (*arguments, size) in zip(rates, timed, strict=True):
@@ -167,10 +165,8 @@ def draw_attention(folder: pathlib.Path, corpus: Corpus, path: pathlib.Path) -> 
     bundle = msajax.load(folder / "bundle")
     split, _ = prepare(corpus.split("test"), bundle.preparation)
     model = build_model(bundle.config.model, bundle.preparation.spec)
-    params = jax.tree.map(lambda x: x[0], bundle.params)
-    _, kept = model.apply(
-        {"params": params}, split.features, split.masks, mutable="intermediates"
-    )
+    variables = jax.tree.map(lambda x: x[0], bundle.variables)
+    _, kept = model.apply(variables, split.features, split.masks, mutable="intermediates")
     block = kept["intermediates"]["fusion"]["layers_0"]["text_from_audio"]["attention"]
     steps = int(split.masks["text"][0].sum())  # the tables are longer
     # [sample, head, word, step of the voice]

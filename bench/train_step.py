@@ -7,7 +7,7 @@ installed), medians over interleaved repeats, with ratios; then parameters, matr
 the share of the machine's own matrix-product peak, compile seconds cold and cached, peak memory.
 All compute the same: the scores of all three are compared before anything is timed. AdamW, clip 1,
 dropout 0.1, batch 32. Sequence lengths are those of the text of a corpus, or uniform in 1 … 20.
-PyTorch takes whole batches of 20 steps, as its users' programs do; msajax cuts them to buckets.
+PyTorch takes whole batches of 20 steps, as its users' programs do; msajax cuts them by length quarter.
 """
 
 import argparse
@@ -29,20 +29,22 @@ from jax.experimental.compilation_cache import compilation_cache
 from rich.console import Console
 from rich.table import Table
 
-from msajax.config import MeshConfig, ModelConfig, OptimConfig, TrainConfig
-from msajax.data.batches import RUN, epoch_order, quarters_of
+from msajax.config import Config, MeshConfig, ModelConfig, OptimConfig
+from msajax.data.batches import BLOCK, epoch_order, quarters_of
 from msajax.data.corpus import Split
 from msajax.data.formats import open_corpus
 from msajax.data.steps import spans, step_mask
 from msajax.inference.scoring import EvaluationBatches, make_predict, predict_batches
-from msajax.models import build_model
+from msajax.models import build_model, declared, parameter_shapes
 from msajax.models.cost import matmul_flops
 from msajax.runtime.devices import make_layout
 from msajax.spec import CorpusSpec
+from msajax.tasks import TASKS
 from msajax.training.feed import Dispatch, Feed, Pace
+from msajax.training.objective import make_objective
 from msajax.training.optimizers import make_optimizer
 from msajax.training.programs import make_programs
-from msajax.training.step import make_loss
+from msajax.training.step import Recipe
 
 BATCH = 32
 SPEC = CorpusSpec(("text", "audio", "video"), (300, 74, 47), (20, 20, 20))
@@ -81,24 +83,25 @@ class Msajax:
     """One random seed (or five, one after another on a CPU) on one device."""
 
     def __init__(self, config: ModelConfig, split: Split, seeds: int = 1):
-        self.split, self.seeds, self.config = split, seeds, config
-        self.model = build_model(config, SPEC)
+        self.split, self.seeds = split, seeds
+        optim = OptimConfig(name="adamw", clip_norm=1.0)
+        model, module = declared(config), build_model(config, SPEC)
+        recipe = Recipe(
+            module=module,
+            model=model,
+            optimizer=make_optimizer(optim, 10_000, parameter_shapes(config, SPEC)),
+            objective=make_objective(Config(model=config), model, "regression"),
+        )
         self.layout = make_layout(MeshConfig(data=1, seed=1), "auto", seeds)
         quarters = quarters_of(split, SPEC)
-        self.programs = make_programs(
-            model=self.model,
-            spec=SPEC,
-            optimizer=make_optimizer(OptimConfig(name="adamw", clip_norm=1.0), 10_000),
-            loss=make_loss(TrainConfig(), "regression"),
-            layout=self.layout,
-        )
-        self.predict = make_predict(self.model, self.layout)
-        self.state = self.programs.init(self.layout.put_state(np.arange(seeds, dtype=np.uint32)))
+        self.programs = make_programs(recipe, SPEC, self.layout)
+        self.predict = make_predict(module, TASKS["regression"], self.layout)
+        self.state = self.programs.init(np.arange(seeds, dtype=np.uint32))
         self.orders = [
             epoch_order(s, 0, quarters=quarters, batch_size=BATCH) for s in range(seeds)
         ]
         self.feed, self.pace = Feed(split, SPEC, self.programs, self.layout, 1), Pace()
-        self.pace.steps, self.stopped = RUN, np.zeros(seeds, bool)
+        self.pace.steps, self.stopped = BLOCK, np.zeros(seeds, bool)
         self.batches = EvaluationBatches(split, SPEC, self.layout)
 
     def train(self) -> int:
@@ -120,7 +123,7 @@ class Msajax:
 
     def infer(self) -> int:
         """Scores the whole split."""
-        predict_batches(self.predict, self.state.params, self.batches, SPEC)
+        predict_batches(self.predict, self.state.variables, self.batches)
         return self.seeds * len(self.split)
 
     def infer_one(self) -> int:
@@ -130,13 +133,13 @@ class Msajax:
             masks = {m: x[row : row + 1] for m, x in self.split.masks.items()}
             one = Split(self.split.ids[row : row + 1], rows, masks)
             batches = EvaluationBatches(one, SPEC, self.layout)
-            predict_batches(self.predict, self.state.params, batches, SPEC)
+            predict_batches(self.predict, self.state.variables, batches)
         return 20
 
     def scores(self) -> np.ndarray:
         """Scores of the first 32 rows, uncut."""
         batch = first_batch(self.split)
-        return np.asarray(self.predict(self.state.params, *batch).score[0])
+        return np.asarray(self.predict(self.state.variables, *batch).score[0])
 
 
 class Torch:

@@ -4,8 +4,8 @@
 
 FILE holds one trial a line: a JSON object of keys and values that override the configuration, as in
 {"model.dropout_rate": 0.3}. Prints one JSON object a trial: the best validation score of the random
-seeds (mean absolute error, or cross-entropy: mean and ddof-1 deviation), its epochs, and how long
-it took.
+seeds (of the metric that train.select_by follows: mean and ddof-1 deviation), its epochs, and how
+long it took.
 """
 
 import json
@@ -41,11 +41,11 @@ def run_trial(config: configuration.Config) -> dict:
     devices.configure_jax(config.train)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as path:
-        folder = RunFolder(path)
-        train_seeds(Run(config, corpus, preparation, train, valid, folder))
-        lines = folder.read_metrics()
+        run = Run(config, corpus, preparation, train, valid, RunFolder(path))
+        train_seeds(run)
+        lines = run.folder.read_metrics()
     best = {line["seed"]: line for line in lines if line["best"]}.values()
-    key = "valid_mae" if "valid_mae" in lines[0] else "valid_cross_entropy"
+    key = f"valid_{run.selection}"
     scores = [line[key] for line in best]
     return {
         key: round(float(np.mean(scores)), 4),

@@ -19,20 +19,20 @@ if __name__ == "__main__":
 
 import jax
 import numpy as np
-import optax
-from tiny import tiny_config
+from tiny import descent, tiny_config
 
 from msajax.data import prepare as preparing
 from msajax.data.batches import QUARTERS, epoch_order
 from msajax.data.formats import open_corpus
 from msajax.data.on_demand import OnDemand
-from msajax.models import build_model
+from msajax.models import build_model, declared, parameter_shapes
 from msajax.runtime import processes
 from msajax.runtime.devices import make_layout
 from msajax.training.feed import Feed, Pace
-from msajax.training.optimizers import Optimizer, make_optimizer
+from msajax.training.objective import make_objective
+from msajax.training.optimizers import make_optimizer
 from msajax.training.programs import make_programs
-from msajax.training.step import make_loss
+from msajax.training.step import Recipe
 
 # 44 rows in batches of 9: neither divides by the devices, and the last batch is filled.
 SETTINGS = {"train__batch_size": 9, "model__dropout_rate": 0.2, "model__input_dropout": 0.1}
@@ -58,20 +58,20 @@ def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
     budget = 0 if layout.get("streams") else 2**31
     split, _ = preparing.prepare(corpus.split("train"), preparation, budget)
     spec = preparation.spec
-    quarters = np.full(len(split), QUARTERS)  # one program, not one for each length bucket
-    optimizer = make_optimizer(config.optim, 20)
-    if kind == "sgd":
-        optimizer = Optimizer(optax.clip_by_global_norm(1.0), lambda step: 0.05 + 0.0 * step)
-    where = make_layout(config.mesh, "auto", layout["seeds"])
-    programs = make_programs(
-        model=build_model(config.model, spec),
-        spec=spec,
-        optimizer=optimizer,
-        loss=make_loss(config.train, "regression"),
-        layout=where,
+    quarters = np.full(len(split), QUARTERS)  # one program, not one for each length quarter
+    paths = parameter_shapes(config.model, spec)
+    adamw = make_optimizer(config.optim, 20, paths)
+    model = declared(config.model)
+    recipe = Recipe(
+        module=build_model(config.model, spec),
+        model=model,
+        optimizer=adamw if kind == "adamw" else descent(0.05, paths, clip_norm=1.0),
+        objective=make_objective(config, model, "regression"),
         accumulation_steps=layout["accumulation_steps"],
     )
-    state = programs.init(where.put_state(np.arange(layout["seeds"], dtype=np.uint32)))
+    where = make_layout(config.mesh, "auto", layout["seeds"])
+    programs = make_programs(recipe, spec, where)
+    state = programs.init(np.arange(layout["seeds"], dtype=np.uint32))
     feed = Feed(split, spec, programs, where, layout["accumulation_steps"])
     stopped, taken, first_norms = np.zeros(layout["seeds"], bool), 0, None
     for epoch in range(20):  # a Pace takes one step at a time until it has learned more

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from msajax.data.batches import (
+    BLOCK,
     QUARTERS,
-    RUN,
     cut_lengths,
     epoch_order,
     quarters_of,
@@ -67,7 +67,7 @@ def test_batches_of_a_bucket_follow_one_another_in_runs(seed, epoch, quarters, b
     order = epoch_order(seed, epoch, quarters=quarters, batch_size=batch_size)
     stretches = 1 + np.count_nonzero(np.diff(order.quarters))
     _, batches = np.unique(order.quarters, return_counts=True)
-    assert stretches <= np.ceil(batches / RUN).sum()
+    assert stretches <= np.ceil(batches / BLOCK).sum()
 
 
 @QUICK

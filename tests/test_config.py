@@ -266,6 +266,13 @@ IMPOSSIBLE = {
     "optim.plateau_factor": (-0.5, 0.0, 1.0, 2.0, math.nan),
     "optim.plateau_patience": (-1, 0),
     "optim.min_learning_rate": (-1e-6, 2e-4, math.nan),
+    "optim.groups": (
+        *(("*",), ("learning_rate=1",), (":frozen=true",), ("*:rate=1",), ("*:learning_rate=0",)),
+        *(("*:learning_rate=nan",), ("*:layer_decay=0",), ("*:layer_decay=1.5",)),
+        *(("*:warmup_steps=1.5",), ("*:warmup_steps=inf",), ("*:frozen=perhaps",)),
+        ("*:weight_decay=-1",),
+    ),
+    "optim.average": (-0.1, 1.0, math.nan),
     "train.seeds": (-1, 0, 2**31 + 1),
     "train.first_seed": (-1, 2**31),
     "train.epochs": (-1, 0),
@@ -276,8 +283,8 @@ IMPOSSIBLE = {
     "mesh.seed": (-1,),
     "mesh.model": (-1, 0),
     "train.patience": (-1,),
-    "train.loss": ("", "mae"),
     "train.huber_delta": (-1.0, 0.0, math.nan),
+    "train.focal_gamma": (-0.5, math.nan),
     "train.seed_axis": ("", "pmap"),
     "train.checkpoint_every_seconds": (-1.0, math.nan, math.inf),
     "train.checkpoint_every_steps": (-1,),
@@ -300,7 +307,13 @@ ANYTHING_GOES = {
     "model.ffn_inner_bias",
     "model.gate_hidden",
     "train.deterministic",
+    # The labels and the modalities of the corpus decide what suits:
+    "train.loss",
+    "train.select_by",
+    "train.terms",
+    "train.transforms",
 }
+OF_ENTRIES = ("model.overrides", "optim.groups")  # their messages name the entry that is wrong
 
 
 def test_the_list_of_impossible_values_forgets_no_key():
@@ -314,10 +327,10 @@ def test_an_impossible_value_is_refused_by_name(key, value):
     message = refusal({key: value})
     # What is wrong with model_dim = 130 is that num_heads does not divide it; the like for seeds.
     related = {"model.model_dim": "model.num_heads", "train.seeds": "train.first_seed"}
-    value = value[0] if key == "model.overrides" else value  # its message names the entry
+    value = value[0] if key in OF_ENTRIES else value
     named = (f"{key} = {value!r}: ", *([f"{related[key]} = "] if key in related else ()))
     assert message.startswith(named), message
-    assert key == "model.overrides" or str(value) in message
+    assert key in OF_ENTRIES or str(value) in message
     if isinstance(value, float) and not math.isfinite(value):
         assert message.endswith("must be finite.")
 
@@ -328,6 +341,7 @@ def test_an_impossible_value_is_refused_by_name(key, value):
         ({"model.modalities": ("audio",), "model.anchor": "text"}, "model.anchor"),
         ({"model.num_heads": 4, "model.model_dim": 6}, "model.num_heads"),
         ({"optim.learning_rate": 1e-7}, "optim.min_learning_rate"),
+        ({"optim.groups": ("*:weight_decay=0.1",)}, "optim.groups"),  # Adam would not use it
         ({"model.mixer": "gru", "model.both_directions": True, "model.model_dim": 9,
           "model.num_heads": 3}, "model.model_dim"),
         ({"model.fusion": "pooled", "model.bidirectional_fusion": True},
@@ -361,6 +375,8 @@ def test_values_that_exclude_each_other_are_refused_by_name(settings, key):
         {"model.dropout_rate": 0.0, "model.input_dropout": 0.99},
         {"model.modalities": ("audio", "text"), "model.anchor": "audio"},
         {"optim.name": "adamw", "optim.weight_decay": 0.01},
+        {"optim.groups": ("a:b/*:frozen=True", "*:layer_decay=1", "*:warmup_steps=0")},
+        {"optim.name": "adamw", "optim.groups": ("*:weight_decay=0",), "optim.average": 0.999},
         {"optim.learning_rate": 1e-7, "optim.schedule": "constant"},
         {"optim.learning_rate": 1e-6, "optim.min_learning_rate": 1e-6},
         {"train.first_seed": 2**31 - 1, "train.seeds": 1},
@@ -508,6 +524,8 @@ ANOTHER = {
     "optim.plateau_factor": 0.1,
     "optim.plateau_patience": 3,
     "optim.min_learning_rate": 1e-5,
+    "optim.groups": ("text_encoder/*:frozen=true",),
+    "optim.average": 0.99,
     "train.seeds": 5,
     "train.first_seed": 5,
     "train.epochs": 5,
@@ -539,8 +557,12 @@ ANOTHER = {
     "mesh.seed": 1,
     "mesh.model": 2,
     "train.patience": 5,
+    "train.select_by": "corr",
     "train.loss": "mse",
     "train.huber_delta": 0.5,
+    "train.focal_gamma": 1.0,
+    "train.terms": ("gate_entropy=-0.1",),
+    "train.transforms": ("step_dropout:*=0.1",),
     "train.seed_axis": "vmap",
     "train.checkpoint_every_seconds": 5.0,
     "train.checkpoint_every_steps": 7,

@@ -13,9 +13,8 @@ from rich.console import Console
 
 from msajax.config import ModelConfig
 from msajax.evaluation.tables import print_cost
-from msajax.models import blank_sample, build_model
+from msajax.models import Prediction, blank_sample, build_model
 from msajax.models.cost import cost_report, matmul_flops
-from msajax.models.parts.heads import Prediction
 from msajax.spec import CorpusSpec
 
 MOSI = CorpusSpec(("text", "audio", "video"), (300, 74, 47), (20, 20, 20))

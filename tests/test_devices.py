@@ -21,10 +21,11 @@ from msajax.config import MeshConfig
 from msajax.data.batches import epoch_order, quarters_of
 from msajax.data.corpus import Split
 from msajax.errors import UserError
-from msajax.inference.scoring import make_predict, predict_split
+from msajax.inference.scoring import Scorer, make_predict
 from msajax.models import build_model
 from msajax.runtime.devices import make_layout
 from msajax.spec import CorpusSpec
+from msajax.tasks import TASKS
 
 HERE = pathlib.Path(__file__).resolve().parent
 ONE = {"mode": "jit", "data": 1, "seed": 1, "seeds": 2, "accumulation_steps": 1}
@@ -198,28 +199,33 @@ def random_split(size: int) -> Split:
 
 
 @pytest.fixture(scope="module")
-def predictor():
-    """A prediction program, two seeds' parameters, and their layout."""
+def scored():
+    """A model, and two seeds of it on the devices."""
     model = build_model(tiny_config().model, SPEC)
     split, layout = random_split(2), make_layout(MeshConfig(), "auto", 2)
     keys = jax.random.split(jax.random.key(0), 2)
-    params = jax.vmap(lambda key: model.init(key, split.features, split.masks)["params"])(keys)
-    return model, make_predict(model, layout), params, layout
+    variables = jax.vmap(lambda key: model.init(key, split.features, split.masks))(keys)
+    predict = make_predict(model, TASKS["regression"], layout)
+    return model, Scorer(predict, variables, SPEC, layout)
 
 
-def test_scores_of_every_bucket_are_those_of_the_uncut_sequences_in_file_order(predictor):
-    model, predict, params, layout = predictor
+def test_scores_of_every_quarter_are_those_of_the_uncut_sequences_in_file_order(scored):
+    model, scorer = scored
     split = random_split(150)
     assert set(quarters_of(split, SPEC)) == {1, 2, 3, 4}
-    scores, weights = predict_split(predict, params, split, "test", SPEC, layout)
-    whole = jax.vmap(lambda p: model.apply({"params": p}, split.features, split.masks))(params)
+    scores, weights = scorer.score(split, "test")
+    apply = jax.vmap(lambda variables: model.apply(variables, split.features, split.masks))
+    whole = apply(scorer.variables)
     np.testing.assert_allclose(scores, whole.score, atol=1e-5, rtol=0)
     np.testing.assert_allclose(weights, whole.modality_weights, atol=1e-5, rtol=0)
+    one = scorer._replace(kept=[1]).score(split, "test")  # the members that count
+    np.testing.assert_array_equal(one[0], scores[[1]])
+    np.testing.assert_array_equal(one[1], weights[[1]])
 
 
-def test_no_size_of_file_compiles_a_program_of_its_own(predictor):
-    _, predict, params, layout = predictor
+def test_no_size_of_file_compiles_a_program_of_its_own(scored):
+    _, scorer = scored
     for size in (1, 2, 3, 5, 17, 20, 33, 127, 128, 129, 150, 300):
-        scores, _ = predict_split(predict, params, random_split(size), "test", SPEC, layout)
+        scores, _ = scorer.score(random_split(size), "test")
         assert scores.shape == (2, size, 1)
-    assert predict._cache_size() <= 4 * 3
+    assert scorer.predict._cache_size() <= 4 * 3

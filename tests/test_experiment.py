@@ -40,6 +40,7 @@ from msajax.inference.bundle import load_bundle, save_bundle
 from msajax.metrics import SENTIMENT
 from msajax.runs import folder as run_folders
 from msajax.runs.folder import RunFolder
+from msajax.version import NUMERICS
 
 SEEDS, MODALITIES = (0, 1), ("text", "audio")
 # The two seeds stop at different epochs and choose different ones.
@@ -319,11 +320,13 @@ def test_metrics_hold_a_line_per_seed_and_epoch(run):
     lines = lines_of(run, clock=True)
     for line in lines:
         assert list(line) == [
-            *("seed", "epoch", "step", "train_loss", *(f"valid_{name}" for name in SENTIMENT)),
+            *("seed", "epoch", "step", "train_loss", "train_l1"),
+            *(f"valid_{name}" for name in SENTIMENT),
             *("learning_rate", "grad_norm", "skipped", "best", "stopped", "failed", "seconds"),
         ]
-        # 44 rows in batches of 8; the last batch of either length bucket is not full.
+        # 44 rows in batches of 8; the last batch of either length quarter is not full.
         assert line["step"] == 7 * line["epoch"]
+        assert line["train_loss"] == line["train_l1"]
         assert line["train_loss"] > 0 and line["grad_norm"] > 0 and line["seconds"] >= 0
         assert type(line["best"]) is type(line["stopped"]) is bool
         assert (line["skipped"], line["failed"]) == (0, False)
@@ -709,7 +712,7 @@ def test_a_modality_that_the_corpus_lacks_is_absent_in_every_sample(run, splits,
     assert f"{empty} of 20 samples of test have no valid step in any modality" in caplog.text
     assert {row["present_audio"] for row in rows} == {row["weight_audio"] for row in rows} == {"0"}
     np.testing.assert_array_equal(column(rows, "weight_text"), column(rows, "present_text"))
-    # A sample that never had audio is scored as before, if in another length bucket perhaps.
+    # A sample that never had audio is scored as before, if in another length quarter perhaps.
     for row, before in zip(rows, stored_rows(run), strict=True):
         if before["present_audio"] == "0":
             assert float(row["score"]) == pytest.approx(float(before["score"]), abs=1e-5)
@@ -872,7 +875,9 @@ def test_a_bundle_of_an_earlier_format_is_not_called_damaged(run, tmp_path):
         load_bundle(bundle)
 
 
-@pytest.mark.parametrize("numerics", [None, 0, 1, 3, "2", True])
+@pytest.mark.parametrize(
+    "numerics", [None, 0, NUMERICS - 1, NUMERICS + 1, str(NUMERICS), True]
+)
 def test_a_bundle_or_run_of_other_numerics_is_refused(numerics, run, tmp_path):
     shutil.copytree(run.folder, tmp_path / "run")
     for name in ("bundle/bundle.json", "run.json"):
@@ -886,7 +891,7 @@ def test_a_bundle_or_run_of_other_numerics_is_refused(numerics, run, tmp_path):
             content["sha256"] = hashlib.sha256(encoded).hexdigest()
         path.write_text(json.dumps(content))
     theirs = "none" if numerics is None else repr(numerics)
-    message = rf"other arithmetic \(numerics: {theirs} there, 2 here\), .*train anew\.$"
+    message = rf"other arithmetic \(numerics: {theirs} there, {NUMERICS} here\), .*train anew\.$"
     with pytest.raises(UserError, match=message):
         load_bundle(tmp_path / "run" / "bundle")
     shutil.copytree(run.folder / "bundle", tmp_path / "run" / "bundle", dirs_exist_ok=True)

@@ -37,8 +37,8 @@ def test_a_seed_that_fails_leaves_the_others_bit_equal_to_a_run_without_it(one_o
     for k in (0, 2):
         alone = run(tiny_config(train__seeds=1, train__first_seed=k), tmp_path / str(k))
         chex.assert_trees_all_equal(
-            jax.tree.map(lambda x, k=k: np.asarray(x[k]), trained.params),
-            jax.tree.map(lambda x: np.asarray(x[0]), alone.params),
+            jax.tree.map(lambda x, k=k: np.asarray(x[k]), trained.variables),
+            jax.tree.map(lambda x: np.asarray(x[0]), alone.variables),
         )
         own = [line for line in lines_of(folder) if line["seed"] == k]
         assert own == lines_of(tmp_path / str(k))
@@ -52,7 +52,7 @@ def test_a_failed_seed_writes_one_last_line_that_says_so(one_of_three):
 
 
 def test_a_failed_seed_keeps_its_last_good_state(one_of_three):
-    kernel = np.asarray(one_of_three[0].params["regression"]["kernel"])
+    kernel = np.asarray(one_of_three[0].variables["params"]["regression"]["kernel"])
     assert np.isinf(kernel[1]).all() and np.isfinite(kernel[[0, 2]]).all()
 
 
@@ -88,9 +88,9 @@ def test_an_epoch_is_left_at_once_when_no_seed_is_left(tmp_path, monkeypatch):
     taken = []
     original = loop._take_steps
 
-    def counted(programs, state, dispatch, pace):
+    def counted(equipment, state, dispatch):
         taken.append(dispatch.last - dispatch.first)
-        return original(programs, state, dispatch, pace)
+        return original(equipment, state, dispatch)
 
     monkeypatch.setattr(loop, "_take_steps", counted)
     monkeypatch.setattr(loop.Pace, "update", lambda *_: None)
@@ -119,7 +119,7 @@ def test_steps_that_are_skipped_now_and_then_fail_no_seed(tmp_path):
     trained = train_seeds(Run(config, corpus, preparation, spoiled, valid, folder))
     assert trained.failed == []
     assert [line["skipped"] for line in lines_of(tmp_path)] == [1] * 6
-    chex.assert_tree_all_finite(trained.params)
+    chex.assert_tree_all_finite(trained.variables)
 
 
 def test_a_run_with_a_failed_seed_reports_the_others_and_names_it(tmp_path):

@@ -9,20 +9,21 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import scipy.special
 
-from msajax.config import ModelConfig, OptimConfig, TrainConfig
+from msajax.config import Config, ModelConfig, OptimConfig, TrainConfig
 from msajax.data.batches import Batch
 from msajax.errors import UserError
-from msajax.models import blank_sample, build_model
+from msajax.models import blank_sample, build_model, declared, parameter_shapes
 from msajax.models.parts.encoders import ModalityEncoder, TransformerBlock
-from msajax.models.parts.layers import first_row
+from msajax.models.parts.layers import rows_of_batch
 from msajax.spec import CorpusSpec
+from msajax.training.objective import make_objective
 from msajax.training.optimizers import make_optimizer
 from msajax.training.prng import dropout_key
-from msajax.training.state import init_train_state
-from msajax.training.step import make_loss, train_step
+from msajax.training.step import Recipe, begin, train_step
 
 METHODS = ("gradient_x_input", "integrated_gradients", "deeplift")
 NAMES, B, T, D = ("text", "audio"), 4, 3, 8
@@ -99,9 +100,9 @@ def test_the_coarse_score_is_that_of_the_unguided_model(train):
     plain, guided = (make(SPEC, guidance=g, n_layers_fuse=1) for g in ("none", METHODS[0]))
     params = parameters(plain)
     expected, got = run(plain, params, **settings), run(guided, params, **settings)
-    assert expected.coarse_score is None
-    np.testing.assert_allclose(got.coarse_score, expected.score, atol=1e-6)
-    assert np.abs(got.score - got.coarse_score).max() > 1e-3
+    assert (list(expected.aux), list(got.aux)) == ([], ["coarse_score"])
+    np.testing.assert_allclose(got.aux["coarse_score"], expected.score, atol=1e-6)
+    assert np.abs(got.score - got.aux["coarse_score"]).max() > 1e-3
 
 
 def gradients_of_what_layers_read(model, params, **settings):
@@ -156,7 +157,7 @@ def test_attributions_of_a_layer_explain_its_part_of_the_score(guidance):
     plain = make(SPEC, guidance="none")
     zeros = {"text": (0, np.zeros((B, T, D), np.float32))}
     without_text = run(plain, params, begin=zeros).score
-    change = np.asarray(prediction.coarse_score - without_text)[:, 0]
+    change = np.asarray(prediction.aux["coarse_score"] - without_text)[:, 0]
     tolerance = 2e-6 if guidance == "deeplift" else 2e-2 * np.abs(change).max()
     np.testing.assert_allclose(guides["text"][0].sum((1, 2)), change, atol=tolerance)
 
@@ -260,11 +261,12 @@ def test_both_passes_and_the_attributions_share_their_dropout_masks():
     @jax.jit
     def of_the_last_two(params):
         rows = [{m: x[2:] for m, x in arrays.items()} for arrays in (FEATURES, MASKS)]
-        return apply({"params": params, **first_row(2)}, *rows)
+        return apply({"params": params, **rows_of_batch(2, np.ones(2))}, *rows)
 
     part = of_the_last_two(params)
     np.testing.assert_allclose(part.score, prediction.score[2:], atol=2e-6)
-    np.testing.assert_allclose(part.coarse_score, prediction.coarse_score[2:], atol=2e-6)
+    coarse = prediction.aux["coarse_score"]
+    np.testing.assert_allclose(part.aux["coarse_score"], coarse[2:], atol=2e-6)
 
 
 def test_an_attention_mask_acts_in_every_pass():
@@ -296,21 +298,25 @@ def test_drofe_rotates_in_both_passes():
 
 
 LABELS = np.random.default_rng(2).normal(size=(B, 1)).astype(np.float32)
-BATCH = Batch(FEATURES, MASKS, LABELS, np.ones(B, np.float32))
+BATCH = Batch(FEATURES, MASKS, LABELS, np.ones(B, np.float32), np.arange(B))
 
 
 def training(model, loss):
-    """A step on the batch, and how a seed's training begins."""
-    optimizer = make_optimizer(OptimConfig(learning_rate=2e-2), 30)
-    step = functools.partial(
-        train_step,
-        batch=BATCH,
-        model=model,
-        optimizer=optimizer,
-        loss=make_loss(TrainConfig(loss=loss), "regression"),
+    """A step on the batch, how a seed's training begins, and the loss of what a step measures."""
+    config = Config(
+        model=model.config, optim=OptimConfig(learning_rate=2e-2), train=TrainConfig(loss=loss)
     )
-    init = functools.partial(init_train_state, model=model, spec=model.spec, optimizer=optimizer)
-    return step, init
+    declaration, paths = declared(model.config), parameter_shapes(model.config, model.spec)
+    recipe = Recipe(
+        module=model,
+        model=declaration,
+        optimizer=make_optimizer(config.optim, 30, paths),
+        objective=make_objective(config, declaration, "regression"),
+    )
+    weights = np.float32([term.weight for term in recipe.objective.terms.values()])
+    step = functools.partial(train_step, batch=BATCH, recipe=recipe)
+    init = functools.partial(begin, memory={}, recipe=recipe, spec=model.spec)
+    return step, init, lambda metrics: metrics.sums @ weights
 
 
 def test_no_gradient_flows_through_the_attributions():
@@ -320,7 +326,7 @@ def test_no_gradient_flows_through_the_attributions():
 
     def guided(params):
         prediction = model.apply({"params": params}, FEATURES, MASKS)
-        return jnp.square(prediction.score).sum() + jnp.sin(prediction.coarse_score).sum()
+        return jnp.square(prediction.score).sum() + jnp.sin(prediction.aux["coarse_score"]).sum()
 
     def constant(params):
         refined = plain.apply({"params": params}, FEATURES, MASKS, guides=guides).score
@@ -334,25 +340,33 @@ def test_no_gradient_flows_through_the_attributions():
 
 def test_the_loss_weighs_the_two_passes():
     model = make(guidance_weight=0.3)
-    step, init = training(model, "l1")
+    step, init, loss_of = training(model, "l1")
     state, metrics = jax.jit(lambda seed: (init(seed), step(init(seed))[1]))(jnp.uint32(4))
     rngs = {"dropout": dropout_key(jnp.uint32(4), jnp.int32(0))}
-    prediction = run(model, state.params, train=True, rngs=rngs)
-    coarse, refined = (
-        np.abs(np.float64(score) - LABELS).sum()
-        for score in (prediction.coarse_score, prediction.score)
-    )
+
+    def errors(params):
+        prediction = run(model, params, train=True, rngs=rngs)
+        scores = prediction.aux["coarse_score"], prediction.score
+        return [jnp.abs(score - LABELS).sum() for score in scores]
+
+    coarse, refined = map(float, errors(state.params))
     assert abs(coarse - refined) > 1e-3
-    assert float(metrics.loss) == pytest.approx(0.7 * coarse + 0.3 * refined, rel=1e-5)
+    np.testing.assert_allclose(metrics.sums, [coarse, refined], rtol=1e-5)
+    np.testing.assert_array_equal(metrics.weights, [B, B])
+    assert float(loss_of(metrics)) == pytest.approx(0.7 * coarse + 0.3 * refined, rel=1e-5)
+    gradient = jax.grad(lambda params: np.array([0.7, 0.3]) / B @ jnp.stack(errors(params)))(
+        state.params
+    )
+    assert float(metrics.grad_norm) == pytest.approx(float(optax.tree.norm(gradient)), rel=1e-5)
 
 
 def test_seeds_train_one_after_another_and_the_loss_falls():
     model = make(guidance="deeplift", dropout_rate=0.1)
-    step, init = training(model, "mse")
+    step, init, loss_of = training(model, "mse")
 
     def train(seed):
         _, metrics = jax.lax.scan(lambda state, _: step(state), init(seed), length=30)
-        return metrics.loss
+        return loss_of(metrics)
 
     losses = np.asarray(jax.jit(lambda seeds: jax.lax.map(train, seeds))(jnp.arange(2, dtype="u4")))
     assert np.isfinite(losses).all()
@@ -381,11 +395,11 @@ def test_in_16_bits_scores_are_finite_and_gradients_too(guidance):
 
     def total(params):
         prediction = model.apply({"params": params}, FEATURES, MASKS)
-        return prediction.score.sum() + prediction.coarse_score.sum(), prediction
+        return prediction.score.sum() + prediction.aux["coarse_score"].sum(), prediction
 
     gradient, prediction = jax.jit(jax.grad(total, has_aux=True))(params)
     chex.assert_tree_all_finite((gradient, prediction))
-    assert prediction.score.dtype == prediction.coarse_score.dtype == jnp.float32
+    assert prediction.score.dtype == prediction.aux["coarse_score"].dtype == jnp.float32
 
 
 # --- refusals ---

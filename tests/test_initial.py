@@ -12,14 +12,9 @@ from msajax.data.glove import WordVectors
 from msajax.data.prepare import Preparation
 from msajax.data.vocabulary import PADDING, UNKNOWN
 from msajax.errors import UserError
+from msajax.models import declared, parameter_shapes
 from msajax.spec import CorpusSpec
-from msajax.training.initial import (
-    from_bundle,
-    from_labels,
-    from_words,
-    parameter_shapes,
-    with_initial,
-)
+from msajax.training.initial import from_bundle, from_labels, from_words, with_initial
 
 SMALL = {"model_dim": 8, "num_heads": 2, "ff_dim": 12, "n_layers_mod": 1}
 MODEL = ModelConfig(**SMALL)
@@ -57,9 +52,10 @@ def flat(params) -> dict[str, np.ndarray]:
 
 def loaded(here, there, config=MODEL, source=MODEL, seeds=2, source_seeds=2):
     """What a new run takes over, its report, all shapes here, and the parameters there."""
-    shapes = parameter_shapes(config, here)
-    params = tree(parameter_shapes(source, there), source_seeds)
-    return *from_bundle(here, shapes, there, params, seeds), shapes, flat(params)
+    shapes = parameter_shapes(config, here.spec)
+    params = tree(parameter_shapes(source, there.spec), source_seeds)
+    found = from_bundle(declared(config), here, shapes, there, params, seeds)
+    return *found, shapes, flat(params)
 
 
 # --- of a bundle ---
@@ -237,7 +233,7 @@ def test_the_report_can_be_written_as_json():
 
 
 def test_word_vectors_become_the_rows_of_their_words():
-    shapes = parameter_shapes(MODEL, of_words(HERE))
+    shapes = parameter_shapes(MODEL, of_words(HERE).spec)
     vectors = np.arange(24, dtype=np.float32).reshape(3, 8)
     found, sentence = from_words(HERE, shapes, WordVectors(("voice", "good", "plot"), vectors))
     assert found.keys() == {"text_embedding/embedding"}
@@ -251,7 +247,7 @@ def test_word_vectors_become_the_rows_of_their_words():
 
 
 def test_word_vectors_of_another_width_are_refused_with_the_setting():
-    shapes = parameter_shapes(MODEL, of_words(HERE))
+    shapes = parameter_shapes(MODEL, of_words(HERE).spec)
     with pytest.raises(UserError, match="vectors of 5 numbers, embeddings have 8: set .*_dim = 5"):
         from_words(HERE, shapes, WordVectors(("good",), np.zeros((1, 5), np.float32)))
 
@@ -262,18 +258,18 @@ def test_word_vectors_of_another_width_are_refused_with_the_setting():
 def test_outputs_of_ratings_begin_at_their_training_median():
     labels = np.array([[1.0, 4.0], [7.0, 4.5], [2.0, 9.0]])
     spec = of_features("text", label_names=("a", "b")).spec
-    np.testing.assert_array_equal(from_labels(spec, labels)["regression/bias"], [2.0, 4.5])
-    ratings = from_labels(of_features("text").spec, labels[:, :1])
+    np.testing.assert_array_equal(from_labels(MODEL, spec, labels)["regression/bias"], [2.0, 4.5])
+    ratings = from_labels(MODEL, of_features("text").spec, labels[:, :1])
     assert ratings.keys() == {"regression/bias"}
     np.testing.assert_array_equal(ratings["regression/bias"], [2.0])
 
 
 def test_scores_of_sentiment_classes_and_tokens_begin_at_random():
     sentiment = np.array([[-3.0], [3.0], [2.0]])
-    assert from_labels(of_features("text").spec, sentiment) == {}
+    assert from_labels(MODEL, of_features("text").spec, sentiment) == {}
     for kind, names in (("classification", ("a", "b", "c", "d")), ("next_token", ("n", "t"))):
         spec = of_features("text", label_kind=kind, label_names=names).spec
-        assert from_labels(spec, np.array([[3.0], [0.0]])) == {}
+        assert from_labels(MODEL, spec, np.array([[3.0], [0.0]])) == {}
 
 
 # --- in their place ---

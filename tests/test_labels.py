@@ -16,14 +16,15 @@ from msajax.data.labels import (
     as_targets,
     describe_labels,
     label_kind,
-    next_tokens,
 )
 from msajax.data.prepare import check_split, fit, prepare
 from msajax.errors import UserError
 from msajax.spec import CorpusSpec
+from msajax.tasks import TASKS
 
 AUTO = ModelConfig()
 REGRESSION, CLASSIFICATION = ModelConfig(task="regression"), ModelConfig(task="classification")
+next_tokens = TASKS["next_token"].targets_from
 NEXT_TOKEN = ModelConfig(name="next_token", causal=True)
 
 

@@ -233,7 +233,7 @@ def test_the_real_process_refuses_in_one_line(arguments, expected, tmp_path):
         (["--config.model.dropout_rate=1"], "model.dropout_rate = 1.0"),
         (["--config.train.seeds=0"], "train.seeds = 0"),
         (["--config.optim.learning_rate=nan"], "optim.learning_rate = nan"),
-        (["--config.train.loss=l2"], "train.loss = 'l2': must be one of auto, l1, mse, huber"),
+        (["--config.train.loss=l2"], "train.loss = 'l2' does not suit regression: choose l1"),
         (["--mode=tran"], "mode=tran"),
         (["--split=tset"], "split=tset"),
         (["--stop_after_epochs=0"], "stop_after_epochs=0"),

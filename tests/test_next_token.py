@@ -6,20 +6,20 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
+from tiny import descent
 
-from msajax.config import ModelConfig, TrainConfig
-from msajax.data.batches import Batch
-from msajax.data.labels import next_tokens
+from msajax.config import Config, ModelConfig
+from msajax.data.batches import Batch, row_numbers
 from msajax.errors import UserError
-from msajax.models import blank_sample, build_model
+from msajax.models import blank_sample, build_model, declared
 from msajax.models.parts.encoders import ModalityEncoder, make_embedding
 from msajax.models.parts.layers import TokenEmbedding
 from msajax.spec import CorpusSpec
-from msajax.training.optimizers import Optimizer
+from msajax.tasks import TASKS
+from msajax.training.objective import make_objective
 from msajax.training.state import TrainState
-from msajax.training.step import make_loss, train_step
+from msajax.training.step import Recipe, train_step
 
 V, T, D = 11, 6, 8  # V is no other size of these models
 SMALL = {
@@ -30,7 +30,8 @@ SMALL = {
     "dropout_rate": 0.0,
 }
 DECODER = {**SMALL, "name": "next_token", "causal": True}
-NAMES = ("negative_log_likelihood", "tokens")
+NAMES = TASKS["next_token"].own_names
+next_tokens = TASKS["next_token"].targets_from
 TOKENS = CorpusSpec(("text",), (0,), (T,), "next_token", NAMES, (V,))
 ENCODERS = {
     "pre-norm, learned": {"norm_position": "pre"},
@@ -310,24 +311,36 @@ def test_a_decoder_sees_what_its_attention_mask_leaves():
 def a_batch(row_weight, order=slice(None)) -> Batch:
     ids, mask = IDS[order], MASK[order]
     labels = next_tokens(ids, mask).astype(np.float32)
-    return Batch({"text": ids}, {"text": mask}, labels, np.array(row_weight, np.float32))
+    weight, rows = np.array(row_weight, np.float32), len(ids)
+    numbers = row_numbers(np.arange(rows), weight, rows)
+    return Batch({"text": ids}, {"text": mask}, labels, weight, numbers)
 
 
 @functools.cache
 def a_step(parts: int):
     """A state, and a compiled step that subtracts the gradient."""
-    model, params, _ = decoder()
-    optimizer = Optimizer(optax.identity(), lambda step: 1.0 + 0 * step)
-    zero = np.int32(0)
-    state = TrainState(np.uint32(0), zero, params, optax.EmptyState(), np.float32(1), zero)
-    step = functools.partial(
-        train_step,
+    module, params, _ = decoder()
+    model = declared(module.config)
+    recipe = Recipe(
+        module=module,
         model=model,
-        optimizer=optimizer,
-        loss=make_loss(TrainConfig(), "next_token"),
+        optimizer=descent(1.0, shapes(params)),
+        objective=make_objective(Config(model=module.config), model, "next_token"),
         accumulation_steps=parts,
     )
-    return state, jax.jit(step)
+    zero = np.int32(0)
+    state = TrainState(
+        seed=np.uint32(0),
+        step=zero,
+        params=params,
+        collections={},
+        opt_state=recipe.optimizer.init(params),
+        average={},
+        memory={},
+        learning_rate_scale=np.float32(1),
+        skipped_in_a_row=zero,
+    )
+    return state, jax.jit(functools.partial(train_step, recipe=recipe))
 
 
 @functools.cache
@@ -349,8 +362,8 @@ def test_the_loss_is_the_mean_over_the_tokens_of_a_batch(weights, parts):
     loss, gradient = mean_over_tokens()(state.params, np.array(weights, np.float32))
     gradient = jax.device_get(gradient)
     tokens = np.dot(weights, [3, 3, 4, 0, 0, 5])
-    assert float(log.weight) == tokens
-    assert float(log.loss) == pytest.approx(float(loss) * tokens, rel=1e-6)
+    assert log.weights.tolist() == [tokens]
+    assert log.sums.tolist() == pytest.approx([float(loss) * tokens], rel=1e-6)
     moved = jax.tree.map(lambda before, new: before - new, state.params, after.params)
     chex.assert_trees_all_close(moved, gradient, atol=2e-6)
     norm = np.sqrt(sum(np.square(np.float64(g)).sum() for g in jax.tree.leaves(gradient)))
@@ -361,7 +374,7 @@ def test_a_batch_without_a_token_to_predict_changes_nothing():
     state, step = a_step(1)
     after, log = step(state, a_batch([1] * 6, [3, 4, 3, 4, 3, 4]))
     chex.assert_trees_all_equal(after.params, state.params)
-    assert float(log.loss) == float(log.weight) == float(log.grad_norm) == 0
+    assert float(log.sums[0]) == float(log.weights[0]) == float(log.grad_norm) == 0
 
 
 # --- what can be built ---
@@ -372,6 +385,7 @@ def test_a_batch_without_a_token_to_predict_changes_nothing():
     [
         ({"causal": False}, "model.causal = False: must be on for model.name = next_token"),
         ({"embedding_dim": 4}, "model.embedding_dim = 4: must be 0 for model.name = next_token"),
+        ({"guidance": "deeplift"}, "model.guidance = 'deeplift': works with model.name = seq"),
         ({"mixer": "gru", "both_directions": True}, "both_directions = True: contradicts"),
         (
             {"mixer": "gru", "overrides": ("text.both_directions=true",)},
@@ -379,9 +393,9 @@ def test_a_batch_without_a_token_to_predict_changes_nothing():
         ),
     ],
 )
-def test_settings_by_which_a_decoder_would_see_what_it_predicts_are_refused(settings, message):
+def test_settings_that_do_not_suit_a_decoder_are_refused(settings, message):
     with pytest.raises(UserError, match=message):
-        ModelConfig(**{**DECODER, **settings})
+        build_model(ModelConfig(**{**DECODER, **settings}), TOKENS)
 
 
 @pytest.mark.parametrize(

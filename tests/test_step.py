@@ -7,17 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from msajax.config import OptimConfig, TrainConfig
-from msajax.data.batches import Batch
+from msajax.config import Config, OptimConfig, TrainConfig
+from msajax.data.batches import Batch, row_numbers
 from msajax.errors import UserError
-from msajax.models.parts.heads import Prediction
+from msajax.models import Model, Prediction
 from msajax.models.parts.layers import Dropout
 from msajax.spec import CorpusSpec
+from msajax.training.objective import make_objective
 from msajax.training.optimizers import make_optimizer
-from msajax.training.state import init_train_state
-from msajax.training.step import make_loss, train_step
+from msajax.training.step import Recipe, begin, train_step
 
 SPEC = CorpusSpec(("text",), (3,), (1,))
+TRAIN = TrainConfig()
 
 
 class Linear(nn.Module):
@@ -37,18 +38,28 @@ def make_batch(rows=5, weights=None):
     y = rng.normal(size=(rows, 1)).astype(np.float32)
     weights = np.ones(rows, np.float32) if weights is None else np.array(weights, np.float32)
     mask = np.ones((rows, 1), bool)
-    return Batch({"text": jnp.array(x)}, {"text": jnp.array(mask)}, jnp.array(y), weights)
+    numbers = row_numbers(np.arange(rows), weights, rows)
+    return Batch({"text": jnp.array(x)}, {"text": jnp.array(mask)}, jnp.array(y), weights, numbers)
+
+
+def recipe(optim: OptimConfig, train: TrainConfig = TRAIN, *, rate=0.0, total=10) -> Recipe:
+    """Steps of a linear model on real numbers."""
+    model = Model(module=Linear)
+    return Recipe(
+        module=Linear(rate),
+        model=model,
+        optimizer=make_optimizer(optim, total, ("linear/kernel", "linear/bias")),
+        objective=make_objective(Config(optim=optim, train=train), model, "regression"),
+    )
 
 
 def steps(optim: OptimConfig, train: TrainConfig, batches, *, seed=0, rate=0.0, total=10):
     """Runs train_step over batches; returns the first state, the last, and the metrics."""
-    model, optimizer = Linear(rate), make_optimizer(optim, total)
-    state = init_train_state(jnp.uint32(seed), model=model, spec=SPEC, optimizer=optimizer)
+    of_steps = recipe(optim, train, rate=rate, total=total)
+    state = begin(jnp.uint32(seed), {}, of_steps, SPEC)
     first, log = state, []
     for batch in batches:
-        state, metrics = train_step(
-            state, batch, model=model, optimizer=optimizer, loss=make_loss(train, "regression")
-        )
+        state, metrics = train_step(state, batch, of_steps)
         log.append(metrics)
     return first, state, log
 
@@ -112,11 +123,10 @@ def test_decay_leaves_biases_alone():
 
 
 def test_the_plateau_factor_scales_the_step():
-    optimizer, model = make_optimizer(OptimConfig(learning_rate=0.01), 10), Linear()
-    state = init_train_state(jnp.uint32(0), model=model, spec=SPEC, optimizer=optimizer)
-    run = {"model": model, "optimizer": optimizer, "loss": make_loss(TrainConfig(), "regression")}
-    whole, _ = train_step(state, make_batch(), **run)
-    half, log = train_step(state.replace(learning_rate_scale=0.5), make_batch(), **run)
+    of_steps = recipe(OptimConfig(learning_rate=0.01))
+    state = begin(jnp.uint32(0), {}, of_steps, SPEC)
+    whole, _ = train_step(state, make_batch(), of_steps)
+    half, log = train_step(state.replace(learning_rate_scale=0.5), make_batch(), of_steps)
     change = jax.tree.map(lambda new, old: new - old, whole.params, state.params)
     half_change = jax.tree.map(lambda new, old: 2 * (new - old), half.params, state.params)
     chex.assert_trees_all_close(change, half_change, rtol=1e-5)
@@ -130,18 +140,19 @@ def test_rows_of_weight_0_change_nothing():
         {"text": full.masks["text"][:5]},
         full.labels[:5],
         full.row_weight[:5],
+        full.row[:5],
     )
     _, filled, filled_log = steps(OptimConfig(), TrainConfig(), [full])
     _, alone, alone_log = steps(OptimConfig(), TrainConfig(), [short])
     chex.assert_trees_all_close(filled.params, alone.params, rtol=1e-6)
-    assert float(filled_log[0].loss) == pytest.approx(float(alone_log[0].loss), rel=1e-6)
-    assert float(filled_log[0].weight) == 5.0
+    assert float(filled_log[0].sums[0]) == pytest.approx(float(alone_log[0].sums[0]), rel=1e-6)
+    assert filled_log[0].weights.tolist() == [5.0]
 
 
 def test_a_batch_of_weight_0_alone_gives_finite_numbers():
     _, state, log = steps(OptimConfig(), TrainConfig(), [make_batch(weights=[0] * 5)])
     chex.assert_tree_all_finite((state, log))
-    assert float(log[0].loss) == 0.0
+    assert log[0].sums.tolist() == [0.0]
 
 
 def test_dropout_depends_on_seed_and_step_and_nothing_else():
@@ -149,15 +160,30 @@ def test_dropout_depends_on_seed_and_step_and_nothing_else():
     _, a, _ = steps(OptimConfig(), train, [batch, batch], rate=0.5)
     _, again, _ = steps(OptimConfig(), train, [batch, batch], rate=0.5)
     chex.assert_trees_all_equal(a, again)
-    model, optimizer = Linear(0.5), make_optimizer(OptimConfig(), 10)
-    run = {"model": model, "optimizer": optimizer, "loss": make_loss(train, "regression")}
-    state = init_train_state(jnp.uint32(0), model=model, spec=SPEC, optimizer=optimizer)
+    of_steps = recipe(OptimConfig(), rate=0.5)
+    state = begin(jnp.uint32(0), {}, of_steps, SPEC)
     losses = {}
     for seed in (0, 1):
         for step in (0, 1):
             here = state.replace(seed=jnp.uint32(seed), step=jnp.int32(step))
-            losses[seed, step] = float(train_step(here, batch, **run)[1].loss)
+            losses[seed, step] = float(train_step(here, batch, of_steps)[1].sums[0])
     assert len(set(losses.values())) == 4
+
+
+def loss_of(train: TrainConfig, kind: str):
+    """The term that is a task's loss."""
+    (term,) = make_objective(Config(train=train), Model(module=Linear), kind).terms.values()
+    return term
+
+
+def by_row(loss, score, label) -> tuple[np.ndarray, np.ndarray]:
+    """Sums and weights `[B]` of a loss, each of a batch in which one row alone counts."""
+    rows = len(score)
+    of_none = Batch({}, {}, jnp.asarray(label), np.zeros(rows), np.arange(rows))
+    prediction = Prediction(jnp.asarray(score), jnp.ones((rows, 1)))
+    each = (of_none.replace(row_weight=weight) for weight in np.eye(rows, dtype=np.float32))
+    sums, weights = zip(*(loss.measure(prediction, batch) for batch in each), strict=True)
+    return np.array(sums), np.array(weights)
 
 
 @pytest.mark.parametrize(
@@ -171,60 +197,61 @@ def test_dropout_depends_on_seed_and_step_and_nothing_else():
 )
 def test_losses_have_their_closed_forms(config, expected):
     score, label = jnp.array([[1.0], [-1.0]]), jnp.array([[0.5], [2.0]])
-    loss = make_loss(config, "regression")
-    np.testing.assert_allclose(loss.of_rows(score, label), expected, rtol=1e-6)
+    found, weights = by_row(loss_of(config, "regression"), score, label)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_array_equal(weights, [1, 1])
 
 
 def test_the_loss_of_several_outputs_is_their_mean():
     score, label = jnp.array([[1.0, 3.0], [0.0, 0.0]]), jnp.array([[0.5, -1.0], [2.0, 2.0]])
     for name, expected in (("auto", [2.25, 2.0]), ("mse", [8.125, 4.0]), ("huber", [1.8125, 1.5])):
-        loss = make_loss(TrainConfig(loss=name), "regression")
-        np.testing.assert_allclose(loss.of_rows(score, label), expected, rtol=1e-6)
-        np.testing.assert_array_equal(loss.weights(label), [1, 1])
+        found, weights = by_row(loss_of(TrainConfig(loss=name), "regression"), score, label)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        np.testing.assert_array_equal(weights, [1, 1])
 
 
 def test_the_loss_of_classes_is_the_negative_logarithm_of_their_probability():
     logits = np.array([[0.5, -1.0, 2.0], [30.0, 0.0, -30.0]])
     label = np.array([[1.0], [0.0]])
-    loss = make_loss(TrainConfig(), "classification")
-    found = loss.of_rows(jnp.float32(logits), jnp.float32(label))
+    loss = loss_of(TrainConfig(), "classification")
+    found, weights = by_row(loss, np.float32(logits), np.float32(label))
     p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(found, [-np.log(p[0, 1]), -np.log(p[1, 0])], rtol=1e-5, atol=1e-7)
-    np.testing.assert_array_equal(loss.weights(label), [1, 1])
+    np.testing.assert_array_equal(weights, [1, 1])
 
 
 def test_the_loss_of_tokens_weighs_a_row_by_its_tokens():
     score = jnp.array([[6.0, 3.0], [0.0, 0.0], [5.0, 1.0]])
     label = jnp.array([[4.0, -1, 0, 2], [-1, -1, -1, -1], [0, -1, -1, -1]])
-    loss = make_loss(TrainConfig(loss="cross_entropy"), "next_token")
-    np.testing.assert_array_equal(loss.of_rows(score, label), [2, 0, 5])
-    np.testing.assert_array_equal(loss.weights(label), [3, 0, 1])
+    nats, tokens = by_row(loss_of(TrainConfig(loss="cross_entropy"), "next_token"), score, label)
+    np.testing.assert_array_equal(nats, [6, 0, 5])
+    np.testing.assert_array_equal(tokens, [3, 0, 1])
 
 
 @pytest.mark.parametrize(
     ("kind", "suitable"),
     [
-        ("regression", {"auto", "l1", "mse", "huber"}),
-        ("classification", {"auto", "cross_entropy"}),
+        ("regression", {"auto", "l1", "mse", "huber", "ccc"}),
+        ("classification", {"auto", "cross_entropy", "focal"}),
         ("next_token", {"auto", "cross_entropy"}),
     ],
 )
 def test_a_task_has_losses_that_suit_it_and_refuses_the_others(kind, suitable):
-    for name in ("auto", "l1", "mse", "huber", "cross_entropy"):
+    for name in ("auto", "l1", "mse", "huber", "ccc", "cross_entropy", "focal", "no loss at all"):
         if name in suitable:
-            make_loss(TrainConfig(loss=name), kind)
+            loss_of(TrainConfig(loss=name), kind)
         else:
             with pytest.raises(UserError, match=f"train.loss = '{name}' does not suit {kind}"):
-                make_loss(TrainConfig(loss=name), kind)
+                loss_of(TrainConfig(loss=name), kind)
 
 
 def test_a_loss_refuses_to_broadcast_a_column_against_a_row():
     with pytest.raises(AssertionError):
-        make_loss(TrainConfig(), "regression").of_rows(jnp.zeros((4, 1)), jnp.zeros(4))
+        by_row(loss_of(TrainConfig(), "regression"), jnp.zeros((4, 1)), jnp.zeros(4))
 
 
 def rates(optim: OptimConfig, total: int) -> np.ndarray:
-    schedule = make_optimizer(optim, total).learning_rate
+    schedule = recipe(optim, total=total).optimizer.learning_rate
     return np.array([float(schedule(jnp.int32(t))) for t in range(total)])
 
 
@@ -267,7 +294,7 @@ def test_a_step_that_is_not_finite_changes_neither_parameters_nor_moments(bad):
         (after.params, after.opt_state), (before.params, before.opt_state)
     )
     assert (int(after.step), int(after.skipped_in_a_row)) == (2, 1)
-    assert [float(x) for x in (log[1].loss, log[1].weight, log[1].grad_norm)] == [0, 0, 0]
+    assert [float(x) for x in (*log[1].sums, *log[1].weights, log[1].grad_norm)] == [0, 0, 0]
     assert [float(metrics.skipped) for metrics in log] == [0, 1]
 
 

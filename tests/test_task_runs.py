@@ -28,7 +28,7 @@ from msajax.data.vocabulary import PADDING, UNKNOWN
 from msajax.errors import UserError
 from msajax.evaluation.tables import print_results, print_summary
 from msajax.inference.bundle import load_bundle
-from msajax.training.initial import parameter_shapes
+from msajax.models import parameter_shapes
 
 SIZES = {"train": 48, "valid": 16, "test": 16}
 SEEDS = (0, 1)
@@ -233,9 +233,9 @@ def test_results_are_printed_whatever_labels_are_called(name, run_of):
 @pytest.mark.parametrize(
     ("name", "loss", "right"),
     [
-        ("classes", "l1", "cross_entropy, or auto"),
-        ("one_hot", "huber", "cross_entropy, or auto"),
-        ("ratings", "cross_entropy", "l1 or mse or huber, or auto"),
+        ("classes", "l1", "cross_entropy or focal, or auto"),
+        ("one_hot", "huber", "cross_entropy or focal, or auto"),
+        ("ratings", "cross_entropy", "l1 or mse or huber or ccc, or auto"),
         ("decoder", "mse", "cross_entropy, or auto"),
     ],
 )
@@ -443,7 +443,7 @@ def test_a_split_without_a_next_token_is_refused_before_training(name, tmp_path)
     single = np.array(["film"] * SIZES[name])
     case.splits[name] = dataclasses.replace(case.splits[name], raw_text=single)
     settings = {"data__truncate": "first"}  # of train alone, whose table may have one row
-    with pytest.raises(UserError, match=f"no sequence of split '{name}' has two steps in a row"):
+    with pytest.raises(UserError, match=f"split '{name}': no sequence has two steps in a row"):
         train(tmp_path, case._replace(settings=case.settings | settings))
     assert not (tmp_path / "run").exists()
 
@@ -497,7 +497,7 @@ def test_the_parameters_to_be_loaded_are_those_that_a_model_has(begun):
     for run in begun:
         bundle = load_bundle(run.folder / "bundle")
         leaves = jax.tree_util.tree_leaves_with_path(bundle.params)
-        assert parameter_shapes(run.config.model, bundle.preparation) == {
+        assert parameter_shapes(run.config.model, bundle.preparation.spec) == {
             jax.tree_util.keystr(path, simple=True, separator="/"): x.shape[1:]
             for path, x in leaves
         }

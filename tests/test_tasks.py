@@ -8,7 +8,7 @@ import pytest
 import sklearn.metrics
 
 from msajax import bootstrap, metrics
-from msajax.tasks import KINDS, Task, make_task
+from msajax.tasks import TASKS, Task, make_task
 
 CLASSES = ("a", "b", "c", "d", "e")
 NOTHING = np.zeros((2, 1))  # labels of a training split whose range does not matter
@@ -169,14 +169,14 @@ def test_each_kind_has_its_metrics_and_one_that_selects():
         "classification": ("accuracy", "f1_weighted", "f1_macro", "cross_entropy"),
         "next_token": ("cross_entropy", "perplexity"),
     }
-    assert {kind: task.selection for kind, task in reported.items()} == {
+    assert {kind: task.usual_selection for kind, task in reported.items()} == {
         "regression": "mae",
         "ratings": "mae",
         "classification": "cross_entropy",
         "next_token": "cross_entropy",
     }
-    assert output_task(3).selection == "mae"
-    assert {task.kind for task in reported.values()} == set(KINDS)
+    assert output_task(3).usual_selection == "mae"
+    assert {task.kind for task in reported.values()} == set(TASKS)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -25,9 +25,9 @@ def newest_state(folder: pathlib.Path) -> dict[str, np.ndarray]:
         ).state
 
 
-def one_seed(params, k: int):
-    """Parameters of member k of a run."""
-    return jax.tree.map(lambda x: np.asarray(x[k]), params)
+def one_seed(variables, k: int):
+    """Those of member k of a run."""
+    return jax.tree.map(lambda x: np.asarray(x[k]), variables)
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +40,12 @@ def whole_run(tmp_path_factory):
 def test_each_seed_is_bit_equal_to_running_it_alone(whole_run, tmp_path):
     together, folder = whole_run
     alone = run(tiny_config(train__seeds=1, train__first_seed=1), tmp_path)
-    chex.assert_trees_all_equal(one_seed(together.params, 1), one_seed(alone.params, 0))
+    chex.assert_trees_all_equal(one_seed(together.variables, 1), one_seed(alone.variables, 0))
     assert lines_of(tmp_path) == [line for line in lines_of(folder) if line["seed"] == 1]
 
 
 def test_seeds_differ_from_each_other(whole_run):
-    kernels = np.asarray(whole_run[0].params["text_encoder"]["projection"]["kernel"])
+    kernels = np.asarray(whole_run[0].variables["params"]["text_encoder"]["projection"]["kernel"])
     assert np.abs(kernels[0] - kernels[1]).max() > 0.01
 
 
@@ -53,7 +53,7 @@ def test_one_step_a_dispatch_and_a_whole_epoch_a_dispatch_are_bit_equal(
     whole_run, tmp_path, monkeypatch
 ):
     together, folder = whole_run
-    monkeypatch.setattr(feed.Pace, "update", lambda self, bucket, steps, seconds: None)
+    monkeypatch.setattr(feed.Pace, "update", lambda *_: None)
     monkeypatch.setattr(
         feed.Pace, "__init__", lambda self: vars(self).update(steps=1, compiled=set())
     )
@@ -62,8 +62,8 @@ def test_one_step_a_dispatch_and_a_whole_epoch_a_dispatch_are_bit_equal(
         feed.Pace, "__init__", lambda self: vars(self).update(steps=1000, compiled=set())
     )
     whole = run(tiny_config(train__seeds=3), tmp_path / "whole")
-    chex.assert_trees_all_equal(single.params, whole.params)
-    chex.assert_trees_all_equal(single.params, together.params)
+    chex.assert_trees_all_equal(single.variables, whole.variables)
+    chex.assert_trees_all_equal(single.variables, together.variables)
     chex.assert_trees_all_equal(
         newest_state(tmp_path / "single"), newest_state(tmp_path / "whole")
     )
@@ -74,7 +74,7 @@ def test_a_corpus_that_streams_gives_the_bits_of_one_on_the_device(whole_run, tm
     config = tiny_config(train__seeds=3, data__device_memory_budget=0)
     assert not run(config, tmp_path, stop_after_epochs=2).finished  # and goes on like any other
     streamed = run(config, tmp_path)
-    chex.assert_trees_all_equal(streamed.params, together.params)
+    chex.assert_trees_all_equal(streamed.variables, together.variables)
     chex.assert_trees_all_equal(newest_state(tmp_path), newest_state(folder))
     assert lines_of(tmp_path) == lines_of(folder)
 
@@ -87,7 +87,7 @@ def test_k_epochs_plus_the_rest_are_bit_equal_to_an_uninterrupted_run(whole_run,
     assert lines_of(tmp_path)[-1]["epoch"] == 3
     resumed = run(config, tmp_path)
     assert resumed.finished
-    chex.assert_trees_all_equal(resumed.params, together.params)
+    chex.assert_trees_all_equal(resumed.variables, together.variables)
     assert resumed.best_epoch == together.best_epoch
     assert lines_of(tmp_path) == lines_of(folder)
     chex.assert_trees_all_equal(newest_state(tmp_path), newest_state(folder))
@@ -113,13 +113,13 @@ def test_map_and_vmap_agree_to_rounding_on_the_first_epoch(tmp_path):
     assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-6)
     assert a["train_loss"] == pytest.approx(b["train_loss"], rel=1e-6)
 
-    def comparable(params):
-        flat = jax.tree_util.tree_leaves_with_path(params)
+    def comparable(trained):
+        flat = jax.tree_util.tree_leaves_with_path(trained.variables["params"])
         return {
             jax.tree_util.keystr(path): leaf for path, leaf in flat if "key" not in str(path)
         }
 
-    chex.assert_trees_all_close(comparable(by_map.params), comparable(by_vmap.params), atol=1e-5)
+    chex.assert_trees_all_close(comparable(by_map), comparable(by_vmap), atol=1e-5)
 
 
 def test_a_stopped_seed_writes_no_more_lines_and_keeps_its_parameters(tmp_path):
@@ -145,7 +145,7 @@ def test_a_stopped_seed_writes_no_more_lines_and_keeps_its_parameters(tmp_path):
         ),
         tmp_path / "alone",
     )
-    chex.assert_trees_all_equal(one_seed(trained.params, early), one_seed(alone.params, 0))
+    chex.assert_trees_all_equal(one_seed(trained.variables, early), one_seed(alone.variables, 0))
     together, by_itself = newest_state(tmp_path), newest_state(tmp_path / "alone")
     for name in by_itself:  # it stood still while the others went on
         if name.startswith("train/"):
@@ -160,9 +160,9 @@ def test_the_kept_parameters_are_those_of_the_best_epoch(tmp_path):
     k = trained.best_epoch.index(best)
     until_best = run(config, tmp_path / "part", stop_after_epochs=best)
     state = newest_state(tmp_path / "part")
-    chex.assert_trees_all_equal(one_seed(trained.params, k), one_seed(until_best.params, k))
+    chex.assert_trees_all_equal(one_seed(trained.variables, k), one_seed(until_best.variables, k))
     kernel = "params/regression/kernel"
-    assert np.array_equal(state[f"train/{kernel}"][k], state[f"best_{kernel}"][k])
+    assert np.array_equal(state[f"train/{kernel}"][k], state[f"best/{kernel}"][k])
 
 
 def test_a_flipped_byte_in_the_newest_checkpoint_falls_back_to_the_one_before(tmp_path, caplog):

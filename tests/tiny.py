@@ -2,15 +2,18 @@
 
 import json
 import pathlib
+from collections.abc import Iterable
 
 import jax
 import ml_collections
+import optax
 
-from msajax.config import SYNTHETIC, Config, default_config, from_config_dict
+from msajax.config import SYNTHETIC, Config, OptimConfig, default_config, from_config_dict
 from msajax.data import prepare as preparing
 from msajax.data.formats import open_corpus
 from msajax.runs.folder import RunFolder
 from msajax.training.loop import Trained, train_seeds
+from msajax.training.optimizers import Optimizer, make_optimizer
 from msajax.training.run import Run
 
 # One modality of one step: a program that compiles in a second, for tests of many processes.
@@ -73,6 +76,20 @@ def run(
     )
     with jax.transfer_guard("disallow"):  # nothing moves to or from a device unasked
         return train_seeds(whole)
+
+
+class _Descent(Optimizer):
+    """Takes the gradient itself in place of Adam's step."""
+
+    def _without_rates(self, params):
+        clip = self.config.clip_norm
+        return optax.clip_by_global_norm(clip) if clip else optax.identity()
+
+
+def descent(rate: float, paths: Iterable[str], clip_norm: float = 0.0) -> Optimizer:
+    """Subtracts `rate` times the gradient, clipped to a norm unless that is 0."""
+    config = OptimConfig(learning_rate=rate, clip_norm=clip_norm, schedule="constant")
+    return _Descent(config, 1, make_optimizer(config, 1, paths).settings)
 
 
 def lines_of(folder: pathlib.Path) -> list[dict]:
