@@ -19,7 +19,8 @@ from msajax.config import Config
 from msajax.data.predictions import read_columns
 from msajax.errors import UserError
 from msajax.evaluation.tables import print_folds, print_results
-from msajax.inference.bundle import Bundle, load
+from msajax.inference.bundle import Bundle
+from msajax.inference.bundle_files import load
 from msajax.runs.folder import RunFolder
 from msajax.runs.remote.mirror import Mirror
 from msajax.training.run import AfterEpoch

@@ -19,7 +19,8 @@ from msajax.data.repairs import say_prepared, say_repairs
 from msajax.data.steps import describe_groups, find_groups
 from msajax.evaluation import artefacts, protocol
 from msajax.files import write_json
-from msajax.inference.bundle import Bundle, load, save_bundle
+from msajax.inference.bundle import Bundle
+from msajax.inference.bundle_files import load, save_bundle
 from msajax.inference.scoring import Scorer
 from msajax.models import declared, parameter_shapes
 from msajax.runs.folder import RunFolder
