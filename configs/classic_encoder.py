@@ -1,9 +1,10 @@
-"""The classic encoder (source 004): 15,761,920 parameters in the encoder itself.
+"""Trains the classic encoder (source 004): 15,761,920 parameters in the encoder itself.
 
     python -m msajax.main --config configs/classic_encoder.py --config.data.path=CORPUS.npz \
         --workdir W
 
-Features that are 512 wide go into it as they are; those of another width are projected.
+Features that are 512 wide go into it as they are, so that it is exactly the document's; those of
+another width are projected.
 The document says nothing of positions; sinusoids are ours.
 """
 
@@ -11,7 +12,7 @@ from msajax.config import apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """Width 512, eight heads, five blocks of 2048 with ReLU, batches of 30, sequences of 200."""
+    """Sets width 512, eight heads, five blocks of 2048 with ReLU, batches of 30, 200 steps."""
     config = default_config()
     config.model.input_projection = "where_needed"
     config.model.model_dim = 512

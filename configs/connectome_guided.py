@@ -1,4 +1,4 @@
-"""The encoder of source 003 with dRoFE and guidance by attribution, on an embedded corpus.
+"""Trains the encoder of source 003 with dRoFE and guidance by attribution, on an embedded corpus.
 
 The document names both; their formulas are ours.
 
@@ -23,7 +23,7 @@ from msajax.config import SYNTHETIC, apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """Width 128, four heads, four layers with RMSNorm, gradient x input, five random seeds."""
+    """Sets width 128, four heads, four layers with RMSNorm, gradient x input, five random seeds."""
     config = default_config()
     config.data.path = SYNTHETIC
     config.data.standardize = ()

@@ -1,16 +1,17 @@
-"""The encoder over connectome tokens (source 003) with RMSNorm: 792,192 parameters in its layers.
+"""Trains the encoder of source 003 with RMSNorm: 792,192 parameters in its layers.
 
     python -m msajax.main --config configs/connectome_rmsnorm.py --config.data.path=CORPUS.npz \
         --workdir W
 
-Features that are 128 wide are the tokens themselves; those of another width are projected.
+Features that are 128 wide are the tokens themselves, so that the encoder is exactly the document's;
+those of another width are projected.
 """
 
 from msajax.config import apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """Width 128, four post-norm blocks with RMSNorm, and a final one."""
+    """Sets width 128, four post-norm blocks with RMSNorm, and a final one."""
     config = default_config()
     config.model.input_projection = "where_needed"
     config.model.num_heads = 4

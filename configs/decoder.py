@@ -1,4 +1,4 @@
-"""The lecture's decoder (source 001): predicts each word of a transcript from those before it.
+"""Trains the decoder of source 001, which predicts each word of a transcript from those before.
 
 Its first use is what it learns of words: `configs/words.py` begins from it. With a vocabulary of 47
 tokens it has 797,568 parameters, and 797,056 with `--config.model.out_bias=false`. The corpus needs
@@ -16,7 +16,7 @@ from msajax.config import apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """Width 128, four pre-norm blocks, b_O alone of attention's biases, tied embedding, causal."""
+    """Sets width 128, four causal pre-norm blocks, of attention's biases b_O alone."""
     config = default_config()
     config.data.text = "words"
     config.data.truncate = "first"

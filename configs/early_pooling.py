@@ -1,4 +1,4 @@
-"""The early-pooling baseline with the reference's heads: every head as wide as the model.
+"""Trains the early-pooling baseline with the reference's heads: every head as wide as the model.
 
 Each modality is encoded and pooled by itself; the pooled vectors attend to each other as a sequence
 of length M. 768,004 parameters at MOSEI's widths, 725,380 at MOSI's.
@@ -11,7 +11,7 @@ from msajax.config import apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """Width 64, four heads of 64, two encoder blocks, one fusion block, five random seeds."""
+    """Sets width 64, four heads of 64, two encoder blocks, one fusion block, five random seeds."""
     config = default_config()
     config.data.truncate = "uniform"
     config.model.max_len = 20

@@ -1,4 +1,6 @@
-"""The early-pooling baseline with heads that share the width: 809,428 parameters at MOSI's widths.
+"""Trains the early-pooling baseline with heads that share the width.
+
+It has 809,428 parameters at MOSI's widths.
 
     python -m msajax.main --config configs/early_pooling_clean.py --config.data.path=CORPUS.npz \
         --workdir W
@@ -8,7 +10,7 @@ from msajax.config import apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """Width 112, four heads of 28, two encoder blocks, one fusion block, five random seeds."""
+    """Sets width 112, four heads of 28, two encoder blocks, one fusion block, five random seeds."""
     config = default_config()
     config.data.truncate = "uniform"
     config.model.max_len = 20

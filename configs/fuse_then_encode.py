@@ -1,4 +1,4 @@
-"""Fusion first, then an encoder per modality (source 000).
+"""Trains a model that fuses first, and then encodes each modality (source 000).
 
 Projected modalities attend to each other as they are; each is then encoded by two blocks with a
 feed-forward width of 1024, pooled, and all are concatenated for the regression. A block's only bias
@@ -12,7 +12,7 @@ from msajax.config import apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """Both directions at once, two post-norm blocks after them, five random seeds."""
+    """Sets both directions at once, two post-norm blocks after them, five random seeds."""
     config = default_config()
     config.model.n_layers_mod = 0
     config.model.fusion = "parallel"

@@ -1,4 +1,4 @@
-"""GRU encoders (source 001): each modality is read step by step, pooled and weighed.
+"""Trains GRU encoders (source 001): each modality is read step by step, pooled and weighed.
 
     python -m msajax.main --config configs/gru.py --config.data.path=CORPUS.npz \
         --workdir W
@@ -10,7 +10,7 @@ from msajax.config import apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """Two layers of width 128, no attention between modalities, five random seeds."""
+    """Sets two layers of width 128, no attention between modalities, five random seeds."""
     config = default_config()
     config.model.mixer = "gru"
     config.model.positions = "none"

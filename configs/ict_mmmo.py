@@ -1,4 +1,4 @@
-"""ICT-MMMO: reviews of films, rated from 1 to 5, from the older releases' HDF5 files.
+"""Trains on ICT-MMMO: reviews of films, rated from 1 to 5, in the older releases' HDF5 files.
 
 Its training split has no text, so the model hears and sees but does not read. Five seeds: test MAE
 1.323 +- 0.072, worse than the training median (1.181), with a correlation of 0.38 +- 0.07.
@@ -10,7 +10,7 @@ from msajax.config import apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """The sequence-level model, small, with much dropout for 220 samples; five random seeds."""
+    """Sets a small sequence-level model, with much dropout for 220 samples; five random seeds."""
     config = default_config()
     config.data.truncate = "last"
     config.model.model_dim = 64

@@ -1,4 +1,4 @@
-"""All of CMU-MOSI (1284/229/686), text as GloVe vectors: the quotable run.
+"""Trains on all of CMU-MOSI (1284/229/686), text as GloVe vectors: the quotable run.
 
     python -m msajax.main --config configs/mosi.py --config.data.path=CORPUS.npz --workdir runs/mosi
 
@@ -42,7 +42,7 @@ had seen: 0.922 +- 0.020 against 0.942 +- 0.021. It took its place.
 
 All trials: AdamW, cosine over 40 epochs after 100 steps of warm-up, clip 1, L1, mean pooling, 4
 heads, ff_dim twice model_dim, unless a row says otherwise. The second round, with training in
-length buckets, three seeds a trial:
+length quarters, three seeds a trial:
 
     valid MAE sd   D layers rate dropout input batch  modalities (text if none), other changes
     0.905 0.007  128 1  0.001  0.1  0.3  16
@@ -75,7 +75,7 @@ length buckets, three seeds a trial:
     0.953 0.029  128 1  0.001  0.1  0.3  32  text+audio n_layers_fuse 0
     0.956 0.049  256 1  0.001  0.1  0.2  32
 
-The first round, before there were length buckets, with batch 32, three seeds a trial:
+The first round, before there were length quarters, with batch 32, three seeds a trial:
 
     valid MAE sd   D layers rate dropout input  modalities (text if none), other changes
     0.911 0.006  128 1  0.001  0.1  0.2
@@ -161,7 +161,7 @@ from msajax.config import apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """One self-attention block of width 256 over text, five random seeds."""
+    """Sets one self-attention block of width 256 over text, five random seeds."""
     config = default_config()
     config.model.modalities = ("text",)
     config.model.model_dim = 256

@@ -1,4 +1,4 @@
-"""CMU-MOSI with text, audio and video, aligned by word to 20 steps: source 002's own shapes.
+"""Trains on CMU-MOSI's text, audio and video, 20 words each: source 002's own shapes.
 
     python -m msajax.main --config configs/mosi_trimodal.py --config.data.path=CORPUS.npz \
         --workdir runs/mosi_trimodal
@@ -17,7 +17,7 @@ from msajax.config import apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """The sequence-level model of source 002 at its own sizes, three random seeds."""
+    """Sets the sequence-level model of source 002 at its own sizes, three random seeds."""
     config = default_config()
     config.data.truncate = "uniform"
     config.model.max_len = 20

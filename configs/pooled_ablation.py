@@ -1,4 +1,4 @@
-"""The sequence-level model without fusion: what cross-modal attention is worth.
+"""Trains the sequence-level model without fusion: what cross-modal attention is worth.
 
 Modalities are pooled straight after their encoders and meet in the gate alone: 865,412 parameters
 at MOSI's widths.
@@ -11,7 +11,7 @@ from msajax.config import apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """The reference sizes with n_layers_fuse = 0, five random seeds."""
+    """Sets the reference sizes with n_layers_fuse = 0, five random seeds."""
     config = default_config()
     config.data.truncate = "uniform"
     config.model.max_len = 20

@@ -1,4 +1,6 @@
-"""The sequence-level model of source 002 at its own sizes: 1,130,372 parameters at MOSI's widths.
+"""Trains the sequence-level model of source 002 at its own sizes.
+
+It has 1,130,372 parameters at MOSI's widths.
 
     python -m msajax.main --config configs/sequence_base.py --config.data.path=CORPUS.npz \
         --workdir W
@@ -8,7 +10,7 @@ from msajax.config import apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """Every other setting at its default, twenty steps, five random seeds."""
+    """Sets twenty steps and five random seeds, and leaves the model at its defaults."""
     config = default_config()
     config.data.truncate = "uniform"
     config.model.max_len = 20

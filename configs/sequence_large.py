@@ -1,4 +1,4 @@
-"""The sequence-level model of source 002, large: 7,009,796 parameters at MOSI's widths.
+"""Trains the sequence-level model of source 002, large: 7,009,796 parameters at MOSI's widths.
 
     python -m msajax.main --config configs/sequence_large.py --config.data.path=CORPUS.npz \
         --workdir W
@@ -8,7 +8,7 @@ from msajax.config import apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """Width 256, three encoder blocks per modality, two fusion layers, five random seeds."""
+    """Sets width 256, three encoder blocks per modality, two fusion layers, five random seeds."""
     config = default_config()
     config.data.truncate = "uniform"
     config.model.max_len = 20

@@ -1,4 +1,4 @@
-"""The sequence-level model of source 002, small: 732,932 parameters at MOSI's widths.
+"""Trains the sequence-level model of source 002, small: 732,932 parameters at MOSI's widths.
 
     python -m msajax.main --config configs/sequence_small.py --config.data.path=CORPUS.npz \
         --workdir W
@@ -8,7 +8,7 @@ from msajax.config import apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """One encoder block per modality, one fusion layer, five random seeds."""
+    """Sets one encoder block per modality, one fusion layer, five random seeds."""
     config = default_config()
     config.data.truncate = "uniform"
     config.model.max_len = 20

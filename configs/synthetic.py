@@ -1,4 +1,4 @@
-"""The embedded synthetic corpus: the whole program at work, with nothing to download.
+"""Trains on the embedded synthetic corpus: the whole program at work, with nothing to download.
 
     python -m msajax.main --config configs/synthetic.py --workdir runs/synthetic
 """
@@ -7,7 +7,7 @@ from msajax.config import SYNTHETIC, apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """The sequence-level model, small, on a small corpus with MOSI's shapes."""
+    """Sets the sequence-level model, small, on a small corpus with MOSI's shapes."""
     config = default_config()
     config.data.path = SYNTHETIC
     config.data.synthetic.train = 640

@@ -1,4 +1,4 @@
-"""Sentiment from the words of the transcripts, and the voice: token ids instead of word vectors.
+"""Trains on the words of transcripts, as token ids instead of word vectors, and the voice.
 
 The text encoder has the shape of `configs/decoder.py`, whose bundle it can begin from:
 
@@ -12,7 +12,7 @@ from msajax.config import apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """The decoder's blocks for every modality, cross-attention to the voice, five random seeds."""
+    """Sets the decoder's blocks for each modality, attention to the voice, five random seeds."""
     config = default_config()
     config.data.text = "words"
     config.data.truncate = "first"

@@ -2,8 +2,9 @@
 # makes its .venv hold what those requirement files ask for and the project itself, importable from
 # any folder and with its command `msajax`; `python` is set to its interpreter.
 #
-# PYTHON names the interpreter that .venv must come from. Without it a working .venv is kept, and
-# a new one comes from the first of `candidates` on PATH that is new enough.
+# PYTHON names the interpreter that .venv must come from; one that trains without .venv has another
+# name, MSAJAX_PYTHON. Without PYTHON a working .venv is kept, and a new one comes from the first of
+# `candidates` on PATH that is new enough.
 #
 # While .venv is being made or installed into it holds `.unfinished`, with our process id: an
 # interrupted installation is never mistaken for a whole one. For every installed file it keeps a

@@ -18,8 +18,8 @@
 # Two minutes before its time is up Slurm sends TERM to the tasks. They save and exit 75, and the
 # job, still alive, puts itself back into the queue, where the same command continues. Any other
 # code ends the job: 0 done, 1 a bug, 2 a mistake, 3 numbers that are not finite. The log
-# msajax-JOB.log is of all starts. `scancel JOB` ends this shell first, so that a cancelled job
-# stays cancelled; what it has saved is kept.
+# msajax-JOB.log is of all starts. `scancel JOB` ends this shell first, which therefore must not trap
+# TERM: a cancelled job stays cancelled, and what it has saved is kept.
 #SBATCH --job-name=msajax
 #SBATCH --output=%x-%j.log
 #SBATCH --open-mode=append

@@ -28,7 +28,9 @@ read -r -d '' -a hosts <<<"${names//,/ }" || true # it fails when the text ends,
 read -r -a options <<<"${SSH_OPTIONS:-}"
 coordinator=${COORDINATOR:-${hosts[0]#*@}}:${PORT:-45655}
 
-# What a host runs: lines of its input are signals for the trainer; its end is a lost connection.
+# What a host runs: lines of its input are signals for the trainer, because ssh forwards none without
+# a terminal. The end of its input is a lost connection, which must not leave a run behind that
+# nobody can stop.
 # shellcheck disable=SC2016 # the host expands it
 on_host='cd "$1" || exit 2
 python=$2

@@ -1,4 +1,4 @@
-"""The command `msajax`, and `python -m msajax`: what `python -m msajax.main` is."""
+"""Runs the command `msajax`, and `python -m msajax`, as `python -m msajax.main` does."""
 
 import signal
 

@@ -1,18 +1,19 @@
-"""Checks of settings; a failed one names the key, its value and what would be right."""
+"""Checks settings; a failed check names the key, its value and what would be right."""
 
 import dataclasses
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from msajax.errors import UserError
 
 
 class Settings:
-    """What every section of the configuration is: a dataclass whose fields have defaults."""
+    """Serves as the base of every section of the configuration, a dataclass with defaults."""
 
     def __repr__(self) -> str:
-        """Only what differs from the defaults."""
+        """Shows only what differs from the defaults."""
         usual = type(self)()
         changed = [
             f"{field.name}={getattr(self, field.name)!r}"
@@ -40,8 +41,27 @@ def one_of(section: Any, key: str, *choices: str) -> None:
     require(section, key, _value(section, key) in choices, f"must be one of {', '.join(choices)}")
 
 
+def differences(here: Mapping[str, Any], there: Mapping[str, Any], form: str) -> list[str]:
+    """Says in what two flat mappings differ, key by key; a value that one lacks is nothing.
+
+    Args:
+        here: one of them, whose keys come first.
+        there: the other one.
+        form: of a difference, such as "{key}: {there} there, {here} here".
+    """
+
+    def said(values: Mapping[str, Any], key: str) -> str:
+        return repr(values[key]) if key in values else "nothing"
+
+    return [
+        form.format(key=key, here=said(here, key), there=said(there, key))
+        for key in {**here, **there}
+        if key not in here or key not in there or here[key] != there[key]
+    ]
+
+
 def is_finite_number(text: str) -> bool:
-    """Whether a setting that may also be a word is a finite number."""
+    """Tells whether a setting that may also be a word is a finite number."""
     try:
         return math.isfinite(float(text))
     except ValueError:
@@ -49,9 +69,9 @@ def is_finite_number(text: str) -> bool:
 
 
 def is_url(path: Any) -> bool:
-    """Whether what stands for a path names something in a store, as gs://bucket/run does.
+    """Tells whether what stands for a path names something in a store, as gs://bucket/run does.
 
-    So does gs:/bucket/run, which names no bucket: as a path it would be a folder named gs:.
+    So does gs:/bucket/run, though it names no bucket: as a path it would be a folder named gs:.
     """
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path)) is not None
 

@@ -1,4 +1,4 @@
-"""The ways in which a run may end early without a bug in the program, and its exit codes."""
+"""Defines the errors that end a run early without a bug in the program, and the exit codes."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,19 +7,19 @@ OK, USER_ERROR, NON_FINITE, STOPPED = 0, 2, 3, 75  # exit codes
 
 
 class UserError(ValueError):
-    """A mistake in the flags, the configuration, the data or the files: one sentence, exit code 2.
+    """Reports a mistake in flags, configuration, data or files: one sentence, exit code 2.
 
     The message says what was wrong, where, and what would be right.
     """
 
 
 class NonFiniteError(ArithmeticError):
-    """The loss of every random seed is no longer a finite number: exit code 3."""
+    """Reports that the loss of every random seed is no longer a finite number: exit code 3."""
 
 
 @contextlib.contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Names the file that cannot be written: the system's own error about a full disk does not.
+    """Names the file that cannot be written, as the system's own error about a full disk does not.
 
     Raises:
         UserError: in place of an `OSError`.
@@ -31,5 +31,5 @@ def writing(path: str) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of a library says first."""
+    """Returns the first line of a library's error, or its type if it says nothing."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,9 +1,10 @@
-"""Files of ours: written whole or not at all, and JSON without what JSON has no word for."""
+"""Writes files whole or not at all, and reads and writes strict JSON."""
 
 import contextlib
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
@@ -12,12 +13,12 @@ from msajax.errors import UserError, writing
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[TextIO]:
-    """A text file that takes the place of `path` once it is whole; else nothing is left of it.
+    """Opens a text file that replaces `path` once it is whole; else nothing is left of it.
 
     Raises:
         UserError: if it cannot be written.
     """
-    temporary = f"{path}.partial"
+    temporary = partial(path)
     try:
         with writing(path):
             with open(temporary, "w", encoding="utf-8", newline="") as file:
@@ -25,10 +26,42 @@ def replacing(path: str) -> Iterator[TextIO]:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-    except BaseException:  # an interruption too leaves nothing behind
+    except BaseException:  # an interruption, too, leaves nothing behind
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+@contextlib.contextmanager
+def replacing_folder(path: str) -> Iterator[str]:
+    """Lends an empty folder that takes the place of `path` at the end; else nothing is left of it.
+
+    What stood at `path` stays until then. A kill may leave `path` missing, but never a part of it.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
+    temporary = partial(path)
+    new, former = (os.path.join(temporary, name) for name in ("new", "former"))
+    try:
+        with writing(path):
+            shutil.rmtree(temporary, ignore_errors=True)  # a killed process leaves it
+            os.makedirs(new)
+            yield new
+            # By two renames, since none replaces a folder that holds something.
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(path, former)
+            os.rename(new, path)
+    finally:
+        with contextlib.suppress(OSError):
+            if not os.path.exists(path):
+                os.rename(former, path)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def partial(path: str) -> str:
+    """Returns where a file or folder is written that takes the place of `path` once it is whole."""
+    return f"{path}.partial"
 
 
 def refuse_inside(output: str, source: str, what: str) -> None:
@@ -41,7 +74,7 @@ def refuse_inside(output: str, source: str, what: str) -> None:
 
 
 def read_json(path: str) -> Any:
-    """Reads a JSON file of ours.
+    """Reads a JSON file that this program wrote.
 
     Raises:
         UserError: if it is missing or damaged.
@@ -65,7 +98,7 @@ def write_json(path: str, value: Any) -> None:
 
 
 def json_text(value: Any) -> str:
-    """Strict JSON with its numbers that are not finite as null, as a file holds it."""
+    """Formats a value as a file of strict JSON holds it: numbers that are not finite are null."""
     return json.dumps(as_strict(value), indent=2, allow_nan=False) + "\n"
 
 
@@ -80,7 +113,7 @@ def write_text(path: str, text: str) -> None:
 
 
 def strict_json(text: str | bytes) -> Any:
-    """Reads JSON; raises `ValueError` for the numbers that it has no word for."""
+    """Reads JSON; raises `ValueError` for NaN and infinity, which Python would accept."""
 
     def refuse(name: str) -> None:
         raise ValueError(f"{name} is no number of JSON")
@@ -89,7 +122,7 @@ def strict_json(text: str | bytes) -> Any:
 
 
 def as_strict(value: Any) -> Any:
-    """A value for JSON: numbers that are not finite become null."""
+    """Replaces the numbers that are not finite, which JSON cannot hold, by None."""
     if isinstance(value, Mapping):
         return {key: as_strict(v) for key, v in value.items()}
     if isinstance(value, list | tuple):

@@ -40,27 +40,28 @@ from msajax.modes.options import Options
 DEFAULT_CONFIG = pathlib.Path(__file__).parent / "default_experiment.py"
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "Experiment file.")
-MODE = flags.DEFINE_enum("mode", "train", list(MODES), "What.")
+MODE = flags.DEFINE_enum("mode", "train", list(MODES), "What to do.")
 WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder, also in a bucket (gs://…).")
 INPUT = flags.DEFINE_string("input", None, "A corpus, or a CSV of predictions to evaluate.")
 OUTPUT = flags.DEFINE_string("output", None, "Where to write the result.")
 BUNDLE = flags.DEFINE_string("bundle", None, "A run's bundle folder, also in a bucket.")
 MODELS = flags.DEFINE_string("models", None, "A Python file that registers models of your own.")
 SPLIT = flags.DEFINE_enum("split", None, ["train", "valid", "test", "all"], "Which split.")
+# Counted from this start, so that the same command, repeated, always makes progress.
 STOP_AFTER = flags.DEFINE_integer(
     "stop_after_epochs", None, "Save and exit 75 after so many epochs.", lower_bound=1
 )
 PROFILE = flags.DEFINE_string("profile", None, "Folder for a profiler's trace of some steps.")
 COORDINATOR = flags.DEFINE_string("coordinator_address", None, "host:port of process 0.")
-PROCESSES = flags.DEFINE_integer("num_processes", None, "Of one run.", lower_bound=1)
-PROCESS = flags.DEFINE_integer("process_id", None, "Of this process, from 0.", lower_bound=0)
+PROCESSES = flags.DEFINE_integer("num_processes", None, "How many train one run.", lower_bound=1)
+PROCESS = flags.DEFINE_integer("process_id", None, "This process, from 0.", lower_bound=0)
 DISTRIBUTED = flags.DEFINE_boolean("distributed", False, "Processes as the cluster names them.")
 JOIN_SECONDS = flags.DEFINE_float(
     "join_seconds", 120, "How long processes wait for each other, 1 to 86400."
 )
 VERSION = flags.DEFINE_boolean("version", False, "Print the version.")
 _PATHS = ("workdir", "input", "output", "bundle", "profile", "models")
-_overridden: list[str] = []  # by the command line
+_overridden: list[str] = []  # keys that the command line sets
 _NOT_A_CONFIG = "The experiment file's get_config() must return a ConfigDict."
 
 
@@ -81,7 +82,7 @@ def parse_flags(argv: list[str]) -> list[str]:
         for key in _overridden:
             if not re.fullmatch(r"model\.\w+\..+", key):  # of a model that the file may register
                 configuration.check_key(key)
-        # The library looks for overrides in sys.argv, too, whatever it is given.
+        # ml_collections looks for overrides in sys.argv, too, whatever arguments it is given.
         given, sys.argv = sys.argv, [_as_list(argument) for argument in _config_first(argv)]
         try:
             _require_experiment(_experiment_file(sys.argv))
@@ -124,7 +125,7 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 
 def _as_list(argument: str) -> str:
-    """An override of a list of words, `a,b`, in the form that a tuple of words is read in.
+    """Rewrites an override of a list of words, `a,b`, in the form of a tuple of words.
 
     Raises:
         UserError: for words that are separated otherwise.
@@ -145,7 +146,7 @@ def _as_list(argument: str) -> str:
 
 
 def _config_first(argv: list[str]) -> list[str]:
-    """A command line with its experiment file first: overrides need it before them."""
+    """Moves the experiment file to the front: overrides are read after it."""
     files, others, arguments = [], [], iter(argv[1:])
     for argument in arguments:
         if argument == "--":
@@ -160,7 +161,7 @@ def _config_first(argv: list[str]) -> list[str]:
 
 
 def _experiment_file(argv: list[str]) -> str:
-    """The file of a command line from `_config_first`, without the argument behind its colon."""
+    """Finds the experiment file of `_config_first`, without the argument behind its colon."""
     return argv[1].removeprefix("--config=").split(":")[0]
 
 
@@ -174,7 +175,7 @@ def _require_experiment(file: str) -> None:
 
 
 def _stray(argv: list[str], word: str) -> str:
-    """What to say of a word that stands alone on the command line."""
+    """Says what is wrong with a word that stands alone on the command line."""
     before = argv[argv.index(word) - 1].partition("=")[0] if word in argv else ""
     key = re.sub("^--?config[.]", "", before)
     if key in configuration.list_keys():
@@ -183,7 +184,7 @@ def _stray(argv: list[str], word: str) -> str:
 
 
 def options() -> Options:
-    """What the command line asks of its mode, with its configuration checked."""
+    """Collects what the command line asks of its mode, with the configuration checked."""
     if MODELS.value:
         configuration.load_models_from(MODELS.value)
     config = configuration.from_config_dict(CONFIG.value)
@@ -230,7 +231,7 @@ def join_processes() -> None:
 
 
 def runs_with_others() -> bool:
-    """Whether this process is one of several."""
+    """Tells whether this process is one of several."""
     return DISTRIBUTED.value or COORDINATOR.value is not None
 
 
@@ -249,7 +250,10 @@ def refuse_strangers() -> None:
 
 
 def refuse_remote_paths() -> None:
-    """Raises `UserError` for a URL where a path is needed: it would become a folder named gs:."""
+    """Raises `UserError` for a URL where a path is needed: it would become a folder named gs:.
+
+    A corpus is read where it lies, in pieces; an output is one file, which can be copied.
+    """
     for name in ("input", "output", "profile"):
         if is_url(flags.FLAGS[name].value or ""):
             raise UserError(
@@ -259,7 +263,7 @@ def refuse_remote_paths() -> None:
 
 
 def asked_for(name: str) -> bool:
-    """Whether the command line sets a flag."""
+    """Tells whether the command line sets a flag."""
     return flags.FLAGS[name].present > 0
 
 

@@ -1,4 +1,4 @@
-"""Metrics and floors in words and units: what people read beside the numbers."""
+"""Puts metrics and floors into words and units, which people read beside the numbers."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -8,12 +8,12 @@ from msajax import metrics, tasks
 
 
 class Floor(NamedTuple):
-    """What scores without a model are called.
+    """Says what scores without a model are called.
 
     Attributes:
-        mark: a character that stands for it in a table.
-        name: in words.
-        meaning: how it answers.
+        mark: a character that stands for the floor in a table.
+        name: of the floor in words.
+        meaning: how such a score answers.
     """
 
     mark: str
@@ -81,15 +81,15 @@ def larger_is_better(metric: str) -> bool:
 
 
 def percent(share: float) -> str:
-    """A share of 1, as people read it."""
+    """Formats a share of 1 in percent."""
     return f"{100 * share:.1f} %"
 
 
 def show(metric: str, *values: float | None, form: str = "{}") -> str:
-    """Values of a metric: shares in percent with one decimal, all else with three decimals.
+    """Formats values of a metric: shares in percent with one decimal, all else with three.
 
     Args:
-        metric: its name.
+        metric: the name of the metric.
         values: None and NaN, which stand for the undefined, become a dash.
         form: where they go, with one `{}` for each; the unit follows.
     """
@@ -103,7 +103,7 @@ def show(metric: str, *values: float | None, form: str = "{}") -> str:
 
 
 def metric_lines(metrics: Iterable[str]) -> list[tuple[str, str]]:
-    """What metrics are: names that belong together, and their meanings, a line each."""
+    """Explains metrics: names that belong together, and their meanings, a line each."""
     shown = {base_of(metric) for metric in metrics}
     lines = [{k: v for k, v in line.items() if k in shown} for line in _LINES]
     return [(", ".join(line), "; ".join(line.values())) for line in lines if line]

@@ -1,8 +1,10 @@
-"""The command line: one mode, one exit code. `flags.py` says what can be asked."""
+"""Runs the command line: one mode, one exit code. `flags.py` says what can be asked."""
 
 import signal
 
-if __name__ == "__main__":  # what follows takes a while to load; SIGINT must leave no traceback
+# What follows takes a while to load, and an import that is interrupted prints a traceback. SIGINT
+# may end the process at once: nothing is written before a mode begins.
+if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import io
@@ -27,7 +29,7 @@ def run() -> None:
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
-        except OSError:  # closed, and the number would be that of the next file, a run's perhaps
+        except OSError:  # closed: the next file that is opened, a run's perhaps, would replace it
             os.open(os.devnull, os.O_RDWR)
     sys.stdout, sys.stderr = _opened(sys.stdout, 1), _opened(sys.stderr, 2)
     app.run(main, flags_parser=flags.parse_flags)
@@ -49,23 +51,23 @@ def main(argv: list[str]) -> int:
         code = USER_ERROR
     if code != OK and flags.runs_with_others():
         sys.stderr.flush()
-        os._exit(code)  # leaving in good order would wait for the others, who may wait for this
+        os._exit(code)  # an orderly exit waits for other processes, which may wait for this one
     return code
 
 
 class _Stream(io.FileIO):
-    """Standard output or error, whose loss must not decide how a mode ends.
+    """Writes standard output or error, whose loss must not decide how a mode ends.
 
-    A reader that goes early, such as `head`, has read enough; a disk that is full is noted.
+    A reader that goes early, such as `head`, has read enough.
 
     Attributes:
-        problem: the last one.
+        problem: the last error of writing.
     """
 
     problem: OSError | None = None
 
     def write(self, data: bytes) -> int | None:
-        """Writes, or does as if."""
+        """Writes; notes an error, and then reports the data as written."""
         try:
             return super().write(data)
         except OSError as error:
@@ -74,7 +76,7 @@ class _Stream(io.FileIO):
 
 
 def _opened(stream: TextIO | None, descriptor: int) -> TextIO:
-    """What replaces a standard stream, or one that was closed when the program began."""
+    """Makes what replaces a standard stream, also one that was closed from the start."""
     return io.TextIOWrapper(
         io.BufferedWriter(_Stream(descriptor, "w", closefd=False)),
         encoding=stream.encoding if stream else "utf-8",
@@ -84,7 +86,7 @@ def _opened(stream: TextIO | None, descriptor: int) -> TextIO:
 
 
 def _outcome() -> int:
-    """Runs the mode that is asked for; whatever ends it early becomes one line and an exit code."""
+    """Runs the mode that is asked for; what ends it early becomes one line and an exit code."""
     try:
         with interruptible():
             flags.refuse_strangers()

@@ -1,4 +1,4 @@
-"""What the models need to know of the data, and nothing more."""
+"""Defines what the models need to know of the data, and nothing more."""
 
 import dataclasses
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class CorpusSpec:
-    """Names and sizes of a prepared corpus.
+    """Holds the names and sizes of a prepared corpus.
 
     The order of `modalities` is the only source of modality order anywhere: dictionaries are
     sorted by key when they cross a `jax.jit` boundary.
@@ -39,19 +39,19 @@ class CorpusSpec:
             )
 
     def width(self, modality: str) -> int:
-        """Features per time step of one modality; 0 for token ids."""
+        """Returns the features per time step of one modality; 0 for token ids."""
         return self.widths[self.modalities.index(modality)]
 
     def length(self, modality: str) -> int:
-        """Rows of one modality's position table."""
+        """Returns the rows of one modality's position table."""
         return self.lengths[self.modalities.index(modality)]
 
     def vocabulary(self, modality: str) -> int:
-        """Rows of one modality's embedding table; 0 if it is features."""
+        """Returns the rows of one modality's embedding table; 0 if it is features."""
         return self.vocabularies[self.modalities.index(modality)] if self.vocabularies else 0
 
     def describe(self) -> str:
-        """Each modality with its width and longest sequence: `text (300 wide, 20 steps), …`."""
+        """Lists modalities with width and longest sequence: `text (300 wide, 20 steps), …`."""
         sizes = zip(self.modalities, self.widths, self.lengths, strict=True)
         return ", ".join(
             f"{m} ({f'{width} wide' if width else 'token ids'}, {length} step{'s' * (length > 1)})"
@@ -59,7 +59,7 @@ class CorpusSpec:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready form; `from_dict` reverses it."""
+        """Makes a JSON-ready form; `from_dict` reverses it."""
         return dataclasses.asdict(self)
 
     @classmethod

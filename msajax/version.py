@@ -1,4 +1,4 @@
-"""The version of msajax, and that of its numbers: readable without importing the package."""
+"""Holds the version of msajax, and that of its numbers; packaging reads it from the text."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,19 +7,20 @@ from msajax.errors import UserError
 
 __version__ = "0.1.0"
 
+# Raised whenever preparation, masks, random bits or the arithmetic of models change. Nothing is
+# migrated: a run that goes on, or a bundle that predicts, gives the numbers it gave before.
 NUMERICS = 3
-"""Raised whenever preparation, masks, random bits or the arithmetic of models change."""
 
 
 def require_numerics(content: Mapping[str, Any], what: str) -> None:
-    """Refuses a run or a bundle whose numbers this program would not give again.
+    """Refuses a run or a bundle whose numbers this program would not reproduce.
 
     Args:
-        content: of its run.json or bundle.json, with `numerics` if it has one.
-        what: it is, for the message.
+        content: of the run.json or bundle.json; its entry `numerics` is compared.
+        what: names the run or bundle in the message.
 
     Raises:
-        UserError: if its number is another one, or missing.
+        UserError: if that number is another one, or missing.
     """
     found = content.get("numerics")
     if type(found) is not int or found != NUMERICS:

@@ -54,6 +54,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
 
 
+@pytest.fixture
+def added(monkeypatch) -> None:
+    """Adds a file and a folder to what a run's folder holds, a row of the table each."""
+    from msajax.runs import manifest
+
+    made = {"upload": manifest.Upload.AT_END, "is_result": True, "is_derived": True}
+    rows = (
+        manifest.Entry("report.html", **made),
+        manifest.Entry("explanations", is_folder=True, **made),
+    )
+    k = manifest.ENTRIES.index(manifest.find(manifest.RESULTS))
+    entries = (*manifest.ENTRIES[:k], *rows, *manifest.ENTRIES[k:])
+    monkeypatch.setattr(manifest, "ENTRIES", entries)
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> pathlib.Path:
     """The folder of real corpora beside the checkout; a test that needs it is skipped without."""

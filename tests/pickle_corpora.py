@@ -121,7 +121,7 @@ def refusal(path: pathlib.Path, tree=None, **options) -> str:
 
 
 def assert_converts(corpus: Corpus, folder: pathlib.Path) -> None:
-    """Both native layouts give back what the corpus holds, to the bit."""
+    """Both native formats give back what the corpus holds, to the bit."""
     save_native(folder / "native.npz", corpus)
     save_mapped(str(folder / "mapped"), corpus)
     for again in map(open_corpus, (folder / "native.npz", folder / "mapped")):

@@ -1,4 +1,4 @@
-"""The native layout: reading returns what was written; a bad file ends in one clear sentence."""
+"""The native format: reading returns what was written; a bad file ends in one clear sentence."""
 
 import dataclasses
 import io
@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from msajax.config import DataConfig, SyntheticConfig
-from msajax.data.corpus import Corpus, Split, SplitHeader, modality_order
+from msajax.data.corpus import Corpus, Source, Split, SplitHeader, modality_order
 from msajax.data.formats import mapped, open_corpus
 from msajax.data.formats.mapped import save_mapped
 from msajax.data.formats.native import save_native
@@ -126,11 +126,11 @@ def test_a_corpus_survives_being_written_and_read(path):
 
 
 @pytest.mark.parametrize("aligned", [None, (), ("audio",), ("video", "text")])
-@pytest.mark.parametrize("layout", ["archive", "folder"])
-def test_what_is_aligned_survives_being_written_and_read(tmp_path, aligned, layout):
+@pytest.mark.parametrize("as_what", ["archive", "folder"])
+def test_what_is_aligned_survives_being_written_and_read(tmp_path, aligned, as_what):
     ones = {m: np.ones((2, 3, 1)) for m in ("text", "audio", "video")}
     corpus = corpus_of({"test": Split(np.array(["a", "b"]), ones, {})}, aligned=aligned)
-    (save_native if layout == "archive" else save_mapped)(str(tmp_path / "c"), corpus)
+    (save_native if as_what == "archive" else save_mapped)(str(tmp_path / "c"), corpus)
     again = open_corpus(tmp_path / "c")
     again.verify()
     assert again.aligned == aligned
@@ -159,15 +159,15 @@ def test_labels_transcripts_and_masks_may_be_missing(path):
     assert corpus.headers["valid"].label_names == ()
 
 
-@pytest.mark.parametrize("layout", ["archive", "folder"])
+@pytest.mark.parametrize("as_what", ["archive", "folder"])
 @pytest.mark.parametrize("masked", [None, (4,), (4, 1)])
-def test_real_numbers_of_two_axes_are_features_of_one_step(tmp_path, path, layout, masked):
+def test_real_numbers_of_two_axes_are_features_of_one_step(tmp_path, path, as_what, masked):
     audio, ids = np.arange(12, dtype=np.float32).reshape(4, 3), np.ones((4, 3), np.int8)
     arrays = {"audio": audio, "ids": ids, "id": np.array(list("abcd"))}
     mask = np.array([True, False, True, True])
     if masked:
         arrays["audio_mask"] = mask.reshape(masked)
-    if layout == "folder":
+    if as_what == "folder":
         path = tmp_path / "folder"
         mapped.write_arrays(str(path), [(f"train/{k}", arrays[k]) for k in sorted(arrays)])
     else:
@@ -175,7 +175,7 @@ def test_real_numbers_of_two_axes_are_features_of_one_step(tmp_path, path, layou
     corpus = open_corpus(path)
     assert corpus.headers["train"].shapes == {"audio": (1, 3), "ids": (3, 0)}
     split = corpus.split("train")
-    assert isinstance(split.features["audio"], np.memmap) == (layout == "folder")
+    assert isinstance(split.features["audio"], np.memmap) == (as_what == "folder")
     np.testing.assert_array_equal(split.features["audio"], audio[:, None])
     np.testing.assert_array_equal(split.features["ids"], ids, strict=True)
     assert {m: a.tolist() for m, a in split.masks.items()} == (
@@ -502,7 +502,7 @@ def test_an_array_stored_twice_is_refused(path):
     assert re.search("holds two arrays of the same name", refusal(path))
 
 
-# --- arrays that do not fit the layout ---
+# --- arrays that do not fit the format ---
 
 NAN_LABEL = np.array([0.0, np.nan, 1.0, np.nan])
 INFINITE_LABEL = np.array([[0.0], [0.0], [-np.inf], [0.0]])
@@ -635,7 +635,7 @@ def test_what_a_command_needs_is_asked_for_by_name():
         return SplitHeader(4, {"text": (5, 3)}, {"text": "float32"}, frozenset(), labels, False)
 
     headers = {"test": header(()), "train": header(("sentiment",))}
-    corpus = Corpus(path="p", layout="l", digest="d", headers=headers, ids={}, read=dict)
+    corpus = Corpus(source=Source("p", "f"), digest="d", headers=headers, ids={}, read=dict)
     assert list(corpus.headers) == ["train", "test"]
     corpus.require_splits("train", "test")
     corpus.require_labels("train")
@@ -674,7 +674,7 @@ def test_the_summary_tells_sizes_and_widths():
     corpus = open_corpus("synthetic", DataConfig(synthetic=TINY))
     assert corpus.summary() == {
         "path": "synthetic",
-        "layout": "embedded synthetic corpus",
+        "format": "embedded synthetic corpus",
         "digest": corpus.digest,
         "sizes": {"train": 4, "valid": 3, "test": 2},
         "widths": {"text": 5, "audio": 4, "video": 3},

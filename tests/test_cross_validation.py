@@ -15,7 +15,7 @@ from tiny import SMALLEST, tiny_config
 import msajax
 from msajax import cross_validation, experiment, modes
 from msajax.config import Config, DataConfig, ModelConfig
-from msajax.data.corpus import Corpus, Split
+from msajax.data.corpus import Corpus, Source, Split
 from msajax.data.cross_validation import cut_fold
 from msajax.data.folds import video_of
 from msajax.data.formats import open_corpus
@@ -62,7 +62,7 @@ def folds_of(corpus: Corpus, folds: int = 3, **data) -> list[Corpus]:
 def test_every_sample_is_tested_once_with_its_own_content_and_whole_videos_move():
     shapes = {"text": (4, 3), "audio": (2, 5)}
     whole = {name: split_of(name, shapes, ["audio"], raw_text=True) for name in SIZES}
-    corpus = corpus_of(whole, aligned=(), repairs={"clipped_labels": 2})
+    corpus = corpus_of(whole, aligned=(), source=Source("c", "f", {"clipped_labels": 2}))
     cut = folds_of(corpus)
     tested = [cut[fold].split("test").ids.tolist() for fold in range(3)]
     assert sorted(sum(tested, [])) == sorted(ALL_IDS)

@@ -201,7 +201,7 @@ def test_a_file_that_goes_bad_after_it_was_opened_is_one_sentence(path):
         next(sequence.rows(["a"]))
 
 
-# --- files that do not fit the layout ---
+# --- files that do not fit the format ---
 
 
 def spans(*pairs) -> np.ndarray:
@@ -353,10 +353,10 @@ def test_a_virtual_dataset_is_refused(tmp_path, path):
         file["x"] = np.ones((40, 3))
 
     def change(file):
-        layout = h5py.VirtualLayout((40, 3), np.float64)
-        layout[:] = h5py.VirtualSource(str(tmp_path / "secret.h5"), "x", (40, 3))
+        virtual = h5py.VirtualLayout((40, 3), np.float64)
+        virtual[:] = h5py.VirtualSource(str(tmp_path / "secret.h5"), "x", (40, 3))
         del file["some root/data/a/features"]
-        file.create_virtual_dataset("some root/data/a/features", layout)
+        file.create_virtual_dataset("some root/data/a/features", virtual)
 
     assert re.search("/a/features takes its values from other files", remake(path, change))
 

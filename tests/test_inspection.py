@@ -185,7 +185,7 @@ def test_what_is_undefined_is_none_and_says_nothing(tmp_path, recwarn):
 def test_the_corpus_as_a_whole(tmp_path):
     report = report_of(tmp_path, train=train(), valid=valid())
     assert report["path"] == str(tmp_path / "corpus.npz")
-    assert report["layout"] == "native npz"
+    assert report["format"] == "native npz"
     assert report["digest"] == open_corpus(tmp_path / "corpus.npz").digest
     assert report["sizes"] == {"train": 4, "valid": 2}
     assert report["widths"] == {"text": 2, "audio": 3, "video": 4}

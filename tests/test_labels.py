@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from msajax.config import DataConfig, ModelConfig
-from msajax.data.corpus import Corpus, Split, SplitHeader
+from msajax.data.corpus import Corpus, Source, Split, SplitHeader
 from msajax.data.formats import open_corpus
 from msajax.data.formats.native import save_native
 from msajax.data.inspection import inspect_corpus
@@ -144,7 +144,7 @@ def corpus_of(**labels) -> Corpus:
             has_raw_text=False,
             **described,
         )
-    return Corpus(path="c", layout="l", digest="d", headers=headers, ids={}, read=None)
+    return Corpus(source=Source("c", "f"), digest="d", headers=headers, ids={}, read=None)
 
 
 INTS = (column(0, 1, 3), True)

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from msajax.data import safe_pickle
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FLOORS = [
     {"errors", "version", "checks", "files"},
@@ -89,11 +91,33 @@ def test_a_library_is_imported_only_where_it_belongs(library, only):
     assert users == only
 
 
+def test_buckets_are_reached_through_the_mirror_and_the_local_copy_alone():
+    remote = ROOT / "msajax" / "runs" / "remote"
+    inside = {f"msajax.runs.remote.{name}" for name in ("object_store", "uploads")}
+    users = {path for path in MODULES if inside & imports(path)}
+    assert users == {remote / f"{name}.py" for name in ("local_copy", "mirror", "uploads")}
+    outside = {n for p in MODULES if p.parent != remote for n in imports(p) if "runs.remote." in n}
+    assert {name.partition("runs.remote.")[2] for name in outside} == {
+        *("mirror", "mirror.Mirror", "local_copy", "local_copy.bundle_folder")
+    }
+
+
 def test_the_map_names_every_module():
     text = (ROOT / "WORKSPACE.md").read_text(encoding="utf-8")
     missing = [p.name for p in MODULES if p.name not in ("__init__.py", "version.py")]
     missing = [name for name in missing if name not in text]
     assert missing == []
+
+
+def test_the_reader_of_pickles_is_one_function_to_everybody_else():
+    room = ROOT / "msajax/data/safe_pickle"
+    inner = {f"msajax.data.safe_pickle.{path.stem}" for path in room.glob("[!_]*.py")}
+    assert len(inner) == 5
+    outside = [path for path in MODULES if path.parent != room]
+    outside += [path for folder in ("tests", "bench") for path in (ROOT / folder).glob("*.py")]
+    assert [str(path) for path in outside if imports(path) & inner] == []
+    functions = [n for n in safe_pickle.__all__ if not isinstance(getattr(safe_pickle, n), type)]
+    assert functions == ["read_pickle"]
 
 
 def test_every_requirement_has_a_row():

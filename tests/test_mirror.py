@@ -23,7 +23,8 @@ from tiny import SMALLEST, tiny_config
 from msajax.errors import UserError
 from msajax.runs.folder import RunFolder
 from msajax.runs.remote import object_store as bucket_module
-from msajax.runs.remote.mirror import Mirror, bundle_folder
+from msajax.runs.remote.local_copy import bundle_folder
+from msajax.runs.remote.mirror import Mirror
 from msajax.runs.remote.object_store import Bucket
 from msajax.runtime import processes, signals
 
@@ -260,6 +261,110 @@ def test_a_run_that_has_gone_on_never_has_its_former_results_beside_its_new_bund
     assert counted.objects["bucket/runs/a/results.json"] == b"new"
 
 
+ADDED = {
+    "report.html": b"report",
+    "explanations/valid.csv": b"valid",
+    "explanations/test.csv": b"test",
+}
+
+
+def train_on() -> None:
+    """A start of a run that has ended, with more epochs, to its end."""
+    with Mirror(URL) as mirror:
+        mirror.take()
+        RunFolder(mirror.path).begin_results()
+        for name in ENDING:
+            write(mirror.path, name, b"new")
+
+
+def test_one_row_more_keeps_an_artefact_alike_in_the_bucket(use, added):
+    store = use(Store())
+    with Mirror(URL) as mirror:
+        mirror.take()
+        save(mirror.path, 9)
+        for name, content in (ENDING | ADDED).items():
+            write(mirror.path, name, content)
+    assert store.names() >= ENDING.keys() | ADDED.keys()
+    assert ADDED.items() <= require_whole(9).items()
+    before = dict(store.objects)
+    with Mirror(URL) as mirror:  # a start that comes to nothing takes nothing away
+        mirror.take()
+    assert store.objects == before
+    counted = use(Store(before))
+    train_on()
+    assert not ADDED.keys() & counted.names()
+    for moment in range(1, counted.changes):  # what is about former results is never beside others
+        store = use(Store(before))
+        store.fails_at, store.dies = moment, True
+        with pytest.raises(UserError, match="out of order"):
+            train_on()
+        if ADDED.keys() & store.names():
+            assert store.objects["bucket/runs/a/bundle/bundle.json"] == b"bundle"
+        store.fails_at = 0
+        train_on()
+        assert store.objects == counted.objects
+
+
+def add(**former: bytes) -> None:
+    """Adds artefacts to a run that has ended, one after another."""
+    with Mirror(URL) as mirror:
+        for name, content in ADDED.items():
+            write(mirror.path, name, content)
+        for name in former.keys() - ADDED.keys():
+            pathlib.Path(mirror.path, name).unlink(missing_ok=True)
+        for name in ("report.html", "explanations"):
+            mirror.replace(name)
+
+
+FORMER = {"report.html": b"former", "explanations/former.csv": b"former"}
+
+
+@pytest.mark.parametrize("former", [{}, FORMER], ids=["new", "other"])
+def test_what_is_added_to_an_ended_run_is_uploaded_alone_and_whole(former, use, added, caplog):
+    store = use(Store())
+    train_to(9, ends=True)
+    rest = dict(store.objects)
+    store.objects |= {f"bucket/runs/a/{name}": content for name, content in former.items()}
+    before = dict(store.objects)
+    counted = use(Store(before))
+    add(**former)
+    assert counted.objects == rest | {f"bucket/runs/a/{n}": c for n, c in ADDED.items()}
+    changes = counted.changes
+    add(**former)
+    assert counted.changes == changes  # there is nothing to upload
+    for moment in range(1, changes + 1):
+        store = use(Store(before))
+        store.fails_at, store.dies = moment, True
+        with pytest.raises(UserError, match="out of order"):
+            add(**former)
+        store.fails_at = 0
+        assert rest.items() <= store.objects.items()
+        caplog.clear()
+        with Mirror(URL) as mirror:
+            folder = pathlib.Path(mirror.path)
+            found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*.*")}
+        assert found.get("report.html") in (former.get("report.html"), b"report")
+        in_part = "uploading/explanations" in store.names()
+        assert in_part == (f"{URL}/explanations is left out: it is there in part." in caplog.text)
+        inside = {n: c for n, c in found.items() if n.startswith("explanations/")}
+        whole = [{n: c for n, c in x.items() if "/" in n} for x in (former, ADDED)]
+        assert inside == {} if in_part else inside in whole
+        add(**former)  # the same command continues
+        assert store.objects == counted.objects
+
+
+def test_what_was_made_of_former_results_is_not_uploaded_beside_others(use, added):
+    store = use(Store())
+    train_to(9, ends=True)
+    with pytest.raises(UserError, match=f"^{URL} holds other results than those that were read"):
+        with Mirror(URL) as mirror:
+            write(mirror.path, "report.html", b"report")
+            train_on()
+            after = dict(store.objects)
+            mirror.replace("report.html")
+    assert store.objects == after
+
+
 def test_a_checkpoint_that_was_found_damaged_is_replaced(use):
     store = use(Store())
     train_to(3)
@@ -370,6 +475,25 @@ def test_uploads_run_beside_the_training_the_newest_alone_and_once_whole(use):
         assert "lock" in store.names()
     assert "lock" not in store.names()
     require_whole(6)
+
+
+def test_a_file_that_keeps_its_size_is_uploaded_again_if_it_has_changed_and_only_then(use):
+    store = use(Store())
+    with Mirror(URL) as mirror:
+        mirror.take()
+        save(mirror.path, 3)
+        mirror.saved(3)
+        until(lambda: "uploaded/3" in store.names())
+        save(mirror.path, 5)
+        write(mirror.path, "run.json", b"RUN")
+        before, puts = store.changes, []
+        pipe = store.pipe_file
+        store.pipe_file = lambda url, content: (puts.append(url), pipe(url, content))
+    assert store.objects["bucket/runs/a/run.json"] == b"RUN"
+    written = [url.removeprefix(f"{URL}/") for url in puts]
+    files = [f"checkpoints/5/{name}" for name in sorted(checkpoint_files(5))]
+    assert written == ["run.json", "metrics.jsonl", *files, "uploaded/5"]
+    assert store.changes == before + len(written) + 1  # giving the lock back
 
 
 def test_an_upload_that_fails_is_told_at_the_next_save(use):

@@ -42,7 +42,7 @@ def check_masks(mask: np.ndarray, rows: list) -> None:
 def test_samples_are_padded_after_their_steps(path, protocol, ids, words):
     tree = misa(ids=ids, words=words)
     corpus = open_corpus(write_pickle(path, tree, protocol))
-    assert corpus.layout == "MISA or MAG pickle" and "lists of samples" in corpus.why
+    assert corpus.source.format == "MISA or MAG pickle" and "lists of samples" in corpus.why
     assert corpus.modalities == (("text",) if ids else ()) + ("audio", "video")
     for name, header in corpus.headers.items():
         samples, split = tree[NAMES[name]], corpus.split(name)

@@ -33,7 +33,7 @@ def changed(split: str = "train", **fields) -> dict:
 def test_arrays_ids_labels_and_transcripts_are_those_of_the_file(path, protocol):
     tree = mmsa()
     corpus = open_corpus(write_pickle(path, tree, protocol))
-    assert corpus.layout == "MMSA pickle" and "names that only MMSA uses" in corpus.why
+    assert corpus.source.format == "MMSA pickle" and "names that only MMSA uses" in corpus.why
     assert corpus.modalities == ("text", "audio", "video")
     for name, size in SIZES.items():
         split, wanted = corpus.split(name), tree[name]

@@ -31,7 +31,7 @@ def opened(path, **fields):
 def test_arrays_and_labels_are_those_of_the_file(path, protocol):
     tree = mult()
     corpus = open_corpus(write_pickle(path, tree, protocol))
-    assert corpus.layout == "MulT or MultiBench pickle"
+    assert corpus.source.format == "MulT or MultiBench pickle"
     assert list(corpus.headers) == ["train", "valid", "test"]
     for name, size in SIZES.items():
         split, wanted = corpus.split(name), tree[name]

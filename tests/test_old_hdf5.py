@@ -45,7 +45,7 @@ def folder(tmp_path) -> pathlib.Path:
 
 def test_arrays_are_those_of_the_files(folder):
     corpus, wanted = open_corpus(folder), good_arrays()
-    assert corpus.layout == "old processed HDF5 folder" and corpus.repairs == {}
+    assert corpus.source.format == "old processed HDF5 folder" and corpus.repairs == {}
     assert corpus.modalities == ("text", "audio", "video")
     for name, size in SIZES.items():
         split = corpus.split(name)

@@ -1,4 +1,4 @@
-"""Which pickles are which corpus: layouts by content, folders of splits, no splits at all."""
+"""Which pickles are which corpus: formats by content, folders of splits, no splits at all."""
 
 import gzip
 import io
@@ -23,9 +23,12 @@ from pickle_corpora import (
 )
 
 from msajax.config import FORMATS, DataConfig
+from msajax.data import formats
 from msajax.data.folds import video_of
-from msajax.data.formats import LAYOUTS, gzipped, open_corpus, pickles
+from msajax.data.formats import open_corpus, pickled
+from msajax.data.safe_pickle import read_pickle
 
+GZIPPED = "msajax.data.safe_pickle.gzipped"
 TREES = {"mmsa": mmsa, "mult": mult, "misa": misa}
 
 
@@ -34,43 +37,43 @@ def path(tmp_path):
     return tmp_path / "corpus.pkl"
 
 
-def test_every_layout_can_be_asked_for():
-    assert set(FORMATS) == set(LAYOUTS)
+def test_every_format_can_be_asked_for():
+    assert set(FORMATS) == set(formats.FORMATS)
 
 
 @pytest.mark.parametrize("suffix", ["pkl", "npz", "csd", ""])
-@pytest.mark.parametrize("layout", TREES)
-def test_the_layout_is_found_by_content_whatever_the_name(tmp_path, layout, suffix):
-    path = write_pickle(tmp_path / f"corpus.{suffix}", TREES[layout]())
-    assert open_corpus(path).layout == open_corpus(path, DataConfig(format=layout)).layout
-    assert open_corpus(path).why == LAYOUTS[layout].why
+@pytest.mark.parametrize("format", TREES)
+def test_the_format_is_found_by_content_whatever_the_name(tmp_path, format, suffix):
+    path = write_pickle(tmp_path / f"corpus.{suffix}", TREES[format]())
+    found, insisted_on = open_corpus(path), open_corpus(path, DataConfig(format=format))
+    assert found.source.format == insisted_on.source.format
+    assert found.why == formats.FORMATS[format].why
 
 
-def test_another_layout_may_be_insisted_on(path):
+def test_another_format_may_be_insisted_on(path):
     corpus = open_corpus(write_pickle(path, mmsa()), DataConfig(format="mult"))
-    assert corpus.layout == "MulT or MultiBench pickle"
+    assert corpus.source.format == "MulT or MultiBench pickle"
     assert corpus.headers["train"].masked == frozenset()
-    for layout, tree in (("misa", mmsa()), ("mmsa", mult()), ("mult", misa())):
-        found = refusal(path, tree, format=layout)
+    for format, tree in (("misa", mmsa()), ("mmsa", mult()), ("mult", misa())):
+        found = refusal(path, tree, format=format)
         assert re.search(r"a pickle of a (dict|list) of .*, is not a corpus: expected a pic", found)
-    for layout in ("native", "mapped", "csd", "old_hdf5"):
-        assert "is not a corpus: expected a" in refusal(path, mmsa(), format=layout)
+    for format in ("native", "mapped", "csd", "old_hdf5"):
+        assert "is not a corpus: expected a" in refusal(path, mmsa(), format=format)
 
 
 @pytest.mark.parametrize("as_folder", [False, True])
 def test_a_pickle_is_read_once_whatever_it_is(tmp_path, monkeypatch, as_folder):
     files = []
-    load = pickles.load_pickle
 
     def counted(path):
         files.append(os.path.basename(path))
-        return load(path)
+        return read_pickle(path)
 
-    monkeypatch.setattr(pickles, "load_pickle", counted)
+    monkeypatch.setattr(pickled, "read_pickle", counted)
     if as_folder:
         for name, samples in misa().items():
             write_pickle(tmp_path / f"{name}.pkl", samples)
-        assert open_corpus(tmp_path).layout == "MISA or MAG pickle"
+        assert open_corpus(tmp_path).source.format == "MISA or MAG pickle"
         assert sorted(files) == ["dev.pkl", "test.pkl", "train.pkl"]
     else:
         open_corpus(write_pickle(tmp_path / "corpus.pkl", misa()))
@@ -85,12 +88,12 @@ def gz(path: pathlib.Path, content: bytes | None = None) -> pathlib.Path:
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
-@pytest.mark.parametrize("layout", TREES)
-def test_a_pickle_through_gzip_is_the_same_corpus(tmp_path, layout, protocol):
-    plain = write_pickle(tmp_path / "corpus.pkl", TREES[layout](), protocol)
+@pytest.mark.parametrize("format", TREES)
+def test_a_pickle_through_gzip_is_the_same_corpus(tmp_path, format, protocol):
+    plain = write_pickle(tmp_path / "corpus.pkl", TREES[format](), protocol)
     packed, wanted = open_corpus(gz(plain)), open_corpus(plain)
     assert packed.digest == wanted.digest and packed.headers == wanted.headers
-    part = gz(write_pickle(tmp_path / "dev.pkl", TREES[layout]()["train"], protocol))
+    part = gz(write_pickle(tmp_path / "dev.pkl", TREES[format]()["train"], protocol))
     assert list(open_corpus(part).headers) == ["valid"]
     # The name does not matter: a file of any name, two files one after the other.
     content = plain.read_bytes()
@@ -124,11 +127,11 @@ def test_a_gzip_file_that_holds_too_much_is_refused_before_it_fills_the_disk(tmp
             super().close()
 
     monkeypatch.setattr(tempfile, "TemporaryFile", Counted)
-    monkeypatch.setattr(gzipped, "_CHUNK", 1000)
+    monkeypatch.setattr(f"{GZIPPED}._CHUNK", 1000)
     most = 64 * packed.stat().st_size
     assert most < 10**6 < zeros["train"]["audio"].nbytes
     assert refusal(packed).startswith(f"{packed} holds more than {most} bytes, which a gzip file")
-    monkeypatch.setattr(gzipped, "MOST_BYTES", 1500)
+    monkeypatch.setattr(f"{GZIPPED}.MOST_BYTES", 1500)
     packed = gz(write_pickle(tmp_path / "corpus.pkl", mult()))
     assert "holds more than 1500 bytes" in refusal(packed)
     assert [size <= most for size in sizes] == [True, True] and sizes[1] == 1000
@@ -147,9 +150,9 @@ def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("layout", TREES)
-def test_a_folder_with_a_pickle_for_each_split_is_the_same_corpus(tmp_path, layout, packed):
-    tree = TREES[layout]()
+@pytest.mark.parametrize("format", TREES)
+def test_a_folder_with_a_pickle_for_each_split_is_the_same_corpus(tmp_path, format, packed):
+    tree = TREES[format]()
     for name, called in zip(tree, ("train.pkl", "val.pickle", "TEST.p"), strict=True):
         path = write_pickle(tmp_path / called, tree[name], 2)
         if packed:
@@ -174,7 +177,7 @@ def test_files_of_a_folder_that_are_not_read_are_said_once(tmp_path, caplog):
             corpus.split("train")
         assert caplog.text.count("not read") == 1
         assert f"{tmp_path}: not read: {others}'word2id.pkl'." in caplog.text
-        assert corpus.has_vectors == bool(glove_path)
+        assert corpus.source.has_vectors == bool(glove_path)
 
 
 def test_a_folder_of_pickles_is_refused_where_it_is_ambiguous(tmp_path):
@@ -251,20 +254,20 @@ def test_a_part_is_the_split_that_its_file_is_named_for(tmp_path, stem):
         assert list(corpus.headers) == [wanted] and corpus.headers[wanted].size == 5
 
 
-def segments(layout: str, count: int = 24):
+def segments(format: str, count: int = 24):
     """One split of `count` samples, three of each video, not in the order of videos."""
     order = np.random.default_rng(0).permutation(count)
-    if layout == "misa":
+    if format == "misa":
         samples = [misa()["train"][0]] * count
         return [(x, np.full((1, 1), k / 9), f"v{k // 3}[{k % 3}]") for k, (x, _, _) in
                 zip(order, samples, strict=True)]
-    make, label = (mmsa_split, "regression_labels") if layout == "mmsa" else (mult_split, "labels")
+    make, label = (mmsa_split, "regression_labels") if format == "mmsa" else (mult_split, "labels")
     return make("train", count) | {"id": [f"v{k // 3}$_${k % 3}" for k in order], label: order / 9}
 
 
-@pytest.mark.parametrize("layout", TREES)
-def test_without_splits_whole_videos_go_to_one_split(path, layout):
-    write_pickle(path, segments(layout))
+@pytest.mark.parametrize("format", TREES)
+def test_without_splits_whole_videos_go_to_one_split(path, format):
+    write_pickle(path, segments(format))
     corpus = open_corpus(path)
     assert {name: header.size for name, header in corpus.headers.items()} == {
         "train": 15, "valid": 3, "test": 6
@@ -276,23 +279,23 @@ def test_without_splits_whole_videos_go_to_one_split(path, layout):
             video, clip = re.split(r"\$_\$|\[", id_.rstrip("]"))
             assert owner.setdefault(video, name) == name
             assert round(9 * label) == 3 * int(video[1:]) + int(clip)  # rows stay together
-        places = {id_: k for k, id_ in enumerate(order_of(layout))}
+        places = {id_: k for k, id_ in enumerate(order_of(format))}
         assert sorted(split.ids.tolist(), key=places.get) == split.ids.tolist()
         seen += split.ids.tolist()
-    assert sorted(seen) == sorted(order_of(layout))
+    assert sorted(seen) == sorted(order_of(format))
     again, other = open_corpus(path), open_corpus(path, DataConfig(split_seed=1))
     assert again.digest == corpus.digest != other.digest
 
 
-def order_of(layout: str) -> list[str]:
-    tree = segments(layout)
-    return [sample[2] for sample in tree] if layout == "misa" else tree["id"]
+def order_of(format: str) -> list[str]:
+    tree = segments(format)
+    return [sample[2] for sample in tree] if format == "misa" else tree["id"]
 
 
-@pytest.mark.parametrize("layout", TREES)
-def test_features_follow_their_ids_when_a_corpus_is_split(path, layout):
-    tree = segments(layout)
-    if layout == "misa":
+@pytest.mark.parametrize("format", TREES)
+def test_features_follow_their_ids_when_a_corpus_is_split(path, format):
+    tree = segments(format)
+    if format == "misa":
         wanted = {d: np.float32(k + 1) for k, (_, _, d) in enumerate(tree)}
         tree = [((i, v, np.full((2, 2), k + 1.0), w), y, d)
                 for k, ((i, v, _, w), y, d) in enumerate(tree)]
@@ -344,6 +347,6 @@ def test_the_video_is_read_from_the_id(id_, video):
     assert video_of(id_) == video
 
 
-@pytest.mark.parametrize("layout", TREES)
-def test_converting_a_corpus_without_splits_keeps_the_split(path, tmp_path, layout):
-    assert_converts(open_corpus(write_pickle(path, segments(layout))), tmp_path)
+@pytest.mark.parametrize("format", TREES)
+def test_converting_a_corpus_without_splits_keeps_the_split(path, tmp_path, format):
+    assert_converts(open_corpus(write_pickle(path, segments(format))), tmp_path)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from msajax.data.corpus import Split
-from msajax.data.predictions import read_predictions, write_predictions
+from msajax.data.predictions import read_columns, read_predictions, write_predictions
 from msajax.errors import UserError
 from msajax.spec import CorpusSpec
 
@@ -287,5 +287,17 @@ def test_a_file_without_scored_labels_is_refused(content, expected, path):
 
 
 def test_a_folder_is_no_file_of_predictions(tmp_path):
-    with pytest.raises(UserError, match="cannot be read as CSV"):
-        read_predictions(str(tmp_path))
+    for read in (read_predictions, read_columns):
+        with pytest.raises(UserError, match="cannot be read as CSV"):
+            read(str(tmp_path))
+
+
+def test_columns_are_read_whole_or_refused(path):
+    path.write_text("id,label,mood\n1,0.5,calm\n2,,glad\n")
+    found = read_columns(str(path))
+    assert (found["id"].tolist(), found["mood"].tolist()) == (["1", "2"], ["calm", "glad"])
+    np.testing.assert_array_equal(found["label"], [0.5, np.nan])
+    for row in ("3,1", "3,1,calm,4"):
+        path.write_text(f"id,label,mood\n1,0.5,calm\n{row}\n")
+        with pytest.raises(UserError, match=r"row 2: not one value for each of the columns\.$"):
+            read_columns(str(path))

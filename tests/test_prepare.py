@@ -11,8 +11,8 @@ from hypothesis.extra import numpy as npst
 
 from msajax.config import DataConfig, ModelConfig
 from msajax.data import lost as losing
-from msajax.data import prepare as preparing
-from msajax.data.corpus import Corpus, Split, SplitHeader
+from msajax.data import on_demand
+from msajax.data.corpus import Corpus, Source, Split, SplitHeader
 from msajax.data.lost import count_lost
 from msajax.data.prepare import check_split, fit, prepare
 from msajax.data.repairs import describe_reading, say_lost, say_repairs
@@ -44,7 +44,7 @@ def corpus_of(**splits: Split) -> Corpus:
         for name, split in splits.items()
     }
     read = splits.__getitem__
-    return Corpus(path="c", layout="l", digest="d", headers=headers, ids={}, read=read)
+    return Corpus(source=Source("c", "f"), digest="d", headers=headers, ids={}, read=read)
 
 
 def prepared(split: Split, data: DataConfig = PLAIN, model: ModelConfig = MODEL, name="text"):
@@ -191,7 +191,7 @@ def test_statistics_do_not_depend_on_the_block_size(monkeypatch):
     train = ragged(3)
     preparation = fit(corpus_of(train=train), DataConfig(), MODEL)
     whole = prepare(train, preparation)
-    monkeypatch.setattr(preparing, "_ROWS", 7)
+    monkeypatch.setattr(on_demand, "_ROWS", 7)
     again = fit(corpus_of(train=train), DataConfig(), MODEL)
     for one, other in zip(preparation.statistics["audio"], again.statistics["audio"], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-13)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from msajax.config import Config, DataConfig, ModelConfig
-from msajax.data.corpus import Split
+from msajax.data.corpus import Source, Split
 from msajax.data.in_memory import corpus_of
 from msajax.data.prepare import check_split, fit, prepare
 from msajax.data.steps import describe_groups, find_groups
@@ -269,7 +269,7 @@ def corpus_with(aligned=None, **splits: dict[str, int]):
             name: numbered({m: np.ones((2, t), bool) for m, t in steps.items()})
             for name, steps in splits.items()
         },
-        path="c",
+        source=Source("c", "f"),
         aligned=aligned,
     )
 
@@ -295,7 +295,7 @@ T4 = {"text": 4, "audio": 4, "video": 4}
         ({"text": 4}, {"text": 4}, ()),
     ],
 )
-def test_without_a_word_of_the_layout_equal_numbers_of_steps_decide(train, test, wanted):
+def test_without_a_word_of_the_format_equal_numbers_of_steps_decide(train, test, wanted):
     corpus = corpus_with(train=train, test=test)
     assert fit(corpus, PLAIN, MODEL).groups == wanted
     unaligned = dataclasses.replace(PLAIN, alignment="unaligned")
@@ -311,7 +311,7 @@ def test_without_a_word_of_the_layout_equal_numbers_of_steps_decide(train, test,
         (("text", "audio", "video"), (("text", "audio", "video"),)),
     ],
 )
-def test_what_the_layout_says_goes_before_numbers_of_steps(aligned, wanted):
+def test_what_the_format_says_goes_before_numbers_of_steps(aligned, wanted):
     corpus = corpus_with(aligned, train=T4)
     assert fit(corpus, PLAIN, MODEL).groups == wanted
     for alignment, chosen in (("aligned", (("text", "audio", "video"),)), ("unaligned", ())):

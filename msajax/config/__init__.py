@@ -1,4 +1,4 @@
-"""What can be set, what it means, and what is refused."""
+"""Defines what can be set, what it means, and what is refused."""
 
 from msajax.config.identity import identity, idle_settings
 from msajax.config.model import ModelConfig

@@ -7,11 +7,11 @@ from msajax.config.sections import Config
 
 
 def identity(config: Config) -> dict[str, Any]:
-    """The settings that make two runs the same run, flat, by key.
+    """Selects the settings that make two runs the same run, flat, by key.
 
     What may change between two starts is left out: the path (the corpus digest decides), how the
-    run is spread over programs and devices, caches and checkpoint intervals, and whether losses
-    are accepted.
+    run is spread over programs and devices (which changes rounding alone), caches and checkpoint
+    intervals, and whether lost steps are accepted.
     """
     free = ("data.path", "data.synthetic.", "train.seed_axis", "train.checkpoint_every_")
     free += ("train.compile_cache", "train.deterministic", "train.accumulation_steps", "mesh.")
@@ -21,7 +21,9 @@ def identity(config: Config) -> dict[str, Any]:
 
 
 def idle_settings(config: Config, *, reads_tokens: bool, reads_vectors: bool) -> list[str]:
-    """Settings that were changed and that nothing reads, each as a short phrase.
+    """Lists settings that were changed and that nothing reads, each as a short phrase.
+
+    They are warned of, not refused: an experiment may be run with a part of it turned off.
 
     Args:
         config: the experiment.

@@ -1,4 +1,4 @@
-"""The settings of the model family: every system of the source documents is a combination."""
+"""Defines the settings of the model family: every source document's model is a combination."""
 
 import dataclasses
 from typing import Any
@@ -8,12 +8,12 @@ from msajax.config.overrides import read_value, split_override
 from msajax.config.registry import registered
 from msajax.errors import UserError
 
-SAME = -1.0  # a dropout rate that is `dropout_rate`
+SAME = -1.0  # stands for `dropout_rate` in the rate of a single site
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ModelConfig(Settings):
-    """One family of models. The defaults are the sequence-level model of source 002.
+    """Describes a model of the family. The defaults are the sequence-level model of source 002.
 
     `docs/sources.md` says which setting is which document's.
 
@@ -179,12 +179,12 @@ class ModelConfig(Settings):
         return self.head_dim or self.model_dim // self.num_heads
 
     def rate(self, site: str) -> float:
-        """The dropout rate of a site that may have its own: attention, ffn or projection."""
+        """Returns the dropout rate of attention, ffn or projection, which may have their own."""
         own = getattr(self, f"{site}_dropout")
         return self.dropout_rate if own == SAME else own
 
     def encoder_of(self, modality: str) -> "ModelConfig":
-        """These settings with the overrides of one modality applied.
+        """Applies the overrides of one modality to these settings.
 
         Raises:
             UserError: if an override cannot be read or makes an impossible setting.
@@ -244,7 +244,7 @@ class ModelConfig(Settings):
         optional = ("max_len", "head_dim", "value_dim", "embedding_dim")
         at_least(self, "model", 0, *depths, *optional)
         sizes = ("model_dim", "num_heads", "ff_dim", *optional)
-        for names, most in ((sizes, 10**6), (depths, 1000)):  # building more would not end
+        for names, most in ((sizes, 10**6), (depths, 1000)):  # building larger ones would not end
             for name in names:
                 ok = getattr(self, name) <= most
                 require(self, f"model.{name}", ok, f"must be {most} or less")
@@ -308,7 +308,7 @@ class ModelConfig(Settings):
 
 
 def unusual_settings(config: ModelConfig) -> list[str]:
-    """Settings outside the ranges that source 002 studies, each as a short phrase."""
+    """Lists settings outside the ranges that source 002 studies, each as a short phrase."""
     studied = {
         "model_dim": (64, 256),
         "num_heads": (2, 8),

@@ -1,4 +1,8 @@
-"""Reads settings in settings: of one modality's encoder, and of groups of parameters."""
+"""Reads settings in settings: of one modality's encoder, and of groups of parameters.
+
+They are text, as `modality.setting=value`, because the names of modalities and of parameters are a
+corpus's and a model's: no field of a dataclass could carry them.
+"""
 
 from typing import Any, NamedTuple
 

@@ -61,7 +61,7 @@ def apply_argument(
     widths: Mapping[str, int],
     lengths: Mapping[str, int],
 ) -> ml_collections.ConfigDict:
-    """Serves the argument behind the colon of `--config=file.py:arg`.
+    """Applies the argument behind the colon of `--config=file.py:arg`.
 
     Args:
         config: the experiment, ready but for the argument.
@@ -114,7 +114,7 @@ def check_key(key: str) -> None:
 
 
 def unknown_key(key: str) -> str:
-    """The sentence that names the key nearest to a wrong one."""
+    """Makes the sentence that names the key nearest to a wrong one."""
     section, dot, name = key.rpartition(".")
     name = _OTHER_NAMES.get(name, name)
     meant = section + dot + name
@@ -178,7 +178,7 @@ def checked(config: Config) -> Config:
 
 
 def flatten(config: Config) -> dict[str, Any]:
-    """Every setting by its key, as in `--config.<key>=value`."""
+    """Maps every key, as in `--config.<key>=value`, to its setting."""
     return _flatten(config.to_dict())
 
 

@@ -7,6 +7,7 @@ an entry here. Nothing here imports JAX: an entry says where the declaration is.
 import dataclasses
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 import traceback
@@ -76,9 +77,8 @@ def register_model(
             f"register_model: the settings of {name!r} must be a frozen dataclass that inherits "
             "from msajax.Settings."
         )
-    module = getattr(model, "module", model)
-    origin = getattr(sys.modules.get(module.__module__), "__file__", None) or module.__module__
-    _ENTRIES[name] = Entry(model, settings, task, origin)
+    caller = inspect.currentframe().f_back  # a module may be of a file that nobody can import
+    _ENTRIES[name] = Entry(model, settings, task, caller.f_code.co_filename)
 
 
 def _family() -> type:

@@ -1,4 +1,4 @@
-"""The settings of an experiment, a frozen dataclass for each section: what they mean.
+"""Defines the settings of an experiment, a frozen dataclass for each section.
 
 A section refuses what is impossible when it is made. The model's section is in `model.py`.
 """
@@ -11,12 +11,14 @@ from msajax.checks import Settings, at_least, is_finite_number, is_url, one_of, 
 from msajax.config.model import ModelConfig
 from msajax.config.overrides import GroupSetting, read_group
 
-# Of `msajax.data.formats`.
+# The formats of corpora that `msajax.data.formats` reads.
 FORMATS = ("native", "mapped", "old_hdf5", "csd", "mmsa", "mult", "misa")
 SYNTHETIC = "synthetic"  # the `data.path` that stands for the embedded corpus
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class SyntheticConfig(Settings):
-    """Sizes of the embedded corpus, used when `data.path` is "synthetic".
+    """Sets the sizes of the embedded corpus, used when `data.path` is "synthetic".
 
     Attributes:
         train: samples in the training split.
@@ -74,13 +76,13 @@ class SyntheticConfig(Settings):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class DataConfig(Settings):
-    """Where the data is and how it is prepared.
+    """Says where the data is and how it is prepared.
 
     Attributes:
         path: a corpus file or folder, or "synthetic" for the embedded corpus.
         standardize: modalities to standardise per feature with the statistics of valid training
             steps; "auto" stands for every modality but text and token ids.
-        clip: standardised features are clipped to +-clip; 0 turns clipping off.
+        clip: standardised features are clipped to +-clip deviations; 0 turns clipping off.
         truncate: what happens to a sequence longer than its position table: error, or keep its
             first or last steps, or uniform: as many of its valid steps at equal distances.
         alignment: which modalities share their steps, so that what was recorded together stays
@@ -91,7 +93,7 @@ class DataConfig(Settings):
             by a vocabulary of the training split; or the token ids that the corpus brings.
         min_count: how often a word must occur in train to be in that vocabulary; the others share
             one embedding.
-        format: the layout of the path: auto finds it by its content; native, mapped, old_hdf5,
+        format: what the corpus looks like: auto finds it by its content; native, mapped, old_hdf5,
             csd, mmsa, mult or misa insist on one.
         glove_path: a text file of word vectors (GloVe, plain or gzip): the text of corpora that
             bring words, and what the embeddings of data.text = words begin with.
@@ -152,7 +154,7 @@ class DataConfig(Settings):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class OptimConfig(Settings):
-    """How parameters move. The defaults are this project's own, no document's.
+    """Says how parameters move. The defaults are this project's own, no document's.
 
     Attributes:
         name: adam or adamw.
@@ -160,7 +162,7 @@ class OptimConfig(Settings):
         weight_decay: decoupled decay of the kernels (adamw only).
         schedule: after the warm-up: plateau (constant, and multiplied by plateau_factor whenever
             plateau_patience epochs in a row bring no better validation score), constant, or cosine
-            (down to min_learning_rate at the last planned step).
+            (down to min_learning_rate at the last planned step). Never two at once.
         warmup_steps: steps of linear warm-up from 0.
         clip_norm: largest global gradient norm; 0 turns clipping off.
         plateau_factor: factor of the plateau schedule, in (0, 1).
@@ -217,7 +219,7 @@ class OptimConfig(Settings):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class TrainConfig(Settings):
-    """What a run is.
+    """Says what a run trains, and for how long.
 
     Attributes:
         seeds: how many random seeds are trained; a published number is a mean over them.
@@ -247,7 +249,7 @@ class TrainConfig(Settings):
         checkpoint_every_seconds: a checkpoint is due when so much time has passed since the last
             one, inside an epoch too; 0 saves at the end of every epoch. The last epoch is always
             saved.
-        checkpoint_every_steps: one is due after so many steps too; 0 does not count steps.
+        checkpoint_every_steps: a checkpoint is due after so many steps, too; 0 does not count them.
         most_skipped_steps: a step whose loss or gradient is not finite changes nothing; a random
             seed with so many of them in a row has failed, and trains no more.
         compile_cache: where compiled programs are kept between runs: auto (msajax/compiled in
@@ -293,7 +295,7 @@ class TrainConfig(Settings):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class MeshConfig(Settings):
-    """How a run spreads over the devices of all its processes.
+    """Says how a run spreads over the devices of all its processes.
 
     Attributes:
         mode: jit (sharded arrays over a (seed, data, model) mesh) or pmap (rows over all devices).
@@ -310,7 +312,7 @@ class MeshConfig(Settings):
     model: int = 1
 
     def __post_init__(self) -> None:
-        """Refuses impossible values; whether the devices suffice is known when they are."""
+        """Refuses impossible values; whether the devices suffice is seen when a run begins."""
         one_of(self, "mesh.mode", "jit", "pmap")
         at_least(self, "mesh", 0, "data", "seed")
         at_least(self, "mesh", 1, "model")
@@ -322,7 +324,7 @@ class MeshConfig(Settings):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Config(Settings):
-    """A whole experiment."""
+    """Holds a whole experiment."""
 
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()

@@ -1,4 +1,4 @@
-"""Rows with start and end brought onto the words and segments of one video.
+"""Brings rows with start and end times onto the words and segments of one video.
 
 Times are seconds in float64. A word belongs to the segments in which it starts; whatever else was
 recorded is averaged over a word's own interval.
@@ -10,7 +10,7 @@ from msajax.data.corpus import is_finite
 
 TOUCH = 1e-4
 """Seconds by which intervals may overlap and still only touch: time stamps in float32 are no finer
-half an hour into a video."""
+half an hour into a video, and a neighbour's row would be a third of a word's mean."""
 
 
 def words_of_segments(
@@ -21,7 +21,8 @@ def words_of_segments(
     Args:
         starts: `[W]`, of the words, ascending.
         segments: `[N, 2]`, start and end; they may overlap, and share words then.
-        shift: seconds added to the words' starts; negative when words come late.
+        shift: seconds added to the words' starts; negative when words come late. It is between
+            words and labels: what else was recorded shares the words' clock.
 
     Returns:
         The first word of each segment, and one behind its last; equal without any. `[N]` each.
@@ -31,9 +32,9 @@ def words_of_segments(
 
 
 def overlap_any(rows: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """Which rows `[n, 2]` overlap one of the steps `[S, 2]` by more than `TOUCH` at either end."""
+    """Says which rows `[n, 2]` overlap one of the steps `[S, 2]` by more than `TOUCH` at an end."""
     steps = steps[np.argsort(steps[:, 0], kind="stable")]
-    before = np.searchsorted(steps[:, 0] + TOUCH, rows[:, 1], "left")  # that begin early enough
+    before = np.searchsorted(steps[:, 0] + TOUCH, rows[:, 1], "left")  # steps that begin in time
     latest = np.concatenate([[-np.inf], np.maximum.accumulate(steps[:, 1] - TOUCH)])
     return latest[before] > rows[:, 0]
 
@@ -43,10 +44,10 @@ def mean_rows(
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Averages the rows that overlap each step.
 
-    The plain mean, as the field's own toolkit takes it: a row counts in full however little of it
-    lies in the step, but for `TOUCH` seconds at either end. A row without length counts where it
-    lies inside. Rows that hold a value which is not a finite float32 number are left out as a
-    whole.
+    The mean is the plain one that the field's own toolkit takes: a row counts in full however
+    little of it lies in the step, but for `TOUCH` seconds at either end. A row without length
+    counts where it lies inside. Rows that hold a value which is not a finite float32 number are
+    left out as a whole.
 
     Args:
         features: `[n, d]` numbers, in the order of their starts.
@@ -68,8 +69,8 @@ def mean_rows(
     # all that overlap and, after a row longer than those that follow, some that do not.
     low = np.searchsorted(np.maximum.accumulate(ends), begin, "right")
     high = np.searchsorted(intervals[:, 0], end, "left")
-    # A step at a time, so that memory is bounded whatever overlaps: one reduction over the pairs
-    # of all steps takes two thirds of the time.
+    # A step at a time, so that memory is bounded whatever overlaps; one reduction over the pairs
+    # of all steps would take two thirds of the time.
     for k in np.flatnonzero(low < high):
         rows = slice(low[k], high[k])
         overlapping = features[rows][ends[rows] > begin[k]]

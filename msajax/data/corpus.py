@@ -1,15 +1,16 @@
-"""Corpus and Split: the one in-memory form of data, on the host."""
+"""Defines the one in-memory form of data, on the host: a Corpus of Splits."""
 
 import collections
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from msajax.config import SYNTHETIC
+from msajax.data.repeated import count_repeated, describe_repeated_ids
 from msajax.errors import UserError
 
 SPLITS = ("train", "valid", "test")
@@ -17,11 +18,11 @@ SPLIT_NAMES = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid
 """What files call the splits."""
 
 _FREE_PADDING = 1 << 28  # bytes
-_MOST_PADDING = 64  # times what sequences take without it; those of real corpora take up to 20
+_MOST_PADDING = 64  # times what sequences take without it; in real corpora it is up to 20
 
 
 def is_finite(values: np.ndarray) -> np.ndarray:
-    """Whether float64 values are finite, and will be as float32."""
+    """Says which float64 values are finite, and will be as float32."""
     return np.abs(values) <= np.finfo(np.float32).max
 
 
@@ -31,10 +32,10 @@ def require_modest_padding(
     """Refuses sequences of which one is so long that padding the others to it takes all memory.
 
     Args:
-        where: they are: the file, the split and the modality.
-        lengths: of the sequences, in steps.
-        padded_to: lengths of which the longest is that of all: these, or those of the samples where
-            modalities are aligned.
+        where: the file, the split and the modality, for the message.
+        lengths: steps of each sequence.
+        padded_to: lengths of which the longest is what all are padded to: `lengths`, or, where
+            modalities are aligned, those of the samples as a whole.
         width: numbers of 4 bytes per step; 0 for token ids.
 
     Raises:
@@ -49,54 +50,20 @@ def require_modest_padding(
         )
 
 
-def count_repeated(contents: Mapping[str, Sequence[Hashable | None]]) -> dict[str, int]:
-    """Counts samples that are equal to others, by what stands for them; None equals nothing.
-
-    Returns:
-        By split (`train`), those equal to an earlier one of it; by pair of splits (`train/test`),
-        those of the second that are equal to one of the first.
-    """
-    known = {name: set(all_of) - {None} for name, all_of in contents.items()}
-    found = {
-        name: sum(content is not None for content in all_of) - len(known[name])
-        for name, all_of in contents.items()
-    }
-    for first, second in itertools.combinations(contents, 2):
-        found[f"{first}/{second}"] = sum(content in known[first] for content in contents[second])
-    return found
-
-
-def describe_repeated(counts: Mapping[str, int], equal: str, consequence: str = "") -> list[str]:
-    """What to tell of the counts of `count_repeated`, a sentence each.
-
-    Args:
-        counts: those of 0 say nothing.
-        equal: what such samples are, as in "are identical to".
-        consequence: of equal samples in two splits, to end a sentence with.
-    """
-    told = []
-    for where, count in counts.items():
-        first, _, second = where.partition("/")
-        if count:
-            another = f"one of {first}{consequence}" if second else "an earlier one"
-            told.append(f"{count} sample(s) of {second or first} {equal} {another}.")
-    return told
-
-
-def describe_repeated_ids(counts: Mapping[str, int]) -> list[str]:
-    """What to tell of `Corpus.repeated_ids_in`, or of some of it, a sentence each."""
-    return describe_repeated(counts, "have the id of", ": samples may leak")
+def describe_width(width: int) -> str:
+    """Says how wide a modality is: "is 74 wide", or "holds token ids" where that is 0."""
+    return f"is {width} wide" if width else "holds token ids"
 
 
 def modality_order(names: set[str]) -> tuple[str, ...]:
-    """Text, audio, video, then the others alphabetically."""
+    """Orders modalities: text, audio, video, then the others alphabetically."""
     usual = ("text", "audio", "video")
     return tuple(m for m in usual if m in names) + tuple(sorted(names - set(usual)))
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """One split of a corpus.
+    """Holds one split of a corpus.
 
     Attributes:
         ids: `[N]` str.
@@ -106,8 +73,8 @@ class Split:
             the masks that the file brings.
         labels: `[N, K]` float64, or None when unknown.
         raw_text: `[N]` str, or None.
-        derived: modalities whose mask the reader made, of lengths or of its own rows: such a mask
-            may be wrong, and hides nothing from the check for losses.
+        derived: modalities whose mask the reader made, of lengths or of its own rows. Such a mask
+            may be wrong, so it hides nothing from the check for lost steps.
         where: the corpus and the split's name, for a message.
     """
 
@@ -120,7 +87,7 @@ class Split:
     where: str = "the split"
 
     def __len__(self) -> int:
-        """The number of samples N."""
+        """Returns the number of samples N."""
         return len(self.ids)
 
     def __repr__(self) -> str:
@@ -131,7 +98,7 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class SplitHeader:
-    """What is known of a split before it is read.
+    """Says what is known of a split before it is read.
 
     Attributes:
         size: samples.
@@ -154,52 +121,75 @@ class SplitHeader:
     label_kind: str = "scores"
     classes: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
+    def steps(self, modalities: Iterable[str]) -> dict[str, int]:
+        """Returns the stored steps T_m of those of some modalities that the split has."""
+        return {m: self.shapes[m][0] for m in modalities if m in self.shapes}
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Says what a corpus was made of, and what reading it changed.
+
+    Attributes:
+        path: where it lies, or what to call it.
+        format: the name of its format.
+        repairs: what reading changed in what the files hold, `{kind: count}`.
+        has_vectors: whether text is vectors from `data.glove_path`.
+    """
+
+    path: str
+    format: str
+    repairs: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    has_vectors: bool = False
+
 
 class Corpus:
-    """A corpus that has been opened and checked; its splits are read when asked for.
+    """Holds what opening found and checked of a corpus; reads its splits when asked for.
 
     Opening checks headers, ids and the finiteness of labels, and keeps no statistic.
 
     Attributes:
-        path: where it came from.
-        layout: which layout was found.
-        why: by what it was recognised; "" for a corpus that was not opened from a path.
+        source: what the corpus was made of.
+        path: that of the source.
+        repairs: those of the source, each count 1 or more.
+        why: by what its format was recognised; "" for a corpus that was not opened from a path.
         verify: reads whatever opening did not, and raises `UserError` if it is not what the digest
             says.
         digest: SHA-256 of the content, hexadecimal; part of a run's identity.
         headers: `{split: SplitHeader}`, in the order train, valid, test.
         repeated_ids: how many ids occur more than once, over all splits.
         repeated_ids_in: how many samples have the id of another one, as `count_repeated` counts.
-        repairs: what reading changed in what the files hold, `{kind: count}`, each count 1 or more.
-        has_vectors: whether text is vectors from `data.glove_path`.
         aligned: modalities that share their steps: step i of each is of the same moment; () if
-            none do, None if the layout does not say.
+            none do, None if the source does not say.
     """
 
     def __init__(
         self,
         *,
-        path: str,
-        layout: str,
+        source: Source,
         digest: str,
         headers: Mapping[str, SplitHeader],
         ids: Mapping[str, Iterable[str]],
         read: Callable[[str], Split],
-        repairs: Mapping[str, int] | None = None,
-        has_vectors: bool = False,
         aligned: Sequence[str] | None = None,
     ) -> None:
-        """Keeps what the reader of a layout found; checks that the splits fit together.
+        """Keeps what the reader of a format found; checks that the splits fit together.
 
-        The reader has told the log of its repairs. `ids` are those of each split; they are
-        counted, not kept.
+        Args:
+            source: what the corpus was made of; the reader has logged its repairs.
+            digest: SHA-256 of the content, hexadecimal.
+            headers: of each split.
+            ids: of each split; they are counted, not kept.
+            read: reads a split by its name.
+            aligned: modalities that share their steps; None if the source does not say.
 
         Raises:
             UserError: if splits are empty or disagree in width or number of labels, or if
                 modalities that share their steps are not there, or differ in number of steps.
         """
-        self.path = path
-        self.layout = layout
+        self.source = source
+        self.path = source.path
+        self.repairs = {kind: count for kind, count in source.repairs.items() if count}
         self.why = ""
         self.verify: Callable[[], None] = lambda: None
         self.digest = digest
@@ -208,8 +198,6 @@ class Corpus:
         times = collections.Counter(itertools.chain.from_iterable(ids.values()))
         self.repeated_ids = sum(count > 1 for count in times.values())
         self.repeated_ids_in = count_repeated(ids)
-        self.repairs = {kind: count for kind, count in (repairs or {}).items() if count}
-        self.has_vectors = has_vectors
         self.aligned = None if aligned is None else tuple(aligned)
         self._read = read
         self._check()
@@ -218,7 +206,7 @@ class Corpus:
     def __repr__(self) -> str:
         sizes = ", ".join(f"{header.size} {name}" for name, header in self.headers.items())
         widths = ", ".join(f"{m} ({self.width(m) or 'token ids'})" for m in self.modalities)
-        return f"Corpus({self.path!r}, {self.layout}: {sizes}; {widths})"
+        return f"Corpus({self.path!r}, {self.source.format}: {sizes}; {widths})"
 
     @property
     def modalities(self) -> tuple[str, ...]:
@@ -226,7 +214,7 @@ class Corpus:
         return modality_order({m for h in self.headers.values() for m in h.shapes})
 
     def width(self, modality: str) -> int:
-        """Features per time step of one modality; 0 for token ids."""
+        """Returns the features per time step of one modality; 0 for token ids."""
         return next(h.shapes[modality][1] for h in self.headers.values() if modality in h.shapes)
 
     def split(self, name: str) -> Split:
@@ -266,15 +254,15 @@ class Corpus:
                     )
 
     def describe_shared_ids(self) -> list[str]:
-        """Sentences on ids that occur in more than one split, by pair of splits."""
+        """Returns sentences on ids that occur in more than one split, by pair of splits."""
         shared = {where: n for where, n in self.repeated_ids_in.items() if "/" in where}
         return describe_repeated_ids(shared)
 
     def summary(self) -> dict[str, Any]:
-        """Facts about the corpus for `results.json` and `run.json`."""
+        """Returns facts about the corpus for `results.json` and `run.json`."""
         return {
             "path": self.path if self.path == SYNTHETIC else os.path.abspath(self.path),
-            "layout": self.layout,
+            "format": self.source.format,
             "digest": self.digest,
             "sizes": {name: header.size for name, header in self.headers.items()},
             "widths": {m: self.width(m) for m in self.modalities},
@@ -297,8 +285,8 @@ class Corpus:
                 other, expected = first_seen.setdefault(m, (name, width))
                 if width != expected:
                     raise UserError(
-                        f"{self.path}: {name}/{m} {_kind_of(width)}, but {other}/{m} "
-                        f"{_kind_of(expected)}."
+                        f"{self.path}: {name}/{m} {describe_width(width)}, but {other}/{m} "
+                        f"{describe_width(expected)}."
                     )
         labelled = {name: len(h.label_names) for name, h in self.headers.items() if h.label_names}
         if len(set(labelled.values())) > 1:
@@ -314,13 +302,9 @@ class Corpus:
                     f"{', '.join(self.modalities)}, each once."
                 )
         for split, header in self.headers.items():
-            steps = {m: header.shapes[m][0] for m in names if m in header.shapes}
+            steps = header.steps(names)
             if len(set(steps.values())) > 1:
                 raise UserError(
                     f"{self.path}: {', '.join(steps)} of {split} have "
                     f"{', '.join(map(str, steps.values()))} steps, but are said to be aligned."
                 )
-
-
-def _kind_of(width: int) -> str:
-    return f"is {width} wide" if width else "holds token ids"

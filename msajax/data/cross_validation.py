@@ -1,8 +1,9 @@
-"""A corpus whose splits are cut anew, by video: one fold of a cross-validation.
+"""Cuts the splits of a corpus anew, by video: one fold of a cross-validation.
 
 The labelled samples of all splits are pooled and their videos dealt to `data.folds` folds. Fold i
 is the test split, the one after it (cyclically) the validation split, all others are for training;
-so each sample is in the test split of exactly one fold.
+so each sample is in the test split of exactly one fold. What is cut is a corpus with a digest of
+its own: training, evaluation and a run's identity need not know of folds.
 """
 
 import collections
@@ -15,7 +16,8 @@ import numpy as np
 
 from msajax.config import DataConfig
 from msajax.data.corpus import SPLITS, Corpus, Split, SplitHeader
-from msajax.data.folds import deal_videos, video_of
+from msajax.data.folds import deal_videos, video_of, videos_of
+from msajax.data.labels import classes_of
 from msajax.data.steps import find_groups, movers, step_mask
 from msajax.errors import UserError
 
@@ -23,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def without_folds(data: DataConfig) -> DataConfig:
-    """The same settings, for the splits that a corpus has by itself."""
+    """Returns the same settings for the splits that a corpus has by itself."""
     return dataclasses.replace(data, folds=0, fold=-1)
 
 
@@ -38,10 +40,10 @@ def require_one_fold(data: DataConfig) -> None:
 
 
 def cut_fold(corpus: Corpus, data: DataConfig) -> Corpus:
-    """The corpus with the splits of fold `data.fold`; no feature is read before it is asked for.
+    """Cuts fold `data.fold` of a corpus; no feature is read before it is asked for.
 
     Where the splits of the corpus differ, in stored steps, masks, modalities or transcripts, what
-    one lacks is padding under a mask.
+    one lacks becomes padding under a mask, so that it does not count as data.
 
     Args:
         corpus: with splits of its own.
@@ -68,8 +70,7 @@ def cut_fold(corpus: Corpus, data: DataConfig) -> Corpus:
     aligned = tuple(m for m in corpus.aligned or () if m in common.shapes)
     chosen = f"{corpus.digest} folds {data.folds} fold {data.fold} seed {data.split_seed}"
     cut = Corpus(
-        path=corpus.path,
-        layout=corpus.layout,
+        source=corpus.source,
         digest=hashlib.sha256(chosen.encode()).hexdigest(),
         headers={split: dataclasses.replace(common, size=sizes[split]) for split in SPLITS},
         ids={
@@ -77,8 +78,6 @@ def cut_fold(corpus: Corpus, data: DataConfig) -> Corpus:
             for split, of in rows.items()
         },
         read=lambda split: _read(corpus, rows[split], common, data),
-        repairs=corpus.repairs,
-        has_vectors=corpus.has_vectors,
         aligned=None if corpus.aligned is None else aligned,
     )
     cut.why, cut.verify = corpus.why, corpus.verify
@@ -86,18 +85,13 @@ def cut_fold(corpus: Corpus, data: DataConfig) -> Corpus:
 
 
 def _role(fold: int, data: DataConfig) -> str:
-    """The split that a fold is."""
+    """Returns the split that a fold becomes."""
     after = (fold - data.fold) % data.folds
     return {0: "test", 1: "valid"}.get(after, "train")
 
 
 def _folds_of_videos(path: str, ids: list[str], data: DataConfig) -> dict[str, int]:
-    videos = [video_of(id_) for id_ in ids]
-    if None in videos:
-        raise UserError(
-            f"data.folds = {data.folds}: {path}: the id {ids[videos.index(None)]!r} does not tell "
-            "which video it is of: expected ids like 'video[0]' or 'video$_$0', to split by video."
-        )
+    videos = videos_of(ids, f"data.folds = {data.folds}: {path}:")
     segments = collections.Counter(videos)
     if len(segments) < data.folds:
         raise UserError(
@@ -116,7 +110,7 @@ def _folds_of_videos(path: str, ids: list[str], data: DataConfig) -> dict[str, i
 
 
 def _common_header(corpus: Corpus, pooled: list[str], data: DataConfig) -> SplitHeader:
-    """What is true of every new split but its size."""
+    """Returns the header that every new split has, but for its size."""
     headers = [corpus.headers[name] for name in pooled]
     shapes, dtypes, masked = {}, {}, set()
     for m, steps in _common_steps(corpus, data).items():
@@ -130,10 +124,6 @@ def _common_header(corpus: Corpus, pooled: list[str], data: DataConfig) -> Split
         if not alike or any(m in header.masked for header in there):
             masked.add(m)
     kinds = {header.label_kind for header in headers}
-    classes: dict[int, str] = {}
-    if all(header.classes for header in headers):
-        for header in headers:
-            classes |= header.classes
     return dataclasses.replace(
         headers[0],
         shapes=shapes,
@@ -141,19 +131,19 @@ def _common_header(corpus: Corpus, pooled: list[str], data: DataConfig) -> Split
         masked=frozenset(masked),
         has_raw_text=any(header.has_raw_text for header in headers),
         label_kind=kinds.pop() if len(kinds) == 1 else "scores",
-        classes=dict(sorted(classes.items())),
+        classes=classes_of(headers),
     )
 
 
 def _common_steps(corpus: Corpus, data: DataConfig) -> dict[str, int]:
-    """Stored steps of each modality in every new split; equal only for those that share theirs."""
+    """Returns the stored steps of each modality in a new split; equal only where shared."""
     as_stored = dataclasses.replace(data, alignment="auto", text="features")
     groups, _ = find_groups(corpus, corpus.modalities, as_stored)
     steps: dict[str, int] = {}
     for members in movers(corpus.modalities, groups):
-        found = [h.shapes[m][0] for h in corpus.headers.values() for m in members if m in h.shapes]
-        longest = max(found)
-        # Where the corpus does not say what is aligned, the numbers of steps will.
+        longest = max(max(h.steps(members).values(), default=0) for h in corpus.headers.values())
+        # Where the corpus does not say what is aligned, equal numbers of steps do: padding must
+        # not make them equal.
         while corpus.aligned is None and longest > 1 and longest in steps.values():
             longest += 1
         steps |= dict.fromkeys(members, longest)
@@ -181,7 +171,7 @@ def _read(
 
 
 def _part(split: Split, rows: np.ndarray, common: SplitHeader, data: DataConfig) -> Split:
-    """Some rows of a split of the corpus, in the form of the new ones."""
+    """Brings some rows of a split of the corpus into the form of the new splits."""
     features, masks, derived = {}, {}, set()
     for m, (steps, width) in common.shapes.items():
         shape = (len(rows), steps, width) if width else (len(rows), steps)

@@ -1,4 +1,4 @@
-"""What is asked of a corpus and its settings before they are used."""
+"""Checks a corpus and its settings before they are used."""
 
 import logging
 import os
@@ -12,14 +12,14 @@ logger = logging.getLogger(__name__)
 
 
 def require_glove(path: str) -> None:
-    """Raises `UserError` for word vectors that are named and not there."""
+    """Raises `UserError` for a file of word vectors that is named and not there."""
     if path and not os.path.isfile(path):
         raise UserError(f"data.glove_path: there is no file at {path}.")
 
 
 def say_what_is_idle(corpus: Corpus, config: Config, reads_tokens: bool) -> None:
     """Warns of settings that were changed and that nothing reads."""
-    reads_vectors = corpus.has_vectors or config.data.text == "words"
+    reads_vectors = corpus.source.has_vectors or config.data.text == "words"
     for phrase in idle_settings(config, reads_tokens=reads_tokens, reads_vectors=reads_vectors):
         logger.warning("Nothing reads %s.", phrase)
 

@@ -1,4 +1,4 @@
-"""Which videos are for training, validation and test: always whole videos, never single segments.
+"""Deals videos to training, validation and test: whole videos, never single segments.
 
 Segments of one video share a speaker, a voice and an opinion; a model that has seen some of them
 knows more of the others than of a stranger.
@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -75,7 +75,8 @@ def choose_folds(
 def deal_videos(segments: Mapping[str, int], folds: int, seed: int) -> list[list[str]]:
     """Deals videos to folds, for cross-validation: in random order, each to the smallest so far.
 
-    No two folds differ by more segments than the largest video has.
+    No two folds differ by more segments than the largest video has. Sorting videos by size would
+    bring them closer, but leave every seed the same folds.
 
     Args:
         segments: how many segments each video has, 1 or more.
@@ -96,15 +97,34 @@ def deal_videos(segments: Mapping[str, int], folds: int, seed: int) -> list[list
 
 
 def video_of(id_: str) -> str | None:
-    """The video of a sample; None for a bare number, which does not name one."""
+    """Returns the video of a sample; None for a bare number, which does not name one."""
     if re.fullmatch(r"[\d.]*", id_):
         return None
     found = _SEGMENT.fullmatch(id_)
     return found[1] if found else id_
 
 
+def videos_of(ids: Sequence[str], where: str) -> list[str]:
+    """Returns the video of each sample.
+
+    Args:
+        ids: of the samples.
+        where: how the message begins: why videos are needed, and the corpus.
+
+    Raises:
+        UserError: for an id that names no video.
+    """
+    videos = [video_of(id_) for id_ in ids]
+    if None in videos:
+        raise UserError(
+            f"{where} the id {ids[videos.index(None)]!r} does not tell which video it is of: "
+            "expected ids like 'video[0]' or 'video$_$0', to split by video."
+        )
+    return videos
+
+
 def mosi_folds(segments: Mapping[str, int]) -> dict[str, list[str]] | None:
-    """The standard folds if this is CMU-MOSI, else None.
+    """Returns the standard folds if this is CMU-MOSI, else None.
 
     CMU-MOSI is known by its numbers: 93 videos, of which the first 52, the next 10 and the last 31
     by code points have 1284, 229 and 686 segments; these are its folds.

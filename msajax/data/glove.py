@@ -1,4 +1,4 @@
-"""Word vectors from text in the way of GloVe: a word and its numbers on each line.
+"""Reads word vectors from text in the way of GloVe: a word and its numbers on each line.
 
     the 0.27204 -0.06203 … 0.3955
 
@@ -32,7 +32,7 @@ _DECIMAL_AT_END = re.compile(rb"(?:^| )[-+]?\d*\.\d+(?:[eE][-+]?\d+)?$")
 
 @dataclasses.dataclass(frozen=True)
 class WordVectors:
-    """The vectors of the words that were asked for and found.
+    """Holds the vectors of the words that were asked for and found.
 
     Attributes:
         words: V words, in the order of the file.
@@ -119,7 +119,7 @@ def _lines(path: str, file: io.BufferedIOBase) -> Iterator[bytes]:
 
 
 def _settle(path: str, head: list[bytes]) -> tuple[int, int | None]:
-    """The width of the vectors and, from a header line, the number of words."""
+    """Finds the width of the vectors and, from a header line, the number of words."""
     if not head:
         raise UserError(f"{path} is empty; expected a word and its numbers on each line.")
     header = re.fullmatch(rb"(\d{1,18}) (\d{1,18})", head[0].rstrip()) if len(head) > 1 else None
@@ -147,7 +147,7 @@ def _numbers_at_end(line: bytes) -> int:
 
 
 def _spaced_word(path: str, number: int, line: bytes, spaces: int, width: int) -> bytes:
-    """The word of a line with another number of spaces than of values."""
+    """Returns the word of a line with another number of spaces than of values."""
     if spaces < width:
         raise UserError(
             f"{path}, line {number}: {spaces} value(s) after the word, expected {width} as on the "

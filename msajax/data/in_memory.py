@@ -1,4 +1,4 @@
-"""A corpus of splits that are in memory already."""
+"""Makes a corpus of splits that are in memory already."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -6,29 +6,29 @@ from typing import Any
 
 import numpy as np
 
-from msajax.data.corpus import Corpus, Split, SplitHeader
+from msajax.data.corpus import Corpus, Source, Split, SplitHeader
 from msajax.data.labels import describe_labels
+
+IN_MEMORY = Source("memory", "splits in memory")
 
 
 def corpus_of(
     splits: Mapping[str, Split],
     *,
-    path: str = "memory",
-    layout: str = "splits in memory",
+    source: Source = IN_MEMORY,
     label_names: Sequence[str] = (),
     integers: bool = False,
-    repairs: Mapping[str, int] | None = None,
     aligned: Sequence[str] | None = None,
 ) -> Corpus:
     """Makes a corpus of splits.
 
+    Its digest covers the arrays, not their storage: a recompressed copy is the same corpus.
+
     Args:
         splits: by name.
-        path: what to call it.
-        layout: likewise.
+        source: what the splits were made of.
         label_names: names of the labels, or of classes stored as whole numbers.
-        integers: whether labels are such whole numbers.
-        repairs: that were made, for the corpus to tell.
+        integers: whether labels are stored as whole numbers.
         aligned: modalities that share their steps; () if none do, None if that is not known.
 
     Raises:
@@ -46,13 +46,11 @@ def corpus_of(
             if array is not None:
                 update_digest(digest, part, array)
     return Corpus(
-        path=path,
-        layout=layout,
+        source=source,
         digest=digest.hexdigest(),
         headers={name: _header(s, label_names, integers) for name, s in splits.items()},
         ids={name: split.ids.tolist() for name, split in splits.items()},
         read=splits.__getitem__,
-        repairs=repairs,
         aligned=aligned,
     )
 

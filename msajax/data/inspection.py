@@ -1,4 +1,4 @@
-"""What `inspect` says: the facts about a corpus that change results, before anything is trained.
+"""Describes a corpus for `inspect`: the facts that change results, before anything is trained.
 
 Shares lie in [0, 1], every number is computed in float64, and None stands for the undefined.
 """
@@ -11,27 +11,20 @@ import numpy as np
 
 from msajax import metrics
 from msajax.config import DataConfig, ModelConfig
-from msajax.data.corpus import (
-    Corpus,
-    Split,
-    count_repeated,
-    describe_repeated,
-    describe_repeated_ids,
-    is_finite,
-    modality_order,
-)
+from msajax.data.corpus import Corpus, Split, is_finite, modality_order
 from msajax.data.labels import label_kind
 from msajax.data.lost import Lost, count_in_full, count_without_any
 from msajax.data.repairs import describe_empty
+from msajax.data.repeated import count_repeated, describe_repeated, describe_repeated_ids
 from msajax.data.steps import (
     Groups,
     begin_apart,
     find_groups,
-    has_row,
     movers,
-    nonzero_steps,
+    readable_steps,
     spans,
-    step_mask,
+    step_masks,
+    table_sizes,
     union,
 )
 from msajax.errors import UserError
@@ -61,8 +54,8 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
 
     Args:
         corpus: opened.
-        data: says whether masks that the corpus lacks are derived from zero steps, and what of the
-            modalities that train has is aligned.
+        data: says how masks that the corpus lacks are derived, and which of the modalities that
+            train has are aligned.
 
     Returns:
         A strict-JSON-ready report. Per split and modality: lengths and rows with padding count
@@ -97,13 +90,9 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
     for name, header in corpus.headers.items():  # train first, one split in memory at a time
         split = corpus.split(name)
         train = split.labels if name == "train" else train
-        unmasked = split.features.keys() - split.masks.keys() if data.mask_from_zeros else ()
-        nonzero = {m: nonzero_steps(split.features[m]) for m in unmasked}
-        masks = {
-            m: step_mask(split, m, data.mask_from_zeros, nonzero.get(m)) for m in split.features
-        }
+        masks, nonzero = step_masks(split, split.features, data.mask_from_zeros)
         if name == "train":
-            table_rows = _table_rows(split, masks)
+            table_rows = table_sizes(split, readable_steps(split, masks, {}))
         if groups is None:
             valid = {m for m in masks if masks[m].any()}
             used = modality_order(valid) if name == "train" else corpus.modalities
@@ -146,7 +135,7 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
 
 
 def _aligned(masks: dict[str, np.ndarray], groups: Groups, size: int) -> dict[str, Any]:
-    """How the sequences of a split lie that move together; None stands for the undefined."""
+    """Describes the sequences of a split that move together; None stands for the undefined."""
     apart, found = np.zeros(size, bool), {}
     for group in groups:
         there = [masks[m] for m in group if m in masks]
@@ -154,12 +143,6 @@ def _aligned(masks: dict[str, np.ndarray], groups: Groups, size: int) -> dict[st
         apart |= begin_apart(there) if there else False
         found[" + ".join(group)] = _summary(lengths[lengths > 0])
     return {"begin_apart": int(apart.sum()), "aligned_spans": found}
-
-
-def _table_rows(train: Split, masks: dict[str, np.ndarray]) -> dict[str, int]:
-    """Rows that the embedding tables of token ids would have, by modality."""
-    ids = {m: x[masks[m] & has_row(x)] for m, x in train.features.items() if x.ndim == 2}
-    return {m: int(found.max()) + 1 for m, found in ids.items() if found.size}
 
 
 def _modality(x: np.ndarray, mask: np.ndarray) -> dict[str, Any]:
@@ -203,7 +186,7 @@ def _modality(x: np.ndarray, mask: np.ndarray) -> dict[str, Any]:
 
 
 def _task(corpus: Corpus) -> dict[str, Any] | None:
-    """What the labels would be learned as; None without labels, or with a single class."""
+    """Returns what the labels would be learned as; None without labels, or with a single class."""
     try:
         task = label_kind(corpus, ModelConfig())
     except UserError:
@@ -213,7 +196,7 @@ def _task(corpus: Corpus) -> dict[str, Any] | None:
 
 
 def _prepared_bytes(split: dict[str, Any], groups: Groups) -> int:
-    """Float32 features and a mask for the longest sequence of what moves as one."""
+    """Returns the bytes of float32 features and masks, as long as the longest sequence."""
     facts = {m: found for m, found in split["modalities"].items() if found["span"]}
     steps = {m: _longest(split, group) for group in movers(facts, groups) for m in group}
     row = sum(int(steps[m]) * (4 * max(facts[m]["width"], 1) + 1) for m in facts)
@@ -221,7 +204,7 @@ def _prepared_bytes(split: dict[str, Any], groups: Groups) -> int:
 
 
 def _contents(split: Split, masks: dict[str, np.ndarray]) -> list[bytes | None]:
-    """A digest of each sample's valid steps; None for a sample without any."""
+    """Returns a digest of each sample's valid steps; None for a sample without any."""
     digests = [hashlib.blake2b(digest_size=16) for _ in range(len(split))]
     empty = np.ones(len(split), bool)
     for m in sorted(split.features):
@@ -267,7 +250,7 @@ def _labels(y: np.ndarray, train: np.ndarray | None, kind: str) -> dict[str, Any
 
 
 def _warnings(report: dict[str, Any], groups: Groups, data: DataConfig) -> list[str]:
-    """What would change or surprise in the results, a sentence each."""
+    """Says what would change or surprise in the results, a sentence each."""
     splits = report["splits"]
     found = [f"There is no {s} split: {why}." for s, why in _CONSEQUENCE.items() if s not in splits]
     found += describe_repeated_ids(report["repeated_ids_in"])
@@ -313,7 +296,7 @@ def _warnings(report: dict[str, Any], groups: Groups, data: DataConfig) -> list[
 
 
 def _longest(split: dict[str, Any] | None, members: tuple[str, ...]) -> float:
-    """Steps of the longest sequence of what moves as one; 0 if there is none."""
+    """Returns the steps of the longest sequence of what moves as one; 0 if there is none."""
     if split is None:
         return 0.0
     facts = split["modalities"].get(members[0], {"span": None})

@@ -1,4 +1,4 @@
-"""The report of `inspect` for people."""
+"""Prints the report of `inspect` for people."""
 
 from typing import Any
 
@@ -36,11 +36,11 @@ def render(report: dict[str, Any], console: Console) -> None:
         console.print(Text(text))
 
     splits, known = report["splits"], report["known_corpus"]
-    say(f"{report['path']}: {report['layout']}\nsha256 {report['digest']}")
+    say(f"{report['path']}: {report['format']}\nsha256 {report['digest']}")
     found = ", ".join(f"{size} {name}" for name, size in report["sizes"].items())
     say(f"samples: {found} ({f'the counts of {known}' if known else 'not counts we know'})")
     if report["why"]:
-        say(f"layout found because {report['why']}")
+        say(f"format found because {report['why']}")
     if task := report["task"]:
         say(f"labels: {task['kind']} of {', '.join(task['names'])}")
     for what, key in (("repeated ids", "repeated_ids_in"), ("identical samples", "identical")):
@@ -77,7 +77,7 @@ def render(report: dict[str, Any], console: Console) -> None:
 
 
 def _show(value: Any) -> str:
-    """A fact about a modality; every bare float there is a share."""
+    """Puts a fact about a modality into words; every bare float among them is a share."""
     if isinstance(value, dict):
         return ", ".join(f"{v:.4g}" for v in value.values())
     if isinstance(value, list):
@@ -99,7 +99,7 @@ def _label_cells(facts: dict[str, Any], bins: list[int]) -> dict[str, str]:
 
 
 def _label_legend(labels: list[dict[str, Any]]) -> list[str]:
-    """What the terms of the tables of labels mean: those that they show."""
+    """Explains the terms that the tables of labels show."""
     lines = []
     if any(facts["histogram"] for facts in labels):
         lines.append("labels are rounded to whole numbers, halves to the even one")
@@ -111,7 +111,7 @@ def _label_legend(labels: list[dict[str, Any]]) -> list[str]:
 
 
 def _print_table(title: str, columns: dict[str, dict[str, str]], console: Console) -> None:
-    """One column per split; a row that no split fills is left out."""
+    """Prints one column per split; a row that no split fills is left out."""
     table = Table(title=Text(f"\n{title}"), title_justify="left", title_style="bold", box=None)
     table.add_column("")
     for name in columns:

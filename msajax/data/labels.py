@@ -1,31 +1,30 @@
-"""What labels are: how they are stored, which task they ask for, and what a model is to predict."""
+"""Says what labels are: how they are stored, which task they ask for, what a model predicts."""
 
 import logging
 import math
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from msajax.config import ModelConfig
-from msajax.data.corpus import Corpus
+from msajax.data.corpus import Corpus, SplitHeader, is_finite
 from msajax.errors import UserError
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
+from msajax.tasks.base import named_by
 
 logger = logging.getLogger(__name__)
 
 MOST_CLASSES = 1000
 MOST_OUTPUTS = 1000  # labels of a sample: more are features that were put in their place
-_LARGEST_CLASS = 2**53  # a float64, as which labels are kept, tells larger ones not apart
+_LARGEST_CLASS = 2**53  # labels are kept as float64, which cannot tell larger ones apart
 _SENTIMENT = 3.0  # its largest value
 _STRAY_SHARE = 0.1
-_OF_SEEDS = re.compile(r"(.+)_(sd|seed\d+)")  # what `predictions.py` adds to a name
 
 
 class LabelKind(NamedTuple):
-    """What the labels of a run are.
+    """Says what the labels of a run are.
 
     Attributes:
         kind: a name in `msajax.tasks.TASKS`.
@@ -42,16 +41,19 @@ class LabelKind(NamedTuple):
 def describe_labels(
     labels: np.ndarray, *, integers: bool, names: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The entries of a `SplitHeader` that describe finite labels `[N, K]`.
+    """Describes finite labels `[N, K]` by entries of a `SplitHeader`.
+
+    Labels are classes only where they are stored as whole numbers from 0 in one column, or every
+    row is one-hot: scores from -3 to 3, and ratings stored as floats, stay scores.
 
     Args:
         labels: as float64.
-        integers: whether they are stored as such.
+        integers: whether they are stored as whole numbers.
         names: of the K columns, or of the classes 0, 1, … in a single column, where known.
 
     Raises:
-        ValueError: if the number of names fits neither, or a table of predictions would have two
-            columns of one name.
+        ValueError: if the number of names fits neither columns nor classes, or a column of
+            predictions could belong to two names.
     """
     columns = labels.shape[1]
     kind, classes = "scores", {}
@@ -63,7 +65,8 @@ def describe_labels(
         if 0 < len(found) <= MOST_CLASSES and whole.all():
             classes = {int(value): str(int(value)) for value in found}
             kind = "classes" if integers and found[0] >= 0 else kind
-        # A single name is the column's, even where every label of a split is 0.
+        # A single name is the column's, even where every label of a split is 0: one class alone
+        # would be nothing to learn.
         if kind == "classes" and len(names) > 1 and found[-1] < len(names):
             classes, names = dict(enumerate(names)), ("class",)
     if names and len(names) != columns:
@@ -71,8 +74,7 @@ def describe_labels(
     taken = (*names, *classes.values())
     for name in taken:
         stem = name
-        while column := _OF_SEEDS.fullmatch(stem):
-            stem = column[1]
+        while stem := named_by(stem):
             if stem in taken:
                 raise ValueError(f"a name {name!r}, which in predictions is a column of {stem!r}")
     usual = ("sentiment",) if columns == 1 else tuple(str(k) for k in range(columns))
@@ -82,18 +84,18 @@ def describe_labels(
 def read_labels(
     path: str, split: str, labels: np.ndarray, ids: np.ndarray, names: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """`describe_labels` of labels as a file has them, (N,) or (N, K), checked.
+    """Checks labels as a file has them, (N,) or (N, K), and describes them by `describe_labels`.
 
     Args:
         path: of the corpus, for a message.
-        split: likewise.
+        split: its name, for a message.
         labels: as stored.
         ids: `[N]`.
         names: of the columns or classes.
 
     Raises:
-        UserError: for labels that are not finite, more than `MOST_OUTPUTS` of a sample, or another
-            number of names.
+        UserError: for labels that are not finite, none or more than `MOST_OUTPUTS` of a sample, or
+            names that do not fit.
     """
     values = labels.astype(np.float64).reshape(len(labels), math.prod(labels.shape[1:]))
     if values.shape[1] == 0:
@@ -102,8 +104,7 @@ def read_labels(
         raise UserError(
             f"{path}: {split}/label has {values.shape[1]} columns; at most {MOST_OUTPUTS} are read."
         )
-    usable = np.abs(values) <= np.finfo(np.float32).max  # False for NaN
-    bad = np.flatnonzero(~usable.all(axis=1))
+    bad = np.flatnonzero(~is_finite(values).all(axis=1))
     if bad.size:
         raise UserError(
             f"{path}: {bad.size} label(s) of split {split!r} are not finite float32 numbers, "
@@ -118,11 +119,11 @@ def read_labels(
 def clip_sentiment(where: str, columns: Sequence[np.ndarray]) -> int:
     """Brings the few sentiment labels outside of [-3, 3] to its bounds, in place, and says so.
 
-    Some of CMU-MOSEI come from a fourth annotator. Where they are more than a tenth of all labels,
-    these are taken for another scale than sentiment's and left as they are.
+    A few of CMU-MOSEI, from a fourth annotator, lie there. Where they are more than a tenth of all
+    labels, these are taken for another scale than sentiment's and left as they are.
 
     Args:
-        where: they came from, for the log.
+        where: the labels came from, for the log.
         columns: one label per sample, finite, in the parts of one corpus.
 
     Returns:
@@ -156,10 +157,17 @@ def _are_one_hot(labels: np.ndarray) -> bool:
     return bool(((ones == 1) & ((labels != 0).sum(axis=1) == 1)).all())
 
 
-def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
-    """What a model is to predict of a corpus, from its headers and `model.task`.
+def classes_of(headers: Iterable[SplitHeader]) -> dict[int, str]:
+    """Returns the classes of all splits together, in order; {} unless each of them has some."""
+    headers = list(headers)
+    found = dict(item for header in headers for item in header.classes.items())
+    return dict(sorted(found.items())) if all(header.classes for header in headers) else {}
 
-    The classes of all labelled splits count, so that none is new after training.
+
+def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
+    """Says what a model is to predict of a corpus, from its headers and `model.task`.
+
+    The classes of all labelled splits count: one that train lacks must not fail a run at its end.
 
     Raises:
         UserError: if classes are asked for and there are none.
@@ -181,16 +189,14 @@ def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
         )
     if model.task == "regression" or (model.task == "auto" and not (one_hot or numbered)):
         return LabelKind("regression", labelled[0].label_names)
-    if not one_hot and not all(header.classes for header in labelled):
+    classes = classes_of(labelled)
+    if not one_hot and not classes:
         raise UserError(
             f"model.task = classification: the labels of {corpus.path} are no classes, which are "
             "whole numbers in one column, or rows of one 1 among zeros."
         )
-    classes: dict[int, str] = {}
-    for header in labelled:
-        classes |= header.classes
-    numbers = () if one_hot else tuple(sorted(classes))
-    names = labelled[0].label_names if one_hot else tuple(classes[c] for c in numbers)
+    numbers = () if one_hot else tuple(classes)
+    names = labelled[0].label_names if one_hot else tuple(classes.values())
     if len(names) < 2:
         raise UserError(
             f"{corpus.path}: every label is of the same class, {names[0]!r}: "
@@ -202,7 +208,7 @@ def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
 def as_targets(
     labels: np.ndarray | None, spec: CorpusSpec, classes: Sequence[int]
 ) -> np.ndarray | None:
-    """Stored labels `[N, L]` as the task wants them: classes counted from 0, or as they are.
+    """Brings stored labels `[N, L]` into the task's form: classes counted from 0, or as they are.
 
     Returns:
         None, with a warning, for labels of another kind than the model's.
@@ -224,3 +230,18 @@ def as_targets(
     if spec.label_kind == "classification":
         return labels.argmax(axis=1).astype(np.float64)[:, None]
     return labels
+
+
+def require_two_classes(path: str, targets: np.ndarray | None, spec: CorpusSpec) -> None:
+    """Says which classes train lacks; refuses a training split of a single class."""
+    if targets is None:
+        return
+    seen = set(targets[:, 0].astype(int))
+    missing = [name for k, name in enumerate(spec.label_names) if k not in seen]
+    if len(seen) < 2:
+        raise UserError(
+            f"{path}: every label of train is of the same class: --config.model.task=regression "
+            "learns labels as scores."
+        )
+    if missing:
+        logger.warning("No sample of train is of the class(es) %s.", ", ".join(missing))

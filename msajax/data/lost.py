@@ -1,11 +1,10 @@
-"""Lost steps: those stored, not zero, that a model does not read although nothing hid them.
+"""Counts lost steps: those stored, not zero, that a model does not read although nothing hid them.
 
-Two things may keep such a step from being read: the file's own mask, and a truncation that was
-asked for. What a split stores is compared with the steps that are really read of it, whatever
-rules for masks and compaction led there, so that a mistake in these rules is found as well.
+Two things may hide a step: the file's own mask, and a truncation that was asked for. What a split
+stores is compared with the steps that are really read of it, not with the rules for masks and
+compaction that led there, so that a mistake in these rules is found as well.
 """
 
-import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -15,27 +14,29 @@ from msajax.data.corpus import Split
 from msajax.data.steps import (
     Groups,
     choose_steps,
-    has_row,
     movers,
     nonzero_steps,
+    readable_steps,
     spans,
     union,
 )
 from msajax.errors import UserError
 
 _ROWS = 1024  # samples looked at together
-_PADDING = -1  # token ids that files pad with beside 0
-_MOST_EMPTIED = 0.1  # share of the samples that have a modality
+_PADDING = -1  # the token id that files pad with beside 0, and no loss
+# Share of the samples that have a modality. A few token ids that train lacks are usual; more are
+# another tokeniser, or a mask that fits something else.
+_MOST_EMPTIED = 0.1
 
 
 class Lost(NamedTuple):
-    """What is lost of one modality of a split.
+    """Says what is lost of one modality of a split.
 
     Attributes:
         steps: stored steps that are not zero, that nothing hid and that are not read.
-        samples: those with such a step.
-        emptied: those of them of which no step is read that is not zero.
-        of: samples of which a step is read or lost.
+        samples: how many have such a step.
+        emptied: how many of these have no step that is read and not zero.
+        of: how many have a step that is read or lost.
     """
 
     steps: int
@@ -43,28 +44,30 @@ class Lost(NamedTuple):
     emptied: int
     of: int
 
-    @property
-    def is_large(self) -> bool:
-        """Whether more than a tenth of the samples of the modality are left without it."""
-        return self.emptied > _MOST_EMPTIED * self.of
+    def is_refused(self, allowed: bool) -> bool:
+        """Says whether training refuses the loss: it leaves too many samples without the modality.
+
+        Args:
+            allowed: `data.allow_loss`; without it, more than a tenth is too many.
+        """
+        return self.emptied > _MOST_EMPTIED * self.of and not allowed
 
     @property
     def counts(self) -> dict[str, int]:
-        """The part of it that stands among the repairs of a run."""
+        """The counts that stand among the repairs of a run."""
         return {"lost_steps": self.steps, "emptied_samples": self.emptied}
 
     def describe(self, where: str, allowed: bool) -> str:
-        """What to tell of it before anything is prepared.
+        """Puts the loss into words, before anything is prepared.
 
         Args:
             where: the split and the modality.
             allowed: `data.allow_loss`.
         """
-        is_refused = self.is_large and not allowed
-        refused = ": training needs data.allow_loss = true" if is_refused else ""
+        needed = ": training needs data.allow_loss = true" if self.is_refused(allowed) else ""
         return (
             f"{where}: {self.steps} stored step(s) that are not zero would not be read, which "
-            f"would leave {self.emptied} of {self.of} samples without it{refused}."
+            f"would leave {self.emptied} of {self.of} samples without it{needed}."
         )
 
 
@@ -80,11 +83,10 @@ def count_lost(
 
     Args:
         split: as it is stored.
-        masks: the steps `[N, T]` of each modality that were to be read.
-        chosen: for each, which stored step each prepared step reads, `[N, length]`, and which of
-            those count: the result of `choose_steps`.
-        truncates: whether longer sequences are cut. Then steps of `masks` may be left out in
-            samples that are longer than the table, but not all of them.
+        masks: the readable steps `[N, T]` of each modality.
+        chosen: the result of `choose_steps` for these masks.
+        truncates: whether longer sequences are cut. If so, a sample that is longer than its table
+            may leave out steps of `masks`, but not all of them.
         nonzero: the result of `nonzero_steps` for modalities where it is known already.
 
     Returns:
@@ -118,7 +120,7 @@ def count_lost(
 
 
 def _read(source: np.ndarray, kept: np.ndarray, steps: int) -> np.ndarray:
-    """The stored steps `[n, T]` that prepared steps `[n, length]` read."""
+    """Finds the stored steps `[n, T]` that prepared steps `[n, length]` read."""
     read = np.zeros((len(source), steps), bool)
     row, step = kept.nonzero()
     read[row, source[row, step]] = True
@@ -143,11 +145,7 @@ def count_in_full(
     """
     found = {}
     for members in movers(masks, groups):
-        valid = {
-            m: masks[m] & has_row(split.features[m], rows.get(m, math.inf))
-            for m in members
-            if m in masks
-        }
+        valid = readable_steps(split, {m: masks[m] for m in members if m in masks}, rows)
         steps = max(mask.shape[1] for mask in valid.values())
         chosen = choose_steps(valid, steps, "error", split.ids)
         found |= count_lost(split, valid, chosen, nonzero=nonzero)
@@ -162,7 +160,7 @@ def nothing_read(split: Split, modality: str) -> dict[str, Lost]:
 
 
 def require_little_lost(where: str, lost: Mapping[str, Lost], allowed: bool) -> None:
-    """Refuses what leaves more than a tenth of the samples of a modality without any step.
+    """Refuses a loss that leaves more than a tenth of the samples of a modality without it.
 
     Args:
         where: the corpus and the split, for the message.
@@ -173,7 +171,7 @@ def require_little_lost(where: str, lost: Mapping[str, Lost], allowed: bool) -> 
         UserError: naming the split, the modality and how many samples.
     """
     for m, loss in lost.items():
-        if loss.is_large and not allowed:
+        if loss.is_refused(allowed):
             raise UserError(
                 f"{where}: {loss.steps} stored steps of {m!r} that are not zero would not be read, "
                 f"which would leave {loss.emptied} of {loss.of} samples without it: look for a "

@@ -1,20 +1,21 @@
-"""Features that are prepared as they are read, for corpora that do not fit into memory prepared."""
+"""Prepares features as they are read, for corpora that do not fit into memory prepared."""
 
+import collections
 import dataclasses
 
 import numpy as np
 
-from msajax.data.corpus import Split
+from msajax.data.corpus import Split, is_finite
 
 # What is larger, after standardisation, is no measurement, and its square would leave float32.
-LARGEST_FEATURE = 1e6
-
+_LARGEST = 1e6
 _BLOCK = 1 << 16  # numbers that are prepared at once: they stay in the processor's cache
+_ROWS = 1024  # samples read at once, so that float64 copies stay small
 
 
 @dataclasses.dataclass(frozen=True)
 class OnDemand:
-    """One modality of a split. `features[rows, :steps]` is an array, as of one that is prepared.
+    """Stands for the prepared features of a modality: `features[rows, :steps]` is an array of them.
 
     Attributes:
         stored: `[N, T', d]`, as the corpus has it, on disk or in memory.
@@ -36,15 +37,15 @@ class OnDemand:
         return (*self.kept.shape, self.stored.shape[2])
 
     def __len__(self) -> int:
-        """The number of samples N."""
+        """Returns the number of samples N."""
         return len(self.kept)
 
     def __getitem__(self, key: tuple[np.ndarray | slice, slice]) -> np.ndarray:
-        """Prepared features `[n, t, d]` float32 of some rows, and of steps from the first on."""
+        """Returns features `[n, t, d]` float32 of some rows, and of steps from the first on."""
         return self.read(*key)[0]
 
     def read(self, rows: np.ndarray | slice, steps: slice) -> tuple[np.ndarray, dict[str, int]]:
-        """Prepares rows; also counts what was repaired in them, by kind."""
+        """Returns prepared features of rows, and counts what was repaired in them, by kind."""
         source, kept, stored = self.source[rows, steps], self.kept[rows, steps], self.stored[rows]
         out = np.empty((*source.shape, stored.shape[2]), np.float32)
         counts = {"non_finite": 0, "clipped": 0}
@@ -59,6 +60,17 @@ class OnDemand:
             self._prepare(x, kept[part], out[part], counts)
         return out, counts
 
+    def read_all(self, out: np.ndarray | None) -> dict[str, int]:
+        """Prepares all rows, into `out` `[N, T, d]` if given; counts what was repaired."""
+        counts = collections.Counter()
+        for start in range(0, len(self), _ROWS):
+            rows = slice(start, start + _ROWS)
+            values, repaired = self.read(rows, slice(None))
+            counts.update(repaired)
+            if out is not None:
+                out[rows] = values
+        return dict(counts)
+
     def _prepare(
         self, x: np.ndarray, kept: np.ndarray, out: np.ndarray, counts: dict[str, int]
     ) -> None:
@@ -69,13 +81,14 @@ class OnDemand:
             values -= mean
             values /= deviation
         largest = np.abs(values).max(initial=0)
-        if not largest <= LARGEST_FEATURE:  # or NaN
-            usable = np.abs(values) <= LARGEST_FEATURE
+        if not largest <= _LARGEST:  # or NaN
+            usable = np.abs(values) <= _LARGEST
             counts["non_finite"] += int((~usable & kept[..., None]).sum())
             values[~usable] = 0
-            largest = LARGEST_FEATURE
+            largest = _LARGEST
         if not kept.all():
             values[~kept] = 0
+        # The bound is in deviations, so it holds for standardised features alone.
         if self.statistics is not None and 0 < self.clip < largest:
             counts["clipped"] += int((np.abs(values) > self.clip).sum())
             np.clip(values, -self.clip, self.clip, out=values)
@@ -83,5 +96,32 @@ class OnDemand:
 
 
 def streams(split: Split) -> bool:
-    """Whether a prepared split is read from the host as it is needed."""
+    """Says whether a prepared split is read from the host as it is needed."""
     return any(isinstance(x, OnDemand) for x in split.features.values())
+
+
+def moments(x: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Computes mean and ddof-0 deviation `[d]` float64, over finite values of valid steps.
+
+    A feature without spread gets deviation 1, and one without any finite value mean 0.
+    """
+    count = np.zeros(x.shape[2])
+    total, squares = np.zeros(x.shape[2]), np.zeros(x.shape[2])
+    blocks = [slice(start, start + _ROWS) for start in range(0, len(x), _ROWS)]
+
+    def finite_values(rows: slice) -> tuple[np.ndarray, np.ndarray]:
+        values = x[rows][mask[rows]].astype(np.float64)  # [valid steps, width]
+        return values, is_finite(values)
+
+    for rows in blocks:
+        values, finite = finite_values(rows)
+        count += finite.sum(axis=0)
+        total += np.where(finite, values, 0).sum(axis=0)
+    mean = total / np.maximum(count, 1)
+    for rows in blocks:
+        values, finite = finite_values(rows)
+        squares += np.square(np.where(finite, values - mean, 0)).sum(axis=0)
+    deviation = np.sqrt(squares / np.maximum(count, 1))
+    # Rounding leaves a constant column a deviation of about 1e-16 times its size.
+    constant = deviation <= 1e-7 * np.maximum(np.abs(mean), 1e-7)
+    return mean, np.where(constant, 1.0, deviation)

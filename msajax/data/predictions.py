@@ -1,12 +1,12 @@
-"""Predictions as CSV (UTF-8, RFC 4180, 9 significant digits): written and read here."""
+"""Writes and reads predictions, for every mode, as CSV (UTF-8, RFC 4180, 9 significant digits)."""
 
 import contextlib
 import csv
 import dataclasses
 import functools
 import os
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,21 +15,21 @@ from msajax.errors import UserError
 from msajax.files import replacing
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
-from msajax.tasks.base import finite
+from msajax.tasks.base import finite, named_by
 
 _LONGEST_FIELD = 2**31 - 1  # a transcript may be long
 
 
 @dataclasses.dataclass(frozen=True)
 class Predictions:
-    """Scores of samples that can be measured, as read from a file.
+    """Holds scores of samples that can be measured, as read from a file.
 
     Attributes:
         kind: a name in `msajax.tasks.TASKS`.
         names: of the K outputs or classes.
         scores: `[S, N, K]` float64, of each random seed.
-        labels: `[N, K]` float64; `[N, 1]`, the class counted from 0, or 0 of a task that reads
-            no labels.
+        labels: `[N, K]` float64; `[N, 1]` of classes, counted from 0, and of next_token, where they
+            are 0, because its scores are measures already.
         ids: `[N]` str; empty where the file has none.
     """
 
@@ -41,7 +41,7 @@ class Predictions:
 
 
 def require_replaceable(path: str) -> None:
-    """Raises `UserError` for a file that is there and holds something else than predictions."""
+    """Raises `UserError` for an existing file that holds anything but predictions."""
     if os.path.isfile(path) and os.path.getsize(path):
         with open(path, "rb") as file:
             if file.read(3) != b"id,":
@@ -91,7 +91,10 @@ def write_predictions(
             writer.writerows(_rows(split, s, w, spec, has_text))
 
 
-def _rows(split, scores, weights, spec, has_text):
+def _rows(
+    split: Split, scores: np.ndarray, weights: np.ndarray, spec: CorpusSpec, has_text: bool
+) -> Iterator[list[Any]]:
+    """Yields the row of each sample: scores `[S, N, K]`, weights `[S, N, M]`."""
     task, names = TASKS[spec.label_kind], spec.label_names
     mean, mean_weights = scores.mean(axis=0), weights.mean(axis=0)
     present = {m: split.masks[m].any(axis=1) for m in spec.modalities}
@@ -125,22 +128,14 @@ def read_predictions(path: str, of_seeds: bool = True) -> Predictions:
     Raises:
         UserError: naming the column or the row that is missing, empty or not a finite number.
     """
-    csv.field_size_limit(_LONGEST_FIELD)
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:  # spreadsheets put a mark first
-            reader = csv.DictReader(file)
-            rows = list(reader)
-            columns = reader.fieldnames or []
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read as CSV: {error}.") from error
-    # Whatever is none of the others' is scores of real numbers, whose task comes first.
+    columns, rows = _read_rows(path)
+    # Scores of real numbers have no mark of their own: their task, the first one, is asked last.
     task, names = next(
         (task, found)
         for task in reversed(TASKS.values())
         if (found := task.names_in(columns)) is not None
     )
-    labels = task.read_columns_of(names)
-    outputs = task.score_columns(names)
+    labels, outputs = task.read_columns_of(names), task.score_columns(names)
     of_output = [_score_columns(columns, c) if of_seeds else [c] for c in outputs]
     for column in (*labels, *sum(of_output, [])):
         if column not in columns:
@@ -177,20 +172,34 @@ def read_columns(path: str) -> dict[str, np.ndarray]:
         `{column: [N]}`: numbers as float64, an empty field as NaN; id, raw_text and classes as str.
 
     Raises:
+        UserError: if it cannot be read, or a row has another number of values than there are
+            columns.
+    """
+    columns, rows = _read_rows(path)
+    for i, row in enumerate(rows):
+        if None in row or None in row.values():  # what `csv` gives for too many, and for too few
+            raise UserError(f"{path}, row {i + 1}: not one value for each of the columns.")
+    return {name: _column(name, [row[name] for row in rows]) for name in columns}
+
+
+def _read_rows(path: str) -> tuple[Sequence[str], list[dict[str, str]]]:
+    """Reads the names of the columns of a CSV and its rows; [] and [] of an empty file.
+
+    Raises:
         UserError: if it cannot be read.
     """
     csv.field_size_limit(_LONGEST_FIELD)
     try:
-        with open(path, encoding="utf-8", newline="") as file:
-            names, *rows = csv.reader(file)
-    except (OSError, ValueError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read: {error}.") from error
-    columns = zip(names, zip(*rows, strict=True), strict=True)
-    return {name: _column(name, values) for name, values in columns}
+        with open(path, encoding="utf-8-sig", newline="") as file:  # spreadsheets put a mark first
+            reader = csv.DictReader(file)
+            rows = list(reader)
+            return reader.fieldnames or [], rows
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read as CSV: {error}.") from error
 
 
-def _column(name: str, values: tuple[str, ...]) -> np.ndarray:
-    """A column of a CSV: numbers if all of it is, but for ids and transcripts."""
+def _column(name: str, values: Sequence[str]) -> np.ndarray:
+    """Reads a column as numbers if every value is one; ids and transcripts never are."""
     if name not in ("id", "raw_text"):
         with contextlib.suppress(ValueError):
             return np.array([float(value or "nan") for value in values])
@@ -198,6 +207,6 @@ def _column(name: str, values: tuple[str, ...]) -> np.ndarray:
 
 
 def _score_columns(columns: Sequence[str], column: str) -> list[str]:
-    """The columns of an output's scores: of every seed, or the one that is there without."""
-    of_seeds = [c for c in columns if re.fullmatch(re.escape(column) + r"_seed\d+", c)]
+    """Returns the score columns of an output: one of each seed, or the only one there is."""
+    of_seeds = [c for c in columns if named_by(c) == column and c != f"{column}_sd"]
     return of_seeds or [column]

@@ -1,4 +1,4 @@
-"""From a split as stored to what a model reads: the one place, for every mode.
+"""Prepares splits: makes of what is stored what a model reads, for every mode.
 
 Features, in this order: masks (the file's own, else derived from zeros), standardisation with
 statistics of the valid training steps, values that are not finite or beyond 1e6 to 0, clipping,
@@ -9,31 +9,28 @@ vocabulary lacks become padding, compaction, truncation. Labels: see `labels.py`
 import dataclasses
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from msajax.config import DataConfig, ModelConfig
-from msajax.data.corpus import Corpus, Split, is_finite, modality_order
-from msajax.data.labels import as_targets, label_kind
-from msajax.data.lost import (
-    count_lost,
-    count_without_any,
-    nothing_read,
-    require_little_lost,
-)
-from msajax.data.on_demand import OnDemand
+from msajax.data.corpus import Corpus, Split, describe_width, modality_order
+from msajax.data.labels import as_targets, label_kind, require_two_classes
+from msajax.data.lost import count_lost, count_without_any, nothing_read, require_little_lost
+from msajax.data.on_demand import OnDemand, moments
 from msajax.data.steps import (
+    Chosen,
     Groups,
     choose_steps,
     find_groups,
     has_row,
     movers,
-    nonzero_steps,
+    readable_steps,
     spans,
     step_mask,
+    step_masks,
+    table_sizes,
     union,
-    valid_steps,
 )
 from msajax.data.vocabulary import build_vocabulary, read_words
 from msajax.errors import UserError
@@ -44,26 +41,22 @@ logger = logging.getLogger(__name__)
 
 MOST_TOKENS = 10**6  # rows of an embedding table
 
-_ROWS = 1024  # samples standardised at once, so that float64 copies stay small
-
-Chosen = dict[str, tuple[np.ndarray, np.ndarray]]
-"""By modality, which stored step each prepared step reads, and which are valid: `choose_steps`."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """Everything that preparing a split needs; it travels in the bundle.
+    """Holds everything that preparing a split needs; it travels in the bundle.
 
     Attributes:
         spec: modalities, widths and lengths after preparation.
         classes: the stored whole numbers that stand for the classes, in the order of their names;
             () for one-hot labels and for all that are no classes.
-        statistics: `{modality: (mean, deviation)}`, each `[d]` float64, of standardised ones.
+        statistics: `{modality: (mean, deviation)}`, each `[d]` float64, of the standardised
+            modalities.
         clip: bound of standardised features, 0 for none.
         truncate: error, first, last or uniform.
         mask_from_zeros: whether masks that a file lacks are derived from zero steps.
         words: the vocabulary by which transcripts become the text modality; () where they do not.
-        groups: modalities that share their steps, and are shifted and cut as one.
+        groups: modalities that share their steps, and are shifted and cut as one; fixed by train.
         allow_loss: whether a split is prepared although much of it is lost (see `lost.py`).
     """
 
@@ -90,24 +83,14 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
             modalities that cannot be aligned as `data.alignment` says, dRoFE positions of a
             modality that is standardised, or one that would be lost as a whole.
     """
-    train, words = corpus.split("train"), ()
-    there = set(corpus.modalities)
-    if data.text == "words":
-        if train.raw_text is None:
-            raise UserError(f"data.text = words: {corpus.path} has no raw_text in train.")
-        words = build_vocabulary(train.raw_text, data.min_count)
-        train, there = read_words(train, words), there | {"text"}
-    if data.text == "ids" and ("text" not in train.features or train.features["text"].ndim != 2):
-        raise UserError(f"data.text = ids: {corpus.path} has no token ids as text in train.")
-    wanted = model.modalities or modality_order(there)
-    for key, names in (("model.modalities", wanted), ("data.standardize", data.standardize)):
-        for m in names:
-            if m not in there and not (key == "data.standardize" and m == "auto"):
-                raise UserError(
-                    f"{key} names {m!r}, which {corpus.path} does not have: "
-                    f"it has {', '.join(modality_order(there))}."
-                )
-    masks = {m: valid_steps(train, m, data.mask_from_zeros) for m in wanted if m in train.features}
+    train, words = _read_train(corpus, data)
+    there = modality_order({*corpus.modalities, *(("text",) if words else ())})
+    wanted = model.modalities or there
+    _require_modalities("model.modalities", wanted, corpus.path, there)
+    named = [m for m in data.standardize if m != "auto"]
+    _require_modalities("data.standardize", named, corpus.path, there)
+    masks, _ = step_masks(train, [m for m in wanted if m in train.features], data.mask_from_zeros)
+    masks = readable_steps(train, masks, {})
     used = tuple(m for m in wanted if m in masks and masks[m].any())
     for m in wanted:
         if m not in used:
@@ -120,16 +103,7 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
     if not used:
         raise UserError(f"{corpus.path}: no modality has a valid training step.")
 
-    tokens = [m for m in used if train.features[m].ndim == 2]
-    sizes = {m: int(train.features[m][masks[m]].max()) + 1 for m in tokens}
-    if data.text == "words" and "text" in sizes:
-        sizes["text"] = len(words)
-    for m, size in sizes.items():
-        if size > MOST_TOKENS:
-            raise UserError(
-                f"{corpus.path}: token ids of {m!r} reach {size - 1}; an embedding table has "
-                f"{MOST_TOKENS} rows at most."
-            )
+    tables = _size_tables(corpus.path, train, {m: masks[m] for m in used}, words)
     labels = label_kind(corpus, model)
     groups, _ = find_groups(corpus, used, data)
     longest = {}
@@ -138,34 +112,19 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
         longest |= dict.fromkeys(members, length)
     spec = CorpusSpec(
         modalities=used,
-        widths=tuple(0 if m in tokens else corpus.width(m) for m in used),
+        widths=tuple(0 if m in tables else corpus.width(m) for m in used),
         lengths=tuple(model.max_len or longest[m] for m in used),
         label_kind=labels.kind,
         label_names=labels.names,
-        vocabularies=tuple(sizes.get(m, 0) for m in used) if tokens else (),
+        vocabularies=tuple(tables.get(m, 0) for m in used) if tables else (),
     )
-    for m in tokens:
-        if m in data.standardize:
-            raise UserError(f"data.standardize names {m!r}, whose token ids have no deviation.")
+    standardized = _standardized(spec, data, model)
     if spec.label_kind == "classification":
-        _check_classes(corpus.path, as_targets(train.labels, spec, labels.classes), spec)
-    standardized = [
-        m
-        for m in used
-        if m in data.standardize
-        or ("auto" in data.standardize and m != "text" and m not in tokens)
-    ]
-    for m in standardized:
-        if model.encoder_of(m).positions == "drofe":
-            raise UserError(
-                f"data.standardize = {data.standardize!r} covers {m!r}, whose first features "
-                "model.positions = 'drofe' reads in Hz and years: name the modalities to "
-                f"standardise without {m!r}, or none."
-            )
+        require_two_classes(corpus.path, as_targets(train.labels, spec, labels.classes), spec)
     return Preparation(
         spec=spec,
         classes=labels.classes,
-        statistics={m: _moments(train.features[m], masks[m]) for m in standardized},
+        statistics={m: moments(train.features[m], masks[m]) for m in standardized},
         clip=data.clip,
         truncate=data.truncate,
         mask_from_zeros=data.mask_from_zeros,
@@ -175,19 +134,84 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
     )
 
 
-def _check_classes(path: str, targets: np.ndarray | None, spec: CorpusSpec) -> None:
-    """Says which classes train lacks; refuses a training split of a single class."""
-    if targets is None:
-        return
-    seen = set(targets[:, 0].astype(int))
-    missing = [name for k, name in enumerate(spec.label_names) if k not in seen]
-    if len(seen) < 2:
-        raise UserError(
-            f"{path}: every label of train is of the same class: --config.model.task=regression "
-            "learns labels as scores."
-        )
-    if missing:
-        logger.warning("No sample of train is of the class(es) %s.", ", ".join(missing))
+def _read_train(corpus: Corpus, data: DataConfig) -> tuple[Split, tuple[str, ...]]:
+    """Reads the training split, and builds the vocabulary of its transcripts if they are the text.
+
+    Returns:
+        The split, with the words' token ids as text; and the vocabulary, () without one.
+
+    Raises:
+        UserError: if text is to be what the split does not hold.
+    """
+    train, words = corpus.split("train"), ()
+    if data.text == "words":
+        if train.raw_text is None:
+            raise UserError(f"data.text = words: {corpus.path} has no raw_text in train.")
+        words = build_vocabulary(train.raw_text, data.min_count)
+        train = read_words(train, words)
+    if data.text == "ids" and ("text" not in train.features or train.features["text"].ndim != 2):
+        raise UserError(f"data.text = ids: {corpus.path} has no token ids as text in train.")
+    return train, words
+
+
+def _require_modalities(key: str, named: Sequence[str], path: str, there: Sequence[str]) -> None:
+    """Raises `UserError` unless a corpus has the modalities that a setting names."""
+    for m in named:
+        if m not in there:
+            raise UserError(
+                f"{key} names {m!r}, which {path} does not have: it has {', '.join(there)}."
+            )
+
+
+def _size_tables(
+    path: str, train: Split, masks: Mapping[str, np.ndarray], words: Sequence[str]
+) -> dict[str, int]:
+    """Returns the rows of the embedding table of each modality of token ids.
+
+    Args:
+        path: of the corpus, for a message.
+        train: the training split.
+        masks: the readable steps `[N, T]` of the modalities that are used.
+        words: the vocabulary of the text, () if it is not made of transcripts.
+
+    Raises:
+        UserError: for a table with more than `MOST_TOKENS` rows.
+    """
+    sizes = table_sizes(train, masks)
+    if words and "text" in sizes:
+        sizes["text"] = len(words)
+    for m, size in sizes.items():
+        if size > MOST_TOKENS:
+            raise UserError(
+                f"{path}: token ids of {m!r} reach {size - 1}; an embedding table has "
+                f"{MOST_TOKENS} rows at most."
+            )
+    return sizes
+
+
+def _standardized(spec: CorpusSpec, data: DataConfig, model: ModelConfig) -> list[str]:
+    """Returns the modalities that `data.standardize` standardises; auto: all features but text.
+
+    Raises:
+        UserError: if they hold token ids, or what dRoFE positions read in Hz and years.
+    """
+    found = []
+    for m in spec.modalities:
+        if spec.vocabulary(m):
+            if m in data.standardize:
+                raise UserError(
+                    f"data.standardize names {m!r}, whose token ids have no deviation."
+                )
+        elif m in data.standardize or ("auto" in data.standardize and m != "text"):
+            found.append(m)
+            # Other features of such a modality can be scaled in the file.
+            if model.encoder_of(m).positions == "drofe":
+                raise UserError(
+                    f"data.standardize = {data.standardize!r} covers {m!r}, whose first features "
+                    "model.positions = 'drofe' reads in Hz and years: name the modalities to "
+                    f"standardise without {m!r}, or none."
+                )
+    return found
 
 
 def prepare(
@@ -221,35 +245,28 @@ def prepare(
         )
     split, chosen, repairs = _choose(split, preparation)
     features, masks = {}, {}
-    steps = sum(spec.length(m) * spec.width(m) for m in spec.modalities)
-    keep = 4 * len(split) * steps <= budget
+    numbers = sum(spec.length(m) * spec.width(m) for m in spec.modalities)
+    keep = 4 * len(split) * numbers <= budget
     for m in spec.modalities:
         shape = (len(split), spec.length(m))
         if m not in split.features:
-            features[m] = _blank(shape, spec, m)
-            masks[m] = np.zeros(shape, bool)
+            features[m], masks[m] = _blank(shape, spec, m), np.zeros(shape, bool)
             continue
-        x, (source, kept) = split.features[m], chosen[m]
+        x, (source, masks[m]) = split.features[m], chosen[m]
         if x.ndim == 2:
             ids = np.take_along_axis(x, source, axis=1)
-            features[m], masks[m] = np.where(kept, ids, 0).astype(np.int32), kept
+            features[m] = np.where(masks[m], ids, 0).astype(np.int32)
+            # Ids of another tokeniser: no unknown token could stand for them, so they are padding.
             unknown = ~has_row(x, spec.vocabulary(m))
-            if count := int((step_mask(split, m, preparation.mask_from_zeros) & unknown).sum()):
-                repairs[m] = {"unknown_ids": count} | repairs.get(m, {})
-            continue
-        statistics = preparation.statistics.get(m)
-        on_demand = OnDemand(x, source, kept, statistics, preparation.clip)
-        out = _blank(shape, spec, m) if keep else None
-        counts = dict.fromkeys(("non_finite", "clipped"), 0)
-        for start in range(0, len(split), _ROWS):
-            rows = slice(start, start + _ROWS)
-            values, repaired = on_demand.read(rows, slice(None))
-            counts = {kind: counts[kind] + repaired[kind] for kind in counts}
-            if keep:
-                out[rows] = values
-        features[m], masks[m] = out if keep else on_demand, kept
-        if any(counts.values()):
-            repairs[m] = counts | repairs.get(m, {})
+            there = step_mask(split, m, preparation.mask_from_zeros)
+            made = {"unknown_ids": int((there & unknown).sum())}
+        else:
+            statistics = preparation.statistics.get(m)
+            on_demand = OnDemand(x, source, masks[m], statistics, preparation.clip)
+            out = _blank(shape, spec, m) if keep else None
+            features[m], made = out if keep else on_demand, on_demand.read_all(out)
+        if any(made.values()):
+            repairs[m] = made | repairs.get(m, {})
     task = TASKS[spec.label_kind]
     if task.reads_labels:
         labels = as_targets(split.labels, spec, preparation.classes)
@@ -263,10 +280,10 @@ def _require_width(modality: str, x: np.ndarray, spec: CorpusSpec) -> None:
     """Raises `UserError` unless features are as wide as those that were trained on."""
     width = 0 if x.ndim == 2 else x.shape[2]
     if width != spec.width(modality):
-        here = f"is {width} wide" if width else "holds token ids"
         trained = f"{spec.width(modality)} features" if spec.width(modality) else "token ids"
         raise UserError(
-            f"Modality {modality!r} {here} here, but the model was trained on {trained}."
+            f"Modality {modality!r} {describe_width(width)} here, but the model was trained on "
+            f"{trained}."
         )
 
 
@@ -282,7 +299,7 @@ def _choose(
     Raises:
         UserError: as `prepare` does.
     """
-    spec, from_zeros = preparation.spec, preparation.mask_from_zeros
+    spec = preparation.spec
     if preparation.words:
         split = read_words(split, preparation.words)
     here = [m for m in spec.modalities if m in split.features]
@@ -290,13 +307,9 @@ def _choose(
         _require_width(m, split.features[m], spec)
     chosen, lost = {}, {}
     for members in movers(here, preparation.groups):
-        features = {m: split.features[m] for m in members if m in here}
-        unmasked = features.keys() - split.masks.keys() if from_zeros else ()
-        nonzero = {m: nonzero_steps(features[m]) for m in unmasked}
-        masks = {
-            m: valid_steps(split, m, from_zeros, spec.vocabulary(m), nonzero.get(m))
-            for m in features
-        }
+        present = [m for m in members if m in here]
+        masks, nonzero = step_masks(split, present, preparation.mask_from_zeros)
+        masks = readable_steps(split, masks, {m: spec.vocabulary(m) for m in present})
         found = choose_steps(masks, spec.length(members[0]), preparation.truncate, split.ids)
         cuts = preparation.truncate != "error"
         lost |= count_lost(split, masks, found, truncates=cuts, nonzero=nonzero)
@@ -306,7 +319,7 @@ def _choose(
 
 
 def _blank(shape: tuple[int, int], spec: CorpusSpec, modality: str) -> np.ndarray:
-    """Padding alone: zeros `[N, T, d]`, or token ids `[N, T]`."""
+    """Returns padding alone: zeros `[N, T, d]`, or token ids `[N, T]`."""
     if spec.vocabulary(modality):
         return np.zeros(shape, np.int32)
     return np.zeros((*shape, spec.width(modality)), np.float32)
@@ -315,7 +328,8 @@ def _blank(shape: tuple[int, int], spec: CorpusSpec, modality: str) -> np.ndarra
 def check_split(split: Split, preparation: Preparation) -> tuple[dict[str, dict[str, int]], int]:
     """Refuses, before any training, a split that could not be prepared after it.
 
-    Only which of its steps are read is looked at: its masks, or whether its features are zero.
+    So no run fails after its last epoch. Only which steps are read is looked at, by the masks or by
+    which features are zero, so that nothing else is learned of a test split.
 
     Returns:
         The lost steps, `{modality: {kind: count}}`, and how many samples have no modality at all.
@@ -324,32 +338,5 @@ def check_split(split: Split, preparation: Preparation) -> tuple[dict[str, dict[
         UserError: as `prepare` does.
     """
     _, chosen, lost = _choose(split, preparation)
-    absent = {"": np.zeros((len(split), 0), bool)}
-    return lost, count_without_any(absent | {m: kept for m, (_, kept) in chosen.items()})
-
-
-def _moments(x: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and ddof-0 deviation per feature in float64, over finite values of valid steps.
-
-    A feature without spread gets deviation 1, and one without any finite value mean 0.
-    """
-    count = np.zeros(x.shape[2])
-    total, squares = np.zeros(x.shape[2]), np.zeros(x.shape[2])
-    blocks = [slice(start, start + _ROWS) for start in range(0, len(x), _ROWS)]
-
-    def finite_values(rows: slice) -> tuple[np.ndarray, np.ndarray]:
-        values = x[rows][mask[rows]].astype(np.float64)  # [valid steps, width]
-        return values, is_finite(values)
-
-    for rows in blocks:
-        values, finite = finite_values(rows)
-        count += finite.sum(axis=0)
-        total += np.where(finite, values, 0).sum(axis=0)
-    mean = total / np.maximum(count, 1)
-    for rows in blocks:
-        values, finite = finite_values(rows)
-        squares += np.square(np.where(finite, values - mean, 0)).sum(axis=0)
-    deviation = np.sqrt(squares / np.maximum(count, 1))
-    # Rounding leaves a constant column a deviation of about 1e-16 times its size.
-    constant = deviation <= 1e-7 * np.maximum(np.abs(mean), 1e-7)
-    return mean, np.where(constant, 1.0, deviation)
+    masks = {m: kept for m, (_, kept) in chosen.items()}
+    return lost, count_without_any(masks) if masks else len(split)

@@ -1,4 +1,4 @@
-"""What reading and preparation changed or left out, in words."""
+"""Puts into words what reading and preparation changed or left out."""
 
 import logging
 from collections.abc import Mapping
@@ -23,20 +23,20 @@ _LOSSES = {
 
 
 def describe_repairs(made: Mapping[str, Mapping[str, int]], clip: float) -> str:
-    """What was repaired: "audio: 3 value(s) that were not finite, or beyond 1e6, are 0".
+    """Says what was repaired: "audio: 3 value(s) that were not finite, or beyond 1e6, are 0".
 
     Args:
         made: `{modality: {kind: count}}`, as `prepare` returns it.
         clip: bound of standardised features.
 
     Returns:
-        "" if nothing was.
+        A sentence without its full stop; "" if nothing was repaired.
     """
     return _describe(made, _REPAIRS, clip)
 
 
 def describe_reading(made: Mapping[str, int]) -> str:
-    """What the reader of a file repaired, `{kind: count}`, in words; "" if nothing."""
+    """Says what the reader of a file repaired, `{kind: count}`; "" if nothing."""
     return _clauses(made, _REPAIRS, 0)
 
 
@@ -79,7 +79,7 @@ def say_lost(
 
 
 def describe_empty(split: str, empty: int, size: int) -> str:
-    """The sentence on samples without any modality."""
+    """Returns the sentence on samples without any modality."""
     return (
         f"{empty} of {size} samples of {split} have no valid step in any modality: their score is "
         "that of an empty input."
@@ -96,7 +96,7 @@ def _describe(
 def _clauses(counts: Mapping[str, int], phrases: Mapping[str, str], clip: float) -> str:
     told = []
     for kind, count in counts.items():
-        words = (_REPAIRS | _LOSSES)[kind]  # a kind without words may not pass unsaid
+        words = (_REPAIRS | _LOSSES)[kind]  # a KeyError for a kind that no phrase was written for
         if count and kind in phrases:
             told.append(words.format(count=count, clip=clip))
     return ", ".join(told)

@@ -1,7 +1,8 @@
-"""Which stored steps a model reads: valid ones, modalities that move together, truncation.
+"""Chooses which stored steps a model reads: valid ones, after compaction and truncation.
 
 The first valid step moves to 0, holes inside stay. Modalities that share their steps move as one,
-by the steps that are valid in any of them, so that what was recorded together stays together.
+by the steps that are valid in any of them: step i of each stays of the same moment, which positions
+and cross-modal attention rely on.
 """
 
 import math
@@ -16,12 +17,15 @@ from msajax.errors import UserError
 Groups = tuple[tuple[str, ...], ...]
 """Modalities that share their steps, two or more in each group and each in one at most."""
 
+Chosen = dict[str, tuple[np.ndarray, np.ndarray]]
+"""By modality: which stored step each prepared step reads, `[N, length]`, and which are valid."""
+
 
 # --- valid steps ---
 
 
 def nonzero_steps(x: np.ndarray) -> np.ndarray:
-    """The steps `[N, T]` of features `[N, T, d]` with a non-zero value, or ids `[N, T]` but 0.
+    """Finds the steps `[N, T]` of features `[N, T, d]`, or token ids `[N, T]`, that are not zero.
 
     NaN counts as non-zero.
     """
@@ -31,10 +35,10 @@ def nonzero_steps(x: np.ndarray) -> np.ndarray:
 def step_mask(
     split: Split, modality: str, mask_from_zeros: bool, nonzero: np.ndarray | None = None
 ) -> np.ndarray:
-    """The valid steps `[N, T]` of one modality: the split's own mask, or derived from the features.
+    """Returns the valid steps `[N, T]` of one modality: the split's own mask, or a derived one.
 
-    Derived: valid from the first to the last non-zero step, zero steps between them included.
-    `nonzero` is the result of `nonzero_steps`, if it is known already.
+    A derived mask is true from the first to the last non-zero step, zero steps between them
+    included. `nonzero` is the result of `nonzero_steps`, if it is known already.
     """
     if modality in split.masks:
         return split.masks[modality]
@@ -45,31 +49,61 @@ def step_mask(
 
 
 def first_to_last(mask: np.ndarray) -> np.ndarray:
-    """The steps `[N, T]` from the first to the last one of each row of a mask."""
+    """Fills a mask: the steps `[N, T]` from the first to the last one of each row of a mask."""
     first, lengths = spans(mask)
     steps = np.arange(mask.shape[1])[None, :]
     return (steps >= first[:, None]) & (steps < (first + lengths)[:, None])
 
 
 def has_row(x: np.ndarray, rows: float = math.inf) -> np.ndarray | bool:
-    """Which token ids `[N, T]` a table of so many rows knows; True for features."""
+    """Says which token ids `[N, T]` have a row in a table of `rows` rows; True for features."""
     return (x >= 0) & (x < rows) if x.ndim == 2 else True
 
 
-def valid_steps(
-    split: Split,
-    modality: str,
-    mask_from_zeros: bool,
-    rows: float = math.inf,
-    nonzero: np.ndarray | None = None,
-) -> np.ndarray:
-    """The steps `[N, T]` that a model can read: valid, and of token ids those with a row."""
-    mask = step_mask(split, modality, mask_from_zeros, nonzero)
-    return mask & has_row(split.features[modality], rows)
+def step_masks(
+    split: Split, modalities: Iterable[str], mask_from_zeros: bool
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Finds the valid steps of modalities that a split has.
+
+    Returns:
+        The `step_mask` `[N, T]` of each; and the `nonzero_steps` `[N, T]` of those whose mask was
+        derived from them, so that the features need not be looked at again.
+    """
+    modalities = list(modalities)
+    unmasked = [m for m in modalities if mask_from_zeros and m not in split.masks]
+    nonzero = {m: nonzero_steps(split.features[m]) for m in unmasked}
+    return {m: step_mask(split, m, mask_from_zeros, nonzero.get(m)) for m in modalities}, nonzero
+
+
+def readable_steps(
+    split: Split, masks: Mapping[str, np.ndarray], rows: Mapping[str, int]
+) -> dict[str, np.ndarray]:
+    """Keeps of valid steps those that a model can read: of token ids, those with a row.
+
+    Args:
+        split: as it is stored.
+        masks: the valid steps `[N, T]` of each modality.
+        rows: of the embedding tables; a modality that is not there has one for every id but
+            negative ones.
+    """
+    return {
+        m: mask & has_row(split.features[m], rows.get(m, math.inf)) for m, mask in masks.items()
+    }
+
+
+def table_sizes(split: Split, masks: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """Returns the rows that embedding tables need for the token ids of a split, by modality.
+
+    Args:
+        split: as it is stored.
+        masks: the readable steps `[N, T]` of each modality; one without any gets no table.
+    """
+    ids = {m: split.features[m][mask] for m, mask in masks.items() if split.features[m].ndim == 2}
+    return {m: int(found.max()) + 1 for m, found in ids.items() if found.size}
 
 
 def spans(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First valid step and length up to the last one, per row of `[N, T]`; (0, 0) without any."""
+    """Returns the first valid step and the length up to the last, per row; (0, 0) without any."""
     first = mask.argmax(axis=1)
     last = mask.shape[1] - 1 - mask[:, ::-1].argmax(axis=1)
     return first, np.where(mask.any(axis=1), last - first + 1, 0)
@@ -79,9 +113,9 @@ def spans(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def find_groups(corpus: Corpus, modalities: Sequence[str], data: DataConfig) -> tuple[Groups, str]:
-    """Which of a run's modalities share their steps, by `data.alignment`; and why.
+    """Finds which of a run's modalities share their steps, by `data.alignment`; and says why.
 
-    Text that is made of transcripts shares its steps with nothing.
+    Text that is made of transcripts shares its steps with nothing: they are words.
 
     Raises:
         UserError: if modalities are to be aligned whose numbers of stored steps differ.
@@ -103,7 +137,7 @@ def find_groups(corpus: Corpus, modalities: Sequence[str], data: DataConfig) -> 
 
 def _require_same_steps(corpus: Corpus, modalities: Sequence[str]) -> None:
     for name, header in corpus.headers.items():
-        steps = {m: header.shapes[m][0] for m in modalities if m in header.shapes}
+        steps = header.steps(modalities)
         if len(set(steps.values())) > 1:
             raise UserError(
                 f"data.alignment = aligned: {corpus.path}: {name}: {_count(steps)} steps; auto "
@@ -112,10 +146,8 @@ def _require_same_steps(corpus: Corpus, modalities: Sequence[str]) -> None:
 
 
 def _of_same_steps(corpus: Corpus, modalities: Sequence[str]) -> list[list[str]]:
-    """Modalities with the same number of stored steps, above 1, in every split that has both."""
-    steps = [
-        {m: shape[0] for m, shape in header.shapes.items()} for header in corpus.headers.values()
-    ]
+    """Groups modalities with as many stored steps, above 1, in every split that has both."""
+    steps = [header.steps(modalities) for header in corpus.headers.values()]
 
     def agree(one: str, other: str) -> bool:
         both = {(found[one], found[other]) for found in steps if one in found and other in found}
@@ -133,24 +165,24 @@ def _of_same_steps(corpus: Corpus, modalities: Sequence[str]) -> list[list[str]]
 
 
 def describe_groups(groups: Groups, why: str) -> str:
-    """What to tell of the result of `find_groups`: "text + audio (as the corpus says)"."""
+    """Puts the result of `find_groups` into words: "text + audio (as the corpus says)"."""
     return f"{'; '.join(' + '.join(group) for group in groups) or 'none'} ({why})"
 
 
 def movers(modalities: Iterable[str], groups: Groups) -> list[tuple[str, ...]]:
-    """What moves as one: the groups, and alone each modality that is in none."""
+    """Returns what moves as one: the groups, and alone each modality that is in none."""
     group_of = {m: group for group in groups for m in group}
     return list(dict.fromkeys(group_of.get(m, (m,)) for m in modalities))
 
 
 def without(groups: Groups, modality: str) -> Groups:
-    """The groups that are left when a modality moves alone."""
+    """Returns the groups that are left when a modality moves alone."""
     rest = (tuple(m for m in group if m != modality) for group in groups)
     return tuple(group for group in rest if len(group) > 1)
 
 
 def union(masks: Iterable[np.ndarray]) -> np.ndarray:
-    """The steps `[N, T]` that are valid in any member of a group.
+    """Returns the steps `[N, T]` that are valid in any member of a group.
 
     Raises:
         ValueError: if the members differ in shape.
@@ -159,7 +191,7 @@ def union(masks: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def begin_apart(masks: Iterable[np.ndarray]) -> np.ndarray:
-    """Samples `[N]` in which members of a group that are there begin at different steps."""
+    """Finds samples `[N]` in which members of a group that are there begin at different steps."""
     masks = list(masks)
     first = union(masks).argmax(axis=1)
     return np.any([mask.any(axis=1) & (mask.argmax(axis=1) != first) for mask in masks], axis=0)
@@ -170,18 +202,18 @@ def begin_apart(masks: Iterable[np.ndarray]) -> np.ndarray:
 
 def choose_steps(
     masks: Mapping[str, np.ndarray], length: int, truncate: str, ids: np.ndarray
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+) -> Chosen:
     """Compacts modalities that move as one.
 
     Args:
-        masks: the valid steps `[N, T]` of each.
+        masks: the readable steps `[N, T]` of each.
         length: rows of their position tables.
         truncate: error, first, last or uniform.
         ids: `[N]` str.
 
     Returns:
-        Of each modality which stored step each prepared step reads, `[N, length]`, the same for
-        all, and which of those are valid in it.
+        For each modality, the stored step that each prepared step reads, `[N, length]`, the same
+        for all; and which of them are valid in it.
 
     Raises:
         UserError: if members of a group have different numbers of steps, or for a sequence that is
@@ -200,14 +232,14 @@ def choose_steps(
 
 
 def _count(steps: Mapping[str, int]) -> str:
-    """How many steps modalities have: `text, audio have 20, 1`."""
+    """Says how many steps modalities have: `text, audio have 20, 1`."""
     return f"{', '.join(steps)} have {', '.join(map(str, steps.values()))}"
 
 
 def _compaction(
     mask: np.ndarray, length: int, truncate: str, modalities: tuple[str, ...], ids: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Which stored step each prepared step reads, `[N, length]`, and which of those are valid."""
+    """Returns the stored step that each prepared one reads, `[N, length]`, and which are valid."""
     first, lengths = spans(mask)
     too_long = np.flatnonzero(lengths > length)
     if too_long.size and truncate == "error":
@@ -236,7 +268,7 @@ def _compaction(
 
 
 def _spread(mask: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """The valid steps of `[N, T]`, all or `length` of them at equal distances; and which are."""
+    """Does what `_compaction` does, with at most `length` valid steps at equal distances."""
     valid = np.argsort(~mask, axis=1, kind="stable")  # their numbers first, in order
     count = mask.sum(axis=1)[:, None]
     kept, step = np.minimum(count, length), np.arange(length)[None, :]

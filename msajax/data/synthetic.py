@@ -1,9 +1,10 @@
-"""The embedded corpora, and the default one: deterministic, with known modality reliability.
+"""Makes the embedded corpora, deterministic and with known reliability of modalities.
 
-Every sample has a score and, per modality, a reliability in [0.1, 1] that sets how much noise hides
-the score. A third of a modality's steps carry the score along one direction, and say so along
-another; the others carry a random score that a model must learn to pass over. Sequences have random
-lengths, padding on the side that is usual for the modality, and some modalities are absent.
+In the default one every sample has a score and, per modality, a reliability in [0.1, 1] that sets
+how much noise hides the score. A third of a modality's steps carry the score along one direction,
+and say so along another; the others carry a random score that a model must learn to pass over.
+Sequences have random lengths, padding on the side that is usual for the modality, and some
+modalities are absent.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ import numpy as np
 
 from msajax.config import SYNTHETIC, SyntheticConfig
 from msajax.data import synthetic_coincidence, synthetic_connectome
-from msajax.data.corpus import SPLITS, Corpus, Split
+from msajax.data.corpus import SPLITS, Corpus, Source, Split
 from msajax.data.in_memory import corpus_of
 from msajax.data.synthetic_connectome import generator
 
@@ -21,7 +22,7 @@ _WORDS = "alpha bravo charlie delta echo foxtrot golf hotel india juliet kilo li
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticCorpus:
-    """The corpus, and what only its maker knows.
+    """Holds the corpus, and what only its maker knows.
 
     Attributes:
         corpus: what a model may see.
@@ -48,8 +49,7 @@ def generate(config: SyntheticConfig) -> SyntheticCorpus:
     groups = synthetic_connectome.GROUPS if config.task == "connectome" else ()
     corpus = corpus_of(
         splits,
-        path=SYNTHETIC,
-        layout="embedded synthetic corpus",
+        source=Source(SYNTHETIC, "embedded synthetic corpus"),
         label_names=groups,
         integers=bool(groups),
         # Of sentiment, every modality has a clock of its own.
@@ -67,7 +67,7 @@ def _make_split(name: str, config: SyntheticConfig) -> tuple[Split, dict[str, np
     features, masks, reliability = {}, {}, {}
     for k, m in enumerate(config.modalities):
         features[m], masks[m], reliability[m] = _make_modality(
-            name, m, config, config.widths[k], config.lengths[k], labels, absent[:, k]
+            config, k, name, labels, absent[:, k]
         )
     return (
         Split(
@@ -82,20 +82,27 @@ def _make_split(name: str, config: SyntheticConfig) -> tuple[Split, dict[str, np
 
 
 def _draw_labels(rng: np.random.Generator, size: int) -> np.ndarray:
-    """Scores like the mean of five annotators: two-humped, in [-3, 3], multiples of 0.2."""
+    """Draws scores like means of five annotators: two-humped, in [-3, 3], multiples of 0.2."""
     hump = np.where(rng.random(size) < 0.55, 1.2, -1.2)
     return np.round(np.clip(rng.normal(hump, 1.0), -3, 3) * 5) / 5 + 0.0  # no -0.0
 
 
 def _make_modality(
-    split: str,
-    modality: str,
-    config: SyntheticConfig,
-    width: int,
-    length: int,
-    labels: np.ndarray,
-    absent: np.ndarray,
+    config: SyntheticConfig, k: int, split: str, labels: np.ndarray, absent: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Makes modality number `k` of a split.
+
+    Args:
+        config: sizes.
+        k: which modality, counted from 0.
+        split: its name.
+        labels: `[N]`, scores.
+        absent: `[N]` bool, samples without the modality.
+
+    Returns:
+        Features `[N, T, d]` float32, their mask `[N, T]` and their reliability `[N]`.
+    """
+    modality, width, length = config.modalities[k], config.widths[k], config.lengths[k]
     shared = generator(config, modality)  # the same directions in every split
     score_direction, mark_direction = shared.normal(size=(2, width))
     offset, scale = shared.normal(size=width), np.exp(shared.normal(size=width))

@@ -1,4 +1,4 @@
-"""The embedded corpora whose score needs what two modalities say at the same step.
+"""Makes the embedded corpora whose score needs what two modalities say at the same step.
 
 Both modalities are noise but for column 0. The first one's is a valence `v_t ~ N(0, 1)` at every
 step. The second one's says which valence counts, and how:
@@ -23,11 +23,11 @@ _SCALE = 1.2
 
 
 def make_split(name: str, config: SyntheticConfig) -> tuple[Split, np.ndarray]:
-    """One split and its scores without noise `[N]`; the same settings give the same bytes.
+    """Makes a split and its scores without noise `[N]`; the same settings give the same bytes.
 
     Args:
         name: of the split.
-        config: sizes: two modalities of `lengths[0]` steps; its task is sign or stress.
+        config: two modalities of `lengths[0]` steps; its task is sign or stress.
     """
     size, steps = getattr(config, name), config.lengths[0]
     rng = generator(config, config.task, name)

@@ -1,4 +1,4 @@
-"""The embedded connectome corpus: EEG bands of people of known age and gender, in three groups.
+"""Makes the embedded connectome corpus: EEG bands of people in three groups.
 
 A time step is a frequency band. Its first four features are the band's edges (Hz), the person's age
 (years) and gender (0 or 1), as `model.positions = drofe` reads them; the others stand for the
@@ -20,11 +20,11 @@ _EFFECT, _NOISE = 0.5, 1.0
 
 
 def make_split(name: str, config: SyntheticConfig) -> Split:
-    """One split; the same settings give the same bytes.
+    """Makes a split; the same settings give the same bytes.
 
     Args:
         name: of the split.
-        config: sizes: one modality of `widths[0]` features, `lengths[0]` bands.
+        config: one modality of `widths[0]` features, `lengths[0]` bands.
     """
     (modality,), (width,), (bands,) = config.modalities, config.widths, config.lengths
     size, channels = getattr(config, name), width - DEMOGRAPHICS
@@ -56,6 +56,6 @@ def make_split(name: str, config: SyntheticConfig) -> Split:
 
 
 def generator(config: SyntheticConfig, *purpose: str) -> np.random.Generator:
-    """Random numbers of an embedded corpus: a stream of their own for every purpose."""
+    """Returns random numbers of an embedded corpus, a stream of their own for every purpose."""
     words = [zlib.crc32(word.encode()) for word in purpose]
     return np.random.Generator(np.random.PCG64([config.seed, *words]))

@@ -1,4 +1,4 @@
-"""Words of transcripts as token ids, by a vocabulary of the training split alone."""
+"""Makes token ids of the words of transcripts, by a vocabulary of the training split alone."""
 
 import collections
 import dataclasses
@@ -18,18 +18,18 @@ _WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+(?:['\u2019][^\W_{_UNSPACE
 
 
 def tokenize(text: str) -> list[str]:
-    """The words of a transcript, in lower case, without punctuation."""
+    """Returns the words of a transcript, in lower case, without punctuation."""
     # Composed: in a decomposed é the accent is a character of its own, and no letter.
     text = unicodedata.normalize("NFC", text.lower())
     return [word.replace("\u2019", "'") for word in _WORD.findall(text)]
 
 
 def build_vocabulary(texts: Iterable[str], min_count: int) -> tuple[str, ...]:
-    """Padding, the unknown word, then the words of `texts`, the most frequent first.
+    """Collects padding, the unknown word, then the words of `texts`, the most frequent first.
 
     Args:
         texts: transcripts of the training split.
-        min_count: words that occur less often are unknown; so their embedding is trained.
+        min_count: words that occur less often are unknown, which trains the unknown word's vector.
     """
     counts = collections.Counter(word for text in texts for word in tokenize(text))
     words = sorted((w for w, n in counts.items() if n >= min_count), key=lambda w: (-counts[w], w))
@@ -37,7 +37,7 @@ def build_vocabulary(texts: Iterable[str], min_count: int) -> tuple[str, ...]:
 
 
 def embed(texts: Sequence[str], glove_path: str) -> tuple[np.ndarray, np.ndarray, float]:
-    """Word vectors of transcripts.
+    """Makes features of transcripts: the vectors of their words.
 
     Args:
         texts: N transcripts.
@@ -62,7 +62,7 @@ def embed(texts: Sequence[str], glove_path: str) -> tuple[np.ndarray, np.ndarray
 
 
 def encode(texts: Sequence[str], vocabulary: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids `[N, T]` int32 and their mask; T is that of the longest transcript, at least 1."""
+    """Returns token ids `[N, T]` int32 and their mask; T is the longest transcript's, or 1."""
     row = {word: i for i, word in enumerate(vocabulary)}
     unknown = row[UNKNOWN]
     sequences = [[row.get(word, unknown) for word in tokenize(text)] for text in texts]
@@ -74,7 +74,7 @@ def encode(texts: Sequence[str], vocabulary: Sequence[str]) -> tuple[np.ndarray,
 
 
 def read_words(split: Split, words: Sequence[str]) -> Split:
-    """Makes the transcripts of a split its text modality; without any it has no text."""
+    """Makes the transcripts of a split its text modality; without transcripts it has no text."""
     features = {m: x for m, x in split.features.items() if m != "text"}
     masks = {m: mask for m, mask in split.masks.items() if m != "text"}
     if split.raw_text is not None:

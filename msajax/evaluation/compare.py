@@ -1,4 +1,4 @@
-"""Whether the difference between two runs is more than chance."""
+"""Tests whether the difference between two runs is more than chance."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ _BLOCK = 2**19  # numbers that are exchanged at once
 
 
 class PairedTest(NamedTuple):
-    """A difference between two runs and how often chance gives one as large.
+    """Holds a difference between two runs, and how often chance gives one as large.
 
     Attributes:
         difference: the first run's metric less the second's, each the mean over random seeds.
@@ -43,8 +43,8 @@ def paired_test(
 
     The statistic is the difference of the metric's means over random seeds. Under the null the two
     runs' predictions of a video, those of all seeds together, might as well be exchanged (segments
-    of one video are not independent): p = (1 + count of |d*| >= |d|) / (1 + `DRAWS`), over draws of
-    PCG64(0) that exchange each video with probability one half.
+    of a video share a speaker, seeds share the samples): p = (1 + count of |d*| >= |d|) /
+    (1 + `DRAWS`), over draws of PCG64(0) that exchange each video with probability one half.
 
     Args:
         first: scores of a run, `[S, N, K]`.
@@ -73,7 +73,7 @@ def paired_test(
     generator = np.random.Generator(np.random.PCG64(0))
     block = max(1, _BLOCK // a.size)
     as_large = 0
-    # Sums in another order: a draw that gives the same difference may miss it by rounding.
+    # A draw that gives the same difference adds up in another order, and may miss it by rounding.
     threshold = abs(difference) * (1 - 1e-9) - 1e-15
     for start in range(0, DRAWS, block):
         exchanged = generator.integers(0, 2, (min(block, DRAWS - start), groups)) == 1
@@ -85,13 +85,13 @@ def paired_test(
 
 
 def _difference(metric: Metric, a: NDArray, b: NDArray, targets: NDArray) -> NDArray:
-    """Of scores `[S, ..., K, N]`: the metric's mean over seeds, of the first less of the second."""
+    """Subtracts the metric of b from that of a, each the mean over seeds of `[S, ..., K, N]`."""
     with np.errstate(all="ignore"):
         return metric.value(a, targets).mean(axis=0) - metric.value(b, targets).mean(axis=0)
 
 
 def _groups(ids: Sequence[str]) -> tuple[NDArray, str]:
-    """The number of each sample's group `[N]`, and what a group is."""
+    """Numbers the group of each sample `[N]`, and says what a group is."""
     videos = [video_of(str(id_)) or f"sample {i}" for i, id_ in enumerate(ids)]
     unique, group_of = np.unique(videos, return_inverse=True)
     return group_of, "video" if len(unique) < len(videos) else "sample"

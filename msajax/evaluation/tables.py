@@ -1,4 +1,4 @@
-"""Results as tables for people, with their units, their terms and their floors in words."""
+"""Prints results as tables for people, with units, terms and floors in words."""
 
 import math
 from collections.abc import Mapping
@@ -84,7 +84,7 @@ def print_summary(title: str, summary: Mapping[str, Any], console: Console) -> N
 
 
 def results_table(results: Mapping[str, Any]) -> Table:
-    """The table of a results.json: a row for each metric, within 80 columns."""
+    """Makes the table of a results.json: a row for each metric, within 80 columns."""
     seeds, model, sizes = results["seeds"], results["model"], results["corpus"]["sizes"]
     several = len(seeds) > 1
     trained = f"{len(seeds)} random seeds" if several else f"random seed {seeds[0]}"
@@ -108,16 +108,17 @@ def results_table(results: Mapping[str, Any]) -> Table:
 
 
 def results_legend(results: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What the terms of a results table mean: those that it shows, each with its meaning."""
+    """Lists the terms that a results table shows, each with its meaning."""
     return _terms(results["test"], [_floor_term(_hardest_floors(results))])
 
 
 def against_floors(results: Mapping[str, Any]) -> list[str]:
-    """How the test means of a results.json compare with the hardest floors, in sentences.
+    """Compares the test means of a results.json with the hardest floors, in sentences.
 
-    The metric that validation minimises has a sentence of its own. Of the others those are named
-    that do not beat their floor, and those that do but might not on other samples or seeds: the
-    floor lies in the interval, or no further away than the seeds' standard deviation.
+    They say what a table does not: that a model has learned nothing. The metric that validation
+    minimises has a sentence of its own. Of the others those are named that do not beat their floor,
+    and those that do but might not on other samples or seeds: the floor lies in the interval, or no
+    further away than the seeds' standard deviation.
     """
     found = _comparisons(results)
     sentences = [
@@ -135,11 +136,11 @@ def against_floors(results: Mapping[str, Any]) -> list[str]:
 
 
 class _Comparison(NamedTuple):
-    """A test mean and its hardest floor.
+    """Holds a test mean and its hardest floor.
 
     Attributes:
-        metric: its name.
-        mean: over seeds.
+        metric: the name of the metric.
+        mean: its mean over seeds.
         floor: a key of `legend.FLOORS`.
         bound: what that floor reaches.
         gain: by how much the mean is better.
@@ -196,7 +197,7 @@ def _listed(comparisons: list[_Comparison]) -> str:
 
 
 def _hardest_floors(results: Mapping[str, Any]) -> dict[str, tuple[str, float]]:
-    """`{metric: (floor, value)}`: of several floors the one that is hardest to beat."""
+    """Finds the floor that is hardest to beat of each metric: `{metric: (floor, value)}`."""
     hardest: dict[str, tuple[str, float]] = {}
     for floor, values in results["floors"].items():
         for name, value in values.items():
@@ -216,7 +217,7 @@ def _floor_cell(metric: str, hardest: Mapping[str, tuple[str, float]]) -> str:
 
 
 def _floor_term(hardest: Mapping[str, tuple[str, float]]) -> tuple[str, str]:
-    """What the floors of a table are: those that it shows."""
+    """Explains the floors that a table shows."""
     used = [floor for floor, _ in hardest.values()]
     floors = [legend.FLOORS[floor] for floor in legend.FLOORS if floor in used]
     marks = "; ".join(f"({floor.mark}) {floor.meaning}" for floor in floors) or "unknown"
@@ -232,7 +233,7 @@ def _directions(metrics: Mapping[str, Any]) -> tuple[str, str]:
 def _terms(
     metrics: Mapping[str, Any], more: list[tuple[str, str]] | None = None
 ) -> list[tuple[str, str]]:
-    """What a table of metrics over seeds needs said, in the order of its columns and rows."""
+    """Lists the terms of a table of metrics over seeds, in the order of its columns and rows."""
     seeds = _seeds(metrics)
     terms = [_directions(metrics)]
     if seeds > 1:
@@ -296,7 +297,7 @@ def print_cost(report: Mapping[str, Any], console: Console) -> None:
 
 
 def _table(title: str, *columns: str) -> Table:
-    """A table that fits 80 columns: long names of metrics are folded, numbers never cut."""
+    """Makes a table that fits 80 columns: long names of metrics are folded, numbers never cut."""
     table = Table(
         title=Text(title),  # no markup: names and paths may hold [brackets]
         title_justify="left",

@@ -33,7 +33,7 @@ from msajax.errors import UserError, writing
 from msajax.inference.scores import Scores, as_split, make_scorer
 from msajax.inference.scoring import Scorer
 from msajax.models import declared, parameter_shapes
-from msajax.runs.remote.mirror import bundle_folder
+from msajax.runs.remote.local_copy import bundle_folder
 from msajax.spec import CorpusSpec
 from msajax.version import NUMERICS, __version__, require_numerics
 

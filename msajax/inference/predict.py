@@ -37,7 +37,7 @@ def predict_corpus(
     for m in corpus.modalities:
         if m not in spec.modalities:
             logger.warning("The model does not know modality %r; it is ignored.", m)
-    named, has_vectors = overrides.get("glove_path"), corpus.has_vectors
+    named, has_vectors = overrides.get("glove_path"), corpus.source.has_vectors
     glove_path = bundle.config.data.glove_path
     for m in spec.modalities:
         reads_words = bool(bundle.preparation.words or glove_path)

@@ -37,7 +37,7 @@ def build_model(config: ModelConfig, spec: CorpusSpec) -> nn.Module:
 def parameter_shapes(config: ModelConfig, spec: CorpusSpec) -> dict[str, tuple[int, ...]]:
     """Returns the shape of every parameter of one seed, by path; nothing is computed."""
     module = build_model(config, spec)
-    shapes = jax.eval_shape(module.init, jax.random.key(0), *blank_sample(spec))
+    shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), *blank_sample(spec)))
     flat = flatten_dict(shapes.get("params", {}), sep="/")
     return {path: leaf.shape for path, leaf in flat.items()}
 

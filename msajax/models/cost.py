@@ -114,9 +114,7 @@ def cost_report(model: nn.Module, spec: CorpusSpec) -> dict[str, Any]:
             m: {"steps": spec.length(m), "features": spec.width(m)} for m in spec.modalities
         },
         "parameters": _parameters(params),
-        "stages": [
-            {**part._asdict(), "flops": flops} for part, flops in stages.items()
-        ],
+        "stages": [{**part._asdict(), "flops": flops} for part, flops in stages.items()],
         "flops": sum(forward.values()),
         "training_flops": _training_flops(score, params, variables),
         "xla_flops": float(analysis["flops"]) if "flops" in analysis else None,

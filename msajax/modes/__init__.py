@@ -1,4 +1,8 @@
-"""The modes of the command line: what each reads, and what it runs."""
+"""Lists the modes of the command line: what each reads, and what it runs.
+
+A mode takes plain options, which `flags.py` makes of the command line, so that a notebook can call
+the same functions.
+"""
 
 import importlib
 from collections.abc import Callable
@@ -6,19 +10,19 @@ from typing import Any, NamedTuple
 
 
 class Mode(NamedTuple):
-    """A mode: a file of this package, whose function `run` takes `Options` and a console.
+    """Describes a mode: a file of this package, whose function `run` takes `Options` and a console.
 
     Attributes:
-        flags: that it reads.
-        keys: of the configuration that it reads; None for all. Without --config the others are
-            those of a run or a bundle.
+        flags: those that the mode reads.
+        keys: of the configuration, those that the mode reads from the command line; None for all.
+            The others are those of a run or a bundle.
     """
 
     flags: tuple[str, ...]
     keys: tuple[str, ...] | None = None
 
     def load(self, name: str) -> Callable[..., int]:
-        """The function of the mode of that name; what it needs is imported now."""
+        """Imports the mode of that name and what it needs, and returns its function `run`."""
         return importlib.import_module(f"{__name__}.{name}").run
 
 
@@ -40,7 +44,7 @@ MODES = {
 
 
 def __getattr__(name: str) -> Any:
-    """A mode's module, imported at its first use: most of them take a while."""
+    """Imports a mode's module at its first use: --help and some modes need not wait for JAX."""
     if name in MODES:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""--mode=convert: any corpus as a native archive, or as a mapped folder."""
+"""Runs --mode=convert: writes any corpus as a native archive, or as a mapped folder."""
 
 import os
 import tempfile
@@ -35,7 +35,7 @@ def convert(path: str, data: DataConfig, output: str) -> None:
     corpus = open_own_or_fold(path, data)
     corpus.verify()
     say_what_is_idle(corpus, Config(data=data), False)
-    # A name of its own: whatever has a fixed one may be somebody's, or the corpus itself.
+    # Under a temporary name first: a fixed one may be a file of the user's, or the corpus itself.
     parent = os.path.dirname(output) or "."
     with writing(output), tempfile.TemporaryDirectory(prefix=".msajax-", dir=parent) as folder:
         temporary = os.path.join(folder, "corpus")

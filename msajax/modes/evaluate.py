@@ -1,4 +1,4 @@
-"""--mode=evaluate: measures a finished run, the folds of a corpus, or a file of predictions."""
+"""Runs --mode=evaluate: measures a finished run, folds, or a file of predictions."""
 
 import os
 from typing import Any
@@ -50,7 +50,7 @@ def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
     """Measures a finished run anew, from its bundle and its corpus.
 
     Returns:
-        Metrics over seeds with intervals, the ensemble's, and for valid and test the largest
+        Metrics over seeds with intervals, those of the ensemble, and for valid and test the largest
         difference from results.json.
 
     Raises:

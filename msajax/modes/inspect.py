@@ -1,4 +1,4 @@
-"""--mode=inspect: what a corpus holds, or what a model costs."""
+"""Runs --mode=inspect: describes what a corpus holds, or what a model costs."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def inspect_model(config: Config) -> dict[str, Any]:
     Raises:
         UserError: if the corpus cannot be used.
     """
-    # Here, for a corpus alone is described without JAX.
+    # Imported here: describing a corpus need not wait for JAX.
     from msajax.data import prepare as preparing
     from msajax.models import build_model
     from msajax.models.cost import cost_report

@@ -1,4 +1,4 @@
-"""What a command line asks of a mode."""
+"""Holds what a command line asks of a mode."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -11,10 +11,10 @@ from msajax.files import refuse_inside, write_json
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The flags of a command line, and the configuration that it makes.
+    """Holds the flags of a command line, and the configuration that it makes.
 
     Attributes:
-        mode: its name.
+        mode: the name of the mode.
         config: the experiment, checked.
         overrides: settings of `data` that the command line sets, by name.
         given: the other flags by name; None for those that are not given.
@@ -30,11 +30,11 @@ class Options:
     complain: Callable[[str], None]
 
     def __getitem__(self, flag: str) -> Any:
-        """The value of a flag; None if it is not given."""
+        """Returns the value of a flag; None if it is not given."""
         return self.given[flag]
 
     def required(self, *names: str) -> tuple[Any, ...]:
-        """The values of flags that the mode cannot do without.
+        """Returns the values of flags that the mode cannot do without.
 
         Raises:
             UserError: naming one that is not given.
@@ -48,7 +48,7 @@ class Options:
         """Writes a report as JSON to --output, if that is given.
 
         Raises:
-            UserError: if it would replace what it is about, or cannot be written.
+            UserError: if the report would replace its own input, or cannot be written.
         """
         if output := self["output"]:
             if self["input"]:

@@ -1,4 +1,4 @@
-"""--mode=predict: scores of a corpus, as CSV."""
+"""Runs --mode=predict: scores a corpus, as CSV."""
 
 import dataclasses
 import os
@@ -18,7 +18,7 @@ from msajax.modes.options import Options
 
 
 def run(options: Options, console: Console) -> int:
-    """Scores, and says how many rows there are; returns the exit code."""
+    """Scores a corpus, and says how many rows there are; returns the exit code."""
     del console
     bundle, corpus, output = options.required("bundle", "input", "output")
     replaced = os.path.exists(output)

@@ -1,4 +1,4 @@
-"""--mode=train: a run, or a run for each fold of a corpus."""
+"""Runs --mode=train: trains a run, or a run for each fold of a corpus."""
 
 import logging
 
@@ -13,18 +13,18 @@ def run(options: Options, console: Console) -> int:
     """Trains, and prints the results; returns the exit code."""
     config, (workdir,) = options.config, options.required("workdir")
     with StopRequest() as stop:
-        # A signal is noted from here on, while what follows is loaded.
+        # From here on a signal is noted: loading what follows takes seconds.
         from msajax import cross_validation, experiment
         from msajax.evaluation.tables import print_folds, print_results
         from msajax.runtime import processes
         from msajax.runtime.devices import configure_jax, require_devices
         from msajax.training.failures import failure_message
 
-        configure_jax(config.train)  # before the first process is met, and a device asked for
+        configure_jax(config.train)  # before other processes are met, or a device is asked for
         options.join()
         require_devices()
         if not processes.is_first():
-            logging.getLogger("msajax").setLevel(logging.ERROR)  # the first one tells
+            logging.getLogger("msajax").setLevel(logging.ERROR)  # the first process logs
         processes.require_same({"data.folds": config.data.folds, "data.fold": config.data.fold})
         folds = config.data.folds > 0 and config.data.fold < 0
         train = cross_validation.cross_validate if folds else experiment.train

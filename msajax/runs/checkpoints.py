@@ -1,4 +1,4 @@
-"""Checkpoints of a run: the only importer of orbax.
+"""Saves and restores the state of a run: the only importer of orbax.
 
 A checkpoint is the run state as a flat dictionary of arrays, with a SHA-256 beside it: orbax does
 not notice a flipped byte. The latest two are kept; restoring walks back to the newest that
@@ -25,10 +25,10 @@ from msajax.runtime import processes
 
 @contextlib.contextmanager
 def _log_left_alone() -> Iterator[None]:
-    """Keeps absl from setting up the root log, as it does with the first record of orbax.
+    """Keeps absl from setting up the root log, which it does when orbax first logs something.
 
-    What the user sets up later would have no effect. Meanwhile the handler is there that Python
-    falls back on where there is none.
+    `logging.basicConfig`, called later by the user, would have no effect. Absl does nothing where
+    the root log has a handler: here for a while the one that Python uses when there is none.
     """
     added = not logging.root.handlers
     if added:
@@ -51,10 +51,10 @@ State = TypeVar("State")
 
 
 class Checkpoints(contextlib.AbstractContextManager):
-    """The checkpoints of one run folder; a context manager that waits for the last save."""
+    """Saves and restores the checkpoints of one run; leaving it waits for the last save."""
 
     def __init__(self, folder: str) -> None:
-        """Opens `folder`, creating it if needed; what a killed save left there is removed."""
+        """Opens `folder`, making it if needed; removes what a killed save has left there."""
         self._folder, self._manager = folder, None
         if not processes.is_first():
             return
@@ -70,13 +70,15 @@ class Checkpoints(contextlib.AbstractContextManager):
         with contextlib.ExitStack() as closes, self._storage_errors():
             closes.enter_context(_log_left_alone())
             os.makedirs(folder, exist_ok=True)
-            self._opened = os.open(folder, os.O_RDONLY)  # nothing else gets its number meanwhile
+            # Held open: a file system may give the number of a deleted folder to a new one, and
+            # the number alone tells them apart.
+            self._opened = os.open(folder, os.O_RDONLY)
             closes.callback(os.close, self._opened)
             self._manager = ocp.CheckpointManager(os.path.abspath(folder), options=options)
             self._closes = closes.pop_all()
 
     def __exit__(self, kind: type[BaseException] | None, *exc_info) -> None:
-        """Waits until the last save is on disk; its error surfaces here, if there is no other."""
+        """Waits until the last save is on disk; raises its error, if no other is raised."""
         if self._manager is not None:
             unless_another = contextlib.suppress(UserError) if kind else contextlib.nullcontext()
             with self._closes, unless_another:
@@ -85,15 +87,20 @@ class Checkpoints(contextlib.AbstractContextManager):
                 self.require_folder()
 
     def save(self, step: int, state: Any) -> None:
-        """Saves the run state `[S, …]` on the host after `step`; returns once it is copied.
+        """Begins to save the run state `[S, …]` on the host after `step`.
+
+        The files are written beside the training; this returns once the arrays are copied.
 
         Raises:
-            UserError: if it, or the one before, cannot be written.
+            UserError: if this checkpoint, or the one before, cannot be written.
         """
         if self._manager is None:
             return
         flat = _flatten(state)
-        self.require_folder()  # orbax would make it anew, in what is nobody's or somebody else's
+        # Orbax makes a folder anew that is missing: a workdir that was deleted would come back
+        # without its config.json, or another run's get our checkpoint. A save that is under way
+        # may still do so; `claim.py` then says what that folder may be.
+        self.require_folder()
         with self._storage_errors():
             saved = self._manager.save(
                 step,
@@ -106,7 +113,7 @@ class Checkpoints(contextlib.AbstractContextManager):
                 raise ValueError(f"there is one of step {self._manager.latest_step()} already")
 
     def require_folder(self) -> None:
-        """Raises `UserError` if another folder stands there now: somebody else's run, perhaps."""
+        """Raises `UserError` if the folder is gone, or another run's folder has taken its place."""
         if self._manager is None:
             return
         with self._storage_errors():
@@ -125,9 +132,9 @@ class Checkpoints(contextlib.AbstractContextManager):
             ) from error
 
     def restore(self, template: State) -> State | None:
-        """The newest state that verifies, or None if the folder holds no checkpoint.
+        """Returns the newest state that verifies, or None if the folder holds no checkpoint.
 
-        Newer ones that do not verify are deleted, but only once an older one does.
+        Newer checkpoints that do not verify are deleted, but only once an older one does.
 
         Args:
             template: a state of the same structure, shapes and types.
@@ -144,6 +151,8 @@ class Checkpoints(contextlib.AbstractContextManager):
 
     def _newest(self, template: State) -> State | None:
         steps = sorted(self._manager.all_steps(), reverse=True)
+        # Orbax ignores a file where a step's folder should be. Here it is a checkpoint that cannot
+        # be used, because starting over must not be silent.
         numbers = {int(name) for name in os.listdir(self._folder) if name.isdecimal()}
         for step in sorted(numbers - set(steps), reverse=True):
             logger.warning("Checkpoint %s/%d cannot be used: it is no folder", self._folder, step)
@@ -180,9 +189,10 @@ class Checkpoints(contextlib.AbstractContextManager):
 
 
 def _silence_libraries() -> None:
-    """Keeps from the user what orbax and tensorstore say beside the errors that they raise to us.
+    """Drops what orbax and tensorstore log or print; their errors are raised to us as well.
 
-    Once in a process, for good: nothing says when the last of their threads and readers has ended.
+    This is done once in a process, for good: nothing says when their last thread has ended. Other
+    records of the same logs stay, because they are the user's.
     """
     for name in ("absl", "asyncio"):
         logging.getLogger(name).addFilter(_may_be_heard)
@@ -191,19 +201,19 @@ def _silence_libraries() -> None:
 
 
 def _may_be_heard(record: logging.LogRecord) -> bool:
-    """Whether a record of absl or asyncio is neither orbax's nor about an error of tensorstore.
+    """Returns whether a record in absl's or asyncio's log comes from neither of the two libraries.
 
-    Orbax writes its whole day into absl's log; asyncio tells each error of tensorstore that came
-    behind the first one, with a traceback.
+    Orbax logs each of its steps through absl. Of several errors of tensorstore the first one is
+    raised to us; asyncio logs the others, each with a traceback.
     """
     error = str(record.exc_info[1]) if record.exc_info else ""
     return not (record.pathname.startswith(_ORBAX) or _OF_TENSORSTORE.match(error))
 
 
 class _NoLateReaders:
-    """A hook for errors in nobody's hands, without those of tensorstore.
+    """Stands for `sys.unraisablehook`, but drops the late errors of tensorstore.
 
-    When one of its readers or writers has failed, each of the others that comes later would print a
+    When one of its readers or writers has failed, each of the others that ends later would print a
     traceback, even after the error has been told.
     """
 

@@ -1,14 +1,6 @@
-"""The files of a run's folder, and the identity that decides whether a folder is this run's.
+"""Reads and writes the files of a run's folder.
 
-The files:
-
-    config.json   the configuration
-    run.json      versions, devices, corpus, repairs, command
-    metrics.jsonl one line per random seed and epoch
-    results.json  when the run has ended
-    lock          who trains in it (see `lock.py`)
-
-Of several processes only the first writes them.
+`manifest.py` lists what the folder holds. Of several processes only the first writes it.
 """
 
 import contextlib
@@ -19,6 +11,7 @@ import logging
 import os
 import pathlib
 import platform
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -26,49 +19,47 @@ from typing import Any
 
 import jax
 
-from msajax.config import Config, from_config_dict, identity
+from msajax.config import Config
 from msajax.errors import UserError, writing
 from msajax.files import as_strict, read_json, strict_json, write_json, write_text
-from msajax.runs import lock
+from msajax.runs import manifest
+from msajax.runs.claim import read_run, refuse_other_run
 from msajax.runtime import processes
-from msajax.version import NUMERICS, __version__, require_numerics
+from msajax.version import NUMERICS, __version__
 
 logger = logging.getLogger(__name__)
 
 KEPT = 2  # checkpoints: the newest, and the one before it for the case that it is damaged
-_PARTIAL = ("run.json.partial", "config.json.partial")
-_FILES = ("config.json", "run.json", "metrics.jsonl", "results.json", lock.NAME)
-_FOLDERS = ("checkpoints", "predictions", "bundle")
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
-# What is printed of results.json, or compared with it.
-_RESULTS = ("model", "corpus", "seeds", "best_epoch", "failed", "valid", "test", "test_ensemble")
+# Of results.json: they are printed, or compared with other results.
+_KEYS = ("model", "corpus", "seeds", "best_epoch", "failed", "valid", "test", "test_ensemble")
 
 
 @dataclasses.dataclass(frozen=True)
 class RunFolder:
-    """Paths and files of one run.
+    """Knows the paths of one run's files, reads them and writes them.
 
     Attributes:
         path: the folder.
-        saved: told the step of each checkpoint, when it begins to be written.
+        saved: is called with the step of each checkpoint, when it begins to be written.
     """
 
     path: str
     saved: Callable[[int], None] = lambda step: None
 
     def file(self, *names: str) -> str:
-        """A path inside the folder."""
+        """Returns a path inside the folder."""
         return os.path.join(self.path, *names)
 
     @property
     def checkpoints(self) -> str:
         """The folder of checkpoints."""
-        return self.file("checkpoints")
+        return self.file(manifest.CHECKPOINTS)
 
     @property
     def bundle(self) -> str:
         """The folder of the model that the run produced."""
-        return self.file("bundle")
+        return self.file(manifest.BUNDLE)
 
     def make(self) -> None:
         """Makes the folder if needed, in the first process.
@@ -91,17 +82,17 @@ class RunFolder:
             ) from error
 
     def refuse_output(self, output: str) -> None:
-        """Raises `UserError` for an output that would replace a file of the run."""
-        if self.name_above(output) in (*_FILES, *_FOLDERS):
+        """Raises `UserError` for an output that would replace a file of the run, or lie in it."""
+        if manifest.find(self.name_above(output)):
             raise UserError(f"--output={output} is the run's own: choose another file.")
 
     def name_above(self, path: str) -> str:
-        """The name in this folder at or below which a path lies; `..` or `.` if none is."""
+        """Returns the name in this folder at or below which a path lies; `..` or `.` if none is."""
         inside = os.path.relpath(os.path.realpath(path), os.path.realpath(self.path))
         return (*pathlib.PurePath(inside).parts, ".")[0]
 
     def has_ended(self, epochs: int) -> bool:
-        """Whether a run of at most so many epochs has left its results here.
+        """Returns whether a run of so many planned epochs has left its results here.
 
         Raises:
             UserError: if results.json is damaged.
@@ -109,28 +100,55 @@ class RunFolder:
         return processes.of_first(lambda: self._has_ended(epochs))
 
     def _has_ended(self, epochs: int) -> bool:
-        if not os.path.exists(self.file("results.json")) or not os.path.isdir(self.bundle):
+        if not os.path.exists(self.file(manifest.RESULTS)) or not os.path.isdir(self.bundle):
             return False
-        # Those of fewer epochs stay until the longer run has ended.
+        # A run that gets more epochs keeps the results of fewer ones until it has ended.
         return bool(os.listdir(self.bundle)) and self.read_results().get("epochs") == epochs
 
+    def missing_artefacts(self) -> list[str]:
+        """Returns the names of results that a run's folder lacks, or has empty, in their order.
+
+        After the end of a run these are what a later mode adds, or what the version that trained it
+        did not make. Whoever adds one
+
+        1. enters the `Lock` of this folder and reads the results that it is about;
+        2. writes it through `replacing`, `replacing_folder` or their like in `files`, in the first
+           process;
+        3. calls `Mirror.replace(name)`, which uploads it alone.
+        """
+        return processes.of_first(
+            lambda: [e.name for e in manifest.ENTRIES if e.is_result and self._lacks(e)]
+        )
+
+    def _lacks(self, entry: manifest.Entry) -> bool:
+        path = self.file(entry.name)
+        return not (os.listdir(path) if os.path.isdir(path) else os.path.exists(path))
+
     def begin_results(self) -> None:
-        """Takes results.json away: what it is about, the bundle and predictions, is replaced."""
-        if processes.is_first():
-            path = self.file("results.json")
+        """Takes away what says something about results, which are replaced from now on.
+
+        That is results.json, with which a run counts as ended, and what is made of the results.
+        """
+        if not processes.is_first():
+            return
+        for entry in manifest.derived():
+            path = self.file(entry.name)
             with writing(path), contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+                if entry.is_folder:
+                    shutil.rmtree(path)
+                else:
+                    os.unlink(path)
 
     def read_results(self) -> dict[str, Any]:
-        """The content of results.json.
+        """Reads results.json.
 
         Raises:
             UserError: if it is missing or damaged.
         """
-        path = self.file("results.json")
+        path = self.file(manifest.RESULTS)
         try:
             results = read_json(path)
-            if not isinstance(results, dict) or not {*_RESULTS, "floors"} <= results.keys():
+            if not isinstance(results, dict) or not {*_KEYS, "floors"} <= results.keys():
                 raise UserError(f"{path} holds no results of a run.")
         except UserError as error:
             raise UserError(
@@ -139,12 +157,12 @@ class RunFolder:
         return results
 
     def corpus_path(self) -> str:
-        """Where the run's corpus is, as run.json says.
+        """Returns where the run's corpus is, as run.json says.
 
         Raises:
             UserError: if run.json is missing or damaged.
         """
-        path = self.file("run.json")
+        path = self.file(manifest.RUN)
         try:
             return os.fspath(read_json(path)["corpus"]["path"])
         except (LookupError, TypeError) as error:
@@ -152,98 +170,28 @@ class RunFolder:
 
     def require_numerics(self) -> None:
         """Raises `UserError` for a run whose numbers this program would not give again."""
-        run = read_json(self.file("run.json"))
-        require_numerics(run, f"The run in the workdir {self.path}")
+        read_run(self.path)
 
     def claim(self, config: Config, digest: str, beside: str | None = None) -> None:
         """Refuses a folder that belongs to another run than this one, or than its first epochs.
 
         Args:
-            config: of this one.
+            config: of this run.
             digest: of its corpus.
-            beside: what may lie in the folder before the run does, such as that of a trace.
+            beside: a path that may lie in the folder before the run does, such as that of a trace.
 
         Raises:
             UserError: if the folder holds something else than a run, a folder where a run has a
                 file or a file where it has a folder, or a run of another identity; both sides of
                 every difference are named.
         """
-        processes.of_first(lambda: self._claim(config, digest, beside))
-
-    def _claim(self, config: Config, digest: str, beside: str | None) -> None:
-        if not os.path.isdir(self.path):
-            return  # nobody's yet; `make` says what else is wrong
-        try:
-            there = set(os.listdir(self.path))
-        except OSError as error:
-            raise UserError(
-                f"The workdir {self.path} cannot be read: {error.strerror}."
-            ) from error
-        if "config.json" not in there:
-            # A start that ended before it wrote config.json leaves these at most.
-            others = there - {"run.json", lock.NAME, *_PARTIAL}
-            if beside:
-                others.discard(self.name_above(beside))
-            if others:
-                # A write that is under way while somebody deletes a run's folder makes it anew.
-                remains = others <= {"checkpoints", "metrics.jsonl"}
-                advice = ", or delete it if it is the rest of a deleted run" if remains else ""
-                raise UserError(
-                    f"The workdir {self.path} holds {min(others)!r} but no config.json, so it is "
-                    f"no run's folder: choose an empty one or a new one{advice}."
-                )
-            return
-        self._require_kinds(there)
-        try:
-            self.require_numerics()
-            stored = identity(self._stored_config())
-            stored["corpus digest"] = read_json(self.file("run.json"))["corpus"]["digest"]
-        except (LookupError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"config.json and run.json in {self.path} are not those of a run: "
-                "choose another --workdir."
-            ) from error
-        wanted = identity(config) | {"corpus digest": digest}
-        differences = [
-            f"{key}: {stored[key]!r} there, {wanted[key]!r} here"
-            for key in wanted
-            if stored[key] != wanted[key]
-        ]
-        longer = wanted["train.epochs"] > stored["train.epochs"]
-        if longer and len(differences) == 1:
-            if config.optim.schedule != "cosine":
-                return
-            raise UserError(
-                f"The workdir {self.path} holds a run of fewer epochs ({differences[0]}), which "
-                "cannot go on: the rates of optim.schedule = cosine depend on the last planned "
-                "step. Choose another --workdir, or that number of epochs."
-            )
-        if differences:
-            raise UserError(
-                f"The workdir {self.path} holds another run ({'; '.join(differences)}): "
-                "choose another --workdir, or the settings of that run."
-            )
-
-    def _require_kinds(self, there: set[str]) -> None:
-        for names, kind, other in ((_FILES, "file", "folder"), (_FOLDERS, "folder", "file")):
-            for name in there.intersection(names):
-                path = self.file(name)
-                if os.path.isdir(path) != (kind == "folder"):
-                    raise UserError(f"{path} is a {other}; a run keeps a {kind} there: move it.")
-
-    def _stored_config(self) -> Config:
-        try:
-            return from_config_dict(read_json(self.file("config.json")))
-        except UserError as error:
-            raise UserError(
-                f"The workdir {self.path} cannot be continued, and nothing was changed: "
-                f"config.json: {error}"
-            ) from error
+        name = beside and self.name_above(beside)
+        processes.of_first(lambda: refuse_other_run(self.path, config, digest, name))
 
     def describe(
         self, config: Config, corpus: Mapping[str, Any], repairs: Any, initial: Any
     ) -> None:
-        """Writes run.json and config.json; `initial` says which parameters were not random."""
+        """Writes run.json and config.json; `initial` says which parameters did not begin random."""
         if not processes.is_first():
             return
         run = {
@@ -261,33 +209,34 @@ class RunFolder:
             "initial": initial,
             "command": sys.argv,
         }
-        write_json(self.file("run.json"), run)
-        write_json(self.file("config.json"), config.to_dict())  # last: with it the folder is taken
+        write_json(self.file(manifest.RUN), run)
+        # Last: with it the folder is taken.
+        write_json(self.file(manifest.CONFIG), config.to_dict())
 
     def move_corpus(self, corpus: Mapping[str, Any]) -> None:
         """Notes in run.json where the run's corpus, known by its digest, is now."""
         if not processes.is_first():
             return
-        run = read_json(self.file("run.json"))
+        run = read_json(self.file(manifest.RUN))
         if run["corpus"] != corpus:
-            write_json(self.file("run.json"), run | {"corpus": corpus})
+            write_json(self.file(manifest.RUN), run | {"corpus": corpus})
 
     def append_metrics(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Appends one epoch's lines to metrics.jsonl."""
         if not processes.is_first():
             return
         text = "".join(json.dumps(as_strict(line), allow_nan=False) + "\n" for line in lines)
-        path = self.file("metrics.jsonl")
+        path = self.file(manifest.METRICS)
         with writing(path), open(path, "a", encoding="utf-8") as file:
             file.write(text)
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Every line of metrics.jsonl; a torn last line is left out.
+        """Reads the lines of metrics.jsonl; leaves out a last line that was not written to its end.
 
         Raises:
-            UserError: if another one is damaged.
+            UserError: if another line is damaged: it may exist in a copy, so nothing is dropped.
         """
-        path = self.file("metrics.jsonl")
+        path = self.file(manifest.METRICS)
         try:
             with open(path, "rb") as file:
                 lines = [line for line in file if line.endswith(b"\n")]
@@ -311,8 +260,8 @@ class RunFolder:
 
         Args:
             epoch: the last one that is done.
-            running: random seeds that train on. If they had stopped, because the epochs of a
-                shorter run were over, then now they have not.
+            running: random seeds that train on. Lines that call them stopped, because the epochs
+                of a shorter run were over, no longer do.
 
         Raises:
             UserError: if a line is damaged.
@@ -324,13 +273,14 @@ class RunFolder:
         for line in kept:
             if line["seed"] in running:
                 line["stopped"] = False
+        # Lines that are gone, with a deleted file, cannot be brought back: the run does without.
         if lost := sorted(set(range(1, epoch + 1)) - {line["epoch"] for line in kept}):
             logger.warning(
                 "%s has no line of epoch(s) %s any more; the run goes on without them.",
-                self.file("metrics.jsonl"),
+                self.file(manifest.METRICS),
                 ", ".join(map(str, lost)),
             )
         write_text(
-            self.file("metrics.jsonl"),
+            self.file(manifest.METRICS),
             "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept),
         )

@@ -1,4 +1,4 @@
-"""One trainer at a time in a run's folder."""
+"""Lets one process at a time train in a run's folder."""
 
 import contextlib
 import fcntl
@@ -9,21 +9,20 @@ import time
 from typing import Any
 
 from msajax.errors import UserError, writing
+from msajax.runs.manifest import LOCK
 from msajax.runtime import processes
-
-NAME = "lock"
 
 
 class Lock(contextlib.AbstractContextManager):
     """Holds a run's folder for the first of this run's processes.
 
-    The operating system keeps the lock, so that it ends with its owner, however that dies; the file
-    only says who the owner is, and stays.
+    The operating system keeps the lock (flock), so that it ends with its owner, however that dies.
+    The file only names the owner, and stays.
     """
 
     def __init__(self, folder: str) -> None:
-        """Holds nothing yet of `folder`, which exists."""
-        self._path, self._file = os.path.join(folder, NAME), None
+        """Prepares to lock `folder`, which exists."""
+        self._path, self._file = os.path.join(folder, LOCK), None
 
     def __enter__(self) -> "Lock":
         """Takes the lock, in the first process.
@@ -35,7 +34,7 @@ class Lock(contextlib.AbstractContextManager):
         return self
 
     def __exit__(self, *exc_info) -> None:
-        """Gives it back."""
+        """Gives the lock back."""
         if self._file is not None:
             self._file.close()
 
@@ -63,14 +62,14 @@ class Lock(contextlib.AbstractContextManager):
 
 
 def this_process() -> dict[str, Any]:
-    """What the file says of its owner."""
+    """Describes this process as the owner of a lock, for the file."""
     return {"host": socket.gethostname(), "pid": os.getpid(), "since": time.ctime()}
 
 
 def describe_owner(text: bytes) -> str:
-    """The owner that a file names, for people."""
+    """Names the owner that a lock's file describes, in words."""
     try:
         owner = json.loads(text)
         return f"process {owner['pid']} on {owner['host']} since {owner['since']}"
     except (ValueError, LookupError, TypeError):
-        return "another process"  # which has it, but has not said yet who it is
+        return "another process"  # which has the lock, but has not described itself yet

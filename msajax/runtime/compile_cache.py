@@ -1,4 +1,4 @@
-"""Compiled programs, kept between runs in a folder of the user's own."""
+"""Keeps compiled programs between runs, in a folder of the user's own."""
 
 import contextlib
 import logging
@@ -45,7 +45,7 @@ def use_compile_cache(setting: str) -> None:
 def prune(folder: pathlib.Path, largest: int) -> None:
     """Deletes the programs that were used longest ago until the rest takes `largest` bytes.
 
-    What is not JAX's stays. Another run that wants a deleted program compiles it anew.
+    Files that are not JAX's stay. Another run that wants a deleted program compiles it anew.
     """
     programs = []  # (last used, bytes, path)
     with os.scandir(folder) as entries:

@@ -1,4 +1,4 @@
-"""All placement on devices: the (seed, data, model) mesh, and where arrays lie on it."""
+"""Places arrays on devices, over the (seed, data, model) mesh: all placement is here."""
 
 import dataclasses
 import math
@@ -18,11 +18,11 @@ from msajax.runtime.compile_cache import use_compile_cache
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where a run's arrays are.
+    """Says how a run's arrays lie on devices, and puts them there.
 
     Attributes:
         mode: jit or pmap.
-        seed_axis: how seeds share a program: map or vmap.
+        seed_axis: how seeds share a program: map (one after another) or vmap (all at once).
         mesh: the (seed, data, model) mesh of the devices of all processes.
     """
 
@@ -39,8 +39,8 @@ class Layout:
     def maps_rows(self) -> bool:
         """Whether a program sees one device's rows, and sums over `data` itself.
 
-        XLA would sum every parameter's gradient by itself, which takes five times as long between
-        processes; it must do so where it also spreads parameters over `model`.
+        Left to XLA, every parameter's gradient is a message of its own: two processes on CPUs took
+        5 times, four 11 times as long. Where parameters lie over `model` XLA must do it.
         """
         spreads_rows = self.data_devices > 1 and self.mesh.shape["model"] == 1
         return self.mode == "pmap" or spreads_rows
@@ -51,7 +51,7 @@ class Layout:
         return _put(tree, jax.tree.map(lambda _: sharding, tree))
 
     def sharding(self, *axes: str | None) -> NamedSharding:
-        """The sharding of an array whose leading axes lie over the named axes of the mesh."""
+        """Returns the sharding of an array whose leading axes lie over the mesh's named axes."""
         return NamedSharding(self.mesh, PartitionSpec(*axes))
 
     def put_state(self, tree: Any) -> Any:
@@ -59,10 +59,11 @@ class Layout:
         return _put(tree, self.state_shardings(tree))
 
     def state_shardings(self, tree: Any) -> Any:
-        """Where arrays with a leading axis of seeds lie.
+        """Returns the shardings of arrays with a leading axis of seeds.
 
-        Behind the seeds and the inputs of a kernel its outputs (of attention, its heads) lie over
-        `model`, if the devices divide them; so do the moments of the optimiser.
+        The third axis, behind the seeds and the inputs of a kernel, holds its outputs or the heads
+        of attention: it lies over `model` if the devices divide it, also in the optimiser's
+        moments. XLA finds the rest; results agree to rounding.
         """
         devices = self.mesh.shape["model"]
 
@@ -91,7 +92,8 @@ class Layout:
 
         Args:
             shape: of the whole.
-            read: slices along the axes -> that part; asked for what this process's devices hold.
+            read: returns a part, given slices along the axes; it is called only for the parts that
+                this process's devices hold.
         """
         return _from_parts(shape, self.batch_sharding, read)
 
@@ -106,7 +108,7 @@ class Layout:
         return self.put(tree, "data" if rows % self.data_devices == 0 else None)
 
     def over_seeds(self, function: Callable) -> Callable:
-        """Runs a function of one seed for all: over the leading axis of every argument."""
+        """Maps a function of one seed over all seeds: over the leading axis of every argument."""
         if self.seed_axis == "vmap":
             return jax.vmap(function)
 
@@ -132,7 +134,7 @@ def _put(tree: Any, shardings: Any) -> Any:
 
 
 def _from_parts(shape: tuple[int, ...], sharding: NamedSharding, read: Callable) -> jax.Array:
-    with jax.transfer_guard("allow"):  # JAX does not count this as asked for
+    with jax.transfer_guard("allow"):  # JAX counts this as a transfer that nobody asked for
         return jax.make_array_from_callback(shape, sharding, read)
 
 
@@ -141,9 +143,9 @@ def make_layout(mesh: MeshConfig, seed_axis: str, seeds: int, model_dim: int = 0
 
     Args:
         mesh: what the configuration asks for.
-        seed_axis: auto is map on a CPU, where seeds one after another cost the same, and vmap on
-            accelerators and wherever seeds are spread over devices.
-        seeds: random seeds of the run.
+        seed_axis: map, vmap or auto. Auto is map on a CPU, where seeds one after another cost the
+            same, and vmap on accelerators and wherever seeds are spread over devices.
+        seeds: how many random seeds the run has.
         model_dim: the model's width, which mesh.model must divide.
 
     Raises:
@@ -209,7 +211,7 @@ def configure_jax(config: TrainConfig) -> None:
 
 
 def require_devices() -> None:
-    """Asks JAX for its devices; the first time that is when it looks for them.
+    """Asks JAX for its devices, which it looks for when it is asked first.
 
     Raises:
         UserError: if there are none of the kind that JAX_PLATFORMS names.

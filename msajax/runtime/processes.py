@@ -1,7 +1,8 @@
-"""The processes of one run: how they meet, and what they must agree on.
+"""Lets the processes of one run meet, and agree on what all of them do.
 
-Only the first process touches the run's folder; what it finds there reaches the others through
-here. With a single process every function does its work at once.
+Only the first process touches the run's folder, so that one file system with locks is enough. What
+it reads there reaches the others through here. With a single process every function does its work
+at once.
 """
 
 import collections
@@ -19,6 +20,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from msajax.checks import differences
 from msajax.errors import STOPPED, USER_ERROR, UserError, first_line
 from msajax.runtime.signals import leave
 
@@ -27,7 +29,7 @@ T = TypeVar("T")
 Tree = TypeVar("Tree")
 
 HEARTBEAT_SECONDS = 30  # silence after which a process counts as lost
-# How the libraries that carry numbers between processes begin to say that one has gone.
+# Words in the errors of the libraries between processes that say that one of them has gone.
 _LOST = ("gloo", "nccl", "connection", "coordination", "unavailable", "deadline", "heartbeat")
 
 
@@ -37,16 +39,16 @@ def join(
     process_id: int | None,
     timeout_seconds: float,
 ) -> None:
-    """Meets the other processes of a run; before anything else that uses JAX.
+    """Meets the other processes of a run; must come before anything else that uses JAX.
 
-    With None for all three the cluster's environment names them: Slurm, Kubernetes, Cloud TPU,
-    Open MPI.
+    With None for the first three arguments the cluster's environment names them: Slurm, Kubernetes,
+    Cloud TPU, Open MPI.
 
     Args:
-        coordinator_address: host:port at which the process 0 is reached.
-        num_processes: of the run.
-        process_id: of this one, from 0.
-        timeout_seconds: how long the others may take; after it, this process ends with exit code 2.
+        coordinator_address: host:port at which process 0 is reached.
+        num_processes: how many the run has.
+        process_id: the number of this one, from 0.
+        timeout_seconds: how long the others may take; after it this process ends with exit code 2.
 
     Raises:
         UserError: if no cluster's environment is found, or the processes do not fit together.
@@ -57,7 +59,7 @@ def join(
         whom = f"{num_processes} processes at {coordinator_address}, of which this is {process_id}"
 
     def give_up() -> None:
-        # The library would end the process by itself later, with a trace of its own.
+        # The library would end the process itself a little later, with a traceback.
         print(
             f"error: After {timeout_seconds:g} s not all have met of {whom}: is the address right, "
             "are all of them started, each with its own id and the same number of processes?",
@@ -70,7 +72,7 @@ def join(
     timer = threading.Timer(timeout_seconds, give_up)
     timer.daemon = True
     timer.start()
-    # It would take SIGTERM from our own handler, and no process would ever stop on request.
+    # The service would take SIGTERM from our own handler: no process would ever stop on request.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
@@ -101,7 +103,7 @@ def _require_alike(num_processes: int | None) -> None:
     if len(set(devices.values())) > 1:
         counts = ", ".join(f"process {index} {n}" for index, n in sorted(devices.items()))
         if is_first():
-            time.sleep(2)  # the others may still ask it who is there: the library aborts them else
+            time.sleep(2)  # the others may still ask it who is there, and are aborted once it ends
         raise UserError(f"Every process must have as many devices as the others: {counts}.")
     told = multihost_utils.process_allgather(np.array(num_processes or jax.process_count()))
     for index, count in enumerate(np.ravel(told).tolist()):
@@ -113,22 +115,26 @@ def _require_alike(num_processes: int | None) -> None:
 
 
 def is_first() -> bool:
-    """Whether this process is the one that writes."""
+    """Returns whether this process is the one that writes."""
     return jax.process_index() == 0
 
 
 def largest(*numbers: float) -> list[float]:
-    """Of each number the largest over all processes (as float32): what all of them act on."""
+    """Returns the largest of each number over all processes, as float32.
+
+    Processes that decide by it decide alike. Otherwise each would wait for ever for another one in
+    the next operation that they share.
+    """
     if jax.process_count() == 1:
         return list(numbers)
     return np.max(multihost_utils.process_allgather(np.array(numbers)), axis=0).tolist()
 
 
 def together(function: Callable[[], T]) -> T:
-    """Calls a function in every process; a mistake that one of them meets is raised in all.
+    """Calls a function in every process; raises in all of them what it raises in one.
 
     Raises:
-        UserError: whatever the function raises in this process, or in another one.
+        UserError: the function's, from this process or another one.
     """
     if jax.process_count() == 1:
         return function()
@@ -144,10 +150,10 @@ def together(function: Callable[[], T]) -> T:
 
 
 def of_first(function: Callable[[], T]) -> T:
-    """Calls a function in the first process alone; all get what it returns, as JSON carries it.
+    """Calls a function in the first process alone; all get what it returns, by way of JSON.
 
     Raises:
-        UserError: whatever the function raises.
+        UserError: the function's, in all processes.
     """
     if jax.process_count() == 1:
         return function()
@@ -161,11 +167,7 @@ def require_same(values: Mapping[str, Any]) -> None:
         return
     first, *others = map(json.loads, _exchange(json.dumps(values)))
     for index, found in enumerate(others, start=1):
-        different = [
-            f"{key} = {found[key]!r}, process 0 {first[key]!r}"
-            for key in first
-            if found[key] != first[key]
-        ]
+        different = differences(found, first, "{key} = {here}, process 0 {there}")
         if different:
             raise UserError(
                 f"Process {index} has {'; '.join(different)}: every process of a run needs the "
@@ -174,24 +176,29 @@ def require_same(values: Mapping[str, Any]) -> None:
 
 
 def share(tree: Tree) -> Tree:
-    """The first process's arrays, in every process; the others give arrays of the same shapes."""
+    """Returns the first process's arrays in every process.
+
+    Args:
+        tree: the arrays; in the other processes any of the same shapes and types.
+    """
     if jax.process_count() == 1:
         return tree
 
     def send(x: np.ndarray) -> np.ndarray:
         x = np.asarray(x)
         sent = multihost_utils.broadcast_one_to_all(np.atleast_1d(x).reshape(-1).view(np.uint8))
-        return np.asarray(sent).view(x.dtype).reshape(x.shape)  # as bytes: JAX would round float64
+        # They are sent as bytes: JAX would round float64.
+        return np.asarray(sent).view(x.dtype).reshape(x.shape)
 
     return jax.tree.map(send, tree)
 
 
 @contextlib.contextmanager
 def losses_noticed() -> Iterator[None]:
-    """Ends this process with one sentence when another one has gone; exit code 75.
+    """Ends this process with one sentence and exit code 75 when another one has gone.
 
-    At once: whatever would tidy up might wait for the lost process, and when that is the first one
-    the library soon aborts this one (exit code 134), with a message of its own.
+    It ends at once: whatever would tidy up might wait for the lost process, and when that is the
+    first one the library soon aborts this one (exit code 134), with a message of its own.
     """
     try:
         yield
@@ -212,7 +219,7 @@ def losses_noticed() -> Iterator[None]:
 
 
 def _exchange(text: str) -> list[str]:
-    """Every process's text, in their order."""
+    """Returns the texts of all processes, in the order of their numbers."""
     own = np.frombuffer(text.encode(), np.uint8)
     sizes = np.ravel(multihost_utils.process_allgather(np.array(own.size)))
     room = np.zeros(max(int(sizes.max()), 1), np.uint8)

@@ -1,4 +1,4 @@
-"""Traces of a few dispatches, for the profiler of TensorBoard or Perfetto."""
+"""Traces a few dispatches, for the profiler of TensorBoard or Perfetto."""
 
 import contextlib
 import logging
@@ -10,7 +10,7 @@ from msajax.errors import UserError, first_line, writing
 
 logger = logging.getLogger(__name__)
 
-DISPATCHES = 10  # that are traced: some seconds
+DISPATCHES = 10  # so many are traced, which takes some seconds
 
 
 def make_folder(folder: str) -> None:
@@ -24,10 +24,10 @@ def make_folder(folder: str) -> None:
 
 
 class Profiler(contextlib.AbstractContextManager):
-    """Traces the first dispatches whose programs have run before; nothing without a folder."""
+    """Traces the first dispatches of compiled programs; does nothing without a folder."""
 
     def __init__(self, folder: str | None = None) -> None:
-        """Will write below `folder`, which exists."""
+        """Prepares to write below `folder`, which exists."""
         self._folder, self._traced = folder, 0
 
     def __exit__(self, *exc_info) -> None:
@@ -40,14 +40,14 @@ class Profiler(contextlib.AbstractContextManager):
             logger.warning("No profile: every program ran only once, to be compiled.")
 
     def before_dispatch(self, is_compiled: bool) -> None:
-        """Begins the trace when it is time to."""
+        """Begins the trace before the first dispatch that compiles nothing."""
         if self._folder is not None and is_compiled:
             if not self._traced:
                 jax.profiler.start_trace(self._folder)
             self._traced += 1
 
     def after_dispatch(self) -> None:
-        """Ends the trace after the last dispatch that is to be in it."""
+        """Ends the trace after `DISPATCHES` dispatches."""
         if self._folder is not None and self._traced >= DISPATCHES:
             self._write()
 

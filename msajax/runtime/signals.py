@@ -1,4 +1,4 @@
-"""Requests to stop: what SIGTERM and SIGINT do to a run, and to the other modes."""
+"""Handles requests to stop: what SIGTERM and SIGINT do to a run, and to the other modes."""
 
 import contextlib
 import os
@@ -15,33 +15,35 @@ from typing import NoReturn
 from msajax.errors import STOPPED
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-PATIENCE_SECONDS = 8.0  # for the dispatch at hand, before the process ends without saving
+# After these a process that is asked to stop, and has not begun to save, ends without saving:
+# schedulers kill soon.
+PATIENCE_SECONDS = 8.0
 _scratch: set[str] = set()  # folders that must not outlive this process
 
 
 class StopRequest(contextlib.AbstractContextManager):
     """Listens to SIGTERM and SIGINT while it is entered.
 
-    The first one is noted; the run serves it between two dispatches, with a checkpoint. If it has
-    not begun to after `PATIENCE_SECONDS`, because a program is being compiled or a corpus is read,
-    the process ends with the exit code of a stopped run all the same: the checkpoint before stands,
-    and what follows it comes out again bit for bit. A second signal ends the process at once, with
-    128 plus its number.
+    The first signal is noted; the run serves it between two dispatches, by saving a checkpoint. If
+    it has not begun to after `PATIENCE_SECONDS`, because a program is being compiled or a corpus is
+    read, the process ends with the exit code of a stopped run all the same: the checkpoint before
+    stands, and what follows it comes out again bit for bit. A second signal ends the process at
+    once, with 128 plus its number.
 
     Attributes:
         requested: whether a signal has come.
     """
 
     def __init__(self) -> None:
-        """Listens to nothing yet."""
+        """Prepares to listen, but does not begin to."""
         self.requested = False
         self._served = False
         self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> "StopRequest":
         """Begins to listen."""
-        # In a thread: Python calls a handler between two of its own instructions alone, and the
-        # compiler of programs takes many seconds between two.
+        # A thread listens: Python calls a handler only between two of its own instructions, and
+        # compiling a program, which is one of them, takes many seconds.
         ear, mouth = socket.socketpair()
         mouth.setblocking(False)
         listener = threading.Thread(target=self._listen, args=(ear,), daemon=True)
@@ -58,7 +60,7 @@ class StopRequest(contextlib.AbstractContextManager):
         self._undo.close()
 
     def serve(self) -> None:
-        """Says that the run saves and ends: it is waited for, however long that takes."""
+        """Notes that the run saves and ends: it is waited for, however long that takes."""
         self._served = True
 
     def _listen(self, ear: socket.socket) -> None:
@@ -86,26 +88,26 @@ class StopRequest(contextlib.AbstractContextManager):
 
 
 class Interrupted(KeyboardInterrupt):
-    """SIGTERM or SIGINT, in a mode that has nothing to save.
+    """Says that SIGTERM or SIGINT has come, in a mode that has nothing to save.
 
     Attributes:
         number: of the signal.
     """
 
     def __init__(self, number: int) -> None:
-        """Notes the signal."""
+        """Keeps the number of the signal, and names it in the message."""
         super().__init__(f"Stopped by {signal.Signals(number).name}.")
         self.number = number
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Turns SIGTERM and SIGINT into an exception, so that unfinished files are taken away.
+    """Turns SIGTERM and SIGINT into an exception, so that unfinished files are removed.
 
     A second signal ends the process at once, with 128 plus its number.
 
     Raises:
-        Interrupted: at the first one.
+        Interrupted: at the first signal.
     """
     heard = []
 
@@ -122,7 +124,7 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[str]:
-    """A private folder for temporary files, which goes at the end, and when the process leaves."""
+    """Lends a private folder for temporary files; it goes at the end, and at `leave`."""
     path = tempfile.mkdtemp(prefix="msajax-")
     _scratch.add(path)
     try:
@@ -133,12 +135,12 @@ def scratch_folder() -> Iterator[str]:
 
 
 def is_kept(path: str) -> bool:
-    """Whether a scratch folder is whole still: nothing in it has begun to be removed."""
+    """Returns whether a scratch folder is still whole, because nobody has begun to remove it."""
     return path in _scratch
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process at once, with nothing tidied up but scratch folders."""
+    """Ends the process at once; of all that is to be tidied up, only removes scratch folders."""
     while _scratch:
         _remove(_scratch.pop())
     if os.isatty(2):

@@ -1,6 +1,7 @@
 """Defines what every task owns: targets, requirements, scores, columns, metrics, floors."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 from msajax import metrics
 from msajax.errors import UserError
 from msajax.metrics import Metric
+
+_OF_SEEDS = re.compile(r"(.+)_(?:sd|seed\d+)", re.DOTALL)  # what `predictions.py` adds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,6 +141,12 @@ class Task:
                 f"labels, {', '.join(self.reported)}."
             )
         return select_by
+
+
+def named_by(column: str) -> str | None:
+    """Returns the name that a column of predictions has before `_sd` or `_seed0`; None without."""
+    found = _OF_SEEDS.fullmatch(column)
+    return found and found[1]
 
 
 def finite(text: str) -> float:

@@ -1,6 +1,5 @@
 """Predicts which of several classes a sample is of."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msajax import metrics
-from msajax.tasks.base import Task
+from msajax.tasks.base import Task, named_by
 
 
 class Classification(Task):
@@ -49,8 +48,7 @@ class Classification(Task):
         if "predicted" not in columns:
             return None
         scores = [c for c in columns if c.startswith("score_")]
-        derived = re.compile(f"({'|'.join(map(re.escape, scores))})_(sd|seed\\d+)")
-        return tuple(c.removeprefix("score_") for c in scores if not derived.fullmatch(c))
+        return tuple(c.removeprefix("score_") for c in scores if named_by(c) not in scores)
 
     @staticmethod
     def read_columns_of(names: Sequence[str]) -> list[str]:

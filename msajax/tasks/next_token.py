@@ -35,7 +35,11 @@ class NextToken(Task):
 
     @staticmethod
     def targets_from(features: NDArray, mask: NDArray) -> NDArray:
-        """Takes the token that follows each step: `[N, T]` float64, -1 if either is padding."""
+        """Takes the token that follows each step: `[N, T]` float64, -1 if either is padding.
+
+        The first token is not predicted, and nothing marks the end, so that positions mean the same
+        in a model that begins from this one's parameters.
+        """
         targets = np.full(features.shape, -1.0)
         follows = mask[:, :-1] & mask[:, 1:]
         targets[:, :-1][follows] = features[:, 1:][follows]

@@ -84,7 +84,9 @@ def _focal(config: TrainConfig) -> Term:
 
     def of_rows(score: jax.Array, label: jax.Array) -> jax.Array:
         nats = _nats(score, label)
-        return (-jnp.expm1(-nats)) ** config.focal_gamma * nats
+        wrong = -jnp.expm1(-nats)  # 1 - p
+        # The slope of a power below 1 is infinite at 0, where the loss is 0 whatever the factor.
+        return jnp.where(wrong > 0, wrong, 1) ** config.focal_gamma * nats
 
     return _over_rows(of_rows) if config.focal_gamma else _cross_entropy(config)
 

@@ -1,4 +1,4 @@
-"""Opening a corpus: finds the layout of a path by its content."""
+"""Opens a corpus: finds the format of a path by its content."""
 
 import logging
 import os
@@ -16,16 +16,16 @@ from msajax.errors import UserError
 logger = logging.getLogger(__name__)
 
 
-class Layout(NamedTuple):
-    """A layout that can be read.
+class Format(NamedTuple):
+    """Describes a format that can be read.
 
     Attributes:
-        what: it is, for a message.
-        why: a path is taken for it.
-        matches: whether a path has it, by content; of a pickle, what was read from it.
-        open: reads what has it.
-        pickled: whether `matches` and `open` are given a `Pickled` instead of a path, so that
-            pickles are read once, whatever they are.
+        what: what a corpus of this format is, for a message.
+        why: by what a path was recognised, for a message.
+        matches: says whether a path has the format, by its content.
+        open: opens a path that has the format.
+        pickled: whether `matches` and `open` take a `Pickled` instead of a path. A pickle is read
+            once before its format is known, because it has no index to look into.
     """
 
     what: str
@@ -35,44 +35,44 @@ class Layout(NamedTuple):
     pickled: bool = False
 
 
-# The first that matches is taken.
-LAYOUTS = {
-    "native": Layout(
+# Formats are tried in this order, and the first that matches is taken.
+FORMATS = {
+    "native": Format(
         "a native .npz archive (arrays named <split>/<modality>, <split>/label, <split>/id)",
         "the file begins as a zip archive does",
         native.matches,
         lambda path, data: native.open_native(path),
     ),
-    "mapped": Layout(
+    "mapped": Format(
         "a folder of such arrays",
         "the folder holds a manifest, corpus.json",
         mapped.matches,
         lambda path, data: mapped.open_mapped(path),
     ),
-    "old_hdf5": Layout(
+    "old_hdf5": Format(
         "a folder of audio_<split>.h5, y_<split>.h5 …",
         "the folder holds HDF5 files named <modality>_<split>.h5",
         old_hdf5.matches,
         lambda path, data: old_hdf5.open_old_hdf5(path),
     ),
-    "csd": Layout(
+    "csd": Format(
         "a folder of .csd files", "the folder holds .csd files", csd.matches, csd.open_csd
     ),
-    "mmsa": Layout(
+    "mmsa": Format(
         "a pickle of MMSA",
         "its pickle holds dicts of arrays, with names that only MMSA uses",
         mmsa.matches,
         mmsa.open_mmsa,
         pickled=True,
     ),
-    "mult": Layout(
+    "mult": Format(
         "a pickle of MulT or MultiBench (splits with text, audio, vision, labels, id)",
         "its pickle holds dicts of arrays named vision, audio, text",
         mult.matches,
         mult.open_mult,
         pickled=True,
     ),
-    "misa": Layout(
+    "misa": Format(
         "a pickle of MISA or MAG (splits as lists of samples)",
         "its pickle holds lists of samples ((words, visual, acoustic), label, id)",
         misa.matches,
@@ -83,11 +83,14 @@ LAYOUTS = {
 
 
 def open_corpus(path: str | os.PathLike, data: DataConfig | None = None) -> Corpus:
-    """Opens and checks a corpus without keeping any of its content, but for that of pickles.
+    """Opens and checks a corpus; its features stay on disk, but for those of pickles.
+
+    Every byte is read once, but for a mapped folder: a damaged test split is then found before
+    training.
 
     Args:
         path: a file or a folder, or "synthetic" for the embedded corpus.
-        data: which layout to insist on, what some of them need beside the path, and which fold of
+        data: which format to insist on, what some formats need beside the path, and which fold of
             a cross-validation takes the place of the splits.
 
     Raises:
@@ -109,12 +112,12 @@ def open_corpus(path: str | os.PathLike, data: DataConfig | None = None) -> Corp
 
 
 def open_own_or_fold(path: str, data: DataConfig) -> Corpus:
-    """A corpus with the splits of a fold, or, where none is chosen, with its own."""
+    """Opens a corpus with the splits of the chosen fold, or with its own if none is chosen."""
     return open_corpus(path, data if data.fold >= 0 else without_folds(data))
 
 
 def _open(path: str, data: DataConfig) -> Corpus:
-    """Opens a corpus with the splits that it has by itself."""
+    """Opens a corpus with its own splits, whatever folds are asked for."""
     if not path:
         raise UserError(
             "data.path is empty: pass your corpus, as in --config.data.path=corpus.npz; or train "
@@ -124,24 +127,24 @@ def _open(path: str, data: DataConfig) -> Corpus:
         return synthetic_corpus.generate(data.synthetic).corpus
     if not os.path.exists(path):
         raise UserError(f"There is no corpus at {path}.")
-    layouts = list(LAYOUTS.values()) if data.format == "auto" else [LAYOUTS[data.format]]
-    of_pickles = [layout for layout in layouts if layout.pickled]
+    formats = list(FORMATS.values()) if data.format == "auto" else [FORMATS[data.format]]
+    of_pickles = [format for format in formats if format.pickled]
     found = path
-    corpus = _open_first([layout for layout in layouts if not layout.pickled], path, data)
+    corpus = _open_first([format for format in formats if not format.pickled], path, data)
     if corpus is None and of_pickles and (pickled := read_pickled(path, data.glove_path)):
         found = f"{path}, a pickle of {describe(next(iter(pickled.trees.values())))},"
         corpus = _open_first(of_pickles, pickled, data)
-        layouts = of_pickles
+        formats = of_pickles
     if corpus is None:
-        expected = ", or ".join(layout.what for layout in layouts)
+        expected = ", or ".join(format.what for format in formats)
         raise UserError(f"{found} is not a corpus: expected {expected}.")
     return corpus
 
 
-def _open_first(layouts: list[Layout], source: Any, data: DataConfig) -> Corpus | None:
-    for layout in layouts:
-        if layout.matches(source):
-            corpus = layout.open(source, data)
-            corpus.why = layout.why
+def _open_first(formats: list[Format], source: Any, data: DataConfig) -> Corpus | None:
+    for format in formats:
+        if format.matches(source):
+            corpus = format.open(source, data)
+            corpus.why = format.why
             return corpus
     return None

@@ -1,4 +1,4 @@
-"""Corpora as named arrays: what the native archive and the mapped folder have in common.
+"""Reads and writes corpora as named arrays, in the native archive and in the mapped folder.
 
     <split>/<modality>        (N, T, d) numbers, (N, d) float: one step, or (N, T) int: token ids
     <split>/<modality>_mask   (N, T) bool, or (N,) for one step; optional
@@ -8,7 +8,8 @@
     label_name                (K,) str, names of the K labels or classes, optional
     aligned                   (A,) str, the modalities that share their steps, optional; A = 0: none
 
-Splits are train, valid and test. Each modality that is not aligned may have its own T.
+Splits are train, valid and test. Each modality that is not aligned may have its own T. `label_name`
+and `aligned` exist so that `convert` keeps what other formats say.
 """
 
 import dataclasses
@@ -22,7 +23,7 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from msajax.data.corpus import SPLIT_NAMES, SPLITS, Corpus, Split, SplitHeader
+from msajax.data.corpus import SPLIT_NAMES, SPLITS, Corpus, Source, Split, SplitHeader
 from msajax.data.labels import describe_labels, read_labels
 from msajax.errors import UserError
 
@@ -32,20 +33,20 @@ BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
 # RuntimeError: an encrypted member, or a compression that zipfile does not know.
 DAMAGED = (*BROKEN, RuntimeError, ValueError)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
-_LABELS_ELSEWHERE = ("labels", "regression_labels")  # as other layouts call them
+_LABELS_ELSEWHERE = ("labels", "regression_labels")  # as other formats call them
 _CHUNK = 1 << 20
 
 
 class Hash(Protocol):
-    """What `hashlib.sha256()` is."""
+    """Stands for the type of `hashlib.sha256()`."""
 
     def update(self, data: bytes, /) -> None:
-        """Continues the digest."""
+        """Adds bytes to the digest."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ArrayHeader:
-    """What an array's header declares."""
+    """Holds what the header of a `.npy` file declares."""
 
     shape: tuple[int, ...]
     column_major: bool
@@ -53,12 +54,16 @@ class ArrayHeader:
 
 
 def reason(error: Exception) -> str:
-    """What a library found wrong, as a part of our sentence: it may quote kilobytes of the file."""
+    """Shortens what a library found wrong, which may quote kilobytes, to a part of a sentence."""
     return " ".join(str(error).split())[:100].rstrip(".") or type(error).__name__
 
 
 def array_name(path: str, member: str) -> str:
-    """`train/text.npy` -> `train/text`, refusing whatever the layout does not know."""
+    """Returns the name of an array, `train/text` for the member `train/text.npy`.
+
+    Raises:
+        UserError: for a name that the format does not know.
+    """
     name = member.removesuffix(".npy")
     split, _, array = name.partition("/")
     if split not in SPLITS and split in SPLIT_NAMES:
@@ -77,7 +82,10 @@ def array_name(path: str, member: str) -> str:
 def check_array(
     path: str, file: BinaryIO, size: int, name: str, digest: Hash | None
 ) -> ArrayHeader:
-    """Reads a `.npy` header, checks it against the stored size, and feeds the content to a digest.
+    """Reads a `.npy` header, checks it against the stored size, and adds the content to a digest.
+
+    The digest covers arrays and not the file, so that a renamed or recompressed copy is the same
+    corpus.
 
     Args:
         path: of the corpus, for messages.
@@ -85,6 +93,9 @@ def check_array(
         size: stored bytes, header included.
         name: of the array.
         digest: updated with header and content; None leaves the content unread.
+
+    Raises:
+        UserError: for an array that is damaged, or that only a pickle could hold.
     """
     try:
         header = _read_header(file)
@@ -105,7 +116,7 @@ def check_array(
         )
     if digest is None:
         return header
-    # The same bytes in another order are other content.
+    # Equal bytes in column-major order are another content.
     order = "columns first " if header.column_major else ""
     digest.update(f"{name} {header.dtype.str} {order}{header.shape}\n".encode())
     while block := file.read(_CHUNK):
@@ -113,7 +124,7 @@ def check_array(
         stored -= len(block)
         if header.dtype.kind == "U":
             check_characters(path, name, block, header.dtype.byteorder)
-    if stored:  # an archive's own directory can lie as well
+    if stored:  # the size came from an archive's directory, which can be wrong
         raise UserError(f"{path}: array {name!r} ends {stored} bytes too early.")
     return header
 
@@ -132,7 +143,7 @@ def _read_header(file: BinaryIO) -> ArrayHeader:
 
 
 def check_characters(path: str, name: str, block: bytes, byteorder: str) -> None:
-    """Refuses what could not be written as UTF-8: Python trips over it far from here."""
+    """Refuses code points that Python could not write as UTF-8 later."""
     codes = np.frombuffer(block, np.dtype(np.uint32).newbyteorder(byteorder))
     if ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes <= 0xDFFF))).any():
         raise UserError(f"{path}: array {name!r} holds characters that Unicode does not have.")
@@ -212,7 +223,11 @@ def _split_header(
 
 
 def _shape_in_steps(features: ArrayHeader | np.ndarray) -> tuple[int, ...]:
-    """The shape in which features are read: real numbers (N, d) are one step, (N, 1, d)."""
+    """Returns the shape in which features are read: real numbers (N, d) are a step, (N, 1, d).
+
+    Features that were pooled over time are passed around without their axis of steps; whole
+    numbers of two axes are token ids.
+    """
     shape = features.shape
     return (shape[0], 1, shape[1]) if features.dtype.kind == "f" and len(shape) == 2 else shape
 
@@ -229,7 +244,7 @@ def _label_names(path: str, small: dict[str, np.ndarray]) -> tuple[str, ...]:
 
 
 def _aligned(path: str, small: dict[str, np.ndarray]) -> tuple[str, ...] | None:
-    """The modalities that are said to share their steps; None if nothing is said."""
+    """Returns the modalities that are said to share their steps; None if nothing is said."""
     names = small.get(ALIGNED)
     if names is None:
         return None
@@ -247,26 +262,25 @@ def _as_labels(labels: np.ndarray) -> np.ndarray:
 
 def make_corpus(
     *,
-    path: str,
-    layout: str,
+    source: Source,
     digest: str,
     arrays: dict[str, ArrayHeader],
     small: dict[str, np.ndarray],
     load: Callable[[str], np.ndarray],
 ) -> Corpus:
-    """A corpus of named arrays.
+    """Makes a corpus of named arrays, which are read when a split is asked for.
 
     Args:
-        path: where it came from.
-        layout: its name.
+        source: what the corpus is made of.
         digest: of its content.
         arrays: every array's header.
         small: the arrays that `SMALL` names.
-        load: reads an array by name; what it raises of `DAMAGED` becomes one sentence.
+        load: reads an array by name; an error of `DAMAGED` that it raises becomes one sentence.
 
     Raises:
         UserError: for wrong names, types, shapes or labels.
     """
+    path = source.path
     headers = {s: _split_header(path, s, arrays, small) for s in SPLITS if _names_in(arrays, s)}
 
     def read(split: str) -> Split:
@@ -286,8 +300,7 @@ def make_corpus(
             raise UserError(f"{path} changed or went bad while in use: {reason(error)}.") from error
 
     return Corpus(
-        path=path,
-        layout=layout,
+        source=source,
         digest=digest,
         headers=headers,
         ids={split: small[f"{split}/id"].tolist() for split in headers},
@@ -297,9 +310,10 @@ def make_corpus(
 
 
 def named_arrays(corpus: Corpus) -> Iterator[tuple[str, np.ndarray]]:
-    """Every array of a corpus with its name, in the order of names, one split in memory at a time.
+    """Yields the name and content of every array of a corpus, in the order of names.
 
-    Classes are stored as whole numbers, so that they are classes when they are read again.
+    One split is in memory at a time. Classes are stored as whole numbers, so that they are classes
+    when they are read again.
     """
     if corpus.aligned is not None:
         yield ALIGNED, np.array(corpus.aligned, np.str_)
@@ -320,7 +334,7 @@ def named_arrays(corpus: Corpus) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _stored_label_names(corpus: Corpus) -> tuple[str, ...]:
-    """Names that the labels would not get by themselves."""
+    """Returns the names of the labels or classes, or () if reading would give them the same."""
     header = next((h for h in corpus.headers.values() if h.label_names), None)
     if header is None:
         return ()

@@ -1,4 +1,4 @@
-"""The CMU Multimodal SDK: a folder of `.csd` files, aligned to words and opinion segments.
+"""Reads the CMU Multimodal SDK: a folder of `.csd` files, aligned to words and opinion segments.
 
 A sample is a segment, named `video[i]` with i counted from 0 in time order, and its steps are the
 words that start in it. Every modality has the same steps: text the vector of the word, the others
@@ -6,64 +6,73 @@ the mean of their rows during the word. A segment without words has one step, th
 whole, and no text.
 """
 
+import collections
 import dataclasses
 import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from msajax.config import DataConfig
-from msajax.data.alignment import mean_rows, overlap_any, words_of_segments
+from msajax.data.alignment import mean_rows, overlap_any
 from msajax.data.corpus import (
     SPLITS,
     Corpus,
+    Source,
     Split,
     SplitHeader,
-    is_finite,
     modality_order,
     require_modest_padding,
 )
 from msajax.data.folds import choose_folds, mosi_folds
-from msajax.data.formats.csd_file import ComputationalSequence, Rows
 from msajax.data.formats.csd_folder import CsdFolder, files, sort_out
-from msajax.data.glove import WordVectors, read_glove
-from msajax.data.labels import MOST_OUTPUTS, clip_sentiment, describe_labels
+from msajax.data.formats.csd_steps import (
+    Steps,
+    label_names,
+    place_words,
+    read_labels,
+    read_words,
+    segment_ids,
+    transcripts,
+)
+from msajax.data.formats.word_vectors import read_vectors
+from msajax.data.glove import WordVectors
+from msajax.data.labels import describe_labels
 from msajax.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 MOSI_WORD_SHIFT = -0.04
 """Seconds added to the words of CMU-MOSI to find their segments. Its word file is late against its
-labels: most segments end where their last word starts, which would fall to the next one."""
-
-_PAUSES = ("sp", "")
-_MOSEI_LABELS = ("sentiment", "happy", "sad", "anger", "surprise", "disgust", "fear")
+labels: most segments end where their last word starts, which would fall to the next one. With the
+shift 178 of 229 transcripts agree with an aligned release, without it 54. In other corpora a shift
+would move first words out of their segments."""
 
 
 @dataclasses.dataclass(frozen=True)
-class _Steps:
-    """The steps of one video's segments: S of them, segment by segment in time order.
+class _Content:
+    """Holds what opening a folder has read of it.
 
     Attributes:
-        labels: `[N, K]` float64.
-        segment: `[S]`, which of the N segments a step belongs to.
-        column: `[S]`, its place there.
-        intervals: `[S, 2]` seconds.
-        words: S words; None for a segment as a whole.
+        parts: the files.
+        videos: the steps of every video that has labels.
+        vectors: of the words; None without.
+        word_shift: seconds by which words were shifted to find their segments.
+        said: splits and modalities whose unread rows have been logged, which happens once.
     """
 
-    labels: np.ndarray
-    segment: np.ndarray
-    column: np.ndarray
-    intervals: np.ndarray
-    words: list[str | None]
+    parts: CsdFolder
+    videos: dict[str, Steps]
+    vectors: WordVectors | None
+    word_shift: float
+    said: set[str] = dataclasses.field(default_factory=set)
 
 
 def matches(path: str | os.PathLike) -> bool:
-    """Whether `path` is a folder with a `.csd` file in it."""
+    """Says whether `path` is a folder with a `.csd` file in it."""
     return os.path.isdir(path) and bool(files(os.fspath(path), ".csd"))
 
 
@@ -83,187 +92,88 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
     Raises:
         UserError: for a folder whose files do not make a corpus, and for files that are damaged.
     """
-    folder = os.fspath(folder)
-    glove_path = data.glove_path or None
-    parts = sort_out(folder)
-    labels, clipped = _read_labels(parts.labels)
-    segments = {rows.video: rows for rows in labels}
+    parts = sort_out(os.fspath(folder))
+    segments, clipped = read_labels(parts.labels)
     counts = {video: len(rows.intervals) for video, rows in segments.items()}
     if data.word_shift == "auto":
         word_shift = MOSI_WORD_SHIFT if mosi_folds(counts) else 0.0
     else:
         word_shift = float(data.word_shift)
-    folds = choose_folds(folder, counts, parts.folds_file, data.split_seed)
-    said = _read_words(parts.words, segments)
+    folds = choose_folds(parts.path, counts, parts.folds_file, data.split_seed)
+    said = read_words(parts.words, segments)
     videos = {
-        video: _place_words(segments[video], words, spoken, word_shift)
+        video: place_words(segments[video], words, spoken, word_shift)
         for video, (words, spoken) in said.items()
     }
-    total = sum(len(words) for words, _ in said.values())
-    _require_words(folder, videos, total, word_shift)
-    vectors = _read_vectors(folder, parts, videos, glove_path)
+    spoken = sum(len(words) for words, _ in said.values())
+    placed = collections.Counter(w for steps in videos.values() for w in steps.words if w)
+    if spoken and not placed:
+        raise UserError(
+            f"{parts.path}: none of {spoken} words lies in a labelled segment with "
+            f"data.word_shift = {word_shift:g} s."
+        )
+    _log_parts(parts, videos, spoken, word_shift)
+    vectors = _read_vectors(parts, placed, data.glove_path) if data.glove_path else None
     if not parts.modalities and vectors is None:
         raise UserError(
-            f"{folder} has labels and {'words' if parts.words else 'nothing else'}, but no "
+            f"{parts.path} has labels and {'words' if parts.words else 'nothing else'}, but no "
             "features: name a GloVe text file in data.glove_path, or add .csd files of features."
         )
-    _report(folder, parts, videos, vectors, word_shift, total)
-
-    widths = {m: sequence.width for m, sequence in parts.modalities.items()}
-    if vectors is not None:
-        widths["text"] = vectors.vectors.shape[1]
-    headers = {}
-    for name in filter(folds.__contains__, SPLITS):
-        steps = [videos[video] for video in folds[name]]
-        lengths = np.concatenate([np.bincount(s.segment, minlength=1) for s in steps])
-        for m, width in widths.items():
-            require_modest_padding(f"{folder}: {name}/{m}", lengths, lengths, width)
-        longest = int(lengths.max())
-        headers[name] = SplitHeader(
-            size=sum(len(s.labels) for s in steps),
-            shapes={m: (longest, width) for m, width in widths.items()},
-            dtypes=dict.fromkeys(widths, "float32"),
-            masked=frozenset(widths),
-            has_raw_text=parts.words is not None,
-            **describe_labels(
-                np.concatenate([s.labels for s in steps]),
-                integers=False,
-                names=_label_names(parts.labels.width),
-            ),
-        )
-    told: set[str] = set()
+    content = _Content(parts, videos, vectors, word_shift)
+    of_splits = {n: {v: videos[v] for v in folds[n]} for n in SPLITS if n in folds}
+    headers = {name: _header(content, name, found) for name, found in of_splits.items()}
 
     def read(name: str) -> Split:
-        steps = {video: videos[video] for video in folds[name]}
         try:
-            return _read_split(folder, name, headers[name], steps, parts.modalities, vectors, told)
+            return _read_split(content, name, headers[name], of_splits[name])
         except MemoryError as error:
             raise UserError(
-                f"{folder}: split {name!r}, {headers[name].size} segments of up to "
+                f"{parts.path}: split {name!r}, {headers[name].size} segments of up to "
                 f"{headers[name].shapes} steps and features, does not fit into memory."
             ) from error
 
     return Corpus(
-        path=folder,
-        layout="CMU Multimodal SDK",
-        digest=_digest(parts, folds, word_shift, vectors),
+        source=Source(
+            parts.path,
+            "CMU Multimodal SDK",
+            repairs={"clipped_labels": clipped},
+            has_vectors=vectors is not None,
+        ),
+        digest=_digest(content, folds),
         headers=headers,
-        ids={name: _ids({v: videos[v] for v in folds[name]}) for name in headers},
+        ids={name: segment_ids(found) for name, found in of_splits.items()},
         read=read,
-        repairs={"clipped_labels": clipped},
-        has_vectors=vectors is not None,
-        aligned=modality_order(set(widths)),
+        aligned=modality_order(set(_widths(content))),
     )
 
 
-# --- labels, words and their vectors ---
-
-
-def _label_names(width: int) -> tuple[str, ...]:
-    if width == len(_MOSEI_LABELS):
-        return _MOSEI_LABELS
-    return ("sentiment",) if width == 1 else tuple(str(k) for k in range(width))
-
-
-def _read_labels(labels: ComputationalSequence) -> tuple[list[Rows], int]:
-    """The segments of every video, labels in float64, and how many of sentiment were clipped."""
-    if labels.width > MOST_OUTPUTS:
-        raise UserError(
-            f"{labels.path}: labels have {labels.width} columns; at most {MOST_OUTPUTS} are read."
-        )
-    found = []
-    for rows in labels.rows(labels.videos):
-        values = rows.features.astype(np.float64)
-        usable = is_finite(values).all(axis=1)
-        if not usable.all():
-            raise UserError(
-                f"{labels.path}: the labels of '{rows.video}[{np.argmin(usable)}]' are not finite "
-                "float32 numbers."
-            )
-        found.append(dataclasses.replace(rows, features=values))
-    if _label_names(labels.width)[0] != "sentiment":
-        return found, 0
-    return found, clip_sentiment(labels.path, [rows.features[:, 0] for rows in found])
-
-
-def _read_words(
-    words: ComputationalSequence | None, videos: Iterable[str]
-) -> dict[str, tuple[list[str], np.ndarray]]:
-    """The words of each video, without pauses, and their intervals `[W, 2]`."""
-    found = {video: ([], np.zeros((0, 2))) for video in videos}
-    for rows in words.rows(found) if words else ():
-        try:
-            tokens = [" ".join(token.decode().split()) for token in rows.features[:, 0].tolist()]
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"{words.path}: the words of video {rows.video!r} are not UTF-8 text."
-            ) from error
-        kept = [k for k, token in enumerate(tokens) if token not in _PAUSES]
-        found[rows.video] = [tokens[k] for k in kept], rows.intervals[kept]
-    return found
-
-
-def _place_words(segments: Rows, words: list[str], spoken: np.ndarray, shift: float) -> _Steps:
-    first, last = words_of_segments(spoken[:, 0], segments.intervals, shift)
-    steps, intervals, placed = np.maximum(last - first, 1), [np.zeros((0, 2))], []
-    for k, (start, stop) in enumerate(zip(first, last, strict=True)):
-        intervals.append(spoken[start:stop] if start < stop else segments.intervals[k : k + 1])
-        placed += words[start:stop] or [None]
-    segment = np.repeat(np.arange(len(steps)), steps)
-    column = np.arange(len(segment)) - np.repeat(np.cumsum(steps) - steps, steps)
-    return _Steps(segments.features, segment, column, np.concatenate(intervals), placed)
-
-
-def _require_words(
-    folder: str, videos: Mapping[str, _Steps], total: int, word_shift: float
-) -> None:
-    placed = any(word is not None for steps in videos.values() for word in steps.words)
-    if total and not placed:
-        raise UserError(
-            f"{folder}: none of {total} words lies in a labelled segment with data.word_shift = "
-            f"{word_shift:g} s."
-        )
-
-
 def _read_vectors(
-    folder: str,
-    parts: CsdFolder,
-    videos: Mapping[str, _Steps],
-    glove_path: str | os.PathLike | None,
-) -> WordVectors | None:
-    if not glove_path:
-        return None
+    parts: CsdFolder, placed: collections.Counter[str], glove_path: str
+) -> WordVectors:
     if "text" in parts.modalities:
         raise UserError(
             f"{parts.modalities['text'].path} and {glove_path} are both the modality 'text'; leave "
             "one of them out."
         )
     if parts.words is None:
-        raise UserError(f"{folder} has no file of words that {glove_path} could have vectors of.")
-    vocabulary = {word for steps in videos.values() for word in steps.words if word is not None}
-    vectors = read_glove(glove_path, vocabulary)
-    if not vectors.words:
-        raise UserError(f"{glove_path} has none of the {len(vocabulary)} words of {folder}.")
-    return vectors
+        raise UserError(
+            f"{parts.path} has no file of words that {glove_path} could have vectors of."
+        )
+    return read_vectors(parts.path, glove_path, placed)
 
 
-def _report(
-    folder: str,
-    parts: CsdFolder,
-    videos: Mapping[str, _Steps],
-    vectors: WordVectors | None,
-    word_shift: float,
-    total: int,
+def _log_parts(
+    parts: CsdFolder, videos: Mapping[str, Steps], spoken: int, word_shift: float
 ) -> None:
-    """Says what was taken for what, and how well the parts fit; `total` counts all words."""
+    """Logs what was taken for what, and how well the parts fit; `spoken` counts all words."""
     found = parts.sequences
     logger.info(
-        "%s: %s.", folder, ", ".join(f"{name} from {s.name!r}" for name, s in found.items())
+        "%s: %s.", parts.path, ", ".join(f"{name} from {s.name!r}" for name, s in found.items())
     )
     for name, sequence in found.items():
         missing = len(set(videos) - set(sequence.videos))
         if missing:
-            logger.warning("%s: %s lacks %d of %d videos.", folder, name, missing, len(videos))
+            logger.warning("%s: %s lacks %d of %d videos.", parts.path, name, missing, len(videos))
     if parts.words is None:
         return
     words = [word for steps in videos.values() for word in steps.words]
@@ -271,36 +181,28 @@ def _report(
     logger.info(
         "%s: %d words placed, of %d in these videos, with word_shift %g s; the others lie in no "
         "labelled segment; %d segment(s) without words.",
-        folder,
-        len(words) - silent,
-        total,
-        word_shift,
-        silent,
+        *(parts.path, len(words) - silent, spoken, word_shift, silent),
     )
-    if vectors is not None:
-        known = set(vectors.words)
-        unknown = sum(word is not None and word not in known for word in words)
-        logger.info(
-            "%s: %d of %d words (%.1f %%) have no vector and stay valid steps of zeros.",
-            folder,
-            unknown,
-            len(words) - silent,
-            100 * unknown / (len(words) - silent),
-        )
 
 
-def _digest(
-    parts: CsdFolder, folds: dict[str, list[str]], word_shift: float, vectors: WordVectors | None
-) -> str:
-    digest = hashlib.sha256(json.dumps([folds, word_shift], sort_keys=True).encode())
-    for name, sequence in sorted(parts.sequences.items()):
+def _widths(content: _Content) -> dict[str, int]:
+    """Returns the features of a step, by modality."""
+    widths = {m: sequence.width for m, sequence in content.parts.modalities.items()}
+    if content.vectors is not None:
+        widths["text"] = content.vectors.vectors.shape[1]
+    return widths
+
+
+def _digest(content: _Content, folds: dict[str, list[str]]) -> str:
+    digest = hashlib.sha256(json.dumps([folds, content.word_shift], sort_keys=True).encode())
+    for name, sequence in sorted(content.parts.sequences.items()):
         try:
             with open(sequence.path, "rb") as file:
-                content = hashlib.file_digest(file, "sha256").hexdigest()
+                found = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise UserError(f"{sequence.path} cannot be read: {error.strerror}.") from error
-        digest.update(f"\n{name} {content}".encode())
-    if vectors is not None:
+        digest.update(f"\n{name} {found}".encode())
+    if (vectors := content.vectors) is not None:
         order = np.argsort(vectors.words)
         digest.update(json.dumps(np.array(vectors.words)[order].tolist()).encode())
         digest.update(vectors.vectors[order].astype("<f4").tobytes())
@@ -310,14 +212,25 @@ def _digest(
 # --- one split ---
 
 
+def _header(content: _Content, name: str, videos: Mapping[str, Steps]) -> SplitHeader:
+    widths = _widths(content)
+    lengths = np.concatenate([np.bincount(s.segment, minlength=1) for s in videos.values()])
+    for m, width in widths.items():
+        require_modest_padding(f"{content.parts.path}: {name}/{m}", lengths, lengths, width)
+    longest = int(lengths.max())
+    labels = np.concatenate([steps.labels for steps in videos.values()])
+    return SplitHeader(
+        size=len(labels),
+        shapes={m: (longest, width) for m, width in widths.items()},
+        dtypes=dict.fromkeys(widths, "float32"),
+        masked=frozenset(widths),
+        has_raw_text=content.parts.words is not None,
+        **describe_labels(labels, integers=False, names=label_names(labels.shape[1])),
+    )
+
+
 def _read_split(
-    folder: str,
-    name: str,
-    header: SplitHeader,
-    videos: Mapping[str, _Steps],
-    sequences: Mapping[str, ComputationalSequence],
-    vectors: WordVectors | None,
-    told: set[str],
+    content: _Content, name: str, header: SplitHeader, videos: Mapping[str, Steps]
 ) -> Split:
     shapes = {m: (header.size, *shape) for m, shape in header.shapes.items()}
     features = {m: np.zeros(shape, np.float32) for m, shape in shapes.items()}
@@ -330,56 +243,43 @@ def _read_split(
         features[m][offsets[video] + steps.segment, steps.column] = values
         masks[m][offsets[video] + steps.segment, steps.column] = present
 
-    for m, sequence in sequences.items():
-        rows_read = left_out = outside = 0
+    for m, sequence in content.parts.modalities.items():
+        total = left_out = outside = 0
         for rows in sequence.rows(videos):
-            *means, bad = mean_rows(rows.features, rows.intervals, videos[rows.video].intervals)
-            place(m, rows.video, *means)
-            rows_read, left_out = rows_read + len(rows.intervals), left_out + bad
-            outside += int((~overlap_any(rows.intervals, videos[rows.video].intervals)).sum())
-        if outside and f"{name}/{m} outside" not in told:
-            told.add(f"{name}/{m} outside")
-            logger.info(
-                "%s: %d of %d rows of %s/%s lie in no step, which is a word of a labelled segment "
-                "or a segment without words, and are not read.",
-                *(folder, outside, rows_read, name, m),
-            )
-        if left_out and f"{name}/{m}" not in told:
-            told.add(f"{name}/{m}")
-            logger.warning(
-                "%s: %d of %d rows of %s/%s hold a value that is not finite and are left out of "
-                "the means.",
-                folder,
-                left_out,
-                rows_read,
-                name,
-                m,
-            )
-    if vectors is not None:
+            intervals = videos[rows.video].intervals
+            means, present, bad = mean_rows(rows.features, rows.intervals, intervals)
+            place(m, rows.video, means, present)
+            total, left_out = total + len(rows.intervals), left_out + bad
+            outside += int((~overlap_any(rows.intervals, intervals)).sum())
+        if f"{name}/{m}" not in content.said:
+            content.said.add(f"{name}/{m}")
+            _log_unread_rows(f"{name}/{m}", content.parts.path, total, outside, left_out)
+    if (vectors := content.vectors) is not None:
         row_of = {word: k for k, word in enumerate(vectors.words)}
         table = np.concatenate([vectors.vectors, np.zeros_like(vectors.vectors[:1])])
         for video, steps in videos.items():
             values = table[[row_of.get(word, -1) for word in steps.words]]
             place("text", video, values, np.array([word is not None for word in steps.words], bool))
     return Split(
-        ids=np.array(_ids(videos)),
+        ids=np.array(segment_ids(videos)),
         features=features,
         masks=masks,
         labels=np.concatenate([steps.labels for steps in videos.values()]),
-        raw_text=_transcripts(videos) if header.has_raw_text else None,
+        raw_text=transcripts(videos) if header.has_raw_text else None,
         derived=frozenset(masks),
     )
 
 
-def _ids(videos: Mapping[str, _Steps]) -> list[str]:
-    return [f"{v}[{i}]" for v, steps in videos.items() for i in range(len(steps.labels))]
-
-
-def _transcripts(videos: Mapping[str, _Steps]) -> np.ndarray:
-    texts = []
-    for steps in videos.values():
-        spoken: list[list[str]] = [[] for _ in steps.labels]
-        for k, word in zip(steps.segment, steps.words, strict=True):
-            spoken[k] += [word] if word is not None else []
-        texts += [" ".join(words) for words in spoken]
-    return np.array(texts)
+def _log_unread_rows(modality: str, path: str, total: int, outside: int, left_out: int) -> None:
+    if outside:
+        logger.info(
+            "%s: %d of %d rows of %s lie in no step, which is a word of a labelled segment or a "
+            "segment without words, and are not read.",
+            *(path, outside, total, modality),
+        )
+    if left_out:
+        logger.warning(
+            "%s: %d of %d rows of %s hold a value that is not finite and are left out of the "
+            "means.",
+            *(path, left_out, total, modality),
+        )

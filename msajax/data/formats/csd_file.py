@@ -1,11 +1,11 @@
-"""One file of the CMU Multimodal SDK: `.csd`, HDF5 inside.
+"""Reads one file of the CMU Multimodal SDK: `.csd`, HDF5 inside.
 
     <root>/data/<video>/features    (n, d) numbers, or (n, 1) fixed-width bytes: words
     <root>/data/<video>/intervals   (n, 2) start and end of each row in seconds
 
 The one root group may have any name, `metadata` beside `data` is not read, and rows come in any
-order. A file comes from someone else: it may not lead to other files, nor declare sizes that its
-own does not bear out.
+order. A file comes from someone else: it may not lead to other files, nor declare sizes that it
+does not store.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _WIDEST = 1 << 16  # features of one row
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """What one video has, in the order of the rows' starts.
+    """Holds the rows of one video, in the order of their starts.
 
     Attributes:
         video: its id.
@@ -41,11 +41,11 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True)
 class ComputationalSequence:
-    """A file that has been checked; its rows are read when asked for, one video at a time.
+    """Describes a file that has been checked, and reads its rows one video at a time.
 
     Attributes:
         path: the file.
-        name: of the root group.
+        name: that of the root group.
         videos: ids, sorted by code points.
         size: rows of all videos.
         width: features per row.
@@ -62,10 +62,10 @@ class ComputationalSequence:
     duration: float
 
     def rows(self, videos: Iterable[str]) -> Iterator[Rows]:
-        """Reads the rows of those of the videos that the file has, in the order given.
+        """Yields the rows of the videos that the file has, in the order of `videos`.
 
         Raises:
-            UserError: if the file went bad since it was checked.
+            UserError: if the file was changed or damaged since it was checked.
         """
         known = set(self.videos)
         with _opened(self.path) as data:
@@ -77,7 +77,7 @@ class ComputationalSequence:
 
 
 def read_csd(path: str | os.PathLike) -> ComputationalSequence:
-    """Checks a file: reads every interval and whatever is stored in chunks, and keeps none of it.
+    """Checks a file: reads every interval and every dataset in chunks, and keeps none of them.
 
     Raises:
         UserError: for a file that is damaged or no HDF5, for missing data, wrong shapes or types,
@@ -120,7 +120,7 @@ def read_csd(path: str | os.PathLike) -> ComputationalSequence:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[h5py.Group]:
-    """The group of the videos."""
+    """Opens a file and yields the group that holds its videos."""
     with hdf5.opened(path) as file:
         names = list(file)
         if len(names) != 1:
@@ -134,7 +134,8 @@ def _opened(path: str) -> Iterator[h5py.Group]:
 
 
 def _check_name(path: str, name: str | bytes) -> None:
-    """Ids travel far, into predictions as text; h5py leaves what is no UTF-8 as bytes."""
+    """Refuses names that cannot be ids in a file of predictions."""
+    # h5py returns a name that is no UTF-8 as bytes.
     if not isinstance(name, str) or len(name) > _LONGEST_NAME:
         raise UserError(
             f"{path}: the name {name[:_LONGEST_NAME]!r} is not UTF-8 of at most {_LONGEST_NAME} "
@@ -189,5 +190,8 @@ def _read(path: str, data: h5py.Group, video: str) -> Rows:
 
 
 def _form(features: h5py.Dataset | np.ndarray) -> tuple[int, bool]:
-    """What all videos of a sequence share; the width of bytes changes from one to the next."""
+    """Returns what all videos of a file share: the columns, and whether they hold bytes.
+
+    The width of bytes is that of a video's longest word, and is not shared.
+    """
     return features.shape[1], features.dtype.kind == "S"

@@ -1,4 +1,4 @@
-"""Which file of a CMU Multimodal SDK folder is what.
+"""Tells the files of a CMU Multimodal SDK folder apart.
 
     labels      the numbers whose root group or file name holds "label"; without such a name, those
                 whose rows last the longest, four times as long as those of any other file
@@ -7,7 +7,7 @@
                 text (glove, word vectors), or the root group's name
     folds       the `.json` file, if there is one
 
-What a file says of itself in its metadata is not asked.
+The metadata in the files is not read.
 """
 
 import dataclasses
@@ -27,21 +27,23 @@ _USUAL_NAMES = {
     "audio": "covarep|acoustic|audio",
     "video": "facet|openface|visual|vision|video",
 }
-_RESERVED = re.compile(r"id|words|.*_mask|")  # what files and reports call something else
+_RESERVED = re.compile(r"id|words|.*_mask|")  # names that mean something else in files, reports
 _LONGEST_NAME = 95  # of a modality: in an archive its mask's name is five longer
 
 
 @dataclasses.dataclass(frozen=True)
 class CsdFolder:
-    """The files of a folder by what they are.
+    """Holds the files of a folder by what they are.
 
     Attributes:
+        path: the folder.
         labels: numbers, a row per segment.
         words: bytes, a row per word or pause; None without.
         modalities: numbers, by the name of the modality.
         folds_file: path of the JSON file, or None.
     """
 
+    path: str
     labels: ComputationalSequence
     words: ComputationalSequence | None
     modalities: dict[str, ComputationalSequence]
@@ -49,13 +51,13 @@ class CsdFolder:
 
     @property
     def sequences(self) -> dict[str, ComputationalSequence]:
-        """Every file that is used, by its part: labels, words, then the modalities."""
+        """The files that are used, by name: labels, words, then the modalities."""
         words = {"words": self.words} if self.words else {}
         return {"labels": self.labels, **words, **self.modalities}
 
 
 def files(folder: str, suffix: str) -> list[str]:
-    """The files of a folder whose names end in `suffix`, in whatever case, sorted."""
+    """Lists the files of a folder whose names end in `suffix`, whatever their case, sorted."""
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
@@ -98,11 +100,11 @@ def sort_out(folder: str) -> CsdFolder:
                 f"{sequence.path} has {sequence.size} rows of labels or words; at most "
                 f"{_MOST_ROWS} can be held."
             )
-    return CsdFolder(labels, words, modalities, next(iter(folds_files), None))
+    return CsdFolder(folder, labels, words, modalities, next(iter(folds_files), None))
 
 
 def _names(sequence: ComputationalSequence) -> tuple[str, str]:
-    """What a sequence is called: by its root group, then by its file."""
+    """Returns the names of a sequence: of its root group, then of its file."""
     stem = os.path.splitext(os.path.basename(sequence.path))[0]
     return _normalised(sequence.name), _normalised(stem)
 

@@ -1,6 +1,7 @@
-"""The values of a pickle as arrays: ids, texts, labels, features.
+"""Turns the values of a pickle into arrays: ids, texts, labels, features.
 
-`where` is how a sentence about the value begins: the file, the split and the value's name.
+Every function takes `where`, the beginning of a sentence about the value: the file, the split and
+the value's name.
 """
 
 import math
@@ -9,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from msajax.data.formats.pickled import describe
-from msajax.data.formats.pickles import as_array
 from msajax.errors import UserError
 
 MODALITIES = {
@@ -17,27 +17,28 @@ MODALITIES = {
     **dict.fromkeys(("audio", "acoustic", "covarep"), "audio"),
     **dict.fromkeys(("video", "vision", "visual", "facet"), "video"),
 }
-"""What files call the modalities."""
+"""Modalities by the names that files have for them."""
 
 LABELS = ("label", "labels", "regression_labels", "y")
 
+_NUMBERS = {int, float, bool}
 _MOST_PARTS = 8  # of an id
-_LARGEST_TEXT = 1 << 30  # bytes; numpy gives every string the room of the longest
+_LARGEST_TEXT = 1 << 30  # bytes; in a numpy array every string takes as much as the longest
 
 
 def sort_fields(where: str, fields: dict, own: dict[str, str]) -> tuple[dict[str, Any], set[str]]:
-    """The fields of a split by what they are: `(name, value)` by id, label, raw_text or modality.
+    """Sorts the fields of a split by what they are: id, label, raw_text or a modality.
 
     Args:
-        where: they are, for a message.
-        fields: by the names of the file; None is no value.
+        where: how a sentence about the split begins.
+        fields: values by the names of the file; None is no value.
         own: further names, in lower case, and what they are.
 
     Returns:
-        The fields, and the names of those that are something else.
+        `{what it is: (name, value)}`, and the names of all other fields.
 
     Raises:
-        UserError: for two that are the same.
+        UserError: for two fields that are the same.
     """
     kinds = {"id": "id", "ids": "id", "raw_text": "raw_text"}
     kinds |= dict.fromkeys(LABELS, "label") | MODALITIES | own
@@ -55,27 +56,27 @@ def sort_fields(where: str, fields: dict, own: dict[str, str]) -> tuple[dict[str
 
 
 def read_ids(value: Any, where: str) -> np.ndarray:
-    """Ids `[N]` str from text, bytes, numbers, or lists like `[video, start, end]`.
+    """Reads ids `[N]` str from text, bytes, numbers, or lists like `[video, start, end]`.
 
-    Such a list becomes `video[start-end]`.
+    Such a list becomes `video[start-end]`, which people can read and which tells the video.
 
     Raises:
-        UserError: for anything else.
+        UserError: for a value of another type.
     """
     return _strings([_id(part, where) for part in _entries(value, where)], where)
 
 
 def read_texts(value: Any, where: str) -> np.ndarray:
-    """Transcripts `[N]` str from text or bytes, or from lists of words.
+    """Reads transcripts `[N]` str from text or bytes, or from lists of words.
 
     Raises:
-        UserError: for anything else.
+        UserError: for a value of another type.
     """
     return _strings([_text(part, where) for part in _entries(value, where)], where)
 
 
 def read_words(value: Any, where: str) -> list[str] | None:
-    """The words of a list or array of them; None if it holds something else."""
+    """Reads the words of a list or array of text or bytes; returns None for any other value."""
     words = value.tolist() if isinstance(value, np.ndarray) else value
     if type(words) not in (list, tuple) or not all(isinstance(w, str | bytes) for w in words):
         return None
@@ -83,7 +84,7 @@ def read_words(value: Any, where: str) -> list[str] | None:
 
 
 def read_label_rows(value: Any, where: str) -> np.ndarray:
-    """Labels `[N, K]` as stored, from (N,), (N, 1), (N, 1, 1) or (N, K) numbers.
+    """Reads labels `[N, K]`, of the type stored, from (N,), (N, 1), (N, 1, 1) or (N, K) numbers.
 
     Raises:
         UserError: for other shapes, and for what is no number.
@@ -98,10 +99,10 @@ def read_label_rows(value: Any, where: str) -> np.ndarray:
 
 
 def read_features(value: Any, where: str) -> np.ndarray:
-    """Features `[N, T, d]` float32, or token ids `[N, T]` as stored.
+    """Reads features `[N, T, d]` float32, or token ids `[N, T]` of the type stored.
 
     Real numbers (N, d) are features of one step, `[N, 1, d]`. Values beyond float32 become
-    infinite, which they are to preparation in any case.
+    infinite, as preparation would make them in any case.
 
     Raises:
         UserError: for other shapes and types.
@@ -122,17 +123,56 @@ def read_features(value: Any, where: str) -> np.ndarray:
     return to_float32(array)
 
 
+def as_array(value: Any, where: str) -> np.ndarray:
+    """Makes one dense array of numbers, arrays, or (object arrays of) lists of them.
+
+    Returns:
+        `[len(value), ...]` truth values, integers or floats; an array of them as it is.
+
+    Raises:
+        UserError: if shapes differ, or something is no number.
+    """
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+        return np.asarray(value)
+    if type(value) in _NUMBERS:
+        return as_array([value], where).reshape(())
+    if type(value) in (list, tuple) or (isinstance(value, np.ndarray) and value.dtype == object):
+        items = value.reshape(-1).tolist() if isinstance(value, np.ndarray) else value
+        shape = value.shape if isinstance(value, np.ndarray) else (len(value),)
+        kinds = set(map(type, items))
+        if kinds <= _NUMBERS:
+            # Without a type numpy would turn large integers into floats or objects.
+            exact = np.int64 if int in kinds else np.bool_
+            try:
+                array = np.array(items, np.float64 if float in kinds or not kinds else exact)
+            except OverflowError as error:
+                raise UserError(
+                    f"{where} holds an integer that does not fit into 64 bits."
+                ) from error
+        else:
+            parts = [as_array(item, where) for item in items]
+            shapes = sorted({part.shape for part in parts})
+            if len(shapes) > 1:
+                raise UserError(
+                    f"{where} holds arrays of the shapes {shapes[0]} and {shapes[-1]}; "
+                    "expected equal shapes."
+                )
+            array = np.stack(parts)
+        return array.reshape((*shape, *array.shape[1:]))
+    raise UserError(f"{where} holds a {type(value).__name__} where numbers are expected.")
+
+
 def to_float32(array: np.ndarray) -> np.ndarray:
-    """Numbers as float32; what is too large for it becomes infinite."""
+    """Turns numbers into float32; what is too large for it becomes infinite."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.ascontiguousarray(array, np.float32)
 
 
 def to_whole(array: np.ndarray, where: str) -> np.ndarray:
-    """Whole numbers of 0 or more, however they are stored, as int32.
+    """Turns whole numbers of 0 or more, of whatever type, into int32.
 
     Raises:
-        UserError: if there is another number.
+        UserError: for any other number.
     """
     with np.errstate(invalid="ignore"):
         whole = array.astype(np.int32)
@@ -142,10 +182,10 @@ def to_whole(array: np.ndarray, where: str) -> np.ndarray:
 
 
 def same_size(arrays: dict[str, np.ndarray], where: str) -> int:
-    """The number of samples that all fields of a split have.
+    """Returns the number of samples that all fields of a split have.
 
     Raises:
-        UserError: naming two fields that disagree.
+        UserError: for two fields that disagree, naming them.
     """
     first, *others = arrays
     for name in others:
@@ -158,7 +198,7 @@ def same_size(arrays: dict[str, np.ndarray], where: str) -> int:
 
 
 def _entries(value: Any, where: str) -> list[Any]:
-    """What a list, tuple or array holds of each sample."""
+    """Returns the entries of a list, tuple or array, one for each sample."""
     if isinstance(value, np.ndarray) and value.ndim and value.size <= _MOST_PARTS * len(value):
         return value.tolist()
     if type(value) in (list, tuple):

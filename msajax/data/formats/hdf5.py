@@ -1,4 +1,8 @@
-"""HDF5 that comes from someone else: no way to other files, no size that it cannot hold."""
+"""Opens HDF5 that comes from someone else.
+
+A file may not lead to other files, load code, or declare more than it stores: reading it would
+then give away other files, run that code, or claim all memory.
+"""
 
 import contextlib
 import math
@@ -11,15 +15,15 @@ import numpy as np
 from msajax.data.formats.arrays import reason
 from msajax.errors import UserError
 
-_EXPANSION = 1032  # the most that deflate can make of one byte
-_LZF = 32000  # h5py's own
+_EXPANSION = 1032  # bytes that deflate can make of one at most
+_LZF = 32000  # the number of h5py's own filter
 _FILTERS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32, _LZF}
 _DAMAGED = (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError)
 
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[h5py.File]:
-    """The file; whatever HDF5 trips over, here or while it is open, becomes one sentence."""
+    """Opens a file; an error of HDF5, now or while it is open, becomes a `UserError`."""
     if not os.path.isfile(path):
         raise UserError(f"There is no file at {path}.")
     try:
@@ -32,7 +36,7 @@ def opened(path: str) -> Iterator[h5py.File]:
 
 
 def is_hdf5(path: str) -> bool:
-    """Whether a file begins as HDF5 does."""
+    """Says whether a file begins as HDF5 does."""
     try:
         return os.path.isfile(path) and bool(h5py.is_hdf5(path))
     except _DAMAGED:
@@ -40,7 +44,7 @@ def is_hdf5(path: str) -> bool:
 
 
 def member(path: str, group: h5py.Group, name: str, kind: type) -> h5py.Group | h5py.Dataset:
-    """A member that lies in this very file; a link could lead to any other, or in a circle."""
+    """Returns a member of a group; refuses links, which may lead to other files or in a circle."""
     where = f"{path}: {group.name.rstrip('/')}/{name}"
     link = group.get(name, getlink=True)
     if link is None:
@@ -54,7 +58,7 @@ def member(path: str, group: h5py.Group, name: str, kind: type) -> h5py.Group | 
 
 
 def dataset(path: str, group: h5py.Group, name: str, largest: int) -> h5py.Dataset:
-    """A dataset that can be read: in this file, of a size that it can hold, at most `largest`."""
+    """Returns a dataset that is safe to read: in this file, at most `largest` bytes."""
     found = member(path, group, name, h5py.Dataset)
     where = f"{path}: {found.name}"
     if found.is_virtual or found.external:
@@ -63,7 +67,7 @@ def dataset(path: str, group: h5py.Group, name: str, largest: int) -> h5py.Datas
         raise UserError(f"{where} is {describe(found)}; expected an array of numbers.")
     properties = found.id.get_create_plist()
     filters = {properties.get_filter(k)[0] for k in range(properties.get_nfilters())}
-    if not filters <= _FILTERS:  # for others HDF5 would go looking for code
+    if not filters <= _FILTERS:  # HDF5 would search for plugins and load them
         raise UserError(f"{where} is compressed in another way than gzip or lzf; store it anew.")
     declared = math.prod(found.shape) * found.dtype.itemsize
     stored = found.id.get_storage_size()
@@ -76,7 +80,7 @@ def dataset(path: str, group: h5py.Group, name: str, largest: int) -> h5py.Datas
 
 
 def load(path: str, found: h5py.Dataset) -> np.ndarray:
-    """The whole of a dataset."""
+    """Reads a whole dataset."""
     try:
         return found[()]
     except _DAMAGED as error:
@@ -84,6 +88,6 @@ def load(path: str, found: h5py.Dataset) -> np.ndarray:
 
 
 def describe(found: h5py.Dataset) -> str:
-    """Type and shape, for a message."""
+    """Describes the type and shape of a dataset, for a message."""
     kind = "bytes" if found.dtype.kind == "S" else found.dtype.name
     return f"{kind} of shape {found.shape}"

@@ -1,11 +1,12 @@
-"""The mapped layout: a folder of named arrays (`arrays.py`), read from disk as they are used.
+"""Reads and writes the mapped format: a folder of named arrays (`arrays.py`), one file each.
 
     corpus.json          the manifest: names of the arrays, and the digest of their content
     <split>/<array>.npy  one file each
 
-For corpora that are larger than memory: opening reads ids, labels and the headers of the others.
-The digest in the manifest is that of the same arrays in a native archive; it is checked before the
-corpus is trained on, evaluated, converted or inspected.
+It is for corpora that are larger than memory: opening reads ids, labels and the headers of other
+arrays, which are read from disk as they are used. The digest in the manifest is that of the same
+arrays in a native archive; it is checked before the corpus is trained on, evaluated, converted or
+inspected.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from msajax.data.corpus import Corpus
+from msajax.data.corpus import Corpus, Source
 from msajax.data.formats import arrays
 from msajax.errors import UserError
 
@@ -24,7 +25,7 @@ _CHUNK = 1 << 20
 
 
 def matches(path: str) -> bool:
-    """Whether `path` is a folder with a manifest."""
+    """Says whether `path` is a folder with a manifest."""
     return os.path.isfile(os.path.join(path, _MANIFEST))
 
 
@@ -50,15 +51,16 @@ def open_mapped(path: str) -> Corpus:
             _check_text(path, name, array)
         return array
 
+    source = Source(path, "mapped folder")
     corpus = arrays.make_corpus(
-        path=path, layout="mapped folder", digest=digest, arrays=headers, small=small, load=load
+        source=source, digest=digest, arrays=headers, small=small, load=load
     )
     corpus.verify = lambda: _verify(path, names, corpus.digest)
     return corpus
 
 
 def _verify(path: str, names: list[str], expected: str) -> None:
-    """Reads every byte: its content must be that of the manifest's digest, and no array beside."""
+    """Reads every byte, and refuses arrays that do not fit the manifest's names and digest."""
     digest = hashlib.sha256()
     for folder, _, files in os.walk(path):
         for file in files:
@@ -127,11 +129,11 @@ def _check(path: str, name: str, digest: arrays.Hash | None) -> arrays.ArrayHead
 
 
 def _load(path: str, name: str) -> np.ndarray:
-    """An array on disk; an empty one cannot be mapped."""
+    """Maps an array on disk into memory."""
     file_name = os.path.join(path, f"{name}.npy")
     try:
         return np.load(file_name, mmap_mode="r", allow_pickle=False)
-    except ValueError:
+    except ValueError:  # an empty array cannot be mapped
         return np.load(file_name, allow_pickle=False)
 
 

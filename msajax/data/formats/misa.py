@@ -1,11 +1,12 @@
-"""The pickles of MISA and MAG: each split a list of samples of any length.
+"""Reads the pickles of MISA and MAG: each split a list of samples of any length.
 
     ((words or word ids, visual (L, dv), acoustic (L, da)[, words]), label (1, 1), 'video[i]')
 
 With `data.glove_path` words become their vectors; without it word ids are the modality text as
 token ids, and words alone are the transcript. Samples are padded, after their steps, when a split
-is asked for; until then their rows lie in memory without padding, as float32. Step i of every
-modality is of the same word, unless their numbers of steps differ in a sample.
+is asked for; until then their rows lie in memory without padding, as float32, because padding to
+the longest sample would multiply them. Step i of every modality is of the same word, unless their
+numbers of steps differ in a sample.
 """
 
 import collections
@@ -13,7 +14,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,15 +22,16 @@ from msajax.config import DataConfig
 from msajax.data.corpus import (
     SPLITS,
     Corpus,
+    Source,
     Split,
     SplitHeader,
     modality_order,
     require_modest_padding,
 )
 from msajax.data.formats import fields
+from msajax.data.formats.misa_samples import Sample, are_samples, read_samples
 from msajax.data.formats.pickled import WHOLE, Pickled, describe, rows_of_splits
-from msajax.data.formats.pickles import as_array
-from msajax.data.glove import read_glove
+from msajax.data.formats.word_vectors import read_vectors
 from msajax.data.in_memory import update_digest
 from msajax.data.labels import clip_sentiment, describe_labels, read_labels
 from msajax.errors import UserError
@@ -37,26 +39,13 @@ from msajax.errors import UserError
 logger = logging.getLogger(__name__)
 
 _LARGEST = 1 << 36  # bytes of one modality of a split, padded
-_EXPECTED = "expected ((words, visual, acoustic[, words]), label, id)"
-
-
-class _Sample(NamedTuple):
-    """A sample as the file has it; `words` and word `ids` [L] are None where it has none."""
-
-    where: str
-    words: list[str] | None
-    ids: np.ndarray | None
-    visual: Any
-    acoustic: Any
-    label: Any
-    id: Any
 
 
 class _Text(NamedTuple):
-    """What text is, for all splits.
+    """Says what text is, in all splits.
 
     Attributes:
-        is_ids: word ids are token ids.
+        is_ids: whether word ids are read as token ids.
         row_of: the row of each word in `vectors`; {} if there are none.
         vectors: `[V, d]` float32, zeros for words that have none.
     """
@@ -67,9 +56,9 @@ class _Text(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """A modality of a split: the steps of all samples, `[sum of lengths, …]`, and the lengths.
+    """Holds a modality of a split: the steps of all samples `[sum of lengths, …]`, and lengths.
 
-    The steps of words are rows of the vectors.
+    A step of words that become vectors is a row of `_Text.vectors`.
     """
 
     steps: np.ndarray
@@ -77,7 +66,7 @@ class _Rows(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A split before padding; `integers` says whether labels are stored as whole numbers."""
+    """Holds a split before padding; `integers` says if labels are stored as whole numbers."""
 
     ids: np.ndarray
     rows: dict[str, _Rows]
@@ -87,30 +76,27 @@ class _Part(NamedTuple):
 
 
 def matches(pickled: Pickled) -> bool:
-    """Whether the first split is a list, of samples as far as its first entry tells."""
-    tree = next(iter(pickled.trees.values()))
-    if not _is_list(tree) or len(tree) == 0:
-        return _is_list(tree)
-    return _is_list(tree[0]) and len(tree[0]) == 3 and _is_list(tree[0][0])
+    """Says whether the first split is a list of samples, as far as its first entry tells."""
+    return are_samples(next(iter(pickled.trees.values())))
 
 
 def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
     """Reads a pickle of MISA or MAG, or a folder of them.
 
     Args:
-        pickled: its content, which is taken out.
+        pickled: the content, which is removed from it as it is read.
         data: `glove_path` and `text`, which say what text is; `split_seed`, for a corpus without
             splits.
 
     Raises:
         UserError: for samples of another form, for labels that are not finite, for splits that are
             empty or do not fit together, for ids that tell no videos where there are no splits, and
-            for a text that cannot be had.
+            if the words or word ids that `data` asks for are missing.
     """
     path = pickled.path
     samples = {}
     for name in list(pickled.trees):
-        samples[name] = _samples(pickled.where(name).rstrip("/: "), pickled.trees.pop(name))
+        samples[name] = read_samples(pickled.where(name).rstrip("/: "), pickled.trees.pop(name))
     if WHOLE in samples:
         whole = samples.pop(WHOLE)
         rows = rows_of_splits(path, _ids(path, whole).tolist(), data.split_seed)
@@ -135,62 +121,29 @@ def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
             ) from error
 
     return Corpus(
-        path=path,
-        layout="MISA or MAG pickle",
+        source=Source(
+            path,
+            "MISA or MAG pickle",
+            repairs={"clipped_labels": clipped},
+            has_vectors=bool(text.row_of),
+        ),
         digest=_digest(parts, text),
         headers=headers,
         ids={name: part.ids.tolist() for name, part in parts.items()},
         read=read,
-        repairs={"clipped_labels": clipped},
-        has_vectors=bool(text.row_of),
         aligned=aligned,
     )
 
 
-# --- samples as the file has them ---
-
-
-def _is_list(value: Any) -> bool:
-    is_objects = isinstance(value, np.ndarray) and value.dtype == object and value.ndim > 0
-    return is_objects or type(value) in (list, tuple)
-
-
-def _samples(where: str, tree: Any) -> list[_Sample]:
-    if not _is_list(tree):
-        raise UserError(f"{where} is {describe(tree)}; expected a list of samples.")
-    if len(tree) == 0:
-        raise UserError(f"{where} is empty; expected a list of samples.")
-    return [_sample(f"{where}[{k}]", entry) for k, entry in enumerate(tree)]
-
-
-def _sample(where: str, entry: Any) -> _Sample:
-    if not _is_list(entry) or len(entry) != 3:
-        raise UserError(f"{where} is {describe(entry)}; {_EXPECTED}.")
-    parts, label, id_ = entry
-    if not _is_list(parts) or len(parts) not in (3, 4):
-        raise UserError(f"{where} begins with {describe(parts)}; {_EXPECTED}.")
-    text, visual, acoustic = parts[0], parts[1], parts[2]
-    words, ids = fields.read_words(text, where), None
-    if not words:
-        ids = fields.to_whole(as_array(text, f"{where}, word ids"), f"{where}, word ids")
-        if ids.ndim != 1:
-            raise UserError(f"{where} has {describe(ids)} as its words; expected word ids (L,).")
-    if len(parts) == 4:
-        words = fields.read_words(parts[3], where)
-        if words is None:
-            raise UserError(f"{where} has {describe(parts[3])} as its words; {_EXPECTED}.")
-    return _Sample(where, words, ids, visual, acoustic, label, id_)
-
-
-def _ids(path: str, samples: list[_Sample]) -> np.ndarray:
+def _ids(path: str, samples: list[Sample]) -> np.ndarray:
     return fields.read_ids([sample.id for sample in samples], f"{path}: an id")
 
 
 # --- text ---
 
 
-def _choose_text(path: str, samples: list[_Sample], data: DataConfig) -> _Text:
-    """Vectors of words if they are asked for, else word ids if there are any, else none."""
+def _choose_text(path: str, samples: list[Sample], data: DataConfig) -> _Text:
+    """Chooses vectors of words if they are asked for, else word ids if there are any, else none."""
     has_words = any(sample.words for sample in samples)
     for sample in samples:
         if has_words and sample.words is None:
@@ -213,27 +166,17 @@ def _choose_text(path: str, samples: list[_Sample], data: DataConfig) -> _Text:
     if not has_words:
         raise UserError(f"{path} has no words that {data.glove_path} could have vectors of.")
     counts = collections.Counter(word for sample in samples for word in sample.words)
-    found = read_glove(data.glove_path, counts.keys())
-    if not found.words:
-        raise UserError(f"{data.glove_path} has none of the {len(counts)} words of {path}.")
+    found = read_vectors(path, data.glove_path, counts)
     row_of = {word: row for row, word in enumerate(counts)}
     vectors = np.zeros((len(row_of), found.vectors.shape[1]), np.float32)
     vectors[[row_of[word] for word in found.words]] = found.vectors
-    unknown = counts.total() - sum(counts[word] for word in found.words)
-    logger.info(
-        "%s: %d of %d words (%.1f %%) have no vector and stay valid steps of zeros.",
-        path,
-        unknown,
-        counts.total(),
-        100 * unknown / counts.total(),
-    )
     return _Text(False, row_of, vectors)
 
 
 # --- splits ---
 
 
-def _read_part(path: str, name: str, samples: list[_Sample], text: _Text) -> _Part:
+def _read_part(path: str, name: str, samples: list[Sample], text: _Text) -> _Part:
     ids = _ids(path, samples)
     rows = {}
     if text.row_of:
@@ -244,7 +187,7 @@ def _read_part(path: str, name: str, samples: list[_Sample], text: _Text) -> _Pa
             np.concatenate([s.ids for s in samples]), np.array([len(s.ids) for s in samples])
         )
     for m, part in (("audio", "acoustic"), ("video", "visual")):
-        values = [as_array(getattr(s, part), f"{s.where}, {part}") for s in samples]
+        values = [fields.as_array(getattr(s, part), f"{s.where}, {part}") for s in samples]
         if found := _read_rows(samples, part, values):
             rows[m] = found
     labels = _read_labels(samples)
@@ -258,8 +201,11 @@ def _read_part(path: str, name: str, samples: list[_Sample], text: _Text) -> _Pa
     return _Part(ids, rows, labels, integers, raw_text)
 
 
-def _read_rows(samples: list[_Sample], part: str, values: list[np.ndarray]) -> _Rows | None:
-    """The rows of all samples; None if none has any. A sample without rows lacks the modality."""
+def _read_rows(samples: list[Sample], part: str, values: list[np.ndarray]) -> _Rows | None:
+    """Joins the rows of all samples; returns None if none has any.
+
+    A sample without rows lacks the modality.
+    """
     recorded = [(s.where, x) for s, x in zip(samples, values, strict=True) if x.size]
     if not recorded:
         return None
@@ -275,11 +221,11 @@ def _read_rows(samples: list[_Sample], part: str, values: list[np.ndarray]) -> _
     return _Rows(steps, np.array([len(x) if x.size else 0 for x in values]))
 
 
-def _read_labels(samples: list[_Sample]) -> np.ndarray | None:
-    """Labels `[N, K]` as stored; None if no sample has any."""
+def _read_labels(samples: list[Sample]) -> np.ndarray | None:
+    """Reads labels `[N, K]`, of the type stored; returns None if no sample has any."""
     if all(sample.label is None for sample in samples):
         return None
-    labels = [as_array(s.label, f"{s.where}, label").reshape(1, -1) for s in samples]
+    labels = [fields.as_array(s.label, f"{s.where}, label").reshape(1, -1) for s in samples]
     for sample, label in zip(samples, labels, strict=True):
         if label.shape != labels[0].shape or label.size == 0:
             raise UserError(
@@ -290,7 +236,7 @@ def _read_labels(samples: list[_Sample]) -> np.ndarray | None:
 
 
 def _aligned(path: str, parts: dict[str, _Part]) -> tuple[str, ...]:
-    """The modalities, if those that a sample has are as long as each other; else none."""
+    """Returns the modalities if, in every sample, those that it has are equally long; else none."""
     for part in parts.values():
         longest = _longest(part)
         for m, (_, lengths) in part.rows.items():
@@ -309,13 +255,16 @@ def _aligned(path: str, parts: dict[str, _Part]) -> tuple[str, ...]:
 
 
 def _longest(part: _Part) -> np.ndarray:
-    """The steps `[N]` of the samples: those of their longest modality."""
+    """Returns the steps `[N]` of each sample's longest modality."""
     lengths = [rows.lengths for rows in part.rows.values()]
     return np.max([np.zeros(len(part.ids), int), *lengths], axis=0)
 
 
 def _header(path: str, name: str, part: _Part, text: _Text, aligned: bool) -> SplitHeader:
-    """What a split is once it is padded; aligned modalities have the steps of the longest."""
+    """Describes a split as it is when padded.
+
+    Aligned modalities are padded to the same steps, although the longest sample may lack one.
+    """
     shapes = {}
     for m, (steps, lengths) in part.rows.items():
         is_words = m == "text" and text.row_of
@@ -349,7 +298,7 @@ def _pad(part: _Part, text: _Text, shapes: Mapping[str, tuple[int, int]]) -> Spl
         mask = np.arange(shapes[m][0]) < lengths[:, None]
         features[m] = np.zeros((*mask.shape, *steps.shape[1:]), steps.dtype)
         features[m][mask] = steps
-        # Features of zeros alone were not recorded; words without vectors were said.
+        # Features of zeros alone were not recorded; a word without a vector was spoken.
         masks[m] = mask if m == "text" else mask & features[m].any(axis=(1, 2))[:, None]
     return Split(part.ids, features, masks, part.labels, part.raw_text, frozenset(masks))
 

@@ -1,4 +1,4 @@
-"""The pickles of MMSA: `split_dicts.py` with masks of its own.
+"""Reads the pickles of MMSA: `split_dicts.py` with masks of its own.
 
     {train, valid, test} -> raw_text, id, text, audio, vision, regression_labels, and
     text_bert                      (N, 3, T): token ids, attention mask and segment ids, as floats
@@ -7,11 +7,12 @@
 A length is a count, not an end: padding follows the valid steps as a rule, but some files pad in
 front. The valid steps are the first `length` ones, unless a step behind them is not zero: then they
 are the `length` ones that end at the last non-zero step, if all others are zero, else those from
-the first non-zero step to the last.
+the first non-zero step to the last. A length beyond the stored steps counts as all of them:
+sometimes steps were counted before they were cut.
 
 The valid steps of text are those of the attention mask, for the rows of [PAD] are not zero. Files
-without lengths are aligned: step i of every modality is of the same word.
-Annotations, classes and the labels of single modalities are not read.
+without lengths are aligned: step i of every modality is of the same word. Annotations, classes and
+the labels of single modalities are not read: a sample's label is `regression_labels`.
 """
 
 import functools
@@ -23,7 +24,6 @@ from msajax.config import DataConfig
 from msajax.data.corpus import Corpus
 from msajax.data.formats import fields
 from msajax.data.formats.pickled import Pickled, describe
-from msajax.data.formats.pickles import as_array
 from msajax.data.formats.split_dicts import Draft, has_modality, read_corpus
 from msajax.data.steps import first_to_last, nonzero_steps
 from msajax.errors import UserError
@@ -36,7 +36,7 @@ _MARKS = {*_OWN, "regression_labels", "classification_labels", "annotations"}
 
 
 def matches(pickled: Pickled) -> bool:
-    """Whether the first split is a dict with a modality and a name that only MMSA uses."""
+    """Says whether the first split is a dict with a modality and a name that only MMSA uses."""
     tree = next(iter(pickled.trees.values()))
     names = tree if isinstance(tree, dict) else ()
     marks = {name.lower() for name in names if isinstance(name, str)} & _MARKS
@@ -47,8 +47,8 @@ def open_mmsa(pickled: Pickled, data: DataConfig) -> Corpus:
     """Reads a pickle of MMSA.
 
     Args:
-        pickled: its content, which is taken out.
-        data: `text`: ids makes the token ids of text_bert the modality text.
+        pickled: the content, which is removed from it as it is read.
+        data: `text`; ids makes the token ids of text_bert the modality text.
 
     Raises:
         UserError: as `read_corpus` does, and if there are no token ids where they are wanted.
@@ -87,16 +87,16 @@ def _complete(text: str, draft: Draft) -> None:
         if m not in draft.masks and f"{m}_lengths" in draft.values:
             draft.masks[m] = _mask_by_lengths(draft, m, x)
             draft.derived.add(m)
-        # A modality of zeros alone was not recorded, whatever its length is.
+        # A sample's modality of zeros alone was not recorded, whatever its length says.
         if m in draft.masks and x.ndim == 3:
             draft.masks[m] = draft.masks[m] & x.any(axis=(1, 2))[:, None]
 
 
 def _read_bert(draft: Draft) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids `[N, T]` int32 and the mask of the valid ones."""
+    """Reads token ids `[N, T]` int32 and the mask of the valid ones."""
     name, value = draft.values["text_bert"]
     where = draft.where + name
-    bert = as_array(value, where)
+    bert = fields.as_array(value, where)
     if bert.ndim != 3 or bert.shape[:2] != (draft.size, 3):
         raise UserError(f"{where} is {describe(bert)}; expected numbers ({draft.size}, 3, T).")
     ids, mask = fields.to_whole(bert[:, 0], where), bert[:, 1]
@@ -108,7 +108,7 @@ def _read_bert(draft: Draft) -> tuple[np.ndarray, np.ndarray]:
 def _mask_by_lengths(draft: Draft, modality: str, x: np.ndarray) -> np.ndarray:
     name, value = draft.values[f"{modality}_lengths"]
     where = draft.where + name
-    lengths = as_array(value, where)
+    lengths = fields.as_array(value, where)
     if lengths.ndim not in (1, 2) or lengths.size != draft.size:
         raise UserError(f"{where} is {describe(lengths)}; expected {draft.size} numbers of steps.")
     lengths = fields.to_whole(lengths.reshape(-1), where)
@@ -128,9 +128,9 @@ def _mask_by_lengths(draft: Draft, modality: str, x: np.ndarray) -> np.ndarray:
 def _place_lengths(
     where: str, lengths: np.ndarray, nonzero: np.ndarray, draft: Draft
 ) -> np.ndarray:
-    """The valid steps `[N, T]` of samples with so many of them, by where they are not zero.
+    """Makes masks `[N, T]` of lengths `[N]` and of the steps that are not zero, `[N, T]`.
 
-    Says and counts in how many samples steps at or beyond the length are not zero.
+    Logs and counts the samples in which a step at or beyond the length is not zero.
     """
     steps = np.arange(nonzero.shape[1])
     mask = steps < lengths[:, None]

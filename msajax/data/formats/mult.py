@@ -1,9 +1,9 @@
-"""The pickles of MulT and of MultiBench: `split_dicts.py` as it is.
+"""Reads the pickles of MulT and of MultiBench: `split_dicts.py` as it is.
 
     {train, valid, test} -> vision, text, audio (N, T, d), labels (N, 1, 1), id
 
-Both pad before a sequence, so the masks come from zero steps as everywhere; `id` is an array of
-[video, start, end] in the one, numbers or text in the other.
+Both pad before a sequence with steps of zeros, which preparation turns into masks; `id` is an array
+of [video, start, end] in MulT, numbers or text in MultiBench.
 """
 
 from msajax.config import DataConfig
@@ -13,7 +13,7 @@ from msajax.data.formats.split_dicts import has_modality, read_corpus
 
 
 def matches(pickled: Pickled) -> bool:
-    """Whether splits are dicts with a modality in them."""
+    """Says whether the first split is a dict with a modality in it."""
     return has_modality(pickled)
 
 

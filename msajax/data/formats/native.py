@@ -1,4 +1,4 @@
-"""The native layout: named arrays (`arrays.py`) in one `.npz` archive, never a pickle."""
+"""Reads and writes the native format: named arrays (`arrays.py`) in one `.npz`, never pickled."""
 
 import hashlib
 import os
@@ -6,13 +6,13 @@ import zipfile
 
 import numpy as np
 
-from msajax.data.corpus import Corpus
+from msajax.data.corpus import Corpus, Source
 from msajax.data.formats import arrays
 from msajax.errors import UserError
 
 
 def matches(path: str) -> bool:
-    """Whether the file at `path` begins like a zip archive."""
+    """Says whether the file at `path` begins like a zip archive."""
     if not os.path.isfile(path):  # opening a pipe would wait for its writer
         return False
     try:
@@ -30,8 +30,8 @@ def open_native(path: str) -> Corpus:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            # After a damaged length an entry of the directory swallows those that follow, and
-            # zipfile does not count: a mask would be gone without a word.
+            # After a damaged length an entry of the directory contains those that follow, and
+            # zipfile does not count entries: a mask would be missing without an error.
             if any(b"PK\1\2" in info.comment + info.extra for info in archive.infolist()):
                 raise zipfile.BadZipFile("its directory is inconsistent")
             members = {arrays.array_name(path, n): n for n in archive.namelist()}
@@ -59,8 +59,7 @@ def open_native(path: str) -> Corpus:
             return _load(archive, f"{name}.npy")
 
     return arrays.make_corpus(
-        path=path,
-        layout="native npz",
+        source=Source(path, "native npz"),
         digest=digest.hexdigest(),
         arrays=headers,
         small=small,

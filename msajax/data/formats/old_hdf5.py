@@ -1,12 +1,12 @@
-"""The processed HDF5 files of the field's older releases: a folder with one file per array.
+"""Reads the processed HDF5 files of the field's older releases: a folder with a file per array.
 
     text_<split>_emb.h5  audio_<split>.h5  video_<split>.h5   (N, T, d) numbers
     X_<split>.h5   (N, T, 325): text 300, audio 5, video 20
                    or real numbers (N, d) and (N, 325), of one step
     y_<split>.h5   (N,) or (N, K) labels
 
-Each file holds one dataset, `d1` or `data`. A modality may be missing from a split. Nobody is
-named: ids are made of the split and the row.
+Each file holds one dataset, `d1` or `data`. A modality may be missing from a split. The files hold
+no ids: they are made of the split and the row.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from msajax.data.corpus import SPLIT_NAMES, SPLITS, Corpus, Split, SplitHeader
+from msajax.data.corpus import SPLIT_NAMES, SPLITS, Corpus, Source, Split, SplitHeader
 from msajax.data.formats import hdf5
 from msajax.data.formats.pickled import log_unread
 from msajax.data.labels import read_labels
@@ -30,7 +30,7 @@ LARGEST = 1 << 36  # bytes of one array
 
 
 class _Array(NamedTuple):
-    """A file that has been checked."""
+    """Describes the array of a file that has been checked."""
 
     path: str
     shape: tuple[int, ...]
@@ -38,14 +38,14 @@ class _Array(NamedTuple):
 
 
 def matches(path: str) -> bool:
-    """Whether `path` is a folder with HDF5 files of this layout's names."""
+    """Says whether `path` is a folder with HDF5 files of this format's names."""
     return os.path.isdir(path) and any(hdf5.is_hdf5(file) for _, _, file in _files(path))
 
 
 def _files(folder: str) -> list[tuple[str, str, str]]:
-    """(part, split, path) of every file whose name belongs to the layout, sorted.
+    """Lists (part, split, path) of every file whose name belongs to the format.
 
-    By part and split, so that the digest does not depend on what a split is called.
+    Sorted by part and split, so that the digest does not depend on what files call a split.
     """
     try:
         names = os.listdir(folder)
@@ -106,19 +106,18 @@ def open_old_hdf5(path: str) -> Corpus:
         )
 
     corpus = Corpus(
-        path=path,
-        layout="old processed HDF5 folder",
+        source=Source(path, "old processed HDF5 folder"),
         digest=digest.hexdigest(),
         headers=headers,
         ids={split: _ids(split, header.size) for split, header in headers.items()},
         read=read,
     )
-    corpus.require_equal_steps()
+    corpus.require_equal_steps()  # the format pads to a fixed length; another is a mix-up
     return corpus
 
 
 def _read(part: str, file: str) -> np.ndarray:
-    """The array of a file; features of one step as `[N, 1, d]`."""
+    """Reads the array of a file; features of one step become `[N, 1, d]`."""
     with hdf5.opened(file) as content:
         keys = list(content)
         if len(keys) != 1 or keys[0] not in _KEYS:

@@ -1,14 +1,15 @@
-"""The pickles of a corpus: one file, or a folder with one for each split.
+"""Finds the splits in the pickles of a corpus: one file, or a folder with one for each split.
 
     a file: {train, valid (or dev, val), test} -> the content of a split
     a file: the content of a split; of the one that the file is named for, else of all
     a folder: train.pkl, valid.pkl (or dev, val), test.pkl, each the content of a split
 
-Each may be compressed with gzip, also by its name (train.pkl.gz).
-What the content of a split is, the readers of the layouts know. All of it is in memory.
+Each may be compressed with gzip, also by its name (train.pkl.gz). A pickle has no index, so all of
+it is read into memory. The readers of the formats know what the content of a split means.
 """
 
 import collections
+import contextlib
 import dataclasses
 import logging
 import os
@@ -18,14 +19,14 @@ from typing import Any
 import numpy as np
 
 from msajax.data.corpus import SPLIT_NAMES, SPLITS
-from msajax.data.folds import choose_folds, video_of
-from msajax.data.formats import pickles
+from msajax.data.folds import choose_folds, videos_of
+from msajax.data.safe_pickle import NoPickle, read_pickle
 from msajax.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 WHOLE = "all"
-"""Stands for the split of a corpus without splits."""
+"""The name of all samples, in a corpus without splits."""
 
 _SUFFIXES = (".pkl", ".pickle", ".pk", ".p")
 _SHOWN = 6  # keys of a dict that a message quotes
@@ -33,46 +34,48 @@ _SHOWN = 6  # keys of a dict that a message quotes
 
 @dataclasses.dataclass(frozen=True)
 class Pickled:
-    """What the pickles of a corpus hold.
+    """Holds the content of a corpus's pickles.
 
     Attributes:
         path: the file or folder.
-        trees: the content by split, in the order of `SPLITS`, or of all as `WHOLE`. A reader takes
-            out what it has read, so that memory need not hold everything twice.
+        trees: the content by split, in the order of `SPLITS`, or of all samples as `WHOLE`. A
+            reader removes a split before it reads it, so that memory need not hold all twice.
     """
 
     path: str
     trees: dict[str, Any]
 
     def where(self, split: str) -> str:
-        """How the name of something in a split begins, for a message."""
+        """Returns how the name of something in a split begins, for a message."""
         return f"{self.path}: " if split == WHOLE else f"{self.path}: {split}/"
 
 
 def read_pickled(path: str, glove_path: str = "") -> Pickled | None:
-    """Reads the pickles at a path, each once; None if there is none.
+    """Reads the pickles at a path, each once; returns None if there is none.
 
     Args:
-        path: a file or a folder, of which the log says what is not read.
-        glove_path: word vectors, which may lie in the folder and are read elsewhere.
+        path: a file or a folder; files of a folder that are not read are logged.
+        glove_path: word vectors, which may lie in the folder and are read by the formats.
 
     Raises:
-        UserError: for a pickle that cannot be read, and for two that are the same split.
+        UserError: for a pickle that cannot be read, and for two of the same split.
     """
     if os.path.isdir(path):
         trees = _read_folder(path, glove_path)
         return Pickled(path, trees) if trees else None
-    if not pickles.matches(path):
+    try:
+        tree = read_pickle(path)
+    except NoPickle:
         return None
-    tree = pickles.load_pickle(path)
     if splits := _splits(path, tree):
         return Pickled(path, splits)
+    # A part of a corpus, as test.pkl, can then be predicted.
     stem, _ = _stem_and_suffix(path)
     return Pickled(path, {SPLIT_NAMES.get(stem, WHOLE): tree})
 
 
 def _read_folder(folder: str, glove_path: str) -> dict[str, Any]:
-    files: dict[str, str] = {}
+    candidates: dict[str, list[str]] = {name: [] for name in SPLITS}
     others: list[str] = []
     try:
         names = sorted(os.listdir(folder))
@@ -81,18 +84,21 @@ def _read_folder(folder: str, glove_path: str) -> dict[str, Any]:
     for name in names:
         stem, suffix = _stem_and_suffix(name)
         file = os.path.join(folder, name)
-        if stem not in SPLIT_NAMES or suffix not in _SUFFIXES or not os.path.isfile(file):
-            if os.path.realpath(file) != os.path.realpath(glove_path):
-                others.append(name)
-            continue
-        split = SPLIT_NAMES[stem]
-        if split in files:
-            raise UserError(f"{files[split]} and {file} are both the split {split!r}.")
-        if pickles.matches(file):
-            files[split] = file
+        if stem in SPLIT_NAMES and suffix in _SUFFIXES and os.path.isfile(file):
+            candidates[SPLIT_NAMES[stem]].append(file)
+        elif os.path.realpath(file) != os.path.realpath(glove_path):
+            others.append(name)
+    files: dict[str, str] = {}
+    trees: dict[str, Any] = {}
+    for split in SPLITS:
+        for file in candidates[split]:
+            if split in files:
+                raise UserError(f"{files[split]} and {file} are both the split {split!r}.")
+            with contextlib.suppress(NoPickle):
+                trees[split] = read_pickle(file)
+                files[split] = file
     if files:
         log_unread(folder, others)
-    trees = {name: pickles.load_pickle(files[name]) for name in SPLITS if name in files}
     for split, tree in trees.items():
         if _splits(files[split], tree):
             raise UserError(
@@ -103,12 +109,12 @@ def _read_folder(folder: str, glove_path: str) -> dict[str, Any]:
 
 
 def _stem_and_suffix(path: str) -> tuple[str, str]:
-    """What a file is called, in lower case: `Train.pkl.gz` -> `train`, `.pkl`."""
+    """Returns the parts of a file's name in lower case: `train`, `.pkl` for `Train.pkl.gz`."""
     return os.path.splitext(os.path.basename(path).lower().removesuffix(".gz"))
 
 
 def _splits(path: str, tree: Any) -> dict[str, Any]:
-    """The content of each split; {} where there are none."""
+    """Returns the content of each split, or {} if the pickle is not a dict of splits."""
     if not isinstance(tree, dict):
         return {}
     named: dict[str, str] = {}
@@ -123,7 +129,7 @@ def _splits(path: str, tree: Any) -> dict[str, Any]:
 
 
 def describe(value: Any) -> str:
-    """What a value of a pickle is, for a message."""
+    """Describes a value of a pickle, for a message."""
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype} of shape {value.shape}"
     if isinstance(value, dict):
@@ -137,7 +143,7 @@ def describe(value: Any) -> str:
 
 
 def rows_of_splits(path: str, ids: Sequence[str], seed: int) -> dict[str, np.ndarray]:
-    """Splits the samples of a corpus without splits: by video, never by segment.
+    """Splits the samples of a corpus without splits, so that those of a video stay together.
 
     Args:
         path: of the corpus, for messages.
@@ -150,12 +156,7 @@ def rows_of_splits(path: str, ids: Sequence[str], seed: int) -> dict[str, np.nda
     Raises:
         UserError: if the ids tell no videos, or too few.
     """
-    videos = [video_of(id_) for id_ in ids]
-    if None in videos:
-        raise UserError(
-            f"{path} has no splits, and the id {ids[videos.index(None)]!r} does not tell which "
-            "video it is of: expected ids like 'video[0]' or 'video$_$0', to split by video."
-        )
+    videos = videos_of(ids, f"{path} has no splits, and")
     folds = choose_folds(path, collections.Counter(videos), None, seed)
     owner = {video: name for name in folds for video in folds[name]}
     names = np.array([owner[video] for video in videos])
@@ -163,7 +164,7 @@ def rows_of_splits(path: str, ids: Sequence[str], seed: int) -> dict[str, np.nda
 
 
 def log_unread(path: str, names: Collection[str]) -> None:
-    """Says which fields are left out."""
+    """Logs the names of fields or files that are not read."""
     if names:
         shown = ", ".join(repr(name[:50]) for name in sorted(names)[:20])
         logger.info("%s: not read: %s.", path, shown)

@@ -1,4 +1,4 @@
-"""Pickles whose splits are dicts of arrays by name: what MMSA's and MulT's have in common.
+"""Reads pickles whose splits are dicts of arrays by name, as those of MMSA and MulT are.
 
     vision | visual | video | facet, audio | acoustic | covarep, text | glove
                     (N, T, d) numbers, (N, d) real numbers of one step, or (N, T) token ids
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from msajax.config import DataConfig
-from msajax.data.corpus import Corpus, Split, modality_order
+from msajax.data.corpus import Corpus, Source, Split, modality_order
 from msajax.data.formats import fields
 from msajax.data.formats.pickled import (
     WHOLE,
@@ -34,17 +34,17 @@ from msajax.errors import UserError
 
 @dataclasses.dataclass
 class Draft:
-    """A split that is being read.
+    """Holds what has been read of a split, for the reader of a format to complete.
 
     Attributes:
-        where: how the name of something in it begins, for a message.
+        where: how the name of something in the split begins, for a message.
         size: samples.
-        values: further values by what they are, with the names that the file has for them.
+        values: what has not been read yet, by what it is, with the names of the file.
         features: by modality.
         names: what the file calls these modalities.
         masks: by modality.
-        repairs: made so far, over all splits.
-        aligned: whether the modalities share their steps; None if the layout does not say.
+        repairs: counts of what was changed so far, over all splits.
+        aligned: whether the modalities share their steps; None if the format does not say.
         derived: modalities whose masks are made of lengths.
     """
 
@@ -60,7 +60,7 @@ class Draft:
 
 
 def has_modality(pickled: Pickled) -> bool:
-    """Whether the first split is a dict with a modality in it."""
+    """Says whether the first split is a dict with a modality in it."""
     tree = next(iter(pickled.trees.values()))
     return isinstance(tree, dict) and any(
         isinstance(name, str) and name.lower() in fields.MODALITIES for name in tree
@@ -70,19 +70,19 @@ def has_modality(pickled: Pickled) -> bool:
 def read_corpus(
     pickled: Pickled,
     data: DataConfig,
-    layout: str,
+    format: str,
     own: dict[str, str] | None = None,
     complete: Callable[[Draft], None] = lambda draft: None,
 ) -> Corpus:
     """Reads a corpus whose splits are dicts of arrays.
 
     Args:
-        pickled: its content, which is taken out.
+        pickled: the content, which is removed from it as it is read.
         data: `split_seed`, for a corpus without splits.
-        layout: its name.
-        own: names, in lower case, of the fields that this layout has beside the common ones, and
+        format: its name.
+        own: names, in lower case, of the fields that this format has beside the common ones, and
             what they are.
-        complete: adds to a split what these fields mean.
+        complete: adds what these fields mean to a split.
 
     Raises:
         UserError: for values of wrong type or shape, labels that are not finite, splits that are
@@ -115,13 +115,11 @@ def read_corpus(
     modalities = modality_order({m for split in splits.values() for m in split.features})
     corpus = corpus_of(
         splits,
-        path=pickled.path,
-        layout=layout,
+        source=Source(pickled.path, format, repairs),
         integers=integers,
-        repairs=repairs,
         aligned=() if False in said else None if None in said else modalities,
     )
-    corpus.require_equal_steps()
+    corpus.require_equal_steps()  # these formats pad to a fixed length; another is a mix-up
     return corpus
 
 
@@ -133,7 +131,7 @@ def _read_split(
     repairs: collections.Counter,
     complete: Callable[[Draft], None],
 ) -> tuple[Split, str, bool | None]:
-    """A split, the kind of type that its labels are stored in, and whether it is aligned."""
+    """Reads a split; returns it, the numpy kind of its labels, and whether it is aligned."""
 
     def take(kind: str, read: Callable[[Any, str], np.ndarray]) -> np.ndarray | None:
         if kind not in values:
@@ -167,7 +165,7 @@ def _read_split(
 
 
 def _cut(split: Split, rows: np.ndarray) -> Split:
-    """Some samples of a split."""
+    """Returns the samples of a split at the indices `rows`."""
     return dataclasses.replace(
         split,
         ids=split.ids[rows],

@@ -1,4 +1,4 @@
-"""What each number of an input adds to a function's result, against a baseline.
+"""Attributes a function's result to the numbers of its input, against a baseline.
 
 A function here maps `[B, …]` to `[B]`, no sample depending on another, so that the gradient of the
 sum holds every sample's own. Attributions have the shape of the input. Nothing is compiled here:
@@ -17,14 +17,14 @@ Function = Callable[[jax.Array], jax.Array]
 
 
 def gradient_x_input(function: Function, x: jax.Array, baseline: jax.Array) -> jax.Array:
-    """The gradient at `x`, times `x - baseline`."""
+    """Multiplies the gradient at `x` by `x - baseline`."""
     return _gradient(function, x) * (x - baseline)
 
 
 def integrated_gradients(
     function: Function, x: jax.Array, baseline: jax.Array, steps: int
 ) -> jax.Array:
-    """The mean gradient on the straight path from `baseline` to `x`, times `x - baseline`.
+    """Multiplies the mean gradient on the straight path from `baseline` to `x` by `x - baseline`.
 
     The mean is over the middles of `steps` equal parts of the path; as they become many, the
     attributions of a sample sum to `function(x) - function(baseline)` (Sundararajan et al. 2017).
@@ -45,13 +45,13 @@ def _gradient(function: Function, x: jax.Array) -> jax.Array:
 
 
 def deeplift(function: Function, x: jax.Array, baseline: jax.Array) -> jax.Array:
-    """DeepLIFT (Shrikumar et al. 2017): attributions that sum to the difference from a baseline.
+    """Computes attributions that sum to the difference from a baseline, by DeepLIFT.
 
     The function's operations are run at `x` and at `baseline`. Backwards, every operation hands on
     multipliers m of its inputs whose products with the inputs' differences sum to that of its
     output: `sum(m * (x - baseline))` is `function(x) - function(baseline)` to rounding, for every
     sample. As the baseline approaches `x`, the multipliers approach the gradient. What does not
-    depend on `x` is a constant, dropout masks among them.
+    depend on `x` is a constant, dropout masks among them (Shrikumar et al. 2017).
 
     Raises:
         NotImplementedError: naming an operation without a rule.
@@ -75,7 +75,7 @@ def deeplift(function: Function, x: jax.Array, baseline: jax.Array) -> jax.Array
 
 @dataclasses.dataclass(eq=False)
 class _Value:
-    """A value at the input and at the baseline, whether these may differ, and its multiplier."""
+    """Holds a value at the input and at the baseline, whether these may differ, its multiplier."""
 
     at_input: Any
     at_baseline: Any
@@ -93,7 +93,7 @@ class _Value:
 
 @dataclasses.dataclass(eq=False)
 class _Operation:
-    """A primitive operation that depends on the input."""
+    """Holds a primitive operation that depends on the input."""
 
     primitive: Any
     params: dict[str, Any]
@@ -105,7 +105,7 @@ class _Operation:
         return [i for i, value in enumerate(self.inputs) if value.varies]
 
     def apply(self, positions: list[int], *operands: jax.Array) -> jax.Array:
-        """The operation on some operands, the others in the middle of where they were."""
+        """Applies the operation to some operands; the others are midway from baseline to input."""
         rest = [value.middle if value.varies else value.at_input for value in self.inputs]
         for i, operand in zip(positions, operands, strict=True):
             rest[i] = operand
@@ -147,7 +147,7 @@ def _run(
 
 
 def _backwards(operation: _Operation) -> list[jax.Array | None]:
-    """The multipliers that an operation's output gives its inputs, None for constant ones."""
+    """Computes the multipliers of an operation's inputs from its output's; None for constants."""
     found: list[jax.Array | None] = [None] * len(operation.inputs)
     multipliers = _RULES[operation.primitive.name](operation, operation.output.multiplier)
     for i, multiplier in zip(operation.varying, multipliers, strict=True):
@@ -161,7 +161,7 @@ def _backwards(operation: _Operation) -> list[jax.Array | None]:
 
 
 def _linear(operation: _Operation, multiplier: jax.Array) -> list[jax.Array]:
-    """An operation that is linear in all that varies together: its transpose."""
+    """Transposes an operation that is linear in all of its varying inputs together."""
     return _transpose(operation, operation.varying, multiplier)
 
 
@@ -176,16 +176,17 @@ def _transpose(
 
 
 def _bilinear(operation: _Operation, multiplier: jax.Array) -> list[jax.Array]:
-    """An operation that is linear in each input: the transposes in the middle of the others."""
+    """Transposes an operation that is linear in each input, with the others midway."""
     return [_transpose(operation, [i], multiplier)[0] for i in operation.varying]
 
 
 def _product(operation: _Operation, multiplier: jax.Array) -> list[jax.Array]:
-    """`a b` element by element: `(s b + (1 - s) b0) da + ((1 - s) a + s a0) db`, for any s.
+    """Splits the change of `a b` into `(s b + (1 - s) b0) da + ((1 - s) a + s a0) db`.
 
-    With s = 1/2 both factors are in the middle. But a norm's `a / deviation` at a zero baseline has
-    b0 = 1 / sqrt(eps), and the two terms would be large and cancel. So s leans to the side where
-    they are small; it is 1/2 where both sides are alike.
+    This holds for any s; with s = 1/2 both factors lie midway. But a norm's `a / deviation` at a
+    zero baseline has b0 = 1 / sqrt(eps), and the two terms would be large and cancel: after a few
+    layers attributions would reach 1e12. So s leans to the side where the terms are small; it is
+    1/2 where both sides are alike.
     """
     if len(operation.varying) == 1:
         return _linear(operation, multiplier)
@@ -202,7 +203,7 @@ def _product(operation: _Operation, multiplier: jax.Array) -> list[jax.Array]:
 
 
 def _quotient(operation: _Operation, multiplier: jax.Array) -> list[jax.Array]:
-    """`y = a / b`, so that `da = b dy + y db` with b and y in the middle."""
+    """Solves `da = b dy + y db`, which holds for `y = a / b` with b and y midway."""
     if operation.varying == [0]:
         return _linear(operation, multiplier)
     multiplier = multiplier / operation.inputs[1].middle
@@ -214,9 +215,9 @@ def _square(operation: _Operation, multiplier: jax.Array) -> list[jax.Array]:
 
 
 def _secant(operation: _Operation, multiplier: jax.Array) -> list[jax.Array]:
-    """A function of one varying number: its slope between the two points.
+    """Takes the slope of a function of one varying number between input and baseline.
 
-    Where they nearly meet, the derivative in their middle, which rounding does not touch.
+    Where these nearly meet, it takes the derivative midway, which rounding does not spoil.
     """
     if len(operation.varying) > 1:
         raise NotImplementedError(
@@ -238,10 +239,10 @@ def _secant(operation: _Operation, multiplier: jax.Array) -> list[jax.Array]:
 
 
 def _maximum(operation: _Operation, multiplier: jax.Array) -> list[jax.Array]:
-    """The largest of several: a share from where it is at the input, the rest at the baseline.
+    """Shares a maximum's multiplier between its place at the input and that at the baseline.
 
-    The largest number at the input has risen by the maximum's change or more, the one at the
-    baseline by that or less: one share makes up the change exactly.
+    The number that is largest at the input has risen by the maximum's change or more, the one that
+    is largest at the baseline by that or less: one share makes up the change exactly.
     """
     axes, value, output = operation.params["axes"], operation.inputs[0], operation.output
 
@@ -263,7 +264,8 @@ def _identity(operation: _Operation, multiplier: jax.Array) -> list[jax.Array]:
     return [multiplier]
 
 
-# Functions that look alike at every scale: for them two numbers nearly meet relative to their size.
+# Functions that look alike at every scale: whether two of their inputs nearly meet is judged
+# relative to the inputs' size.
 _SCALE_FREE = ("log", "sqrt", "rsqrt", "integer_pow", "max", "min")
 _RULES = {
     **dict.fromkeys(("add", "add_any", "sub", "neg", "copy", "convert_element_type"), _linear),
@@ -277,7 +279,9 @@ _RULES = {
     "div": _quotient,
     "square": _square,
     "reduce_max": _maximum,
-    "stop_gradient": _identity,  # the value moves, whatever its gradient is said to be
+    # Softmax subtracts its maximum behind a `stop_gradient`. That maximum is taken at each end for
+    # itself: with one for both, exp over- or underflows where scores differ by a hundred.
+    "stop_gradient": _identity,
 }
 # Operations that run a program of their own, and the parameter that holds it.
 _CALLS = {

@@ -1,4 +1,4 @@
-"""Masks and multi-head attention (source 002; SPEC R3, R4; scaled as in source 004)."""
+"""Combines masks, and computes multi-head attention (source 002; scaled as in source 004)."""
 
 import functools
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from msajax.models.parts.positions import rotate
 
 
 def causal_mask(length: int) -> jax.Array:
-    """The keep-mask `[1, T, T]` under which step i sees steps j <= i."""
+    """Makes the keep-mask `[1, T, T]` under which step i sees steps j <= i."""
     return jnp.tril(jnp.ones((1, length, length), bool))
 
 
@@ -58,7 +58,8 @@ def combine_masks(
         if is_float:
             floats.append(mask)
     keep = functools.reduce(jnp.logical_and, visible)
-    # What is hidden may be -inf or NaN: no arithmetic with either.
+    # What is hidden may be -inf or NaN, which must not reach the arithmetic. NaN at a key that may
+    # be seen is added like a number: a score of NaN says that the mask is wrong.
     added = [jnp.where(keep, mask.astype(jnp.float32), 0) for mask in floats]
     return keep, functools.reduce(jnp.add, added) if added else None
 
@@ -70,7 +71,7 @@ def hides(mask: jax.Array) -> jax.Array:
 
 
 class MultiHeadAttention(nn.Module):
-    """Scaled dot-product attention over several heads.
+    """Computes scaled dot-product attention over several heads.
 
     Scores and softmax are float32. A query that sees no key gets exactly zero after the output
     projection: no information, and finite gradients. The attention maps `[B, H, Tq, Tk]`, before

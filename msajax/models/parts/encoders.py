@@ -1,4 +1,4 @@
-"""Transformer blocks, stacks of layers, and the encoder of one modality."""
+"""Defines Transformer blocks, stacks of layers, and the encoder of one modality."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,18 +15,18 @@ from msajax.models.parts.recurrent import Recurrence
 
 
 def make_norm(config: ModelConfig, name: str) -> nn.Module:
-    """The normalisation that a configuration names."""
+    """Makes the normalisation that a configuration names."""
     return NORMS[config.norm](config.norm_eps, jnp.dtype(config.dtype), name=name)
 
 
 class TransformerBlock(nn.Module):
-    """Attention and feed-forward, each with dropout, residual and norm.
+    """Applies attention and feed-forward, each with dropout, residual and norm.
 
     Post-norm: `x = N(x + Drop(MHA(x)))`, then `x = N(x + Drop(FFN(x)))`. Pre-norm: `x = x +
     Drop(MHA(N(x)))`, then `x = x + Drop(FFN(N(x)))`. With `context is x` this is self-attention;
-    else cross-attention with the residual on `x`, and a norm of its own for a pre-norm context.
-    Guided, queries and keys of self-attention come from an attribution as it is, never
-    normalised, and values from where they came from before: `x`, or pre-norm `N(x)`.
+    else cross-attention with the residual on `x`. Given a guide, self-attention takes queries and
+    keys from that attribution as it is, and values from where it takes them without: `x`, or
+    pre-norm `N(x)`.
 
     Attributes:
         config: sizes, rates and choices.
@@ -76,6 +76,7 @@ class TransformerBlock(nn.Module):
         norm_attention, norm_ffn = make_norm(c, "norm_attention"), make_norm(c, "norm_ffn")
 
         def attend(query, context):
+            # The formula of guidance has no norm between an attribution and the projections.
             asks, answers = (query, context) if guide is None else (guide, guide)
             return attention(
                 asks, answers, masks, train=train, values=context, rotation=rotation
@@ -84,6 +85,7 @@ class TransformerBlock(nn.Module):
         if c.norm_position == "pre":
             is_self = context is x
             query = norm_attention(x)
+            # Another context is the residual stream of another stack: it needs a norm of its own.
             context = query if is_self else make_norm(c, "norm_context")(context)
             x = x + Dropout(c.dropout_rate)(attend(query, context), train=train)
             fed = ffn(norm_ffn(x), train=train)  # [batch, queries, model_dim]
@@ -145,11 +147,11 @@ def stack(
 def self_masks(
     config: ModelConfig, mask: jax.Array, attention_mask: jax.Array | None
 ) -> tuple[jax.Array, ...]:
-    """The masks of self-attention over a sequence whose valid steps are `mask` `[B, T]`.
+    """Collects the masks of self-attention over a sequence.
 
     Args:
         config: whether the encoder is causal.
-        mask: `[B, T]` bool.
+        mask: `[B, T]` bool, True for a valid step.
         attention_mask: another one, `[T, T]` or `[B, T, T]`, bool or float.
     """
     masks = (mask, causal_mask(mask.shape[1])) if config.causal else (mask,)
@@ -166,14 +168,14 @@ def self_masks(
 
 
 def make_embedding(config: ModelConfig, vocabulary: int, name: str) -> TokenEmbedding:
-    """The embedding of a modality of token ids."""
+    """Makes the embedding of a modality of token ids."""
     width = config.embedding_dim or config.model_dim
     scale = width**0.5 if config.embedding_scale == "sqrt_dim" else 1.0
     return TokenEmbedding(vocabulary, width, jnp.dtype(config.dtype), scale, name=name)
 
 
 class ModalityEncoder(nn.Module):
-    """Projection, positions, dropout, then `n_layers_mod` layers (source 002, R2).
+    """Applies projection, positions, dropout, then `n_layers_mod` layers (source 002, R2).
 
     With dRoFE positions the first four features of a step are not projected: they rotate the
     queries and keys of these layers (not those of the blocks after fusion, whose steps hold more
@@ -244,7 +246,7 @@ class ModalityEncoder(nn.Module):
 
 
 class PostFusionEncoder(nn.Module):
-    """`n_layers_post_fuse` self-attention blocks on a fused sequence (source 000, R16).
+    """Applies `n_layers_post_fuse` self-attention blocks to a fused sequence (source 000, R16).
 
     Attributes:
         config: of this modality's encoder.

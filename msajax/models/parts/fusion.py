@@ -1,4 +1,4 @@
-"""Fusion of modalities: cross-attention around an anchor, or attention between pooled vectors."""
+"""Fuses modalities: by cross-attention around an anchor, or attention between pooled vectors."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from msajax.models.parts.heads import pool
 
 
 class AnchoredFusion(nn.Module):
-    """`n_layers_fuse` layers of cross-attention around one anchor (source 002, R5).
+    """Applies `n_layers_fuse` layers of cross-attention around one anchor (source 002, R5).
 
     In each layer the anchor attends to every other modality in turn; with
     `bidirectional_fusion`, each of them then attends to the anchor: as it is after that when
@@ -49,7 +49,7 @@ class AnchoredFusion(nn.Module):
 
 
 class FusionLayer(nn.Module):
-    """A chain of cross-attention blocks.
+    """Applies a chain of cross-attention blocks.
 
     Each reads what the ones before it wrote, or, in parallel fusion, contexts as they came in.
 
@@ -71,6 +71,8 @@ class FusionLayer(nn.Module):
     ) -> dict[str, jax.Array]:
         """Maps `{modality: [B, T_m, D]}` to the same shapes."""
         fused = dict(sequences)
+        # Parallel fusion differs in the contexts alone: a query that attends to two modalities does
+        # so in turn, which needs no rule for merging two answers.
         contexts = sequences if self.config.fusion == "parallel" else fused
         names = [f"{query}_from_{context}" for query, context in self.pairs]
         if len(set(names)) < len(names):  # modalities may be called a, b_from_a and a_from_b
@@ -84,7 +86,7 @@ class FusionLayer(nn.Module):
 
 
 class PooledFusion(nn.Module):
-    """The early-pooling baseline (R14): modalities are pooled, then attend to each other.
+    """Pools modalities, and lets them attend to each other: the early-pooling baseline (R14).
 
     The pooled vectors are a sequence of length M for `n_layers_fuse` self-attention blocks. An
     absent modality is masked there.

@@ -1,4 +1,4 @@
-"""Mask-aware pooling, and the adaptive weighting of modalities."""
+"""Pools under masks, and weighs modalities."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from msajax.models.parts.layers import Dropout, kernel_init
 
 
 def mean_pool(x: jax.Array, mask: jax.Array) -> jax.Array:
-    """The mean of `x` `[B, T, D]` over the valid steps of `mask` `[B, T]`: `[B, D]` float32.
+    """Averages `x` `[B, T, D]` over the valid steps of `mask` `[B, T]`: `[B, D]` float32.
 
     Zero where no step is valid.
     """
@@ -21,7 +21,7 @@ def mean_pool(x: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 class AttentionPool(nn.Module):
-    """A learned scorer per step, softmax over the valid steps, weighted sum (source 002, R7)."""
+    """Sums the valid steps, weighted by the softmax of a learned score (source 002, R7)."""
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
@@ -90,7 +90,7 @@ class ModalityGate(nn.Module):
 
 
 def concatenate(pooled: jax.Array, present: jax.Array) -> jax.Array:
-    """`[B, M, D]` side by side as `[B, M D]`, zero where `present` `[B, M]` is not set."""
+    """Reshapes `[B, M, D]` to `[B, M D]`, with zeros where `present` `[B, M]` is not set."""
     return jnp.where(present[..., None], pooled, 0).reshape(pooled.shape[0], -1)
 
 
@@ -116,7 +116,7 @@ class AdaptiveHead(nn.Module):
         """Pools `{modality: [B, T_m, D]}` under `{modality: [B, T_m]}`.
 
         Returns:
-            The fused vector `[B, D]`, or `[B, M D]` of a concatenating head, and the modality
+            One vector `[B, D]`, or `[B, M D]` of a concatenating head, and the modality
             weights `[B, M]`: those of the gate, else equal ones for the modalities that count.
         """
         if self.config.fusion == "pooled":  # one vector per modality is left
@@ -127,7 +127,7 @@ class AdaptiveHead(nn.Module):
             pooled, present = pool(self.config, self.modalities, sequences, masks)
         if self.config.head == "weighted_sum":
             weights = ModalityGate(self.config, name="gate")(pooled, present, train=train)
-        else:
+        else:  # a mean or a concatenation has equal weights, so that every model reports some
             weights = present / jnp.maximum(present.sum(-1, keepdims=True), 1)
         if self.config.head == "concat":
             return concatenate(pooled, present), weights

@@ -1,4 +1,4 @@
-"""The layers that every Transformer here is made of."""
+"""Defines the layers that every Transformer here is made of."""
 
 import functools
 from typing import Any
@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+# The documents say nothing of initial values; these are usual for Transformers.
 kernel_init = nn.initializers.xavier_uniform()
 
 ROWS = "rows"  # the variable collection of `rows_of_batch`
@@ -34,7 +35,7 @@ def row_weight(module: nn.Module, rows: int) -> jax.Array:
 
 
 class Dropout(nn.Module):
-    """Inverted dropout whose mask depends on a row's position in the batch, not on its neighbours.
+    """Applies inverted dropout, whose mask depends on a row's position in the batch alone.
 
     Row b of the whole batch draws from `fold_in(key, b)`.
 
@@ -63,7 +64,7 @@ class Dropout(nn.Module):
 
 
 class TokenEmbedding(nn.Module):
-    """A learned vector per token id: a row of the table, one-hot times the table (source 001).
+    """Looks up a learned vector per token id: one-hot times the table (source 001).
 
     Attributes:
         vocabulary: rows of the table, V.
@@ -78,7 +79,7 @@ class TokenEmbedding(nn.Module):
     scale: float = 1.0
 
     def setup(self) -> None:
-        """The table `[V, E]`; vectors begin with length 1."""
+        """Makes the table `[V, E]`; vectors begin with length 1."""
         init = nn.initializers.normal(self.width**-0.5)
         self.embedding = self.param("embedding", init, (self.vocabulary, self.width))
 
@@ -87,15 +88,15 @@ class TokenEmbedding(nn.Module):
         return (jnp.take(self.embedding, ids, axis=0) * self.scale).astype(self.dtype)
 
     def attend(self, x: jax.Array) -> jax.Array:
-        """The output projection tied to the embedding, without bias: `[B, T, E]` to `[B, T, V]`.
+        """Projects `[B, T, E]` to `[B, T, V]` by the embedding itself, without bias, in float32.
 
-        Float32. Press and Wolf, 2017 (source 001).
+        Press and Wolf, 2017 (source 001).
         """
         return jnp.einsum("bte,ve->btv", x.astype(jnp.float32), self.embedding)
 
 
 class LayerNorm(nn.Module):
-    """Layer normalisation over the last axis, biased variance, statistics in float32.
+    """Applies layer normalisation over the last axis, biased variance, statistics in float32.
 
     Attributes:
         eps: added to the variance.
@@ -118,7 +119,7 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """`x / sqrt(mean x^2 + eps) * scale` over the last axis (source 003), statistics in float32.
+    """Applies `x / sqrt(mean x^2 + eps) * scale` over the last axis (source 003), in float32.
 
     Attributes:
         eps: added to the mean square.
@@ -141,7 +142,7 @@ NORMS = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}
 
 
 class FeedForward(nn.Module):
-    """Dense(F) -> activation -> Dropout -> Dense(D), per time step.
+    """Applies Dense(F) -> activation -> Dropout -> Dense(D) to each time step.
 
     With geglu, `gelu(x W_g + b_g) * (x W + b)` stands for the first layer and its activation.
 

@@ -1,4 +1,4 @@
-"""Position information: added to a sequence, or rotating its queries and keys."""
+"""Adds position information to a sequence, or rotates its queries and keys by it."""
 
 import flax.linen as nn
 import jax
@@ -7,7 +7,7 @@ import numpy as np
 
 
 class LearnedPositions(nn.Module):
-    """A learned vector per time step (source 002).
+    """Adds a learned vector per time step (source 002).
 
     Attributes:
         max_len: rows of the table.
@@ -37,7 +37,7 @@ class LearnedPositions(nn.Module):
 
 
 def sinusoids(length: int, model_dim: int) -> np.ndarray:
-    """The sinusoidal table `[T, D]` of source 001, float32, for odd D too.
+    """Computes the sinusoidal table `[T, D]` of source 001, float32, for odd D too.
 
     `PE(p, 2i) = sin(p / 10000^(2i/D))` and `PE(p, 2i+1) = cos(p / 10000^(2i/D))`.
     """
@@ -51,13 +51,15 @@ def add_sinusoids(x: jax.Array) -> jax.Array:
     return x + jnp.asarray(sinusoids(*x.shape[1:]), x.dtype)
 
 
-DROFE_FEATURES = 4  # lo and hi of a band in Hz, age in years, gender (0 or 1): in this order
+# Lo and hi of a band in Hz, age in years, gender (0 or 1), in this order. They are the first
+# features of a step, so that a file needs no other array.
+DROFE_FEATURES = 4
 
 
 def drofe(
     demographics: jax.Array, head_dim: int, age_unit: float
 ) -> tuple[jax.Array, jax.Array]:
-    """The factors of the demographic rotary frequency encoding (dRoFE), for `rotate`.
+    """Computes the factors of the demographic rotary frequency encoding (dRoFE), for `rotate`.
 
     With `theta = pi linspace(1, 5, head_dim / 4)`, the angles of a head are `lo theta_j,
     lo theta_j, hi theta_j, hi theta_j` for one j after another; then `C = age cos(angle) + gender`
@@ -73,8 +75,8 @@ def drofe(
     """
     x = demographics.astype(jnp.float32)
     edges, age, gender = x[:, :, None, :2], x[..., 2:3] / age_unit, x[..., 3:4]
-    # linspace(1, 5, n) = (n - 1 + 4 j) / (n - 1). Whole numbers are multiplied and reduced by turns
-    # exactly: as a product of floats, an angle of hundreds of radians has lost its last digits.
+    # linspace(1, 5, n) = (n - 1 + 4 j) / (n - 1). Products of whole numbers are exact, and so are
+    # the full turns taken off them: a float of hundreds of radians would lack the last digits.
     steps = max(head_dim // 4 - 1, 1)
     multiples = jnp.asarray(steps + 4 * np.arange(head_dim // 4)[:, None], jnp.float32)
     whole = jnp.floor(edges)
@@ -85,7 +87,7 @@ def drofe(
 
 
 def rotate(x: jax.Array, factors: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """`x C + rot(x) S` in float32, where rot maps each pair (x1, x2) to (-x2, x1).
+    """Rotates `x` to `x C + rot(x) S`, in float32; rot maps each pair (x1, x2) to (-x2, x1).
 
     Args:
         x: queries or keys `[B, T, H, head_dim]`.

@@ -1,4 +1,4 @@
-"""Recurrent layers over sequences with padding anywhere (source 001, R20)."""
+"""Defines recurrent layers over sequences with padding anywhere (source 001, R20)."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ CELLS = {"rnn": nn.SimpleCell, "gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell}
 
 
 class MaskedCell(nn.Module):
-    """One step of a recurrent cell that leaves its state as it is at a padded step.
+    """Runs one step of a recurrent cell, and leaves its state as it is at a padded step.
 
     Attributes:
         kind: rnn (tanh), gru or lstm.
@@ -36,7 +36,7 @@ class MaskedCell(nn.Module):
 
 
 class Recurrence(nn.Module):
-    """One recurrent layer: an output per step, that of the last valid step where one is padded.
+    """Applies a recurrent layer; a padded step has the output of the last valid one before it.
 
     Attributes:
         kind: rnn (tanh), gru or lstm.
@@ -54,7 +54,7 @@ class Recurrence(nn.Module):
         x = x.astype(self.dtype)
         if not self.both_directions:
             return self._run(x, mask, x.shape[-1], "forward")
-        half = x.shape[-1] // 2
+        half = x.shape[-1] // 2  # a stack keeps its width whatever its layers are
         there = self._run(x, mask, half, "forward")
         back = self._run(x[:, ::-1], mask[:, ::-1], half, "backward")[:, ::-1]
         return jnp.concatenate([there, back], axis=-1)

@@ -1,12 +1,15 @@
-"""A run's folder in a bucket: an ordinary folder on this machine, and a mirror of it.
+"""Keeps a run's folder in a bucket: an ordinary folder on this machine, and a mirror of it.
 
-The run works in a scratch folder of its first process, as in any other. What goes between that and
-the bucket has the same names in both, so that a copy of the bucket is a run's folder. Beside it the
-bucket holds two things of its own:
+An object store has neither the locks nor the renames on which a run's promises rest. So the run
+works in a scratch folder of its first process, as in any other, and the mirror adds one promise:
+what a later start finds in the bucket is a whole state. Names are the same in both, so that a copy
+of the bucket is a run's folder. Beside them the bucket holds three things of its own:
 
-    lock            who trains: a bucket has no locks, so that whoever comes later takes it over,
-                    and who finds another owner in it uploads nothing any more
-    uploaded/STEP   says that all of checkpoints/STEP is there: written after, removed before it
+    lock            says who trains: whoever comes later takes it over, and whoever finds another
+                    owner in it uploads nothing any more
+    uploaded/STEP   says that all of checkpoints/STEP is there: written after, removed before it;
+                    not inside of it, where orbax would not know it
+    uploading/NAME  says that the folder NAME is being replaced: written before, removed after it
 
 An object is there whole or not at all, and after what it needs: a checkpoint after the lines of
 metrics.jsonl before it, results.json after everything. Results of a run that has gone on since are
@@ -14,38 +17,32 @@ taken away before the bundle that they are about is replaced.
 """
 
 import contextlib
-import hashlib
-import json
 import logging
 import os
 import queue
 import re
-import secrets
 import shutil
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from msajax.checks import is_url
 from msajax.errors import UserError
-from msajax.runs import lock
+from msajax.runs import manifest
 from msajax.runs.folder import KEPT
-from msajax.runs.remote.object_store import Bucket
+from msajax.runs.manifest import Upload
+from msajax.runs.remote.local_copy import files_in, folder_beside, named_by_url
+from msajax.runs.remote.uploads import UPLOADING, Uploads, top
 from msajax.runtime import processes
-from msajax.runtime.signals import StopRequest, is_kept, scratch_folder
+from msajax.runtime.signals import StopRequest, scratch_folder
 
 logger = logging.getLogger(__name__)
 
-_BEFORE = ("run.json", "config.json", "metrics.jsonl")  # uploaded before a checkpoint
-_RESULTS = "results.json"
-_AFTER = ("bundle", "predictions", _RESULTS)  # at the end
 _MARKERS = "uploaded"
 
 
 class Mirror(contextlib.AbstractContextManager):
-    """A run's folder on this machine, wherever the run lives; of a path, just that path.
+    """Offers a run's folder on this machine, wherever the run lives; of a path, just that path.
 
     Of a URL, entering brings what the bucket says of the run into a scratch folder of the first
     process. After `take`, leaving uploads everything, waits for it and gives the run back. The
@@ -59,12 +56,11 @@ class Mirror(contextlib.AbstractContextManager):
         """Holds nothing yet of `workdir`; `stop` is told when the last upload begins."""
         self.path = self._workdir = os.fspath(workdir)
         self._stop = stop
-        self._is_remote, self._bucket = False, None
-        self._trains, self._owner = False, b""  # and the content of `lock` then
-        self._digests: dict[str, str] = {}  # of files as they are in the bucket
-        self._pulled: dict[int, Any] = {}  # the identities of checkpoints as they came
-        self._pushed: set[int] = set()  # checkpoints
-        self._restorable: set[int] = set()  # of those that came, what restoring has left
+        self._is_remote, self._trains = False, False
+        self._uploads: Uploads | None = None  # in the first process, of a URL
+        self._pulled: dict[int, Any] = {}  # step: the identity of a checkpoint that was brought
+        self._pushed: set[int] = set()  # steps of checkpoints that this process has uploaded
+        self._restorable: set[int] = set()  # steps that were brought and not found damaged
         self._saves: queue.SimpleQueue = queue.SimpleQueue()  # their steps, and at the end None
         self._pusher = threading.Thread(target=self._push_saves, daemon=True)
         self._failure: BaseException | None = None
@@ -86,8 +82,8 @@ class Mirror(contextlib.AbstractContextManager):
         with contextlib.ExitStack() as undo:
             scratch = undo.enter_context(scratch_folder())
             self.path = os.path.join(scratch, "run")
-            undo.enter_context(_called(self._workdir, self.path))
-            self._bucket = Bucket(self._workdir)
+            undo.enter_context(named_by_url(self._workdir, self.path))
+            self._uploads = Uploads(self._workdir, self.path)
             self._pull(checkpoints=False)
             self._undo = undo.pop_all()
 
@@ -119,69 +115,77 @@ class Mirror(contextlib.AbstractContextManager):
             processes.of_first(self._take)
 
     def _take(self) -> None:
-        if former := self._bucket.read(lock.NAME):
-            logger.warning(
-                "%s was not given back by %s: if that still trains, it ends at its next upload.",
-                self._workdir,
-                lock.describe_owner(former),
-            )
-        owner = lock.this_process() | {"token": secrets.token_hex(16)}
-        self._owner = json.dumps(owner).encode()
-        self._bucket.write(lock.NAME, self._owner)
+        self._uploads.take_over()
         self._pull(checkpoints=True)
         self._pusher.start()
         self._trains = True
 
     def replace(self, name: str) -> None:
-        """Uploads one file of the run, outside training, if it has changed.
+        """Uploads a file or folder of the manifest alone, outside training, if it has changed.
+
+        A folder that comes to be there in part only is not brought by the next start.
 
         Raises:
-            UserError: in all processes, if that fails.
+            UserError: in all processes, if that fails, or if the bucket has other results by now
+                than those that were brought.
         """
         if self._is_remote:
-            processes.of_first(lambda: self._put_changed(name))
+            processes.of_first(lambda: self._uploads.put_entry(manifest.find(name)))
 
     def saved(self, step: int) -> None:
-        """Has a checkpoint uploaded as soon as it is whole, beside the training.
+        """Has a checkpoint uploaded beside the training, as soon as it is whole.
 
         Raises:
             UserError: if an upload before has failed.
         """
         if self._trains:
             self._raise_failure()
-            self._restorable.update(self._pulled.keys() & self._steps())  # before too old to stay
+            # Seen at the first save: later ones delete checkpoints because they are old.
+            self._restorable.update(self._pulled.keys() & self._steps())
             self._saves.put(step)
 
     def _pull(self, checkpoints: bool) -> None:
-        """Makes the folder hold what the bucket does."""
+        """Makes the folder hold what the bucket does; checkpoints only if they are asked for."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.makedirs(self.path)
-        names = self._bucket.names()
-        is_run = "config.json" in names
-        marked, begun = _steps_below(_MARKERS, names), _steps_below("checkpoints", names)
-        for step in sorted(marked ^ begun, key=int) if checkpoints else ():
+        self._uploads.forget()
+        names = self._uploads.bucket.names()
+        is_run = manifest.CONFIG in names
+        steps = self._whole_steps(names) if checkpoints else set()
+        early, whole = manifest.early_names(), self._whole_entries(names)
+        for name in names:
+            if not is_run and top(name) not in early:
+                # Its name alone, so that `RunFolder.claim` refuses it.
+                os.makedirs(os.path.join(self.path, top(name)), exist_ok=True)
+            elif top(name) in whole:
+                self._uploads.bring(name)
+            elif top(name) == manifest.CHECKPOINTS and (*name.split("/"), "")[1] in steps:
+                self._uploads.bucket.get(name, os.path.join(self.path, name))
+        self._pulled = {step: self._identity(step) for step in self._steps()}
+
+    def _whole_steps(self, names: list[str]) -> set[str]:
+        """Returns the steps whose checkpoints are whole in the bucket; names the others."""
+        marked, begun = _steps_below(_MARKERS, names), _steps_below(manifest.CHECKPOINTS, names)
+        for step in sorted(marked ^ begun, key=int):
             logger.warning(
                 "Checkpoint %s/checkpoints/%s cannot be used: it is there in part, or uploaded/%s "
                 "is missing, which says that it is whole.",
                 *(self._workdir, step, step),
             )
-        for name in names:
-            top, _, rest = name.partition("/")
-            path = os.path.join(self.path, name)
-            if not is_run and top not in (*_BEFORE, lock.NAME):
-                # Its name alone, so that `RunFolder.claim` refuses it.
-                os.makedirs(os.path.join(self.path, top), exist_ok=True)
-            elif top == "checkpoints":
-                if checkpoints and rest.partition("/")[0] in marked:
-                    self._bucket.get(name, path)
-            elif top in (*_BEFORE, *_AFTER) and self._bucket.get(name, path):
-                self._digests[name] = _digest(path)
-        self._pulled = {step: self._identity(step) for step in self._steps()}
+        return marked
+
+    def _whole_entries(self, names: list[str]) -> set[str]:
+        """Returns the other entries that are brought; names those that are there in part."""
+        entries = manifest.uploaded(Upload.BEFORE_CHECKPOINTS, Upload.AT_END)
+        in_part = {entry.name for entry in entries if f"{UPLOADING}/{entry.name}" in names}
+        for name in sorted(in_part):
+            logger.warning("%s/%s is left out: it is there in part.", self._workdir, name)
+        return {entry.name for entry in entries} - in_part
 
     def _push_saves(self) -> None:
         try:
             while (step := self._saves.get()) is not None:
-                # The next save and the end both wait for this one, if it comes to anything.
+                # It may never become whole: the next save, and the end, do not wait for it.
                 while step not in self._steps() and self._saves.empty():
                     time.sleep(0.05)
                 self._push()
@@ -200,25 +204,26 @@ class Mirror(contextlib.AbstractContextManager):
         self._pusher.join()
         self._raise_failure()
         self._push()
-        self._remove_outdated_results()
-        for top in _AFTER:
-            for name in _files_in(self.path, top):
-                self._put_changed(name)
-        self._require_lock()
-        with contextlib.suppress(UserError):  # all is uploaded; the next one takes it over
-            self._bucket.remove(lock.NAME)
+        self._uploads.remove_former_results()
+        for entry in manifest.uploaded(Upload.AT_END):
+            self._uploads.put_entry(entry)
+        self._uploads.give_back()
 
     def _push(self) -> None:
         """Uploads the newest whole checkpoint, after what it needs; then older ones may go."""
-        with _folder_beside(self.path) as copies:
+        with folder_beside(self.path) as copies:
             step = self._copy_newest(copies)
-            for name in _BEFORE:
-                self._put_changed(name)
+            for entry in manifest.uploaded(Upload.BEFORE_CHECKPOINTS):
+                self._uploads.put_entry(entry)
             if step is not None:
                 self._push_checkpoint(step, os.path.join(copies, str(step)))
 
     def _copy_newest(self, copies: str) -> int | None:
-        """The newest whole checkpoint, whose files keep these names if it is deleted."""
+        """Gives the newest whole checkpoint second names, which stay if it is deleted.
+
+        Returns:
+            Its step, the name of its folder in `copies`; None if there is none.
+        """
         while steps := self._steps():
             step, problem = steps[-1], None
             try:
@@ -226,7 +231,8 @@ class Mirror(contextlib.AbstractContextManager):
                 shutil.copytree(self._checkpoint(step), copy, copy_function=os.link)
             except OSError as error:
                 problem = error.args[0][0][2] if isinstance(error, shutil.Error) else error
-            # None is deleted before so many newer ones are whole.
+            # A copy is whole unless orbax has begun to delete the checkpoint meanwhile, which it
+            # does only once so many newer ones are whole.
             if sum(other > step for other in self._steps()) < KEPT:
                 if problem is not None:
                     raise UserError(f"{self._checkpoint(step)} cannot be copied: {problem}.")
@@ -234,20 +240,19 @@ class Mirror(contextlib.AbstractContextManager):
         return None
 
     def _push_checkpoint(self, step: int, copy: str) -> None:
-        there = self._bucket.names()
+        """Uploads a checkpoint, unless the bucket has it, and removes those that are too old."""
+        there = self._uploads.bucket.names()
         marker = f"{_MARKERS}/{step}"
-        files = {f"checkpoints/{step}/{name}": os.path.join(copy, name) for name in _files_in(copy)}
+        files = {f"checkpoints/{step}/{name}": os.path.join(copy, name) for name in files_in(copy)}
         if not self._has(step):
             if marker in there:  # of another one, saved at the same step
-                self._remove(marker)
+                self._uploads.remove(marker)
             for name, path in files.items():
-                self._require_lock()
-                self._bucket.put(path, name)
-            self._require_lock()
-            self._bucket.write(marker, b"")
+                self._uploads.put(path, name)
+            self._uploads.write(marker, b"")
             self._pushed.add(step)
 
-        # One that came from the bucket, and was gone here by the first save, was found damaged.
+        # One that was brought, and was gone here by the first save, was found damaged.
         known = sorted(self._pushed.union(self._restorable, self._steps()))
         kept = [s for s in known if f"{_MARKERS}/{s}" in (*there, marker)][-KEPT:]
         current = {marker, *files}
@@ -258,129 +263,31 @@ class Mirror(contextlib.AbstractContextManager):
             if of > step and not self._pushed:
                 continue  # nothing has replaced it yet
             if of not in kept or (of == step and name not in current):
-                self._remove(name)
-
-    def _put_changed(self, name: str) -> None:
-        path = os.path.join(self.path, name)
-        if not os.path.exists(path):
-            return
-        with _folder_beside(self.path) as copies:
-            copy = shutil.copyfile(path, os.path.join(copies, "file"))  # it may grow meanwhile
-            digest = _digest(copy)
-            if self._digests.get(name) != digest:
-                self._require_lock()
-                self._bucket.put(copy, name)
-                self._digests[name] = digest
-
-    def _remove_outdated_results(self) -> None:
-        """Before what results are about is replaced: a run that has gone on has new ones."""
-        known, path = self._digests.get(_RESULTS), os.path.join(self.path, _RESULTS)
-        if known is not None and not (os.path.exists(path) and _digest(path) == known):
-            self._remove(_RESULTS)
-            del self._digests[_RESULTS]
-
-    def _remove(self, name: str) -> None:
-        self._require_lock()
-        self._bucket.remove(name)
-
-    def _require_lock(self) -> None:
-        """Raises `UserError` once this process is ending, or has been taken over."""
-        if not is_kept(os.path.dirname(self.path)):  # what was found in it may be a part
-            raise UserError(f"{self._workdir}: this process is ending, and uploads nothing more.")
-        if self._owner and (found := self._bucket.read(lock.NAME)) != self._owner:
-            who = lock.describe_owner(found) if found else "somebody who has removed its lock"
-            raise UserError(
-                f"{self._workdir} was taken over by {who}: this process uploads nothing any more; "
-                "what it had uploaded is there."
-            )
+                self._uploads.remove(name)
 
     def _has(self, step: int) -> bool:
-        """Whether the bucket holds this machine's checkpoint of a step."""
+        """Returns whether the bucket holds this machine's checkpoint of a step."""
         came = step in self._pulled and self._pulled[step] == self._identity(step)
         return came or step in self._pushed
 
     def _identity(self, step: int) -> tuple[int, int] | None:
-        """Tells a checkpoint from another one of the same step."""
+        """Returns what tells a checkpoint from another one of the same step; None if it is gone."""
         with contextlib.suppress(FileNotFoundError):
             status = os.stat(self._checkpoint(step))
             return status.st_ino, status.st_mtime_ns
         return None
 
     def _steps(self) -> list[int]:
-        """Of the whole checkpoints on this machine: they get their names when they are."""
+        """Lists the steps of the checkpoints here that are whole: only then they get such names."""
         with contextlib.suppress(FileNotFoundError), os.scandir(self._checkpoint("")) as found:
             return sorted(int(x.name) for x in found if x.name.isdecimal() and x.is_dir())
         return []
 
     def _checkpoint(self, step: int | str) -> str:
-        return os.path.join(self.path, "checkpoints", str(step))
+        return os.path.join(self.path, manifest.CHECKPOINTS, str(step))
 
 
-@contextlib.contextmanager
-def bundle_folder(path: str | os.PathLike) -> Iterator[str]:
-    """A bundle's folder on this machine; from a bucket it is brought for as long as this lasts.
-
-    Raises:
-        UserError: if it cannot be.
-    """
-    path = os.fspath(path)
-    if not is_url(path):
-        yield path
-        return
-    with scratch_folder() as folder, _called(path, folder):
-        bucket = Bucket(path)
-        for name in bucket.names():
-            if "/" not in name:
-                bucket.get(name, os.path.join(folder, name))
-        yield folder
-
-
-def _folder_beside(path: str) -> tempfile.TemporaryDirectory:
-    """A folder on the same file system, where files can have second names."""
-    return tempfile.TemporaryDirectory(dir=os.path.dirname(path), ignore_cleanup_errors=True)
-
-
-@contextlib.contextmanager
-def _called(url: str, path: str) -> Iterator[None]:
-    """Names the URL wherever an error or a line of the log would name the folder."""
-    before = logging.getLogRecordFactory()
-
-    def make(*args, **kwargs) -> logging.LogRecord:
-        record = before(*args, **kwargs)
-        if record.name.startswith("msajax"):
-            record.msg, record.args = record.getMessage().replace(path, url), ()
-        return record
-
-    logging.setLogRecordFactory(make)
-    try:
-        yield
-    except (UserError, OSError) as error:
-        if path not in str(error):
-            raise
-        text = str(error).replace(path, url)
-        if isinstance(error, OSError):
-            text = f"{text}, in its copy on this machine."
-        elif "cannot be written" in text:  # for want of room here, and not there
-            text = f"{error} It is the copy of {url} on this machine."
-        raise UserError(text) from error
-    finally:
-        logging.setLogRecordFactory(before)
-
-
-def _steps_below(top: str, names: list[str]) -> set[str]:
-    found = (name.split("/")[1] for name in names if name.startswith(f"{top}/"))
+def _steps_below(folder: str, names: list[str]) -> set[str]:
+    """Returns the steps of which there is an object in a folder of the bucket, as digits."""
+    found = (name.split("/")[1] for name in names if name.startswith(f"{folder}/"))
     return {step for step in found if step.isdecimal()}
-
-
-def _files_in(folder: str, top: str = "") -> list[str]:
-    """Every file at or below `top` in a folder, by its path from there."""
-    start = os.path.join(folder, top)
-    if os.path.isfile(start):
-        return [top]
-    found = [os.path.join(where, name) for where, _, names in os.walk(start) for name in names]
-    return sorted(os.path.relpath(path, folder) for path in found)
-
-
-def _digest(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

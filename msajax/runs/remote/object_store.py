@@ -1,7 +1,7 @@
-"""Objects in a bucket: the only importer of etils and fsspec.
+"""Reads and writes objects in a bucket: the only importer of etils and fsspec.
 
-What reads and writes them is what `etils.epath` has for a URL, of gs:// the package gcsfs, of s3://
-s3fs. Such packages try again for half a minute when a server fails, so that nothing here does.
+`etils.epath` chooses the package by the URL: gcsfs for gs://, s3fs for s3://. Such packages try
+again for half a minute when a server fails, so that nothing here does.
 """
 
 import contextlib
@@ -20,12 +20,17 @@ from msajax.errors import UserError, first_line
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 60.0  # with a server that does not answer
-PART_BYTES, SLOWEST = 50 * 2**20, 250_000  # of one request, and bytes a second that it may take
+PATIENCE_SECONDS = 60.0  # after which a server counts as one that does not answer
+PART_BYTES = 50 * 2**20  # the most that one request sends
+SLOWEST = 250_000  # bytes a second at which a request may send them
 
 
 class Bucket:
-    """Whole objects below one URL; a request that is not answered ends in about a minute."""
+    """Reads, replaces and removes whole objects below one URL.
+
+    A request that is not answered ends in about a minute. Each method raises `UserError` for
+    whatever goes wrong.
+    """
 
     def __init__(self, url: str) -> None:
         """Finds what serves such URLs, and credentials.
@@ -40,7 +45,7 @@ class Bucket:
         self._files = self._bounded("reached", lambda beats: _file_system(self.url))
 
     def names(self) -> list[str]:
-        """The objects, by what follows the URL and a slash."""
+        """Lists the objects, each by what follows the URL and a slash."""
 
         def find(beats: fsspec.Callback) -> list[str]:
             self._files.invalidate_cache()  # others write too
@@ -49,11 +54,11 @@ class Bucket:
         found = self._bounded("read", find)
         parts = [name.lstrip("/").partition(f"{self._root}/") for name in found]
         names = [name for before, _, name in parts if not before]
-        # A name becomes a path on this machine.
+        # A name becomes a path on this machine, and must not lead out of its folder.
         return sorted(n for n in names if not {"", ".", ".."} & set(n.split("/")))
 
     def read(self, name: str) -> bytes | None:
-        """An object's content, or None if there is none."""
+        """Reads an object; returns None if there is none."""
 
         def read(beats: fsspec.Callback) -> bytes | None:
             with contextlib.suppress(FileNotFoundError):
@@ -102,10 +107,15 @@ class Bucket:
     def _bounded(
         self, what: str, request: Callable[[fsspec.Callback], T], seconds: float = 0
     ) -> T:
-        """The result of a request that shows signs of life at least every so many seconds more.
+        """Returns the result of a request; gives it up when it shows no sign of life for too long.
+
+        Args:
+            what: the bucket cannot be, if it fails: reached, read or written.
+            request: is given what it must call with every part that was sent or received.
+            seconds: of silence that are allowed beside `PATIENCE_SECONDS`.
 
         Raises:
-            UserError: for whatever goes wrong with it.
+            UserError: for whatever goes wrong with the request.
         """
         signs: queue.SimpleQueue = queue.SimpleQueue()
 
@@ -115,7 +125,8 @@ class Bucket:
             except BaseException as error:
                 signs.put((None, error))
 
-        threading.Thread(target=work, daemon=True).start()  # nothing else ends a library's waiting
+        # In a thread that can be left behind: some libraries wait without any limit.
+        threading.Thread(target=work, daemon=True).start()
         seconds += PATIENCE_SECONDS
         try:
             while (outcome := signs.get(timeout=seconds)) is None:
@@ -130,7 +141,7 @@ class Bucket:
                 f"{self.url}: {self._scheme}:// needs a package that is not installed: "
                 f"{first_line(error)}."
             ) from error
-        if isinstance(error, FileNotFoundError):  # of an object it is no error
+        if isinstance(error, FileNotFoundError):  # a missing object is no error
             raise self._unusable(what, "there is no such bucket") from error
         if error is not None:
             raise self._unusable(what, first_line(error).rstrip(".")) from error
@@ -142,7 +153,7 @@ class Bucket:
 
 
 class _Beats(fsspec.Callback):
-    """What a library calls with every part of a file that it has sent or received."""
+    """Passes on each part of a file that a library says it has sent or received."""
 
     def __init__(self, signs: queue.SimpleQueue) -> None:
         super().__init__()
@@ -153,10 +164,10 @@ class _Beats(fsspec.Callback):
 
 
 def _file_system(url: str) -> fsspec.AbstractFileSystem:
-    """What etils.epath reads and writes such URLs with.
+    """Returns the file system with which etils.epath reads and writes such URLs.
 
-    Not `epath.Path` itself: that turns to TensorFlow where it is installed, lists from a cache,
-    finishes a file whose writing has failed, and says nothing while it works.
+    `epath.Path` itself is not used: it turns to TensorFlow where that is installed, lists from a
+    cache, finishes a file whose writing has failed, and says nothing while it works.
     """
     try:
         epath.Path(url)

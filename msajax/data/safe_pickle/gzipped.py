@@ -1,4 +1,4 @@
-"""Files that may be compressed with gzip: what they hold, in bounded space."""
+"""Decompresses files that may be compressed with gzip, in bounded space."""
 
 import gzip
 import os
@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from msajax.errors import UserError
 
-MOST_TIMES = 64  # what a file may grow to, in times of its own size
+MOST_TIMES = 64  # how many times its own size a file may hold
 MOST_BYTES = 8 << 30
 _MAGIC = b"\x1f\x8b"
 _CHUNK = 1 << 20
@@ -16,17 +16,17 @@ _DAMAGED = (gzip.BadGzipFile, EOFError, zlib.error)
 
 
 def is_gzip(file: BinaryIO) -> bool:
-    """Whether a file begins as gzip does; leaves it at its beginning."""
+    """Says whether a file begins as gzip does; leaves it at its beginning."""
     magic = file.read(len(_MAGIC))
     file.seek(0)
     return magic == _MAGIC
 
 
 def read_head(path: str, file: BinaryIO, size: int) -> bytes:
-    """The first bytes that a gzip file holds, `size` or all.
+    """Reads the first bytes that a gzip file holds: `size`, or all if there are fewer.
 
     Raises:
-        UserError: if it is damaged.
+        UserError: if the file is damaged.
     """
     try:
         with gzip.GzipFile(fileobj=file) as content:
@@ -36,12 +36,13 @@ def read_head(path: str, file: BinaryIO, size: int) -> bytes:
 
 
 def decompress(path: str, file: BinaryIO) -> BinaryIO:
-    """Decompresses a gzip file into a temporary one without a name, which goes when it is closed.
+    """Decompresses a gzip file into a temporary one without a name, which is gone once closed.
 
     Raises:
         UserError: if it is damaged, holds more than a file of its size may, or there is no room.
     """
-    # What the file says of its own size, at its end, may be a lie: what comes out is counted.
+    # A file's own word on what it holds may be wrong, so bytes are counted as they come: a bomb
+    # is refused before it fills the disk.
     most = most_bytes(os.fstat(file.fileno()).st_size)
     content = tempfile.TemporaryFile()
     try:
@@ -66,7 +67,7 @@ def decompress(path: str, file: BinaryIO) -> BinaryIO:
 
 
 def most_bytes(size: int) -> int:
-    """How much a gzip file of `size` bytes may hold."""
+    """Returns how many bytes a gzip file of `size` bytes may hold."""
     return min(MOST_TIMES * size, MOST_BYTES)
 
 

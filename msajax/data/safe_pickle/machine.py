@@ -1,4 +1,4 @@
-"""A pickle that is being read: its bytes, its stack and its memo.
+"""Holds a pickle that is being read: its bytes, its stack and its memo.
 
 Every size that the file declares is compared with what is left of it before anything is allocated.
 """
@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from msajax.data.formats.pickle_globals import Global, Limits, Pending, Refused
+from msajax.data.safe_pickle.allow_list import Global, Limits, Pending, Refused
 
 # Longer numbers are in no corpus, and reading them takes more than linear time.
 _DIGITS = 640
@@ -15,17 +15,17 @@ _NOTHING = object()  # what the memo holds where nothing was put
 
 
 class Truncated(Refused):
-    """The file ends too early, or declares more than it has."""
+    """Says that a file ends too early, or declares more than it has."""
 
 
 class Machine:
-    """What is known of a pickle between two opcodes.
+    """Holds what is known of a pickle between two opcodes.
 
     Args:
-        file: where to read, from its beginning.
+        file: the pickle, at its beginning.
         size: bytes that the file has.
         limits: what the file may cause.
-        find_global: what stands for a module and a name; raises `Refused` for most.
+        find_global: returns the entry for a module and a name, or raises `Refused`.
 
     Attributes:
         stack: values above the last mark.
@@ -45,8 +45,8 @@ class Machine:
         self.memo: list[Any] = []
 
     def take(self, count: int) -> bytes:
-        """The next `count` bytes."""
-        if not 0 <= count <= 64:  # where a short read tells soon enough
+        """Reads the next `count` bytes."""
+        if not 0 <= count <= 64:  # a few bytes need no check: a short read tells that they lack
             self.check_left(count)
         data = self.file.read(count)
         if len(data) != count:
@@ -61,31 +61,31 @@ class Machine:
         if count > left:
             raise Truncated(f"declares {count} bytes where {left} are left")
 
-    def number(self, layout: struct.Struct) -> Any:
-        """The next number of fixed size."""
-        return layout.unpack(self.take(layout.size))[0]
+    def number(self, packing: struct.Struct) -> Any:
+        """Reads a number of fixed size."""
+        return packing.unpack(self.take(packing.size))[0]
 
     def line(self) -> bytes:
-        """The rest of the line, without its end."""
+        """Reads the rest of the line, without its end."""
         line = self.file.readline()
         if line[-1:] != b"\n":
             raise Truncated("ends too early")
         return line[:-1]
 
     def digits(self) -> bytes:
-        """A line that holds a number."""
+        """Reads a line that holds a number."""
         line = self.line()
         if len(line) > _DIGITS + len("-L"):
             raise Refused(f"holds a number of {len(line)} digits")
         return line
 
     def pop_mark(self) -> list[Any]:
-        """The values above the last mark, which is gone."""
+        """Removes the last mark and returns the values above it."""
         items, self.stack = self.stack, self.marked.pop()
         return items
 
     def put(self, index: int) -> None:
-        """Memorises the value on top."""
+        """Stores the value on top of the stack in the memo."""
         value, memo = self.stack[-1], self.memo
         if index == len(memo):
             memo.append(value)
@@ -94,6 +94,7 @@ class Machine:
                 raise ValueError("a negative index")
             memo[index] = value
         else:
+            # An index far beyond what was put would make the memo larger than the file.
             if index > self.file.tell():
                 raise ValueError("an index that so short a file has no use for")
             memo.extend([_NOTHING] * (index - len(memo)))
@@ -102,7 +103,7 @@ class Machine:
             value.places.append(index)
 
     def get(self, index: int) -> None:
-        """Pushes what was memorised."""
+        """Pushes a value of the memo."""
         value = self.memo[index]
         if value is _NOTHING or index < 0:
             raise ValueError("an index that holds nothing")

@@ -1,7 +1,7 @@
-"""The allow-list of pickles: what each name that a file may call becomes here.
+"""Lists the names that a pickle may call, and builds what each of them stands for.
 
 Nothing of numpy is called with what a file says before type, shape and size are known to fit the
-bytes that are there. No name stands for the function that bears it: each is a builder of ours.
+bytes that are there. No name leads to the function of that name: each leads to a builder of ours.
 """
 
 import collections
@@ -18,21 +18,21 @@ _MIB = 1 << 20
 
 _TYPE = re.compile(r"b1|[iu][1248]|f[248]|O[48]?|[SU]\d{1,8}")
 _SCALARS = {str, bytes, int, float, bool, type(None)}
-# What a set or an OrderedDict takes when empty; a list or dict takes less.
+# Bytes of an empty set or OrderedDict; a list or dict takes less.
 _CONTAINER_BYTES = 256
-# An array, the view of it in its shape, and their sizes and strides.
+# Bytes of an array, the view of it in its shape, and their sizes and strides.
 _ARRAY_BYTES = 512
 
 
 class Refused(Exception):
-    """Why a file is not read: the predicate of a sentence whose subject is the file."""
+    """Says why a file is not read, in the predicate of a sentence whose subject is the file."""
 
 
 class Limits:
-    """What one file may still cause, in bytes of memory or in work that takes as long.
+    """Counts what one file may still cause, in bytes of memory or in work that takes as long.
 
     Reading a file takes time and memory in proportion to its size as long as every byte of it is
-    used once. What has been read can be used again and again, though, so that is counted.
+    used once. But a file of kilobytes can use a list that it made a million times: that is counted.
 
     Attributes:
         total: what the file may cause, from its beginning to its end.
@@ -40,7 +40,7 @@ class Limits:
 
     def __init__(self, file_size: int) -> None:
         self.total = self._left = 256 * _MIB + 16 * file_size
-        # By identity: how deep object arrays are nested, and the array, so that it keeps its id.
+        # By id: how deep object arrays are nested, and the array, which must live to keep its id.
         self._levels: dict[int, tuple[int, np.ndarray]] = {}
 
     def spend(self, amount: int) -> None:
@@ -59,12 +59,12 @@ class Limits:
 
 
 class Global:
-    """A name from the allow-list.
+    """Describes a name from the allow-list.
 
     Attributes:
         name: module and name, with a dot between.
-        build: what a call of it does: `(arguments, limits) -> value`.
-        factory: the class, where it may be what a defaultdict makes.
+        build: makes what a call of the name returns: `(arguments, limits) -> value`.
+        factory: the class of that name, if a defaultdict may make values of it.
     """
 
     __slots__ = ("name", "build", "factory")
@@ -74,11 +74,11 @@ class Global:
 
 
 class Pending:
-    """An array or a type of array that a file has announced and not yet described.
+    """Stands for an array or a type of array that a file has announced and not yet described.
 
     Attributes:
-        build: makes the value from its description: `(state, limits) -> value`.
-        places: where in the memo it was put.
+        build: makes the value of its description: `(state, limits) -> value`.
+        places: indices of the memo under which it was put.
     """
 
     __slots__ = ("build", "places")
@@ -88,12 +88,12 @@ class Pending:
 
 
 def printable(text: str) -> str:
-    """`text` from a file as a part of a sentence: short, on one line."""
+    """Shortens text from a file to a part of a sentence, on one line."""
     return (text if text.isprintable() else ascii(text)[1:-1])[:100]
 
 
 def find_global(module: str, name: str) -> Global:
-    """The entry of the allow-list. Raises `Refused` for every other name."""
+    """Returns the entry of the allow-list; raises `Refused` for every other name."""
     found = ALLOWED.get((module, name))
     if found is None:
         raise Refused(
@@ -104,22 +104,23 @@ def find_global(module: str, name: str) -> Global:
 
 
 def set_item(target: dict, key: Any, value: Any, limits: Limits) -> None:
-    """`target[key] = value`, for keys whose hash and comparison are cheap."""
+    """Sets an item of a dict; refuses keys whose hash or comparison is expensive."""
     _check_key(target, key, limits)
     target[key] = value
 
 
 def add_member(target: set, member: Any, limits: Limits) -> None:
-    """`target.add(member)`, for members whose hash and comparison are cheap."""
+    """Adds a member to a set; refuses members whose hash or comparison is expensive."""
     _check_key(target, member, limits)
     target.add(member)
 
 
 def _check_key(target: dict | set, key: Any, limits: Limits) -> None:
-    """Hashing a nested tuple walks all of it, every time, so only flat ones are keys.
+    """Refuses keys other than text, numbers and short flat tuples; counts what comparing costs.
 
-    Text hashes with a secret. Other keys can be chosen to collide with everything in `target`, and
-    are counted as if they did; but not consecutive numbers, as in a vocabulary.
+    Hashing a nested tuple walks all of it, every time. Text hashes with a secret. Other keys can be
+    chosen to collide with everything in `target`, and are counted as if they did; consecutive
+    numbers, as in a vocabulary, are not.
     """
     kind = type(key)
     if kind is str or kind is bytes or (kind is int and abs(key - len(target)) < 1000):
@@ -139,7 +140,7 @@ def _require(ok: bool, name: str) -> None:
 
 
 def _codecs_encode(args: tuple, limits: Limits) -> bytes:
-    """How protocols 0 to 2 of Python 3 write bytes."""
+    """Builds bytes as protocols 0 to 2 of Python 3 write them."""
     ok = len(args) == 2 and type(args[0]) is type(args[1]) is str
     _require(ok and args[1] in ("latin1", "latin-1"), "_codecs.encode")
     limits.spend(len(args[0]))
@@ -199,7 +200,7 @@ def _array_from_state(state: Any, limits: Limits) -> np.ndarray:
 
 
 def _frombuffer(args: tuple, limits: Limits) -> np.ndarray:
-    """How protocol 5 writes arrays."""
+    """Builds an array as protocol 5 writes it."""
     ok = len(args) in (4, 5) and type(args[3]) is str
     _require(ok and args[3] in (("C", "F") if len(args) == 4 else ("C", "F", "K")), "_frombuffer")
     data, dtype, shape, order, *axes = args
@@ -217,12 +218,12 @@ def _scalar(args: tuple, limits: Limits) -> np.generic:
 
 
 def _array(data: Any, dtype: Any, shape: Any, order: str, limits: Limits) -> np.ndarray:
-    """An array that shares the memory of `data`, which must be as long as type and shape say."""
+    """Builds an array in the memory of `data`, which must be as long as type and shape say."""
     if not isinstance(dtype, np.dtype) or not _is_shape(shape):
         raise Refused("has an array without a valid type or shape")
     count = math.prod(shape)
     declares = f"has an array of {dtype} of shape {printable(str(shape))}"
-    if dtype.kind == "O":  # a list, row by row whatever the order
+    if dtype.kind == "O":  # its content is a list, row by row whatever the order
         if type(data) is not list or len(data) != count:
             raise Refused(f"{declares} without as many objects")
     else:
@@ -231,8 +232,8 @@ def _array(data: Any, dtype: Any, shape: Any, order: str, limits: Limits) -> np.
             raise Refused(
                 f"{declares}, which takes {count * dtype.itemsize} bytes, but brings {len(data)}"
             )
-    # An array without rows must not have 2**60 columns either: someone will sum over its rows.
-    # Strings without characters get room for one.
+    # An array without rows must not have 2**60 columns either, because a sum over its rows would
+    # have as many values. numpy gives strings without characters the room of one.
     limits.spend(_ARRAY_BYTES + max(dtype.itemsize, 4) * math.prod(n for n in shape if n))
     if dtype.kind == "O":
         array = np.fromiter(data, object, count).reshape(shape)
@@ -244,7 +245,7 @@ def _array(data: Any, dtype: Any, shape: Any, order: str, limits: Limits) -> np.
 
 
 def _elements(data: bytes | bytearray, dtype: np.dtype) -> np.ndarray:
-    """A flat view of `data`, refusing bytes that numpy would trust and trip over."""
+    """Returns a flat view of `data`; refuses bytes that numpy would trust and fail on later."""
     flat = np.frombuffer(data, dtype)
     if dtype.kind == "b" and flat.view(np.uint8).max() > 1:
         raise Refused("has truth values that are neither 0 nor 1")
@@ -256,7 +257,7 @@ def _elements(data: bytes | bytearray, dtype: np.dtype) -> np.ndarray:
 
 
 def _raw(data: Any, limits: Limits) -> bytes | bytearray:
-    """The bytes of an array; those of Python 2 have been read as latin-1 text."""
+    """Returns the bytes of an array; those of Python 2 have been read as latin-1 text."""
     if type(data) is str:
         limits.spend(len(data))
         return data.encode("latin-1")
@@ -266,7 +267,7 @@ def _raw(data: Any, limits: Limits) -> bytes | bytearray:
 
 
 def _is_shape(value: Any) -> bool:
-    """Whether it is a tuple of sizes, as many as numpy takes, each a number of 63 bits."""
+    """Says whether a value is a tuple of sizes, as many as numpy takes, each of 63 bits."""
     ok = type(value) is tuple and len(value) <= 64
     return ok and all(type(n) is int and 0 <= n < 1 << 63 for n in value)
 
@@ -284,7 +285,10 @@ def _dtype(args: tuple, limits: Limits) -> Pending:
 
 
 def _dtype_from_state(text: str, state: Any, limits: Limits) -> np.dtype:
-    """Only the byte order is taken from the state: its flags could turn numbers into pointers."""
+    """Builds a type of array; takes nothing but the byte order from its state.
+
+    Flags in the state could turn numbers into pointers.
+    """
     dtype = np.dtype(object if text[0] == "O" else text)
     ok = type(state) is tuple and len(state) == 8 and type(state[0]) is type(state[5]) is int
     ok = ok and state[0] == 3 and type(state[1]) is str and state[1] in ("<", ">", "|", "=")

@@ -30,7 +30,7 @@ from pickle_files import (
     text,
 )
 
-from msajax.data.formats.pickles import as_array, load_pickle, matches
+from msajax.data.safe_pickle import NoPickle, read_pickle
 from msajax.errors import UserError
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
@@ -43,15 +43,25 @@ def path(tmp_path: pathlib.Path) -> pathlib.Path:
 
 def load(path: pathlib.Path, content: bytes):
     path.write_bytes(content)
-    return load_pickle(path)
+    return read_pickle(path)
 
 
 def refusal(path: pathlib.Path, content: bytes) -> str:
     """The sentence, without the file's name, with which a file of this content is refused."""
     path.write_bytes(content)
     with pytest.raises(UserError) as caught:
-        load_pickle(path)
+        read_pickle(path)
     return sentence(path, caught.value)
+
+
+def is_recognised(path: pathlib.Path) -> bool:
+    try:
+        read_pickle(path)
+    except NoPickle:
+        return False
+    except UserError:
+        pass
+    return True
 
 
 def sentence(path: pathlib.Path, error: UserError) -> str:
@@ -62,7 +72,7 @@ def sentence(path: pathlib.Path, error: UserError) -> str:
 
 
 def same(a, b) -> bool:
-    """Equal in type, shape, content and order; an array may differ in byte order and layout."""
+    """Equal in type, shape, content, order; arrays may differ in order of bytes and of axes."""
     if type(a) is not type(b):
         return False
     if isinstance(a, np.ndarray | np.generic):
@@ -131,7 +141,7 @@ def test_whatever_a_corpus_holds_is_read_as_python_would(path, protocol):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_arrays_keep_their_byte_order_and_layout(path, protocol):
+def test_arrays_keep_their_order_of_bytes_and_of_axes(path, protocol):
     x = np.asfortranarray(np.arange(6, dtype=">i4").reshape(2, 3))
     found = load(path, pickle.dumps(x, protocol))
     assert found.dtype.str == ">i4" and found.flags.f_contiguous and not found.flags.c_contiguous
@@ -202,7 +212,6 @@ def test_files_of_python_2_are_read_through_latin_1(path, protocol):
     found = load(path, PYTHON_2[protocol])
     assert same(found, {"train": [np.array([1.0, 2.0]), "größe", "größe", 3, True]})
     assert same(found, pickle.loads(PYTHON_2[protocol], encoding="latin1"))
-    assert matches(str(path))
 
 
 scalars = st.one_of(
@@ -279,7 +288,7 @@ PROGRAMS = {
     "REDUCE": (lambda m: pickle.dumps(Payload(m)), "posix.system"),
     "REDUCE of protocol 0": (lambda m: pickle.dumps(Payload(m), 0), "posix.system"),
     "deep inside": (lambda m: pickle.dumps({"train": [({"id": Payload(m)},)]}), "posix.system"),
-    "INST": (lambda m: b"(V%b\nios\nsystem\n." % command(m).encode(), "os.system"),
+    "INST": (lambda m: b"\x80\x02(V%b\nios\nsystem\n." % command(m).encode(), "os.system"),
     "OBJ": (lambda m: P4 + b"(" + SYSTEM + quoted(m) + b"o.", "posix.system"),
     "NEWOBJ": (lambda m: P4 + SYSTEM + quoted(m) + b"\x85\x81.", "posix.system"),
     "NEWOBJ_EX": (lambda m: P4 + SYSTEM + quoted(m) + b"\x85}\x92.", "posix.system"),
@@ -477,7 +486,7 @@ def test_a_file_that_ends_anywhere_is_refused(path, protocol):
     for end in reversed(range(len(content))):
         os.truncate(path, end)
         with pytest.raises(UserError) as caught:
-            load_pickle(path)
+            read_pickle(path)
         found = sentence(path, caught.value)
         assert re.fullmatch(r"ends too early\.|declares \d+ bytes where \d+ are left\.", found)
 
@@ -496,7 +505,7 @@ def test_a_changed_byte_anywhere_is_refused_or_read_as_data(path, protocol):
 
 def read_or_refused(path: pathlib.Path) -> None:
     try:
-        load_pickle(path)
+        read_pickle(path)
     except UserError as error:
         sentence(path, error)
 
@@ -506,10 +515,6 @@ def read_or_refused(path: pathlib.Path) -> None:
 def test_any_bytes_are_refused_or_read(path, start, content):
     path.write_bytes(start + content)
     read_or_refused(path)
-    try:
-        assert matches(str(path)) in (True, False)
-    except UserError as error:
-        sentence(path, error)
 
 
 edits = st.tuples(st.floats(0, 1), st.integers(0, 9), st.binary(max_size=6))
@@ -562,7 +567,7 @@ CYCLE = "has a value that contains itself."
         b"T\xff\xff\xff\xffx.": senseless(5),
         b"\x8b\xff\xff\xff\x7fx.": declares(0x7FFFFFFF),
         b"\x8b\x00\x01\x00\x00" + b"\x7f" * 256 + b".": "holds an integer of 256 bytes.",
-        b"L" + b"9" * 5000 + b"L\n.": "holds a number of 5001 digits.",
+        P4 + b"L" + b"9" * 5000 + b"L\n.": "holds a number of 5001 digits.",
         b"Nr\xff\xff\xff\x7f.": senseless(6),
         b"Nq\x00p-1\n.": senseless(7),
         b"Nq\x00g-1\n.": senseless(7),
@@ -627,15 +632,14 @@ def test_bytes_that_are_no_truth_values_or_characters_are_refused(path):
 
 def test_a_path_that_is_no_file_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    for call in (load_pickle, matches):
-        for place, reason in (
-            (tmp_path / "gone", "cannot be read: No such file or directory."),
-            (tmp_path, "cannot be read: it is no regular file."),
-            (tmp_path / "pipe", "cannot be read: it is no regular file."),
-        ):
-            with pytest.raises(UserError) as caught:
-                call(str(place))
-            assert sentence(place, caught.value) == reason
+    for place, reason in (
+        (tmp_path / "gone", "cannot be read: No such file or directory."),
+        (tmp_path, "cannot be read: it is no regular file."),
+        (tmp_path / "pipe", "cannot be read: it is no regular file."),
+    ):
+        with pytest.raises(UserError) as caught:
+            read_pickle(str(place))
+        assert sentence(place, caught.value) == reason
 
 
 # --- recognising a pickle ---
@@ -653,18 +657,17 @@ def test_a_pickle_is_recognised_whole_and_cut_and_by_any_name(tmp_path, value, p
     path = tmp_path / "data.csv"
     content = pickle.dumps(value, protocol)
     path.write_bytes(content)
-    assert matches(str(path))
+    assert same(read_pickle(path), value)
     if protocol >= 2 or len(content) > 4100:
         path.write_bytes(content[:-1])
-        assert matches(str(path))
+        assert is_recognised(path)
 
 
 @pytest.mark.parametrize("case", PROGRAMS)
-def test_a_program_may_be_recognised_and_never_runs(tmp_path, path, case):
+def test_a_program_is_recognised_and_never_runs(tmp_path, path, case):
     marker = tmp_path / "executed"
     path.write_bytes(PROGRAMS[case][0](marker))
-    recognised = matches(str(path))
-    assert recognised == (case != "INST")
+    assert is_recognised(path)
     assert not marker.exists()
 
 
@@ -697,6 +700,7 @@ OTHER_FILES = {
     "the opcode of None, often": b"N" * 5000,
     "a bracket": b"(",
     "a pickle and more": b"N.\nand so on\n",
+    "a program by INST, without a signature": b"(Vtouch\nios\nsystem\n.",
     "a sentence": b"Great movie, I laughed all the time and then some more.\n",
     "a sentence with its stop on its own": b"The film is .\n",
     "word vectors": b"the 0.418 0.24968 -0.41242\nof 0.70853 0.57088 -0.4716\n",
@@ -706,7 +710,7 @@ OTHER_FILES = {
 @pytest.mark.parametrize("case", OTHER_FILES)
 def test_other_files_are_not_taken_for_pickles(path, case):
     path.write_bytes(OTHER_FILES[case])
-    assert not matches(str(path))
+    assert not is_recognised(path)
 
 
 def test_archives_and_the_text_around_here_are_not_taken_for_pickles(tmp_path):
@@ -719,59 +723,4 @@ def test_archives_and_the_text_around_here_are_not_taken_for_pickles(tmp_path):
     files = [*tmp_path.iterdir(), *root.glob("*.*"), *root.rglob("tests/*.py")]
     files = [file for file in files if file.is_file()]
     assert len(files) > 40
-    assert [file.name for file in files if matches(str(file))] == []
-
-
-# --- dense arrays ---
-
-
-def objects(*items) -> np.ndarray:
-    return np.fromiter(items, object, len(items))
-
-
-@pytest.mark.parametrize(
-    "value, wanted",
-    [
-        (np.float32([1, 2]), np.float32([1, 2])),
-        (np.float64(2.5), np.array(2.5)),
-        ([1, 2.5, True], np.array([1.0, 2.5, 1.0])),
-        ((1, 2), np.array([1, 2])),
-        ([True, False], np.array([True, False])),
-        ([-(2**63), 2**63 - 1], np.array([-(2**63), 2**63 - 1])),
-        ([1, np.float32(2)], np.array([1.0, 2.0])),
-        ([[1, 2], [3, 4], [5, 6]], np.array([[1, 2], [3, 4], [5, 6]])),
-        ([np.float32([1, 2]), np.float32([3, 4])], np.float32([[1, 2], [3, 4]])),
-        ([np.float32(1), np.float32(2)], np.float32([1, 2])),
-        (objects(np.zeros((2, 3)), np.ones((2, 3))), np.stack([np.zeros((2, 3)), np.ones((2, 3))])),
-        (objects(1, 2.5), np.array([1.0, 2.5])),
-        (objects(2.5).reshape(()), np.array(2.5)),
-        (objects(np.float32([1, 2])).reshape(()), np.float32([1, 2])),
-        (objects(1, 2, 3, 4).reshape(2, 2), np.array([[1, 2], [3, 4]])),
-        (objects([1], [2], [3], [4]).reshape(2, 2), np.array([[[1], [2]], [[3], [4]]])),
-        ([objects(1, 2), [3, 4]], np.array([[1, 2], [3, 4]])),
-        ([], np.zeros(0)),
-        (np.zeros((0, 4), object), np.zeros((0, 4))),
-    ],
-)
-def test_equal_shapes_become_one_dense_array(value, wanted):
-    np.testing.assert_array_equal(as_array(value, "x.pkl: train/audio"), wanted, strict=True)
-
-
-@pytest.mark.parametrize(
-    "value, reason",
-    [
-        ([[1, 2], [3]], r"arrays of the shapes \(1,\) and \(2,\); expected equal shapes"),
-        (objects(np.zeros(2), np.zeros((2, 1))), r"arrays of the shapes \(2,\) and \(2, 1\); .*"),
-        ([1, [2]], r"arrays of the shapes \(\) and \(1,\); .*"),
-        (["a", "b"], "a str where numbers are expected"),
-        ([1, None], "a NoneType where numbers are expected"),
-        (np.array(["a"]), "a ndarray where numbers are expected"),
-        ({"a": 1}, "a dict where numbers are expected"),
-        ([2**64], "an integer that does not fit into 64 bits"),
-        ([2**63, -1], "an integer that does not fit into 64 bits"),
-        ([10**400, 0.5], "an integer that does not fit into 64 bits"),
-    ],
-)
-def test_what_is_not_dense_is_refused(value, reason):
-    with pytest.raises(UserError, match=rf"^x\.pkl: train/audio holds {reason}\.$"):
-        as_array(value, "x.pkl: train/audio")
+    assert [file.name for file in files if is_recognised(file)] == []

@@ -1,8 +1,9 @@
-"""The opcodes of pickle protocols 0 to 5, without the power to import or to call.
+"""Follows the opcodes of pickle protocols 0 to 5, without the power to import or to call.
 
 Python's own unpickler trusts its input: it imports, calls, sets attributes, and reserves whatever
-a file declares. This one puts together lists, tuples, dicts, sets, text and numbers, hands every
-call to the builders of `pickle_globals`, and reads no more than is there.
+a file declares. This one makes lists, tuples, dicts, sets, text and numbers, gives every call to
+the builders of `allow_list.py`, and reads no more than is there. Scanning a file before Python's
+unpickler reads it would take as long, and numpy's constructors would still trust what it says.
 """
 
 import codecs
@@ -12,12 +13,12 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from msajax.data.formats.pickle_globals import Global, Pending, Refused, add_member, set_item
-from msajax.data.formats.pickle_machine import Machine, Truncated
+from msajax.data.safe_pickle.allow_list import Global, Pending, Refused, add_member, set_item
+from msajax.data.safe_pickle.machine import Machine, Truncated
 
-# What a byte or two of the file can make Python allocate: an empty list or dict, and a set.
+# Bytes that Python allocates for one or two of the file: an empty list or dict, and a set.
 _LIST_BYTES, _SET_BYTES = 80, 240
-# Longer numbers are in no corpus, and hashing them takes long.
+# No corpus has longer numbers, and hashing them takes long.
 _INTEGER_BYTES = 255
 _UINT8, _INT32 = struct.Struct("<B"), struct.Struct("<i")
 _UINT32, _UINT64 = struct.Struct("<I"), struct.Struct("<Q")
@@ -25,7 +26,7 @@ _FOREIGN_ESCAPE = re.compile(rb"\\(?![xnrt'\"])")
 
 
 class _Finished(Exception):
-    """STOP was reached."""
+    """Says that the opcode STOP was reached."""
 
 
 def follow(machine: Machine) -> Any:
@@ -52,7 +53,7 @@ def follow(machine: Machine) -> Any:
 
 
 def is_opcode(code: int) -> bool:
-    """Whether a byte is an opcode of any protocol."""
+    """Says whether a byte is an opcode of any protocol."""
     return _OPCODES[code] is not _unknown
 
 
@@ -60,13 +61,13 @@ def _unknown(m: Machine) -> None:
     raise ValueError("not an opcode")
 
 
-def _sized(layout: struct.Struct, convert: Callable[[bytes], Any]) -> Callable[[Machine], None]:
-    return lambda m: m.stack.append(convert(m.take(m.number(layout))))
+def _sized(packing: struct.Struct, convert: Callable[[bytes], Any]) -> Callable[[Machine], None]:
+    return lambda m: m.stack.append(convert(m.take(m.number(packing))))
 
 
 def _fixed(format: str) -> Callable[[Machine], None]:
-    layout = struct.Struct(format)
-    return lambda m: m.stack.append(m.number(layout))
+    packing = struct.Struct(format)
+    return lambda m: m.stack.append(m.number(packing))
 
 
 def _refused(name: str) -> Callable[[Machine], None]:

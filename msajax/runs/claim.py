@@ -1,0 +1,104 @@
+"""Refuses a folder that is not a run's own: that of another run, or of something else."""
+
+import os
+from typing import Any
+
+from msajax.checks import differences
+from msajax.config import Config, from_config_dict, identity
+from msajax.errors import UserError
+from msajax.files import read_json
+from msajax.runs import manifest
+from msajax.version import require_numerics
+
+
+def refuse_other_run(folder: str, config: Config, digest: str, beside: str | None) -> None:
+    """Refuses a folder that belongs to another run than this one, or than its first epochs.
+
+    Args:
+        folder: which may not exist yet.
+        config: of this run.
+        digest: of its corpus.
+        beside: a name that may lie in the folder before the run does.
+
+    Raises:
+        UserError: if the folder is another run's, or no run's and not empty.
+    """
+    if not os.path.isdir(folder):
+        return  # nobody's yet; `RunFolder.make` says what else is wrong
+    try:
+        there = set(os.listdir(folder))
+    except OSError as error:
+        raise UserError(f"The workdir {folder} cannot be read: {error.strerror}.") from error
+    if manifest.CONFIG not in there:
+        _refuse_others(folder, there - manifest.early_names() - {beside})
+        return
+    for entry in manifest.ENTRIES:
+        path = os.path.join(folder, entry.name)
+        if entry.name in there and os.path.isdir(path) != entry.is_folder:
+            found, kept = ("file", "folder") if entry.is_folder else ("folder", "file")
+            raise UserError(f"{path} is a {found}; a run keeps a {kept} there: move it.")
+    _refuse_differences(folder, config, _stored_identity(folder), digest)
+
+
+def read_run(folder: str) -> dict[str, Any]:
+    """Reads run.json.
+
+    Raises:
+        UserError: if it is missing or damaged, or if this program would not give the numbers of
+            that run again.
+    """
+    run = read_json(os.path.join(folder, manifest.RUN))
+    require_numerics(run, f"The run in the workdir {folder}")
+    return run
+
+
+def _refuse_others(folder: str, others: set[str]) -> None:
+    """Raises `UserError` if a folder that is no run's holds anything, which a run may replace."""
+    if others:
+        # A write that is under way while somebody deletes a run's folder makes it anew.
+        remains = others <= {manifest.CHECKPOINTS, manifest.METRICS}
+        advice = ", or delete it if it is the rest of a deleted run" if remains else ""
+        raise UserError(
+            f"The workdir {folder} holds {min(others)!r} but no config.json, so it is no run's "
+            f"folder: choose an empty one or a new one{advice}."
+        )
+
+
+def _stored_identity(folder: str) -> dict[str, Any]:
+    try:
+        run = read_run(folder)
+        return identity(_stored_config(folder)) | {"corpus digest": run["corpus"]["digest"]}
+    except (LookupError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"config.json and run.json in {folder} are not those of a run: choose another "
+            "--workdir."
+        ) from error
+
+
+def _stored_config(folder: str) -> Config:
+    try:
+        return from_config_dict(read_json(os.path.join(folder, manifest.CONFIG)))
+    except UserError as error:
+        raise UserError(
+            f"The workdir {folder} cannot be continued, and nothing was changed: config.json: "
+            f"{error}"
+        ) from error
+
+
+def _refuse_differences(folder: str, config: Config, stored: dict[str, Any], digest: str) -> None:
+    """Raises `UserError` with every difference; a run may go on with more epochs than it had."""
+    wanted = identity(config) | {"corpus digest": digest}
+    found = differences(wanted, stored, "{key}: {there} there, {here} here")
+    if wanted["train.epochs"] > stored["train.epochs"] and len(found) == 1:
+        if config.optim.schedule != "cosine":
+            return
+        raise UserError(
+            f"The workdir {folder} holds a run of fewer epochs ({found[0]}), which cannot go on: "
+            "the rates of optim.schedule = cosine depend on the last planned step. Choose another "
+            "--workdir, or that number of epochs."
+        )
+    if found:
+        raise UserError(
+            f"The workdir {folder} holds another run ({'; '.join(found)}): choose another "
+            "--workdir, or the settings of that run."
+        )

@@ -1,0 +1,182 @@
+"""What a model declares: collections, memory, stages and what its parameters are bound to."""
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toys import SPEC, Layers, make_batch, make_recipe, steps
+
+from msajax.config import ModelConfig, OptimConfig, TrainConfig
+from msajax.models import Prediction, declared
+from msajax.models.contract import (
+    LABELS,
+    MODALITIES,
+    POSITIONS,
+    VOCABULARY,
+    Memory,
+    Model,
+    Stage,
+    Term,
+    init_variables,
+)
+from msajax.models.parts.layers import row_weight
+from msajax.training.objective import check_names
+from msajax.training.step import begin, train_step
+
+
+class Normed(nn.Module):
+    """Batch normalisation over the rows that count, then a linear layer."""
+
+    @nn.compact
+    def __call__(self, features, masks, *, train=False):
+        x = features["text"][:, 0]
+        counts = row_weight(self, len(x)) > 0
+        norm = nn.BatchNorm(use_running_average=not train, momentum=0.9, name="norm")
+        x = norm(x, mask=counts[:, None])
+        return Prediction(nn.Dense(1, name="out")(x), jnp.ones((len(x), 1)))
+
+
+NORMED = Model(Normed, mutable=("batch_stats",))
+
+
+def test_statistics_of_batches_are_carried_and_leave_out_fillers():
+    full = make_batch(8)
+    full = full.replace(row_weight=full.row_weight.at[5:].set(0))
+    alone = jax.tree.map(lambda x: x[:5], full)
+    recipe = make_recipe(module=Normed(), model=NORMED)
+    filled, _ = steps(recipe, [full])
+    short, _ = steps(recipe, [alone])
+    found = filled[1].collections["batch_stats"]["norm"]
+    x = np.float64(alone.features["text"][:, 0])
+    np.testing.assert_allclose(found["mean"], 0.1 * x.mean(0), atol=1e-6)
+    np.testing.assert_allclose(found["var"], 0.9 + 0.1 * x.var(0), rtol=1e-5)
+    chex.assert_trees_all_close(filled[1].params, short[1].params, atol=1e-6)
+    assert set(filled[1].variables) == {"params", "batch_stats"}
+
+
+def test_a_skipped_step_leaves_the_statistics():
+    good = make_batch()
+    bad = good.replace(labels=good.labels.at[0].set(np.nan))
+    states, _ = steps(make_recipe(module=Normed(), model=NORMED), [good, bad])
+    chex.assert_trees_all_equal(states[2].collections, states[1].collections)
+
+
+def test_collections_that_are_not_declared_are_refused():
+    with pytest.raises(ValueError, match=r"Normed has the variable collections \['batch_stats'\]"):
+        init_variables(Normed(), Model(Normed), SPEC, jax.random.key(0))
+
+
+def begin_memory(labels, spec):
+    return {"seen": np.zeros(len(labels), np.float32), "label": np.float32(labels)}
+
+
+def update_memory(memory, prediction, batch, epoch):
+    chex.assert_shape(memory["seen"], (10,))
+    return {
+        "seen": batch.memory["seen"] + 1 + 100 * epoch,
+        "label": (batch.memory["label"] + prediction.score) / 2,
+    }
+
+
+MEMORY = Memory(begin_memory, update_memory)
+
+
+def test_memory_is_of_samples_and_a_filler_writes_nothing():
+    batch = make_batch(4, first=3).replace(row=jnp.array([3, 7, 10, 10]))
+    labels = np.arange(10.0)[:, None]
+    recipe = make_recipe(model=Model(Layers, memory=MEMORY), passes=(2,))
+    states, _ = steps(recipe, [batch] * 3, begin_memory(labels, SPEC))
+    seen = np.zeros(10)
+    seen[[3, 7]] = 1 + 1 + 101  # the third step is the first of epoch 1
+    np.testing.assert_array_equal(states[3].memory["seen"], seen)
+    first = Layers().apply({"params": states[0].params}, batch.features, batch.masks).score
+    np.testing.assert_allclose(
+        states[1].memory["label"][jnp.array([3, 7])], (labels[[3, 7]] + first[:2]) / 2, rtol=1e-6
+    )
+    others = [i for i in range(10) if i not in (3, 7)]
+    np.testing.assert_array_equal(states[3].memory["label"][jnp.array(others)], labels[others])
+
+
+def test_memory_is_the_same_in_parts_and_over_devices():
+    batch = make_batch(8).replace(row=jnp.array([9, 1, 4, 10, 0, 2, 10, 6]))
+    batch = batch.replace(row_weight=jnp.float32(batch.row < 10))
+    model, memory = Model(Layers, memory=MEMORY), begin_memory(np.ones((10, 1)), SPEC)
+    (_, whole), _ = steps(make_recipe(model=model), [batch], memory)
+    (_, parts), _ = steps(make_recipe(model=model, accumulation_steps=4), [batch], memory)
+    np.testing.assert_array_equal(parts.memory["seen"], whole.memory["seen"])
+    expected = whole.memory, whole.params
+    chex.assert_trees_all_close((parts.memory, parts.params), expected, atol=1e-6)
+
+    recipe = make_recipe(model=model)
+    state = begin(jnp.uint32(0), jax.tree.map(jnp.asarray, memory), recipe, SPEC)
+    spread = jax.tree.map(lambda x: x.reshape(4, 2, *x.shape[1:]), batch)
+    after, _ = jax.vmap(
+        lambda part: train_step(state, part, recipe, "data"), axis_name="data"
+    )(spread)
+    for device in range(4):
+        mine = jax.tree.map(lambda x, d=device: x[d], after)
+        chex.assert_trees_all_close((mine.memory, mine.params), expected, atol=1e-6)
+
+
+def test_a_stage_trains_its_parameters_on_its_terms_with_moments_of_its_own():
+    def of_twice(prediction, batch):
+        return jnp.abs(prediction.aux["twice"] - batch.labels).sum(), batch.row_weight.sum()
+
+    model = Model(
+        Layers,
+        terms=lambda config, name, loss: {name: loss, "twice": Term(of_twice, 0.5)},
+        stages=(
+            Stage(trains=("embed/*",), terms=("twice",), share=0.5),
+            Stage(trains=("layer_*", "embed/bias")),
+        ),
+    )
+    recipe = make_recipe(OptimConfig(learning_rate=0.01), model=model, passes=(1, 2))
+    batches = [make_batch(seed=s) for s in range(6)]
+    states, log = steps(recipe, batches)
+    for number, (old, new) in enumerate(zip(states[:-1], states[1:], strict=True)):
+        first = number % 3 == 0
+        moved = {
+            f"{layer}/{kind}": bool((new.params[layer][kind] != x).any())
+            for layer, of in old.params.items()
+            for kind, x in of.items()
+        }
+        assert moved["embed/kernel"] == first
+        assert moved["embed/bias"]
+        assert moved["layer_0/kernel"] == moved["layer_1/bias"] == (not first)
+        other = 1 if first else 0
+        chex.assert_trees_all_equal(new.opt_state[other], old.opt_state[other])
+        weights = np.array(log[number].weights)
+        np.testing.assert_array_equal(weights, [0, 6] if first else [6, 6])
+    counts = [x for x in jax.tree.leaves(states[-1].opt_state) if x.ndim == 0]
+    assert sorted(map(int, counts)) == [2, 4]  # so Adam's bias is corrected by each stage's own
+
+
+def test_a_stage_names_terms_that_there_are():
+    recipe = make_recipe()
+    with pytest.raises(ValueError, match="names the term 'own'; there are l1"):
+        check_names(recipe.objective, [Stage(terms=("own",))])
+
+
+def test_guided_passes_are_two_terms_with_the_weights_of_the_configuration():
+    config = ModelConfig(guidance="gradient_x_input", guidance_weight=0.7)
+    loss = make_recipe(train=TrainConfig(loss="mse")).objective.terms["mse"]
+    terms = declared(config).terms(config, "mse", loss)
+    assert {name: term.weight for name, term in terms.items()} == {
+        "coarse_mse": pytest.approx(0.3),
+        "mse": 0.7,
+    }
+    batch = make_batch(4)
+    prediction = Prediction(batch.labels, None, {"coarse_score": batch.labels + 2})
+    assert float(terms["mse"].measure(prediction, batch)[0]) == 0
+    assert float(terms["coarse_mse"].measure(prediction, batch)[0]) == pytest.approx(16)
+
+
+def test_the_family_says_what_its_parameters_are_bound_to():
+    model = declared(ModelConfig())
+    assert model.bound_to("regression/kernel") == {LABELS, MODALITIES}
+    assert model.bound_to("head/gate/hidden/bias") == {MODALITIES}
+    assert model.bound_to("text_embedding/embedding") == {VOCABULARY}
+    assert model.bound_to("audio_encoder/positions/embedding") == {POSITIONS}
+    assert model.bound_to("text_encoder/projection/kernel") == set()

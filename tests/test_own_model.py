@@ -1,0 +1,168 @@
+"""A user's own model, outside the package: the recipe as it stands, and what it can go wrong by."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from pages import ROOT, blocks, commands
+from tiny import tiny_config_dict
+
+import msajax
+from msajax.config import from_config_dict, identity, known_keys, load_models_from, registry
+from msajax.errors import UserError
+
+(SOURCE,) = [code for code in blocks("docs/recipes.md", "python") if "register_model" in code]
+
+
+@pytest.fixture
+def entries():
+    """The models that are registered, as they were after the test."""
+    before = dict(registry._ENTRIES)
+    yield registry._ENTRIES
+    registry._ENTRIES.clear()
+    registry._ENTRIES.update(before)
+
+
+def in_shell(line: str, folder: pathlib.Path, *more: str) -> subprocess.CompletedProcess:
+    _, *arguments = shlex.split(line)
+    return subprocess.run(
+        [sys.executable, *arguments, *more],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_the_recipe_trains_goes_on_and_is_measured(tmp_path):
+    assert len([line for line in SOURCE.splitlines() if line.strip()]) <= 25
+    (tmp_path / "my_model.py").write_text(SOURCE)
+    rng, arrays = np.random.default_rng(0), {}
+    for split, n in (("train", 20), ("valid", 8), ("test", 8)):
+        arrays[f"{split}/id"] = np.array([f"{split}_{i}" for i in range(n)])
+        arrays[f"{split}/text"] = rng.normal(size=(n, 2, 4)).astype(np.float32)
+        arrays[f"{split}/audio"] = rng.normal(size=(n, 3, 2)).astype(np.float32)
+        arrays[f"{split}/label"] = rng.uniform(-3, 3, n)
+    np.savez(tmp_path / "corpus.npz", **arrays)
+    train, inspect, evaluate, predict = commands("docs/recipes.md", "A model of your own")
+    few = ("--config.train.epochs=2", "--config.train.seeds=2")
+    assert in_shell(train, tmp_path, *few, "--stop_after_epochs=1").returncode == 75
+    done = in_shell(train, tmp_path, *few)
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "runs/mine/results.json").read_text())
+    assert results["model"]["name"] == "late_fusion" and results["epochs"] == 2
+    assert results["model"]["parameters"] == 4 * 128 + 128 + 2 * 128 + 128 + 2 * (128 + 1)
+    done = in_shell(inspect, tmp_path)
+    assert done.returncode == 0 and "Dense_0" in done.stdout, done.stderr
+    done = in_shell(evaluate, tmp_path)
+    assert "Largest difference from results.json: 0" in done.stdout, done.stderr
+    done = in_shell(predict, tmp_path)
+    assert "36 predictions: scores.csv" in done.stdout, done.stderr
+    without = in_shell(predict.replace("--models my_model.py ", ""), tmp_path)
+    assert without.returncode == 2
+    assert "it was LateFusion in my_model.py. Add --models=FILE.py" in without.stderr
+
+
+class Constant(nn.Module):
+    config: msajax.ModelConfig
+    spec: msajax.CorpusSpec
+
+    @nn.compact
+    def __call__(self, features, masks, *, train=False):
+        rows = len(masks[self.spec.modalities[0]])
+        width = self.config.own.width if self.config.own else 1
+        kernel = self.param("kernel", nn.initializers.ones, (width,))
+        bias = self.param("bias", nn.initializers.zeros, (len(self.spec.label_names),))
+        score = jnp.ones((rows, 1)) * kernel.mean() + bias
+        return msajax.Prediction(score, jnp.ones((rows, len(self.spec.modalities))))
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Own(msajax.Settings):
+    width: int = 3
+
+    def __post_init__(self):
+        if self.width < 1:
+            raise UserError(f"model.constant.width = {self.width}: must be 1 or more.")
+
+
+def trained(tmp_path, **settings):
+    config = tiny_config_dict(model__name="constant", train__epochs=1, **settings)
+    return msajax.train(from_config_dict(config), tmp_path / "run")
+
+
+def test_settings_of_its_own_are_keys_and_part_of_a_run(entries, tmp_path):
+    msajax.register_model("constant", Constant, Own)
+    assert "model.constant.width" in known_keys()
+    config = tiny_config_dict(model__name="constant", model__constant__width=5)
+    config = from_config_dict(config)
+    assert config.model.own == Own(5)
+    assert identity(config)["model.constant.width"] == 5
+    assert from_config_dict(config.to_dict()) == config
+    other = from_config_dict(tiny_config_dict())
+    assert other.model.own is None and "model.constant.width" not in identity(other)
+    with pytest.raises(UserError, match="model.constant.width = 0: must be 1 or more"):
+        from_config_dict(tiny_config_dict(model__name="constant", model__constant__width=0))
+    with pytest.raises(UserError, match="did you mean 'model.constant.width'"):
+        from_config_dict({"model": {"constant": {"widht": 3}}})
+
+
+def test_settings_of_a_model_that_is_not_chosen_are_said(entries, caplog):
+    msajax.register_model("constant", Constant, Own)
+    from_config_dict(tiny_config_dict(model__constant__width=5))
+    assert "Nothing reads model.constant.*" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore:.* is undefined")  # of a constant score
+def test_a_bundle_is_refused_by_another_module_of_the_same_name(entries, tmp_path):
+    msajax.register_model("constant", msajax.Model(Constant, output_bias="bias"), Own)
+    result = trained(tmp_path)
+    assert result.bundle.predict({"text": np.ones((2, 1, 6))}).score.shape == (2, 1)
+    del entries["constant"]
+    with pytest.raises(UserError, match="'constant', which is no model of msajax"):
+        msajax.load(tmp_path / "run" / "bundle")
+    msajax.register_model("constant", Constant)
+    with pytest.raises(UserError, match="model.constant"):
+        msajax.load(tmp_path / "run" / "bundle")
+
+    class Wider(Constant):
+        @nn.compact
+        def __call__(self, features, masks, *, train=False):
+            self.param("more", nn.initializers.ones, (2,))
+            return super().__call__(features, masks, train=train)
+
+    msajax.register_model("constant", Wider, Own)
+    with pytest.raises(UserError, match=r"parameter more is \(2,\) here, missing in the bundle"):
+        msajax.load(tmp_path / "run" / "bundle")
+
+
+@pytest.mark.parametrize("name", ["sequence_level", "anchor", "own", "two words", ""])
+def test_a_name_that_cannot_be_is_refused(entries, name):
+    with pytest.raises(UserError, match="cannot be used"):
+        msajax.register_model(name, Constant)
+
+
+def test_settings_must_be_settings(entries):
+    with pytest.raises(UserError, match=r"must be a frozen dataclass that inherits"):
+        msajax.register_model("constant", Constant, dict)
+
+
+def test_a_file_of_models_that_fails_is_one_sentence(entries, tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text("import flax\n1 / 0\n")
+    with pytest.raises(UserError, match=r"broken.py, line 2: ZeroDivisionError: division by zero"):
+        load_models_from(str(path))
+    with pytest.raises(UserError, match="there is no such file"):
+        load_models_from(str(tmp_path / "none.py"))
+    path.write_text("if:\n")
+    with pytest.raises(UserError, match="SyntaxError"):
+        load_models_from(str(path))

@@ -1,0 +1,71 @@
+"""Models of one parameter or two, whose steps can be written down, and a step on a tiny split."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from msajax.config import Config, OptimConfig, TrainConfig
+from msajax.data.batches import Batch
+from msajax.models import Prediction
+from msajax.models.contract import Model, init_variables
+from msajax.spec import CorpusSpec
+from msajax.training.objective import make_objective
+from msajax.training.optimizers import make_optimizer
+from msajax.training.step import Recipe, begin, train_step
+
+SPEC = CorpusSpec(("text",), (3,), (1,))
+
+
+class Layers(nn.Module):
+    """A linear model in three layers, `embed`, `layer_0` and `layer_1`."""
+
+    @nn.compact
+    def __call__(self, features, masks, *, train=False):
+        x = features["text"][:, 0]
+        for name in ("embed", "layer_0", "layer_1"):
+            x = nn.Dense(1 if name == "layer_1" else 3, name=name)(x)
+        return Prediction(x, jnp.ones((len(x), 1)), {"twice": 2 * x})
+
+
+def make_batch(rows=6, seed=0, first=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, 1, 3)).astype(np.float32)
+    y = rng.normal(size=(rows, 1)).astype(np.float32)
+    return Batch(
+        {"text": jnp.array(x)},
+        {"text": jnp.ones((rows, 1), bool)},
+        jnp.array(y),
+        jnp.ones(rows),
+        jnp.arange(first, first + rows),
+    )
+
+
+def make_recipe(optim=None, train=None, *, module=None, model=None, total=10, **more) -> Recipe:
+    optim, train = optim or OptimConfig(), train or TrainConfig()
+    module = module or Layers()
+    model = model or Model(type(module))
+    params, _ = jax.eval_shape(
+        lambda: init_variables(module, model, SPEC, jax.random.key(0))
+    )
+    flat = jax.tree_util.tree_leaves_with_path(params)
+    paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in flat]
+    return Recipe(
+        module=module,
+        model=model,
+        optimizer=make_optimizer(optim, total, paths),
+        objective=make_objective(Config(train=train), model, "regression"),
+        average=optim.average,
+        **more,
+    )
+
+
+def steps(recipe: Recipe, batches, memory=None):
+    """Runs steps; returns the state before the first one, every later one, and the metrics."""
+    states, log = [begin(jnp.uint32(0), memory or {}, recipe, SPEC)], []
+    step = jax.jit(lambda state, batch: train_step(state, batch, recipe))
+    for batch in batches:
+        state, metrics = step(states[-1], batch)
+        states.append(state)
+        log.append(metrics)
+    return states, log
