@@ -7,7 +7,8 @@ installed), medians over interleaved repeats, with ratios; then parameters, matr
 the share of the machine's own matrix-product peak, compile seconds cold and cached, peak memory.
 All compute the same: the scores of all three are compared before anything is timed. AdamW, clip 1,
 dropout 0.1, batch 32. Sequence lengths are those of the text of a corpus, or uniform in 1 … 20.
-PyTorch takes whole batches of 20 steps, as its users' programs do; msajax cuts them by length quarter.
+PyTorch takes whole batches of 20 steps, as its users' programs do; msajax cuts them to their length
+quarter.
 """
 
 import argparse

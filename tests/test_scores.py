@@ -108,9 +108,9 @@ def test_each_program_is_compiled_once(bundle, all_at_once):
         for n in sizes:
             for steps in (5, 3):
                 again.predict({m: v[:n, :steps] for m, v in x.items()})
-        compiled.append(again.scorer._predict._cache_size())
+        compiled.append(again.scorer.predict._cache_size())
     again.predict({m: np.tile(v, (20, 1, 1)) for m, v in x.items()})  # the largest batches
-    assert compiled[0] == compiled[1] and again.scorer._predict._cache_size() <= 12
+    assert compiled[0] == compiled[1] and again.scorer.predict._cache_size() <= 12
 
 
 def test_masks_a_single_step_an_absent_modality_and_no_sample(bundle):
