@@ -34,6 +34,7 @@ from msajax.training.initial import (
     Initial,
     from_bundle,
     from_labels,
+    from_model,
     from_words,
 )
 from msajax.training.loop import Trained, train_seeds
@@ -238,20 +239,24 @@ def _initial(
     """Parameters that begin as they are in other files, and a report of them for run.json."""
     initial: Initial = {}
     origin: dict[str, Any] = {}
+    model = declared(config.model)
     reads_words = bool(preparation.words) and "text" in preparation.spec.modalities
     has_vectors = bool(config.data.glove_path) and reads_words
-    if not (has_vectors or config.model.init_from):
+    if not (model.initial or has_vectors or config.model.init_from):
         return initial, origin
     shapes = parameter_shapes(config.model, preparation.spec)
+    if model.initial:
+        initial = from_model(model, config.model, preparation.spec, shapes)
+        origin["model"] = sorted(initial)
     if has_vectors:
         vectors = read_glove(config.data.glove_path, preparation.words)
-        initial, origin["words"] = from_words(preparation.words, shapes, vectors)
+        of_words, origin["words"] = from_words(preparation.words, shapes, vectors)
+        initial |= of_words
         logger.info("%s: %s.", config.data.glove_path, origin["words"])
     if config.model.init_from:
         source = load(config.model.init_from)
-        model, seeds = declared(config.model), config.train.seeds
         loaded, origin["bundle"] = from_bundle(
-            model, preparation, shapes, source.preparation, source.params, seeds
+            model, preparation, shapes, source.preparation, source.params, config.train.seeds
         )
         initial |= loaded
         modules = origin["bundle"]["modules"]

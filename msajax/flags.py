@@ -1,24 +1,4 @@
-"""msajax, or python -m msajax.main: train, evaluate, predict, inspect and convert.
-
-  train     (default) --config.data.path=CORPUS --workdir W   [--config.section.key=value …]
-                      [--config FILE[:arg]] [--stop_after_epochs=k] [--profile=FOLDER]
-            without --config the sequence-level model trains on every modality of the corpus
-            W may be in a bucket: gs://BUCKET/RUN (pip install gcsfs), s3://… (s3fs)
-            several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
-            --process_id=K in each; or --distributed, for what the cluster's environment says
-  evaluate  --workdir W [--split=test] | --input predictions.csv   [--output FILE.json]
-  predict   --bundle DIR --input CORPUS [--split=all] --output FILE.csv
-            [--config.data.glove_path=GLOVE.txt, for transcripts without text features]
-            [--config.data.truncate=first|last|uniform, for sequences longer than the model's]
-            [--config.data.allow_loss=true]
-  inspect   --input CORPUS | --config FILE[:arg]   [--output FILE.json] [--config.key=value …]
-  convert   --input CORPUS --output FILE.npz | FOLDER   [--config.data.key=value …]
-  evaluate and predict take [--models=FILE.py], which registers models of your own
-
-Exit codes: 0 done; 1 a bug; 2 the flags, configuration, data or files are wrong; 3 the numbers of
-random seeds became non-finite; 75 stopped after SIGTERM, SIGINT or so many epochs, or because
-another process was lost: the same command continues; 130 and 143 stopped at once by a signal.
-"""
+"""Reads the command line; a mistake is one line and exit code 2."""
 
 import ast
 import itertools
@@ -62,7 +42,20 @@ JOIN_SECONDS = flags.DEFINE_float(
 VERSION = flags.DEFINE_boolean("version", False, "Print the version.")
 _PATHS = ("workdir", "input", "output", "bundle", "profile", "models")
 _overridden: list[str] = []  # keys that the command line sets
+_EXIT_CODES = """\
+Exit codes: 0 done; 1 a bug; 2 the flags, configuration, data or files are wrong; 3 the numbers of
+random seeds became non-finite; 75 stopped after SIGTERM, SIGINT or so many epochs, or because
+another process was lost: the same command continues; 130 and 143 stopped at once by a signal."""
 _NOT_A_CONFIG = "The experiment file's get_config() must return a ConfigDict."
+
+
+def usage() -> str:
+    """Writes what --help says: the modes, and the exit codes."""
+    lines = [f"msajax, or python -m msajax.main --mode MODE: {', '.join(MODES)}", ""]
+    for name, mode in MODES.items():
+        first, *rest = mode.usage.splitlines()
+        lines += [f"  {name:9} {first}", *(f"{'':12}{line}" for line in rest)]
+    return "\n".join([*lines, "", _EXIT_CODES])
 
 
 def parse_flags(argv: list[str]) -> list[str]:
@@ -72,7 +65,7 @@ def parse_flags(argv: list[str]) -> list[str]:
         SystemExit: for a mistake, and for --help.
     """
     if any(re.fullmatch("--?h(elp(full|short|xml)?)?", argument) for argument in argv[1:]):
-        print(__doc__, "\nConfiguration keys:", ", ".join(configuration.known_keys()))
+        print(usage(), "\nConfiguration keys:", ", ".join(configuration.known_keys()))
         sys.exit(OK)
     absl_logging.set_verbosity(absl_logging.ERROR)  # what goes wrong is told in one line, below
     try:

@@ -18,6 +18,7 @@ from tiny import tiny_config_dict
 import msajax
 from msajax.config import from_config_dict, identity, known_keys, load_models_from, registry
 from msajax.errors import UserError
+from msajax.runs import manifest
 
 (SOURCE,) = [code for code in blocks("docs/recipes.md", "python") if "register_model" in code]
 
@@ -166,3 +167,55 @@ def test_a_file_of_models_that_fails_is_one_sentence(entries, tmp_path):
     path.write_text("if:\n")
     with pytest.raises(UserError, match="SyntaxError"):
         load_models_from(str(path))
+
+
+def test_a_model_begins_with_values_of_its_own(entries, tmp_path, monkeypatch):
+    """As those of a pretrained encoder; a value of no parameter, or another shape, is a bug."""
+    begun = {}
+
+    def initial(config, spec):
+        return {"kernel": np.full(3, 7.0)}
+
+    def see(run):
+        begun.update(run.initial)
+        raise UserError("seen")
+
+    monkeypatch.setattr("msajax.experiment.train_seeds", see)
+    msajax.register_model("constant", msajax.Model(Constant, initial=initial), Own)
+    with pytest.raises(UserError, match="seen"):
+        trained(tmp_path)
+    np.testing.assert_array_equal(begun["kernel"], np.full(3, 7.0))
+    origin = json.loads((tmp_path / "run" / "run.json").read_text())["initial"]
+    assert origin == {"model": ["kernel"]}
+    msajax.register_model("constant", msajax.Model(Constant, initial=initial))
+    with pytest.raises(ValueError, match=r"begins with values \(3,\); the parameter is \(1,\)"):
+        trained(tmp_path / "other")
+
+
+@pytest.mark.filterwarnings("ignore:.* is undefined")  # of a constant score
+def test_hooks_see_every_epoch_and_a_run_that_has_ended_gets_a_new_artefact(
+    entries, tmp_path, monkeypatch
+):
+    msajax.register_model("constant", msajax.Model(Constant, output_bias="bias"), Own)
+    seen = []
+    config = from_config_dict(tiny_config_dict(model__name="constant", train__epochs=2))
+    result = msajax.train(config, tmp_path / "run", after_epoch=seen.append)
+    assert [line for lines in seen for line in lines] == [
+        {key: line[key] for key in seen[0][0]} for line in result.history()
+    ]
+    row = manifest.Entry("note.txt", is_result=True, is_derived=True, maker="maker_of_notes")
+    monkeypatch.setattr(manifest, "ENTRIES", (*manifest.ENTRIES, row))
+    (tmp_path / "maker_of_notes.py").write_text(
+        "from msajax.files import write_text\n"
+        "def make(folder):\n"
+        "    results = folder.read_results()\n"
+        "    write_text(folder.file('note.txt'), str(results['seeds']))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = (tmp_path / "run" / "results.json").stat().st_mtime_ns
+    msajax.train(config, tmp_path / "run")
+    assert (tmp_path / "run" / "note.txt").read_text() == "[0, 1]"
+    (tmp_path / "run" / "note.txt").write_text("kept")
+    msajax.train(config, tmp_path / "run")
+    assert (tmp_path / "run" / "note.txt").read_text() == "kept"
+    assert (tmp_path / "run" / "results.json").stat().st_mtime_ns == before

@@ -12,7 +12,8 @@ import textwrap
 from launching import MANIFESTS, SCRIPTS, example
 from pages import PAGES, ROOT, blocks, commands, fences, joined, prose, spans, words_of
 
-from msajax.config import FORMATS, known_keys
+from msajax.config import known_keys
+from msajax.data.formats import FORMATS
 from msajax.legend import FLOORS
 from msajax.metrics import CLASSES, METRICS
 

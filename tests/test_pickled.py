@@ -22,11 +22,12 @@ from pickle_corpora import (
     write_pickle,
 )
 
-from msajax.config import FORMATS, DataConfig
+from msajax.config import DataConfig
 from msajax.data import formats
 from msajax.data.folds import video_of
 from msajax.data.formats import open_corpus, pickled
 from msajax.data.safe_pickle import read_pickle
+from msajax.errors import UserError
 
 GZIPPED = "msajax.data.safe_pickle.gzipped"
 TREES = {"mmsa": mmsa, "mult": mult, "misa": misa}
@@ -37,8 +38,10 @@ def path(tmp_path):
     return tmp_path / "corpus.pkl"
 
 
-def test_every_format_can_be_asked_for():
-    assert set(FORMATS) == set(formats.FORMATS)
+def test_a_format_that_there_is_not_is_refused(tmp_path):
+    (tmp_path / "corpus.npz").write_bytes(b"PK")
+    with pytest.raises(UserError, match="data.format = 'npz': must be one of auto, native, mapped"):
+        open_corpus(tmp_path / "corpus.npz", DataConfig(format="npz"))
 
 
 @pytest.mark.parametrize("suffix", ["pkl", "npz", "csd", ""])

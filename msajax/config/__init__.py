@@ -15,7 +15,6 @@ from msajax.config.reading import (
 )
 from msajax.config.registry import Entry, is_registered, load_models_from, register_model
 from msajax.config.sections import (
-    FORMATS,
     SYNTHETIC,
     Config,
     DataConfig,
@@ -26,7 +25,6 @@ from msajax.config.sections import (
 )
 
 __all__ = [
-    "FORMATS",
     "SYNTHETIC",
     "Config",
     "DataConfig",

@@ -11,8 +11,6 @@ from msajax.checks import Settings, at_least, is_finite_number, is_url, one_of, 
 from msajax.config.model import ModelConfig
 from msajax.config.overrides import GroupSetting, read_group
 
-# The formats of corpora that `msajax.data.formats` reads.
-FORMATS = ("native", "mapped", "old_hdf5", "csd", "mmsa", "mult", "misa")
 SYNTHETIC = "synthetic"  # the `data.path` that stands for the embedded corpus
 
 
@@ -139,7 +137,6 @@ class DataConfig(Settings):
             require(self, f"data.{name}", not is_url(getattr(self, name)), requirement)
         at_least(self, "data", 1, "min_count")
         one_of(self, "data.text", "features", "words", "ids")
-        one_of(self, "data.format", "auto", *FORMATS)
         at_least(self, "data", 0, "split_seed", "device_memory_budget")
         ok = self.folds == 0 or self.folds >= 3
         require(self, "data.folds", ok, "must be 0, or 3 or more: train, validation and test")

@@ -1,26 +1,27 @@
 """Makes what a run's folder holds beside its results, when the run ends or later.
 
-An artefact has a row in `runs/manifest.py` and its maker here. A run that ended before there was
-one gets it when its train command is repeated.
+A run that ended before there was an artefact gets it when its train command is repeated.
 """
 
-from collections.abc import Callable
+import importlib
 
+from msajax.runs import manifest
 from msajax.runs.folder import RunFolder
 from msajax.runtime import processes
-
-# By name in the manifest: writes the file or folder of that name, whole or not at all, from what
-# else the folder of a run that has ended holds.
-MAKERS: dict[str, Callable[[RunFolder], None]] = {}
 
 
 def missing(folder: RunFolder) -> list[str]:
     """Returns the names of the artefacts that a run which has ended lacks and that can be made."""
-    return [name for name in folder.missing_artefacts() if name in MAKERS]
+    return [name for name in folder.missing_artefacts() if manifest.find(name).maker]
 
 
 def make_missing(folder: RunFolder) -> list[str]:
     """Makes the artefacts that a run which has ended lacks, and returns their names."""
     names = missing(folder)
-    processes.of_first(lambda: [MAKERS[name](folder) for name in names] and None)
+    processes.of_first(lambda: _make(folder, names))
     return names
+
+
+def _make(folder: RunFolder, names: list[str]) -> None:
+    for name in names:
+        importlib.import_module(manifest.find(name).maker).make(folder)

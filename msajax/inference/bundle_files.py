@@ -10,7 +10,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +22,8 @@ import safetensors.numpy
 from msajax.config import Config, from_config_dict, is_registered
 from msajax.config.registry import registered
 from msajax.data.prepare import Preparation
-from msajax.errors import UserError, writing
+from msajax.errors import UserError
+from msajax.files import replacing_folder
 from msajax.inference.bundle import Bundle
 from msajax.models import declared, parameter_shapes
 from msajax.runs.remote.local_copy import bundle_folder
@@ -66,20 +66,11 @@ def save_bundle(path: str, bundle: Bundle) -> None:
     }
     content["sha256"] = _digest(content)
 
-    temporary = f"{path}.partial"
-    try:
-        with writing(f"The bundle {path}"):
-            shutil.rmtree(temporary, ignore_errors=True)
-            os.makedirs(temporary)
-            with open(os.path.join(temporary, _ARRAYS), "wb") as file:
-                file.write(encoded)
-            with open(os.path.join(temporary, _JSON), "w", encoding="utf-8") as file:
-                json.dump(content, file, indent=2)
-            shutil.rmtree(path, ignore_errors=True)
-            os.rename(temporary, path)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+    with replacing_folder(path) as folder:
+        with open(os.path.join(folder, _ARRAYS), "wb") as file:
+            file.write(encoded)
+        with open(os.path.join(folder, _JSON), "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=2)
 
 
 def load_bundle(path: str | os.PathLike) -> Bundle:

@@ -101,6 +101,8 @@ class Model:
             name; without it, the task's loss alone.
         check: (configuration, specification) -> None; raises `UserError` for what cannot be built.
         memory: what is kept of every training sample.
+        initial: (configuration, specification) -> values that parameters begin with in place of
+            random ones, by path, as of a pretrained encoder.
         stages: passes that make an epoch; without them it is one pass that trains everything.
     """
 
@@ -111,6 +113,7 @@ class Model:
     terms: Callable[[ModelConfig, str, Term], Mapping[str, Term]] | None = None
     check: Callable[[ModelConfig, CorpusSpec], None] | None = None
     memory: Memory | None = None
+    initial: Callable[[ModelConfig, CorpusSpec], Mapping[str, Any]] | None = None
     stages: Sequence[Stage] = ()
 
     def bound_to(self, path: str) -> set[str]:

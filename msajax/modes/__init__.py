@@ -13,11 +13,13 @@ class Mode(NamedTuple):
     """Describes a mode: a file of this package, whose function `run` takes `Options` and a console.
 
     Attributes:
+        usage: what --help says, lines of at most 100 characters.
         flags: those that the mode reads.
         keys: of the configuration, those that the mode reads from the command line; None for all.
             The others are those of a run or a bundle.
     """
 
+    usage: str
     flags: tuple[str, ...]
     keys: tuple[str, ...] | None = None
 
@@ -28,18 +30,42 @@ class Mode(NamedTuple):
 
 MODES = {
     "train": Mode(
+        """\
+(default) --config.data.path=CORPUS --workdir W   [--config.section.key=value …]
+          [--config FILE[:arg]] [--stop_after_epochs=k] [--profile=FOLDER]
+without --config the sequence-level model trains on every modality of the corpus
+W may be in a bucket: gs://BUCKET/RUN (pip install gcsfs), s3://… (s3fs)
+several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
+--process_id=K in each; or --distributed, for what the cluster's environment says""",
         (
             *("workdir", "stop_after_epochs", "profile", "distributed", "join_seconds"),
             *("coordinator_address", "num_processes", "process_id"),
-        )
+        ),
     ),
-    "evaluate": Mode(("workdir", "input", "output", "split", "models"), ()),
+    "evaluate": Mode(
+        """\
+--workdir W [--split=test] | --input predictions.csv   [--output FILE.json]
+[--models=FILE.py, for the run of a model of your own]""",
+        ("workdir", "input", "output", "split", "models"),
+        (),
+    ),
     "predict": Mode(
+        """\
+--bundle DIR --input CORPUS [--split=all] --output FILE.csv
+[--config.data.glove_path=GLOVE.txt, for transcripts without text features]
+[--config.data.truncate=first|last|uniform, for sequences longer than the model's]
+[--config.data.allow_loss=true] [--models=FILE.py, for a model of your own]""",
         ("bundle", "input", "output", "split", "models"),
         ("data.glove_path", "data.truncate", "data.allow_loss"),
     ),
-    "inspect": Mode(("input", "output")),
-    "convert": Mode(("input", "output")),
+    "inspect": Mode(
+        "--input CORPUS | --config FILE[:arg]   [--output FILE.json] [--config.key=value …]",
+        ("input", "output"),
+    ),
+    "convert": Mode(
+        "--input CORPUS --output FILE.npz | FOLDER   [--config.data.key=value …]",
+        ("input", "output"),
+    ),
 }
 
 

@@ -30,6 +30,8 @@ class Entry:
         is_early: whether a start may leave it that ends before the folder is a run's, which it
             becomes with config.json.
         is_result: whether it is one of the results, which are all of the same trained model.
+        maker: the module whose `make(folder)` writes it, whole or not at all, from what else the
+            `RunFolder` of a run that has ended holds; "" for what the run itself writes.
         is_derived: whether it is a result that says something about other results. It goes before
             those are replaced, so that it never stands beside others than its own.
     """
@@ -40,6 +42,7 @@ class Entry:
     is_early: bool = False
     is_result: bool = False
     is_derived: bool = False
+    maker: str = ""
 
 
 CONFIG, RUN, METRICS, LOCK = "config.json", "run.json", "metrics.jsonl", "lock"

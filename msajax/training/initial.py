@@ -46,6 +46,24 @@ def from_labels(config: ModelConfig, spec: CorpusSpec, labels: np.ndarray) -> In
     return {bias: np.median(labels, axis=0)}
 
 
+def from_model(
+    model: Model, config: ModelConfig, spec: CorpusSpec, shapes: Mapping[str, tuple[int, ...]]
+) -> Initial:
+    """Takes the values that a model itself begins with, such as a pretrained encoder's.
+
+    Raises:
+        ValueError: for a value of no parameter, or of another shape than the parameter's.
+    """
+    found = {path: np.asarray(x) for path, x in model.initial(config, spec).items()}
+    for path, values in found.items():
+        if values.shape != shapes.get(path):
+            raise ValueError(
+                f"{path} begins with values {values.shape}; the parameter is "
+                f"{shapes.get(path, 'missing')}"
+            )
+    return found
+
+
 def from_words(
     words: Sequence[str], shapes: Mapping[str, tuple[int, ...]], given: WordVectors
 ) -> tuple[Initial, str]:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from msajax.data.batches import epoch_order, in_passes
+from msajax.files import as_strict
 from msajax.inference.scoring import (
     EvaluationBatches,
     PredictFn,
@@ -125,7 +126,7 @@ def train_seeds(run: Run) -> Trained:
                 run.folder.append_metrics(lines)
                 progress.epoch_done(lines, state.selection.best_score * _sign(run))
                 if run.after_epoch is not None and processes.is_first():
-                    run.after_epoch(lines)
+                    run.after_epoch(as_strict(lines))
                 require_a_seed(state, run.seeds, run.layout)
                 is_last = state.selection.stopped.all() or done >= pause_at
                 must_stop = saving.after_epoch(state, bool(is_last))

@@ -127,6 +127,10 @@ def _open(path: str, data: DataConfig) -> Corpus:
         return synthetic_corpus.generate(data.synthetic).corpus
     if not os.path.exists(path):
         raise UserError(f"There is no corpus at {path}.")
+    if data.format not in ("auto", *FORMATS):
+        raise UserError(
+            f"data.format = {data.format!r}: must be one of auto, {', '.join(FORMATS)}."
+        )
     formats = list(FORMATS.values()) if data.format == "auto" else [FORMATS[data.format]]
     of_pickles = [format for format in formats if format.pickled]
     found = path
