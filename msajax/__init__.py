@@ -49,7 +49,7 @@ _LAZY = {
     "blank_sample": "msajax.models",
     "build_model": "msajax.models",
     "cross_validate": "msajax.api",
-    "load": "msajax.inference.bundle",
+    "load": "msajax.inference.bundle_files",
     "open_corpus": "msajax.data.formats",
     "train": "msajax.api",
 }

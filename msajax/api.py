@@ -19,9 +19,11 @@ from msajax.config import Config
 from msajax.data.predictions import read_columns
 from msajax.errors import UserError
 from msajax.evaluation.tables import print_folds, print_results
-from msajax.inference.bundle import Bundle, load
+from msajax.inference.bundle import Bundle
+from msajax.inference.bundle_files import load
 from msajax.runs.folder import RunFolder
 from msajax.runs.remote.mirror import Mirror
+from msajax.training.run import AfterEpoch
 
 _WIDTH = 100  # columns of a printed table
 
@@ -111,7 +113,10 @@ class Result(Table):
 
 
 def train(
-    config: Config, workdir: str | os.PathLike, stop_after_epochs: int | None = None
+    config: Config,
+    workdir: str | os.PathLike,
+    stop_after_epochs: int | None = None,
+    after_epoch: AfterEpoch | None = None,
 ) -> Result | None:
     """Trains, chooses on validation, then opens the test split once; shows its progress.
 
@@ -124,6 +129,8 @@ def train(
         workdir: the run's folder, also in a bucket (gs://…); made if needed, refused if it holds
             another run.
         stop_after_epochs: save and return after so many more epochs.
+        after_epoch: a function that is called with the lines of `Result.history` of each epoch, one
+            for every random seed that still trains, when they are known.
 
     Returns:
         The result, which prints as a table; None if the run has paused after `stop_after_epochs`.
@@ -134,7 +141,7 @@ def train(
     """
     workdir = _absolute(workdir)
     with _heard():
-        content = experiment.train(config, workdir, stop_after_epochs)
+        content = experiment.train(config, workdir, stop_after_epochs, after_epoch=after_epoch)
     return None if content is None else Result(workdir, content)
 
 

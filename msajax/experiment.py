@@ -6,11 +6,7 @@ from typing import Any
 
 import jax
 
-from msajax.config import (
-    Config,
-    checked,
-    flatten,
-)
+from msajax.config import Config, checked, flatten
 from msajax.config.model import unusual_settings
 from msajax.data import predictions
 from msajax.data import prepare as preparing
@@ -21,9 +17,10 @@ from msajax.data.formats import open_corpus
 from msajax.data.glove import read_glove
 from msajax.data.repairs import say_prepared, say_repairs
 from msajax.data.steps import describe_groups, find_groups
-from msajax.evaluation import protocol
+from msajax.evaluation import artefacts, protocol
 from msajax.files import write_json
-from msajax.inference.bundle import Bundle, load, save_bundle
+from msajax.inference.bundle import Bundle
+from msajax.inference.bundle_files import load, save_bundle
 from msajax.inference.scoring import Scorer
 from msajax.models import declared, parameter_shapes
 from msajax.runs.folder import RunFolder
@@ -40,7 +37,7 @@ from msajax.training.initial import (
     from_words,
 )
 from msajax.training.loop import Trained, train_seeds
-from msajax.training.run import Run, check_model
+from msajax.training.run import AfterEpoch, Run, check_model
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +48,7 @@ def train(
     stop_after_epochs: int | None = None,
     stop: StopRequest | None = None,
     profile: str | None = None,
+    after_epoch: AfterEpoch | None = None,
 ) -> dict[str, Any] | None:
     """Trains, selects on validation, then opens the test split once; continues where it stopped.
 
@@ -61,6 +59,8 @@ def train(
         stop_after_epochs: save and return after so many more epochs.
         stop: asks to save and to return before the next step.
         profile: folder for a trace of some steps.
+        after_epoch: is called with an epoch's lines of metrics.jsonl when they are written, in the
+            first process.
 
     Returns:
         The content of results.json, or None if the run has paused.
@@ -85,6 +85,10 @@ def train(
         if folder.has_ended(config.train.epochs):
             folder.move_corpus(corpus.summary())
             mirror.replace("run.json")
+            if artefacts.missing(folder):
+                with Lock(folder.path):
+                    for name in artefacts.make_missing(folder):
+                        mirror.replace(name)
             logger.info("This run has ended; these are its stored results.")
             return processes.of_first(folder.read_results)
         initial, origin = processes.together(lambda: _initial(config, preparation))
@@ -111,6 +115,7 @@ def train(
                     stop_after_epochs=stop_after_epochs,
                     stop=stop or StopRequest(),
                     profile=profile,
+                    after_epoch=after_epoch,
                 )
             )
 
@@ -202,21 +207,29 @@ def _measure(run: Run, trained: Trained, bundle: Bundle, kept: list[int]) -> dic
             )
     say_repairs("test", repairs["test"], run.preparation.clip)
     run.describe(repairs)
-    if not processes.is_first():
-        return processes.of_first(folder.read_results)
-    seconds = {line["epoch"]: line["seconds"] for line in folder.read_metrics()}
+    measured = protocol.report(scores, splits, run.train.labels, run.task)
+    processes.of_first(lambda: _write_results(run, trained, bundle, measured))
+    artefacts.make_missing(folder)
+    return processes.of_first(folder.read_results)
+
+
+def _write_results(
+    run: Run, trained: Trained, bundle: Bundle, measured: dict[str, Any]
+) -> None:
+    """Writes results.json, with which the run has ended."""
+    seconds = {line["epoch"]: line["seconds"] for line in run.folder.read_metrics()}
     results = {
         "model": {"name": run.config.model.name, "parameters": bundle.parameters},
-        "corpus": corpus.summary() | {"modalities": run.spec.modalities},
+        "corpus": run.corpus.summary() | {"modalities": run.spec.modalities},
         "seeds": bundle.seeds,
         "epochs": run.config.train.epochs,
+        "selection": run.selection,
         "best_epoch": bundle.best_epoch,
         "failed": trained.failed,
-        **protocol.report(scores, splits, run.train.labels, run.task),
+        **measured,
         "timing": {"epochs": len(seconds), "train_seconds": round(sum(seconds.values()), 3)},
     }
-    write_json(folder.file("results.json"), results)
-    return processes.of_first(folder.read_results)
+    write_json(run.folder.file("results.json"), results)
 
 
 def _initial(

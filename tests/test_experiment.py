@@ -36,7 +36,7 @@ from msajax.errors import UserError
 from msajax.evaluation import protocol
 from msajax.files import write_json
 from msajax.inference import scoring
-from msajax.inference.bundle import load_bundle, save_bundle
+from msajax.inference.bundle_files import load_bundle, save_bundle
 from msajax.metrics import SENTIMENT
 from msajax.runs import folder as run_folders
 from msajax.runs.folder import RunFolder

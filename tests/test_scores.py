@@ -11,7 +11,8 @@ import msajax
 from msajax.data.corpus import Split
 from msajax.data.in_memory import corpus_of
 from msajax.data.prepare import fit
-from msajax.inference.bundle import Bundle, load_bundle, save_bundle
+from msajax.inference.bundle import Bundle
+from msajax.inference.bundle_files import load_bundle, save_bundle
 from msajax.inference.predict import predict_corpus
 from msajax.models import blank_sample, build_model
 

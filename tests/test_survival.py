@@ -26,7 +26,7 @@ from msajax import experiment as experiment_module
 from msajax.data.predictions import write_predictions
 from msajax.errors import UserError
 from msajax.files import write_text
-from msajax.inference.bundle import load_bundle
+from msajax.inference.bundle_files import load_bundle
 from msajax.runs.checkpoints import Checkpoints
 from msajax.runtime.signals import Interrupted, StopRequest, interruptible
 from msajax.spec import CorpusSpec

@@ -27,7 +27,7 @@ from msajax.data.in_memory import corpus_of
 from msajax.data.vocabulary import PADDING, UNKNOWN
 from msajax.errors import UserError
 from msajax.evaluation.tables import print_results, print_summary
-from msajax.inference.bundle import load_bundle
+from msajax.inference.bundle_files import load_bundle
 from msajax.models import parameter_shapes
 
 SIZES = {"train": 48, "valid": 16, "test": 16}

@@ -1,4 +1,4 @@
-"""The model family: encode, fuse, encode again, then pool, weigh and regress (source 002)."""
+"""Defines the model family: encode, fuse, encode again, pool, weigh, regress (source 002)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -94,20 +94,25 @@ class SequenceLevelModel(nn.Module):
         of_modality = {m: self.config.encoder_of(m) for m in names}
         # On accelerators the default would multiply float32 matrices in a shorter type.
         with jax.default_matmul_precision("highest"):
-            sequences = {
-                m: encode(
+            sequences = {}  # {modality: [batch, length, model_dim]}
+            for m in names:
+                x, vocabulary = features[m], self.spec.vocabulary(m)
+                if vocabulary:
+                    x = make_embedding(of_modality[m], vocabulary, f"{m}_embedding")(x)
+                encoder = ModalityEncoder(
                     of_modality[m],
-                    self.spec,
-                    m,
-                    features[m],
+                    self.spec.length(m),
+                    project=not vocabulary or of_modality[m].embedding_dim > 0,
+                    name=f"{m}_encoder",
+                )
+                sequences[m] = encoder(
+                    x,
                     masks[m],
                     train=train,
                     attention_mask=attention_masks.get(m),
                     begin=begin.get(m),
                     guides=guides.get(m),
                 )
-                for m in names
-            }  # {modality: [batch, length, model_dim]}
             if self.config.fusion == "pooled":
                 fusion = PooledFusion(self.config, names, name="fusion")
                 sequences, masks = fusion(sequences, masks, train=train)
@@ -126,35 +131,6 @@ class SequenceLevelModel(nn.Module):
                 len(self.spec.label_names), kernel_init=kernel_init, name="regression"
             )(vector)  # [batch, labels]
         return Prediction(score, weights, aux)
-
-
-def encode(
-    config: ModelConfig,
-    spec: CorpusSpec,
-    modality: str,
-    x: jax.Array,
-    mask: jax.Array,
-    *,
-    train: bool,
-    attention_mask: jax.Array | None = None,
-    begin: tuple[int, jax.Array] | None = None,
-    guides: Sequence[jax.Array] | None = None,
-) -> jax.Array:
-    """Encodes features `[B, T, d]` or token ids `[B, T]` of one modality to `[B, T, D]`.
-
-    The encoder, whose arguments these are, and the embedding of token ids belong to the module
-    whose method calls this.
-    """
-    vocabulary = spec.vocabulary(modality)
-    if vocabulary:
-        x = make_embedding(config, vocabulary, f"{modality}_embedding")(x)
-    encoder = ModalityEncoder(
-        config,
-        spec.length(modality),
-        project=not vocabulary or config.embedding_dim > 0,
-        name=f"{modality}_encoder",
-    )
-    return encoder(x, mask, train=train, attention_mask=attention_mask, begin=begin, guides=guides)
 
 
 def check_inputs(

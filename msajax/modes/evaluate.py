@@ -16,7 +16,7 @@ from msajax.data.labels import as_targets
 from msajax.errors import OK, UserError
 from msajax.evaluation import protocol
 from msajax.evaluation.tables import print_summary
-from msajax.inference.bundle import load
+from msajax.inference.bundle_files import load
 from msajax.modes.options import Options
 from msajax.runs.folder import RunFolder
 from msajax.runs.remote.mirror import Mirror

@@ -12,7 +12,7 @@ from msajax.data.demands import require_glove
 from msajax.data.formats import open_corpus
 from msajax.errors import OK
 from msajax.files import refuse_inside
-from msajax.inference.bundle import load
+from msajax.inference.bundle_files import load
 from msajax.inference.predict import predict_corpus
 from msajax.modes.options import Options
 
