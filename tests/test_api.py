@@ -110,6 +110,6 @@ def test_help_explains_itself():
         'result = msajax.train(config, "runs/mine")',
         "Trains, chooses on validation, then opens the test split once",
         "Scores N samples, prepared as the training split was",
-        "The model that a configuration names",
+        "Builds the model that a configuration names",
     ):
         assert words in shown
