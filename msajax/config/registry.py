@@ -22,7 +22,7 @@ class Entry:
     """Says what the configuration must know of a model.
 
     Attributes:
-        declared: its `Model`, or the module of this package whose `MODEL` that is.
+        declared: its `Model` or linen module; or the name of a module here that has it as `MODEL`.
         settings: the dataclass of `model.<name>.*`; None for a model that reads `model.*` alone.
         task: the only task that it is for; "" for whichever the labels ask for.
         origin: the file that registered it; "" for a model of this package.
@@ -77,12 +77,12 @@ def register_model(
             f"register_model: the settings of {name!r} must be a frozen dataclass that inherits "
             "from msajax.Settings."
         )
-    caller = inspect.currentframe().f_back  # a module may be of a file that nobody can import
+    caller = inspect.currentframe().f_back  # by its file: nobody may be able to import its module
     _ENTRIES[name] = Entry(model, settings, task, caller.f_code.co_filename)
 
 
 def _family() -> type:
-    from msajax.config.model import ModelConfig  # which reads this file
+    from msajax.config.model import ModelConfig  # here, because that module imports this one
 
     return ModelConfig
 
@@ -118,5 +118,5 @@ def load_models_from(path: str) -> None:
 
 
 def is_registered(name: str) -> bool:
-    """Says whether a model of that name is at hand."""
+    """Says whether a model of that name is registered."""
     return name in _ENTRIES

@@ -1,7 +1,7 @@
 """Makes what a run's folder holds beside its results, when the run ends or later.
 
-An artefact has a row in `runs/manifest.py` and its maker here. A run that ended before there was
-one gets it when its train command is repeated.
+An artefact has a row in `runs/manifest.py` and its maker here. A run that had ended before this
+program could make it gets it when its train command is repeated.
 """
 
 from collections.abc import Callable

@@ -20,13 +20,13 @@ def declared(config: ModelConfig) -> Model:
 def build_model(config: ModelConfig, spec: CorpusSpec) -> nn.Module:
     """Builds the model that a configuration names, for the modalities of a corpus.
 
-    Called by its `apply`, with parameters of one random seed: `model.apply({"params": params},
-    features, masks, attention_masks=…)` gives a `Prediction`.
+    With parameters of one random seed `model.apply({"params": params}, features, masks,
+    attention_masks=…)` gives a `Prediction`.
 
     Raises:
-        UserError: for what the model declares impossible: of this package's models an anchor, or a
-            modality with settings of its own, that is not among the modalities; a next token of
-            anything but token ids; dRoFE positions that leave nothing of a modality to encode.
+        UserError: for what the model's `check` refuses: in this package an anchor, or a modality
+            with settings of its own, that is not among the modalities; a next token of anything
+            but token ids; dRoFE positions that leave nothing of a modality to encode.
     """
     model = declared(config)
     if model.check is not None:

@@ -1,6 +1,6 @@
-"""Says what training minimises: named terms, each a sum over rows and what divides it.
+"""Defines what training minimises: named terms, each a sum over rows divided by a weight.
 
-A loss of a task is a function here and an entry in `LOSSES`; a term beside it, one in `TERMS`.
+A task's loss is a function here and an entry in `LOSSES`; a term beside it is one in `TERMS`.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ Measured = tuple[jax.Array, jax.Array]  # a sum and a weight, both []
 
 
 def _over_rows(of_rows: Callable[[jax.Array, jax.Array], jax.Array]) -> Term:
-    """Makes a term of a function (score `[B, K]`, label `[B, L]`) -> `[B]`: the mean of rows."""
+    """Makes a term of a function (score `[B, K]`, label `[B, L]`) -> `[B]`: its mean over rows."""
 
     def measure(prediction: Prediction, batch: Batch) -> Measured:
         weight = batch.row_weight
@@ -33,7 +33,7 @@ def _over_rows(of_rows: Callable[[jax.Array, jax.Array], jax.Array]) -> Term:
 
 
 def _of_error(penalty: Callable[[jax.Array], jax.Array]) -> Term:
-    """Makes a term of a penalty of errors, averaged over the K outputs."""
+    """Makes a term of a penalty of errors `score - label`: its mean over rows and K outputs."""
 
     def of_rows(score: jax.Array, label: jax.Array) -> jax.Array:
         chex.assert_equal_shape([score, label])  # [B] against [B, 1] would broadcast to [B, B]
@@ -43,9 +43,9 @@ def _of_error(penalty: Callable[[jax.Array], jax.Array]) -> Term:
 
 
 def _ccc(config: TrainConfig) -> Term:
-    """Takes 1 less the concordance correlation (Lin, 1989) of a batch, the mean over outputs.
+    """Makes the term 1 - concordance correlation (Lin, 1989) of a batch, the mean over outputs.
 
-    It weighs as many rows as the batch has, so that an epoch's value is a mean over rows.
+    Its weight is the batch's number of rows: in an epoch's value larger batches count more.
     """
     del config
 
@@ -60,7 +60,7 @@ def _ccc(config: TrainConfig) -> Term:
         mean_p, mean_y = mean(prediction.score), mean(batch.labels)
         p, y = prediction.score - mean_p, batch.labels - mean_y
         spread = mean(p * p) + mean(y * y) + jnp.square(mean_p - mean_y)
-        # Of two equal constants, 0 / 0, the loss is 1 without a gradient.
+        # Where scores and labels are one constant (0 / 0) the loss is 1, without a gradient.
         concordance = 2 * mean(p * y) / jnp.where(spread > 0, spread, 1)
         return (1 - concordance).mean() * rows, rows
 
@@ -80,23 +80,24 @@ def _nats(score: jax.Array, label: jax.Array) -> jax.Array:
 
 
 def _focal(config: TrainConfig) -> Term:
-    """Takes `(1 - p)^gamma * -log p` of the true class (Lin et al., 2017)."""
+    """Makes the term `(1 - p)^gamma * -log p`, p of the true class (Lin et al., 2017)."""
 
     def of_rows(score: jax.Array, label: jax.Array) -> jax.Array:
         nats = _nats(score, label)
         wrong = -jnp.expm1(-nats)  # 1 - p
-        # The slope of a power below 1 is infinite at 0, where the loss is 0 whatever the factor.
+        # For gamma < 1 the slope of the power is infinite at 0; the loss is 0 there anyway.
         return jnp.where(wrong > 0, wrong, 1) ** config.focal_gamma * nats
 
     return _over_rows(of_rows) if config.focal_gamma else _cross_entropy(config)
 
 
 def _token_cross_entropy(config: TrainConfig) -> Term:
-    """Takes nats per token over all of a batch, of scores (nats, tokens) `[B, 2]`."""
+    """Makes the term of nats per token over a batch, from scores (nats, tokens) `[B, 2]`."""
     del config
 
     def measure(prediction: Prediction, batch: Batch) -> Measured:
         chex.assert_shape(prediction.score, (batch.labels.shape[0], 2))
+        # Counted by the labels: a term of rows has a weight that is known without a prediction.
         tokens = (batch.labels >= 0).sum(-1).astype(jnp.float32)
         nats = prediction.score[:, 0] / jnp.maximum(prediction.score[:, 1], 1)
         weight = batch.row_weight * tokens
@@ -109,7 +110,7 @@ def _huber(config: TrainConfig) -> Term:
     return _of_error(lambda error: optax.losses.huber_loss(error, delta=config.huber_delta))
 
 
-# By task, the first one is what `train.loss = auto` takes.
+# By task; `train.loss = auto` takes the first of each.
 LOSSES: Mapping[str, Mapping[str, Callable[[TrainConfig], Term]]] = {
     "regression": {
         "l1": lambda config: _of_error(jnp.abs),
@@ -123,7 +124,7 @@ LOSSES: Mapping[str, Mapping[str, Callable[[TrainConfig], Term]]] = {
 
 
 def _gate_entropy(prediction: Prediction, batch: Batch) -> Measured:
-    """Takes the entropy of modality weights in nats, the mean of rows that have a modality."""
+    """Sums the entropy of the modality weights, in nats, over rows that have a modality."""
     weights = prediction.modality_weights
     # The logarithm of a weight of 0 would give its gradient a NaN.
     nats = -(weights * jnp.log(jnp.where(weights > 0, weights, 1))).sum(-1)
@@ -140,7 +141,7 @@ class Objective:
     """Holds what a run minimises: the sum of its terms, each times its weight.
 
     Attributes:
-        terms: by name, in the order of logs.
+        terms: by name, in the order of the logs.
     """
 
     terms: Mapping[str, Term]
@@ -160,8 +161,8 @@ def make_objective(config: Config, model: Model, kind: str) -> Objective:
 
     Args:
         config: names the loss of the task (`train.loss`) and the terms beside it (`train.terms`).
-        model: may weigh terms of its own.
-        kind: of the task.
+        model: may declare terms of its own, made of that loss.
+        kind: the task's name.
 
     Raises:
         UserError: for a loss that does not suit the task, a term that is not known, and a term that
@@ -205,7 +206,7 @@ def _read_term(entry: str) -> tuple[str, float]:
 
 
 class Sums(NamedTuple):
-    """Holds what terms come to: each a sum and a weight, in the order of the objective.
+    """Holds a sum and a weight of each of the objective's T terms, in their order.
 
     Attributes:
         sums: `[T]`.
@@ -221,8 +222,8 @@ def measure(
 ) -> Sums:
     """Measures every term of a batch, or under `axis_name` of this device's rows of it.
 
-    A term that compares rows is given those of all devices; each then holds an equal share of its
-    sum and its weight, so that sums over devices are those of the term.
+    A term that compares rows is given those of all devices; every device then has an equal share of
+    its sum and weight, so that the shares of all devices add up to the term.
     """
     sums, weights = [], []
     whole = None
@@ -244,7 +245,7 @@ def measure(
 def weights_before(
     objective: Objective, predict: Callable[[Batch], Prediction], batch: Batch
 ) -> jax.Array:
-    """Computes the terms' weights `[T]` without a prediction: only of terms with scope ROW.
+    """Computes the weights `[T]` of terms with scope ROW before anything is predicted.
 
     Raises:
         ValueError: for a term whose weight depends on the prediction.
@@ -263,7 +264,7 @@ def weights_before(
 
 
 def _reads_prediction(term: Term, shapes: Any, batch: Batch) -> bool:
-    """Says whether a term's weight can depend on the prediction, by the operations between."""
+    """Says whether a term's weight may depend on the prediction, by its traced operations."""
     jaxpr = jax.make_jaxpr(term.measure)(shapes, batch).jaxpr
     needed = {jaxpr.outvars[1]} - set(jaxpr.constvars)
     for equation in reversed(jaxpr.eqns):

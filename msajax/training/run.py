@@ -31,7 +31,7 @@ AfterEpoch = Callable[[Sequence[Mapping[str, Any]]], None]
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Holds a run before its first step, and what interrupts it.
+    """Holds what a run is made of before its first step, and who stops or watches it.
 
     Attributes:
         config: the experiment.
@@ -42,8 +42,8 @@ class Run:
         folder: where its files go.
         repairs: what was repaired in the data, by split.
         initial: parameters that do not begin at random (see `initial.py`).
-        origin: where these are from, for run.json.
-        stop_after_epochs: pause after so many more epochs; None does not.
+        origin: where `initial` is from, for run.json.
+        stop_after_epochs: pause after so many more epochs; None for no pause.
         stop: asks to save and to stop before the next dispatch.
         profile: folder for a trace of some dispatches; None for none.
         after_epoch: is called when an epoch's lines are written, in the first process.
