@@ -1,4 +1,4 @@
-"""Training from Python: what a notebook or a script calls, and what it gets back."""
+"""Trains from Python: what a notebook or a script calls, and what it gets back."""
 
 import contextlib
 import functools
@@ -29,7 +29,7 @@ _WIDTH = 100  # columns of a printed table
 
 
 class Table(Mapping[str, Any]):
-    """Results that print as the table of the command line: the content of a JSON file.
+    """Holds results, the content of a JSON file, and prints them as the command line does.
 
     Attributes:
         workdir: the folder of the file.
@@ -60,18 +60,18 @@ class Table(Mapping[str, Any]):
         return text.getvalue()
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Makes what a notebook shows."""
         return f'<pre style="line-height: 1.2">{html.escape(str(self))}</pre>'
 
 
 class FoldsResult(Table):
-    """All folds of a cross-validation: the content of folds.json."""
+    """Holds all folds of a cross-validation: the content of folds.json."""
 
     _print = staticmethod(print_folds)
 
 
 class Result(Table):
-    """A run that has ended: the content of its results.json, and what else its folder holds.
+    """Holds a run that has ended: its results.json, and what else is in its folder.
 
     `result["test"]["mae"]["mean"]` is a number of results.json; `print(result)` shows the table.
     """
@@ -79,7 +79,7 @@ class Result(Table):
     _print = staticmethod(print_results)
 
     def predictions(self, split: str = "test") -> dict[str, np.ndarray]:
-        """The predictions of a split by column, as in its CSV; ready for a data frame.
+        """Reads the predictions of a split by column, as in its CSV; ready for a data frame.
 
         Args:
             split: valid or test.
@@ -97,7 +97,7 @@ class Result(Table):
             return read_columns(folder.file("predictions", f"{split}.csv"))
 
     def history(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl: one per random seed and epoch, ready for a data frame."""
+        """Reads metrics.jsonl: a line per random seed and epoch, ready for a data frame."""
         with self._folder() as folder:
             return folder.read_metrics()
 
@@ -129,8 +129,8 @@ def train(
         workdir: the run's folder, also in a bucket (gs://…); made if needed, refused if it holds
             another run.
         stop_after_epochs: save and return after so many more epochs.
-        after_epoch: a function that is called with the lines of `Result.history` of each epoch, one
-            for every random seed that still trains, when they are known.
+        after_epoch: a function that is called after each epoch with its lines of `Result.history`,
+            one for every random seed that still trains.
 
     Returns:
         The result, which prints as a table; None if the run has paused after `stop_after_epochs`.
@@ -171,7 +171,7 @@ def cross_validate(
 
 
 def _absolute(workdir: str | os.PathLike) -> str:
-    """A workdir that stays the same when the working directory changes."""
+    """Makes a workdir absolute: it must stay the same when the working directory changes."""
     if not isinstance(workdir, str | os.PathLike):
         raise UserError(f"workdir = {workdir!r}: must be the path of a folder.")
     workdir = os.fspath(workdir)
@@ -180,10 +180,10 @@ def _absolute(workdir: str | os.PathLike) -> str:
 
 @contextlib.contextmanager
 def _heard() -> Iterator[None]:
-    """Lets the log be seen, where nobody has said what is to become of it."""
+    """Writes the log to standard error, unless the program has set up logging itself."""
     logger = logging.getLogger("msajax")
     handlers = (*logger.handlers, *logging.root.handlers)
-    # absl puts its own handler there as soon as it is imported, and libraries import it.
+    # absl's handler does not count: it adds itself when a library imports absl.
     if not all(isinstance(handler, absl_logging.ABSLHandler) for handler in handlers):
         yield
         return

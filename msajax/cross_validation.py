@@ -1,10 +1,10 @@
-"""Cross-validation: a run for each fold, and what they say together.
+"""Cross-validates: trains a run for each fold, and measures the folds together.
 
 WORKDIR holds
 
     fold_0, fold_1, …  the runs, each an ordinary one with `data.fold` set
     predictions.csv    their predictions of the test splits: every sample of the corpus once
-    folds.json         what they say together; written last
+    folds.json         their metrics, by fold and pooled; written last
 """
 
 import contextlib
@@ -77,6 +77,7 @@ def cross_validate(
         ]
         folders = [RunFolder(os.path.join(workdir, f"fold_{i}")) for i in range(len(configs))]
         processes.of_first(lambda: _require_no_run(workdir, len(configs)))
+        # All of them, so that no fold fails hours later for what can be known now.
         digests = processes.together(lambda: _check(configs))
         for folder, of_fold, digest in zip(folders, configs, digests, strict=True):
             folder.claim(of_fold, digest, profile)
@@ -135,7 +136,7 @@ def _require_no_others(workdir: str, folds: int, profile: str | None) -> None:
 
 
 def _check(configs: Sequence[Config]) -> list[str]:
-    """Refuses what any fold cannot train on or measure; the digests of their corpora."""
+    """Refuses what any fold cannot train on or measure; returns the digests of their corpora."""
     data, digests = configs[0].data, []
     corpus = open_corpus(data.path, without_folds(data))
     for config in configs:
@@ -152,23 +153,26 @@ def _check(configs: Sequence[Config]) -> list[str]:
 
 
 def _epochs(folder: RunFolder) -> int:
-    """How many epochs a run has finished."""
+    """Counts the epochs that a run has finished."""
     return processes.of_first(
         lambda: max((line["epoch"] for line in folder.read_metrics()), default=0)
     )
 
 
-# --- what the folds say together ---
+# --- the folds measured together ---
 
 
 def _measure(config: Config, workdir: str, folders: Sequence[RunFolder]) -> dict[str, Any]:
-    """Writes what runs that have ended say together; files that say so already stay."""
+    """Measures runs that have ended together; files that hold the same already stay as they are.
+
+    Pooled metrics are computed from the CSV file, as `evaluate_folds` computes them.
+    """
     runs = [folder.read_results() for folder in folders]
     text = _joined([folder.file("predictions", "test.csv") for folder in folders])
     path, results_path = (os.path.join(workdir, name) for name in (_PREDICTIONS, _RESULTS))
     if not _holds(path, text):
         with writing(results_path), contextlib.suppress(FileNotFoundError):
-            os.unlink(results_path)  # it would be of other predictions
+            os.unlink(results_path)  # the metrics of other predictions
         write_text(path, text)
     pooled, task = _pooled(path)
     summary = protocol.summarize_with_intervals(pooled.scores, pooled.labels, task)
@@ -197,7 +201,7 @@ def _measure(config: Config, workdir: str, folders: Sequence[RunFolder]) -> dict
 
 
 def _holds(path: str, text: str) -> bool:
-    """Whether a file is there and holds a text already."""
+    """Says whether a file is there and holds this text already."""
     try:
         with open(path, "rb") as file:
             return file.read() == text.encode()
@@ -206,9 +210,9 @@ def _holds(path: str, text: str) -> bool:
 
 
 def _joined(paths: Sequence[str]) -> str:
-    """Files of predictions one after another; a column that one of them lacks is empty there.
+    """Joins files of predictions; the cells of a column that one of them lacks are empty.
 
-    It lacks those of a random seed that has failed, or of a modality that its training split lacks.
+    One lacks columns of a random seed that has failed, or of a modality that its train split lacks.
 
     Raises:
         UserError: if one cannot be read.
@@ -229,17 +233,17 @@ def _joined(paths: Sequence[str]) -> str:
 
 
 def _pooled(path: str) -> tuple[Predictions, Task]:
-    """The score of every sample, the mean over the seeds that never saw its video, and the task."""
+    """Reads every sample's score, a mean over seeds that never saw its video, and the task."""
     pooled = read_predictions(path, of_seeds=False)
     return pooled, make_task(pooled.kind, pooled.names, pooled.labels)
 
 
 def _over_folds(runs: Sequence[dict[str, Any]], metric: str) -> dict[str, Any]:
-    """A metric of the test splits: over folds and seeds, and how it varies over each of both.
+    """Summarises a metric of the test splits over folds and seeds.
 
     Returns:
-        "mean" over folds of "folds", each a mean over its seeds; "sd_folds" of those; "sd_seeds",
-        over the seeds that every fold has, of their means over folds. Both ddof 1, None for one.
+        "folds", each a mean over its seeds; their "mean" and "sd_folds"; "sd_seeds" of the means
+        over folds of the seeds that every fold has, None for one seed. Both sd have ddof 1.
     """
     found = [
         {seed: np.nan if value is None else value for seed, value in zip(*both, strict=True)}
@@ -257,7 +261,7 @@ def _over_folds(runs: Sequence[dict[str, Any]], metric: str) -> dict[str, Any]:
 
 
 def _floors(runs: Sequence[dict[str, Any]], labels: np.ndarray, task: Task) -> dict[str, Any]:
-    """What scores without a model reach on all samples; what is of train is of each fold's own."""
+    """Computes the floors on all samples; those made of train are each fold's own, averaged."""
     if not task.reads_labels:
         return {}
     floors = task.floors(labels, labels)
@@ -271,7 +275,7 @@ def _floors(runs: Sequence[dict[str, Any]], labels: np.ndarray, task: Task) -> d
 
 
 def holds_folds(workdir: str) -> bool:
-    """Whether a folder is one of `cross_validate`, whose folds may not have ended."""
+    """Says whether a folder is one of `cross_validate`, whether or not its folds have ended."""
     if is_url(workdir) or os.path.exists(os.path.join(workdir, "config.json")):
         return False
     return any(os.path.exists(os.path.join(workdir, name)) for name in (_RESULTS, "fold_0"))
@@ -286,7 +290,7 @@ def evaluate_folds(workdir: str, split: str, output: str | None = None) -> dict[
         output: where the report will be written.
 
     Returns:
-        Metrics with intervals, as of one random seed.
+        Metrics with intervals, summarised as those of one random seed.
 
     Raises:
         UserError: if a fold has not ended, for another split, and for an output that lies among

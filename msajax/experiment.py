@@ -1,4 +1,4 @@
-"""One run, top to bottom: opens a corpus, trains, chooses on validation, measures on test."""
+"""Makes a run, top to bottom: opens a corpus, trains, chooses on validation, measures on test."""
 
 import logging
 import os
@@ -74,15 +74,15 @@ def train(
     require_one_fold(config.data)
     devices.configure_jax(config.train)
     devices.require_devices()
-    # A run in a bucket works in a folder on this machine, which its mirror keeps like the bucket.
+    # A run in a bucket works in a folder on this machine, which its mirror copies to the bucket.
     with processes.losses_noticed(), Mirror(workdir, stop) as mirror:
         corpus, preparation = processes.together(lambda: _open(config))
-        own = {"data.path", "train.compile_cache"}  # of each machine
+        own = {"data.path", "train.compile_cache"}  # paths, which differ between machines
         settings = {key: value for key, value in flatten(config).items() if key not in own}
         settings |= {"the corpus digest": corpus.digest, "--stop_after_epochs": stop_after_epochs}
         processes.require_same(settings)
         folder = RunFolder(mirror.path, mirror.saved)
-        folder.claim(config, corpus.digest, profile)  # before work goes into what is another run's
+        folder.claim(config, corpus.digest, profile)  # early: another run's is refused at once
         if folder.has_ended(config.train.epochs):
             folder.move_corpus(corpus.summary())
             mirror.replace("run.json")
@@ -122,14 +122,14 @@ def train(
 
 
 def _open(config: Config) -> tuple[Corpus, preparing.Preparation]:
-    """The corpus and what is fitted on it; refuses what cannot be before anything is written."""
+    """Opens the corpus and fits the preparation; refuses what cannot be trained on."""
     require_glove(config.data.glove_path)
     corpus = open_corpus(config.data.path, config.data)
     return corpus, check(config, corpus)
 
 
 def check(config: Config, corpus: Corpus) -> preparing.Preparation:
-    """What is fitted on a corpus; raises `UserError` unless a run can train on it and measure."""
+    """Fits the preparation; raises `UserError` unless a run can train on the corpus and measure."""
     require_targets(corpus, config, "train", "valid", "test")
     corpus.verify()
     preparation = preparing.fit(corpus, config.data, config.model)
@@ -140,7 +140,7 @@ def check(config: Config, corpus: Corpus) -> preparing.Preparation:
 def _prepare(
     config: Config, corpus: Corpus, preparation: preparing.Preparation
 ) -> tuple[Split, Split, dict[str, Any]]:
-    """The prepared splits for training and validation, and what was repaired in them.
+    """Prepares the splits for training and validation; returns what was repaired in them, too.
 
     Raises `UserError` for any split that cannot be prepared, test included.
     """
@@ -165,7 +165,7 @@ def _prepare(
 
 
 def _train_in(run: Run) -> dict[str, Any] | None:
-    """Trains in a folder that is this run's own, and measures."""
+    """Trains in a folder that this run has locked, and measures."""
     _say_what_is_read(run)
     run.describe(run.repairs)
     trained = train_seeds(run)
@@ -191,7 +191,7 @@ def _train_in(run: Run) -> dict[str, Any] | None:
 
 
 def _measure(run: Run, trained: Trained, bundle: Bundle, kept: list[int]) -> dict[str, Any]:
-    """Opens the test split, and writes predictions and results; `kept` seeds count."""
+    """Opens the test split, and writes predictions and results; only the `kept` seeds count."""
     folder, corpus = run.folder, run.corpus
     scores, splits, repairs = {}, {}, dict(run.repairs)
     scorer = Scorer(trained.predict, trained.variables, run.spec, run.layout, kept)
@@ -236,7 +236,7 @@ def _write_results(
 def _initial(
     config: Config, preparation: preparing.Preparation
 ) -> tuple[Initial, dict[str, Any]]:
-    """Parameters that begin as they are in other files, and a report of them for run.json."""
+    """Reads initial parameters from other files; returns a report of them for run.json, too."""
     initial: Initial = {}
     origin: dict[str, Any] = {}
     model = declared(config.model)

@@ -9,6 +9,7 @@ import pytest
 from toys import SPEC, Layers, make_batch, make_recipe, steps
 
 from msajax.config import ModelConfig, OptimConfig, TrainConfig
+from msajax.errors import UserError
 from msajax.models import Prediction, declared
 from msajax.models.contract import (
     LABELS,
@@ -22,7 +23,7 @@ from msajax.models.contract import (
     init_variables,
 )
 from msajax.models.parts.layers import row_weight
-from msajax.training.objective import check_names
+from msajax.training.objective import check_stages
 from msajax.training.step import begin, train_step
 
 
@@ -64,7 +65,7 @@ def test_a_skipped_step_leaves_the_statistics():
 
 
 def test_collections_that_are_not_declared_are_refused():
-    with pytest.raises(ValueError, match=r"Normed has the variable collections \['batch_stats'\]"):
+    with pytest.raises(UserError, match=r"Normed has the variable collections \['batch_stats'\]"):
         init_variables(Normed(), Model(Normed), SPEC, jax.random.key(0))
 
 
@@ -153,10 +154,34 @@ def test_a_stage_trains_its_parameters_on_its_terms_with_moments_of_its_own():
     assert sorted(map(int, counts)) == [2, 4]  # so Adam's bias is corrected by each stage's own
 
 
-def test_a_stage_names_terms_that_there_are():
-    recipe = make_recipe()
-    with pytest.raises(ValueError, match="names the term 'own'; there are l1"):
-        check_names(recipe.objective, [Stage(terms=("own",))])
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [
+        (Stage(terms=("own",)), "names the term 'own', which there is not: choose of l1"),
+        (Stage(trains=("head/*",)), "names the parameter 'head/.*', which there is not: choose of"),
+        (Stage(share=1.5), "share of an epoch is 1.5: must lie in"),
+    ],
+)
+def test_a_stage_names_what_there_is(stage, message):
+    with pytest.raises(UserError, match=message):
+        check_stages(make_recipe().objective, [stage], ["embed/kernel"])
+
+
+def test_what_a_stage_does_not_train_cannot_spoil_its_step():
+    """The root of 0 has an infinite slope: in the first stage only where nothing moves."""
+
+    class Rooted(nn.Module):
+        @nn.compact
+        def __call__(self, features, masks, *, train=False):
+            zero = self.param("zero", nn.initializers.zeros, ())
+            x = nn.Dense(1, name="out")(features["text"][:, 0]) + jnp.sqrt(zero)
+            return Prediction(x, jnp.ones((len(x), 1)))
+
+    model = Model(Rooted, stages=(Stage(trains=("out/*",)), Stage(trains=("zero",))))
+    recipe = make_recipe(module=Rooted(), model=model, passes=(1, 1))
+    _, log = steps(recipe, [make_batch()] * 2)
+    assert [float(metrics.skipped) for metrics in log] == [0, 1]
+    assert np.isfinite(log[0].grad_norm)
 
 
 def test_guided_passes_are_two_terms_with_the_weights_of_the_configuration():

@@ -121,8 +121,21 @@ def test_weights_that_need_the_prediction_cannot_be_known_before():
         return prediction_of(batch.labels)
 
     np.testing.assert_array_equal(weights_before(objective, predict, batch), [3])
-    with pytest.raises(ValueError, match="'own' depends on the prediction"):
+    with pytest.raises(UserError, match="'own' depends on the prediction: use 1"):
         weights_before(Objective({"own": Term(of_prediction)}), predict, batch)
+    constant = Objective({"own": Term(lambda prediction, batch: (prediction.score.sum(), 1.0))})
+    np.testing.assert_array_equal(weights_before(constant, predict, batch), [1])
+
+
+def test_a_row_of_tokens_weighs_as_many_as_are_seen_to_follow_another():
+    """A transform may have hidden steps, of which the labels know nothing."""
+    mask = jnp.array([[1, 1, 1, 1], [1, 1, 0, 1], [1, 0, 1, 0], [1, 1, 1, 1]], bool)
+    labels = [[4, 0, 2, -1], [1, 2, 3, -1], [1, 2, 3, -1], [0, 0, 0, -1]]
+    batch = batch_of(labels, [1, 1, 1, 0], {"text": mask})
+    total, count = LOSSES["next_token"]["cross_entropy"](TrainConfig()).measure(
+        prediction_of([[6.0, 3.0], [5.0, 1.0], [0.0, 0.0], [9.0, 3.0]]), batch
+    )
+    assert (float(total), float(count)) == (11, 4)
 
 
 def test_a_term_of_rows_and_one_of_batches_are_the_same_over_devices():

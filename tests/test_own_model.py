@@ -146,15 +146,31 @@ def test_a_bundle_is_refused_by_another_module_of_the_same_name(entries, tmp_pat
         msajax.load(tmp_path / "run" / "bundle")
 
 
-@pytest.mark.parametrize("name", ["sequence_level", "anchor", "own", "two words", ""])
+@pytest.mark.parametrize("name", ["sequence_level", "anchor", "own", "two words", "über", ""])
 def test_a_name_that_cannot_be_is_refused(entries, name):
     with pytest.raises(UserError, match="cannot be used"):
         msajax.register_model(name, Constant)
 
 
-def test_settings_must_be_settings(entries):
+@dataclasses.dataclass
+class Thawed(msajax.Settings):
+    width: int = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Bare(msajax.Settings):
+    width: int
+
+
+@pytest.mark.parametrize("settings", [dict, msajax.Settings, Thawed, Bare, Own()])
+def test_settings_must_be_settings(entries, settings):
     with pytest.raises(UserError, match=r"must be a frozen dataclass that inherits"):
-        msajax.register_model("constant", Constant, dict)
+        msajax.register_model("constant", Constant, settings)
+
+
+def test_a_task_must_be_one(entries):
+    with pytest.raises(UserError, match="task = 'regresion' must be one of regression, classif"):
+        msajax.register_model("constant", Constant, task="regresion")
 
 
 def test_a_file_of_models_that_fails_is_one_sentence(entries, tmp_path):
@@ -188,7 +204,7 @@ def test_a_model_begins_with_values_of_its_own(entries, tmp_path, monkeypatch):
     origin = json.loads((tmp_path / "run" / "run.json").read_text())["initial"]
     assert origin == {"model": ["kernel"]}
     msajax.register_model("constant", msajax.Model(Constant, initial=initial))
-    with pytest.raises(ValueError, match=r"begins with values \(3,\); the parameter is \(1,\)"):
+    with pytest.raises(UserError, match=r"of kernel are \(3,\); the parameter is \(1,\)"):
         trained(tmp_path / "other")
 
 

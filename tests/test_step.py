@@ -220,14 +220,6 @@ def test_the_loss_of_classes_is_the_negative_logarithm_of_their_probability():
     np.testing.assert_array_equal(weights, [1, 1])
 
 
-def test_the_loss_of_tokens_weighs_a_row_by_its_tokens():
-    score = jnp.array([[6.0, 3.0], [0.0, 0.0], [5.0, 1.0]])
-    label = jnp.array([[4.0, -1, 0, 2], [-1, -1, -1, -1], [0, -1, -1, -1]])
-    nats, tokens = by_row(loss_of(TrainConfig(loss="cross_entropy"), "next_token"), score, label)
-    np.testing.assert_array_equal(nats, [6, 0, 5])
-    np.testing.assert_array_equal(tokens, [3, 0, 1])
-
-
 @pytest.mark.parametrize(
     ("kind", "suitable"),
     [

@@ -40,6 +40,8 @@ def idle_settings(config: Config, *, reads_tokens: bool, reads_vectors: bool) ->
         "model.embedding_scale": (reads_tokens, "token ids"),
         "model.position_init": ("learned" in positions, "model.positions = learned"),
         "model.drofe_age_unit": ("drofe" in positions, "model.positions = drofe"),
+        "train.huber_delta": (config.train.loss == "huber", "train.loss = huber"),
+        "train.focal_gamma": (config.train.loss == "focal", "train.loss = focal"),
         "model.guidance_weight": (model.guidance != "none", "model.guidance"),
         "model.guidance_steps": (
             model.guidance == "integrated_gradients",

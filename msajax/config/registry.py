@@ -15,6 +15,7 @@ from typing import Any
 
 from msajax.checks import Settings
 from msajax.errors import UserError, first_line
+from msajax.tasks import TASKS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Entry:
     """Says what the configuration must know of a model.
 
     Attributes:
-        declared: its `Model`, or the module of this package whose `MODEL` that is.
+        declared: its `Model` or linen module; or the name of a module here that has it as `MODEL`.
         settings: the dataclass of `model.<name>.*`; None for a model that reads `model.*` alone.
         task: the only task that it is for; "" for whichever the labels ask for.
         origin: the file that registered it; "" for a model of this package.
@@ -65,24 +66,35 @@ def register_model(
     """
     known = _ENTRIES.get(name)
     fields = {field.name for field in dataclasses.fields(_family())}
-    if not name.isidentifier() or name in fields or (known and not known.origin):
+    is_key = name.isascii() and name.isidentifier()
+    if not is_key or name in fields or (known and not known.origin):
         raise UserError(
             f"register_model: the name {name!r} cannot be used: choose letters, digits and _, and "
             "none that a model or a setting of msajax has."
         )
-    if settings is not None and not (
-        dataclasses.is_dataclass(settings) and issubclass(settings, Settings)
-    ):
+    if settings is not None and not _are_settings(settings):
         raise UserError(
             f"register_model: the settings of {name!r} must be a frozen dataclass that inherits "
-            "from msajax.Settings."
+            "from msajax.Settings, and whose fields have defaults."
         )
-    caller = inspect.currentframe().f_back  # a module may be of a file that nobody can import
+    if task and task not in TASKS:
+        raise UserError(f"register_model: task = {task!r} must be one of {', '.join(TASKS)}.")
+    caller = inspect.currentframe().f_back  # by its file: nobody may be able to import its module
     _ENTRIES[name] = Entry(model, settings, task, caller.f_code.co_filename)
 
 
+def _are_settings(settings: Any) -> bool:
+    if not (isinstance(settings, type) and issubclass(settings, Settings)):
+        return False
+    parameters = getattr(settings, "__dataclass_params__", None)
+    fields = dataclasses.fields(settings) if parameters else ()
+    missing = dataclasses.MISSING
+    with_default = (f.default is not missing or f.default_factory is not missing for f in fields)
+    return bool(parameters and parameters.frozen and all(with_default))
+
+
 def _family() -> type:
-    from msajax.config.model import ModelConfig  # which reads this file
+    from msajax.config.model import ModelConfig  # here, because that module imports this one
 
     return ModelConfig
 
@@ -100,6 +112,7 @@ def load_models_from(path: str) -> None:
     """
     if not os.path.isfile(path):
         raise UserError(f"--models={path}: there is no such file.")
+    path = os.path.abspath(path)  # as tracebacks name it
     spec = importlib.util.spec_from_file_location("msajax_models_of_user", path)
     try:
         if spec is None or spec.loader is None:
@@ -118,5 +131,5 @@ def load_models_from(path: str) -> None:
 
 
 def is_registered(name: str) -> bool:
-    """Says whether a model of that name is at hand."""
+    """Says whether a model of that name is registered."""
     return name in _ENTRIES

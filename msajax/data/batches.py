@@ -12,22 +12,24 @@ from msajax.data.corpus import Split
 from msajax.data.steps import spans
 from msajax.spec import CorpusSpec
 
-QUARTERS = 4  # length quarters: sequences cut to 1/4, 1/2, 3/4 or all of their tables
-BLOCK = 4  # batches of a quarter that follow one another: what one dispatch can take
+QUARTERS = 4  # length quarters: sequences cut to 1/4, 1/2, 3/4 or all of the longest length
+# Batches of a quarter that follow one another, so that one dispatch can take them: single batches
+# in random order would need three times as many. Longer blocks would order an epoch by length.
+BLOCK = 4
 
 
 @flax.struct.dataclass
 class Batch:
-    """What a training step reads.
+    """Holds what a training step reads.
 
     Attributes:
-        features: `{modality: [B, T_m, d_m]}` float32.
+        features: `{modality: [B, T_m, d_m]}` float32, or `[B, T_m]` token ids.
         masks: `{modality: [B, T_m]}` bool.
-        labels: `[B, K]` float32.
+        labels: `[B, L]` float32, the task's targets.
         row_weight: `[B]` float32; 0 for a row that only fills the shape.
         row: `[B]` int32, the row's number in its split; N for one that only fills the shape, so
             that scatters to `[N, …]` drop it.
-        memory: `{name: [B, …]}`, what the model keeps of these samples.
+        memory: `{name: [B, …]}`, the rows of these samples in the model's memory.
     """
 
     features: Mapping[str, jax.Array]
@@ -41,8 +43,8 @@ class Batch:
 def quarters_of(split: Split, spec: CorpusSpec) -> np.ndarray:
     """Returns the length quarter of every row of a prepared split, `[N]` in 1 … 4.
 
-    It is the row's longest sequence relative to that modality's table, rounded up to a quarter;
-    in quarter q all modalities are cut to q quarters of their tables.
+    It is the row's longest sequence, relative to the longest length of that modality, rounded up to
+    a quarter; in quarter q all modalities are cut to q quarters of their longest lengths.
     """
     quarters = np.ones(len(split), np.int64)
     for m in spec.modalities:
@@ -79,7 +81,7 @@ def epoch_order(seed: int, epoch: int, *, quarters: np.ndarray, batch_size: int)
     order of the blocks depends on the epoch alone, so that seeds can share a program.
 
     Args:
-        seed: the random seed of the run's member.
+        seed: one of the run's random seeds.
         epoch: counted from 0.
         quarters: `[N]`, every row's length quarter.
         batch_size: rows of a step, B.
@@ -103,12 +105,12 @@ def epoch_order(seed: int, epoch: int, *, quarters: np.ndarray, batch_size: int)
 
 
 def row_numbers(indices: Any, row_weight: Any, size: int) -> Any:
-    """Returns `Batch.row` of rows `[…]` of a split of `size`, and of their weights."""
+    """Returns `Batch.row` of rows `[…]` of these weights, in a split of `size` samples."""
     return (indices * (row_weight > 0) + size * (row_weight == 0)).astype(np.int32)
 
 
 def in_passes(order: EpochOrder, passes: Sequence[int]) -> EpochOrder:
-    """Repeats the first steps of an order: so many of them for each pass of an epoch."""
+    """Joins the passes of an epoch, each of which takes so many first steps of the order."""
     taken = np.concatenate([np.arange(steps) for steps in passes])
     return EpochOrder(order.quarters[taken], order.indices[taken], order.row_weight[taken])
 

@@ -73,7 +73,7 @@ def paired_test(
     generator = np.random.Generator(np.random.PCG64(0))
     block = max(1, _BLOCK // a.size)
     as_large = 0
-    # A draw that gives the same difference adds up in another order, and may miss it by rounding.
+    # A draw that gives the same difference adds up in another order and may differ by rounding.
     threshold = abs(difference) * (1 - 1e-9) - 1e-15
     for start in range(0, DRAWS, block):
         exchanged = generator.integers(0, 2, (min(block, DRAWS - start), groups)) == 1

@@ -1,6 +1,6 @@
-"""The honest protocol: the only reader of the test split, after selection has ended.
+"""Keeps the protocol honest: only this file reads the test split, after selection has ended.
 
-Before, it asks only whether that split can be prepared.
+Before that, it asks only whether the split can be prepared.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,8 @@ from msajax.tasks import Task
 def check_test(corpus: Corpus, preparation: Preparation, *, tell: bool = True) -> None:
     """Refuses a test split that could not be prepared after training; tells what it would lose.
 
-    Which of its steps a model reads is all that is looked at, and nothing is kept.
+    A run must not fail after its last epoch. Only which of its steps a model reads is looked at,
+    and nothing is kept.
 
     Raises:
         UserError: as `prepare` does.
@@ -64,7 +65,7 @@ def score_split(
 
 
 def summarize(scores: np.ndarray, labels: np.ndarray, task: Task) -> dict[str, Any]:
-    """Metrics over random seeds.
+    """Computes metrics over random seeds.
 
     Args:
         scores: `[S, N, K]`.
@@ -86,7 +87,7 @@ def summarize(scores: np.ndarray, labels: np.ndarray, task: Task) -> dict[str, A
 def summarize_with_intervals(
     scores: np.ndarray, labels: np.ndarray, task: Task
 ) -> dict[str, Any]:
-    """`summarize`, and the 95 % bootstrap interval of each mean over samples as "ci95"."""
+    """Adds to `summarize` a "ci95": the 95 % interval of each mean, by bootstrap over samples."""
     intervals = task.intervals(scores, labels)
     return {
         name: {**values, "ci95": list(intervals[name])}
@@ -100,7 +101,7 @@ def report(
     train_labels: np.ndarray,
     task: Task,
 ) -> dict[str, Any]:
-    """The part of results.json that is measured.
+    """Makes the part of results.json that is measured.
 
     Args:
         scores: `{"valid": [S, N, K], "test": [S, N, K]}`.

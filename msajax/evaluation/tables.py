@@ -11,7 +11,7 @@ from rich.text import Text
 
 from msajax import legend
 
-_SELECTION = ("mae", "cross_entropy")  # what validation minimises, of whichever task
+_SELECTION = ("mae", "cross_entropy")  # what validation minimises by default, by task
 
 
 def print_results(results: Mapping[str, Any], console: Console) -> None:
@@ -115,10 +115,11 @@ def results_legend(results: Mapping[str, Any]) -> list[tuple[str, str]]:
 def against_floors(results: Mapping[str, Any]) -> list[str]:
     """Compares the test means of a results.json with the hardest floors, in sentences.
 
-    They say what a table does not: that a model has learned nothing. The metric that validation
-    minimises has a sentence of its own. Of the others those are named that do not beat their floor,
-    and those that do but might not on other samples or seeds: the floor lies in the interval, or no
-    further away than the seeds' standard deviation.
+    They say what a table does not: that a model has learned nothing. They are not stored, as they
+    follow from numbers that are. The metric that validation minimises by default has a sentence of
+    its own. Of the others those are named that do not beat their floor, and those that do but might
+    not on other samples or seeds: the floor lies in the interval, or no further away than the
+    seeds' standard deviation.
     """
     found = _comparisons(results)
     sentences = [

@@ -1,4 +1,4 @@
-"""Scores for a corpus from a bundle."""
+"""Scores a corpus with a bundle."""
 
 import logging
 from typing import Any

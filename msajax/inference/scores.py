@@ -1,4 +1,4 @@
-"""Scores of samples in memory: what `Bundle.predict` takes, computes and gives."""
+"""Scores samples in memory: what `Bundle.predict` takes, computes and returns."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ from msajax.tasks import TASKS
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Scores:
-    """What a bundle says of N samples, with K outputs, S random seeds and M modalities.
+    """Holds the scores of N samples, for K outputs, S random seeds and M modalities.
 
-    The K outputs are the labels, the classes, or of a model of the next token the negative
-    log-likelihood of a sequence in nats and how many tokens it is of.
+    The K outputs are the labels, the classes, or for a model of the next token the negative
+    log-likelihood of a sequence in nats and the number of tokens that it sums.
 
     Attributes:
         score: `[N, K]`, the mean over seeds; of classes, probabilities.
@@ -81,8 +81,8 @@ def as_split(
         features: `{modality: [N, T, d]}`, `[N, d]` for a single step, `[N, T]` token ids, or a
             list of N arrays of different lengths T. A modality may be missing.
         masks: `{modality: [N, T]}`, or a list of N masks, as long as the features. Without one it
-            is as in a file: where the model derives masks from zeros, steps before the first and
-            after the last non-zero one are padding.
+            is as in a file: if `data.mask_from_zeros` was on, steps before the first and after the
+            last non-zero one are padding.
         raw_text: N transcripts.
         preparation: of the model.
 
@@ -125,7 +125,7 @@ def as_split(
 
 
 def _require_names(features: Any, masks: Any, preparation: Preparation) -> None:
-    """Raises `UserError` unless features and masks are by modality, each one that is read."""
+    """Raises `UserError` unless features and masks are by modality, and the model reads each."""
     modalities = preparation.spec.modalities
     for what, given in (("features", features), ("masks", {} if masks is None else masks)):
         if not isinstance(given, Mapping):
@@ -149,7 +149,7 @@ def _require_names(features: Any, masks: Any, preparation: Preparation) -> None:
 def _read_mask(
     value: Any, where: str, shape: tuple[int, int], lengths: np.ndarray | None
 ) -> np.ndarray:
-    """A mask `[N, T]` bool of features of that shape, and of those lengths if they are a list."""
+    """Reads a mask `[N, T]` bool of features of that shape, or of a list of these lengths."""
     mask, own = _stack(value, where, (0, 1))
     same = own is None or (lengths is not None and np.array_equal(own, lengths))
     if own is not None and same:
@@ -166,7 +166,7 @@ def _read_mask(
 def _stack(
     value: Any, where: str, empty: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """One array of what may be a list of N arrays; if their lengths differ, also the lengths.
+    """Stacks what may be a list of N arrays; if their lengths differ, returns the lengths too.
 
     `empty` is the shape of no sample at all.
     """

@@ -1,4 +1,4 @@
-"""Scores a split: batched, by length quarter, spread over devices like training."""
+"""Scores a split in batches by length quarter, spread over the devices as in training."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,14 +18,14 @@ from msajax.spec import CorpusSpec
 from msajax.tasks import Task
 
 # Rows of an evaluation batch: as many as fit of the largest, then the smallest that holds the rest.
-# Fixed sizes, so that no file brings a size of its own to compile for.
+# With the length quarters they make 12 programs at most, whatever the size of a file.
 EVALUATION_ROWS = (1, 16, 128)
 
 PredictFn = Callable[[Any, Mapping[str, jax.Array], Mapping[str, jax.Array]], Prediction]
 
 
 def make_predict(module: nn.Module, task: type[Task] | Task, layout: Layout) -> PredictFn:
-    """Makes the prediction program: every seed's variables on the same batch.
+    """Makes the prediction program, which applies every seed's variables to the same batch.
 
     Its predictions hold the task's scores, and nothing in `aux`.
     """
@@ -58,7 +58,7 @@ class EvaluationBatch(NamedTuple):
 class EvaluationBatches:
     """Cuts a prepared split by length quarter into batches of few fixed shapes.
 
-    They stay on the devices; of a split that is read on demand each is put there in its turn.
+    All stay on the devices, unless the split streams: then each is put there in its turn.
     """
 
     def __init__(self, split: Split, spec: CorpusSpec, layout: Layout) -> None:
@@ -75,7 +75,7 @@ class EvaluationBatches:
         self._resident = None if streams(split) else [self._put(*entry) for entry in self._plan]
 
     def __iter__(self) -> Iterator[EvaluationBatch]:
-        """Every batch once."""
+        """Yields every batch once."""
         if self._resident is not None:
             return iter(self._resident)
         return (self._put(*entry) for entry in self._plan)
@@ -122,7 +122,7 @@ class Scorer(NamedTuple):
         variables: leading axis S.
         spec: of the model.
         layout: where arrays are.
-        kept: which members of the leading axis count; None for all.
+        kept: which of the S seeds count; None for all.
     """
 
     predict: PredictFn
@@ -132,14 +132,14 @@ class Scorer(NamedTuple):
     kept: Sequence[int] | None = None
 
     def score(self, split: Split, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Scores a prepared split: batched, by length quarter, spread like training.
+        """Scores a prepared split.
 
         Args:
             split: prepared.
             name: of the split, for a message.
 
         Returns:
-            As `predict_batches`, of the members that count.
+            As `predict_batches`, of the seeds that count.
 
         Raises:
             UserError: naming a sample, if a score is not finite.

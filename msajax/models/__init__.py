@@ -6,7 +6,7 @@ from flax.traverse_util import flatten_dict
 
 from msajax.config import Entry, ModelConfig
 from msajax.config.registry import registered
-from msajax.models.contract import Model, Prediction, blank_sample
+from msajax.models.contract import Model, Prediction, blank_sample, init_variables
 from msajax.spec import CorpusSpec
 
 
@@ -20,13 +20,13 @@ def declared(config: ModelConfig) -> Model:
 def build_model(config: ModelConfig, spec: CorpusSpec) -> nn.Module:
     """Builds the model that a configuration names, for the modalities of a corpus.
 
-    Called by its `apply`, with parameters of one random seed: `model.apply({"params": params},
-    features, masks, attention_masks=…)` gives a `Prediction`.
+    With parameters of one random seed `model.apply({"params": params}, features, masks,
+    attention_masks=…)` gives a `Prediction`.
 
     Raises:
-        UserError: for what the model declares impossible: of this package's models an anchor, or a
-            modality with settings of its own, that is not among the modalities; a next token of
-            anything but token ids; dRoFE positions that leave nothing of a modality to encode.
+        UserError: for what the model's `check` refuses: in this package an anchor, or a modality
+            with settings of its own, that is not among the modalities; a next token of anything
+            but token ids; dRoFE positions that leave nothing of a modality to encode.
     """
     model = declared(config)
     if model.check is not None:
@@ -37,8 +37,9 @@ def build_model(config: ModelConfig, spec: CorpusSpec) -> nn.Module:
 def parameter_shapes(config: ModelConfig, spec: CorpusSpec) -> dict[str, tuple[int, ...]]:
     """Returns the shape of every parameter of one seed, by path; nothing is computed."""
     module = build_model(config, spec)
-    shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), *blank_sample(spec)))
-    flat = flatten_dict(shapes.get("params", {}), sep="/")
+    model = declared(config)
+    params, _ = jax.eval_shape(lambda: init_variables(module, model, spec, jax.random.key(0)))
+    flat = flatten_dict(params, sep="/")
     return {path: leaf.shape for path, leaf in flat.items()}
 
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from msajax.config import ModelConfig
+from msajax.errors import UserError
 from msajax.spec import CorpusSpec
 
 # What parameters may be bound to: see `Model.bound`.
@@ -26,7 +27,7 @@ class Prediction:
         score: `[B, K]`, one column per label name.
         modality_weights: `[B, M]` in the order of the specification's modalities; a row sums to 1,
             or is all 0 when the sample has no modality at all.
-        aux: named outputs that terms of the objective, or a memory, need; prediction drops them.
+        aux: named arrays `[B, …]` that terms or a memory read; what only predicts drops them.
     """
 
     score: jax.Array
@@ -39,11 +40,11 @@ class Term(NamedTuple):
 
     Attributes:
         measure: (prediction, batch) -> (sum, weight), both `[]`. The term is sum / weight of a
-            whole batch. Rows count by `batch.row_weight`, which is 0 for rows that only fill a
-            shape.
+            whole batch; the weight has no gradient. Rows count by `batch.row_weight`, which is 0
+            for rows that only fill a shape.
         weight: the factor of the term in the objective.
-        scope: ROW if the sum is one of rows that do not see each other and the weight follows from
-            the batch alone: then a batch may be cut into parts. BATCH if rows see each other.
+        scope: ROW if rows do not see each other and `measure`'s weight follows from the batch
+            alone: then a batch may be cut into parts. BATCH otherwise.
     """
 
     measure: Callable[[Prediction, Any], tuple[jax.Array, jax.Array]]
@@ -56,8 +57,8 @@ class Stage(NamedTuple):
 
     Attributes:
         trains: patterns (fnmatch) of the paths of parameters that move.
-        terms: names of the objective's terms that count.
-        share: of an epoch's batches that the pass reads, in (0, 1]: the first ones of its order.
+        terms: patterns (fnmatch) of the names of the objective's terms that count.
+        share: share of the split's batches that the pass reads, in (0, 1]: the epoch's first ones.
     """
 
     trains: Sequence[str] = ("*",)
@@ -68,7 +69,7 @@ class Stage(NamedTuple):
 class Memory(NamedTuple):
     """Keeps arrays `[N, …]` with a row for each training sample, from step to step.
 
-    They are in checkpoints and in no bundle. A step's `batch.memory` holds the rows of its samples.
+    Checkpoints hold them, bundles do not. A step's `batch.memory` holds the rows of its samples.
 
     Attributes:
         begin: (labels `[N, L]`, specification) -> `{name: [N, …]}`.
@@ -89,18 +90,18 @@ class Model:
         module: a linen module that takes `(config: ModelConfig, spec: CorpusSpec)`, and whose call
             `(features, masks, *, train=False)` returns a `Prediction`. Features are
             `{modality: [B, T_m, d_m]}` or `[B, T_m]` token ids, masks `{modality: [B, T_m]}`.
-        output_bias: path of the bias that is added to the scores, as `regression/bias`: it begins
-            at the training median. "" if there is none.
-        bound: by pattern (fnmatch) of the parameters' paths, what they mean something for: LABELS,
-            MODALITIES (in their order), VOCABULARY or POSITIONS. `model.init_from` loads them only
-            where that is the same; of a vocabulary the rows of the same words, of positions the
-            common first rows.
+        output_bias: path of the bias that is added to the scores, as `regression/bias`, which may
+            begin at the training median. "" if there is none.
+        bound: by pattern (fnmatch) of parameters' paths, what their rows or columns stand for:
+            LABELS, MODALITIES (in their order), VOCABULARY or POSITIONS. `model.init_from` loads
+            them only where that is the same, whatever the shapes are; of a vocabulary the rows of
+            the same words, of positions the common first rows.
         mutable: variable collections beside the parameters that training changes, as
             `batch_stats`.
         terms: (configuration, name of the task's loss, that loss) -> every term of the objective by
             name; without it, the task's loss alone.
         check: (configuration, specification) -> None; raises `UserError` for what cannot be built.
-        memory: what is kept of every training sample.
+        memory: what is kept of every training sample; None for nothing.
         initial: (configuration, specification) -> values that parameters begin with in place of
             random ones, by path, as of a pretrained encoder.
         stages: passes that make an epoch; without them it is one pass that trains everything.
@@ -123,7 +124,7 @@ class Model:
 
 
 def blank_sample(spec: CorpusSpec) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-    """Makes features and masks of one sample of zeros whose sequences fill their tables."""
+    """Makes features and masks of one sample of zeros, its sequences as long as any may be."""
     masks = {m: jnp.ones((1, spec.length(m)), bool) for m in spec.modalities}
     features = {
         m: jnp.zeros((1, spec.length(m)), jnp.int32)
@@ -149,14 +150,14 @@ def init_variables(
         Its parameters, and its mutable collections by name.
 
     Raises:
-        ValueError: if it makes collections that are not declared.
+        UserError: if it makes collections that are not declared.
     """
     variables = dict(module.init(key, *blank_sample(spec)))
     params = variables.pop("params", {})
     variables.pop("intermediates", None)
     if set(variables) != set(model.mutable):
-        raise ValueError(
-            f"{type(module).__name__} has the variable collections {sorted(variables) or 'none'}, "
-            f"and declares mutable = {tuple(model.mutable)}"
+        raise UserError(
+            f"{type(module).__name__} has the variable collections {sorted(variables) or 'none'}: "
+            f"its msajax.Model must declare them, and has mutable = {tuple(model.mutable)}."
         )
     return params, variables

@@ -16,11 +16,11 @@ from msajax.spec import CorpusSpec
 
 
 class NextTokenModel(nn.Module):
-    """Embedding, causal encoder, and the output projection tied to the embedding (R22).
+    """Embeds tokens, encodes them causally, and projects by the embedding's own table (R22).
 
-    Modules are named as in `SequenceLevelModel`, whose text encoder it can initialise. The first
-    token of a sequence is not predicted. The logits `[B, T, V]` are kept as `logits` in the
-    `intermediates` collection when that is mutable.
+    It is a model of its own, as it needs no labels. Modules are named as in `SequenceLevelModel`,
+    whose text encoder it can initialise. The first token of a sequence is not predicted. The logits
+    `[B, T, V]` are kept as `logits` in the `intermediates` collection when that is mutable.
 
     Attributes:
         config: sizes, rates and choices.

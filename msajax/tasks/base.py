@@ -1,4 +1,4 @@
-"""Defines what every task owns: targets, requirements, scores, columns, metrics, floors."""
+"""Defines what a task decides: targets, requirements, scores, columns, metrics, floors."""
 
 import dataclasses
 import re
@@ -25,7 +25,8 @@ class Task:
         own_names: names of the outputs, of a task that reads no labels.
         names: of the K outputs or classes.
         reported: metrics by name, in the order of reports.
-        usual_selection: the metric that validation follows unless `train.select_by` names another.
+        usual_selection: the metric that validation follows unless `train.select_by` names another:
+            what the default loss trains.
     """
 
     kind: ClassVar[str]

@@ -11,7 +11,7 @@ from msajax.tasks.base import Task, named_by
 
 
 class Classification(Task):
-    """Scores `[N, C]` are probabilities of classes; labels `[N, 1]` the class, counted from 0."""
+    """Predicts classes: scores `[N, C]` are probabilities, labels `[N, 1]` the class, from 0."""
 
     kind = "classification"
 
@@ -24,7 +24,7 @@ class Classification(Task):
     @staticmethod
     def scores(outputs: Any) -> Any:
         """Turns logits `[B, C]` into probabilities."""
-        import jax  # what reads files alone does without
+        import jax  # here, so that modes which only read files do not wait for it
 
         return jax.nn.softmax(outputs, axis=-1)
 

@@ -14,10 +14,11 @@ _NO_STEPS = "no sequence has two steps in a row"
 
 
 class NextToken(Task):
-    """Scores `[N, 2]`: a sequence's negative log-likelihood in nats, and its predicted steps.
+    """Predicts tokens: scores `[N, 2]` are a sequence's nats, and how many steps are predicted.
 
-    Targets `[N, T]` are the token to predict at each step, -1 where there is none; they come from
-    the token ids, and no label is read.
+    The nats are the negative log-likelihood of these steps. Targets `[N, T]` are the token to
+    predict at each step, -1 where there is none; they come from the token ids, and no label is
+    read.
     """
 
     kind = "next_token"
@@ -78,7 +79,7 @@ class NextToken(Task):
         return []
 
     def floors(self, train_labels: NDArray, labels: NDArray) -> dict[str, dict[str, float]]:
-        """Takes token frequencies of train, each counted once more than it occurs."""
+        """Scores by the token frequencies of train, each counted once more than it occurs."""
         targets, train = labels[labels >= 0].astype(int), train_labels[train_labels >= 0]
         counts = np.bincount(train.astype(int), minlength=targets.max(initial=0) + 1) + 1
         nats = -np.log(counts[targets] / counts.sum())
@@ -87,7 +88,7 @@ class NextToken(Task):
 
 
 def _token_entropy(p: NDArray, y: NDArray) -> NDArray:
-    """Computes nats per predicted step of p (..., 2, N), log-likelihoods and numbers of steps."""
+    """Computes nats per predicted step of p (..., 2, N), samples' nats and numbers of steps."""
     del y
     nats, steps = p.sum(axis=-1)[..., 0], p.sum(axis=-1)[..., 1]
     return np.where(steps > 0, nats / np.maximum(steps, 1), np.nan)

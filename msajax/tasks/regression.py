@@ -14,7 +14,7 @@ _OF_EACH_OUTPUT = ("mae", "corr")  # reported for each of several outputs, and t
 
 
 class Regression(Task):
-    """Scores `[N, K]` and labels `[N, K]` are real numbers."""
+    """Predicts real numbers: scores and labels are `[N, K]`."""
 
     kind = "regression"
 
@@ -56,11 +56,11 @@ class Regression(Task):
 
     @staticmethod
     def read_columns_of(names: Sequence[str]) -> list[str]:
-        """Names the columns of labels: `label` for the name that `names_in` gives where it is."""
+        """Names the columns of labels; a single output's is `label`, as `names_in` returns it."""
         return ["label"] if tuple(names) == ("label",) else [f"label_{name}" for name in names]
 
     def floors(self, train_labels: NDArray, labels: NDArray) -> dict[str, dict[str, float]]:
-        """Computes the errors of constants, and the largest shares of one class."""
+        """Computes the errors of constants, and of one score also the largest classes' shares."""
         if len(self.names) == 1:
             return metrics.floors(train_labels[:, 0], labels[:, 0], tuple(self.reported))
         median = np.median(train_labels, axis=0)  # [K]

@@ -1,4 +1,4 @@
-"""Steps that are skipped because their numbers are not finite, and random seeds that fail."""
+"""Tells of steps that are skipped because they are not finite, and of random seeds that fail."""
 
 import logging
 from collections.abc import Sequence
@@ -54,19 +54,21 @@ def tell_skipped(
 def failed_seeds(
     state: RunState, scores: np.ndarray, most_skipped_steps: int, layout: Layout
 ) -> np.ndarray:
-    """Which seeds `[S]` have failed by the end of an epoch, before validation decides.
+    """Says which seeds `[S]` have failed by the end of an epoch, before validation decides.
+
+    Validation scores that are not finite fail a seed too: nothing could choose its best epoch.
 
     Args:
         state: after the last step.
         scores: `[S, N, K]` of validation.
-        most_skipped_steps: in a row, that a seed survives less one.
+        most_skipped_steps: after so many in a row a seed has failed.
         layout: of the state.
     """
     return _out_of_steps(state, most_skipped_steps, layout) | ~np.isfinite(scores).all(axis=(1, 2))
 
 
 def nothing_left(state: RunState, most_skipped_steps: int, layout: Layout) -> bool:
-    """Whether every seed that has not stopped has skipped too many steps in a row."""
+    """Says whether every seed that has not stopped has skipped too many steps in a row."""
     return bool((state.selection.stopped | _out_of_steps(state, most_skipped_steps, layout)).all())
 
 
@@ -77,7 +79,7 @@ def _out_of_steps(state: RunState, most_skipped_steps: int, layout: Layout) -> n
 def describe_failures(
     state: RunState, seeds: Sequence[int], layout: Layout
 ) -> list[dict[str, Any]]:
-    """Of each failed seed its epoch and the steps that it had taken, for results.json."""
+    """Lists each failed seed with its epoch and the steps it had taken, for results.json."""
     steps = layout.get(state.train.step)
     epochs = state.selection.failed_epoch
     return [
@@ -87,7 +89,7 @@ def describe_failures(
 
 
 def failure_message(failures: Sequence[dict[str, Any]]) -> str:
-    """One sentence about failed seeds, from `describe_failures`; "fold" says of which run."""
+    """Makes one sentence of `describe_failures`; an entry "fold" there names the seed's fold."""
     told = "; ".join(
         f"seed {f['seed']} in epoch {f['epoch']}, step {f['step']}"
         + (f" of fold {f['fold']}" if "fold" in f else "")

@@ -1,4 +1,4 @@
-"""What each dispatch of an epoch reads: a corpus that lies on the devices, or one that streams."""
+"""Feeds the dispatches of an epoch, from a split that lies on the devices or one that streams."""
 
 import concurrent.futures
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ DISPATCH_SECONDS = 0.5  # aimed at: a dispatch cannot be interrupted
 
 
 class Pace:
-    """How many steps a dispatch takes; results do not depend on it."""
+    """Chooses how many steps a dispatch takes; results do not depend on it."""
 
     def __init__(self) -> None:
         """Begins with one step."""
@@ -26,7 +26,7 @@ class Pace:
         self.compiled: set[int] = set()  # length quarters whose program has run
 
     def update(self, quarter: int, steps: int, seconds: float) -> None:
-        """Learns from a dispatch; a quarter's first one measured the compiler."""
+        """Adapts to a dispatch's time, unless it is its quarter's first, which had to compile."""
         if quarter in self.compiled:
             self.steps = max(1, int(DISPATCH_SECONDS * steps / max(seconds, 1e-6)))
         self.compiled.add(quarter)
@@ -37,10 +37,10 @@ class Dispatch(NamedTuple):
 
     Attributes:
         quarter: of all its steps.
-        batches: `[S, BLOCK, B, …]`, of steps from `offset` on.
-        first: the first step, counted in `batches`.
-        last: behind the last one.
-        offset: the step of the epoch that `batches` begin with.
+        batches: `[S, BLOCK, B, …]`, of the epoch's steps from `offset` on.
+        first: the first step to take, counted from `offset`.
+        last: the step behind the last one to take, counted alike.
+        offset: the epoch's step that `batches` begin with.
     """
 
     quarter: int
@@ -51,7 +51,7 @@ class Dispatch(NamedTuple):
 
 
 class Feed:
-    """The training split of a run, wherever it is: the same batches, in the same order."""
+    """Reads the training split of a run: wherever it lies, the same batches in the same order."""
 
     def __init__(
         self, split: Split, spec: CorpusSpec, programs: Programs, layout: Layout, parts: int
@@ -73,7 +73,7 @@ class Feed:
     def epoch(
         self, orders: Sequence[EpochOrder], stopped: np.ndarray, begin: int, pace: Pace
     ) -> Iterator[Dispatch]:
-        """The dispatches of an epoch; of a split that streams, each is read during the one before.
+        """Yields the dispatches of an epoch; a split that streams is read one block ahead.
 
         Args:
             orders: of every random seed.
@@ -107,6 +107,8 @@ class Feed:
         if self._corpus is not None:
             yield from (load(*block) for block in blocks)
             return
+        # The order is given, and a run may go on at any step of it: a loader library would bring an
+        # order and a state of its own.
         with concurrent.futures.ThreadPoolExecutor(1) as reader:
             following = reader.submit(load, *blocks[0]) if blocks else None
             for i in range(len(blocks)):
@@ -144,9 +146,10 @@ class Feed:
 
 
 def _filled(orders: Sequence[EpochOrder], multiple: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and weights of every seed's steps, `[S, steps, B]`.
+    """Returns rows and weights of every seed's steps, `[S, steps, B]`.
 
-    Rows of weight 0 fill every batch up to a multiple of the devices and accumulation steps.
+    Rows of weight 0 fill every batch up to a multiple of the devices and accumulation steps: a
+    batch of any size runs on any layout, with the same order and the same dropout masks.
     """
     indices = np.stack([order.indices for order in orders])
     weights = np.stack([order.row_weight for order in orders])

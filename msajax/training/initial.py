@@ -1,4 +1,4 @@
-"""Parameters that a run begins with instead of random ones: of a bundle, of words, of labels."""
+"""Finds parameters to begin with instead of random ones: of a bundle, of words, of labels."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,12 +16,12 @@ from msajax.models.contract import LABELS, MODALITIES, POSITIONS, VOCABULARY
 from msajax.spec import CorpusSpec
 
 # By path of the parameter: values of one seed, or with a leading axis of seeds, that replace the
-# random ones; NaN keeps those.
+# random ones; NaN keeps those. One form for bundles, word vectors and medians of labels.
 Initial = dict[str, np.ndarray]
 
 
 def with_initial(params: Any, initial: Mapping[str, np.ndarray]) -> Any:
-    """Random parameters, leading axis S, with the given values in their place."""
+    """Replaces random parameters, leading axis S, by the given values."""
     flat = flax.traverse_util.flatten_dict(params, sep="/")
     for path, values in initial.items():
         flat[path] = np.where(np.isnan(values), flat[path], values).astype(np.float32)
@@ -29,7 +29,7 @@ def with_initial(params: Any, initial: Mapping[str, np.ndarray]) -> Any:
 
 
 def from_labels(config: ModelConfig, spec: CorpusSpec, labels: np.ndarray) -> Initial:
-    """Begins the output's bias at the training median, unless sentiment begins near it anyway.
+    """Begins the output's bias at the training median, unless labels are sentiment around 0.
 
     From 0, ratings of 1 to 7 would take thousands of small steps to reach their scale.
 
@@ -52,14 +52,14 @@ def from_model(
     """Takes the values that a model itself begins with, such as a pretrained encoder's.
 
     Raises:
-        ValueError: for a value of no parameter, or of another shape than the parameter's.
+        UserError: for a value of no parameter, or of another shape than the parameter's.
     """
     found = {path: np.asarray(x) for path, x in model.initial(config, spec).items()}
     for path, values in found.items():
         if values.shape != shapes.get(path):
-            raise ValueError(
-                f"{path} begins with values {values.shape}; the parameter is "
-                f"{shapes.get(path, 'missing')}"
+            raise UserError(
+                f"The model's initial values of {path} are {values.shape}; the parameter is "
+                f"{shapes.get(path, 'missing')}."
             )
     return found
 
@@ -67,7 +67,7 @@ def from_model(
 def from_words(
     words: Sequence[str], shapes: Mapping[str, tuple[int, ...]], given: WordVectors
 ) -> tuple[Initial, str]:
-    """Rows of the text embedding from word vectors, and how many of the words have one.
+    """Begins rows of the text embedding with word vectors; says how many words have one.
 
     Args:
         words: the vocabulary, a row each.
@@ -102,8 +102,8 @@ def from_bundle(
     Parameters match by path and shape, and by what the new model declares them bound to: of learned
     position tables the common first rows match; of an embedding of words, rows of the same word;
     what is bound to labels only where these have the same names, to modalities only where they are
-    the same in the same order. The new run's k-th seed begins from the bundle's k-th, counted
-    around.
+    the same in the same order. The new run's k-th seed begins from the bundle's k-th; where the
+    bundle has fewer, its first ones serve again.
 
     Args:
         model: what the new run's model declares.
@@ -169,7 +169,7 @@ def _outputs(preparation: Preparation) -> tuple[str, tuple[str, ...]]:
 
 
 def _rows_by_word(words: Sequence[str], given: Sequence[str]) -> tuple[dict[int, int], str]:
-    """{row here: row there} of the words that both vocabularies have, and a note."""
+    """Matches the words of two vocabularies: returns {row here: row there}, and a note."""
     there = {word: i for i, word in enumerate(given)}
     rows = {i: there[word] for i, word in enumerate(words) if word in there}
     return rows, f"{len(rows)} of {len(words)} words"

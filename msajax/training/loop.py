@@ -110,7 +110,7 @@ def train_seeds(run: Run) -> Trained:
         state = _restored(run, checkpoints, _first_state(run, equipment.programs))
         done = int(state.selection.epoch)
         pause_at = run.config.train.epochs
-        if run.stop_after_epochs is not None:
+        if run.stop_after_epochs is not None:  # of this start: repeating a command makes progress
             pause_at = done + run.stop_after_epochs
         saving = Saving(checkpoints, run, state)
         must_stop = saving.before_epoch()
@@ -164,7 +164,7 @@ def _first_state(run: Run, programs: Programs) -> RunState:
             train = train.replace(average=run.layout.put_state(params))
     return RunState(
         train=train,
-        # A copy: the training program may overwrite its own input.
+        # A copy: the training program overwrites the buffers of its input.
         best=jax.tree.map(lambda x: x.copy(), train.variables),
         selection=init_selection(len(run.seeds)),
         epoch=_next_epoch(run),
@@ -179,7 +179,7 @@ def _restored(run: Run, checkpoints: Checkpoints, state: RunState) -> RunState:
     """Returns the state of the newest checkpoint; without one the given state."""
     if restored := checkpoints.restore(state):
         train, best = run.layout.put_state((restored.train, restored.best))
-        selection = restored.selection  # its run may have had fewer epochs to go
+        selection = restored.selection  # `train.epochs` may have grown since
         selection = selection.replace(stopped=have_stopped(selection, run.config.train))
         state = RunState(train, best, selection, restored.epoch)
         begun = f" and {state.epoch.step} of {run.steps} steps" if state.epoch.step else ""
@@ -192,7 +192,7 @@ def _restored(run: Run, checkpoints: Checkpoints, state: RunState) -> RunState:
 def _train_epoch(
     run: Run, equipment: Equipment, state: RunState, watch: Watch
 ) -> tuple[RunState, bool]:
-    """Takes the steps of an epoch that are left; returns the state, and whether to stop there."""
+    """Takes the steps that an epoch has left; returns the state, and whether to stop the run."""
     number, steps = int(state.selection.epoch), run.steps
     orders = [
         epoch_order(s, number, quarters=run.quarters, batch_size=run.config.train.batch_size)
@@ -247,7 +247,7 @@ def _take_steps(
 def _validate(
     run: Run, equipment: Equipment, state: RunState, watch: Watch
 ) -> tuple[RunState, list[dict[str, Any]]]:
-    """Scores the validation split and lets it decide; returns the lines of metrics.jsonl."""
+    """Validates and selects after an epoch; returns the state and the lines of metrics.jsonl."""
     started = time.monotonic()
     watch.progress.validating()
     scores, _ = predict_batches(equipment.predict, state.train.variables, equipment.valid)
@@ -260,14 +260,14 @@ def _validate(
 
 
 def _sign(run: Run) -> int:
-    """Returns what turns the metric that validation follows into one to minimise."""
+    """Returns -1 if the metric that validation follows is better when it is larger, else 1."""
     return -1 if run.task.reported[run.selection].larger_is_better else 1
 
 
 def _select(
     run: Run, programs: Programs, state: RunState, scores: np.ndarray, failed: np.ndarray
 ) -> RunState:
-    """Lets validation scores `[S]` decide: best parameters, early stopping, plateau."""
+    """Applies the validation scores `[S]`: best parameters, early stopping, plateau."""
     optim = run.config.optim
     selection = select(state.selection, scores, failed, run.config.train, optim)
     improved = selection.best_epoch == selection.epoch
@@ -292,8 +292,8 @@ def _metrics_lines(
 
     Args:
         run: says the seeds, and the terms of the objective.
-        before: selection.
-        after: selection.
+        before: the state before selection.
+        after: the state after it.
         measured: each seed's metrics on validation.
         seconds: that the epoch took.
     """
@@ -329,7 +329,7 @@ def _metrics_lines(
 
 
 def _quiet_metrics(task: Task, scores: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Measures one epoch without warnings; an untrained model's constant scores are no news."""
+    """Measures one epoch without numpy's warnings of the constant scores of untrained models."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return task.compute(scores, labels)

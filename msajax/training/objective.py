@@ -1,29 +1,40 @@
-"""Says what training minimises: named terms, each a sum over rows and what divides it.
+"""Defines what training minimises: named terms, each a sum over rows divided by a weight.
 
-A loss of a task is a function here and an entry in `LOSSES`; a term beside it, one in `TERMS`.
+A task's loss is a function here and an entry in `LOSSES`; a term beside it is one in `TERMS`.
 """
 
 import dataclasses
 import fnmatch
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import chex
+import flax.linen as nn
 import jax
 import jax.extend
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from msajax.config import Config, TrainConfig
 from msajax.data.batches import Batch
 from msajax.errors import UserError
-from msajax.models.contract import BATCH, ROW, Model, Prediction, Stage, Term
+from msajax.models.contract import (
+    BATCH,
+    ROW,
+    Model,
+    Prediction,
+    Stage,
+    Term,
+    blank_sample,
+)
+from msajax.spec import CorpusSpec
 
 Measured = tuple[jax.Array, jax.Array]  # a sum and a weight, both []
 
 
 def _over_rows(of_rows: Callable[[jax.Array, jax.Array], jax.Array]) -> Term:
-    """Makes a term of a function (score `[B, K]`, label `[B, L]`) -> `[B]`: the mean of rows."""
+    """Makes a term of a function (score `[B, K]`, label `[B, L]`) -> `[B]`: its mean over rows."""
 
     def measure(prediction: Prediction, batch: Batch) -> Measured:
         weight = batch.row_weight
@@ -33,7 +44,7 @@ def _over_rows(of_rows: Callable[[jax.Array, jax.Array], jax.Array]) -> Term:
 
 
 def _of_error(penalty: Callable[[jax.Array], jax.Array]) -> Term:
-    """Makes a term of a penalty of errors, averaged over the K outputs."""
+    """Makes a term of a penalty of errors `score - label`: its mean over rows and K outputs."""
 
     def of_rows(score: jax.Array, label: jax.Array) -> jax.Array:
         chex.assert_equal_shape([score, label])  # [B] against [B, 1] would broadcast to [B, B]
@@ -43,9 +54,9 @@ def _of_error(penalty: Callable[[jax.Array], jax.Array]) -> Term:
 
 
 def _ccc(config: TrainConfig) -> Term:
-    """Takes 1 less the concordance correlation (Lin, 1989) of a batch, the mean over outputs.
+    """Makes the term 1 - concordance correlation (Lin, 1989) of a batch, the mean over outputs.
 
-    It weighs as many rows as the batch has, so that an epoch's value is a mean over rows.
+    Its weight is the batch's number of rows: in an epoch's value larger batches count more.
     """
     del config
 
@@ -60,7 +71,7 @@ def _ccc(config: TrainConfig) -> Term:
         mean_p, mean_y = mean(prediction.score), mean(batch.labels)
         p, y = prediction.score - mean_p, batch.labels - mean_y
         spread = mean(p * p) + mean(y * y) + jnp.square(mean_p - mean_y)
-        # Of two equal constants, 0 / 0, the loss is 1 without a gradient.
+        # Where scores and labels are one constant (0 / 0) the loss is 1, without a gradient.
         concordance = 2 * mean(p * y) / jnp.where(spread > 0, spread, 1)
         return (1 - concordance).mean() * rows, rows
 
@@ -80,24 +91,26 @@ def _nats(score: jax.Array, label: jax.Array) -> jax.Array:
 
 
 def _focal(config: TrainConfig) -> Term:
-    """Takes `(1 - p)^gamma * -log p` of the true class (Lin et al., 2017)."""
+    """Makes the term `(1 - p)^gamma * -log p`, p of the true class (Lin et al., 2017)."""
 
     def of_rows(score: jax.Array, label: jax.Array) -> jax.Array:
         nats = _nats(score, label)
         wrong = -jnp.expm1(-nats)  # 1 - p
-        # The slope of a power below 1 is infinite at 0, where the loss is 0 whatever the factor.
+        # For gamma < 1 the slope of the power is infinite at 0; the loss is 0 there anyway.
         return jnp.where(wrong > 0, wrong, 1) ** config.focal_gamma * nats
 
     return _over_rows(of_rows) if config.focal_gamma else _cross_entropy(config)
 
 
 def _token_cross_entropy(config: TrainConfig) -> Term:
-    """Takes nats per token over all of a batch, of scores (nats, tokens) `[B, 2]`."""
+    """Makes the term of nats per token over a batch, from scores (nats, tokens) `[B, 2]`."""
     del config
 
     def measure(prediction: Prediction, batch: Batch) -> Measured:
         chex.assert_shape(prediction.score, (batch.labels.shape[0], 2))
-        tokens = (batch.labels >= 0).sum(-1).astype(jnp.float32)
+        # By masks and not by labels: a transform may have hidden steps.
+        (mask,) = batch.masks.values()
+        tokens = (mask[:, :-1] & mask[:, 1:]).sum(-1).astype(jnp.float32)
         nats = prediction.score[:, 0] / jnp.maximum(prediction.score[:, 1], 1)
         weight = batch.row_weight * tokens
         return (nats * batch.row_weight * tokens).sum(), weight.sum()
@@ -109,7 +122,7 @@ def _huber(config: TrainConfig) -> Term:
     return _of_error(lambda error: optax.losses.huber_loss(error, delta=config.huber_delta))
 
 
-# By task, the first one is what `train.loss = auto` takes.
+# By task; `train.loss = auto` takes the first of each.
 LOSSES: Mapping[str, Mapping[str, Callable[[TrainConfig], Term]]] = {
     "regression": {
         "l1": lambda config: _of_error(jnp.abs),
@@ -123,7 +136,7 @@ LOSSES: Mapping[str, Mapping[str, Callable[[TrainConfig], Term]]] = {
 
 
 def _gate_entropy(prediction: Prediction, batch: Batch) -> Measured:
-    """Takes the entropy of modality weights in nats, the mean of rows that have a modality."""
+    """Sums the entropy of the modality weights, in nats, over rows that have a modality."""
     weights = prediction.modality_weights
     # The logarithm of a weight of 0 would give its gradient a NaN.
     nats = -(weights * jnp.log(jnp.where(weights > 0, weights, 1))).sum(-1)
@@ -140,19 +153,14 @@ class Objective:
     """Holds what a run minimises: the sum of its terms, each times its weight.
 
     Attributes:
-        terms: by name, in the order of logs.
+        terms: by name, in the order of the logs.
     """
 
     terms: Mapping[str, Term]
 
-    @property
-    def sees_whole_batches(self) -> bool:
-        """Whether a term compares rows, so that a batch cannot be cut into parts."""
-        return any(term.scope == BATCH for term in self.terms.values())
-
     def counts_in(self, stage: Stage) -> tuple[bool, ...]:
         """Says which terms count in a stage, in their order."""
-        return tuple(any(fnmatch.fnmatch(n, p) for p in stage.terms) for n in self.terms)
+        return tuple(any(fnmatch.fnmatchcase(n, p) for p in stage.terms) for n in self.terms)
 
 
 def make_objective(config: Config, model: Model, kind: str) -> Objective:
@@ -160,8 +168,8 @@ def make_objective(config: Config, model: Model, kind: str) -> Objective:
 
     Args:
         config: names the loss of the task (`train.loss`) and the terms beside it (`train.terms`).
-        model: may weigh terms of its own.
-        kind: of the task.
+        model: may declare terms of its own, made of that loss.
+        kind: the task's name.
 
     Raises:
         UserError: for a loss that does not suit the task, a term that is not known, and a term that
@@ -175,6 +183,8 @@ def make_objective(config: Config, model: Model, kind: str) -> Objective:
         )
     loss = suitable[name](train)
     terms = {name: loss} if model.terms is None else dict(model.terms(config.model, name, loss))
+    if "loss" in terms:
+        raise UserError("A term of the model is named 'loss', as the sum of all is: rename it.")
     for entry in train.terms:
         beside, weight = _read_term(entry)
         if beside in terms:
@@ -205,7 +215,7 @@ def _read_term(entry: str) -> tuple[str, float]:
 
 
 class Sums(NamedTuple):
-    """Holds what terms come to: each a sum and a weight, in the order of the objective.
+    """Holds a sum and a weight of each of the objective's T terms, in their order.
 
     Attributes:
         sums: `[T]`.
@@ -221,8 +231,8 @@ def measure(
 ) -> Sums:
     """Measures every term of a batch, or under `axis_name` of this device's rows of it.
 
-    A term that compares rows is given those of all devices; each then holds an equal share of its
-    sum and its weight, so that sums over devices are those of the term.
+    A term that compares rows is given those of all devices; every device then has an equal share of
+    its sum and weight, so that the shares of all devices add up to the term.
     """
     sums, weights = [], []
     whole = None
@@ -244,7 +254,7 @@ def measure(
 def weights_before(
     objective: Objective, predict: Callable[[Batch], Prediction], batch: Batch
 ) -> jax.Array:
-    """Computes the terms' weights `[T]` without a prediction: only of terms with scope ROW.
+    """Computes the weights `[T]` of terms with scope ROW before anything is predicted.
 
     Raises:
         ValueError: for a term whose weight depends on the prediction.
@@ -253,31 +263,77 @@ def weights_before(
     found = []
     for name, term in objective.terms.items():
         if _reads_prediction(term, shapes, batch):
-            raise ValueError(
-                f"the weight of the term {name!r} depends on the prediction: declare it with "
-                f"scope {BATCH!r}, not {ROW!r}"
+            raise UserError(
+                "train.accumulation_steps cuts batches into parts, and the weight of the term "
+                f"{name!r} depends on the prediction: use 1, and declare scope {BATCH!r}, not "
+                f"{ROW!r}."
             )
         blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        found.append(term.measure(blank, batch)[1])
+        found.append(jnp.float32(term.measure(blank, batch)[1]))
     return jnp.stack(found).astype(jnp.float32)
 
 
+def check_weights(
+    objective: Objective, model: Model, module: nn.Module, spec: CorpusSpec
+) -> None:
+    """Raises `UserError` for a term of rows whose weight depends on the prediction.
+
+    Args:
+        objective: of the run.
+        model: what the model declares.
+        module: the model.
+        spec: sizes of its inputs.
+    """
+
+    def trace() -> jax.Array:
+        features, masks = blank_sample(spec)
+        labels = jnp.zeros((1, len(spec.label_names)))
+        memory = model.memory.begin(np.zeros(labels.shape), spec) if model.memory else {}
+        batch = Batch(features, masks, labels, jnp.ones(1), jnp.zeros(1, jnp.int32), memory)
+        variables = module.init(jax.random.key(0), features, masks)
+
+        def predict(batch: Batch) -> Prediction:
+            return module.apply(variables, batch.features, batch.masks)
+
+        return weights_before(objective, predict, batch)
+
+    jax.eval_shape(trace)
+
+
 def _reads_prediction(term: Term, shapes: Any, batch: Batch) -> bool:
-    """Says whether a term's weight can depend on the prediction, by the operations between."""
+    """Says whether a term's weight may depend on the prediction, by its traced operations."""
     jaxpr = jax.make_jaxpr(term.measure)(shapes, batch).jaxpr
-    needed = {jaxpr.outvars[1]} - set(jaxpr.constvars)
+    literal = jax.extend.core.Literal
+    needed = {v for v in jaxpr.outvars[1:2] if not isinstance(v, literal)}
     for equation in reversed(jaxpr.eqns):
         if needed & set(equation.outvars):
-            is_variable = (v for v in equation.invars if not isinstance(v, jax.extend.core.Literal))
-            needed |= set(is_variable)
+            needed |= {v for v in equation.invars if not isinstance(v, literal)}
     return bool(needed & set(jaxpr.invars[: len(jax.tree.leaves(shapes))]))
 
 
-def check_names(objective: Objective, stages: Sequence[Stage]) -> None:
-    """Raises `ValueError` for a stage that names a term which the objective does not have."""
+def check_stages(objective: Objective, stages: Sequence[Stage], paths: Iterable[str]) -> None:
+    """Refuses stages that name nothing.
+
+    Args:
+        objective: of the run.
+        stages: of the model.
+        paths: of its parameters.
+
+    Raises:
+        UserError: for a stage whose pattern names no term or no parameter, or whose share of an
+            epoch is none.
+    """
+    paths = list(paths)
     for stage in stages:
-        for pattern in stage.terms:
-            if not fnmatch.filter(objective.terms, pattern):
-                raise ValueError(
-                    f"a stage names the term {pattern!r}; there are {', '.join(objective.terms)}"
-                )
+        for what, patterns, names in (
+            ("term", stage.terms, objective.terms),
+            ("parameter", stage.trains, paths),
+        ):
+            for pattern in patterns:
+                if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+                    raise UserError(
+                        f"A stage of the model names the {what} {pattern!r}, which there is not: "
+                        f"choose of {', '.join(names)}."
+                    )
+        if not 0 < stage.share <= 1:
+            raise UserError(f"A stage's share of an epoch is {stage.share}: must lie in (0, 1].")

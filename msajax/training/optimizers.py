@@ -19,12 +19,12 @@ _LAYER = re.compile(r"_(\d+)(?:/|$)")  # block_3/attention/…
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Holds what one parameter moves by.
+    """Holds the settings by which one parameter moves.
 
     Attributes:
-        learning_rate: its peak.
-        weight_decay: decoupled.
-        warmup_steps: of linear warm-up.
+        learning_rate: the peak of its rate.
+        weight_decay: its decoupled decay.
+        warmup_steps: steps of linear warm-up.
         frozen: whether it stays as it began.
     """
 
@@ -37,10 +37,11 @@ class Settings:
 def settings_of(config: OptimConfig, paths: Iterable[str]) -> dict[str, Settings]:
     """Applies `optim.groups` to the paths of a model's parameters, joined by `/`.
 
-    Without a group, weight decay acts on kernels alone: not on biases, norms and position tables.
+    Without a group, weight decay acts on kernels alone, as is usual for Transformers: not on
+    biases, norms and position tables.
 
     Raises:
-        UserError: for a pattern that names none of them, and if all would be frozen.
+        UserError: for a pattern that names no parameter, and if all would be frozen.
     """
     paths = list(paths)
     found = {
@@ -76,10 +77,10 @@ def settings_of(config: OptimConfig, paths: Iterable[str]) -> dict[str, Settings
 
 
 def _layer_factors(paths: list[str], decay: float) -> dict[str, float]:
-    """Computes a factor for each path: 1 for the last layer, and `decay` more for each below it.
+    """Computes a factor of the rate for each path: `decay` to the number of layers above its own.
 
-    A layer is the first part of a path that ends in a number; what has none, as embeddings, lies
-    below the first layer.
+    The first part of a path that ends in a number (`block_3`) says the layer; a path without one,
+    as that of an embedding, lies below the first layer.
     """
     layers = {path: _LAYER.search(path) for path in paths}
     numbers = {path: int(found[1]) if found else -1 for path, found in layers.items()}
@@ -90,13 +91,13 @@ def _layer_factors(paths: list[str], decay: float) -> dict[str, float]:
 class Optimizer:
     """Turns gradients into updates of parameters.
 
-    Rates act here, and are functions of the run's step and not of counts of optax, which knows
-    nothing of steps that are skipped. Parameters that are frozen are no part of the trees that this
-    reads and writes: see `split`.
+    Learning rates are functions of the run's step: a schedule of optax has a counter of its own,
+    which would stand still in steps that are skipped. The trees that `init` and `update` take lack
+    the parameters that are frozen: see `split`.
 
     Attributes:
         config: what the user asks for.
-        total_steps: of the longest run, at which the cosine schedule ends.
+        total_steps: of the run if no seed stops early; the cosine schedule ends there.
         settings: of every parameter, by path.
     """
 
@@ -115,7 +116,7 @@ class Optimizer:
         return moving, frozen
 
     def init(self, params: Any) -> Any:
-        """Begins the state, of moments for each parameter."""
+        """Makes the state before the first step: the moments of each parameter."""
         return self._without_rates(params).init(params)
 
     def update(
@@ -126,9 +127,9 @@ class Optimizer:
         Args:
             gradient: like the parameters.
             state: from `init` or the step before.
-            params: that move.
+            params: those that move.
             step: of the run, from 0.
-            scale: the plateau's factor, of all groups.
+            scale: the plateau schedule's factor, the same for all groups.
 
         Returns:
             The updates, and the next state.
@@ -149,9 +150,10 @@ class Optimizer:
         return self._rate(Settings(config.learning_rate, 0.0, config.warmup_steps), step)
 
     def _rate(self, settings: Settings, step: jax.Array) -> jax.Array:
-        """Warms up linearly from 0, then stays constant or falls along a cosine.
+        """Computes the rate at a step: linear warm-up from 0, then constant or along a cosine.
 
-        A plateau's rate is constant, too: its factor is each random seed's own.
+        For the plateau schedule it is constant, and multiplied elsewhere by each seed's factor;
+        along a cosine there is no such factor: two schedules at once would surprise.
         """
         peak, warmup = settings.learning_rate, settings.warmup_steps
         step = step.astype(jnp.float32)
@@ -165,7 +167,7 @@ class Optimizer:
         return value
 
     def _without_rates(self, params: Any) -> optax.GradientTransformation:
-        """Clips the norm of the whole gradient, then takes Adam's step and decays weights."""
+        """Builds what clips the norm of the whole gradient, takes Adam's step, decays weights."""
         parts = []
         if self.config.clip_norm:
             parts.append(optax.clip_by_global_norm(self.config.clip_norm))
@@ -182,7 +184,7 @@ def make_optimizer(config: OptimConfig, total_steps: int, paths: Iterable[str]) 
 
     Args:
         config: what the user asks for.
-        total_steps: of the longest run.
+        total_steps: if no seed stops early.
         paths: of the model's parameters, joined by `/`.
 
     Raises:

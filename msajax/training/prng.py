@@ -1,7 +1,7 @@
-"""Random bits from a keyed counter hash, as an implementation of JAX's typed keys.
+"""Draws random bits by a keyed counter hash, as an implementation of JAX's typed keys.
 
-JAX's own generators cost a CPU more than a quarter of a training step; these bits XLA fuses into
-what uses them. Not for cryptography.
+JAX's own bits cost a quarter of a training step on a CPU, and its keys, a loop at every site, up to
+a fifth of a short one; XLA fuses these into what uses them. Not for cryptography.
 """
 
 import math
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.random import define_prng_impl
 
-_TRANSFORMS = 0x7472616E  # the stream of random changes to batches; dropout has none
+_TRANSFORMS = 0x7472616E  # folded into the keys of batch transforms, which dropout's must not equal
 
 
 def dropout_key(seed: jax.Array, step: jax.Array) -> jax.Array:
@@ -25,9 +25,9 @@ def transform_key(seed: jax.Array, step: jax.Array) -> jax.Array:
 
 
 def _mix(x: jax.Array) -> jax.Array:
-    """A bijection of 32-bit integers in which every input bit moves every output bit.
+    """Maps 32-bit integers one to one, so that every input bit moves every output bit.
 
-    Multiplications and xor-shifts, as in murmur3's finaliser.
+    It multiplies and xor-shifts, as murmur3's finaliser does.
     """
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
@@ -35,17 +35,17 @@ def _mix(x: jax.Array) -> jax.Array:
 
 
 def _hash(key: jax.Array, counter: jax.Array) -> jax.Array:
-    """Two rounds of the mixer, one word of the key `[2]` before each."""
+    """Mixes a counter twice, each time with one word of the key `[2]`."""
     return _mix(_mix(counter ^ key[0]) + key[1])
 
 
 def _seed(seed: jax.Array) -> jax.Array:
-    # Below 32 bits of seed the two words are what two counters of a fixed key give.
+    # Folded into a fixed key (digits of pi), as data is folded into any other.
     return _fold_in(jnp.array([0x243F6A88, 0x85A308D3], jnp.uint32), seed)
 
 
 def _fold_in(key: jax.Array, data: jax.Array | int) -> jax.Array:
-    # The words come from the key in either order: no counter of random_bits gives them both.
+    # The second word is hashed by another key: random bits of `key` can equal the first alone.
     data = jnp.asarray(data).astype(jnp.uint32)
     other = jnp.stack([key[1], ~key[0]])
     return jnp.stack([_hash(key, data), _hash(other, data)])

@@ -1,4 +1,4 @@
-"""The compiled programs of a run, each over every random seed at once."""
+"""Builds the compiled programs of a run, each over every random seed at once."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -20,12 +20,12 @@ from msajax.training.step import Recipe, begin, train_step
 
 @flax.struct.dataclass
 class DeviceCorpus:
-    """A prepared training split on the device.
+    """Holds a prepared training split on the devices.
 
     Attributes:
-        features: `{modality: [N, T_m, d_m]}` float32.
+        features: `{modality: [N, T_m, d_m]}` float32, or `[N, T_m]` token ids.
         masks: `{modality: [N, T_m]}` bool.
-        labels: `[N, K]` float32.
+        labels: `[N, L]` float32.
     """
 
     features: Mapping[str, jax.Array]
@@ -41,16 +41,18 @@ class DeviceCorpus:
 
 
 class Programs(NamedTuple):
-    """The compiled programs of a training run; leading axis S everywhere.
+    """Holds the compiled programs of a training run; leading axis S everywhere.
 
     Attributes:
         init: seeds `[S]` uint32 -> state.
         gather: (length quarter, corpus, rows `[S, steps, B]`, weights of the same shape) -> their
-            batches.
+            batches. Inside `train_steps` it would be fused into the step, which then rounds
+            otherwise than with batches that stream.
         train_steps: (state, batches `[S, steps, B, …]`, stopped `[S]`, first, last) -> (state,
             metrics `[S, steps]`): runs steps first … last - 1 of them; the metrics of the others
             are 0. The bounds are data, so that one program serves a dispatch of any length. There
-            is one for each length quarter.
+            is one for each length quarter: one for all of them would take longer to load, and the
+            first step would wait for it.
         keep: (old, new, which `[S]`) -> new variables where `which`, else the old.
     """
 
@@ -69,7 +71,7 @@ def make_programs(
         recipe: what a step is made of.
         spec: sizes of the model's inputs.
         layout: where arrays are.
-        memory: `{name: [N, …]}`, what the model keeps of the training samples at first.
+        memory: `{name: [N, …]}`, the model's memory before the first step.
     """
     # Rows that see each other inside the model, as in batch normalisation, are spread by XLA.
     maps_rows = layout.maps_rows and not recipe.model.mutable
@@ -99,7 +101,7 @@ def make_programs(
 
     init = layout.over_seeds(functools.partial(begin, recipe=recipe, spec=spec))
     at_first = {name: np.asarray(x) for name, x in (memory or {}).items()}
-    one_seed = jax.ShapeDtypeStruct((1,), np.uint32)  # which axes are spread is the same for all
+    one_seed = jax.ShapeDtypeStruct((1,), np.uint32)  # shardings are the same for any number
     shapes = {k: jax.ShapeDtypeStruct((1, *x.shape), x.dtype) for k, x in at_first.items()}
     of_state = layout.state_shardings(jax.eval_shape(init, one_seed, shapes))
     init_compiled = jax.jit(init, out_shardings=of_state)
@@ -137,19 +139,23 @@ def make_programs(
 
 
 def _mapped(train_steps: Callable, layout: Layout) -> Callable:
-    """The same steps over the mesh, each device with its seeds and its rows of every batch."""
+    """Maps steps over the mesh: each device has its seeds and its rows of every batch."""
     seeds, rows, same = (P("seed"), P("seed", None, "data"), P())
     return jax.shard_map(
         train_steps,
         mesh=layout.mesh,
         in_specs=(seeds, rows, seeds, same, same),
         out_specs=(seeds, seeds),
-        check_vma=False,  # what is summed over `data` is the same there, which it would not see
+        check_vma=False,  # it cannot see that the state stays the same on all devices of `data`
     )
 
 
 def _pmap(train_steps: Callable, layout: Layout) -> Callable:
-    """The same steps, each device with its rows of every batch and the sum of the gradients."""
+    """Maps steps over devices by pmap: each has its rows of every batch.
+
+    Every dispatch gives the state to all devices, and takes it from one: between dispatches it is
+    one array, which evaluation, checkpoints and a change of layout can use.
+    """
     devices = layout.mesh.devices.ravel().tolist()
     mapped = jax.pmap(
         train_steps,

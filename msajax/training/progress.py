@@ -1,4 +1,4 @@
-"""What a person sees of a run: a bar on a terminal or in a notebook, lines in a log."""
+"""Shows a person how a run goes: a bar on a terminal or in a notebook, lines in a log."""
 
 import contextlib
 import logging
@@ -31,15 +31,15 @@ class EpochProgress(contextlib.AbstractContextManager):
 
         Args:
             epochs: of the run.
-            done: epochs behind it.
-            selection: the metric that validation minimises.
-            console: where the bar goes; standard error without it. What is neither a terminal nor a
-                notebook gets lines in the log instead, and so do the processes behind the first.
+            done: how many of them are done.
+            selection: the metric that validation follows.
+            console: where the bar goes; standard error without it. Where that is neither a terminal
+                nor a notebook, and in all processes but the first, the log gets lines instead.
         """
         self._epochs, self._done, self._selection = epochs, done, selection
         self._bar, self._has_compiled, self._told = None, False, time.monotonic()
         console = console or Console(stderr=True)
-        # rich takes FORCE_COLOR for a terminal, which a log may have.
+        # With FORCE_COLOR set, rich takes anything for a terminal, also a log.
         is_terminal = (
             console.is_terminal and console.file.isatty() and not console.is_dumb_terminal
         )
@@ -54,7 +54,7 @@ class EpochProgress(contextlib.AbstractContextManager):
             self._bar.stop()
 
     def compiling(self) -> None:
-        """Says that a program runs for the first time, so that the compiler works first."""
+        """Says that a program is being compiled, because it runs for the first time."""
         if self._bar is not None:
             self._bar.show(doing="compiling")
         elif not self._has_compiled:
@@ -62,7 +62,7 @@ class EpochProgress(contextlib.AbstractContextManager):
         self._has_compiled = True
 
     def validating(self) -> None:
-        """Says that an epoch's steps are behind it."""
+        """Says that an epoch's steps are done and validation begins."""
         if self._bar is not None:
             self._bar.show(doing="validating")
 
@@ -75,11 +75,11 @@ class EpochProgress(contextlib.AbstractContextManager):
             logger.info("epoch %d/%d  step %d of %d", self._done + 1, self._epochs, step, steps)
 
     def epoch_done(self, lines: Sequence[Mapping[str, Any]], best: np.ndarray) -> None:
-        """Shows one epoch; of seeds whose numbers are not finite it shows none.
+        """Shows one epoch's means over the seeds whose numbers are finite.
 
         Args:
             lines: of metrics.jsonl, one per random seed that ran.
-            best: `[S]`, every seed's smallest validation score so far.
+            best: `[S]`, every seed's best value so far of the metric that validation follows.
         """
         valid = f"valid_{self._selection}"
         keys = ("train_loss", valid)
@@ -101,9 +101,9 @@ class EpochProgress(contextlib.AbstractContextManager):
 
 
 class _Bar(Progress):
-    """Two lines: counters, bar, time left and what is done now; and what the last epoch gave.
+    """Draws two lines: counters, bar, time left and what is done now; and the last epoch's means.
 
-    A narrow terminal cuts the second line, and no counter.
+    A narrow terminal cuts the second line, but no counter; 80 columns hold both.
     """
 
     def __init__(self, console: Console, epochs: int, done: int, **more: Any) -> None:
@@ -123,7 +123,7 @@ class _Bar(Progress):
     def start(self) -> None:
         """Shows the bar; what is logged meanwhile stands above it."""
         before = sys.stderr
-        super().start()  # rich takes the place of standard error, not of what handlers hold
+        super().start()  # replaces sys.stderr; handlers of logs still hold the former one
         _redirect_logs(before, sys.stderr)
 
     def stop(self) -> None:
@@ -139,21 +139,21 @@ class _Bar(Progress):
         self.update(task, completed=completed, description=doing)
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """The lines, as rich asks for them."""
+        """Yields the lines, as rich asks for them."""
         yield from super().get_renderables()
         if self._said:
             yield Text(self._said, no_wrap=True, overflow="ellipsis")
 
 
 class _NotebookBar(_Bar):
-    """The same below a notebook's cell, for which rich alone would need ipywidgets."""
+    """Draws the same below a notebook's cell; rich's own needs ipywidgets, which may be missing."""
 
     def __init__(self, console: Console, epochs: int, done: int) -> None:
         super().__init__(console, epochs, done, auto_refresh=False, disable=True)
         self._drawn = -math.inf
 
     def start(self) -> None:
-        from IPython.display import display  # there in whatever rich takes for a notebook
+        from IPython.display import display  # installed in whatever rich takes for a notebook
 
         self._handle = display(self, display_id=True)
 

@@ -20,7 +20,7 @@ from msajax.runtime.signals import StopRequest
 from msajax.spec import CorpusSpec
 from msajax.tasks import Task, make_task
 from msajax.training.initial import Initial
-from msajax.training.objective import Objective, check_names, make_objective
+from msajax.training.objective import Objective, check_stages, check_weights, make_objective
 from msajax.training.optimizers import make_optimizer
 from msajax.training.step import Recipe
 from msajax.training.transforms import make_transforms
@@ -31,7 +31,7 @@ AfterEpoch = Callable[[Sequence[Mapping[str, Any]]], None]
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Holds a run before its first step, and what interrupts it.
+    """Holds what a run is made of before its first step, and who stops or watches it.
 
     Attributes:
         config: the experiment.
@@ -42,8 +42,8 @@ class Run:
         folder: where its files go.
         repairs: what was repaired in the data, by split.
         initial: parameters that do not begin at random (see `initial.py`).
-        origin: where these are from, for run.json.
-        stop_after_epochs: pause after so many more epochs; None does not.
+        origin: where `initial` is from, for run.json.
+        stop_after_epochs: pause after so many more epochs; None for no pause.
         stop: asks to save and to stop before the next dispatch.
         profile: folder for a trace of some dispatches; None for none.
         after_epoch: is called when an epoch's lines are written, in the first process.
@@ -158,7 +158,10 @@ def check_model(config: Config, spec: CorpusSpec) -> None:
     """
     model, train = declared(config.model), config.train
     paths = parameter_shapes(config.model, spec)
-    check_names(make_objective(config, model, spec.label_kind), model.stages)
+    objective = make_objective(config, model, spec.label_kind)
+    check_stages(objective, model.stages, paths)
+    if train.accumulation_steps > 1:
+        check_weights(objective, model, build_model(config.model, spec), spec)
     make_optimizer(config.optim, 1, paths)
     make_transforms(train.transforms, spec)
     layout = layout_of(config)

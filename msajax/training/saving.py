@@ -1,4 +1,4 @@
-"""When a run saves its state, and whether it goes on."""
+"""Decides when a run saves its state, and whether it goes on."""
 
 import time
 
@@ -9,7 +9,11 @@ from msajax.training.state import RunState
 
 
 class Saving:
-    """Saves when a checkpoint is due and when the run must stop; all processes decide alike."""
+    """Saves when a checkpoint is due and when the run must stop.
+
+    All processes decide together, by the largest of what each wants: if they disagreed they would
+    wait for each other for ever.
+    """
 
     def __init__(self, checkpoints: Checkpoints, run: Run, state: RunState) -> None:
         """Counts from `state`, which is saved already or can be made again."""
@@ -18,16 +22,16 @@ class Saving:
         self._saved_at, self._saved_step = time.monotonic(), state.steps_taken
 
     def before_epoch(self) -> bool:
-        """Called where nothing is unsaved; returns whether the run must stop here."""
+        """Says whether the run must stop before its first epoch, where nothing is unsaved."""
         return bool(processes.largest(self._stop.requested)[0])
 
     def inside_epoch(self, state: RunState) -> bool:
-        """Called between two dispatches; returns whether the run must stop here."""
+        """Saves between two dispatches if that is due; returns whether the run must stop here."""
         every = self._config.checkpoint_every_seconds
         return self._save_if(state, every > 0 and self._seconds() >= every)
 
     def after_epoch(self, state: RunState, is_last: bool) -> bool:
-        """Called after validation; returns whether the run must stop here."""
+        """Saves after validation if that is due; returns whether the run must stop here."""
         due = self._seconds() >= self._config.checkpoint_every_seconds
         return self._save_if(state, is_last or due)
 

@@ -1,4 +1,4 @@
-"""What a run remembers: device state of every random seed, and what validation decided."""
+"""Defines what a run remembers: device state of every seed, and what validation decided."""
 
 import dataclasses
 from typing import Any
@@ -12,7 +12,7 @@ from msajax.config import OptimConfig, TrainConfig
 
 @flax.struct.dataclass
 class TrainState:
-    """What a step reads and writes. In a run every array carries a leading axis of S seeds.
+    """Holds what a step reads and writes. In a run every array has a leading axis of S seeds.
 
     Attributes:
         seed: `[]` uint32; with `step` it determines every random number.
@@ -24,7 +24,7 @@ class TrainState:
         average: the parameters' moving average; {} if there is none.
         memory: `{name: [N, …]}`, what the model keeps of the N training samples.
         learning_rate_scale: `[]` float32, the plateau schedule's factor.
-        skipped_in_a_row: `[]` int32, steps up to the last one that were not finite.
+        skipped_in_a_row: `[]` int32, how many steps up to the last one were skipped.
     """
 
     seed: jax.Array
@@ -52,7 +52,7 @@ class StepMetrics:
             like the next two, and of terms that do not count in the step's stage.
         weights: `[T]`, what the sums are divided by.
         grad_norm: global gradient norm before clipping, of the parameters that move.
-        learning_rate: the rate of this step.
+        learning_rate: the rate of parameters that are in no group.
         skipped: 1 if the loss or the gradient was not finite, so that the step changed nothing.
     """
 
@@ -65,11 +65,13 @@ class StepMetrics:
 
 @flax.struct.dataclass
 class EpochSoFar:
-    """Holds an epoch that is not over, on the host.
+    """Holds an epoch that has begun, on the host.
+
+    Checkpoints hold it: a run that stops inside an epoch still writes the same metrics of it.
 
     Attributes:
         step: `[]` int64, steps taken of it.
-        log: of each step, `[S, steps, …]` float64; 0 from `step` on.
+        log: metrics of each step, `[S, steps, …]` float64; 0 from `step` on.
         seconds: `[]` float64, time spent on it.
     """
 
@@ -80,15 +82,15 @@ class EpochSoFar:
 
 @flax.struct.dataclass
 class Selection:
-    """What validation decided, per random seed; on the host, because a score is float64.
+    """Holds what validation decided of each seed; in numpy, as JAX would round float64 scores.
 
     Attributes:
         epoch: `[]` int64, epochs finished by the run.
         best_score: `[S]` float64, the smallest validation score so far: the metric that is
             followed, its sign turned if larger is better; infinite if it was undefined.
         best_epoch: `[S]` int64, the epoch that gave it, from 1; 0 for none yet.
-        stale_epochs: `[S]` int64, epochs since then.
-        plateau_epochs: `[S]` int64, epochs since then or since the last reduction of the rate.
+        stale_epochs: `[S]` int64, epochs since the best one.
+        plateau_epochs: `[S]` int64, epochs since the best one or the last reduction of the rate.
         reductions: `[S]` int64, how often the plateau schedule reduced the rate.
         stopped: `[S]` bool, seeds that train no more.
         failed_epoch: `[S]` int64, the epoch in which the seed's numbers were no longer finite; 0
@@ -107,7 +109,7 @@ class Selection:
 
 @flax.struct.dataclass
 class RunState:
-    """Everything a checkpoint holds.
+    """Holds everything that is in a checkpoint.
 
     Attributes:
         train: device state, leading axis S.
@@ -129,7 +131,7 @@ class RunState:
 
 
 def init_epoch(seeds: int, steps: int, terms: int) -> EpochSoFar:
-    """Makes an epoch of so many steps before its first one, for an objective of T terms."""
+    """Makes the record of an epoch before its first step, for an objective of T terms."""
     each, of_terms = np.zeros((seeds, steps)), np.zeros((seeds, steps, terms))
     return EpochSoFar(
         step=np.int64(0),
@@ -139,7 +141,7 @@ def init_epoch(seeds: int, steps: int, terms: int) -> EpochSoFar:
 
 
 def init_selection(seeds: int) -> Selection:
-    """The selection before the first epoch."""
+    """Makes the selection before the first epoch."""
     zeros = np.zeros(seeds, np.int64)
     return Selection(
         epoch=np.int64(0),
@@ -196,13 +198,13 @@ def select(
 
 
 def have_stopped(selection: Selection, train: TrainConfig) -> np.ndarray:
-    """Which seeds `[S]` train no more: failed, out of patience, or at the run's last epoch."""
+    """Says which seeds `[S]` train no more: failed, out of patience, or at the last epoch."""
     out_of_patience = (train.patience > 0) & (selection.stale_epochs >= train.patience)
     return (selection.failed_epoch > 0) | out_of_patience | (selection.epoch >= train.epochs)
 
 
 def learning_rate_scale(selection: Selection, optim: OptimConfig) -> np.ndarray:
-    """The plateau factor per seed, `[S]` float32; the rate never goes under the minimum."""
+    """Computes plateau factors `[S]` float32, none of which takes the rate below its minimum."""
     rate = optim.learning_rate * optim.plateau_factor**selection.reductions
     floor = optim.min_learning_rate if optim.schedule == "plateau" else 0.0
     return (np.maximum(rate, floor) / optim.learning_rate).astype(np.float32)

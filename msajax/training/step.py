@@ -32,14 +32,14 @@ class Recipe:
 
     Attributes:
         module: the linen module.
-        model: what it declares.
+        model: its declaration.
         optimizer: how parameters move.
         objective: what is minimised.
         transforms: random changes of batches.
-        passes: the steps of each pass of an epoch; one pass, unless the model has stages.
+        passes: how many steps each pass of an epoch has; one pass, unless the model has stages.
         average: decay of the parameters' moving average; 0 is off.
-        accumulation_steps: parts of a batch, B / parts rows each, whose gradients are summed.
-        most_skipped_steps: in a row, after which the seed has failed.
+        accumulation_steps: how many equal parts a batch is cut into; their gradients are summed.
+        most_skipped_steps: after so many skipped steps in a row a seed has failed.
     """
 
     module: nn.Module
@@ -76,7 +76,7 @@ def begin(
 
     Args:
         seed: `[]` uint32.
-        memory: `{name: [N, …]}`, what the model keeps of the training samples at first.
+        memory: `{name: [N, …]}`, the model's memory before the first step.
         recipe: what steps are made of.
         spec: sizes of the model's inputs.
     """
@@ -90,7 +90,7 @@ def begin(
         params=params,
         collections=collections,
         opt_state=states[0] if len(states) == 1 else states,
-        # A copy: the training program may overwrite its own input.
+        # A copy: the training program overwrites the buffers of both.
         average=jax.tree.map(jnp.copy, params) if recipe.average else {},
         memory=dict(memory),
         learning_rate_scale=jnp.float32(1),
@@ -103,8 +103,9 @@ def train_step(
 ) -> tuple[TrainState, StepMetrics]:
     """Takes one optimiser step, unless its loss or its gradient is not finite.
 
-    A skipped step counts as a step, with its random numbers and its learning rate, but leaves all
-    else as it is. After too many in a row nothing changes any more.
+    A skipped step counts as a step, so that the next one has other random numbers, but changes
+    nothing else: one bad batch costs one step. After too many in a row, `step` stands still too:
+    a seed that diverges fails alone.
 
     Args:
         state: one random seed's state, without the seed axis.
@@ -119,7 +120,7 @@ def train_step(
     rows = batch.row_weight.shape[0]
     first = jax.lax.axis_index(axis_name) * rows if axis_name else 0
     batch = recipe.transforms(batch, state.seed, state.step, first)
-    # A filler's row number lies beyond the memory: it reads zeros, and writes nothing.
+    # A row that only fills the batch has a number beyond the memory: it reads 0, writes nothing.
     take = functools.partial(jnp.take, indices=batch.row, axis=0, mode="fill", fill_value=0)
     batch = batch.replace(memory=jax.tree.map(take, state.memory))
     key = dropout_key(state.seed, state.step)
@@ -149,6 +150,9 @@ def train_step(
         flat, unflatten = ravel_pytree((gradient, sums))
         gradient, sums = unflatten(jax.lax.psum(flat, axis_name))
     sums = jax.tree.map(lambda x: jnp.where(counts, x, 0), sums)
+
+    if len(recipe.stages) > 1:  # a parameter that does not move cannot spoil a step
+        gradient = _of_stage(recipe, stage, gradient)
 
     params, opt_state = _moved(recipe, state, gradient, moving, stage)
     params = joined(params, frozen)
@@ -180,11 +184,11 @@ def train_step(
 
 
 class Where(NamedTuple):
-    """Says what rows and terms a gradient is of.
+    """Says which rows and terms a gradient is of.
 
     Attributes:
-        first: where the rows begin in the whole batch.
-        axis_name: the mapped axis over which it is spread, if there is one.
+        first: position of the first row in the whole batch.
+        axis_name: the mapped axis over which that batch is spread, if there is one.
         counts: `[T]` bool, the terms that count.
     """
 
@@ -198,8 +202,8 @@ class Found(NamedTuple):
 
     Attributes:
         sums: the terms, of this device's rows.
-        collections: the model's mutable collections.
-        prediction: of the rows; None if nothing reads it.
+        collections: the model's mutable collections after the pass.
+        prediction: of these rows; None for a model without a memory, which alone reads it.
     """
 
     sums: Sums
@@ -210,7 +214,7 @@ class Found(NamedTuple):
 def _differentiate(
     predict: Callable, moving: Any, batch: Batch, recipe: Recipe, where: Where
 ) -> tuple[Any, Found]:
-    """Computes the gradient of the objective, of this device's rows, part by part."""
+    """Computes the gradient of the objective over this device's rows, a part at a time."""
     objective, parts = recipe.objective, recipe.accumulation_steps
     first, axis_name, counts = where
     factors = jnp.array([term.weight for term in objective.terms.values()]) * counts
@@ -225,7 +229,7 @@ def _differentiate(
         weights = whole
         if weights is None:
             weights = jax.lax.psum(sums.weights, axis_name) if axis_name else sums.weights
-        # A batch in which nothing counts has no loss.
+        # A term of which nothing counts in this batch is 0, not 0 / 0.
         each = sums.sums * (1 / jnp.where(weights > 0, weights, 1))
         value = jnp.where(counts, each * factors, 0).sum()
         return value, Found(sums, collections, prediction if recipe.model.memory else None)
@@ -251,7 +255,7 @@ def _differentiate(
 def _moved(
     recipe: Recipe, state: TrainState, gradient: Any, moving: Any, stage: jax.Array | int
 ) -> tuple[Any, Any]:
-    """Moves parameters; every stage has moments of its own for what it trains."""
+    """Moves what the step's stage trains, by moments that are that stage's own."""
     optimizer, when = recipe.optimizer, (state.step, state.learning_rate_scale)
     if len(recipe.stages) == 1:
         updates, opt_state = optimizer.update(gradient, state.opt_state, moving, *when)
@@ -271,8 +275,20 @@ def _moved(
     return unflatten_dict(params, sep="/"), tuple(opt_states)
 
 
+def _of_stage(recipe: Recipe, stage: jax.Array | int, gradient: Any) -> Any:
+    """Sets the gradient to zero where the stage trains nothing."""
+    trained = [set(flatten_dict(trained_in(one, gradient), sep="/")) for one in recipe.stages]
+    return unflatten_dict(
+        {
+            path: jnp.where(jnp.array([path in paths for paths in trained])[stage], g, 0)
+            for path, g in flatten_dict(gradient, sep="/").items()
+        },
+        sep="/",
+    )
+
+
 def trained_in(stage: Stage, params: Any) -> Any:
-    """Takes the parameters that a stage trains."""
+    """Returns the parameters that a stage trains."""
     flat = flatten_dict(params, sep="/")
     named = {
         path: x
@@ -298,7 +314,7 @@ def _remembered(
     batch: Batch,
     axis_name: str | None,
 ) -> Any:
-    """Writes what the model keeps of the batch's samples; on every device that of all rows."""
+    """Writes the memory of the batch's samples, on every device that of all devices' rows."""
     if recipe.model.memory is None:
         return {}
     epoch = state.step // sum(recipe.passes)

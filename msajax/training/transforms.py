@@ -34,7 +34,7 @@ def modality_dropout(modality: str, amount: float) -> Transform:
 
 
 def step_dropout(modality: str, amount: float) -> Transform:
-    """Hides each valid step with probability `amount`; if all would go, the last draw stays."""
+    """Hides each valid step with probability `amount`, but never the one of the largest draw."""
 
     def transform(keys: jax.Array, batch: Batch) -> Batch:
         mask = batch.masks[modality]
@@ -79,7 +79,7 @@ class Kind(NamedTuple):
 
     Attributes:
         make: (modality, amount) -> the transform.
-        most: the largest amount; a probability must stay below 1.
+        most: amounts must stay below it; 1 for a probability.
         of_tokens: whether it suits token ids.
     """
 
@@ -109,8 +109,8 @@ class Transforms:
         Args:
             batch: B rows.
             seed: `[]` uint32, the random seed.
-            step: `[]` of the run.
-            first: where the batch begins in the whole batch that it is a part of.
+            step: `[]`, the step of the run.
+            first: position of the batch's first row in the whole batch that it is a part of.
         """
         if not self.steps:
             return batch

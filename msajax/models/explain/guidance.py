@@ -1,4 +1,4 @@
-"""Guidance by attribution (R31; source 003 names it): a first pass explained, for a second one."""
+"""Explains a first pass of a model, to guide a second one (R31; source 003 names it)."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ from msajax.models.explain.attribution import (
 
 
 def attribute(config: ModelConfig, function: Function, x: jax.Array) -> jax.Array:
-    """The attribution that `config.guidance` names, against a baseline of zeros."""
+    """Computes the attribution that `config.guidance` names, against a baseline of zeros."""
     baseline = jnp.zeros_like(x)
     if config.guidance == "integrated_gradients":
         return integrated_gradients(function, x, baseline, config.guidance_steps)
@@ -38,10 +38,10 @@ def first_pass(
     """Runs a model without guidance, and explains its outputs by what its encoders' layers read.
 
     E_l is the attribution of layer l's input: of the sequence that enters its block, which with
-    pre-norm is the residual stream before its norm. The output explained is the coarse score, or of
-    several scores each sample's largest. The explanation is that of this very pass: with the
-    same dropout masks, and they are those of the pass that it guides. For training it is a
-    constant: no gradient flows through it, neither into the weights nor into the input.
+    pre-norm is the residual stream before its norm. What is explained is this pass's score, or of
+    several scores each sample's largest. The pass, its explanation and the pass that this guides
+    draw the same dropout masks: the network that is explained is the one that is guided. The
+    explanation is a constant for training: no gradient flows through it, to weights or input.
 
     Args:
         model: bound, with parameters; its class takes `(config, spec)`, and its call `begin`.
@@ -51,7 +51,7 @@ def first_pass(
         train: draw dropout masks.
 
     Returns:
-        Coarse scores `[B, K]`, and `{modality: (E_0, E_1, …)}`, each `[B, T_m, D]`.
+        The first pass's scores `[B, K]`, and `{modality: (E_0, E_1, …)}`, each `[B, T_m, D]`.
     """
     plain = type(model)(
         dataclasses.replace(model.config, guidance="none"), model.spec, parent=None
@@ -77,7 +77,8 @@ def first_pass(
     chosen = jax.nn.one_hot(coarse.score.argmax(-1), coarse.score.shape[-1])  # [batch, labels]
 
     def output_from(modality: str, layer: int, x: jax.Array) -> jax.Array:
-        """Each sample's chosen output `[B]`, had a layer read `x`."""
+        """Computes what each sample's chosen output `[B]` is if a layer reads `x`."""
+        # Other encoders begin behind their last layer: what x does not change is not computed.
         begin = {m: (len(inputs) - 1, inputs[-1]) for m, inputs in read.items()}
         begin[modality] = layer, x
         score = run(variables, features, masks, attention_masks=attention_masks, begin=begin).score
