@@ -5,7 +5,7 @@ over batches is another number. Every metric works along the last axis, so one f
 split and a block of bootstrap resamples. Another convention (other clipping, other class edges) is
 more entries in `_RULES` and `METRICS` and one more tuple of names.
 
-`compute`, `bootstrap_interval` and `floors` serve one score per sample; `tasks.py` chooses the
+`compute`, `bootstrap_interval` and `floors` serve one score per sample; `msajax.tasks` chooses the
 metrics of labels of another kind.
 """
 

@@ -16,7 +16,7 @@ class CorpusSpec:
         widths: features per time step, one per modality.
         lengths: rows of each modality's position table (its longest prepared sequence).
         label_kind: what a label is: regression (a real number per name), classification (one of
-            the named classes) or next_token (the following token; see `tasks.py`).
+            the named classes) or next_token (the following token; see `msajax.tasks`).
         label_names: one name per output of the model.
         vocabularies: rows of each modality's embedding table, 0 for one that is features; () means
             that all are.

@@ -1,4 +1,4 @@
-"""Length buckets, and the order of an epoch: a pure function of (seed, epoch)."""
+"""Length quarters, and the order of an epoch: a pure function of (seed, epoch)."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from msajax.spec import CorpusSpec
 
 seeds, epochs = st.integers(0, 2**31 - 1), st.integers(0, 10**6)
 batch_sizes = st.integers(1, 70)
-buckets = st.lists(st.integers(1, QUARTERS), min_size=1, max_size=300).map(np.array)
+all_quarters = st.lists(st.integers(1, QUARTERS), min_size=1, max_size=300).map(np.array)
 QUICK = settings(max_examples=100, deadline=None)
 ONE_BUCKET = {"quarters": np.full(200, QUARTERS), "batch_size": 32}
 
@@ -39,8 +39,8 @@ def make_split(spec: CorpusSpec, lengths: dict[str, list[int]], holes: bool = Fa
 
 
 @QUICK
-@given(seed=seeds, epoch=epochs, quarters=buckets, batch_size=batch_sizes)
-def test_every_row_is_read_exactly_once_with_weight_1_and_in_its_bucket(
+@given(seed=seeds, epoch=epochs, quarters=all_quarters, batch_size=batch_sizes)
+def test_every_row_is_read_exactly_once_with_weight_1_and_in_its_quarter(
     seed, epoch, quarters, batch_size
 ):
     order = epoch_order(seed, epoch, quarters=quarters, batch_size=batch_size)
@@ -53,7 +53,7 @@ def test_every_row_is_read_exactly_once_with_weight_1_and_in_its_bucket(
 
 
 @QUICK
-@given(seed=seeds, epoch=epochs, quarters=buckets, batch_size=batch_sizes)
+@given(seed=seeds, epoch=epochs, quarters=all_quarters, batch_size=batch_sizes)
 def test_a_bucket_has_one_batch_at_most_that_is_not_full(seed, epoch, quarters, batch_size):
     order = epoch_order(seed, epoch, quarters=quarters, batch_size=batch_size)
     for quarter in np.unique(quarters):
@@ -62,7 +62,7 @@ def test_a_bucket_has_one_batch_at_most_that_is_not_full(seed, epoch, quarters, 
 
 
 @QUICK
-@given(seed=seeds, epoch=epochs, quarters=buckets, batch_size=batch_sizes)
+@given(seed=seeds, epoch=epochs, quarters=all_quarters, batch_size=batch_sizes)
 def test_batches_of_a_bucket_follow_one_another_in_runs(seed, epoch, quarters, batch_size):
     order = epoch_order(seed, epoch, quarters=quarters, batch_size=batch_size)
     stretches = 1 + np.count_nonzero(np.diff(order.quarters))
@@ -71,7 +71,7 @@ def test_batches_of_a_bucket_follow_one_another_in_runs(seed, epoch, quarters, b
 
 
 @QUICK
-@given(one=seeds, other=seeds, epoch=epochs, quarters=buckets, batch_size=batch_sizes)
+@given(one=seeds, other=seeds, epoch=epochs, quarters=all_quarters, batch_size=batch_sizes)
 def test_the_order_of_buckets_is_the_same_for_all_seeds(one, other, epoch, quarters, batch_size):
     orders = [
         epoch_order(seed, epoch, quarters=quarters, batch_size=batch_size) for seed in (one, other)
@@ -89,7 +89,7 @@ def test_the_order_of_buckets_differs_between_epochs():
 
 
 @QUICK
-@given(seed=seeds, epoch=epochs, quarters=buckets, batch_size=batch_sizes)
+@given(seed=seeds, epoch=epochs, quarters=all_quarters, batch_size=batch_sizes)
 def test_the_order_is_a_function_of_its_arguments_alone(seed, epoch, quarters, batch_size):
     first = epoch_order(seed, epoch, quarters=quarters, batch_size=batch_size)
     np.random.seed(epoch % 1000)
