@@ -54,7 +54,7 @@ def test_every_row_is_read_exactly_once_with_weight_1_and_in_its_quarter(
 
 @QUICK
 @given(seed=seeds, epoch=epochs, quarters=all_quarters, batch_size=batch_sizes)
-def test_a_bucket_has_one_batch_at_most_that_is_not_full(seed, epoch, quarters, batch_size):
+def test_a_quarter_has_one_batch_at_most_that_is_not_full(seed, epoch, quarters, batch_size):
     order = epoch_order(seed, epoch, quarters=quarters, batch_size=batch_size)
     for quarter in np.unique(quarters):
         filled = order.row_weight[order.quarters == quarter].sum(axis=1)
@@ -63,7 +63,7 @@ def test_a_bucket_has_one_batch_at_most_that_is_not_full(seed, epoch, quarters, 
 
 @QUICK
 @given(seed=seeds, epoch=epochs, quarters=all_quarters, batch_size=batch_sizes)
-def test_batches_of_a_bucket_follow_one_another_in_runs(seed, epoch, quarters, batch_size):
+def test_batches_of_a_quarter_follow_one_another_in_blocks(seed, epoch, quarters, batch_size):
     order = epoch_order(seed, epoch, quarters=quarters, batch_size=batch_size)
     stretches = 1 + np.count_nonzero(np.diff(order.quarters))
     _, batches = np.unique(order.quarters, return_counts=True)
@@ -72,14 +72,14 @@ def test_batches_of_a_bucket_follow_one_another_in_runs(seed, epoch, quarters, b
 
 @QUICK
 @given(one=seeds, other=seeds, epoch=epochs, quarters=all_quarters, batch_size=batch_sizes)
-def test_the_order_of_buckets_is_the_same_for_all_seeds(one, other, epoch, quarters, batch_size):
+def test_the_order_of_quarters_is_the_same_for_all_seeds(one, other, epoch, quarters, batch_size):
     orders = [
         epoch_order(seed, epoch, quarters=quarters, batch_size=batch_size) for seed in (one, other)
     ]
     np.testing.assert_array_equal(orders[0].quarters, orders[1].quarters)
 
 
-def test_the_order_of_buckets_differs_between_epochs():
+def test_the_order_of_quarters_differs_between_epochs():
     quarters = np.repeat([1, 2, 3, 4], 40)
     orders = {
         epoch_order(0, epoch, quarters=quarters, batch_size=8).quarters.tobytes()
@@ -135,7 +135,7 @@ def test_the_order_is_this_one_for_ever():
     assert order.row_weight.tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
 
 
-def test_a_row_falls_into_the_bucket_of_its_relatively_longest_sequence():
+def test_a_row_falls_into_the_quarter_of_its_relatively_longest_sequence():
     spec = CorpusSpec(("text", "audio"), (2, 3), (20, 8))
     split = make_split(
         spec,
@@ -150,7 +150,7 @@ def test_a_row_falls_into_the_bucket_of_its_relatively_longest_sequence():
     shares=st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=30),
     holes=st.booleans(),
 )
-def test_no_valid_step_is_cut_off_and_no_smaller_bucket_would_hold_the_row(tables, shares, holes):
+def test_no_valid_step_is_cut_off_and_no_smaller_quarter_would_hold_the_row(tables, shares, holes):
     spec = CorpusSpec(("text", "audio"), (1, 1), tables)
     lengths = {
         m: [round(share[k] * tables[k]) for share in shares] for k, m in enumerate(spec.modalities)
@@ -161,7 +161,7 @@ def test_no_valid_step_is_cut_off_and_no_smaller_bucket_would_hold_the_row(table
     for row, quarter in enumerate(quarters):
         cut, smaller = cut_lengths(spec, quarter), cut_lengths(spec, quarter - 1)
         assert all(lengths[m][row] <= cut[m] <= spec.length(m) for m in lengths)
-        # A bucket below might hold it only because lengths are rounded up to whole steps.
+        # A quarter below might hold it only because lengths are rounded up to whole steps.
         assert quarter == 1 or any(
             lengths[m][row] > spec.length(m) * (quarter - 1) / 4 for m in lengths
         )
