@@ -380,9 +380,10 @@ def test_results_have_the_documented_keys(run):
     results = strict((run.folder / "results.json").read_text())
     assert results == run.results
     assert list(results) == [
-        *("model", "corpus", "seeds", "epochs", "best_epoch", "failed", "valid", "test"),
-        *("test_ensemble", "floors", "timing"),
+        *("model", "corpus", "seeds", "epochs", "selection", "best_epoch", "failed", "valid"),
+        *("test", "test_ensemble", "floors", "timing"),
     ]
+    assert results["selection"] == "mae"
     assert results["model"].keys() == {"name", "parameters"}
     assert results["seeds"] == list(SEEDS)
     assert results["corpus"]["sizes"] == {"train": 44, "valid": 20, "test": 20}
