@@ -2,7 +2,7 @@
 
 A process of its own for every number of devices: python tests/layouts.py DEVICES OUTPUT.npz LAYOUT…
 with a layout as JSON: {"mode": "jit", "data": 2, "seed": 1, "seeds": 2, "accumulation_steps": 1},
-perhaps with "model", with "streams" and with "optimizers", which are ["sgd"] or with "adamw". With
+perhaps with "model", "streams", "loss" and "optimizers", which are ["sgd"] or with "adamw". With
 PROCESSES="HOST:PORT COUNT ID" in the environment it is one of several processes, with so many
 devices each, of which the first one writes; each also writes the rows that it has read of features
 that stream, one array for every reading.
@@ -33,15 +33,23 @@ from msajax.training.objective import make_objective
 from msajax.training.optimizers import make_optimizer
 from msajax.training.programs import make_programs
 from msajax.training.step import Recipe
+from msajax.training.transforms import make_transforms
 
 # 44 rows in batches of 9: neither divides by the devices, and the last batch is filled.
-SETTINGS = {"train__batch_size": 9, "model__dropout_rate": 0.2, "model__input_dropout": 0.1}
+SETTINGS = {
+    "train__batch_size": 9,
+    "train__terms": ("gate_entropy=0.1",),
+    "train__transforms": ("modality_dropout:*=0.2", "step_dropout:text=0.2", "feature_noise:*=0.1"),
+    "model__dropout_rate": 0.2,
+    "model__input_dropout": 0.1,
+}
 
 
 def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
     """20 steps of SGD, or of AdamW, from the same start; parameters by path."""
     config = tiny_config(
         **SETTINGS,
+        train__loss=layout.get("loss", "l1"),
         mesh__mode=layout["mode"],
         mesh__data=layout["data"],
         mesh__seed=layout["seed"],
@@ -67,27 +75,29 @@ def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
         model=model,
         optimizer=adamw if kind == "adamw" else descent(0.05, paths, clip_norm=1.0),
         objective=make_objective(config, model, "regression"),
+        transforms=make_transforms(config.train.transforms, spec),
         accumulation_steps=layout["accumulation_steps"],
     )
     where = make_layout(config.mesh, "auto", layout["seeds"])
     programs = make_programs(recipe, spec, where)
     state = programs.init(np.arange(layout["seeds"], dtype=np.uint32))
     feed = Feed(split, spec, programs, where, layout["accumulation_steps"])
-    stopped, taken, first_norms = np.zeros(layout["seeds"], bool), 0, None
+    stopped, taken, first = np.zeros(layout["seeds"], bool), 0, None
     for epoch in range(20):  # a Pace takes one step at a time until it has learned more
         orders = [
             epoch_order(s, epoch, quarters=quarters, batch_size=9) for s in range(layout["seeds"])
         ]
-        for _, batches, first, last, _ in feed.epoch(orders, stopped, 0, Pace()):
+        for _, batches, begin, end, _ in feed.epoch(orders, stopped, 0, Pace()):
             if taken == 20:
                 break
-            state, log = programs.train_steps(state, batches, stopped, first, last)
-            log = jax.device_get(log)
-            first_norms = log.grad_norm[:, 0] if first_norms is None else first_norms
-            taken += last - first
+            state, log = programs.train_steps(state, batches, stopped, begin, end)
+            first = first or jax.device_get(log)
+            taken += end - begin
     flat = jax.tree_util.tree_leaves_with_path(where.get(state.params))
     arrays = {jax.tree_util.keystr(p, simple=True, separator="/"): x for p, x in flat}
-    return arrays | {"first_gradient_norm": first_norms, "steps": where.get(state.step)}
+    terms = {"first_sums": first.sums[:, 0], "first_weights": first.weights[:, 0]}
+    arrays |= terms | {"first_gradient_norm": first.grad_norm[:, 0]}
+    return arrays | {"steps": where.get(state.step)}
 
 
 if __name__ == "__main__":

@@ -203,7 +203,6 @@ IMPOSSIBLE = {
     "data.alignment": ("", "words"),
     "data.text": ("", "glove"),
     "data.min_count": (0, -1),
-    "data.format": ("", "pickle"),
     "data.word_shift": ("", "late", "nan", "inf"),
     "data.split_seed": (-1,),
     "data.folds": (-1, 1, 2),

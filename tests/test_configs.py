@@ -127,7 +127,7 @@ def shrunk(path: pathlib.Path):
     """A smoke run as deep and wide as compiling leaves time for; real sizes are counted above."""
     config = load(path).get_config("smoke")
     assert config.train.seeds == 2
-    config.data.synthetic.lengths = (1,) * len(config.data.synthetic.lengths)  # one bucket
+    config.data.synthetic.lengths = (1,) * len(config.data.synthetic.lengths)  # one length quarter
     config.model.model_dim = config.model.ff_dim = 16
     config.model.head_dim = min(config.model.head_dim, 16)
     for depth in ("n_layers_mod", "n_layers_fuse", "n_layers_post_fuse"):

@@ -30,12 +30,14 @@ from msajax.tasks import TASKS
 HERE = pathlib.Path(__file__).resolve().parent
 ONE = {"mode": "jit", "data": 1, "seed": 1, "seeds": 2, "accumulation_steps": 1}
 BOTH = {"optimizers": ["sgd", "adamw"]}
+CCC = {"loss": "ccc"}  # which compares the rows of a batch
 LAYOUTS = {  # by the number of virtual devices
-    1: [ONE | BOTH, ONE | {"accumulation_steps": 3}],
+    1: [ONE | BOTH, ONE | {"accumulation_steps": 3}, ONE | CCC],
     8: [
         ONE | BOTH | {"data": 2, "seed": 2, "model": 2},
         ONE | {"data": 4, "seed": 2},
         ONE | {"data": 4, "mode": "pmap", "accumulation_steps": 2},
+        ONE | {"data": 4} | CCC,
     ],
 }
 TOGETHER = {  # so many processes with a device each
@@ -89,7 +91,9 @@ def arrays_of(trained, devices, i, kind):
 @pytest.mark.parametrize(("devices", "i"), CASES)
 def test_every_layout_takes_the_same_sgd_steps(trained, devices, i):
     assert trained[devices]["devices"] == int(devices.split()[0])
-    expected, got = arrays_of(trained, "1", 0, "sgd"), arrays_of(trained, devices, i, "sgd")
+    layout = (LAYOUTS if devices.isdecimal() else TOGETHER)[int(devices.split()[0])][i]
+    alone = 2 if "loss" in layout else 0
+    expected, got = arrays_of(trained, "1", alone, "sgd"), arrays_of(trained, devices, i, "sgd")
     assert expected["steps"].tolist() == got["steps"].tolist() == [20, 20]
     for name, value in expected.items():
         np.testing.assert_allclose(got[name], value, atol=1e-6, rtol=1e-6, err_msg=name)

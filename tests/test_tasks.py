@@ -306,3 +306,10 @@ def test_the_training_labels_decide_which_metrics_a_score_has():
     assert tuple(quietly(output_task(1), outside, outside)) == metrics.SENTIMENT
     ratings = make_task("regression", ("a",), outside)
     assert tuple(quietly(ratings, outside / 5, outside / 5)) == metrics.CONTINUOUS
+
+
+def test_a_class_that_is_all_but_impossible_keeps_a_probability_with_a_logarithm():
+    logits = np.float32([[0, 100.0], [0, 1.0]])
+    p = np.float64(TASKS["classification"].scores(logits))
+    usual = np.log([1, np.e]) - np.log(1 + np.e)
+    np.testing.assert_allclose(np.log(p), [[-87, 0], usual], rtol=1e-6, atol=1e-7)

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from msajax import metrics
 from msajax.tasks.base import Task, named_by
 
+_LEAST = -87.0  # the logarithm of the smallest probability
+
 
 class Classification(Task):
     """Predicts classes: scores `[N, C]` are probabilities, labels `[N, 1]` the class, from 0."""
@@ -24,9 +26,11 @@ class Classification(Task):
     @staticmethod
     def scores(outputs: Any) -> Any:
         """Turns logits `[B, C]` into probabilities."""
-        import jax  # here, so that modes which only read files do not wait for it
+        import jax  # what reads files alone does without
 
-        return jax.nn.softmax(outputs, axis=-1)
+        nats = jax.nn.log_softmax(outputs, axis=-1)
+        # float32 has no smaller normal numbers: a probability of 0 would have no logarithm.
+        return jax.numpy.exp(jax.numpy.maximum(nats, _LEAST))
 
     @staticmethod
     def label_columns(names: Sequence[str]) -> list[str]:
