@@ -295,6 +295,7 @@ ANYTHING_GOES = {
     "data.glove_path",
     "model.init_from",  # looked at when the run begins
     "data.path",  # looked at when the corpus is opened
+    "data.format",  # likewise
     "data.standardize",  # the corpus knows the names
     "data.mask_from_zeros",
     "data.allow_loss",
