@@ -168,3 +168,12 @@ def test_a_run_with_groups_and_an_average_goes_on_bit_by_bit(tmp_path):
     assert again.finished
     chex.assert_trees_all_equal(jax.device_get(again.variables), jax.device_get(whole.variables))
     assert lines_of(tmp_path / "parts") == lines_of(tmp_path / "whole")
+
+
+def test_what_is_frozen_is_in_no_average_and_stays_to_the_last_bit():
+    optim = OptimConfig(learning_rate=0.1, average=0.9, groups=("layer_*:frozen=true",))
+    states, _ = steps(make_recipe(optim), [make_batch(seed=s) for s in range(3)])
+    assert set(states[-1].average) == {"embed"}
+    found = states[-1].variables["params"]
+    chex.assert_trees_all_equal(found["embed"], states[-1].average["embed"])
+    chex.assert_trees_all_equal(found["layer_0"], states[0].params["layer_0"])

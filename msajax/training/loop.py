@@ -161,7 +161,8 @@ def _first_state(run: Run, programs: Programs) -> RunState:
         params = with_initial(run.layout.get(train.params), run.initial)
         train = train.replace(params=run.layout.put_state(params))
         if train.average:
-            train = train.replace(average=run.layout.put_state(params))
+            moving, _ = run.recipe.optimizer.split(params)
+            train = train.replace(average=run.layout.put_state(moving))
     return RunState(
         train=train,
         # A copy: the training program overwrites the buffers of its input.

@@ -193,8 +193,8 @@ def make_optimizer(config: OptimConfig, total_steps: int, paths: Iterable[str]) 
     return Optimizer(config, total_steps, settings_of(config, paths))
 
 
-def joined(moving: Any, frozen: Any) -> Any:
-    """Joins what `Optimizer.split` has split."""
-    if not frozen:
-        return moving
-    return unflatten_dict(flatten_dict(moving) | flatten_dict(frozen))
+def joined(params: Any, others: Any) -> Any:
+    """Joins trees of parameters, such as `Optimizer.split` gives; of equal paths the second's."""
+    if not others:
+        return params
+    return unflatten_dict(flatten_dict(params) | flatten_dict(others))

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from msajax.config import OptimConfig, TrainConfig
+from msajax.training.optimizers import joined
 
 
 @flax.struct.dataclass
@@ -21,7 +22,7 @@ class TrainState:
         collections: the model's mutable collections by name.
         opt_state: the optimiser's state of the parameters that move; of a model with stages, one
             for each.
-        average: the parameters' moving average; {} if there is none.
+        average: the moving average of the parameters that move; {} if there is none.
         memory: `{name: [N, …]}`, what the model keeps of the N training samples.
         learning_rate_scale: `[]` float32, the plateau schedule's factor.
         skipped_in_a_row: `[]` int32, how many steps up to the last one were skipped.
@@ -39,8 +40,8 @@ class TrainState:
 
     @property
     def variables(self) -> dict[str, Any]:
-        """What validation scores with: the average where there is one, and the collections."""
-        return {"params": self.average or self.params, **self.collections}
+        """What validation scores with: averages in place of parameters, and the collections."""
+        return {"params": joined(self.params, self.average), **self.collections}
 
 
 @flax.struct.dataclass

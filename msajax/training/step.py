@@ -91,7 +91,7 @@ def begin(
         collections=collections,
         opt_state=states[0] if len(states) == 1 else states,
         # A copy: the training program overwrites the buffers of both.
-        average=jax.tree.map(jnp.copy, params) if recipe.average else {},
+        average=jax.tree.map(jnp.copy, moving) if recipe.average else {},
         memory=dict(memory),
         learning_rate_scale=jnp.float32(1),
         skipped_in_a_row=jnp.int32(0),
@@ -154,13 +154,12 @@ def train_step(
     if len(recipe.stages) > 1:  # a parameter that does not move cannot spoil a step
         gradient = _of_stage(recipe, stage, gradient)
 
-    params, opt_state = _moved(recipe, state, gradient, moving, stage)
-    params = joined(params, frozen)
+    moved, opt_state = _moved(recipe, state, gradient, moving, stage)
     after = {
-        "params": params,
+        "params": joined(moved, frozen),
         "opt_state": opt_state,
         "collections": found.collections,
-        "average": _averaged(recipe.average, state, params),
+        "average": _averaged(recipe.average, state, moved),
         "memory": _remembered(recipe, state, found.prediction, batch, axis_name),
     }
     grad_norm = optax.tree.norm(gradient)
@@ -298,13 +297,13 @@ def trained_in(stage: Stage, params: Any) -> Any:
     return unflatten_dict(named, sep="/")
 
 
-def _averaged(decay: float, state: TrainState, params: Any) -> Any:
-    """Moves the parameters' average; in the first steps it follows them faster."""
+def _averaged(decay: float, state: TrainState, moved: Any) -> Any:
+    """Takes the parameters that moved into their average; it follows the first steps faster."""
     if not decay:
         return {}
     step = state.step.astype(jnp.float32)
     decay = jnp.minimum(decay, (1 + step) / (10 + step))
-    return jax.tree.map(lambda a, p: decay * a + (1 - decay) * p, state.average, params)
+    return jax.tree.map(lambda a, p: decay * a + (1 - decay) * p, state.average, moved)
 
 
 def _remembered(
