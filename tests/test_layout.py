@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -132,3 +133,26 @@ def test_what_needs_no_jax_does_not_wait_for_it(mode):
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_and_parameter_lists_are_short(path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 350
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            of = node.args
+            names = [a.arg for a in (*of.posonlyargs, *of.args, *of.kwonlyargs)]
+            given = [name for name in names if name not in ("self", "cls")]
+            assert len(given) <= 6, f"{node.name} takes {', '.join(given)}"
+
+
+def test_the_files_that_a_change_touches_are_there():
+    text = (ROOT / "WORKSPACE.md").read_text(encoding="utf-8")
+    _, table = text.split("Twelve changes", 1)
+    rows = re.findall(r"(?m)^\| (?!change |---)(.+?) \| (.+) \|$", table.split("\n\nKeys")[0])
+    assert len(rows) == 12
+    for change, files in rows:
+        named = re.findall(r"`([a-z_/]+\.py)`", files)
+        assert 1 <= files.count("`") // 2 <= 2, change
+        assert [name for name in named if not (ROOT / "msajax" / name).is_file()] == []

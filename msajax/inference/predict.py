@@ -45,6 +45,8 @@ def predict_corpus(
         if m not in corpus.modalities and not from_words:
             logger.warning("%s lacks modality %r; it is absent in every sample.", corpus.path, m)
 
+    # Warned of and not refused while the numbers of steps are equal: the user may know better than
+    # the file. Unequal ones cannot be shifted as one, and preparation refuses them.
     for group in bundle.preparation.groups if corpus.aligned is not None else ():
         here = [m for m in group if m in corpus.modalities]
         if len(here) > 1 and not set(here) <= set(corpus.aligned):
