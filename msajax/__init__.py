@@ -39,6 +39,7 @@ from msajax.version import __version__
 # What needs JAX, and where it is: loaded at its first use, so that `import msajax` is quick.
 _LAZY = {
     "Bundle": "msajax.inference.bundle",
+    "Dropout": "msajax.models.parts.layers",
     "Memory": "msajax.models.contract",
     "Model": "msajax.models.contract",
     "Prediction": "msajax.models.contract",
@@ -51,6 +52,7 @@ _LAZY = {
     "cross_validate": "msajax.api",
     "load": "msajax.inference.bundle_files",
     "open_corpus": "msajax.data.formats",
+    "row_weight": "msajax.models.parts.layers",
     "train": "msajax.api",
 }
 
@@ -59,6 +61,7 @@ __all__ = [
     "Config",
     "CorpusSpec",
     "DataConfig",
+    "Dropout",
     "Memory",
     "MeshConfig",
     "Model",
@@ -81,6 +84,7 @@ __all__ = [
     "load",
     "open_corpus",
     "register_model",
+    "row_weight",
     "train",
 ]
 

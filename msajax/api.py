@@ -140,6 +140,8 @@ def train(
         NonFiniteError: if no random seed's numbers are finite any more.
     """
     workdir = _absolute(workdir)
+    if not (after_epoch is None or callable(after_epoch)):
+        raise UserError(f"after_epoch = {after_epoch!r}: must be a function of an epoch's lines.")
     with _heard():
         content = experiment.train(config, workdir, stop_after_epochs, after_epoch=after_epoch)
     return None if content is None else Result(workdir, content)

@@ -108,7 +108,10 @@ def parse_flags(argv: list[str]) -> list[str]:
             problem = f"{first}: {last.removeprefix(f'{UserError.__module__}.UserError: ')}"
     except (Exception, SystemExit) as error:  # an experiment file may raise anything
         problem = f"{type(error).__name__}: {error}"
-        if locked := re.search('Key "([^"]+)" does not exist', problem):
+        known = configuration.known_keys()
+        if wrong := [key for key in _overridden if key not in known]:
+            problem = configuration.unknown_key(wrong[0])
+        elif locked := re.search('Key "([^"]+)" does not exist', problem):
             problem = configuration.unknown_key(locked[1])
         problem = f"The experiment file cannot be loaded: {problem}"
         if "does not support indexing" in problem:  # an override of what is no ConfigDict
@@ -186,7 +189,7 @@ def options() -> Options:
     return Options(
         mode=MODE.value,
         config=config,
-        overrides={name: getattr(config.data, name) for name in names},
+        overrides={name: getattr(config.data, name) for name in names if "." not in name},
         given={name: flags.FLAGS[name].value for name in given},
         join=join_processes,
         complain=complain,

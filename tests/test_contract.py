@@ -23,7 +23,7 @@ from msajax.models.contract import (
     init_variables,
 )
 from msajax.models.parts.layers import row_weight
-from msajax.training.objective import check_stages
+from msajax.training.rehearsal import check_stages
 from msajax.training.step import begin, train_step
 
 

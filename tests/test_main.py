@@ -986,3 +986,8 @@ def test_profile_leaves_a_trace_and_changes_no_result(whole, experiment, tmp_pat
     assert re.search(r"Profile of \d+ dispatches: .*/trace/first", answer.err)
     assert list(trace.rglob("*.xplane.pb"))
     assert without_clock(folder) == without_clock(whole[0])
+
+
+def test_sizes_of_the_embedded_corpus_can_be_set():
+    done = run("--mode=inspect", "--input=synthetic", "--config.data.synthetic.train=44")
+    assert "44 train" in done.out

@@ -68,6 +68,9 @@ def test_the_recipe_trains_goes_on_and_is_measured(tmp_path):
     assert "Largest difference from results.json: 0" in done.stdout, done.stderr
     done = in_shell(predict, tmp_path)
     assert "36 predictions: scores.csv" in done.stdout, done.stderr
+    assert "is not as it was" not in done.stderr
+    (tmp_path / "my_model.py").write_text(SOURCE.replace("nn.relu", "nn.tanh"))
+    assert "my_model.py is not as it was when The bundle" in in_shell(predict, tmp_path).stderr
     without = in_shell(predict.replace("--models my_model.py ", ""), tmp_path)
     assert without.returncode == 2
     assert "it was LateFusion in my_model.py. Add --models=FILE.py" in without.stderr
@@ -208,9 +211,98 @@ def test_a_model_begins_with_values_of_its_own(entries, tmp_path, monkeypatch):
         trained(tmp_path / "other")
 
 
+def wrong(**given):
+    """A model that is right but for its `score`, `weights`, `aux` or what it declares."""
+    parts = {name: given.pop(name) for name in ("score", "weights", "dtype") if name in given}
+
+    class Wrong(nn.Module):
+        config: msajax.ModelConfig
+        spec: msajax.CorpusSpec
+
+        @nn.compact
+        def __call__(self, features, masks, *, train=False):
+            rows = len(masks["text"])
+            zeros = nn.initializers.zeros
+            bias = self.param("bias", zeros, (1,), parts.get("dtype", jnp.float32))
+            score = jnp.zeros((rows, 1)) + bias
+            score = parts.get("score", lambda x: x)(score)
+            weights = parts.get("weights", lambda rows: jnp.ones((rows, 2)))(rows)
+            return msajax.Prediction(score, weights, {"bias": jnp.zeros((rows, 1)) + bias})
+
+    return msajax.Model(Wrong, **given)
+
+
+def term(measure, **more):
+    return lambda config, name, loss: {name: loss, "own": msajax.Term(measure, **more)}
+
+
+def memory(begin, update=None):
+    return msajax.Memory(begin, update or (lambda memory, prediction, batch, epoch: batch.memory))
+
+
+def a_sum(prediction, batch):
+    return prediction.score.sum(), batch.row_weight.sum()
+
+
+WRONG = {
+    "a score of one axis": (
+        lambda: wrong(score=lambda x: x[:, 0]),
+        r"score of 2 samples is float32 \(2,\): it must be float32 \(2, 1\)",
+    ),
+    "whole scores": (lambda: wrong(score=lambda x: x.astype(int)), "score of 2 samples is int32"),
+    "a weight too few": (
+        lambda: wrong(weights=lambda rows: jnp.ones((rows, 1))),
+        r"modality_weights of 2 samples is float32 \(2, 1\): it must be float32 \(2, 2\)",
+    ),
+    "no weights": (lambda: wrong(weights=lambda rows: None), "weights of 2 samples is None"),
+    "an error of its own": (
+        lambda: wrong(score=lambda x: 1 / 0),
+        r"fails.*ZeroDivisionError: division by zero",
+    ),
+    "half a parameter": (lambda: wrong(dtype=jnp.bfloat16), "parameter bias is bfloat16"),
+    "no such bias": (lambda: wrong(output_bias="out/bias"), "'out/bias' is no parameter"),
+    "bound to nothing": (lambda: wrong(bound={"*": ("lables",)}), "a tuple of some of labels"),
+    "a term without a weight": (lambda: wrong(terms=term(lambda p, b: p.score.sum())), "fails"),
+    "a term of what is not": (lambda: wrong(terms=term(lambda p, b: p.aux["x"])), "KeyError: 'x'"),
+    "an endless term": (lambda: wrong(terms=term(a_sum, weight=float("nan"))), "finite weight"),
+    "a scope that is none": (lambda: wrong(terms=term(a_sum, scope="rows")), "the scope 'row' or"),
+    "no term": (lambda: wrong(terms=lambda *_: {}), "nothing to minimise"),
+    "a memory of three": (
+        lambda: wrong(memory=memory(lambda labels, spec: {"x": np.zeros(4)})),
+        r"memory 'x' begins as \(4,\) for 3 samples",
+    ),
+    "a memory that forgets": (
+        lambda: wrong(memory=memory(lambda y, spec: {"x": np.zeros(len(y))}, lambda *_: {})),
+        "KeyError: 'x'",
+    ),
+    "a stage of nothing": (lambda: wrong(stages=(msajax.Stage(trains=()),)), "it does nothing"),
+    "a string of names": (lambda: wrong(mutable="batch_stats"), "must be a tuple of names"),
+    "a name that is taken": (lambda: wrong(mutable=("statistics",)), "which is msajax's own"),
+    "no module": (lambda: msajax.Model(3), "must be a flax.linen.Module"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_mistake_in_a_model_is_one_sentence_and_leaves_nothing(entries, tmp_path, name):
+    make, message = WRONG[name]
+    config = tiny_config_dict(train__epochs=1)
+    with pytest.raises(UserError, match=message):
+        msajax.register_model("wrong", make())
+        config.model.name = "wrong"
+        msajax.train(from_config_dict(config), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_is_right_passes_where_the_wrong_ones_fail(entries, tmp_path, monkeypatch):
+    monkeypatch.setattr("msajax.experiment.train_seeds", lambda run: 1 / 0)
+    msajax.register_model("wrong", wrong(output_bias="bias", terms=term(a_sum)))
+    with pytest.raises(ZeroDivisionError):
+        msajax.train(from_config_dict(tiny_config_dict(model__name="wrong")), tmp_path / "run")
+
+
 @pytest.mark.filterwarnings("ignore:.* is undefined")  # of a constant score
 def test_hooks_see_every_epoch_and_a_run_that_has_ended_gets_a_new_artefact(
-    entries, tmp_path, monkeypatch
+    entries, tmp_path, monkeypatch, caplog
 ):
     msajax.register_model("constant", msajax.Model(Constant, output_bias="bias"), Own)
     seen = []
@@ -228,9 +320,12 @@ def test_hooks_see_every_epoch_and_a_run_that_has_ended_gets_a_new_artefact(
         "    write_text(folder.file('note.txt'), str(results['seeds']))\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
+    bad = manifest.Entry("bad.txt", is_result=True, is_derived=True, maker="nowhere_to_be_found")
+    monkeypatch.setattr(manifest, "ENTRIES", (*manifest.ENTRIES, bad))
     before = (tmp_path / "run" / "results.json").stat().st_mtime_ns
     msajax.train(config, tmp_path / "run")
     assert (tmp_path / "run" / "note.txt").read_text() == "[0, 1]"
+    assert "bad.txt cannot be made: No module named" in caplog.text
     (tmp_path / "run" / "note.txt").write_text("kept")
     msajax.train(config, tmp_path / "run")
     assert (tmp_path / "run" / "note.txt").read_text() == "kept"

@@ -1,5 +1,7 @@
 """A run of a model that uses all that a model can declare, interrupted and whole."""
 
+import dataclasses
+
 import chex
 import flax.linen as nn
 import jax.numpy as jnp
@@ -85,6 +87,22 @@ def test_it_goes_on_to_the_same_bits(folder, whole):
     chex.assert_trees_all_equal(parts.bundle.variables, whole.bundle.variables)
     assert lines_of(folder / "parts") == lines_of(folder / "whole")
     assert parts["test"] == whole["test"]
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_both_shapes(folder, whole):
+    assert msajax.train(config_of(train__epochs=3), folder / "other", stop_after_epochs=1) is None
+
+    class Wider(Everything):
+        @nn.compact
+        def __call__(self, features, masks, *, train=False):
+            pooled = {m: jnp.concatenate([x, x], axis=2) for m, x in features.items()}
+            return super().__call__(pooled, masks, train=train)
+
+    msajax.register_model("everything", dataclasses.replace(MODEL, module=Wider))
+    with pytest.raises(msajax.UserError, match=r"of another model: .* \(2, 11.*\) there, \(2, 22"):
+        msajax.train(config_of(train__epochs=3), folder / "other")
+    msajax.register_model("everything", MODEL)
+    assert msajax.train(config_of(train__epochs=3), folder / "other")["epochs"] == 3
 
 
 def test_an_epoch_has_the_steps_and_the_terms_of_its_stages(whole):

@@ -78,8 +78,8 @@ class GroupSetting(NamedTuple):
 
 # The settings of a group, and the range of each.
 GROUP_SETTINGS = {
-    "learning_rate": ("must be above 0", lambda value: value > 0),
-    "weight_decay": ("must be 0 or more", lambda value: value >= 0),
+    "learning_rate": ("must be a finite number above 0", lambda value: value > 0),
+    "weight_decay": ("must be a finite number, 0 or more", lambda value: value >= 0),
     "layer_decay": ("must lie in (0, 1]", lambda value: 0 < value <= 1),
     "warmup_steps": ("must be a whole number, 0 or more", lambda v: v >= 0 and v == int(v)),
     "frozen": ("must be true or false", lambda value: value in (0, 1)),

@@ -4,18 +4,24 @@ A model is a module that declares a `msajax.models.contract.Model`, perhaps sett
 an entry here. Nothing here imports JAX: an entry says where the declaration is.
 """
 
+import contextlib
 import dataclasses
+import hashlib
 import importlib
 import importlib.util
 import inspect
+import logging
 import os
 import sys
 import traceback
+import typing
 from typing import Any
 
 from msajax.checks import Settings
 from msajax.errors import UserError, first_line
 from msajax.tasks import TASKS
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,12 +33,14 @@ class Entry:
         settings: the dataclass of `model.<name>.*`; None for a model that reads `model.*` alone.
         task: the only task that it is for; "" for whichever the labels ask for.
         origin: the file that registered it; "" for a model of this package.
+        digest: SHA-256 of that file as it was then.
     """
 
     declared: Any
     settings: type[Settings] | None = None
     task: str = ""
     origin: str = ""
+    digest: str = ""
 
     def load(self) -> Any:
         """Returns the declaration."""
@@ -64,6 +72,8 @@ def register_model(
     Raises:
         UserError: for a name that is taken by this package, or that cannot be a key.
     """
+    if not isinstance(name, str):
+        raise UserError(f"register_model: the name {name!r} must be text.")
     known = _ENTRIES.get(name)
     fields = {field.name for field in dataclasses.fields(_family())}
     is_key = name.isascii() and name.isidentifier()
@@ -75,12 +85,19 @@ def register_model(
     if settings is not None and not _are_settings(settings):
         raise UserError(
             f"register_model: the settings of {name!r} must be a frozen dataclass that inherits "
-            "from msajax.Settings, and whose fields have defaults."
+            "from msajax.Settings, and whose fields have defaults and are int, float, str, bool or "
+            "tuples of one of these."
         )
     if task and task not in TASKS:
         raise UserError(f"register_model: task = {task!r} must be one of {', '.join(TASKS)}.")
     caller = inspect.currentframe().f_back  # by its file: nobody may be able to import its module
-    _ENTRIES[name] = Entry(model, settings, task, caller.f_code.co_filename)
+    origin = caller.f_code.co_filename
+    with contextlib.suppress(OSError):  # a notebook's cell is no file
+        with open(origin, "rb") as file:
+            digest = hashlib.sha256(file.read()).hexdigest()
+        _ENTRIES[name] = Entry(model, settings, task, origin, digest)
+        return
+    _ENTRIES[name] = Entry(model, settings, task, origin)
 
 
 def _are_settings(settings: Any) -> bool:
@@ -90,7 +107,12 @@ def _are_settings(settings: Any) -> bool:
     fields = dataclasses.fields(settings) if parameters else ()
     missing = dataclasses.MISSING
     with_default = (f.default is not missing or f.default_factory is not missing for f in fields)
-    return bool(parameters and parameters.frozen and all(with_default))
+    try:
+        kinds = [typing.get_type_hints(settings)[f.name] for f in fields]
+    except NameError:
+        return False
+    plain = all(k in (int, float, str, bool) or typing.get_origin(k) is tuple for k in kinds)
+    return bool(parameters and parameters.frozen and all(with_default) and plain)
 
 
 def _family() -> type:
@@ -122,12 +144,31 @@ def load_models_from(path: str) -> None:
         spec.loader.exec_module(module)
     except UserError:
         raise
-    except Exception as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
         where = f", line {lines[-1]}" if lines else ""
         raise UserError(
             f"--models={path}{where}: {type(error).__name__}: {first_line(error)}"
         ) from error
+
+
+def warn_of_other_source(name: str, digest: str, what: str) -> None:
+    """Warns if the file that registers a model is another one than it was.
+
+    Args:
+        name: of the model.
+        digest: of the file then; "" if there was none.
+        what: was made with it.
+    """
+    here = _ENTRIES[name]
+    if digest and here.digest and digest != here.digest:
+        logger.warning(
+            "%s is not as it was when %s was made: if the model %r computes something else now, "
+            "its numbers are no longer those.",
+            here.origin,
+            what,
+            name,
+        )
 
 
 def is_registered(name: str) -> bool:

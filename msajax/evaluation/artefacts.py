@@ -4,10 +4,14 @@ A run that ended before there was an artefact gets it when its train command is 
 """
 
 import importlib
+import logging
 
+from msajax.errors import first_line
 from msajax.runs import manifest
 from msajax.runs.folder import RunFolder
 from msajax.runtime import processes
+
+logger = logging.getLogger(__name__)
 
 
 def missing(folder: RunFolder) -> list[str]:
@@ -24,4 +28,7 @@ def make_missing(folder: RunFolder) -> list[str]:
 
 def _make(folder: RunFolder, names: list[str]) -> None:
     for name in names:
-        importlib.import_module(manifest.find(name).maker).make(folder)
+        try:
+            importlib.import_module(manifest.find(name).maker).make(folder)
+        except Exception as error:  # the results are there, and must be shown
+            logger.warning("%s cannot be made: %s.", folder.file(name), first_line(error))

@@ -20,7 +20,7 @@ import safetensors
 import safetensors.numpy
 
 from msajax.config import Config, from_config_dict, is_registered
-from msajax.config.registry import registered
+from msajax.config.registry import registered, warn_of_other_source
 from msajax.data.prepare import Preparation
 from msajax.errors import UserError
 from msajax.files import replacing_folder
@@ -153,9 +153,13 @@ def _from_parts(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> Bundl
 
 def _model_of(config: Config) -> dict[str, str]:
     """Says where the module of a bundle's model was registered, for a message."""
-    origin = registered()[config.model.name].origin
-    module = declared(config.model).module.__qualname__
-    return {"name": config.model.name, "module": module, "file": os.path.basename(origin)}
+    entry = registered()[config.model.name]
+    return {
+        "name": config.model.name,
+        "module": declared(config.model).module.__qualname__,
+        "file": os.path.basename(entry.origin),
+        "file_sha256": entry.digest,
+    }
 
 
 def require_model(content: Mapping[str, Any], where: str) -> None:
@@ -171,6 +175,7 @@ def require_model(content: Mapping[str, Any], where: str) -> None:
             f"{content['module']} in {content['file']}. Add --models=FILE.py with that file, or in "
             "Python import it first."
         )
+    warn_of_other_source(content["name"], content["file_sha256"], where)
 
 
 def _require_shapes(config: Config, spec: CorpusSpec, params: Any) -> None:

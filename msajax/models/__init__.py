@@ -43,4 +43,12 @@ def parameter_shapes(config: ModelConfig, spec: CorpusSpec) -> dict[str, tuple[i
     return {path: leaf.shape for path, leaf in flat.items()}
 
 
-__all__ = ["Model", "Prediction", "blank_sample", "build_model", "declared", "parameter_shapes"]
+__all__ = [
+    "Model",
+    "Prediction",
+    "blank_sample",
+    "build_model",
+    "declared",
+    "init_variables",
+    "parameter_shapes",
+]

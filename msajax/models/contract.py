@@ -12,11 +12,13 @@ import jax.numpy as jnp
 
 from msajax.config import ModelConfig
 from msajax.errors import UserError
+from msajax.models.parts.layers import ROWS
 from msajax.spec import CorpusSpec
 
 # What parameters may be bound to: see `Model.bound`.
 LABELS, MODALITIES, VOCABULARY, POSITIONS = "labels", "modalities", "vocabulary", "positions"
 ROW, BATCH = "row", "batch"
+_RESERVED = {"params", "intermediates", ROWS, "statistics"}  # collections with another meaning
 
 
 @flax.struct.dataclass
@@ -116,6 +118,21 @@ class Model:
     memory: Memory | None = None
     initial: Callable[[ModelConfig, CorpusSpec], Mapping[str, Any]] | None = None
     stages: Sequence[Stage] = ()
+
+    def __post_init__(self) -> None:
+        """Refuses a module that is none, and strings where several names belong."""
+        if not (isinstance(self.module, type) and issubclass(self.module, nn.Module)):
+            raise UserError(f"msajax.Model: module = {self.module!r} must be a flax.linen.Module.")
+        several = {"mutable": self.mutable}
+        for k, stage in enumerate(self.stages):
+            if not isinstance(stage, Stage):
+                raise UserError(f"msajax.Model: stages[{k}] = {stage!r} must be a msajax.Stage.")
+            several |= {f"stages[{k}].trains": stage.trains, f"stages[{k}].terms": stage.terms}
+        for what, names in several.items():
+            if isinstance(names, str):
+                raise UserError(f"msajax.Model: {what} = {names!r} must be a tuple of names.")
+        if taken := _RESERVED.intersection(self.mutable):
+            raise UserError(f"msajax.Model: mutable names {min(taken)!r}, which is msajax's own.")
 
     def bound_to(self, path: str) -> set[str]:
         """Returns what a parameter is bound to."""

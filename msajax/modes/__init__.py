@@ -36,9 +36,10 @@ MODES = {
 without --config the sequence-level model trains on every modality of the corpus
 W may be in a bucket: gs://BUCKET/RUN (pip install gcsfs), s3://… (s3fs)
 several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
---process_id=K in each; or --distributed, for what the cluster's environment says""",
+--process_id=K in each; or --distributed, for what the cluster's environment says
+[--models=FILE.py, to begin with a bundle of a model of your own]""",
         (
-            *("workdir", "stop_after_epochs", "profile", "distributed", "join_seconds"),
+            *("workdir", "stop_after_epochs", "profile", "models", "distributed", "join_seconds"),
             *("coordinator_address", "num_processes", "process_id"),
         ),
     ),
@@ -60,7 +61,7 @@ several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
     ),
     "inspect": Mode(
         "--input CORPUS | --config FILE[:arg]   [--output FILE.json] [--config.key=value …]",
-        ("input", "output"),
+        ("input", "output", "models"),
     ),
     "convert": Mode(
         "--input CORPUS --output FILE.npz | FOLDER   [--config.data.key=value …]",

@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -171,6 +171,9 @@ class Checkpoints(contextlib.AbstractContextManager):
                 flat = {key: np.asarray(value) for key, value in restored.state.items()}
                 if _digest(flat) != restored.digest["sha256"]:
                     raise ValueError("its content does not match its digest")
+                self._require_shapes(step, flat, expected)
+            except UserError:
+                raise
             except Exception as error:  # orbax and tensorstore raise many kinds for a bad file
                 logger.warning(
                     "Checkpoint %s/%d cannot be used: %s", self._folder, step, first_line(error)
@@ -186,6 +189,19 @@ class Checkpoints(contextlib.AbstractContextManager):
                 "Restore one from a copy, or train in an empty folder."
             )
         return None
+
+
+    def _require_shapes(
+        self, step: int, flat: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]
+    ) -> None:
+        """Raises `UserError` for a whole checkpoint of a model that was another one."""
+        for key, x in expected.items():
+            if flat[key].shape != x.shape:
+                raise UserError(
+                    f"Checkpoint {self._folder}/{step} is of another model: {key} is "
+                    f"{flat[key].shape} there, {x.shape} here. Take the model's code as it was, or "
+                    "choose another --workdir."
+                )
 
 
 def _silence_libraries() -> None:

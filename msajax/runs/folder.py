@@ -20,6 +20,7 @@ from typing import Any
 import jax
 
 from msajax.config import Config
+from msajax.config.registry import registered, warn_of_other_source
 from msajax.errors import UserError, writing
 from msajax.files import as_strict, read_json, strict_json, write_json, write_text
 from msajax.runs import manifest
@@ -194,6 +195,10 @@ class RunFolder:
         """Writes run.json and config.json; `initial` says which parameters did not begin random."""
         if not processes.is_first():
             return
+        path, name = self.file(manifest.RUN), config.model.name
+        if os.path.exists(path):
+            before = read_json(path).get("model_file_sha256", "")
+            warn_of_other_source(name, before, f"the run in {self.path}")
         run = {
             "msajax": __version__,
             "numerics": NUMERICS,
@@ -207,9 +212,10 @@ class RunFolder:
             "corpus": corpus,
             "repairs": repairs,
             "initial": initial,
+            "model_file_sha256": registered()[name].digest,
             "command": sys.argv,
         }
-        write_json(self.file(manifest.RUN), run)
+        write_json(path, run)
         # Last: with it the folder is taken.
         write_json(self.file(manifest.CONFIG), config.to_dict())
 

@@ -56,6 +56,8 @@ def from_model(
     """
     found = {path: np.asarray(x) for path, x in model.initial(config, spec).items()}
     for path, values in found.items():
+        if values.dtype.kind not in "fiu" or not np.isfinite(values).all():
+            raise UserError(f"The model's initial values of {path} are not all finite numbers.")
         if values.shape != shapes.get(path):
             raise UserError(
                 f"The model's initial values of {path} are {values.shape}; the parameter is "

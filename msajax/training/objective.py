@@ -5,7 +5,8 @@ A task's loss is a function here and an entry in `LOSSES`; a term beside it is o
 
 import dataclasses
 import fnmatch
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import chex
@@ -183,6 +184,15 @@ def make_objective(config: Config, model: Model, kind: str) -> Objective:
         )
     loss = suitable[name](train)
     terms = {name: loss} if model.terms is None else dict(model.terms(config.model, name, loss))
+    for own, term in terms.items():
+        ok = isinstance(term, Term) and callable(term.measure) and term.scope in (ROW, BATCH)
+        if not ok or not math.isfinite(term.weight):
+            raise UserError(
+                f"The model's term {own!r} is {term!r}: it must be a msajax.Term with a function, "
+                f"a finite weight, and the scope {ROW!r} or {BATCH!r}."
+            )
+    if not terms:
+        raise UserError("The model's terms are none: there is nothing to minimise.")
     if "loss" in terms:
         raise UserError("A term of the model is named 'loss', as the sum of all is: rename it.")
     for entry in train.terms:
@@ -309,31 +319,3 @@ def _reads_prediction(term: Term, shapes: Any, batch: Batch) -> bool:
         if needed & set(equation.outvars):
             needed |= {v for v in equation.invars if not isinstance(v, literal)}
     return bool(needed & set(jaxpr.invars[: len(jax.tree.leaves(shapes))]))
-
-
-def check_stages(objective: Objective, stages: Sequence[Stage], paths: Iterable[str]) -> None:
-    """Refuses stages that name nothing.
-
-    Args:
-        objective: of the run.
-        stages: of the model.
-        paths: of its parameters.
-
-    Raises:
-        UserError: for a stage whose pattern names no term or no parameter, or whose share of an
-            epoch is none.
-    """
-    paths = list(paths)
-    for stage in stages:
-        for what, patterns, names in (
-            ("term", stage.terms, objective.terms),
-            ("parameter", stage.trains, paths),
-        ):
-            for pattern in patterns:
-                if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
-                    raise UserError(
-                        f"A stage of the model names the {what} {pattern!r}, which there is not: "
-                        f"choose of {', '.join(names)}."
-                    )
-        if not 0 < stage.share <= 1:
-            raise UserError(f"A stage's share of an epoch is {stage.share}: must lie in (0, 1].")

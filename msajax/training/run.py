@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,10 +10,11 @@ import flax.linen as nn
 import numpy as np
 
 from msajax.config import Config
+from msajax.config.registry import registered
 from msajax.data.batches import quarters_of, steps_per_epoch
 from msajax.data.corpus import Corpus, Split
 from msajax.data.prepare import Preparation
-from msajax.errors import UserError
+from msajax.errors import UserError, first_line
 from msajax.models import Model, build_model, declared, parameter_shapes
 from msajax.runs.folder import RunFolder
 from msajax.runtime.devices import Layout, make_layout
@@ -20,8 +22,9 @@ from msajax.runtime.signals import StopRequest
 from msajax.spec import CorpusSpec
 from msajax.tasks import Task, make_task
 from msajax.training.initial import Initial
-from msajax.training.objective import Objective, check_stages, check_weights, make_objective
+from msajax.training.objective import Objective, check_weights, make_objective
 from msajax.training.optimizers import make_optimizer
+from msajax.training.rehearsal import check_declaration, check_stages, rehearse
 from msajax.training.step import Recipe
 from msajax.training.transforms import make_transforms
 
@@ -156,17 +159,48 @@ def check_model(config: Config, spec: CorpusSpec) -> None:
         UserError: for a model, an objective, groups of parameters, transforms or a layout that do
             not fit the corpus or each other.
     """
+    entry = registered()[config.model.name]
+    if not entry.origin:
+        _check_model(config, spec)
+        return
+    try:
+        _check_model(config, spec)
+    except UserError:
+        raise
+    except Exception as error:  # whatever the user's code raises
+        raise UserError(
+            f"The model {config.model.name!r} of {os.path.basename(entry.origin)} fails: "
+            f"{type(error).__name__}: {first_line(error)}"
+        ) from error
+
+
+def _check_model(config: Config, spec: CorpusSpec) -> None:
     model, train = declared(config.model), config.train
-    paths = parameter_shapes(config.model, spec)
+    shapes = parameter_shapes(config.model, spec)
+    check_declaration(model, spec, shapes)
     objective = make_objective(config, model, spec.label_kind)
-    check_stages(objective, model.stages, paths)
+    optimizer = make_optimizer(config.optim, 1, shapes)
+    moving = [path for path in shapes if not optimizer.settings[path].frozen]
+    check_stages(objective, model.stages, moving)
+    module = build_model(config.model, spec)
     if train.accumulation_steps > 1:
-        check_weights(objective, model, build_model(config.model, spec), spec)
-    make_optimizer(config.optim, 1, paths)
-    make_transforms(train.transforms, spec)
+        check_weights(objective, model, module, spec)
+    transforms = make_transforms(train.transforms, spec)
     layout = layout_of(config)
     if model.mutable and (layout.mode == "pmap" or train.accumulation_steps > 1):
         raise UserError(
             f"model.name = {config.model.name!r} has statistics over whole batches "
             f"({', '.join(model.mutable)}): use mesh.mode = jit and train.accumulation_steps = 1."
         )
+    if registered()[config.model.name].origin:
+        recipe = Recipe(
+            module=module,
+            model=model,
+            optimizer=optimizer,
+            objective=objective,
+            transforms=transforms,
+            passes=(1,) * max(len(model.stages), 1),
+            average=config.optim.average,
+            accumulation_steps=train.accumulation_steps,
+        )
+        rehearse(config, recipe, spec)

@@ -21,7 +21,10 @@ Transform = Callable[[jax.Array, Batch], Batch]  # keys [B], one for each row
 
 
 def modality_dropout(modality: str, amount: float) -> Transform:
-    """Hides a modality of a row with probability `amount`, unless the row has no other."""
+    """Hides a modality of a row with probability `amount`, unless the row has no other.
+
+    Of several such transforms each sees what the ones before it have left.
+    """
 
     def transform(keys: jax.Array, batch: Batch) -> Batch:
         mask = batch.masks[modality]
@@ -91,7 +94,7 @@ class Kind(NamedTuple):
 TRANSFORMS: Mapping[str, Kind] = {
     "modality_dropout": Kind(modality_dropout),
     "step_dropout": Kind(step_dropout),
-    "feature_noise": Kind(feature_noise, most=float("inf"), of_tokens=False),
+    "feature_noise": Kind(feature_noise, most=1e6, of_tokens=False),
 }
 
 
@@ -148,8 +151,10 @@ def make_transforms(entries: tuple[str, ...], spec: CorpusSpec) -> Transforms:
         except ValueError:
             amount = float("nan")
         if not 0 <= amount < kind.most:
-            most = f" and below {kind.most:g}" if kind.most < float("inf") else ""
-            raise UserError(f"train.transforms = {entry!r}: the amount must be 0 or more{most}.")
+            raise UserError(
+                f"train.transforms = {entry!r}: the amount must be 0 or more and below "
+                f"{kind.most:g}."
+            )
         suited = [m for m in spec.modalities if kind.of_tokens or not spec.vocabulary(m)]
         chosen = suited if modality == "*" else [modality]
         if not set(chosen) <= set(suited):

@@ -1,0 +1,157 @@
+"""Traces a step of a user's own model before anything is written, so that a mistake is one line."""
+
+import fnmatch
+import os
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from msajax.config import Config
+from msajax.config.registry import registered
+from msajax.data.batches import Batch
+from msajax.errors import UserError, first_line
+from msajax.models import Prediction, blank_sample, init_variables
+from msajax.models.contract import LABELS, MODALITIES, POSITIONS, VOCABULARY, Model, Stage
+from msajax.spec import CorpusSpec
+from msajax.training.objective import Objective
+from msajax.training.step import Recipe, begin, train_step
+
+_ROWS = 2  # of the batch that is traced, out of a split of three samples
+_SAMPLES = 3
+
+
+def rehearse(config: Config, recipe: Recipe, spec: CorpusSpec) -> None:
+    """Traces the prediction and a training step of a model; nothing is compiled or computed.
+
+    Raises:
+        UserError: for whatever the model's code raises, naming its line, and for shapes, types and
+            declarations that do not fit.
+    """
+    entry = registered()[config.model.name]
+    try:
+        jax.eval_shape(lambda: _trace(recipe, spec))
+    except UserError:
+        raise
+    except Exception as error:  # whatever the user's code raises
+        raise UserError(
+            f"The model {config.model.name!r} fails{_line_in(entry.origin, error)}: "
+            f"{type(error).__name__}: {first_line(error)}"
+        ) from error
+
+
+def _line_in(origin: str, error: Exception) -> str:
+    """Says where an error passed through the file that registered a model."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == origin]
+    return f" ({os.path.basename(origin)}, line {lines[-1]})" if lines else ""
+
+
+def _trace(recipe: Recipe, spec: CorpusSpec) -> None:
+    features, masks = blank_sample(spec)
+    features, masks = jax.tree.map(lambda x: jnp.repeat(x, _ROWS, axis=0), (features, masks))
+    key = jax.random.key(0)
+    params, collections = init_variables(recipe.module, recipe.model, spec, key)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if leaf.dtype != jnp.float32:
+            raise UserError(f"The model's parameter {name} is {leaf.dtype}: it must be float32.")
+    variables = {"params": params, **collections}
+    _require_prediction(recipe.module.apply(variables, features, masks, train=False), spec)
+    names = spec.label_names
+    columns = 1 if spec.label_kind == "classification" else len(names)
+    labels = np.zeros((_SAMPLES, columns), np.float32)
+    memory = recipe.model.memory.begin(labels, spec) if recipe.model.memory else {}
+    for name, x in dict(memory).items():
+        if np.shape(x)[:1] != (_SAMPLES,):
+            raise UserError(
+                f"The model's memory {name!r} begins as {np.shape(x)} for {_SAMPLES} samples: it "
+                "needs a row for each."
+            )
+    rows = np.arange(_ROWS, dtype=np.int32)
+    batch = Batch(features, masks, jnp.asarray(labels[:_ROWS]), jnp.ones(_ROWS), jnp.asarray(rows))
+    state = begin(jnp.uint32(0), jax.tree.map(jnp.asarray, dict(memory)), recipe, spec)
+    if recipe.accumulation_steps > 1:
+        batch = jax.tree.map(lambda x: jnp.repeat(x, recipe.accumulation_steps, axis=0), batch)
+    train_step(state, batch, recipe)
+
+
+def _require_prediction(found: object, spec: CorpusSpec) -> None:
+    """Raises `UserError` unless a module returned what a model must."""
+    if not isinstance(found, Prediction):
+        raise UserError(
+            f"The model returns {type(found).__name__}: it must return a msajax.Prediction."
+        )
+    for what, columns, of in (
+        ("score", len(spec.label_names), "outputs"),
+        ("modality_weights", len(spec.modalities), "modalities"),
+    ):
+        x = getattr(found, what)
+        shape, dtype = np.shape(x), getattr(x, "dtype", None)
+        if shape != (_ROWS, columns) or dtype != jnp.float32:
+            raise UserError(
+                f"The model's {what} of {_ROWS} samples is {dtype} {shape}: it must be float32 "
+                f"({_ROWS}, {columns}), a column for each of the {of}."
+            )
+
+
+def check_declaration(
+    model: Model, spec: CorpusSpec, shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Refuses declarations that name nothing.
+
+    Args:
+        model: what the model declares.
+        spec: of the corpus.
+        shapes: of the parameters, by path.
+
+    Raises:
+        UserError: naming what there is not.
+    """
+    if not shapes:
+        raise UserError("The model has no parameters: there is nothing to train.")
+    bias = model.output_bias
+    if bias and shapes.get(bias) != (len(spec.label_names),):
+        raise UserError(
+            f"The model's output_bias {bias!r} is {shapes.get(bias, 'no parameter')}: it must be "
+            f"the path of a bias ({len(spec.label_names)},); there are {', '.join(shapes)}."
+        )
+    kinds = (LABELS, MODALITIES, VOCABULARY, POSITIONS)
+    for pattern, bound in model.bound.items():
+        if isinstance(bound, str) or not set(bound) <= set(kinds):
+            raise UserError(
+                f"The model's bound[{pattern!r}] = {bound!r}: must be a tuple of some of "
+                f"{', '.join(kinds)}."
+            )
+
+
+def check_stages(objective: Objective, stages: Sequence[Stage], paths: Iterable[str]) -> None:
+    """Refuses stages that name nothing.
+
+    Args:
+        objective: of the run.
+        stages: of the model.
+        paths: of its parameters.
+
+    Raises:
+        UserError: for a stage whose pattern names no term or no parameter, or whose share of an
+            epoch is none.
+    """
+    paths = list(paths)
+    for stage in stages:
+        for what, patterns, names in (
+            ("term", stage.terms, objective.terms),
+            ("parameter", stage.trains, paths),
+        ):
+            for pattern in patterns:
+                if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+                    raise UserError(
+                        f"A stage of the model names the {what} {pattern!r}, which there is not: "
+                        f"choose of {', '.join(names)}."
+                    )
+        if not (stage.terms and stage.trains):
+            raise UserError("A stage of the model has no term, or no parameter: it does nothing.")
+        if not 0 < stage.share <= 1:
+            raise UserError(f"A stage's share of an epoch is {stage.share}: must lie in (0, 1].")
