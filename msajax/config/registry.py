@@ -91,13 +91,10 @@ def register_model(
     if task and task not in TASKS:
         raise UserError(f"register_model: task = {task!r} must be one of {', '.join(TASKS)}.")
     caller = inspect.currentframe().f_back  # by its file: nobody may be able to import its module
-    origin = caller.f_code.co_filename
-    with contextlib.suppress(OSError):  # a notebook's cell is no file
-        with open(origin, "rb") as file:
-            digest = hashlib.sha256(file.read()).hexdigest()
-        _ENTRIES[name] = Entry(model, settings, task, origin, digest)
-        return
-    _ENTRIES[name] = Entry(model, settings, task, origin)
+    origin, digest = caller.f_code.co_filename, ""
+    with contextlib.suppress(OSError), open(origin, "rb") as file:  # a notebook's cell is no file
+        digest = hashlib.sha256(file.read()).hexdigest()
+    _ENTRIES[name] = Entry(model, settings, task, origin, digest)
 
 
 def _are_settings(settings: Any) -> bool:

@@ -46,7 +46,7 @@ class Bundle:
 
     @property
     def variables(self) -> dict[str, Any]:
-        """What the linen module is applied with, leading axis S."""
+        """The variables of the linen module, leading axis S."""
         return {"params": self.params, **self.collections}
 
     @property

@@ -10,11 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import chex
-import flax.linen as nn
 import jax
 import jax.extend
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from msajax.config import Config, TrainConfig
@@ -27,9 +25,7 @@ from msajax.models.contract import (
     Prediction,
     Stage,
     Term,
-    blank_sample,
 )
-from msajax.spec import CorpusSpec
 
 Measured = tuple[jax.Array, jax.Array]  # a sum and a weight, both []
 
@@ -267,7 +263,7 @@ def weights_before(
     """Computes the weights `[T]` of terms with scope ROW before anything is predicted.
 
     Raises:
-        ValueError: for a term whose weight depends on the prediction.
+        UserError: for a term whose weight depends on the prediction.
     """
     shapes = jax.eval_shape(predict, batch)
     found = []
@@ -280,34 +276,7 @@ def weights_before(
             )
         blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         found.append(jnp.float32(term.measure(blank, batch)[1]))
-    return jnp.stack(found).astype(jnp.float32)
-
-
-def check_weights(
-    objective: Objective, model: Model, module: nn.Module, spec: CorpusSpec
-) -> None:
-    """Raises `UserError` for a term of rows whose weight depends on the prediction.
-
-    Args:
-        objective: of the run.
-        model: what the model declares.
-        module: the model.
-        spec: sizes of its inputs.
-    """
-
-    def trace() -> jax.Array:
-        features, masks = blank_sample(spec)
-        labels = jnp.zeros((1, len(spec.label_names)))
-        memory = model.memory.begin(np.zeros(labels.shape), spec) if model.memory else {}
-        batch = Batch(features, masks, labels, jnp.ones(1), jnp.zeros(1, jnp.int32), memory)
-        variables = module.init(jax.random.key(0), features, masks)
-
-        def predict(batch: Batch) -> Prediction:
-            return module.apply(variables, batch.features, batch.masks)
-
-        return weights_before(objective, predict, batch)
-
-    jax.eval_shape(trace)
+    return jnp.stack(found)
 
 
 def _reads_prediction(term: Term, shapes: Any, batch: Batch) -> bool:

@@ -22,7 +22,7 @@ from msajax.runtime.signals import StopRequest
 from msajax.spec import CorpusSpec
 from msajax.tasks import Task, make_task
 from msajax.training.initial import Initial
-from msajax.training.objective import Objective, check_weights, make_objective
+from msajax.training.objective import Objective, make_objective
 from msajax.training.optimizers import make_optimizer
 from msajax.training.rehearsal import check_declaration, check_stages, rehearse
 from msajax.training.step import Recipe
@@ -68,7 +68,7 @@ class Run:
 
     @property
     def spec(self) -> CorpusSpec:
-        """What the model needs to know of the data."""
+        """The sizes of the model's inputs, and what labels are."""
         return self.preparation.spec
 
     @property
@@ -79,7 +79,7 @@ class Run:
 
     @functools.cached_property
     def task(self) -> Task:
-        """Which metrics suit the labels, and what follows from them."""
+        """The task of the labels: its metrics, and what follows from them."""
         return make_task(self.spec.label_kind, self.spec.label_names, self.train.labels)
 
     @functools.cached_property
@@ -89,12 +89,12 @@ class Run:
 
     @functools.cached_property
     def layout(self) -> Layout:
-        """Where arrays lie on the devices."""
+        """The layout of arrays on the devices."""
         return layout_of(self.config)
 
     @functools.cached_property
     def model(self) -> Model:
-        """What the model declares."""
+        """The declaration of the model."""
         return declared(self.config.model)
 
     @functools.cached_property
@@ -104,7 +104,7 @@ class Run:
 
     @functools.cached_property
     def objective(self) -> Objective:
-        """What is minimised."""
+        """The terms that are minimised."""
         return make_objective(self.config, self.model, self.spec.label_kind)
 
     @functools.cached_property
@@ -126,7 +126,7 @@ class Run:
 
     @functools.cached_property
     def recipe(self) -> Recipe:
-        """What a step is made of."""
+        """The recipe of a step."""
         train, optim = self.config.train, self.config.optim
         paths = parameter_shapes(self.config.model, self.spec)
         return Recipe(
@@ -183,8 +183,6 @@ def _check_model(config: Config, spec: CorpusSpec) -> None:
     moving = [path for path in shapes if not optimizer.settings[path].frozen]
     check_stages(objective, model.stages, moving)
     module = build_model(config.model, spec)
-    if train.accumulation_steps > 1:
-        check_weights(objective, model, module, spec)
     transforms = make_transforms(train.transforms, spec)
     layout = layout_of(config)
     if model.mutable and (layout.mode == "pmap" or train.accumulation_steps > 1):
