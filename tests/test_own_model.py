@@ -293,6 +293,14 @@ def test_a_mistake_in_a_model_is_one_sentence_and_leaves_nothing(entries, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
+def test_a_weight_that_needs_the_prediction_is_refused_with_parts(entries, tmp_path):
+    msajax.register_model("wrong", wrong(terms=term(lambda p, b: (p.score.sum(), p.score.sum()))))
+    config = tiny_config_dict(model__name="wrong", train__accumulation_steps=2)
+    with pytest.raises(UserError, match="term 'own' depends on the prediction"):
+        msajax.train(from_config_dict(config), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_model_that_is_right_passes_where_the_wrong_ones_fail(entries, tmp_path, monkeypatch):
     monkeypatch.setattr("msajax.experiment.train_seeds", lambda run: 1 / 0)
     msajax.register_model("wrong", wrong(output_bias="bias", terms=term(a_sum)))

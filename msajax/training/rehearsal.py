@@ -1,9 +1,10 @@
 """Traces a step of a user's own model before anything is written, so that a mistake is one line."""
 
+import contextlib
 import fnmatch
 import os
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -23,23 +24,32 @@ _ROWS = 2  # of the batch that is traced, out of a split of three samples
 _SAMPLES = 3
 
 
-def rehearse(config: Config, recipe: Recipe, spec: CorpusSpec) -> None:
-    """Traces the prediction and a training step of a model; nothing is compiled or computed.
+@contextlib.contextmanager
+def one_sentence(config: Config) -> Iterator[None]:
+    """Turns whatever the code of a user's model raises into one sentence that names its line.
 
     Raises:
-        UserError: for whatever the model's code raises, naming its line, and for shapes, types and
-            declarations that do not fit.
+        UserError: in place of any other error.
     """
-    entry = registered()[config.model.name]
     try:
-        jax.eval_shape(lambda: _trace(recipe, spec))
+        yield
     except UserError:
         raise
     except Exception as error:  # whatever the user's code raises
+        origin = registered()[config.model.name].origin
         raise UserError(
-            f"The model {config.model.name!r} fails{_line_in(entry.origin, error)}: "
+            f"The model {config.model.name!r} fails{_line_in(origin, error)}: "
             f"{type(error).__name__}: {first_line(error)}"
         ) from error
+
+
+def rehearse(recipe: Recipe, spec: CorpusSpec) -> None:
+    """Traces the prediction and a training step of a model; nothing is compiled or computed.
+
+    Raises:
+        UserError: for shapes and types that do not fit, beside whatever the model's code raises.
+    """
+    jax.eval_shape(lambda: _trace(recipe, spec))
 
 
 def _line_in(origin: str, error: Exception) -> str:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from msajax.config.registry import registered
 from msajax.data.batches import quarters_of, steps_per_epoch
 from msajax.data.corpus import Corpus, Split
 from msajax.data.prepare import Preparation
-from msajax.errors import UserError, first_line
+from msajax.errors import UserError
 from msajax.models import Model, build_model, declared, parameter_shapes
 from msajax.runs.folder import RunFolder
 from msajax.runtime.devices import Layout, make_layout
@@ -24,7 +23,7 @@ from msajax.tasks import Task, make_task
 from msajax.training.initial import Initial
 from msajax.training.objective import Objective, make_objective
 from msajax.training.optimizers import make_optimizer
-from msajax.training.rehearsal import check_declaration, check_stages, rehearse
+from msajax.training.rehearsal import check_declaration, check_stages, one_sentence, rehearse
 from msajax.training.step import Recipe
 from msajax.training.transforms import make_transforms
 
@@ -163,15 +162,8 @@ def check_model(config: Config, spec: CorpusSpec) -> None:
     if not entry.origin:
         _check_model(config, spec)
         return
-    try:
+    with one_sentence(config):
         _check_model(config, spec)
-    except UserError:
-        raise
-    except Exception as error:  # whatever the user's code raises
-        raise UserError(
-            f"The model {config.model.name!r} of {os.path.basename(entry.origin)} fails: "
-            f"{type(error).__name__}: {first_line(error)}"
-        ) from error
 
 
 def _check_model(config: Config, spec: CorpusSpec) -> None:
@@ -201,4 +193,4 @@ def _check_model(config: Config, spec: CorpusSpec) -> None:
             average=config.optim.average,
             accumulation_steps=train.accumulation_steps,
         )
-        rehearse(config, recipe, spec)
+        rehearse(recipe, spec)
