@@ -138,8 +138,10 @@ def from_config_dict(values: Mapping[str, Any]) -> Config:
     """
     if isinstance(values, ml_collections.ConfigDict):
         values = values.to_dict()
+    known = set(known_keys())  # once: it builds every section
     for key in _flatten(values):
-        check_key(key)
+        if key not in known:
+            raise UserError(unknown_key(key))
     return _build(Config, {**values, "model": _with_own(values.get("model", {}))}, "")
 
 

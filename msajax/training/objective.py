@@ -15,6 +15,7 @@ import jax.extend
 import jax.numpy as jnp
 import optax
 
+from msajax.checks import is_finite_number
 from msajax.config import Config, TrainConfig
 from msajax.data.batches import Batch
 from msajax.errors import UserError
@@ -208,16 +209,12 @@ def make_objective(config: Config, model: Model, kind: str) -> Objective:
 def _read_term(entry: str) -> tuple[str, float]:
     """Reads `name=weight`; raises `UserError` if it cannot."""
     name, _, text = entry.partition("=")
-    try:
-        weight = float(text)
-    except ValueError:
-        weight = float("nan")
-    if name not in TERMS or weight - weight != 0:
+    if name not in TERMS or not is_finite_number(text):
         raise UserError(
             f"train.terms = {entry!r}: must be name=weight, where name is one of "
             f"{', '.join(TERMS)}."
         )
-    return name, weight
+    return name, float(text)
 
 
 class Sums(NamedTuple):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from msajax.checks import is_finite_number
 from msajax.data.batches import Batch
 from msajax.errors import UserError
 from msajax.spec import CorpusSpec
@@ -146,10 +147,7 @@ def make_transforms(entries: tuple[str, ...], spec: CorpusSpec) -> Transforms:
                 f"choose one of {', '.join(spec.modalities)}, or *."
             )
         kind = TRANSFORMS[name]
-        try:
-            amount = float(text)
-        except ValueError:
-            amount = float("nan")
+        amount = float(text) if is_finite_number(text) else -1.0
         if not 0 <= amount < kind.most:
             raise UserError(
                 f"train.transforms = {entry!r}: the amount must be 0 or more and below "
