@@ -81,7 +81,7 @@ def run(
 class _Descent(Optimizer):
     """Takes the gradient itself in place of Adam's step."""
 
-    def _without_rates(self, params):
+    def _without_rates(self, params, taken):
         clip = self.config.clip_norm
         return optax.clip_by_global_norm(clip) if clip else optax.identity()
 

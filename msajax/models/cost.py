@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.extend
 import numpy as np
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from msajax.models import blank_sample
 from msajax.spec import CorpusSpec
@@ -20,8 +21,8 @@ UNKNOWN_LENGTH = "loop of unknown length"
 _PARTS = {
     "input projection": ("S d D", {"projection"}),
     "tied projection": ("S D V", {"bte,ve->btv"}),  # V tokens
-    "attention projections": ("S D^2", {"query", "key", "value", "out"}),
-    "attention maps": ("S^2 D", {"bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd"}),
+    "attention projections": ("S D^2", {"projections", "query", "key", "value", "out"}),
+    "attention maps": ("S^2 D", {"maps"}),
     "feed-forward": ("S D F", {"ffn"}),
     "recurrence": ("S D^2", {"cell"}),
     "attention pooling": ("S D^2", {"pool"}),
@@ -37,10 +38,13 @@ def matmul_flops(function: Callable, *arguments: Any) -> dict[tuple[str, ...], i
 
     A product is a `dot_general` or a convolution, two FLOPs per multiplication. A loop of known
     length counts as often as it runs. One of unknown length counts once, and stands as
-    `UNKNOWN_LENGTH` among the modules of its products. Nothing is compiled.
+    `UNKNOWN_LENGTH` among the modules of its products. Nothing is compiled; what no result needs
+    is left out, as XLA does.
     """
     found: dict[tuple[str, ...], int] = {}
-    for equation, scope, times in _equations(jax.make_jaxpr(function)(*arguments).jaxpr):
+    program = jax.make_jaxpr(function)(*arguments).jaxpr
+    needed, _ = dce_jaxpr(program, [True] * len(program.outvars))
+    for equation, scope, times in _equations(needed):
         if multiplications := _multiplications(equation):
             found[scope] = found.get(scope, 0) + 2 * multiplications * times
     return found

@@ -21,7 +21,7 @@ from msajax.models.explain.guidance import first_pass
 from msajax.models.parts.encoders import ModalityEncoder, PostFusionEncoder, make_embedding
 from msajax.models.parts.fusion import AnchoredFusion, PooledFusion
 from msajax.models.parts.heads import AdaptiveHead
-from msajax.models.parts.layers import kernel_init
+from msajax.models.parts.linear import kernel_init
 from msajax.models.parts.positions import DROFE_FEATURES
 from msajax.spec import CorpusSpec
 

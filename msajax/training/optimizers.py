@@ -4,7 +4,7 @@ import dataclasses
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from msajax.config import OptimConfig
 from msajax.errors import UserError
+from msajax.models.parts.linear import materialised
 
 _LAYER = re.compile(r"_(\d+)(?:/|$)")  # block_3/attention/…
 
@@ -87,6 +88,20 @@ def _layer_factors(paths: list[str], decay: float) -> dict[str, float]:
     return {path: decay ** (max(numbers.values()) - layer) for path, layer in numbers.items()}
 
 
+class When(NamedTuple):
+    """Says at which step parameters move, and whether they do.
+
+    Attributes:
+        step: of the run, from 0.
+        scale: the plateau schedule's factor, the same for all groups.
+        taken: False for a step that leaves everything as it was.
+    """
+
+    step: jax.Array
+    scale: jax.Array
+    taken: jax.Array | bool
+
+
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
     """Turns gradients into updates of parameters.
@@ -117,30 +132,27 @@ class Optimizer:
 
     def init(self, params: Any) -> Any:
         """Makes the state before the first step: the moments of each parameter."""
-        return self._without_rates(params).init(params)
+        return self._without_rates(params, True).init(params)
 
-    def update(
-        self, gradient: Any, state: Any, params: Any, step: jax.Array, scale: jax.Array
-    ) -> tuple[Any, Any]:
+    def update(self, gradient: Any, state: Any, params: Any, when: When) -> tuple[Any, Any]:
         """Computes what to add to parameters.
 
         Args:
             gradient: like the parameters.
             state: from `init` or the step before.
             params: those that move.
-            step: of the run, from 0.
-            scale: the plateau schedule's factor, the same for all groups.
+            when: the step.
 
         Returns:
-            The updates, and the next state.
+            The updates, which mean nothing unless the step is taken, and the next state.
         """
-        updates, state = self._without_rates(params).update(gradient, state, params)
+        updates, state = self._without_rates(params, when.taken).update(gradient, state, params)
         rates: dict[Settings, jax.Array] = {}
         scaled = {}
         for path, update in flatten_dict(updates, sep="/").items():
             settings = self.settings[path]
             if settings not in rates:
-                rates[settings] = self._rate(settings, step) * scale
+                rates[settings] = self._rate(settings, when.step) * when.scale
             scaled[path] = -rates[settings] * update
         return unflatten_dict(scaled, sep="/"), state
 
@@ -166,17 +178,47 @@ class Optimizer:
             value = value * jnp.minimum(step / warmup, 1)
         return value
 
-    def _without_rates(self, params: Any) -> optax.GradientTransformation:
+    def _without_rates(
+        self, params: Any, taken: jax.Array | bool
+    ) -> optax.GradientTransformation:
         """Builds what clips the norm of the whole gradient, takes Adam's step, decays weights."""
         parts = []
         if self.config.clip_norm:
             parts.append(optax.clip_by_global_norm(self.config.clip_norm))
-        parts.append(optax.scale_by_adam())
+        parts.append(_scale_by_adam(taken))
         decays = {p: self.settings[p].weight_decay for p in flatten_dict(params, sep="/")}
         for decay in dict.fromkeys(filter(None, decays.values())):
             mask = unflatten_dict({p: d == decay for p, d in decays.items()}, sep="/")
             parts.append(optax.add_decayed_weights(decay, mask=mask))
         return optax.chain(*parts)
+
+
+def _scale_by_adam(taken: jax.Array | bool) -> optax.GradientTransformation:
+    """Takes Adam's step as `optax.scale_by_adam`, whose state it has, where `taken`.
+
+    Optax's own would be chosen from afterwards: then old and new moments are alive at once, and
+    every step copies them.
+    """
+    b1, b2, eps = 0.9, 0.999, 1e-8
+
+    def update(gradient: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        count = jnp.where(taken, optax.safe_increment(state.count), state.count)
+        steps = count.astype(jnp.float32)
+        mean_scale, square_scale = 1 / (1 - b1**steps), 1 / (1 - b2**steps)
+
+        def one(g: jax.Array, mean: jax.Array, square: jax.Array) -> tuple[jax.Array, ...]:
+            mean = jnp.where(taken, b1 * mean + (1 - b1) * g, mean)
+            square = jnp.where(taken, b2 * square + (1 - b2) * g * g, square)
+            mean, square = materialised((mean, square))
+            return mean * mean_scale / (jnp.sqrt(square * square_scale) + eps), mean, square
+
+        found = jax.tree.map(one, gradient, state.mu, state.nu)
+        updates, mu, nu = jax.tree.transpose(
+            jax.tree.structure(gradient), jax.tree.structure((0, 0, 0)), found
+        )
+        return updates, state._replace(count=count, mu=mu, nu=nu)
+
+    return optax.GradientTransformation(optax.scale_by_adam(b1, b2, eps).init, update)
 
 
 def make_optimizer(config: OptimConfig, total_steps: int, paths: Iterable[str]) -> Optimizer:

@@ -20,7 +20,7 @@ from msajax.models.contract import Model, Prediction, Stage, init_variables
 from msajax.models.parts.layers import rows_of_batch
 from msajax.spec import CorpusSpec
 from msajax.training.objective import Objective, Sums, measure, weights_before
-from msajax.training.optimizers import Optimizer, joined
+from msajax.training.optimizers import Optimizer, When, joined
 from msajax.training.prng import dropout_key
 from msajax.training.state import StepMetrics, TrainState
 from msajax.training.transforms import Transforms
@@ -154,18 +154,17 @@ def train_step(
     if len(recipe.stages) > 1:  # a parameter that does not move cannot spoil a step
         gradient = _of_stage(recipe, stage, gradient)
 
-    moved, opt_state = _moved(recipe, state, gradient, moving, stage)
-    after = {
-        "params": joined(moved, frozen),
-        "opt_state": opt_state,
-        "collections": found.collections,
-        "average": _averaged(recipe.average, state, moved),
-        "memory": _remembered(recipe, state, found.prediction, batch, axis_name),
-    }
     grad_norm = optax.tree.norm(gradient)
     finite = jnp.isfinite(sums.sums).all() & jnp.isfinite(grad_norm)
     failed = state.skipped_in_a_row >= recipe.most_skipped_steps
     taken, skipped = finite & ~failed, ~finite & ~failed
+    moved, opt_state = _moved(recipe, state, gradient, moving, Now(stage, taken))
+    after = {
+        "params": joined(moved, frozen),
+        "collections": found.collections,
+        "average": _averaged(recipe.average, state, moved),
+        "memory": _remembered(recipe, state, found.prediction, batch, axis_name),
+    }
     metrics = StepMetrics(
         sums=jnp.where(taken, sums.sums, 0),
         weights=jnp.where(taken, sums.weights, 0),
@@ -177,9 +176,22 @@ def train_step(
     state = state.replace(
         step=state.step + ~failed,
         skipped_in_a_row=jnp.where(taken, 0, state.skipped_in_a_row + skipped),
+        opt_state=opt_state,
         **jax.tree.map(lambda new, old: jnp.where(taken, new, old), after, before),
     )
     return state, metrics
+
+
+class Now(NamedTuple):
+    """Says what a step is.
+
+    Attributes:
+        stage: the number of its stage.
+        taken: whether it changes anything.
+    """
+
+    stage: jax.Array | int
+    taken: jax.Array
 
 
 class Where(NamedTuple):
@@ -252,24 +264,28 @@ def _differentiate(
 
 
 def _moved(
-    recipe: Recipe, state: TrainState, gradient: Any, moving: Any, stage: jax.Array | int
+    recipe: Recipe, state: TrainState, gradient: Any, moving: Any, now: Now
 ) -> tuple[Any, Any]:
-    """Moves what the step's stage trains, by moments that are that stage's own."""
-    optimizer, when = recipe.optimizer, (state.step, state.learning_rate_scale)
+    """Moves what the step's stage trains, by moments that are that stage's own.
+
+    Parameters of a step that is not taken mean nothing; moments then stay as they were.
+    """
+    optimizer, when = recipe.optimizer, When(state.step, state.learning_rate_scale, now.taken)
     if len(recipe.stages) == 1:
-        updates, opt_state = optimizer.update(gradient, state.opt_state, moving, *when)
+        updates, opt_state = optimizer.update(gradient, state.opt_state, moving, when)
         return optax.apply_updates(moving, updates), opt_state
     params, opt_states = flatten_dict(moving, sep="/"), []
     for number, one in enumerate(recipe.stages):
-        trained, before = trained_in(one, moving), state.opt_state[number]
-        updates, after = optimizer.update(trained_in(one, gradient), before, trained, *when)
-        after = (optax.apply_updates(trained, updates), after)
-        is_now = stage == number
-        chosen, opt_state = jax.tree.map(
-            lambda new, old, is_now=is_now: jnp.where(is_now, new, old), after, (trained, before)
+        trained, is_now = trained_in(one, moving), now.stage == number
+        updates, opt_state = optimizer.update(
+            trained_in(one, gradient),
+            state.opt_state[number],
+            trained,
+            when._replace(taken=now.taken & is_now),
         )
         opt_states.append(opt_state)
-        for path, value in flatten_dict(chosen, sep="/").items():
+        moved = optax.apply_updates(trained, updates)
+        for path, value in flatten_dict(moved, sep="/").items():
             params[path] = jnp.where(is_now, value, params[path])
     return unflatten_dict(params, sep="/"), tuple(opt_states)
 

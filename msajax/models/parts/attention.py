@@ -8,7 +8,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from msajax.models.parts.layers import Dropout, kernel_init
+from msajax.models.parts.layers import Dropout
+from msajax.models.parts.linear import AffineLayer, affine_each, batched_product
 from msajax.models.parts.positions import rotate
 
 
@@ -122,25 +123,26 @@ class MultiHeadAttention(nn.Module):
         batch, queries, model_dim = query.shape
         keys = context.shape[1]
 
-        def project(name: str, size: int) -> nn.DenseGeneral:
-            return nn.DenseGeneral(
-                (self.num_heads, size),
-                use_bias=self.qkv_bias,
-                kernel_init=kernel_init,
-                dtype=self.dtype,
-                name=name,
-            )
-
-        q = project("query", self.head_dim)(query) / jnp.sqrt(self.head_dim).astype(self.dtype)
-        k = project("key", self.head_dim)(context)  # [batch, keys, heads, head_dim]
-        v = project("value", self.value_dim or self.head_dim)(
-            context if values is None else values
-        )  # [batch, keys, heads, …]
+        value_dim = self.value_dim or self.head_dim
+        sources = (query, context, context if values is None else values)
+        sizes = (self.head_dim, self.head_dim, value_dim)
+        maps = [
+            AffineLayer(
+                x.shape[-1:], (self.num_heads, size), self.dtype, self.qkv_bias, name=name
+            ).flat()
+            for name, x, size in zip(("query", "key", "value"), sources, sizes, strict=True)
+        ]
+        with jax.named_scope("projections"):
+            q, k, v = (
+                y.reshape(*y.shape[:2], self.num_heads, -1) for y in affine_each(sources, maps)
+            )  # [batch, queries or keys, heads, head_dim or value_dim]
+        q = q * jnp.asarray(self.head_dim**-0.5, self.dtype)
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
 
         keep, bias = combine_masks(masks, batch=batch, queries=queries, keys=keys)
-        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32)
+        with jax.named_scope("maps"):
+            scores = batched_product(jnp.moveaxis(q, 1, 2), k.transpose(0, 2, 3, 1), jnp.float32)
         if bias is not None:
             scores = scores + bias
         scores = jnp.where(keep, scores, jnp.finfo(jnp.float32).min)
@@ -148,14 +150,11 @@ class MultiHeadAttention(nn.Module):
         self.sow("intermediates", "attention", probabilities)
         probabilities = Dropout(self.dropout_rate)(probabilities, train=train).astype(self.dtype)
 
-        mixed = jnp.einsum("bhqk,bkhd->bqhd", probabilities, v)  # [batch, queries, heads, …]
-        out = nn.DenseGeneral(
-            model_dim,
-            axis=(-2, -1),
-            use_bias=self.out_bias,
-            kernel_init=kernel_init,
-            dtype=self.dtype,
-            name="out",
+        with jax.named_scope("maps"):
+            mixed = batched_product(probabilities, jnp.moveaxis(v, 1, 2), self.dtype)
+        mixed = jnp.moveaxis(mixed, 1, 2).reshape(batch, queries, -1)
+        out = AffineLayer(
+            (self.num_heads, value_dim), (model_dim,), self.dtype, self.out_bias, name="out"
         )(mixed)  # [batch, queries, model_dim]
         # The softmax of a row without a valid key is uniform: what it gathers means nothing.
         sees_a_key = keep.any(-1)[:, 0, :, None]  # [batch or 1, queries or 1, 1]

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 
 from msajax.config import ModelConfig
 from msajax.models.parts.attention import MultiHeadAttention, causal_mask
-from msajax.models.parts.layers import NORMS, Dropout, FeedForward, TokenEmbedding, kernel_init
+from msajax.models.parts.layers import NORMS, Dropout, FeedForward, TokenEmbedding
+from msajax.models.parts.linear import AffineLayer
 from msajax.models.parts.positions import DROFE_FEATURES, LearnedPositions, add_sinusoids, drofe
 from msajax.models.parts.recurrent import Recurrence
 
@@ -228,9 +229,7 @@ class ModalityEncoder(nn.Module):
             x = Dropout(c.input_dropout)(x, train=train)
             dtype = jnp.dtype(c.dtype)
             if self.project and (c.input_projection == "always" or x.shape[-1] != c.model_dim):
-                projection = nn.Dense(
-                    c.model_dim, kernel_init=kernel_init, dtype=dtype, name="projection"
-                )
+                projection = AffineLayer(x.shape[-1:], (c.model_dim,), dtype, name="projection")
                 x = projection(x)  # [batch, length, model_dim]
             x = x.astype(dtype)
             if c.positions == "learned":

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from msajax.config import ModelConfig
-from msajax.models.parts.layers import Dropout, kernel_init
+from msajax.models.parts.layers import Dropout
+from msajax.models.parts.linear import kernel_init
 
 
 def mean_pool(x: jax.Array, mask: jax.Array) -> jax.Array:

@@ -7,8 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-# The documents say nothing of initial values; these are usual for Transformers.
-kernel_init = nn.initializers.xavier_uniform()
+from msajax.models.parts.linear import AffineLayer, gelu, layer_norm
 
 ROWS = "rows"  # the variable collection of `rows_of_batch`
 
@@ -111,11 +110,7 @@ class LayerNorm(nn.Module):
         """Normalises `[…, D]`."""
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
         bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
-        x = x.astype(jnp.float32)
-        centred = x - x.mean(-1, keepdims=True)
-        variance = jnp.square(centred).mean(-1, keepdims=True)
-        normal = centred * jax.lax.rsqrt(variance + self.eps)
-        return (normal * scale + bias).astype(self.dtype)
+        return layer_norm(x.astype(jnp.float32), scale, bias, self.eps).astype(self.dtype)
 
 
 class RMSNorm(nn.Module):
@@ -163,14 +158,16 @@ class FeedForward(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         """Maps `[B, T, D]` to `[B, T, D]`."""
-        dense = functools.partial(nn.Dense, kernel_init=kernel_init, dtype=self.dtype)
-        first = functools.partial(dense, self.ff_dim, use_bias=self.inner_bias)
-        inner = first(name="inner")(x)  # [batch, length, ff_dim]
+        outer, inner = (x.shape[-1],), (self.ff_dim,)
+        first = functools.partial(AffineLayer, outer, inner, self.dtype, self.inner_bias)
+        hidden = first(name="inner")(x)  # [batch, length, ff_dim]
         if self.activation == "relu":
-            inner = nn.relu(inner)
+            hidden = nn.relu(hidden)
         elif self.activation == "geglu":
-            inner = nn.gelu(first(name="gate")(x), approximate=False) * inner
+            hidden = gelu(first(name="gate")(x)) * hidden
+        elif self.activation == "gelu_tanh":
+            hidden = nn.gelu(hidden, approximate=True)
         else:
-            inner = nn.gelu(inner, approximate=self.activation == "gelu_tanh")
-        inner = Dropout(self.dropout_rate)(inner, train=train)
-        return dense(x.shape[-1], name="outer")(inner)
+            hidden = gelu(hidden)
+        hidden = Dropout(self.dropout_rate)(hidden, train=train)
+        return AffineLayer(inner, outer, self.dtype, name="outer")(hidden)
