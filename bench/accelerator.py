@@ -59,7 +59,8 @@ class Row:
         seeds: random seeds in one program, of msajax.
         steps: steps of a dispatch, of msajax, on uncut sequences; 0 measures what a run does.
         deterministic: whether XLA's flag for it is set, as by `train.deterministic`.
-        timed: whether anything is timed; if not, only the bits after a few steps count.
+        asked: time, or what is asked for in place of it: bits, a digest of all that a few steps
+            change, or shares, what the time of a step goes into.
     """
 
     system: str
@@ -67,7 +68,7 @@ class Row:
     seeds: int = 1
     steps: int = 0
     deterministic: bool = True
-    timed: bool = True
+    asked: str = "time"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,29 +93,28 @@ def report(arguments: argparse.Namespace) -> int:
     rows = [Row("msajax", number, seeds) for number in numbers for seeds in counts]
     rows += [Row("msajax", numbers[0], counts[0], deterministic=False)]
     rows += [Row(peer, number) for number in numbers for peer in peers]
-    failed = False
+    healthy = True
     for dim in map(int, arguments.dims.split(",")):
         setting = Setting(dim, arguments.lengths or "", arguments.samples, arguments.repeats)
         found = {row: _measure_apart(setting, row) for row in rows}
-        again = {
-            row: _measure_apart(setting, dataclasses.replace(row, timed=False))
-            for row in rows
-            if row.system == "msajax" and row.seeds == counts[0] and row.deterministic
-        }
-        dispatches = [Row("msajax", numbers[0], steps=steps) for steps in STEPS_PER_DISPATCH]
-        dispatched = {row: _measure_apart(setting, row) for row in dispatches}
         _print_table(setting, found)
+        healthy &= all("error" not in found[row] for row in rows if row.system == "msajax")
         print("\nSteps per dispatch, uncut sequences, samples per second:")
-        for row, result in dispatched.items():
-            print(f"- {row.steps}: {_range(result.get('train'))}")
-        print(f"\nBits after {COMPARED_AFTER} steps, two processes from the same seed:")
-        for row, result in again.items():
-            equal = "bits" in result and result["bits"] == found[row].get("bits")
-            failed |= not equal
-            print(f"- {row.number}: {'equal' if equal else 'DIFFERENT, or a process failed'}")
-        ours = {row: result for row, result in found.items() if row.system == "msajax"} | dispatched
-        failed |= any("error" in result for result in ours.values())
-    return int(failed)
+        for steps in STEPS_PER_DISPATCH:
+            result = _measure_apart(setting, Row("msajax", numbers[0], steps=steps))
+            healthy &= "error" not in result
+            print(f"- {steps}: {_range(result.get('train')) or result['error']}")
+        for number in numbers:
+            print(f"\n{number}:")
+            row = Row("msajax", number, asked="bits")
+            once, again = _measure_apart(setting, row), _measure_apart(setting, row)
+            equal = "bits" in once and once == again
+            healthy &= equal
+            said = "equal" if equal else f"DIFFERENT: {once}, {again}"
+            print(f"- bits after {COMPARED_AFTER} steps of two processes from one seed: {said}")
+            result = _measure_apart(setting, dataclasses.replace(row, asked="shares"))
+            print(f"- {result.get('shares') or result['error']}")
+    return int(not healthy)
 
 
 def _print_table(setting: Setting, found: dict[Row, dict]) -> None:
@@ -142,9 +142,6 @@ def _print_table(setting: Setting, found: dict[Row, dict]) -> None:
         cells += [f"{result['first_epoch']:.1f}", f"{memory / 2**20:.0f}" if memory else ""]
         cells += ["" if apart is None else f"{apart:.0e}"]
         print(f"| {' | '.join(cells)} |")
-    for row, result in found.items():
-        if "shares" in result:
-            print(f"\n{row.number}: {result['shares']}")
 
 
 def _range(rates: list[float] | None) -> str:
@@ -158,6 +155,9 @@ def _measure_apart(setting: Setting, row: Row) -> dict:
     environment = dict(os.environ)
     if row.system != "msajax":
         environment["JAX_PLATFORMS"] = "cpu"  # JAX only makes the parameters that both begin with
+    if row.asked == "shares":  # as one CUDA graph the operations of a program have no names
+        flag = "--xla_gpu_enable_command_buffer="
+        environment["XLA_FLAGS"] = f"{environment.get('XLA_FLAGS', '')} {flag}".strip()
     asked = json.dumps([dataclasses.asdict(setting), dataclasses.asdict(row)])
     started = time.monotonic()
     try:
@@ -173,7 +173,7 @@ def _measure_apart(setting: Setting, row: Row) -> dict:
         result = json.loads(last) if done.returncode == 0 else {"error": last[:200]}
     except subprocess.TimeoutExpired:
         result = {"error": f"not done after {LIMIT} s"}
-    said = _range(result.get("train")) or result.get("error", "bits")
+    said = _range(result.get("train")) or result.get("error", row.asked)
     print(f"{time.monotonic() - started:5.0f} s  {row}: {said}", file=sys.stderr, flush=True)
     return result
 
@@ -196,9 +196,9 @@ def measure(setting: Setting, row: Row) -> dict:
     lengths = train_step.read_lengths(setting.lengths or None)
     lengths = np.full(UNCUT, 20) if row.steps else lengths
     split = train_step.make_split(lengths[: setting.samples or None])
-    config = ModelConfig(
-        model_dim=setting.dim, ff_dim=2 * setting.dim, **NUMBERS[row.number]
-    )
+    config = ModelConfig(model_dim=setting.dim, ff_dim=2 * setting.dim, **NUMBERS[row.number])
+    if row.asked == "shares":
+        return {"shares": train_step.shares(config)}
     if row.system == "msajax":
         steps = row.steps or batches.BLOCK
         if steps > batches.BLOCK:  # a dispatch takes steps of one block
@@ -212,11 +212,9 @@ def measure(setting: Setting, row: Row) -> dict:
         system = timed_torch.Torch(
             config, train_step.SPEC, split, params, row.system, row.number
         )
+    if row.asked == "bits":
+        return {"bits": _bits(system)}
     result = {"scores": np.ravel(system.scores()).tolist()}
-    if row.system == "msajax":
-        result["bits"] = _bits(system)
-    if not row.timed:
-        return result
     started = time.perf_counter()
     system.train()
     result["first_epoch"] = time.perf_counter() - started
@@ -225,8 +223,6 @@ def measure(setting: Setting, row: Row) -> dict:
         rates = train_step.interleaved({"": system}, method, setting.repeats)
         result[method] = rates[""]
     result["peak_bytes"] = system.peak_bytes()
-    if row.system == "msajax" and alone:
-        result["shares"] = train_step.shares(config)
     return result
 
 

@@ -4,9 +4,10 @@
 
 In turn: speed, types, seeds, steps per dispatch, memory and determinism (train_step.py); a run of
 the default model that is stopped and resumed, against one that is not; kills (kill.py); and all
-tests (launch/test.sh). It needs `pip install "jax[cuda13]"` beside the project's requirements, and
-PyTorch for its rows. What a part prints is in the report as soon as it is printed, so that one that
-was cut short holds what had been done. The exit code is 1 if a part failed.
+tests (launch/test.sh). The interpreter needs `pip install "jax[cuda13]"` beside the project's
+requirements and those of the tests, and PyTorch for its rows. What a part prints is in the report
+as soon as it is printed, so that one that was cut short holds what had been done. The exit code is
+1 if a part failed. Further arguments go to train_step.py.
 """
 
 import argparse
@@ -57,10 +58,17 @@ def main() -> int:
             kills = ["bench/kill.py", f"--kills={options.kills}"]
             codes["kills"] = told(report, [sys.executable, *kills], SHARED)
         if "tests" in chosen:
-            codes["tests"] = told(report, ["bash", "launch/test.sh"], SHARED)
+            codes["tests"] = told(report, tests(), SHARED)
         for part, code in codes.items():
             tell(report, f"{part}: {'done' if code == 0 else f'FAILED (exit code {code})'}")
     return int(any(codes.values()))
+
+
+def tests() -> list[str]:
+    """Makes the command of all tests, by the interpreter that runs this."""
+    if pathlib.Path(sys.prefix) == ROOT / ".venv":
+        return ["bash", "launch/test.sh"]
+    return [sys.executable, "-m", "pytest", "-n", "3", "--dist", "loadfile"]
 
 
 def describe() -> str:

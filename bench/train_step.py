@@ -56,7 +56,7 @@ SPEC = CorpusSpec(("text", "audio", "video"), (300, 74, 47), (20, 20, 20))
 
 
 def make_split(lengths: np.ndarray) -> Split:
-    """Random features whose three modalities, aligned, have these lengths."""
+    """Makes random features whose three modalities, aligned, have these lengths."""
     rng = np.random.default_rng(0)
     mask = np.arange(20)[None, :] < lengths[:, None]
     features = {
@@ -72,12 +72,12 @@ def make_split(lengths: np.ndarray) -> Split:
 
 
 def first_batch(split: Split) -> list[dict[str, np.ndarray]]:
-    """Features and masks of the first rows, uncut."""
+    """Returns features and masks of the first rows, uncut."""
     return [{m: x[:BATCH] for m, x in a.items()} for a in (split.features, split.masks)]
 
 
 def read_lengths(path: str | None) -> np.ndarray:
-    """Text lengths of the training split of a corpus, after compaction."""
+    """Reads the lengths of text of the training split of a corpus, after compaction."""
     if path is None:
         return np.random.default_rng(1).integers(1, 21, 1284)
     split = open_corpus(path).split("train")
@@ -112,17 +112,17 @@ class Msajax:
         self.batches = EvaluationBatches(split, SPEC, self.layout)
 
     def train(self) -> int:
-        """One epoch; returns the samples that it trained on."""
+        """Takes the steps of one epoch; returns the samples that it trained on."""
         for dispatch in self.dispatches():
             self.run_dispatch(dispatch, dispatch.last)
         return self.seeds * len(self.split)
 
     def dispatches(self) -> Iterator[Dispatch]:
-        """Those of the first epoch."""
+        """Yields the dispatches of the first epoch."""
         return self.feed.epoch(self.orders, self.stopped, 0, self.pace)
 
     def run_dispatch(self, dispatch: Dispatch, last: int) -> None:
-        """Its steps up to `last`."""
+        """Takes the steps of a dispatch up to `last`, and waits for them."""
         self.state, log = self.programs.train_steps(
             self.state, dispatch.batches, self.stopped, dispatch.first, last
         )
@@ -144,7 +144,7 @@ class Msajax:
         return 20
 
     def scores(self) -> np.ndarray:
-        """Scores of the first 32 rows, uncut."""
+        """Returns the scores of the first 32 rows, uncut, of the first random seed."""
         batch = first_batch(self.split)
         return np.asarray(self.predict(self.state.variables, *batch).score[0])
 
@@ -155,7 +155,7 @@ class Msajax:
 
 
 def interleaved(systems: dict, method: str, repeats: int) -> dict[str, list[float]]:
-    """Samples per second of every system, in turn, after a warm-up each."""
+    """Times every system in turn, after a warm-up each; returns samples per second."""
     for system in systems.values():
         getattr(system, method)()
     rates = {name: [] for name in systems}
@@ -168,7 +168,7 @@ def interleaved(systems: dict, method: str, repeats: int) -> dict[str, list[floa
 
 
 def matmul_peak(repeats: int) -> float:
-    """FLOP/s of the machine's largest of a few float32 products, through XLA."""
+    """Measures the FLOP/s of a large float32 product through XLA: the best of so many."""
     a = jnp.asarray(np.random.default_rng(0).normal(size=(1024, 1024)).astype(np.float32))
     product = jax.jit(lambda x: x @ a)
     product(a).block_until_ready()
@@ -181,7 +181,7 @@ def matmul_peak(repeats: int) -> float:
 
 
 def compile_seconds(config: ModelConfig, split: Split) -> tuple[float, float]:
-    """Seconds from nothing to the first epoch's first step, cold and from a filled cache."""
+    """Times the way from nothing to the first step, cold and from a filled cache, in seconds."""
     seconds = []
     with tempfile.TemporaryDirectory() as cache:
         jax.config.update("jax_compilation_cache_dir", cache)
