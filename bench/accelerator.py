@@ -180,7 +180,7 @@ def _measure_apart(setting: Setting, row: Row) -> dict:
 
 def measure(setting: Setting, row: Row) -> dict:
     """Measures a row in this process."""
-    sys.path[:0] = [str(HERE), str(HERE.parent)]
+    sys.path[:0] = [str(HERE), str(pathlib.Path.cwd())]
     from msajax.config import TrainConfig
     from msajax.runtime.devices import configure_jax
 

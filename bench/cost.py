@@ -1,20 +1,22 @@
 """Measures what a run costs as it grows: time and memory, one axis at a time.
 
     python bench/cost.py [--axes=samples,steps,width,seeds,devices] [--values=N,N,…] [--epochs=2]
+                         [--settings='--config.model.n_layers_mod=0']
 
 Every point is a whole run of msajax in a fresh process: configs/sequence_base.py on the embedded
 corpus with one random seed, 1,000 samples, 20 steps and width 128 but for what the axis changes,
 and nothing kept of earlier compiling. Prints a Markdown table: milliseconds of a training step (of
 all seeds together), samples per second (likewise), seconds of the last epoch, how much longer the
 first one took (what compiling costs), and the peak memory of the process. Where an epoch has 10,000
-samples or more it is the only one: what compiling cost the first point is taken off. Further
-arguments go to every run. About 10 minutes on 2 cores.
+samples or more it is the only one: what compiling cost the first point is taken off. About
+10 minutes on 2 cores.
 """
 
 import argparse
 import json
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -58,12 +60,14 @@ def main() -> None:
     parser.add_argument("--axes", default=",".join(AXES))
     parser.add_argument("--values", help="of the axis, if it is a single one")
     parser.add_argument("--epochs", type=int, default=2)
-    options, settings = parser.parse_known_args()
+    parser.add_argument("--settings", default="", help="arguments of every run, in one word")
+    options = parser.parse_args()
+    settings = shlex.split(options.settings)
     axes = {axis: AXES[axis] for axis in options.axes.split(",")}
     if options.values:
         axes = dict.fromkeys(axes, tuple(map(int, options.values.split(","))))
     cores = len(os.sched_getaffinity(0))
-    print(f"{cores} cores; {' '.join(settings)}\n")
+    print(f"{cores} cores {options.settings}\n")
     print("| | ms a step | samples/s | s an epoch | s to compile | peak MiB |")
     print("|---|---|---|---|---|---|")
     known: dict[tuple, Cost] = {}

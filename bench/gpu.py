@@ -1,13 +1,14 @@
 """Does on a machine with a GPU all that the page on speed says of one, and writes a report.
 
     python bench/gpu.py [--report=gpu.txt] [--only=speed,resume,kills,tests] [--kills=20]
+                        [--speed='--dims=128 --seeds=1,5']
 
 In turn: speed, types, seeds, steps per dispatch, memory and determinism (train_step.py); a run of
 the default model that is stopped and resumed, against one that is not; kills (kill.py); and all
 tests (launch/test.sh). The interpreter needs `pip install "jax[cuda13]"` beside the project's
 requirements and those of the tests, and PyTorch for its rows. What a part prints is in the report
 as soon as it is printed, so that one that was cut short holds what had been done. The exit code is
-1 if a part failed. Further arguments go to train_step.py.
+1 if a part failed. --speed holds arguments of train_step.py.
 """
 
 import argparse
@@ -40,7 +41,8 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(PARTS))
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--platform", default="cuda", help="what JAX_PLATFORMS is set to")
-    options, more = parser.parse_known_args()
+    parser.add_argument("--speed", default="", help="arguments of train_step.py, in one word")
+    options = parser.parse_args()
     chosen = options.only.split(",")
     if unknown := set(chosen) - set(PARTS):
         parser.error(f"--only: {', '.join(sorted(unknown))} is none of {', '.join(PARTS)}")
@@ -50,8 +52,8 @@ def main() -> int:
     with open(options.report, "w", encoding="utf-8") as report:
         tell(report, describe())
         if "speed" in chosen:
-            rows = ["bench/train_step.py", "--rows=accelerator", *more]
-            codes["speed"] = told(report, [sys.executable, *rows])
+            speed = ["bench/train_step.py", "--rows=accelerator", *shlex.split(options.speed)]
+            codes["speed"] = told(report, [sys.executable, *speed])
         if "resume" in chosen:
             codes["resume"] = resumed(report)
         if "kills" in chosen:

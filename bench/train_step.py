@@ -22,8 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path.cwd())]
 
 import accelerator
 import jax
@@ -199,8 +198,9 @@ def compile_seconds(config: ModelConfig, split: Split) -> tuple[float, float]:
 
 def shares(config: ModelConfig) -> str:
     """Says what the time of uncut steps goes into, by kinds of operations."""
+    jax.clear_caches()
     system = Msajax(config, make_split(np.full(8 * BATCH, 20)))
-    system.train()
+    system.train()  # compiles
     seconds, of_kinds = operations.shares_of_time(system.train, "train_steps")
     said = ", ".join(f"{kind} {share:.0%}" for kind, share in of_kinds.items())
     return f"{seconds / 8 * 1e3:.0f} ms of operations in an uncut step: {said}"
@@ -249,10 +249,8 @@ def measure(
         table.add_column(column, justify="right" if column not in ("", "system") else "left")
     medians = {}
     for method in ("train", "infer", "infer_one"):
-        rates = interleaved(systems, method, repeats)
-        if method == "train":
-            five = {"": Msajax(config, split, seeds=5)}
-            rates["msajax, 5 seeds"] = interleaved(five, method, max(repeats // 3, 2))[""]
+        five = {"msajax, 5 seeds": Msajax(config, split, seeds=5)} if method == "train" else {}
+        rates = interleaved(systems | five, method, repeats)
         ours = medians[method] = statistics.median(rates["msajax"])
         for name, values in rates.items():
             median = statistics.median(values)
@@ -261,6 +259,7 @@ def measure(
                 method, name, f"{median:.0f}", f"{min(values):.0f}", f"{max(values):.0f}", ratio
             )
     console.print(table)
+    systems.clear()  # and with them their programs, which `shares` would take for its own
 
     one = dataclasses.replace(config, dropout_rate=0.0)
     batch, model = first_batch(split), build_model(one, SPEC)
