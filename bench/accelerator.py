@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", default="", help="cpu or accelerator; by default what there is")
     parser.add_argument("--samples", type=int, default=0, help="of an accelerator's rows; 0: all")
     parser.add_argument("--numbers", default=",".join(NUMBERS), help="of an accelerator's rows")
-    parser.add_argument("--seeds", default="1,5,20", help="in one program, likewise")
+    parser.add_argument("--seeds", default="1,5,20", help="in one program, of the first number")
 
 
 def is_there() -> bool:
@@ -90,8 +90,9 @@ def report(arguments: argparse.Namespace) -> int:
     """Prints the tables of every width; returns 1 if a row of msajax failed or bits differ."""
     numbers, counts = arguments.numbers.split(","), [int(n) for n in arguments.seeds.split(",")]
     peers = (EAGER, WHOLE_GRAPH) if arguments.no_compile else PEERS
-    rows = [Row("msajax", number, seeds) for number in numbers for seeds in counts]
-    rows += [Row("msajax", numbers[0], counts[0], deterministic=False)]
+    alone = {number: Row("msajax", number) for number in numbers}
+    rows = [*alone.values(), *(Row("msajax", numbers[0], n) for n in counts if n > 1)]
+    rows += [Row("msajax", numbers[0], deterministic=False)]
     rows += [Row(peer, number) for number in numbers for peer in peers]
     healthy = True
     for dim in map(int, arguments.dims.split(",")):
@@ -104,16 +105,14 @@ def report(arguments: argparse.Namespace) -> int:
             result = _measure_apart(setting, Row("msajax", numbers[0], steps=steps))
             healthy &= "error" not in result
             print(f"- {steps}: {_range(result.get('train')) or result['error']}")
-        for number in numbers:
-            print(f"\n{number}:")
-            row = Row("msajax", number, asked="bits")
-            once, again = _measure_apart(setting, row), _measure_apart(setting, row)
-            equal = "bits" in once and once == again
+        for number, row in alone.items():
+            again = _measure_apart(setting, dataclasses.replace(row, asked="bits"))
+            shares = _measure_apart(setting, dataclasses.replace(row, asked="shares"))
+            equal = "bits" in again and again["bits"] == found[row].get("bits")
             healthy &= equal
-            said = "equal" if equal else f"DIFFERENT: {once}, {again}"
-            print(f"- bits after {COMPARED_AFTER} steps of two processes from one seed: {said}")
-            result = _measure_apart(setting, dataclasses.replace(row, asked="shares"))
-            print(f"- {result.get('shares') or result['error']}")
+            said = "equal" if equal else f"DIFFERENT: {found[row].get('bits')}, {again}"
+            print(f"\n{number}: {shares.get('shares') or shares['error']}")
+            print(f"Bits after {COMPARED_AFTER} steps of two processes from one seed: {said}")
     return int(not healthy)
 
 
@@ -121,23 +120,28 @@ def _print_table(setting: Setting, found: dict[Row, dict]) -> None:
     """Prints a line for every row; the first one is what the others are compared with."""
     first = next(iter(found))
     print(f"\nD={setting.dim}, F={2 * setting.dim}, batch 32; samples per second of all seeds")
-    print("together (median, lowest to highest), seconds to the end of the first epoch, peak MiB")
-    print(f"on the device, largest difference of a score from {first.system}, {first.number}.\n")
-    print("| | training | times eager | inference | one sample | first epoch | MiB | score |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("together (median, lowest to highest), how many times eager's speed and the time of one")
+    print("seed that is, seconds to the end of the first epoch, peak MiB on the device, largest")
+    print(f"difference of a score from {first.system}, {first.number}.\n")
+    columns = ("", "training", "times eager", "times one seed", "inference", "one sample")
+    print(f"| {' | '.join((*columns, 'first epoch', 'MiB', 'score'))} |\n|{'---|' * 9}")
     for row, result in found.items():
         name = f"{row.system}, {row.number}" + f", {row.seeds} seeds" * (row.seeds > 1)
         name += "" if row.deterministic else ", not deterministic"
         if "error" in result:
-            print(f"| {name} | {result['error']} | | | | | | |")
+            print(f"| {name} | {result['error']} {'| ' * 8}")
             continue
-        eager = found.get(Row(EAGER, row.number), {}).get("train")
-        times = statistics.median(result["train"]) / statistics.median(eager) if eager else None
+        speed = statistics.median(result["train"])
+        eager, one = (found.get(Row(x, row.number), {}) for x in (EAGER, "msajax"))
+        faster = f"{speed / statistics.median(eager['train']):.1f}" if "train" in eager else ""
+        longer = ""
+        if row.seeds > 1 and "train" in one:
+            longer = f"{row.seeds * statistics.median(one['train']) / speed:.1f}"
         memory, scores = result["peak_bytes"], found[first].get("scores")
         apart = scores and max(
             abs(a - b) for a, b in zip(scores, result["scores"], strict=True)
         )
-        cells = [name, _range(result["train"]), f"{times:.1f}" if times else ""]
+        cells = [name, _range(result["train"]), faster, longer]
         cells += [_range(result.get("infer")), _range(result.get("infer_one"))]
         cells += [f"{result['first_epoch']:.1f}", f"{memory / 2**20:.0f}" if memory else ""]
         cells += ["" if apart is None else f"{apart:.0e}"]
@@ -212,10 +216,12 @@ def measure(setting: Setting, row: Row) -> dict:
         system = timed_torch.Torch(
             config, train_step.SPEC, split, params, row.system, row.number
         )
-    if row.asked == "bits":
-        return {"bits": _bits(system)}
     result = {"scores": np.ravel(system.scores()).tolist()}
     started = time.perf_counter()
+    if row.system == "msajax":
+        result["bits"] = _bits(system)
+    if row.asked == "bits":
+        return result
     system.train()
     result["first_epoch"] = time.perf_counter() - started
     alone = row.seeds == 1 and not row.steps and row.deterministic

@@ -41,7 +41,7 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(PARTS))
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--platform", default="cuda", help="what JAX_PLATFORMS is set to")
-    parser.add_argument("--speed", default="", help="arguments of train_step.py, in one word")
+    parser.add_argument("--speed", default="--dims=128", help="arguments of train_step.py")
     options = parser.parse_args()
     chosen = options.only.split(",")
     if unknown := set(chosen) - set(PARTS):
