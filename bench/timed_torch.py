@@ -4,7 +4,6 @@ On a GPU everything lies there, the optimiser is one fused kernel, and the clock
 device is done.
 """
 
-import contextlib
 import functools
 
 import numpy as np
@@ -22,7 +21,7 @@ BATCH = 32
 
 
 class Torch:
-    """Holds the model, its optimiser and the data on one device."""
+    """Holds the model, its optimiser and the data on one device: a GPU if PyTorch sees one."""
 
     def __init__(
         self,
@@ -121,8 +120,9 @@ class Torch:
     def _predict(self, rows) -> torch.Tensor:
         if self.replays:  # the result of the last replay may be overwritten
             torch.compiler.cudagraph_mark_step_begin()
-        mixed = torch.autocast(self.device, torch.bfloat16)
-        with mixed if self.number == "bfloat16" else contextlib.nullcontext():
+        if self.number != "bfloat16":
+            return self.forward(*self._rows(rows))
+        with torch.autocast(self.device, torch.bfloat16):
             return self.forward(*self._rows(rows))
 
     def _take_step(self, rows: torch.Tensor) -> None:

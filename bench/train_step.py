@@ -14,6 +14,7 @@ quarter.
 
 import argparse
 import dataclasses
+import os
 import pathlib
 import resource
 import statistics
@@ -217,6 +218,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.rows == "accelerator" or (not arguments.rows and accelerator.is_there()):
         sys.exit(accelerator.report(arguments))
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # PyTorch, too, is to take the CPU that JAX takes
     try:
         import torch
 
