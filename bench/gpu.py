@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
 from typing import TextIO
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -29,7 +28,6 @@ SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 RUN = {  # the default model at its own width, on few samples
     "train.epochs": 4,
     "train.seeds": 2,
-    "train.compile_cache": "off",
     "data.synthetic.train": 640,
 }
 
@@ -128,22 +126,18 @@ def resumed(report: TextIO) -> int:
 
     with tempfile.TemporaryDirectory() as place:
         whole, cut = pathlib.Path(place, "whole"), pathlib.Path(place, "cut")
-        if code := told(report, train(whole)):
+        settings = {**RUN, "train.compile_cache": f"{place}/programs"}
+        command = [sys.executable, "-m", "msajax.main", "--config=configs/sequence_base.py:smoke"]
+        command += [f"--config.{key}={value}" for key, value in settings.items()]
+        if code := told(report, [*command, f"--workdir={whole}"]):
             return code
         for epoch in range(1, RUN["train.epochs"] + 1):
-            code = told(report, train(cut, ["--stop_after_epochs=1"]))
+            code = told(report, [*command, f"--workdir={cut}", "--stop_after_epochs=1"])
             if code != (0 if epoch == RUN["train.epochs"] else 75):
                 return code or 1
-        found: Iterable[str] = survivors.differences(cut, whole)
+        found = survivors.differences(cut, whole)
     tell(report, f"DIFFERENT: {', '.join(found)}" if found else "Resumed: the same bits.")
     return int(bool(found))
-
-
-def train(workdir: pathlib.Path, more: Iterable[str] = ()) -> list[str]:
-    """Makes the command of a run."""
-    settings = [f"--config.{key}={value}" for key, value in RUN.items()]
-    command = [sys.executable, "-m", "msajax.main", "--config=configs/sequence_base.py:smoke"]
-    return [*command, f"--workdir={workdir}", *settings, *more]
 
 
 if __name__ == "__main__":
