@@ -1,4 +1,4 @@
-"""The sequence-level model in plain PyTorch: what msajax is measured against.
+"""Defines the sequence-level model in plain PyTorch: what msajax is measured against.
 
 The same layers, masks, dropout sites and initial weights as `msajax.models`; attention is PyTorch's
 own fused call.
@@ -10,7 +10,7 @@ from torch.nn import functional
 
 
 class Block(nn.Module):
-    """Post-norm attention and feed-forward."""
+    """Applies post-norm attention and feed-forward."""
 
     def __init__(self, config):
         super().__init__()
@@ -39,7 +39,7 @@ class Block(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Projection, positions, blocks."""
+    """Applies a projection, positions and blocks."""
 
     def __init__(self, config, width, length):
         super().__init__()
@@ -58,7 +58,7 @@ class Encoder(nn.Module):
 
 
 class SequenceLevel(nn.Module):
-    """Mean pooling, unidirectional fusion, every modality present in every sample."""
+    """Fuses in one direction and pools by means; every modality is present in every sample."""
 
     def __init__(self, config, spec):
         super().__init__()

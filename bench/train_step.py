@@ -2,10 +2,11 @@
 
     python bench/train_step.py [--dims=128,256] [--repeats=7] [--lengths=CORPUS.npz]
 
-Prints one table: samples per second of msajax, PyTorch eager and torch.compile (whichever is
-installed), medians over interleaved repeats, with ratios; then parameters, matrix-product FLOPs,
-the share of the machine's own matrix-product peak, compile seconds cold and cached, peak memory.
-All compute the same: the scores of all three are compared before anything is timed. AdamW, clip 1,
+On a CPU it prints one table: samples per second of msajax, PyTorch eager and torch.compile
+(whichever is installed), medians over interleaved repeats, with ratios; then parameters,
+matrix-product FLOPs, the share of the machine's own matrix-product peak, what the time of a step
+goes into, compile seconds cold and cached, peak memory. On a GPU it prints the tables of
+accelerator.py. All compute the same: scores are compared before anything is timed. AdamW, clip 1,
 dropout 0.1, batch 32. Sequence lengths are those of the text of a corpus, or uniform in 1 … 20.
 PyTorch takes whole batches of 20 steps, as its users' programs do; msajax cuts them to their length
 quarter.
@@ -13,6 +14,7 @@ quarter.
 
 import argparse
 import dataclasses
+import os
 import pathlib
 import resource
 import statistics
@@ -23,9 +25,11 @@ from collections.abc import Iterator
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path.cwd())]
 
+import accelerator
 import jax
 import jax.numpy as jnp
 import numpy as np
+import operations
 from jax.experimental.compilation_cache import compilation_cache
 from rich.console import Console
 from rich.table import Table
@@ -52,7 +56,7 @@ SPEC = CorpusSpec(("text", "audio", "video"), (300, 74, 47), (20, 20, 20))
 
 
 def make_split(lengths: np.ndarray) -> Split:
-    """Random features whose three modalities, aligned, have these lengths."""
+    """Makes random features whose three modalities, aligned, have these lengths."""
     rng = np.random.default_rng(0)
     mask = np.arange(20)[None, :] < lengths[:, None]
     features = {
@@ -68,12 +72,12 @@ def make_split(lengths: np.ndarray) -> Split:
 
 
 def first_batch(split: Split) -> list[dict[str, np.ndarray]]:
-    """Features and masks of the first rows, uncut."""
+    """Returns features and masks of the first rows, uncut."""
     return [{m: x[:BATCH] for m, x in a.items()} for a in (split.features, split.masks)]
 
 
 def read_lengths(path: str | None) -> np.ndarray:
-    """Text lengths of the training split of a corpus, after compaction."""
+    """Reads the lengths of text of the training split of a corpus, after compaction."""
     if path is None:
         return np.random.default_rng(1).integers(1, 21, 1284)
     split = open_corpus(path).split("train")
@@ -81,9 +85,11 @@ def read_lengths(path: str | None) -> np.ndarray:
 
 
 class Msajax:
-    """One random seed (or five, one after another on a CPU) on one device."""
+    """Holds so many random seeds on one device: in turn on a CPU, together on a GPU."""
 
-    def __init__(self, config: ModelConfig, split: Split, seeds: int = 1):
+    def __init__(
+        self, config: ModelConfig, split: Split, seeds: int = 1, steps_per_dispatch: int = BLOCK
+    ):
         self.split, self.seeds = split, seeds
         optim = OptimConfig(name="adamw", clip_norm=1.0)
         model, module = declared(config), build_model(config, SPEC)
@@ -102,21 +108,21 @@ class Msajax:
             epoch_order(s, 0, quarters=quarters, batch_size=BATCH) for s in range(seeds)
         ]
         self.feed, self.pace = Feed(split, SPEC, self.programs, self.layout, 1), Pace()
-        self.pace.steps, self.stopped = BLOCK, np.zeros(seeds, bool)
+        self.pace.steps, self.stopped = steps_per_dispatch, np.zeros(seeds, bool)
         self.batches = EvaluationBatches(split, SPEC, self.layout)
 
     def train(self) -> int:
-        """One epoch; returns the samples that it trained on."""
+        """Takes the steps of one epoch; returns the samples that it trained on."""
         for dispatch in self.dispatches():
             self.run_dispatch(dispatch, dispatch.last)
         return self.seeds * len(self.split)
 
     def dispatches(self) -> Iterator[Dispatch]:
-        """Those of the first epoch."""
+        """Yields the dispatches of the first epoch."""
         return self.feed.epoch(self.orders, self.stopped, 0, self.pace)
 
     def run_dispatch(self, dispatch: Dispatch, last: int) -> None:
-        """Its steps up to `last`."""
+        """Takes the steps of a dispatch up to `last`, and waits for them."""
         self.state, log = self.programs.train_steps(
             self.state, dispatch.batches, self.stopped, dispatch.first, last
         )
@@ -138,69 +144,18 @@ class Msajax:
         return 20
 
     def scores(self) -> np.ndarray:
-        """Scores of the first 32 rows, uncut."""
+        """Returns the scores of the first 32 rows, uncut, of the first random seed."""
         batch = first_batch(self.split)
         return np.asarray(self.predict(self.state.variables, *batch).score[0])
 
-
-class Torch:
-    """The same model in PyTorch, eager or compiled."""
-
-    def __init__(self, config: ModelConfig, split: Split, params, compiled: bool):
-        import peer_torch
-        import torch
-
-        self.torch, self.size = torch, len(split)
-        torch.manual_seed(0)
-        self.model = peer_torch.SequenceLevel(config, SPEC)
-        peer_torch.load_flax(self.model, params)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, weight_decay=0.0)
-        self.features = {m: torch.tensor(x) for m, x in split.features.items()}
-        self.masks = {m: torch.tensor(x) for m, x in split.masks.items()}
-        self.labels = torch.tensor(split.labels, dtype=torch.float32)
-        self.forward = torch.compile(self.model) if compiled else self.model
-        self.order = torch.randperm(self.size)
-
-    def _rows(self, rows):
-        return [{m: x[rows] for m, x in source.items()} for source in (self.features, self.masks)]
-
-    def train(self) -> int:
-        """One epoch."""
-        self.model.train()
-        for rows in self.order[: self.size // BATCH * BATCH].split(BATCH):
-            self.optimizer.zero_grad(set_to_none=True)
-            error = (self.forward(*self._rows(rows)) - self.labels[rows]).abs().mean()
-            error.backward()
-            self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-            self.optimizer.step()
-        return self.size // BATCH * BATCH
-
-    def infer(self) -> int:
-        """Scores the whole split."""
-        self.model.eval()
-        whole = self.size // 128 * 128
-        with self.torch.inference_mode():
-            for rows in self.torch.arange(whole).split(128):
-                self.forward(*self._rows(rows)).numpy()
-        return whole
-
-    def infer_one(self) -> int:
-        """Scores 20 samples one at a time."""
-        self.model.eval()
-        with self.torch.inference_mode():
-            for row in range(20):
-                self.forward(*self._rows(slice(row, row + 1))).numpy()
-        return 20
-
-    def scores(self) -> np.ndarray:
-        """Scores of the first 32 rows."""
-        self.model.eval()
-        with self.torch.inference_mode():
-            return self.forward(*self._rows(slice(0, BATCH))).numpy()
+    def peak_bytes(self) -> int | None:
+        """Returns the most memory that arrays took on an accelerator; None on a CPU."""
+        statistics_of_device = jax.devices()[0].memory_stats()
+        return statistics_of_device and statistics_of_device["peak_bytes_in_use"]
 
 
 def interleaved(systems: dict, method: str, repeats: int) -> dict[str, list[float]]:
-    """Samples per second of every system, in turn, after a warm-up each."""
+    """Times every system in turn, after a warm-up each; returns samples per second."""
     for system in systems.values():
         getattr(system, method)()
     rates = {name: [] for name in systems}
@@ -213,7 +168,7 @@ def interleaved(systems: dict, method: str, repeats: int) -> dict[str, list[floa
 
 
 def matmul_peak(repeats: int) -> float:
-    """FLOP/s of the machine's largest of a few float32 products, through XLA."""
+    """Measures the FLOP/s of a large float32 product through XLA: the best of so many."""
     a = jnp.asarray(np.random.default_rng(0).normal(size=(1024, 1024)).astype(np.float32))
     product = jax.jit(lambda x: x @ a)
     product(a).block_until_ready()
@@ -226,7 +181,7 @@ def matmul_peak(repeats: int) -> float:
 
 
 def compile_seconds(config: ModelConfig, split: Split) -> tuple[float, float]:
-    """Seconds from nothing to the first epoch's first step, cold and from a filled cache."""
+    """Times the way from nothing to the first step, cold and from a filled cache, in seconds."""
     seconds = []
     with tempfile.TemporaryDirectory() as cache:
         jax.config.update("jax_compilation_cache_dir", cache)
@@ -242,69 +197,90 @@ def compile_seconds(config: ModelConfig, split: Split) -> tuple[float, float]:
     return seconds[0], seconds[1]
 
 
+def shares(config: ModelConfig) -> str:
+    """Says what the time of uncut steps goes into, by kinds of operations."""
+    jax.clear_caches()
+    system = Msajax(config, make_split(np.full(8 * BATCH, 20)))
+    system.train()  # compiles
+    seconds, of_kinds = operations.shares_of_time(system.train, "train_steps")
+    said = ", ".join(f"{kind} {share:.0%}" for kind, share in of_kinds.items())
+    return f"{seconds / 8 * 1e3:.0f} ms of operations in an uncut step: {said}"
+
+
 def main() -> None:
-    """Runs everything and prints the table."""
+    """Runs everything and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--dims", default="128,256")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--lengths")
     parser.add_argument("--no_compile", action="store_true", help="leave torch.compile out")
+    accelerator.add_arguments(parser)
     arguments = parser.parse_args()
+    if arguments.rows == "accelerator" or (not arguments.rows and accelerator.is_there()):
+        sys.exit(accelerator.report(arguments))
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # PyTorch, too, is to take the CPU that JAX takes
     try:
         import torch
 
-        peers = {"torch eager": False} | ({} if arguments.no_compile else {"torch.compile": True})
+        peers = list(accelerator.PEERS[: 1 if arguments.no_compile else 2])
         print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     except ImportError:
-        peers = {}
+        peers = []
         print("PyTorch is not installed: msajax alone is measured (pip install torch).")
     print(f"jax {jax.__version__} on {jax.devices()[0].device_kind}")
-    split, console = make_split(read_lengths(arguments.lengths)), Console(width=110)
-    peak = matmul_peak(20)
+    split, peak = make_split(read_lengths(arguments.lengths)), matmul_peak(20)
     for dim in map(int, arguments.dims.split(",")):
-        config = ModelConfig(model_dim=dim, ff_dim=2 * dim)
-        systems: dict = {"msajax": Msajax(config, split)}
-        params = jax.tree.map(lambda x: np.asarray(x[0]), systems["msajax"].state.params)
-        for name, compiled in peers.items():
-            systems[name] = Torch(config, split, params, compiled)
-            difference = np.abs(systems[name].scores() - systems["msajax"].scores()).max()
-            print(f"D={dim}: {name} and msajax differ by {difference:.1e} in a score")
-        table = Table(title=f"samples per second, D={dim}, F={2 * dim}, batch {BATCH}")
-        for column in ("", "system", "median", "min", "max", "msajax is faster by"):
-            table.add_column(column, justify="right" if column not in ("", "system") else "left")
-        for method in ("train", "infer", "infer_one"):
-            rates = interleaved(systems, method, arguments.repeats)
-            if method == "train":
-                rates["msajax, 5 seeds"] = interleaved(
-                    {"": Msajax(config, split, seeds=5)}, method, max(arguments.repeats // 3, 2)
-                )[""]
-            ours = statistics.median(rates["msajax"])
-            for name, values in rates.items():
-                median = statistics.median(values)
-                ratio = "" if name.startswith("msajax") else f"{ours / median:.2f}x"
-                table.add_row(
-                    method, name, f"{median:.0f}", f"{min(values):.0f}", f"{max(values):.0f}", ratio
-                )
-            if method == "train":
-                trained = ours
-        console.print(table)
+        measure(ModelConfig(model_dim=dim, ff_dim=2 * dim), split, peers, arguments.repeats, peak)
 
-        one = dataclasses.replace(config, dropout_rate=0.0)
-        batch, model = first_batch(split), build_model(one, SPEC)
 
-        def score_sum(params, model=model, batch=batch):
-            return model.apply({"params": params}, *batch).score.sum()
+def measure(
+    config: ModelConfig, split: Split, peers: list[str], repeats: int, peak: float
+) -> None:
+    """Prints the table of one width on a CPU, and what stands below it."""
+    console, dim = Console(width=110), config.model_dim
+    systems: dict = {"msajax": Msajax(config, split)}
+    params = jax.tree.map(lambda x: np.asarray(x[0]), systems["msajax"].state.params)
+    for name in peers:
+        import timed_torch
 
-        flops = sum(matmul_flops(jax.grad(score_sum), params).values())
-        cold, cached = compile_seconds(config, split)
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        console.print(
-            f"D={dim}: {sum(x.size for x in jax.tree.leaves(params)):,} parameters; "
-            f"{flops / BATCH / 1e6:.1f} M matrix-product FLOPs per uncut sample and step; msajax "
-            f"trains at {trained * flops / BATCH / peak:.0%} of the machine's own product peak of "
-            f"{peak / 1e9:.0f} GFLOP/s, counting uncut samples; first step after {cold:.1f} s cold,"
-            f" {cached:.1f} s cached; peak memory of this process {memory:.0f} MiB"
-        )
+        systems[name] = timed_torch.Torch(config, SPEC, split, params, name)
+        difference = np.abs(systems[name].scores() - systems["msajax"].scores()).max()
+        print(f"D={dim}: {name} and msajax differ by {difference:.1e} in a score")
+    table = Table(title=f"samples per second, D={dim}, F={2 * dim}, batch {BATCH}")
+    for column in ("", "system", "median", "min", "max", "msajax is faster by"):
+        table.add_column(column, justify="right" if column not in ("", "system") else "left")
+    medians = {}
+    for method in ("train", "infer", "infer_one"):
+        five = {"msajax, 5 seeds": Msajax(config, split, seeds=5)} if method == "train" else {}
+        rates = interleaved(systems | five, method, repeats)
+        ours = medians[method] = statistics.median(rates["msajax"])
+        for name, values in rates.items():
+            median = statistics.median(values)
+            ratio = "" if name.startswith("msajax") else f"{ours / median:.2f}x"
+            table.add_row(
+                method, name, f"{median:.0f}", f"{min(values):.0f}", f"{max(values):.0f}", ratio
+            )
+    console.print(table)
+    systems.clear()  # and with them their programs, which `shares` would take for its own
+
+    one = dataclasses.replace(config, dropout_rate=0.0)
+    batch, model = first_batch(split), build_model(one, SPEC)
+
+    def score_sum(params):
+        return model.apply({"params": params}, *batch).score.sum()
+
+    flops = sum(matmul_flops(jax.grad(score_sum), params).values())
+    reached = medians["train"] * flops / BATCH / peak
+    where = shares(config)
+    cold, cached = compile_seconds(config, split)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    console.print(
+        f"D={dim}: {sum(x.size for x in jax.tree.leaves(params)):,} parameters; "
+        f"{flops / BATCH / 1e6:.1f} M matrix-product FLOPs per uncut sample and step; msajax "
+        f"trains at {reached:.0%} of the machine's own product peak of {peak / 1e9:.0f} GFLOP/s, "
+        f"counting uncut samples; {where}; first step after {cold:.1f} s cold, {cached:.1f} s "
+        f"cached; peak memory of this process {memory:.0f} MiB"
+    )
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import pathlib
 import sys
 
 if __name__ == "__main__":
+    os.environ["JAX_PLATFORMS"] = "cpu"  # virtual devices are CPUs, also where there is a GPU
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={sys.argv[1]}"
     sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent)]
 

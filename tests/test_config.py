@@ -256,6 +256,7 @@ IMPOSSIBLE = {
     "model.missing_modality": ("", "zero"),
     "model.norm_eps": (-1e-6, 0.0, 2.0, math.nan),
     "model.dtype": ("", "float64", "int8"),
+    "model.matmul_precision": ("", "highest", "float16"),
     "optim.name": ("", "sgd"),
     "optim.learning_rate": (-1e-4, 0.0, math.nan, math.inf),
     "optim.weight_decay": (-0.1, 0.01, math.nan),  # 0.01: Adam would not use it
@@ -515,6 +516,7 @@ ANOTHER = {
     "model.missing_modality": "reference",
     "model.norm_eps": 1e-5,
     "model.dtype": "bfloat16",
+    "model.matmul_precision": "tensorfloat32",
     "optim.name": "adamw",
     "optim.learning_rate": 1e-3,
     "optim.weight_decay": 0.1,

@@ -160,6 +160,7 @@ def command(tmp_path_factory):
             ],
             cwd=HERE.parent,
             env=os.environ
+            | {"JAX_PLATFORMS": "cpu"}  # virtual devices are CPUs, also where there is a GPU
             | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"},
             capture_output=True,
             text=True,

@@ -5,6 +5,7 @@ import functools
 import itertools
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -36,7 +37,9 @@ STEPS = {"text": 6, "audio": 5, "video": 5}
 def shapes_of(config, spec, batch=1, steps=4):
     """The model, and abstract parameters, features and masks for it."""
     features = {
-        m: jax.ShapeDtypeStruct((batch, steps, spec.width(m)), jnp.float32)
+        m: jax.ShapeDtypeStruct((batch, steps), jnp.int32)
+        if spec.vocabulary(m)
+        else jax.ShapeDtypeStruct((batch, steps, spec.width(m)), jnp.float32)
         for m in spec.modalities
     }
     masks = {m: jax.ShapeDtypeStruct((batch, steps), bool) for m in spec.modalities}
@@ -453,6 +456,38 @@ def test_16_bit_scores_are_close_and_outputs_and_gradients_are_float32(dtype, at
     score, weights = numpy_model(params, model.config, SPEC, FEATURES, MASKS)
     chex.assert_trees_all_close(prediction.score, score, atol=atol, rtol=0)
     chex.assert_trees_all_close(prediction.modality_weights, weights, atol=atol, rtol=0)
+
+
+TOKENS = CorpusSpec(("text",), (0,), (9,), "next_token", ("nats", "tokens"), (11,))
+
+
+# Lowering for a CPU keeps what a program asks of an accelerator.
+@pytest.mark.parametrize("name", ["float32", "tensorfloat32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("changes", "spec"),
+    [
+        ({"pooling_method": "attention", "bidirectional_fusion": True}, SPEC),
+        ({"guidance": "gradient_x_input"}, SPEC),
+        ({"name": "next_token", "causal": True}, TOKENS),
+    ],
+    ids=["sequence_level", "guided", "next_token"],
+)
+def test_products_of_both_passes_have_the_precision_that_was_set(name, changes, spec):
+    config = dataclasses.replace(SMALL, matmul_precision=name, **changes)
+    model, params, features, masks = shapes_of(config, spec)
+
+    def loss(params, features, masks):
+        return model.apply({"params": params}, features, masks).score.sum()
+
+    counts = []
+    for function in (loss, jax.grad(loss)):
+        text = jax.jit(function).lower(params, features, masks).as_text()
+        found = re.findall(r"stablehlo.dot_general .*precision = \[(\w+), (\w+)\]", text)
+        assert len(found) == text.count("stablehlo.dot_general ")
+        jax_name = {"float32": "HIGHEST", "tensorfloat32": "HIGH", "bfloat16": "DEFAULT"}[name]
+        assert set(found) == {(jax_name, jax_name)}
+        counts.append(len(found))
+    assert counts[1] > counts[0]
 
 
 def equations(jaxpr):

@@ -84,6 +84,10 @@ class ModelConfig(Settings):
         missing_modality: mask (an absent modality gets weight 0) or reference (the literal
             formula: its zero vector still gets weight).
         dtype: computation type; parameters, norms, softmax, pooling, gate and head stay float32.
+        matmul_precision: how accelerators multiply float32 matrices, forwards and backwards, by
+            JAX's names: float32 (in full), tensorfloat32 or bfloat16, which round the factors and
+            are faster where the device has units for it (an NVIDIA GPU takes TF32 for both). CPUs
+            always multiply in full.
         guidance: none, or how a first pass is explained for a second one that the explanation
             guides: the attribution of every encoder layer's input, by
             gradient_x_input, integrated_gradients or deeplift against a zero baseline, replaces
@@ -138,6 +142,7 @@ class ModelConfig(Settings):
     max_len: int = 0
     missing_modality: str = "mask"
     dtype: str = "float32"
+    matmul_precision: str = "float32"
     guidance: str = "none"
     guidance_weight: float = 0.7
     guidance_steps: int = 16
@@ -230,6 +235,7 @@ class ModelConfig(Settings):
         one_of(self, "model.head", "weighted_sum", "mean", "concat")
         one_of(self, "model.missing_modality", "mask", "reference")
         one_of(self, "model.dtype", "float32", "bfloat16", "float16")
+        one_of(self, "model.matmul_precision", "float32", "tensorfloat32", "bfloat16")
         methods = ("gradient_x_input", "integrated_gradients", "deeplift")
         one_of(self, "model.guidance", "none", *methods)
         once = len(set(self.modalities)) == len(self.modalities)

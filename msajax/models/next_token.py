@@ -63,8 +63,8 @@ class NextTokenModel(nn.Module):
         encoder = ModalityEncoder(
             config, self.spec.length(m), project=False, name=f"{m}_encoder"
         )
-        # On accelerators the default would multiply float32 matrices in a shorter type.
-        with jax.default_matmul_precision("highest"):
+        # Left to JAX, accelerators would multiply float32 matrices in a shorter type.
+        with jax.default_matmul_precision(self.config.matmul_precision):
             hidden = encoder(
                 embedding(ids), mask, train=train, attention_mask=attention_masks.get(m)
             )  # [batch, length, model_dim]

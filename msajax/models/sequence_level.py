@@ -92,8 +92,8 @@ class SequenceLevelModel(nn.Module):
         begin, guides = begin or {}, guides or {}
         names = self.spec.modalities
         of_modality = {m: self.config.encoder_of(m) for m in names}
-        # On accelerators the default would multiply float32 matrices in a shorter type.
-        with jax.default_matmul_precision("highest"):
+        # Left to JAX, accelerators would multiply float32 matrices in a shorter type.
+        with jax.default_matmul_precision(self.config.matmul_precision):
             sequences = {}  # {modality: [batch, length, model_dim]}
             for m in names:
                 x, vocabulary = features[m], self.spec.vocabulary(m)
