@@ -45,7 +45,7 @@ from msajax.data.synthetic import generate
 from msajax.evaluation.compare import paired_test
 from msajax.files import write_json
 from msajax.inference.scores import make_scorer
-from msajax.inference.scoring import EvaluationBatches, predict_batches
+from msajax.inference.scoring import cut_batches, predict_batches
 from msajax.models import build_model
 from msajax.tasks import make_task
 
@@ -140,7 +140,7 @@ def time_inference(folders: list[pathlib.Path], corpus: Corpus) -> list[float]:
         one_seed = jax.tree.map(lambda x: x[:1], bundle.variables)
         scorer = make_scorer(bundle.config, bundle.preparation, one_seed, 1)
         split, _ = prepare(corpus.split("test"), bundle.preparation)
-        batches = EvaluationBatches(split, scorer.spec, scorer.layout)
+        batches = list(cut_batches(split, scorer.spec, scorer.place))
         predict_batches(scorer.predict, scorer.variables, batches)  # compiles
         timed.append((scorer.predict, scorer.variables, batches, len(split)))
     rates: list[list[float]] = [[] for _ in timed]

@@ -194,7 +194,7 @@ def _measure(run: Run, trained: Trained, bundle: Bundle, kept: list[int]) -> dic
     """Opens the test split, and writes predictions and results; only the `kept` seeds count."""
     folder, corpus = run.folder, run.corpus
     scores, splits, repairs = {}, {}, dict(run.repairs)
-    scorer = Scorer(trained.predict, trained.variables, run.spec, run.layout, kept)
+    scorer = Scorer(trained.predict, trained.variables, run.spec, run.layout.put_rows, kept)
     budget = run.config.data.device_memory_budget
     for name in ("valid", "test"):
         splits[name], scores[name], weights, repairs[name] = protocol.score_split(

@@ -211,7 +211,7 @@ def scored():
     keys = jax.random.split(jax.random.key(0), 2)
     variables = jax.vmap(lambda key: model.init(key, split.features, split.masks))(keys)
     predict = make_predict(model, TASKS["regression"], layout)
-    return model, Scorer(predict, variables, SPEC, layout)
+    return model, Scorer(predict, variables, SPEC, layout.put_rows)
 
 
 def test_scores_of_every_quarter_are_those_of_the_uncut_sequences_in_file_order(scored):

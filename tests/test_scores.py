@@ -8,13 +8,18 @@ import pytest
 from tiny import tiny_config
 
 import msajax
+from msajax.config import MeshConfig
 from msajax.data.corpus import Split
 from msajax.data.in_memory import corpus_of
 from msajax.data.prepare import fit
 from msajax.inference.bundle import Bundle
 from msajax.inference.bundle_files import load_bundle, save_bundle
 from msajax.inference.predict import predict_corpus
+from msajax.inference.scores import as_split
+from msajax.inference.scoring import Scorer, make_predict
 from msajax.models import blank_sample, build_model
+from msajax.runtime.devices import make_layout
+from msajax.tasks import TASKS
 
 N, T = 21, {"text": 5, "audio": 3}
 WIDTHS = {"text": 6, "audio": 4}
@@ -101,16 +106,51 @@ def test_neither_batch_nor_length_nor_the_form_of_a_sample_matters(bundle, all_a
     np.testing.assert_allclose(hidden.score, expected.score, atol=2e-6)
 
 
-def test_each_program_is_compiled_once(bundle, all_at_once):
+def test_each_program_is_compiled_once_and_a_guard_of_transfers_does_not_hinder(bundle):
     again = dataclasses.replace(bundle)  # nothing is compiled for it yet
-    x, compiled = samples(N).features, []
+    x, compiled, events = samples(N).features, [], []
+    jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: events.append(name))
     for sizes in ((1, 5, N), (N, 1, 5, 5)):
+        events.clear()
         for n in sizes:
             for steps in (5, 3):
-                again.predict({m: v[:n, :steps] for m, v in x.items()})
-        compiled.append(again.scorer.predict._cache_size())
+                with jax.transfer_guard("disallow"):  # of the caller: samples are moved as asked
+                    again.predict({m: v[:n, :steps] for m, v in x.items()})
+        compiled.append(sum("compile" in name for name in events))
     again.predict({m: np.tile(v, (20, 1, 1)) for m, v in x.items()})  # the largest batches
-    assert compiled[0] == compiled[1] and again.scorer.predict._cache_size() <= 12
+    assert compiled[0] > 0 and compiled[1] == 0
+    assert again.scorer.predict._cache_size() <= 12
+
+
+def test_scores_are_the_bits_of_the_program_whose_input_lies_on_the_devices(bundle):
+    spec, x = bundle.preparation.spec, samples(3).features
+    layout = make_layout(MeshConfig(), "auto", 3)
+    predict = make_predict(build_model(bundle.config.model, spec), TASKS["regression"], layout)
+    direct = Scorer(predict, layout.put_state(bundle.variables), spec, layout.put_rows)
+    cut = bundle.with_data(truncate="uniform")
+    long = {m: np.concatenate([v, v[::-1]], axis=1) for m, v in x.items()}
+    masks = {"text": np.ones((3, 5), bool), "audio": np.arange(9).reshape(3, 3) % 2 > 0}
+    masks["text"][:, 1] = False
+    lists = {m: [v[0].tolist(), v[1, :1], v[2, :2]] for m, v in x.items()}
+    odd = [(cut, long), (bundle, x, masks), (bundle, lists), (bundle, {"text": x["text"]})]
+    for scoring, *given in odd:
+        given = [*given, *[None] * (3 - len(given))]
+        split = as_split(*given, scoring.preparation)
+        split = scoring.prepare_split(split, "the samples", refuse=False)
+        scores, weights = direct.score(split, "the samples")
+        found = scoring.predict(*given)
+        np.testing.assert_array_equal(found.seeds, scores)
+        np.testing.assert_array_equal(found.weights, weights.mean(axis=0))
+        for i in range(3):  # what is read of a sample depends on no other
+            features, valid = scoring.prepare(*[_row(part, i) for part in given])
+            for m in spec.modalities:
+                np.testing.assert_array_equal(features[m][0], split.features[m][i])
+                np.testing.assert_array_equal(valid[m][0], split.masks[m][i])
+
+
+def _row(given, i: int):
+    """One sample of features or masks."""
+    return given and {m: x[i : i + 1] for m, x in given.items()}
 
 
 def test_masks_a_single_step_an_absent_modality_and_no_sample(bundle):

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from msajax.data.corpus import Split
-from msajax.data.steps import spans
+from msajax.data.steps import spans, union
 from msajax.spec import CorpusSpec
 
 QUARTERS = 4  # length quarters: sequences cut to 1/4, 1/2, 3/4 or all of the longest length
@@ -47,10 +47,10 @@ def quarters_of(split: Split, spec: CorpusSpec) -> np.ndarray:
     a quarter; in quarter q all modalities are cut to q quarters of their longest lengths.
     """
     quarters = np.ones(len(split), np.int64)
-    for m in spec.modalities:
-        first, lengths = spans(split.masks[m])
-        needed = -(-QUARTERS * (first + lengths) // spec.length(m))
-        quarters = np.maximum(quarters, needed)
+    for length in set(spec.lengths):
+        masks = [split.masks[m] for m in spec.modalities if spec.length(m) == length]
+        first, lengths = spans(union(masks))
+        quarters = np.maximum(quarters, -(-QUARTERS * (first + lengths) // length))
     return quarters
 
 

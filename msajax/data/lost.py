@@ -5,6 +5,7 @@ stores is compared with the steps that are really read of it, not with the rules
 compaction that led there, so that a mistake in these rules is found as well.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -92,9 +93,9 @@ def count_lost(
     Returns:
         What is lost, by modality; only where something is.
     """
-    cut = np.zeros(len(split), bool)
-    if truncates:
-        length = next(iter(chosen.values()))[0].shape[1]
+    length = next(iter(chosen.values()))[0].shape[1]
+    cut = None
+    if truncates and max(mask.shape[1] for mask in masks.values()) > length:
         is_read = np.any([kept.any(axis=1) for _, kept in chosen.values()], axis=0)
         cut = (spans(union(masks.values()))[1] > length) & is_read
     found = {}
@@ -102,17 +103,22 @@ def count_lost(
         x, hides = split.features[m], m in split.masks and m not in split.derived
         known = (nonzero or {}).get(m)
         lost, is_left = np.zeros(len(split), int), np.zeros(len(split), bool)
-        for rows in (slice(i, i + _ROWS) for i in range(0, len(split), _ROWS)):
+        for start in range(0, len(split), _ROWS):
+            rows = slice(start, start + _ROWS)
             read = _read(source[rows], kept[rows], x.shape[1])
-            unread = ~read & ~(masks[m][rows] & cut[rows, None])
+            unread = ~read
+            if cut is not None:
+                unread &= ~(masks[m][rows] & cut[rows, None])
             if hides:
                 unread &= split.masks[m][rows]
-            if unread.any():  # the features are looked at only where something may be lost
+            if np.count_nonzero(unread):  # features are looked at only where they may be lost
                 stored = nonzero_steps(x[rows]) if known is None else known[rows]
                 if x.ndim == 2:
                     stored = stored & (x[rows] != _PADDING)
-                lost[rows], is_left[rows] = (unread & stored).sum(axis=1), (read & stored).any(1)
-        if lost.any():
+                unread &= stored
+                if np.count_nonzero(unread):
+                    lost[rows], is_left[rows] = unread.sum(axis=1), (read & stored).any(axis=1)
+        if np.count_nonzero(lost):
             emptied, there = (lost > 0) & ~is_left, (lost > 0) | kept.any(axis=1)
             counts = lost.sum(), (lost > 0).sum(), emptied.sum(), there.sum()
             found[m] = Lost(*map(int, counts))
@@ -186,5 +192,9 @@ def count_without_any(masks: Mapping[str, np.ndarray]) -> int:
     Args:
         masks: the valid steps `[N, T]` of each.
     """
-    has_any = [mask.any(axis=1) for mask in masks.values()]
-    return int((~np.any(has_any, axis=0)).sum()) if has_any else 0
+    if not masks:
+        return 0
+    has_any = functools.reduce(
+        np.logical_or, (np.logical_or.reduce(mask, axis=1) for mask in masks.values())
+    )
+    return len(has_any) - int(np.count_nonzero(has_any))

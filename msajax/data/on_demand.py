@@ -1,6 +1,5 @@
 """Prepares features as they are read, for corpora that do not fit into memory prepared."""
 
-import collections
 import dataclasses
 
 import numpy as np
@@ -42,57 +41,60 @@ class OnDemand:
 
     def __getitem__(self, key: tuple[np.ndarray | slice, slice]) -> np.ndarray:
         """Returns features `[n, t, d]` float32 of some rows, and of steps from the first on."""
-        return self.read(*key)[0]
-
-    def read(self, rows: np.ndarray | slice, steps: slice) -> tuple[np.ndarray, dict[str, int]]:
-        """Returns prepared features of rows, and counts what was repaired in them, by kind."""
-        source, kept, stored = self.source[rows, steps], self.kept[rows, steps], self.stored[rows]
-        out = np.empty((*source.shape, stored.shape[2]), np.float32)
-        counts = {"non_finite": 0, "clipped": 0}
-        in_order = bool((source == np.arange(source.shape[1])).all())
-        block = max(1, _BLOCK // max(out.shape[1] * out.shape[2], 1))  # rows at a time
-        for part in (slice(i, i + block) for i in range(0, len(out), block)):
-            x = stored[part]
-            if in_order:
-                x = x[:, : source.shape[1]]
-            else:
-                x = np.take_along_axis(x, source[part, :, None], axis=1)
-            self._prepare(x, kept[part], out[part], counts)
-        return out, counts
+        rows, steps = key
+        chosen = dataclasses.replace(
+            self, stored=self.stored[rows], source=self.source[key], kept=self.kept[key]
+        )
+        out = np.empty(chosen.shape, np.float32)
+        chosen.read_all(out)
+        return out
 
     def read_all(self, out: np.ndarray | None) -> dict[str, int]:
-        """Prepares all rows, into `out` `[N, T, d]` if given; counts what was repaired."""
-        counts = collections.Counter()
-        for start in range(0, len(self), _ROWS):
-            rows = slice(start, start + _ROWS)
-            values, repaired = self.read(rows, slice(None))
-            counts.update(repaired)
-            if out is not None:
-                out[rows] = values
-        return dict(counts)
+        """Prepares all rows, into `out` `[N, T, d]` if given; counts what was repaired, by kind."""
+        counts = {"non_finite": 0, "clipped": 0}
+        samples, length, width = self.shape
+        # A sequence of fewer stored steps is not read behind them: what is there is padding.
+        read = min(length, self.stored.shape[1])
+        if out is not None:
+            out[:, read:] = 0
+        block = max(1, _BLOCK // max(length * width, 1))  # rows at a time
+        for start in range(0, samples, block):
+            part = slice(start, start + block)
+            x, source = self.stored[part], self.source[part, :read]
+            if np.count_nonzero(source != np.arange(read)):
+                x = np.take_along_axis(x, source[..., None], axis=1)
+            else:
+                x = x[:, :read]
+            values = None if out is None else out[part, :read]
+            self._prepare(x, self.kept[part, :read], values, counts)
+        return counts
 
     def _prepare(
-        self, x: np.ndarray, kept: np.ndarray, out: np.ndarray, counts: dict[str, int]
+        self, x: np.ndarray, kept: np.ndarray, out: np.ndarray | None, counts: dict[str, int]
     ) -> None:
-        """Prepares a block of steps into `out`, and adds to the counts."""
-        values = x.astype(np.float64)
+        """Prepares a block of steps, into `out` if given, and adds to the counts."""
         if self.statistics is not None:
             mean, deviation = self.statistics
-            values -= mean
+            values = np.subtract(x, mean, dtype=np.float64)
             values /= deviation
-        largest = np.abs(values).max(initial=0)
+        else:  # float32 is what comes out, so it needs no copy
+            values = x if x.dtype == np.float32 else x.astype(np.float64)
+        largest = np.maximum.reduce(np.abs(values), axis=None, initial=0)
         if not largest <= _LARGEST:  # or NaN
             usable = np.abs(values) <= _LARGEST
             counts["non_finite"] += int((~usable & kept[..., None]).sum())
-            values[~usable] = 0
+            values = np.where(usable, values, 0)
             largest = _LARGEST
-        if not kept.all():
-            values[~kept] = 0
         # The bound is in deviations, so it holds for standardised features alone.
         if self.statistics is not None and 0 < self.clip < largest:
-            counts["clipped"] += int((np.abs(values) > self.clip).sum())
+            beyond = np.abs(values) > self.clip
+            counts["clipped"] += int((beyond & kept[..., None]).sum())
             np.clip(values, -self.clip, self.clip, out=values)
+        if out is None:
+            return
         out[:] = values
+        if np.count_nonzero(kept) < kept.size:
+            out[~kept] = 0
 
 
 def streams(split: Split) -> bool:

@@ -263,7 +263,7 @@ def prepare(
         else:
             statistics = preparation.statistics.get(m)
             on_demand = OnDemand(x, source, masks[m], statistics, preparation.clip)
-            out = _blank(shape, spec, m) if keep else None
+            out = np.empty((*shape, x.shape[2]), np.float32) if keep else None
             features[m], made = out if keep else on_demand, on_demand.read_all(out)
         if any(made.values()):
             repairs[m] = made | repairs.get(m, {})

@@ -29,7 +29,8 @@ def nonzero_steps(x: np.ndarray) -> np.ndarray:
 
     NaN counts as non-zero.
     """
-    return x.any(axis=2) if x.ndim == 3 else x != 0  # `any` makes no copy of that size
+    # The reduction makes no copy of that size, and of one sample takes half as long as x.any().
+    return np.logical_or.reduce(x, axis=2) if x.ndim == 3 else x != 0
 
 
 def step_mask(
@@ -50,9 +51,10 @@ def step_mask(
 
 def first_to_last(mask: np.ndarray) -> np.ndarray:
     """Fills a mask: the steps `[N, T]` from the first to the last one of each row of a mask."""
-    first, lengths = spans(mask)
-    steps = np.arange(mask.shape[1])[None, :]
-    return (steps >= first[:, None]) & (steps < (first + lengths)[:, None])
+    if np.count_nonzero(mask) == mask.size:
+        return mask
+    begun = np.logical_or.accumulate(mask, axis=1)
+    return begun & np.logical_or.accumulate(mask[:, ::-1], axis=1)[:, ::-1]
 
 
 def has_row(x: np.ndarray, rows: float = math.inf) -> np.ndarray | bool:
@@ -69,10 +71,12 @@ def step_masks(
         The `step_mask` `[N, T]` of each; and the `nonzero_steps` `[N, T]` of those whose mask was
         derived from them, so that the features need not be looked at again.
     """
-    modalities = list(modalities)
-    unmasked = [m for m in modalities if mask_from_zeros and m not in split.masks]
-    nonzero = {m: nonzero_steps(split.features[m]) for m in unmasked}
-    return {m: step_mask(split, m, mask_from_zeros, nonzero.get(m)) for m in modalities}, nonzero
+    masks, nonzero = {}, {}
+    for m in modalities:
+        if mask_from_zeros and m not in split.masks:
+            nonzero[m] = nonzero_steps(split.features[m])
+        masks[m] = step_mask(split, m, mask_from_zeros, nonzero.get(m))
+    return masks, nonzero
 
 
 def readable_steps(
@@ -86,9 +90,11 @@ def readable_steps(
         rows: of the embedding tables; a modality that is not there has one for every id but
             negative ones.
     """
-    return {
-        m: mask & has_row(split.features[m], rows.get(m, math.inf)) for m, mask in masks.items()
-    }
+    readable = dict(masks)
+    for m, mask in masks.items():
+        if split.features[m].ndim == 2:
+            readable[m] = mask & has_row(split.features[m], rows.get(m, math.inf))
+    return readable
 
 
 def table_sizes(split: Split, masks: Mapping[str, np.ndarray]) -> dict[str, int]:
@@ -105,8 +111,8 @@ def table_sizes(split: Split, masks: Mapping[str, np.ndarray]) -> dict[str, int]
 def spans(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the first valid step and the length up to the last, per row; (0, 0) without any."""
     first = mask.argmax(axis=1)
-    last = mask.shape[1] - 1 - mask[:, ::-1].argmax(axis=1)
-    return first, np.where(mask.any(axis=1), last - first + 1, 0)
+    end = mask.shape[1] - mask[:, ::-1].argmax(axis=1)
+    return first, (end - first) * np.logical_or.reduce(mask, axis=1)
 
 
 # --- modalities that share their steps ---
@@ -187,7 +193,7 @@ def union(masks: Iterable[np.ndarray]) -> np.ndarray:
     Raises:
         ValueError: if the members differ in shape.
     """
-    return np.logical_or.reduce(list(masks))
+    return np.logical_or.reduce(np.array(list(masks)))
 
 
 def begin_apart(masks: Iterable[np.ndarray]) -> np.ndarray:
@@ -225,10 +231,11 @@ def choose_steps(
             f"Modalities {_count(steps)} steps here, but the model was trained with them aligned, "
             "step by step: give it a corpus that is, or train with data.alignment = unaligned."
         )
-    source, kept = _compaction(union(masks.values()), length, truncate, tuple(masks), ids)
-    return {
-        m: (source, kept & np.take_along_axis(mask, source, axis=1)) for m, mask in masks.items()
-    }
+    valid = np.array(list(masks.values()))  # [M, N, T], all members at once
+    together = np.logical_or.reduce(valid)
+    source, inside = _compaction(together, length, truncate, tuple(masks), ids)
+    kept = inside & valid[:, np.arange(len(source))[:, None], source]
+    return {m: (source, of_member) for m, of_member in zip(masks, kept, strict=True)}
 
 
 def _count(steps: Mapping[str, int]) -> str:
@@ -239,9 +246,12 @@ def _count(steps: Mapping[str, int]) -> str:
 def _compaction(
     mask: np.ndarray, length: int, truncate: str, modalities: tuple[str, ...], ids: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the stored step that each prepared one reads, `[N, length]`, and which are valid."""
+    """Returns the stored step that each prepared step reads, `[N, length]`, and which read one.
+
+    Those that do may read a hole of the mask.
+    """
     first, lengths = spans(mask)
-    too_long = np.flatnonzero(lengths > length)
+    (too_long,) = (lengths > length).nonzero()
     if too_long.size and truncate == "error":
         row = too_long[0]
         called = ", ".join(map(repr, modalities))
@@ -263,8 +273,7 @@ def _compaction(
     inside = source < end[:, None]
     if truncate == "uniform" and too_long.size:
         source[too_long], inside[too_long] = _spread(mask[too_long], length)
-    source = np.minimum(source, mask.shape[1] - 1)
-    return source, inside & np.take_along_axis(mask, source, axis=1)
+    return np.minimum(source, mask.shape[1] - 1), inside
 
 
 def _spread(mask: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:

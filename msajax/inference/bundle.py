@@ -144,6 +144,11 @@ class Bundle:
         """The model on the devices, made at its first use."""
         return make_scorer(self.config, self.preparation, self.variables, len(self.seeds))
 
+    @functools.cached_property
+    def _lenient(self) -> Preparation:
+        """The preparation that refuses no loss, made once for all calls."""
+        return dataclasses.replace(self.preparation, allow_loss=True)
+
     def prepare_split(self, split: Split, name: str, *, refuse: bool = True) -> Split:
         """Prepares a split as read, and says what was repaired in it.
 
@@ -159,9 +164,8 @@ class Bundle:
         Raises:
             UserError: if it does not fit the model.
         """
-        spec, preparation = self.preparation.spec, self.preparation
-        if not refuse:
-            preparation = dataclasses.replace(preparation, allow_loss=True)
+        spec = self.preparation.spec
+        preparation = self.preparation if refuse else self._lenient
         glove_path = self.config.data.glove_path
         if glove_path and wants_vectors(split, spec):
             split = _with_vectors(split, glove_path)

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from msajax.config import Config, MeshConfig
@@ -39,9 +40,10 @@ class Scores:
     @classmethod
     def of_seeds(cls, scores: np.ndarray, weights: np.ndarray) -> "Scores":
         """Sums up scores `[S, N, K]` and modality weights `[S, N, M]`."""
+        mean, weights = (np.add.reduce(x, axis=0) / len(x) for x in (scores, weights))
         several = len(scores) > 1
-        sd = scores.std(axis=0, ddof=1) if several else np.full(scores.shape[1:], np.nan)
-        return cls(scores.mean(axis=0), sd, scores, weights.mean(axis=0))
+        sd = scores.std(axis=0, ddof=1) if several else np.full(mean.shape, np.nan)
+        return cls(mean, sd, scores, weights)
 
     def __repr__(self) -> str:
         shown = np.array2string(self.score, precision=3, threshold=6, edgeitems=2, separator=", ")
@@ -65,8 +67,9 @@ def make_scorer(config: Config, preparation: Preparation, variables: Any, seeds:
     require_devices()
     spec = preparation.spec
     layout = make_layout(MeshConfig(), "auto", seeds)
-    predict = make_predict(build_model(config.model, spec), TASKS[spec.label_kind], layout)
-    return Scorer(predict, layout.put_state(variables), spec, layout)
+    leaves, tree = jax.tree.flatten(layout.put_state(variables))
+    model, task = build_model(config.model, spec), TASKS[spec.label_kind]
+    return Scorer(make_predict(model, task, layout, tree), tuple(leaves), spec, layout.hand_rows)
 
 
 def as_split(
@@ -96,7 +99,7 @@ def as_split(
     for m, value in features.items():
         where, is_features = f"features[{m!r}]", spec.width(m) > 0
         x, lengths = _stack(value, where, (0, 1, spec.width(m)) if is_features else (0, 1))
-        if x.dtype.name == "bfloat16":
+        if x.dtype.kind == "V" and x.dtype.name == "bfloat16":
             x = x.astype(np.float32)
         if is_features and x.ndim == 2:
             x = x[:, None]

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from msajax.checks import is_url
 from msajax.errors import UserError
-from msajax.runs.remote.object_store import Bucket
 from msajax.runtime.signals import scratch_folder
 
 
@@ -23,6 +22,9 @@ def bundle_folder(path: str | os.PathLike) -> Iterator[str]:
     if not is_url(path):
         yield path
         return
+    # Only what lies in a bucket needs fsspec, whose import takes longer than to load a bundle.
+    from msajax.runs.remote.object_store import Bucket
+
     with scratch_folder() as folder, named_by_url(path, folder):
         bucket = Bucket(path)
         for name in bucket.names():
