@@ -64,7 +64,7 @@ def make_scorer(config: Config, preparation: Preparation, variables: Any, seeds:
     configure_jax(config.train)
     require_devices()
     spec = preparation.spec
-    layout = make_layout(MeshConfig(), "auto", seeds)
+    layout = make_layout(MeshConfig(seed=1), "auto", seeds)
     predict = make_predict(build_model(config.model, spec), TASKS[spec.label_kind], layout)
     return Scorer(predict, layout.put_state(variables), spec, layout)
 

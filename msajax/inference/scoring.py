@@ -70,7 +70,8 @@ class EvaluationBatches:
             rows = np.flatnonzero(quarters == quarter)
             while rows.size:
                 size = next((n for n in EVALUATION_ROWS if n >= rows.size), EVALUATION_ROWS[-1])
-                self._plan.append((rows[:size], size, int(quarter)))
+                filled = size if size == 1 else size + -size % layout.data_devices
+                self._plan.append((rows[:size], filled, int(quarter)))
                 rows = rows[size:]
         self._resident = None if streams(split) else [self._put(*entry) for entry in self._plan]
 

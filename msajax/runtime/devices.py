@@ -1,6 +1,7 @@
 """Places arrays on devices, over the (seed, data, model) mesh: all placement is here."""
 
 import dataclasses
+import functools
 import math
 import os
 from collections.abc import Callable
@@ -22,7 +23,8 @@ class Layout:
 
     Attributes:
         mode: jit or pmap.
-        seed_axis: how seeds share a program: map (one after another) or vmap (all at once).
+        seed_axis: how seeds share a program: map (one after another; if they are spread, those of
+            each device) or vmap (all at once).
         mesh: the (seed, data, model) mesh of the devices of all processes.
     """
 
@@ -34,6 +36,34 @@ class Layout:
     def data_devices(self) -> int:
         """Devices over which the rows of a batch are spread."""
         return self.mesh.shape["data"]
+
+    @property
+    def seed_devices(self) -> int:
+        """Devices over which random seeds are spread."""
+        return self.mesh.shape["seed"]
+
+    @property
+    def maps_seeds(self) -> bool:
+        """Whether a program sees one device's seeds, and trains them one after another.
+
+        Each of them then is the program of one seed: on a CPU a product of several is slower.
+        """
+        return self.seed_axis == "map" and self.seed_devices > 1
+
+    @property
+    def copies(self) -> int:
+        """How often the memory of this process holds an array that lies on all devices."""
+        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
+        return self.mesh.size // jax.process_count() if on_cpu else 1
+
+    @functools.cached_property
+    def for_rows(self) -> "Layout":
+        """The layout of inference, over the same devices: every one has all seeds, and own rows."""
+        if self.seed_devices == 1:
+            return self
+        devices = self.mesh.devices.reshape(1, -1, self.mesh.shape["model"])
+        mesh = jax.sharding.Mesh(devices, self.mesh.axis_names, axis_types=self.mesh.axis_types)
+        return dataclasses.replace(self, mesh=mesh)
 
     @property
     def maps_rows(self) -> bool:
@@ -61,6 +91,7 @@ class Layout:
     def state_shardings(self, tree: Any) -> Any:
         """Returns the shardings of arrays with a leading axis of seeds.
 
+        Seeds that their devices do not divide lie on all of them.
         The third axis, behind the seeds and the inputs of a kernel, holds its outputs or the heads
         of attention: it lies over `model` if the devices divide it, also in the optimiser's
         moments. XLA finds the rest; results agree to rounding.
@@ -69,21 +100,20 @@ class Layout:
 
         def lies(x: Any) -> NamedSharding:
             shape = np.shape(x)
+            over = None if shape[0] % self.seed_devices else "seed"
             if devices > 1 and len(shape) > 2 and shape[2] % devices == 0:
-                return self.sharding("seed", None, "model")
-            return self.sharding("seed")
+                return self.sharding(over, None, "model")
+            return self.sharding(over)
 
         return jax.tree.map(lies, tree)
 
+    def put_for_rows(self, tree: Any) -> Any:
+        """Moves arrays with a leading axis of seeds into the layout of inference."""
+        return tree if self.for_rows is self else self.for_rows.put_state(tree)
+
     def get(self, tree: Any) -> Any:
         """Copies arrays to the host of every process, wherever their parts are."""
-
-        def fetch(x: Any) -> Any:
-            if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
-                return jax.device_get(x)
-            return multihost_utils.process_allgather(x, tiled=True)
-
-        return jax.device_get(tree) if jax.process_count() == 1 else jax.tree.map(fetch, tree)
+        return jax.device_get(tree) if jax.process_count() == 1 else jax.tree.map(_fetch, tree)
 
     def assemble(
         self, shape: tuple[int, ...], read: Callable[[tuple[slice, ...]], np.ndarray]
@@ -122,12 +152,18 @@ class Layout:
         return in_turn
 
 
+def _fetch(x: Any) -> Any:
+    if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
+        return jax.device_get(x)
+    return multihost_utils.process_allgather(x, tiled=True)
+
+
 def _put(tree: Any, shardings: Any) -> Any:
     if jax.process_count() == 1:
         return jax.device_put(tree, shardings)
 
     def own_part(x: Any, sharding: NamedSharding) -> jax.Array:
-        x = np.asarray(jax.device_get(x))  # every process has all of it
+        x = np.asarray(_fetch(x))  # every process has all of it
         return _from_parts(x.shape, sharding, x.__getitem__)
 
     return jax.tree.map(own_part, tree, shardings)
@@ -138,67 +174,93 @@ def _from_parts(shape: tuple[int, ...], sharding: NamedSharding, read: Callable)
         return jax.make_array_from_callback(shape, sharding, read)
 
 
-def make_layout(mesh: MeshConfig, seed_axis: str, seeds: int, model_dim: int = 0) -> Layout:
-    """Spreads a run over the devices of all its processes.
+LEAST_ROWS = 16  # of a batch on each virtual CPU device; fewer are not worth sharing
+
+
+def make_layout(
+    mesh: MeshConfig, seed_axis: str, seeds: int, model_dim: int = 0, rows: int = 0
+) -> Layout:
+    """Spreads a run over the devices of all its processes: seeds first, then rows.
 
     Args:
         mesh: what the configuration asks for.
         seed_axis: map, vmap or auto. Auto is map on a CPU, where seeds one after another cost the
-            same, and vmap on accelerators and wherever seeds are spread over devices.
+            same, and vmap on accelerators.
         seeds: how many random seeds the run has.
         model_dim: the model's width, which mesh.model must divide.
+        rows: of a batch, or of its part if gradients are accumulated; 0 for any number.
 
     Raises:
         UserError: if devices, seeds or the width do not fit.
     """
     devices = jax.devices()
-    over_model, over_data = mesh.model, max(mesh.data, 1)
-    over_seed = mesh.seed or math.gcd(max(len(devices) // (over_data * over_model), 1), seeds)
-    if mesh.mode == "pmap":
-        over_seed = 1
-    over_data = mesh.data or max(len(devices) // (over_seed * over_model), 1)
-    if model_dim % over_model:
+    if seed_axis == "auto":
+        seed_axis = "map" if jax.default_backend() == "cpu" else "vmap"
+    shape = _mesh_shape(mesh, seed_axis, seeds, rows)
+    if model_dim % mesh.model:
         raise UserError(
-            f"mesh.model = {over_model} does not divide model.model_dim = {model_dim}: every "
+            f"mesh.model = {mesh.model} does not divide model.model_dim = {model_dim}: every "
             "device must hold the same share of a parameter."
         )
-    used = over_seed * over_data * over_model
-    if used > len(devices):
-        raise UserError(
-            f"mesh.seed = {over_seed} times mesh.data = {over_data} times mesh.model = "
-            f"{over_model} needs {used} devices, but there are {len(devices)}."
-        )
-    if jax.process_count() > 1 and used < len(devices):
-        raise UserError(
-            f"mesh.seed = {over_seed} times mesh.data = {over_data} times mesh.model = "
-            f"{over_model} uses {used} devices of {len(devices)}: with several processes a run "
-            "takes all of them."
-        )
-    if jax.process_count() > 1 and mesh.mode == "pmap":
-        raise UserError("mesh.mode = pmap runs in one process: use jit for several.")
-    if seeds % over_seed:
-        raise UserError(
-            f"mesh.seed = {over_seed} does not divide train.seeds = {seeds}: "
-            "every device must hold the same number of random seeds."
-        )
-    if seed_axis == "auto":
-        in_turn = jax.default_backend() == "cpu" and over_seed == 1
-        seed_axis = "map" if in_turn else "vmap"
-    if seed_axis == "map" and over_seed > 1:
-        raise UserError(
-            f"train.seed_axis = 'map' trains seeds one after another, which mesh.seed = "
-            f"{over_seed} devices cannot share: use vmap, or mesh.seed = 1."
-        )
+    _require_fit(mesh, shape, seed_axis, seeds)
     return Layout(
         mode=mesh.mode,
         seed_axis=seed_axis,
         mesh=jax.make_mesh(
-            (over_seed, over_data, over_model),
+            shape,
             ("seed", "data", "model"),
             axis_types=(jax.sharding.AxisType.Auto,) * 3,
-            devices=devices[:used],
+            devices=devices[: math.prod(shape)],
         ),
     )
+
+
+def _mesh_shape(
+    mesh: MeshConfig, seed_axis: str, seeds: int, rows: int
+) -> tuple[int, int, int]:
+    """Returns over how many devices seeds, rows and parameters are spread."""
+    devices = jax.device_count()
+    several = jax.process_count() > 1  # which use all of their devices
+    left = max(devices // (max(mesh.data, 1) * mesh.model), 1)
+    if mesh.mode == "pmap":
+        over_seed = 1
+    elif seed_axis == "map" and not several:
+        over_seed = mesh.seed or min(left, seeds)
+    else:  # every device holds the same number of seeds
+        over_seed = mesh.seed or math.gcd(left, seeds)
+    left = max(devices // (over_seed * mesh.model), 1)
+    if rows and mesh.mode == "jit" and jax.default_backend() == "cpu" and not several:
+        left = min(left, max(rows // LEAST_ROWS, 1))
+    return over_seed, mesh.data or left, mesh.model
+
+
+def _require_fit(
+    mesh: MeshConfig, shape: tuple[int, int, int], seed_axis: str, seeds: int
+) -> None:
+    """Raises `UserError` unless there are devices for this shape, and seeds for its first axis."""
+    devices, used, over_seed = jax.device_count(), math.prod(shape), shape[0]
+    asked = " times ".join(
+        f"mesh.{name} = {n}" for name, n in zip(("seed", "data", "model"), shape, strict=True)
+    )
+    if used > devices:
+        raise UserError(f"{asked} needs {used} devices, but there are {devices}.")
+    if jax.process_count() > 1 and used < devices:
+        raise UserError(
+            f"{asked} uses {used} devices of {devices}: with several processes a run takes all of "
+            "them."
+        )
+    if jax.process_count() > 1 and mesh.mode == "pmap":
+        raise UserError("mesh.mode = pmap runs in one process: use jit for several.")
+    if seed_axis == "map" and over_seed > seeds:
+        raise UserError(
+            f"mesh.seed = {over_seed} is more than train.seeds = {seeds}: every device must have a "
+            "random seed."
+        )
+    if seed_axis == "vmap" and seeds % over_seed:
+        raise UserError(
+            f"mesh.seed = {over_seed} does not divide train.seeds = {seeds}: "
+            "every device must hold the same number of random seeds."
+        )
 
 
 def configure_jax(config: TrainConfig) -> None:
