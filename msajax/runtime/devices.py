@@ -196,7 +196,7 @@ def make_layout(
     devices = jax.devices()
     if seed_axis == "auto":
         seed_axis = "map" if jax.default_backend() == "cpu" else "vmap"
-    shape = _mesh_shape(mesh, seed_axis, seeds, rows)
+    shape = mesh_shape(mesh, seed_axis, seeds, rows, len(devices))
     if model_dim % mesh.model:
         raise UserError(
             f"mesh.model = {mesh.model} does not divide model.model_dim = {model_dim}: every "
@@ -215,11 +215,18 @@ def make_layout(
     )
 
 
-def _mesh_shape(
-    mesh: MeshConfig, seed_axis: str, seeds: int, rows: int
+def mesh_shape(
+    mesh: MeshConfig, seed_axis: str, seeds: int, rows: int, devices: int
 ) -> tuple[int, int, int]:
-    """Returns over how many devices seeds, rows and parameters are spread."""
-    devices = jax.device_count()
+    """Returns over how many of the devices seeds, rows and parameters are spread.
+
+    Args:
+        mesh: what the configuration asks for.
+        seed_axis: map or vmap.
+        seeds: how many random seeds the run has.
+        rows: of a batch, or of its part; 0 for any number.
+        devices: how many there are.
+    """
     several = jax.process_count() > 1  # which use all of their devices
     left = max(devices // (max(mesh.data, 1) * mesh.model), 1)
     if mesh.mode == "pmap":
