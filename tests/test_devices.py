@@ -163,16 +163,18 @@ def test_virtual_devices_take_seeds_first_and_then_16_rows_or_more(seeds):
 
 @pytest.mark.parametrize("devices", [1, 2, 3, 4])
 def test_no_device_trains_two_seeds_more_than_another_and_each_seed_has_its_slot(devices):
-    layout = types.SimpleNamespace(seed_devices=devices, maps_seeds=devices > 1)
-    for stopped in itertools.product([False, True], repeat=5):
-        dealt = deal(np.array(stopped), layout)
+    same = {"get": lambda x: x, "put_state": lambda x: x}
+    layout = types.SimpleNamespace(seed_devices=devices, maps_seeds=devices > 1, **same)
+    for stopped in itertools.product([False, True], repeat=4):
+        dealt, state = deal(np.array(stopped), layout), np.array([5, 6, 7, 8])
         running = (~dealt.stopped).reshape(devices, -1).sum(axis=1)
-        assert running.sum() == 5 - sum(stopped) and np.ptp(running) <= 1
-        assert dealt.seeds[dealt.slots].tolist() == [0, 1, 2, 3, 4]
+        assert running.sum() == 4 - sum(stopped) and np.ptp(running) <= 1
+        spread = dealt.spread(state)
+        assert spread.tolist() == state[dealt.seeds].tolist()
         assert dealt.stopped[dealt.slots].tolist() == list(stopped)
-    together = types.SimpleNamespace(seed_devices=2, maps_seeds=True)
-    assert deal(np.array([False, False, False, False]), together).seeds.tolist() == [0, 1, 2, 3]
-    assert deal(np.array([True, True, False, False]), together).seeds.tolist() == [2, 0, 3, 1]
+        assert dealt.collect(spread).tolist() == dealt.get(spread).tolist() == state.tolist()
+        if not sum(stopped):  # nothing is moved without need
+            assert dealt.in_order == (devices != 3)
 
 
 def test_too_many_devices_are_refused_with_both_numbers():

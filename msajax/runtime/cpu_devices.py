@@ -14,6 +14,8 @@ from msajax.errors import UserError
 logger = logging.getLogger(__name__)
 
 OTHERWISE = 1  # the automatic number where none of its exceptions holds
+_UNSET = -1  # JAX's own value
+_number_set = _UNSET  # by a run of this process
 
 
 def automatic(config: Config) -> int:
@@ -66,8 +68,10 @@ def set_asked(mesh: MeshConfig) -> None:
 
 def _set(number: int) -> int:
     """Sets the number of CPU devices; returns the number that counts."""
+    global _number_set
     try:
         jax.config.update("jax_num_cpu_devices", number)
+        _number_set = number
     except RuntimeError:  # JAX has started, perhaps in a notebook
         on_cpu = jax.default_backend() == "cpu"
         return jax.local_device_count() if on_cpu else number  # which changes nothing there
@@ -77,4 +81,5 @@ def _set(number: int) -> int:
 def _is_named() -> bool:
     """Says whether the environment, or a program around the run, names a number."""
     flags = os.environ.get("XLA_FLAGS", "")
-    return "xla_force_host_platform_device_count" in flags or jax.config.jax_num_cpu_devices >= 0
+    by_others = jax.config.jax_num_cpu_devices not in (_UNSET, _number_set)
+    return "xla_force_host_platform_device_count" in flags or by_others
