@@ -16,6 +16,8 @@ from msajax.config import MeshConfig, TrainConfig
 from msajax.errors import UserError, first_line
 from msajax.runtime.compile_cache import use_compile_cache
 
+LEAST_ROWS = 16  # of a batch on each virtual CPU device; fewer are not worth sharing
+
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
@@ -58,8 +60,12 @@ class Layout:
 
     @functools.cached_property
     def for_rows(self) -> "Layout":
-        """The layout of inference, over the same devices: every one has all seeds, and own rows."""
-        if self.seed_devices == 1:
+        """The layout of inference, over the same devices.
+
+        Where each trains seeds of its own in turn, it scores rows of its own with all seeds: as
+        many rows for every device, however many seeds it has.
+        """
+        if not self.maps_seeds:
             return self
         devices = self.mesh.devices.reshape(1, -1, self.mesh.shape["model"])
         mesh = jax.sharding.Mesh(devices, self.mesh.axis_names, axis_types=self.mesh.axis_types)
@@ -113,7 +119,13 @@ class Layout:
 
     def get(self, tree: Any) -> Any:
         """Copies arrays to the host of every process, wherever their parts are."""
-        return jax.device_get(tree) if jax.process_count() == 1 else jax.tree.map(_fetch, tree)
+
+        def fetch(x: Any) -> Any:
+            if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
+                return jax.device_get(x)
+            return multihost_utils.process_allgather(x, tiled=True)
+
+        return jax.device_get(tree) if jax.process_count() == 1 else jax.tree.map(fetch, tree)
 
     def assemble(
         self, shape: tuple[int, ...], read: Callable[[tuple[slice, ...]], np.ndarray]
@@ -152,18 +164,12 @@ class Layout:
         return in_turn
 
 
-def _fetch(x: Any) -> Any:
-    if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
-        return jax.device_get(x)
-    return multihost_utils.process_allgather(x, tiled=True)
-
-
 def _put(tree: Any, shardings: Any) -> Any:
     if jax.process_count() == 1:
         return jax.device_put(tree, shardings)
 
     def own_part(x: Any, sharding: NamedSharding) -> jax.Array:
-        x = np.asarray(_fetch(x))  # every process has all of it
+        x = np.asarray(jax.device_get(x))  # every process has all of it
         return _from_parts(x.shape, sharding, x.__getitem__)
 
     return jax.tree.map(own_part, tree, shardings)
@@ -174,9 +180,6 @@ def _from_parts(shape: tuple[int, ...], sharding: NamedSharding, read: Callable)
         return jax.make_array_from_callback(shape, sharding, read)
 
 
-LEAST_ROWS = 16  # of a batch on each virtual CPU device; fewer are not worth sharing
-
-
 def make_layout(
     mesh: MeshConfig, seed_axis: str, seeds: int, model_dim: int = 0, rows: int = 0
 ) -> Layout:
@@ -185,7 +188,7 @@ def make_layout(
     Args:
         mesh: what the configuration asks for.
         seed_axis: map, vmap or auto. Auto is map on a CPU, where seeds one after another cost the
-            same, and vmap on accelerators.
+            same, and vmap on accelerators and where seeds are spread over processes.
         seeds: how many random seeds the run has.
         model_dim: the model's width, which mesh.model must divide.
         rows: of a batch, or of its part if gradients are accumulated; 0 for any number.
@@ -194,9 +197,12 @@ def make_layout(
         UserError: if devices, seeds or the width do not fit.
     """
     devices = jax.devices()
-    if seed_axis == "auto":
+    is_auto = seed_axis == "auto"
+    if is_auto:
         seed_axis = "map" if jax.default_backend() == "cpu" else "vmap"
     shape = mesh_shape(mesh, seed_axis, seeds, rows, len(devices))
+    if is_auto and jax.process_count() > 1 and shape[0] > 1:
+        seed_axis = "vmap"
     if model_dim % mesh.model:
         raise UserError(
             f"mesh.model = {mesh.model} does not divide model.model_dim = {model_dim}: every "
@@ -258,6 +264,11 @@ def _require_fit(
         )
     if jax.process_count() > 1 and mesh.mode == "pmap":
         raise UserError("mesh.mode = pmap runs in one process: use jit for several.")
+    if jax.process_count() > 1 and seed_axis == "map" and over_seed > 1:
+        raise UserError(
+            f"train.seed_axis = 'map' trains seeds one after another, which processes cannot share "
+            f"(mesh.seed = {over_seed}): use vmap, or mesh.seed = 1."
+        )
     if seed_axis == "map" and over_seed > seeds:
         raise UserError(
             f"mesh.seed = {over_seed} is more than train.seeds = {seeds}: every device must have a "
