@@ -148,16 +148,18 @@ def make_programs(
 def _mapped(train_steps: Callable, layout: Layout, maps_rows: bool) -> Callable:
     """Maps steps over the mesh: each device has its seeds and its rows of every batch.
 
-    Without `maps_rows` XLA spreads the rows, and the parameters, of each seed.
+    Without `maps_rows` XLA spreads the rows and the parameters of each seed, if they are spread.
     """
-    seeds, same = P("seed"), P()
-    rows = P("seed", None, "data") if maps_rows else seeds
+    axes, seeds, same = set(layout.mesh.axis_names), P("seed"), P()
+    if by_xla := not maps_rows and layout.mesh.size > layout.seed_devices:
+        axes = {"seed"}
+    rows = seeds if by_xla else P("seed", None, "data")
     return jax.shard_map(
         train_steps,
         mesh=layout.mesh,
         in_specs=(seeds, rows, seeds, same, same),
         out_specs=(seeds, seeds),
-        axis_names={"seed", "data"} if maps_rows else {"seed"},
+        axis_names=axes,
         check_vma=False,  # it cannot see that the state stays the same on all devices of `data`
     )
 
