@@ -30,7 +30,7 @@ from msajax.errors import NonFiniteError, UserError, writing
 from msajax.evaluation import protocol
 from msajax.files import json_text, read_json, write_text
 from msajax.runs.folder import RunFolder
-from msajax.runtime import devices, processes
+from msajax.runtime import cpu_devices, devices, processes
 from msajax.runtime.signals import StopRequest
 from msajax.tasks import Task, make_task
 
@@ -68,6 +68,8 @@ def cross_validate(
     if not config.data.folds or config.data.fold >= 0:
         raise UserError("Training every fold needs data.folds = 3 or more, and data.fold = -1.")
     devices.configure_jax(config.train)
+    first = RunFolder(os.path.join(workdir, "fold_0"))  # JAX starts once, for all of them
+    cpu_devices.choose(config, first.cpu_devices())
     devices.require_devices()
     with processes.losses_noticed():
         processes.together(lambda: _require_path(workdir))

@@ -26,7 +26,7 @@ from msajax.models import declared, parameter_shapes
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
 from msajax.runs.remote.mirror import Mirror
-from msajax.runtime import devices, processes, profiler
+from msajax.runtime import cpu_devices, devices, processes, profiler
 from msajax.runtime.signals import StopRequest
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS, make_task
@@ -38,7 +38,7 @@ from msajax.training.initial import (
     from_words,
 )
 from msajax.training.loop import Trained, train_seeds
-from msajax.training.run import AfterEpoch, Run, check_model
+from msajax.training.run import AfterEpoch, Run, check_model, layout_of
 
 logger = logging.getLogger(__name__)
 
@@ -73,9 +73,10 @@ def train(
     config = checked(config)
     require_one_fold(config.data)
     devices.configure_jax(config.train)
-    devices.require_devices()
     # A run in a bucket works in a folder on this machine, which its mirror copies to the bucket.
     with processes.losses_noticed(), Mirror(workdir, stop) as mirror:
+        cpu_devices.choose(config, RunFolder(mirror.path).cpu_devices())
+        devices.require_devices()
         corpus, preparation = processes.together(lambda: _open(config))
         own = {"data.path", "train.compile_cache"}  # paths, which differ between machines
         settings = {key: value for key, value in flatten(config).items() if key not in own}
@@ -146,7 +147,9 @@ def _prepare(
     """
     budget = config.data.device_memory_budget
     protocol.check_test(corpus, preparation)
-    train_split, train_repairs = preparing.prepare(corpus.split("train"), preparation, budget)
+    # Virtual CPU devices share a memory, in which each has the training split.
+    of_each = budget // layout_of(config).copies
+    train_split, train_repairs = preparing.prepare(corpus.split("train"), preparation, of_each)
     valid_split, valid_repairs = preparing.prepare(corpus.split("valid"), preparation, budget)
     say_prepared("train", train_split, train_repairs, preparation.clip)
     say_prepared("valid", valid_split, valid_repairs, preparation.clip)
@@ -194,7 +197,8 @@ def _measure(run: Run, trained: Trained, bundle: Bundle, kept: list[int]) -> dic
     """Opens the test split, and writes predictions and results; only the `kept` seeds count."""
     folder, corpus = run.folder, run.corpus
     scores, splits, repairs = {}, {}, dict(run.repairs)
-    scorer = Scorer(trained.predict, trained.variables, run.spec, run.layout.put_rows, kept)
+    variables, for_rows = run.layout.put_for_rows(trained.variables), run.layout.for_rows
+    scorer = Scorer(trained.predict, variables, run.spec, for_rows.put_rows, kept)
     budget = run.config.data.device_memory_budget
     for name in ("valid", "test"):
         splits[name], scores[name], weights, repairs[name] = protocol.score_split(

@@ -29,6 +29,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of the suite's time goes into compiling: machine code without LLVM's optimisation takes a
 # third less of it, and XLA's own passes stay. 0 tests the code that users run.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+# One CPU device, whatever a run would choose; tests of several start processes of their own.
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=1")
 if cache := _private_folder():
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")

@@ -5,7 +5,8 @@ with a layout as JSON: {"mode": "jit", "data": 2, "seed": 1, "seeds": 2, "accumu
 perhaps with "model", "streams", "loss" and "optimizers", which are ["sgd"] or with "adamw". With
 PROCESSES="HOST:PORT COUNT ID" in the environment it is one of several processes, with so many
 devices each, of which the first one writes; each also writes the rows that it has read of features
-that stream, one array for every reading.
+that stream, one array for every reading. With INTERRUPTED=FOLDER in the environment it also trains
+whole runs there, some with interruptions, of three random seeds over two devices.
 """
 
 import json
@@ -20,7 +21,8 @@ if __name__ == "__main__":
 
 import jax
 import numpy as np
-from tiny import descent, tiny_config
+from survivors import StopAfter, differences, state_of
+from tiny import SMALLEST, descent, lines_of, run, tiny_config
 
 from msajax.data import prepare as preparing
 from msajax.data.batches import QUARTERS, epoch_order
@@ -28,6 +30,7 @@ from msajax.data.formats import open_corpus
 from msajax.data.on_demand import OnDemand
 from msajax.models import build_model, declared, parameter_shapes
 from msajax.runtime import processes
+from msajax.runtime.dealing import deal
 from msajax.runtime.devices import make_layout
 from msajax.training.feed import Feed, Pace
 from msajax.training.objective import make_objective
@@ -83,22 +86,58 @@ def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
     programs = make_programs(recipe, spec, where)
     state = programs.init(np.arange(layout["seeds"], dtype=np.uint32))
     feed = Feed(split, spec, programs, where, layout["accumulation_steps"])
-    stopped, taken, first = np.zeros(layout["seeds"], bool), 0, None
+    dealt, taken, first = deal(np.zeros(layout["seeds"], bool), where), 0, None
+    state = dealt.spread(state)
     for epoch in range(20):  # a Pace takes one step at a time until it has learned more
         orders = [
             epoch_order(s, epoch, quarters=quarters, batch_size=9) for s in range(layout["seeds"])
         ]
-        for _, batches, begin, end, _ in feed.epoch(orders, stopped, 0, Pace()):
+        orders = [orders[k] for k in dealt.seeds]
+        for _, batches, begin, end, _ in feed.epoch(orders, dealt.stopped, 0, Pace()):
             if taken == 20:
                 break
-            state, log = programs.train_steps(state, batches, stopped, begin, end)
+            state, log = programs.train_steps(state, batches, dealt.stopped, begin, end)
             first = first or jax.device_get(log)
             taken += end - begin
+    state = dealt.collect(state)
     flat = jax.tree_util.tree_leaves_with_path(where.get(state.params))
     arrays = {jax.tree_util.keystr(p, simple=True, separator="/"): x for p, x in flat}
     terms = {"first_sums": first.sums[:, 0], "first_weights": first.weights[:, 0]}
     arrays |= terms | {"first_gradient_norm": first.grad_norm[:, 0]}
     return arrays | {"steps": where.get(state.step)}
+
+
+def interrupted(folder: pathlib.Path) -> dict[str, np.ndarray]:
+    """Trains three seeds over two devices, whole, with interruptions, and each seed alone."""
+    settings = SMALLEST | {
+        "train__epochs": 6,
+        "train__patience": 1,
+        "train__checkpoint_every_steps": 4,
+        "optim__learning_rate": 0.02,
+        "mesh__data": 1,
+    }
+    folder.mkdir()
+    config = tiny_config(**settings, train__seeds=3, train__first_seed=2, mesh__seed=2)
+    whole = run(config, folder / "whole")
+    for questions in (4, 9, 14):
+        run(config, folder / "parts", stop=StopAfter(questions))
+    run(config, folder / "parts")
+    found = differences(folder / "parts", folder / "whole", finished=False)
+    sizes = {len(x) for key, x in state_of(folder / "whole").items() if key.startswith("train/")}
+    arrays = {"differences": np.array(found), "sizes": np.array(sorted(sizes))}
+    stops = {line["seed"]: line["epoch"] for line in lines_of(folder / "whole") if line["stopped"]}
+    arrays["stops"] = np.array([stops[seed] for seed in (2, 3, 4)])
+    arrays["best_epoch"] = np.array(whole.best_epoch)
+    for k in range(3):
+        one = tiny_config(**settings, train__seeds=1, train__first_seed=2 + k, mesh__seed=1)
+        alone = run(one, folder / f"seed_{k}")
+        arrays[f"best_epoch_{k}"] = np.array(alone.best_epoch[0])
+        of_both = jax.device_get((whole.variables["params"], alone.variables["params"]))
+        apart = jax.tree.map(lambda a, b, k=k: np.abs(a[k] - b[0]).max(), *of_both)
+        flat = jax.tree_util.tree_leaves_with_path(apart)
+        named = {jax.tree_util.keystr(p, simple=True, separator="/"): x for p, x in flat}
+        arrays |= {f"apart_{k}:{name}": x for name, x in named.items()}
+    return {f"interrupted:{name}": x for name, x in arrays.items()}
 
 
 if __name__ == "__main__":
@@ -116,6 +155,8 @@ if __name__ == "__main__":
         for kind in layout.get("optimizers", ["sgd"]):
             trained = train(layout, kind)
             results |= {f"{i}:{kind}:{name}": x for name, x in trained.items()}
+    if folder := os.environ.get("INTERRUPTED"):
+        results |= interrupted(pathlib.Path(folder))
     if processes.is_first():
         np.savez(sys.argv[2], devices=jax.device_count(), **results)
     np.savez(f"{sys.argv[2]}.rows{jax.process_index()}", *rows_read)

@@ -18,6 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from tiny import lines_of, tiny_config_dict
 
+from msajax.runtime.signals import StopRequest
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIMIT = 240  # seconds after which a process that a test waits for counts as hanging
 KEPT = ("predictions/valid.csv", "predictions/test.csv", "config.json")
@@ -46,6 +48,18 @@ def start(*arguments, log: pathlib.Path, **environment) -> subprocess.Popen:
             stdout=file,
             stderr=subprocess.STDOUT,
         )
+
+
+class StopAfter(StopRequest):
+    """Asks to stop once it has been asked so many times itself."""
+
+    def __init__(self, questions: int) -> None:
+        self._left = questions
+
+    @property
+    def requested(self) -> bool:
+        self._left -= 1
+        return self._left < 0
 
 
 def state_of(folder: pathlib.Path) -> dict[str, np.ndarray]:

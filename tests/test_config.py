@@ -282,6 +282,7 @@ IMPOSSIBLE = {
     "mesh.data": (-1,),
     "mesh.seed": (-1,),
     "mesh.model": (-1, 0),
+    "mesh.cpu_devices": (-1,),
     "train.patience": (-1,),
     "train.huber_delta": (-1.0, 0.0, math.nan),
     "train.focal_gamma": (-0.5, math.nan),
@@ -558,6 +559,7 @@ ANOTHER = {
     "mesh.data": 2,
     "mesh.seed": 1,
     "mesh.model": 2,
+    "mesh.cpu_devices": 2,
     "train.patience": 5,
     "train.select_by": "corr",
     "train.loss": "mse",
@@ -599,6 +601,7 @@ FREE = {
     "mesh.data",
     "mesh.seed",
     "mesh.model",
+    "mesh.cpu_devices",
 }
 
 

@@ -4,12 +4,15 @@ Adam turns rounding into steps where the true gradient is zero: attention does n
 So SGD is compared to 1e-6, and AdamW to 1e-5 but for key biases.
 """
 
+import itertools
 import json
+import logging
 import os
 import pathlib
 import socket
 import subprocess
 import sys
+import types
 
 import jax
 import numpy as np
@@ -17,13 +20,15 @@ import pytest
 import survivors
 from tiny import SMALLEST, tiny_config
 
-from msajax.config import MeshConfig
+from msajax.config import Config, MeshConfig
 from msajax.data.batches import epoch_order, quarters_of
 from msajax.data.corpus import Split
 from msajax.errors import UserError
 from msajax.inference.scoring import Scorer, make_predict
 from msajax.models import build_model
-from msajax.runtime.devices import make_layout
+from msajax.runtime import cpu_devices
+from msajax.runtime.dealing import deal
+from msajax.runtime.devices import make_layout, mesh_shape
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
 
@@ -36,6 +41,7 @@ LAYOUTS = {  # by the number of virtual devices
     8: [
         ONE | BOTH | {"data": 2, "seed": 2, "model": 2},
         ONE | {"data": 4, "seed": 2},
+        ONE | {"data": 2, "seed": 2, "seeds": 3},
         ONE | {"data": 4, "mode": "pmap", "accumulation_steps": 2},
         ONE | {"data": 4} | CCC,
     ],
@@ -55,7 +61,7 @@ def start(devices: int, output: pathlib.Path, layouts: list[dict], **environment
             *map(json.dumps, layouts),
         ],
         cwd=HERE.parent,
-        env=os.environ | {"XLA_FLAGS": ""} | environment,
+        env=os.environ | environment,
     )
 
 
@@ -64,7 +70,8 @@ def trained(tmp_path_factory):
     """Every layout's parameters after 20 steps, by the number of devices or of processes."""
     folder = tmp_path_factory.mktemp("layouts")
     for devices, layouts in LAYOUTS.items():
-        assert start(devices, folder / f"{devices}.npz", layouts).wait(timeout=300) == 0
+        more = {"INTERRUPTED": str(folder / "runs")} if devices == 8 else {}
+        assert start(devices, folder / f"{devices}.npz", layouts, **more).wait(timeout=300) == 0
     for count, layouts in TOGETHER.items():
         with socket.socket() as probe:
             probe.bind(("localhost", 0))
@@ -94,9 +101,20 @@ def test_every_layout_takes_the_same_sgd_steps(trained, devices, i):
     layout = (LAYOUTS if devices.isdecimal() else TOGETHER)[int(devices.split()[0])][i]
     alone = 2 if "loss" in layout else 0
     expected, got = arrays_of(trained, "1", alone, "sgd"), arrays_of(trained, devices, i, "sgd")
-    assert expected["steps"].tolist() == got["steps"].tolist() == [20, 20]
-    for name, value in expected.items():
-        np.testing.assert_allclose(got[name], value, atol=1e-6, rtol=1e-6, err_msg=name)
+    assert got["steps"].tolist() == [20] * layout["seeds"]
+    for name, value in expected.items():  # of the first two seeds
+        np.testing.assert_allclose(got[name][:2], value, atol=1e-6, rtol=1e-6, err_msg=name)
+
+
+def test_seeds_dealt_to_fewer_devices_stop_go_on_and_end_as_each_does_alone(trained):
+    found = {k.removeprefix("interrupted:"): v for k, v in trained["8"].items() if "ed:" in k}
+    assert found["differences"].tolist() == []  # of the run that was interrupted four times
+    assert found["sizes"].tolist() == [3]  # checkpoints hold the seeds, not the slots
+    stops, best = found["stops"].tolist(), found["best_epoch"].tolist()
+    assert stops[2] < min(stops[:2])  # alone on its device, so that the others are dealt anew
+    assert best == [found[f"best_epoch_{k}"] for k in range(3)]
+    apart = {k: v for k, v in found.items() if k.startswith("apart_") and "key/bias" not in k}
+    assert len(apart) > 3 and max(apart.values()) < 1e-5
 
 
 def test_layouts_take_the_same_adamw_steps_but_for_key_biases(trained):
@@ -128,6 +146,37 @@ def test_the_steps_that_are_compared_moved_every_parameter(trained):
     assert [k for k in params if np.abs(sgd[k] - adamw[k]).max() < 1e-4] == []
 
 
+SHAPES = {  # (seed, data) for 1 to 8 devices, by the number of seeds, of batches of 32
+    1: [(1, 1)] + [(1, 2)] * 7,
+    2: [(1, 1), (2, 1), (2, 1)] + [(2, 2)] * 5,
+    3: [(1, 1), (2, 1)] + [(3, 1)] * 3 + [(3, 2)] * 3,
+    4: [(1, 1), (2, 1), (3, 1)] + [(4, 1)] * 4 + [(4, 2)],
+    5: [(1, 1), (2, 1), (3, 1), (4, 1)] + [(5, 1)] * 4,
+}
+
+
+@pytest.mark.parametrize("seeds", SHAPES)
+def test_virtual_devices_take_seeds_first_and_then_16_rows_or_more(seeds):
+    found = [mesh_shape(MeshConfig(), "map", seeds, 32, devices) for devices in range(1, 9)]
+    assert found == [(*shape, 1) for shape in SHAPES[seeds]]
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 4])
+def test_no_device_trains_two_seeds_more_than_another_and_each_seed_has_its_slot(devices):
+    same = {"get": lambda x: x, "put_state": lambda x: x}
+    layout = types.SimpleNamespace(seed_devices=devices, maps_seeds=devices > 1, **same)
+    for stopped in itertools.product([False, True], repeat=4):
+        dealt, state = deal(np.array(stopped), layout), np.array([5, 6, 7, 8])
+        running = (~dealt.stopped).reshape(devices, -1).sum(axis=1)
+        assert running.sum() == 4 - sum(stopped) and np.ptp(running) <= 1
+        spread = dealt.spread(state)
+        assert spread.tolist() == state[dealt.seeds].tolist()
+        assert dealt.stopped[dealt.slots].tolist() == list(stopped)
+        assert dealt.collect(spread).tolist() == dealt.get(spread).tolist() == state.tolist()
+        if not sum(stopped):  # nothing is moved without need
+            assert dealt.in_order == (devices != 3)
+
+
 def test_too_many_devices_are_refused_with_both_numbers():
     there = len(jax.local_devices())
     with pytest.raises(UserError, match=f"needs {there + 1} devices, but there are {there}"):
@@ -147,7 +196,10 @@ def test_one_device_trains_seeds_in_turn_on_a_cpu():
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory):
-    """Runs the real trainer on so many virtual devices; returns metrics.jsonl and results.json."""
+    """Runs the real trainer; returns metrics.jsonl and results.json.
+
+    The environment names so many virtual devices, or if it is 0 none.
+    """
     folder = tmp_path_factory.mktemp("runs")
     path = folder / "tiny_run.py"
     survivors.write_experiment(path, **SMALLEST, optim__learning_rate=3e-3)
@@ -161,7 +213,7 @@ def command(tmp_path_factory):
             cwd=HERE.parent,
             env=os.environ
             | {"JAX_PLATFORMS": "cpu"}  # virtual devices are CPUs, also where there is a GPU
-            | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"},
+            | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}" * (devices > 0)},
             capture_output=True,
             text=True,
         )
@@ -170,14 +222,54 @@ def command(tmp_path_factory):
         found = folder / name / "results.json"
         return [json.loads(x) for x in lines], json.loads(found.read_text()) if not code else None
 
+    run.devices = lambda name: json.loads((folder / name / "run.json").read_text())["devices"]
     return run
+
+
+@pytest.mark.parametrize(
+    ("settings", "platforms", "several", "number"),
+    [
+        ({}, None, False, 7),
+        ({}, "cpu", False, 7),
+        ({}, "cuda", False, 1),
+        ({}, None, True, 1),
+        ({"mode": "pmap"}, None, False, 1),
+    ],
+)
+def test_the_automatic_number_is_1_for_accelerators_processes_and_pmap(
+    settings, platforms, several, number, monkeypatch
+):
+    monkeypatch.setattr(cpu_devices, "OTHERWISE", 7)
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: several)
+    found = types.SimpleNamespace(config=types.SimpleNamespace(jax_platforms=platforms))
+    monkeypatch.setattr(cpu_devices, "jax", types.SimpleNamespace(**{**vars(jax), **vars(found)}))
+    assert cpu_devices.automatic(Config(mesh=MeshConfig(**settings))) == number
+
+
+def test_a_number_that_comes_after_jax_has_started_is_refused_or_said(monkeypatch, caplog):
+    there = jax.local_device_count()
+    asked = Config(mesh=MeshConfig(cpu_devices=there + 1))
+    with pytest.raises(UserError, match=f"too late: .* with {there} CPU device"):
+        cpu_devices.choose(asked, None)
+    cpu_devices.choose(Config(mesh=MeshConfig(cpu_devices=there)), None)
+    with caplog.at_level(logging.INFO):
+        cpu_devices.choose(Config(), there + 1)  # XLA_FLAGS names a number, which counts
+        assert caplog.messages == []
+        monkeypatch.delenv("XLA_FLAGS")
+        cpu_devices.choose(Config(), there + 1)
+    assert caplog.messages == [
+        f"JAX has started already: the run takes its {there} CPU device(s), not {there + 1}."
+    ]
 
 
 def test_a_run_goes_on_with_other_devices_to_the_same_best_epochs(command):
     expected_lines, expected = command("one device", 1)
-    command("many", 1, "--stop_after_epochs=1", code=75)
-    command("many", 2, "--config.mesh.mode=pmap", "--stop_after_epochs=2", code=75)
+    command("many", 0, "--config.mesh.cpu_devices=2", "--stop_after_epochs=1", code=75)
+    assert command.devices("many") == 2
+    command("many", 0, "--config.mesh.mode=pmap", "--stop_after_epochs=2", code=75)
+    assert command.devices("many") == 2  # as it was started
     lines, results = command("many", 4, "--config.mesh.seed=2")
+    assert command.devices("many") == 4
     assert results["best_epoch"] == expected["best_epoch"]
     assert [(x["seed"], x["epoch"], x["step"]) for x in lines] == [
         (x["seed"], x["epoch"], x["step"]) for x in expected_lines

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import survivors
 from absl import logging as absl_logging
-from survivors import ROOT, Fork, Forks, differences, newest_step
+from survivors import ROOT, Fork, Forks, StopAfter, differences, newest_step
 from tiny import SMALLEST, run, tiny_config
 
 from msajax import experiment as experiment_module
@@ -36,18 +36,6 @@ STEPS = 6  # of an epoch of the smallest run
 EPOCHS = 24  # long enough for a signal to come before the end
 
 # --- interrupted anywhere, in this process ---
-
-
-class StopAfter(StopRequest):
-    """Asks to stop once it has been asked so many times itself."""
-
-    def __init__(self, questions: int) -> None:
-        self._left = questions
-
-    @property
-    def requested(self) -> bool:
-        self._left -= 1
-        return self._left < 0
 
 
 @pytest.fixture

@@ -102,8 +102,8 @@ class DataConfig(Settings):
             split by video into so many folds, for cross-validation.
         fold: which of them, from 0, is the test split; the next one is for validation, the others
             for training. -1 is all of them, one after another.
-        device_memory_budget: bytes; a split whose prepared features take more is read from its
-            file as it is needed, instead of lying on the devices.
+        device_memory_budget: bytes; a split whose prepared features take more, counted once for
+            each device that shares the memory, is read from its file as it is needed.
         mask_from_zeros: derive a mask from non-zero steps where the corpus brings none; if off,
             every step of such a modality counts as valid.
         allow_loss: go on although steps that are not zero, and that no mask of the file hides, are
@@ -297,22 +297,26 @@ class MeshConfig(Settings):
 
     Attributes:
         mode: jit (sharded arrays over a (seed, data, model) mesh) or pmap (rows over all devices).
-        data: devices over which the rows of a batch are spread; 0 takes all that the others leave.
-        seed: devices over which random seeds are spread; 0 takes as many as divide both the
-            devices and the seeds.
+        data: devices over which the rows of a batch are spread; 0 takes all that the others leave,
+            virtual CPU devices only for 16 rows each.
+        seed: devices over which random seeds are spread; 0 takes as many as there are seeds, on
+            accelerators and with several processes as many as divide both.
         model: devices over which every wide parameter is spread, for models that are too large for
             one.
+        cpu_devices: devices that the CPU counts as, where JAX finds no accelerator; 0 takes what a
+            run had when it was started, at first an automatic number.
     """
 
     mode: str = "jit"
     data: int = 0
     seed: int = 0
     model: int = 1
+    cpu_devices: int = 0
 
     def __post_init__(self) -> None:
         """Refuses impossible values; whether the devices suffice is seen when a run begins."""
         one_of(self, "mesh.mode", "jit", "pmap")
-        at_least(self, "mesh", 0, "data", "seed")
+        at_least(self, "mesh", 0, "data", "seed", "cpu_devices")
         at_least(self, "mesh", 1, "model")
         fits = self.mode == "jit" or self.seed <= 1
         require(self, "mesh.seed", fits, "mesh.mode = pmap spreads rows only; use 0 or 1")

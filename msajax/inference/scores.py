@@ -66,7 +66,7 @@ def make_scorer(config: Config, preparation: Preparation, variables: Any, seeds:
     configure_jax(config.train)
     require_devices()
     spec = preparation.spec
-    layout = make_layout(MeshConfig(), "auto", seeds)
+    layout = make_layout(MeshConfig(seed=1), "auto", seeds)
     leaves, tree = jax.tree.flatten(layout.put_state(variables))
     model, task = build_model(config.model, spec), TASKS[spec.label_kind]
     return Scorer(make_predict(model, task, layout, tree), tuple(leaves), spec, layout.hand_rows)

@@ -16,13 +16,13 @@ def run(options: Options, console: Console) -> int:
         # From here on a signal is noted: loading what follows takes seconds.
         from msajax import cross_validation, experiment
         from msajax.evaluation.tables import print_folds, print_results
-        from msajax.runtime import processes
-        from msajax.runtime.devices import configure_jax, require_devices
+        from msajax.runtime import cpu_devices, processes
+        from msajax.runtime.devices import configure_jax
         from msajax.training.failures import failure_message
 
         configure_jax(config.train)  # before other processes are met, or a device is asked for
+        cpu_devices.set_asked(config.mesh)
         options.join()
-        require_devices()
         if not processes.is_first():
             logging.getLogger("msajax").setLevel(logging.ERROR)  # the first process logs
         processes.require_same({"data.folds": config.data.folds, "data.fold": config.data.fold})

@@ -169,6 +169,18 @@ class RunFolder:
         except (LookupError, TypeError) as error:
             raise UserError(f"{path} does not say where the corpus of a run is.") from error
 
+    def cpu_devices(self) -> int | None:
+        """Returns how many CPU devices the run had in one process; None if it is none of these.
+
+        A damaged run.json says nothing here: `claim` refuses it.
+        """
+        try:
+            run = read_json(self.file(manifest.RUN))
+            alone, devices = (run["backend"], run["processes"]) == ("cpu", 1), run["devices"]
+        except (UserError, LookupError, TypeError):
+            return None
+        return devices if alone and isinstance(devices, int) and devices > 0 else None
+
     def require_numerics(self) -> None:
         """Raises `UserError` for a run whose numbers this program would not give again."""
         read_run(self.path)

@@ -1,6 +1,7 @@
 """Places arrays on devices, over the (seed, data, model) mesh: all placement is here."""
 
 import dataclasses
+import functools
 import math
 import os
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from msajax.config import MeshConfig, TrainConfig
 from msajax.errors import UserError, first_line
 from msajax.runtime.compile_cache import use_compile_cache
 
+LEAST_ROWS = 16  # of a batch on each virtual CPU device; fewer are not worth sharing
+
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
@@ -22,7 +25,8 @@ class Layout:
 
     Attributes:
         mode: jit or pmap.
-        seed_axis: how seeds share a program: map (one after another) or vmap (all at once).
+        seed_axis: how seeds share a program: map (one after another; if they are spread, those of
+            each device) or vmap (all at once).
         mesh: the (seed, data, model) mesh of the devices of all processes.
     """
 
@@ -34,6 +38,38 @@ class Layout:
     def data_devices(self) -> int:
         """Devices over which the rows of a batch are spread."""
         return self.mesh.shape["data"]
+
+    @property
+    def seed_devices(self) -> int:
+        """Devices over which random seeds are spread."""
+        return self.mesh.shape["seed"]
+
+    @property
+    def maps_seeds(self) -> bool:
+        """Whether a program sees one device's seeds, and trains them one after another.
+
+        Each of them then is the program of one seed: on a CPU a product of several is slower.
+        """
+        return self.seed_axis == "map" and self.seed_devices > 1
+
+    @property
+    def copies(self) -> int:
+        """How often the memory of this process holds an array that lies on all devices."""
+        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
+        return self.mesh.size // jax.process_count() if on_cpu else 1
+
+    @functools.cached_property
+    def for_rows(self) -> "Layout":
+        """The layout of inference, over the same devices.
+
+        Where each trains seeds of its own in turn, it scores rows of its own with all seeds: as
+        many rows for every device, however many seeds it has.
+        """
+        if not self.maps_seeds:
+            return self
+        devices = self.mesh.devices.reshape(1, -1, self.mesh.shape["model"])
+        mesh = jax.sharding.Mesh(devices, self.mesh.axis_names, axis_types=self.mesh.axis_types)
+        return dataclasses.replace(self, mesh=mesh)
 
     @property
     def maps_rows(self) -> bool:
@@ -61,6 +97,7 @@ class Layout:
     def state_shardings(self, tree: Any) -> Any:
         """Returns the shardings of arrays with a leading axis of seeds.
 
+        Seeds that their devices do not divide lie on all of them.
         The third axis, behind the seeds and the inputs of a kernel, holds its outputs or the heads
         of attention: it lies over `model` if the devices divide it, also in the optimiser's
         moments. XLA finds the rest; results agree to rounding.
@@ -69,11 +106,16 @@ class Layout:
 
         def lies(x: Any) -> NamedSharding:
             shape = np.shape(x)
+            over = None if shape[0] % self.seed_devices else "seed"
             if devices > 1 and len(shape) > 2 and shape[2] % devices == 0:
-                return self.sharding("seed", None, "model")
-            return self.sharding("seed")
+                return self.sharding(over, None, "model")
+            return self.sharding(over)
 
         return jax.tree.map(lies, tree)
+
+    def put_for_rows(self, tree: Any) -> Any:
+        """Moves arrays with a leading axis of seeds into the layout of inference."""
+        return tree if self.for_rows is self else self.for_rows.put_state(tree)
 
     def get(self, tree: Any) -> Any:
         """Copies arrays to the host of every process, wherever their parts are."""
@@ -103,9 +145,16 @@ class Layout:
         return self.sharding("seed", None, "data")
 
     def put_rows(self, tree: Any) -> Any:
-        """Places arrays with a leading axis of rows, over `data` where their number allows it."""
+        """Places arrays of the host with a leading axis of rows over `data`.
+
+        Rows of zeros make their number one that the devices divide; a single row lies on all.
+        """
         rows = jax.tree.leaves(tree)[0].shape[0]
-        return self.put(tree, "data" if rows % self.data_devices == 0 else None)
+        if rows == 1:
+            return self.put(tree)
+        if fill := -rows % self.data_devices:
+            tree = jax.tree.map(lambda x: np.pad(x, [(0, fill)] + [(0, 0)] * (x.ndim - 1)), tree)
+        return self.put(tree, "data")
 
     def hand_rows(self, tree: Any) -> Any:
         """Returns arrays with a leading axis of rows as what a compiled program may be called with.
@@ -146,67 +195,105 @@ def _from_parts(shape: tuple[int, ...], sharding: NamedSharding, read: Callable)
         return jax.make_array_from_callback(shape, sharding, read)
 
 
-def make_layout(mesh: MeshConfig, seed_axis: str, seeds: int, model_dim: int = 0) -> Layout:
-    """Spreads a run over the devices of all its processes.
+def make_layout(
+    mesh: MeshConfig, seed_axis: str, seeds: int, model_dim: int = 0, rows: int = 0
+) -> Layout:
+    """Spreads a run over the devices of all its processes: seeds first, then rows.
 
     Args:
         mesh: what the configuration asks for.
         seed_axis: map, vmap or auto. Auto is map on a CPU, where seeds one after another cost the
-            same, and vmap on accelerators and wherever seeds are spread over devices.
+            same, and vmap on accelerators and where seeds are spread over processes.
         seeds: how many random seeds the run has.
         model_dim: the model's width, which mesh.model must divide.
+        rows: of a batch, or of its part if gradients are accumulated; 0 for any number.
 
     Raises:
         UserError: if devices, seeds or the width do not fit.
     """
     devices = jax.devices()
-    over_model, over_data = mesh.model, max(mesh.data, 1)
-    over_seed = mesh.seed or math.gcd(max(len(devices) // (over_data * over_model), 1), seeds)
-    if mesh.mode == "pmap":
-        over_seed = 1
-    over_data = mesh.data or max(len(devices) // (over_seed * over_model), 1)
-    if model_dim % over_model:
+    is_auto = seed_axis == "auto"
+    if is_auto:
+        seed_axis = "map" if jax.default_backend() == "cpu" else "vmap"
+    shape = mesh_shape(mesh, seed_axis, seeds, rows, len(devices))
+    if is_auto and jax.process_count() > 1 and shape[0] > 1:
+        seed_axis = "vmap"
+    if model_dim % mesh.model:
         raise UserError(
-            f"mesh.model = {over_model} does not divide model.model_dim = {model_dim}: every "
+            f"mesh.model = {mesh.model} does not divide model.model_dim = {model_dim}: every "
             "device must hold the same share of a parameter."
         )
-    used = over_seed * over_data * over_model
-    if used > len(devices):
-        raise UserError(
-            f"mesh.seed = {over_seed} times mesh.data = {over_data} times mesh.model = "
-            f"{over_model} needs {used} devices, but there are {len(devices)}."
-        )
-    if jax.process_count() > 1 and used < len(devices):
-        raise UserError(
-            f"mesh.seed = {over_seed} times mesh.data = {over_data} times mesh.model = "
-            f"{over_model} uses {used} devices of {len(devices)}: with several processes a run "
-            "takes all of them."
-        )
-    if jax.process_count() > 1 and mesh.mode == "pmap":
-        raise UserError("mesh.mode = pmap runs in one process: use jit for several.")
-    if seeds % over_seed:
-        raise UserError(
-            f"mesh.seed = {over_seed} does not divide train.seeds = {seeds}: "
-            "every device must hold the same number of random seeds."
-        )
-    if seed_axis == "auto":
-        in_turn = jax.default_backend() == "cpu" and over_seed == 1
-        seed_axis = "map" if in_turn else "vmap"
-    if seed_axis == "map" and over_seed > 1:
-        raise UserError(
-            f"train.seed_axis = 'map' trains seeds one after another, which mesh.seed = "
-            f"{over_seed} devices cannot share: use vmap, or mesh.seed = 1."
-        )
+    _require_fit(mesh, shape, seed_axis, seeds)
     return Layout(
         mode=mesh.mode,
         seed_axis=seed_axis,
         mesh=jax.make_mesh(
-            (over_seed, over_data, over_model),
+            shape,
             ("seed", "data", "model"),
             axis_types=(jax.sharding.AxisType.Auto,) * 3,
-            devices=devices[:used],
+            devices=devices[: math.prod(shape)],
         ),
     )
+
+
+def mesh_shape(
+    mesh: MeshConfig, seed_axis: str, seeds: int, rows: int, devices: int
+) -> tuple[int, int, int]:
+    """Returns over how many of the devices seeds, rows and parameters are spread.
+
+    Args:
+        mesh: what the configuration asks for.
+        seed_axis: map or vmap.
+        seeds: how many random seeds the run has.
+        rows: of a batch, or of its part; 0 for any number.
+        devices: how many there are.
+    """
+    several = jax.process_count() > 1  # which use all of their devices
+    left = max(devices // (max(mesh.data, 1) * mesh.model), 1)
+    if mesh.mode == "pmap":
+        over_seed = 1
+    elif seed_axis == "map" and not several:
+        over_seed = mesh.seed or min(left, seeds)
+    else:  # every device holds the same number of seeds
+        over_seed = mesh.seed or math.gcd(left, seeds)
+    left = max(devices // (over_seed * mesh.model), 1)
+    if rows and mesh.mode == "jit" and jax.default_backend() == "cpu" and not several:
+        left = min(left, max(rows // LEAST_ROWS, 1))
+    return over_seed, mesh.data or left, mesh.model
+
+
+def _require_fit(
+    mesh: MeshConfig, shape: tuple[int, int, int], seed_axis: str, seeds: int
+) -> None:
+    """Raises `UserError` unless there are devices for this shape, and seeds for its first axis."""
+    devices, used, over_seed = jax.device_count(), math.prod(shape), shape[0]
+    asked = " times ".join(
+        f"mesh.{name} = {n}" for name, n in zip(("seed", "data", "model"), shape, strict=True)
+    )
+    if used > devices:
+        raise UserError(f"{asked} needs {used} devices, but there are {devices}.")
+    if jax.process_count() > 1 and used < devices:
+        raise UserError(
+            f"{asked} uses {used} devices of {devices}: with several processes a run takes all of "
+            "them."
+        )
+    if jax.process_count() > 1 and mesh.mode == "pmap":
+        raise UserError("mesh.mode = pmap runs in one process: use jit for several.")
+    if jax.process_count() > 1 and seed_axis == "map" and over_seed > 1:
+        raise UserError(
+            f"train.seed_axis = 'map' trains seeds one after another, which processes cannot share "
+            f"(mesh.seed = {over_seed}): use vmap, or mesh.seed = 1."
+        )
+    if seed_axis == "map" and over_seed > seeds:
+        raise UserError(
+            f"mesh.seed = {over_seed} is more than train.seeds = {seeds}: every device must have a "
+            "random seed."
+        )
+    if seed_axis == "vmap" and seeds % over_seed:
+        raise UserError(
+            f"mesh.seed = {over_seed} does not divide train.seeds = {seeds}: "
+            "every device must hold the same number of random seeds."
+        )
 
 
 def configure_jax(config: TrainConfig) -> None:

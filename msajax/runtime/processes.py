@@ -114,9 +114,17 @@ def _require_alike(num_processes: int | None) -> None:
             )
 
 
+def several() -> bool:
+    """Returns whether the run has more processes than this one.
+
+    A process alone does not make JAX start for that: how many CPU devices it has may still change.
+    """
+    return jax.distributed.is_initialized() and jax.process_count() > 1
+
+
 def is_first() -> bool:
     """Returns whether this process is the one that writes."""
-    return jax.process_index() == 0
+    return not several() or jax.process_index() == 0
 
 
 def largest(*numbers: float) -> list[float]:
@@ -125,7 +133,7 @@ def largest(*numbers: float) -> list[float]:
     Processes that decide by it decide alike. Otherwise each would wait for ever for another one in
     the next operation that they share.
     """
-    if jax.process_count() == 1:
+    if not several():
         return list(numbers)
     return np.max(multihost_utils.process_allgather(np.array(numbers)), axis=0).tolist()
 
@@ -136,7 +144,7 @@ def together(function: Callable[[], T]) -> T:
     Raises:
         UserError: the function's, from this process or another one.
     """
-    if jax.process_count() == 1:
+    if not several():
         return function()
     result, problem = None, ""
     try:
@@ -155,7 +163,7 @@ def of_first(function: Callable[[], T]) -> T:
     Raises:
         UserError: the function's, in all processes.
     """
-    if jax.process_count() == 1:
+    if not several():
         return function()
     result = together(lambda: function() if is_first() else None)
     return json.loads(_exchange(json.dumps(result))[0])
@@ -163,7 +171,7 @@ def of_first(function: Callable[[], T]) -> T:
 
 def require_same(values: Mapping[str, Any]) -> None:
     """Raises `UserError`, in all processes, unless all of them have the same values, by name."""
-    if jax.process_count() == 1:
+    if not several():
         return
     first, *others = map(json.loads, _exchange(json.dumps(values)))
     for index, found in enumerate(others, start=1):
@@ -181,7 +189,7 @@ def share(tree: Tree) -> Tree:
     Args:
         tree: the arrays; in the other processes any of the same shapes and types.
     """
-    if jax.process_count() == 1:
+    if not several():
         return tree
 
     def send(x: np.ndarray) -> np.ndarray:
@@ -206,7 +214,7 @@ def losses_noticed() -> Iterator[None]:
         raise
     except (ValueError, RuntimeError) as error:
         text = str(error).lower()
-        if jax.process_count() == 1 or not any(word in text for word in _LOST):
+        if not several() or not any(word in text for word in _LOST):
             raise
         print(
             f"error: Process {jax.process_index()} of {jax.process_count()} has lost another one "

@@ -8,6 +8,7 @@ import numpy as np
 
 from msajax.data.batches import EpochOrder
 from msajax.errors import NonFiniteError
+from msajax.runtime.dealing import Deal
 from msajax.runtime.devices import Layout
 from msajax.training.state import RunState, StepMetrics
 
@@ -67,13 +68,15 @@ def failed_seeds(
     return _out_of_steps(state, most_skipped_steps, layout) | ~np.isfinite(scores).all(axis=(1, 2))
 
 
-def nothing_left(state: RunState, most_skipped_steps: int, layout: Layout) -> bool:
+def nothing_left(state: RunState, most_skipped_steps: int, dealt: Deal) -> bool:
     """Says whether every seed that has not stopped has skipped too many steps in a row."""
-    return bool((state.selection.stopped | _out_of_steps(state, most_skipped_steps, layout)).all())
+    return bool((state.selection.stopped | _out_of_steps(state, most_skipped_steps, dealt)).all())
 
 
-def _out_of_steps(state: RunState, most_skipped_steps: int, layout: Layout) -> np.ndarray:
-    return layout.get(state.train.skipped_in_a_row) >= most_skipped_steps
+def _out_of_steps(
+    state: RunState, most_skipped_steps: int, where: Layout | Deal
+) -> np.ndarray:
+    return where.get(state.train.skipped_in_a_row) >= most_skipped_steps
 
 
 def describe_failures(

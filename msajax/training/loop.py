@@ -19,6 +19,7 @@ from msajax.inference.scoring import (
 )
 from msajax.runs.checkpoints import Checkpoints
 from msajax.runtime import processes
+from msajax.runtime.dealing import Deal, deal
 from msajax.runtime.profiler import Profiler
 from msajax.tasks import Task
 from msajax.training.failures import (
@@ -144,12 +145,12 @@ def _equip(run: Run) -> Equipment:
     memory = run.model.memory
     at_first = memory.begin(run.train.labels, run.spec) if memory else {}
     programs = make_programs(run.recipe, run.spec, run.layout, at_first)
-    parts = run.config.train.accumulation_steps
+    parts, for_rows = run.config.train.accumulation_steps, run.layout.for_rows
     return Equipment(
         programs=programs,
         feed=Feed(run.train, run.spec, programs, run.layout, parts),
-        predict=make_predict(run.module, run.task, run.layout),
-        valid=EvaluationBatches(run.valid, run.spec, run.layout),
+        predict=make_predict(run.module, run.task, for_rows),
+        valid=EvaluationBatches(run.valid, run.spec, for_rows),
         pace=Pace(),
     )
 
@@ -201,34 +202,42 @@ def _train_epoch(
     ]
     orders = [in_passes(order, run.passes) for order in orders]
     begin, pace = int(state.epoch.step), equipment.pace
-    for dispatch in equipment.feed.epoch(orders, state.selection.stopped, begin, pace):
+    dealt = deal(state.selection.stopped, run.layout)
+    # Until the epoch ends, the arrays of `state.train` lie as they are dealt.
+    state = state.replace(train=dealt.spread(state.train))
+    of_slots = [orders[k] for k in dealt.seeds]
+    must_stop = False
+    for dispatch in equipment.feed.epoch(of_slots, dealt.stopped, begin, pace):
         is_compiled = dispatch.quarter in pace.compiled
         if not is_compiled:
             watch.progress.compiling()
         watch.profiler.before_dispatch(is_compiled)
-        state, log = _take_steps(equipment, state, dispatch)
+        state, log = _take_steps(equipment, state, dispatch, dealt)
         watch.profiler.after_dispatch()
         watch.progress.steps_done(int(state.epoch.step), steps)
         tell_skipped(log, begin, run.seeds, number + 1, orders, run.train.ids)
         begin = int(state.epoch.step)
         most_skipped = run.config.train.most_skipped_steps
-        if log.skipped.any() and nothing_left(state, most_skipped, run.layout):
+        if log.skipped.any() and nothing_left(state, most_skipped, dealt):
             break
-        if begin < steps and watch.saving.inside_epoch(state):
-            return state, True
-    return state, False
+        must_stop = begin < steps and watch.saving.inside_epoch(state, dealt)
+        if must_stop:
+            break
+    return state.replace(train=dealt.collect(state.train)), must_stop
 
 
 def _take_steps(
-    equipment: Equipment, state: RunState, dispatch: Dispatch
+    equipment: Equipment, state: RunState, dispatch: Dispatch, dealt: Deal
 ) -> tuple[RunState, StepMetrics]:
     """Runs one dispatch; returns the state after it, and what its steps `[S, n]` measured."""
     quarter, batches, first, last, offset = dispatch
     started = time.monotonic()
     train, log = equipment.programs.train_steps(
-        state.train, batches, state.selection.stopped, first, last
+        state.train, batches, dealt.stopped, first, last
     )
-    log = jax.tree.map(lambda x: x[:, first:last].astype(np.float64), jax.device_get(log))
+    log = jax.tree.map(
+        lambda x: x[dealt.slots, first:last].astype(np.float64), jax.device_get(log)
+    )
     (seconds,) = processes.largest(time.monotonic() - started)
     equipment.pace.update(quarter, last - first, seconds)
 
@@ -251,7 +260,8 @@ def _validate(
     """Validates and selects after an epoch; returns the state and the lines of metrics.jsonl."""
     started = time.monotonic()
     watch.progress.validating()
-    scores, _ = predict_batches(equipment.predict, state.train.variables, equipment.valid)
+    variables = run.layout.put_for_rows(state.train.variables)
+    scores, _ = predict_batches(equipment.predict, variables, equipment.valid)
     failed = failed_seeds(state, scores, run.config.train.most_skipped_steps, run.layout)
     measured = [_quiet_metrics(run.task, s, run.valid.labels) for s in scores]
     decisive = _sign(run) * np.array([values[run.selection] for values in measured])

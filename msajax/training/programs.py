@@ -101,14 +101,18 @@ def make_programs(
 
     init = layout.over_seeds(functools.partial(begin, recipe=recipe, spec=spec))
     at_first = {name: np.asarray(x) for name, x in (memory or {}).items()}
-    one_seed = jax.ShapeDtypeStruct((1,), np.uint32)  # shardings are the same for any number
-    shapes = {k: jax.ShapeDtypeStruct((1, *x.shape), x.dtype) for k, x in at_first.items()}
-    of_state = layout.state_shardings(jax.eval_shape(init, one_seed, shapes))
-    init_compiled = jax.jit(init, out_shardings=of_state)
+
+    def of_seeds(seeds: np.ndarray) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
+        return seeds, {k: np.broadcast_to(x, (len(seeds), *x.shape)) for k, x in at_first.items()}
+
+    one_each = jax.eval_shape(init, *of_seeds(np.zeros(layout.seed_devices, np.uint32)))
 
     def init_seeds(seeds: np.ndarray) -> TrainState:
-        of_seeds = {k: np.broadcast_to(x, (len(seeds), *x.shape)) for k, x in at_first.items()}
-        return init_compiled(*layout.put_state((seeds, of_seeds)))
+        shapes = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((len(seeds), *x.shape[1:]), x.dtype), one_each
+        )
+        compiled = jax.jit(init, out_shardings=layout.state_shardings(shapes))
+        return compiled(*layout.put_state(of_seeds(seeds)))
 
     def gather(quarter, corpus, indices, row_weight):
         lengths = cut_lengths(spec, quarter)
@@ -124,9 +128,12 @@ def make_programs(
     if layout.mode == "pmap":
         compiled = _pmap(train_steps, layout)
     else:
-        program = _mapped(train_steps, layout) if maps_rows else train_steps
+        maps = maps_rows or layout.maps_seeds
+        program = _mapped(train_steps, layout, maps_rows) if maps else train_steps
         compiled = jax.jit(
-            program, donate_argnums=0, out_shardings=(of_state, layout.sharding())
+            program,
+            donate_argnums=0,
+            out_shardings=(layout.state_shardings(one_each), layout.sharding()),
         )
     return Programs(
         init=init_seeds,
@@ -134,18 +141,25 @@ def make_programs(
         train_steps=lambda state, batches, stopped, first, last: compiled(
             state, batches, *layout.put((stopped, np.int32(first), np.int32(last)))
         ),
-        keep=jax.jit(jax.vmap(keep_one), out_shardings=of_state.variables),
+        keep=jax.jit(jax.vmap(keep_one)),
     )
 
 
-def _mapped(train_steps: Callable, layout: Layout) -> Callable:
-    """Maps steps over the mesh: each device has its seeds and its rows of every batch."""
-    seeds, rows, same = (P("seed"), P("seed", None, "data"), P())
+def _mapped(train_steps: Callable, layout: Layout, maps_rows: bool) -> Callable:
+    """Maps steps over the mesh: each device has its seeds and its rows of every batch.
+
+    Without `maps_rows` XLA spreads the rows and the parameters of each seed, if they are spread.
+    """
+    axes, seeds, same = set(layout.mesh.axis_names), P("seed"), P()
+    if by_xla := not maps_rows and layout.mesh.size > layout.seed_devices:
+        axes = {"seed"}
+    rows = seeds if by_xla else P("seed", None, "data")
     return jax.shard_map(
         train_steps,
         mesh=layout.mesh,
         in_specs=(seeds, rows, seeds, same, same),
         out_specs=(seeds, seeds),
+        axis_names=axes,
         check_vma=False,  # it cannot see that the state stays the same on all devices of `data`
     )
 

@@ -148,7 +148,9 @@ class Run:
 def layout_of(config: Config) -> Layout:
     """Builds the layout of a run over the devices of all its processes."""
     train = config.train
-    return make_layout(config.mesh, train.seed_axis, train.seeds, config.model.model_dim)
+    rows = -(-train.batch_size // train.accumulation_steps)
+    width = config.model.model_dim
+    return make_layout(config.mesh, train.seed_axis, train.seeds, width, rows)
 
 
 def check_model(config: Config, spec: CorpusSpec) -> None:

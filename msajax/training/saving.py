@@ -4,6 +4,8 @@ import time
 
 from msajax.runs.checkpoints import Checkpoints
 from msajax.runtime import processes
+from msajax.runtime.dealing import Deal
+from msajax.runtime.devices import Layout
 from msajax.training.run import Run
 from msajax.training.state import RunState
 
@@ -25,27 +27,34 @@ class Saving:
         """Says whether the run must stop before its first epoch, where nothing is unsaved."""
         return bool(processes.largest(self._stop.requested)[0])
 
-    def inside_epoch(self, state: RunState) -> bool:
-        """Saves between two dispatches if that is due; returns whether the run must stop here."""
+    def inside_epoch(self, state: RunState, dealt: Deal) -> bool:
+        """Saves between two dispatches if that is due; returns whether the run must stop here.
+
+        Args:
+            state: of the run, whose training state lies as it is dealt.
+            dealt: says where that is.
+        """
         every = self._config.checkpoint_every_seconds
-        return self._save_if(state, every > 0 and self._seconds() >= every)
+        return self._save_if(state, every > 0 and self._seconds() >= every, dealt)
 
     def after_epoch(self, state: RunState, is_last: bool) -> bool:
         """Saves after validation if that is due; returns whether the run must stop here."""
         due = self._seconds() >= self._config.checkpoint_every_seconds
-        return self._save_if(state, is_last or due)
+        return self._save_if(state, is_last or due, self._run.layout)
 
     def _seconds(self) -> float:
         return time.monotonic() - self._saved_at
 
-    def _save_if(self, state: RunState, due: bool) -> bool:
+    def _save_if(self, state: RunState, due: bool, where: Layout | Deal) -> bool:
         steps = self._config.checkpoint_every_steps
         due = due or (steps > 0 and state.steps_taken - self._saved_step >= steps)
         stop, due = processes.largest(self._stop.requested, due)
         if stop:
             self._stop.serve()
         if stop or due:
-            self._checkpoints.save(state.steps_taken, self._run.layout.get(state))
+            rest = self._run.layout.get(state.replace(train=None))
+            host = rest.replace(train=where.get(state.train))
+            self._checkpoints.save(state.steps_taken, host)
             self._run.folder.saved(state.steps_taken)
             self._saved_at, self._saved_step = time.monotonic(), state.steps_taken
         return bool(stop)
