@@ -80,6 +80,15 @@ class EvaluationBatches:
             return iter(self._resident)
         return (self._put(*entry) for entry in self._plan)
 
+    def of_each_shape(self) -> Iterator[EvaluationBatch]:
+        """Yields the first batch of every shape: one for each program that the split needs."""
+        seen = set()
+        for k, (_, *shape) in enumerate(self._plan):
+            if tuple(shape) not in seen:
+                seen.add(tuple(shape))
+                resident = self._resident
+                yield self._put(*self._plan[k]) if resident is None else resident[k]
+
     def _put(self, rows: np.ndarray, size: int, quarter: int) -> EvaluationBatch:
         lengths = cut_lengths(self._spec, quarter)
         arrays = [

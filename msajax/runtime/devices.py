@@ -75,6 +75,12 @@ class Layout:
 
         return jax.tree.map(lies, tree)
 
+    def state_shapes(self, tree: Any) -> Any:
+        """Returns the shapes of such arrays, with the shardings that `put_state` gives them."""
+        return jax.tree.map(
+            lambda x, lies: x.update(sharding=lies), tree, self.state_shardings(tree)
+        )
+
     def get(self, tree: Any) -> Any:
         """Copies arrays to the host of every process, wherever their parts are."""
 

@@ -54,12 +54,18 @@ class Programs(NamedTuple):
             is one for each length quarter: one for all of them would take longer to load, and the
             first step would wait for it.
         keep: (old, new, which `[S]`) -> new variables where `which`, else the old.
+        state: S -> shapes, types and shardings of the state of S seeds.
+        lower_init: S -> `init`, traced for S seeds.
+        lower_steps: (state, batches) -> `train_steps`, traced for arrays of these shapes.
     """
 
     init: Callable[[np.ndarray], TrainState]
     gather: Callable[..., Batch]
     train_steps: Callable[..., tuple[TrainState, StepMetrics]]
     keep: Callable[[Any, Any, jax.Array], Any]
+    state: Callable[[int], TrainState]
+    lower_init: Callable[[int], jax.stages.Lowered]
+    lower_steps: Callable[[TrainState, Batch], jax.stages.Lowered]
 
 
 def make_programs(
@@ -103,8 +109,23 @@ def make_programs(
     at_first = {name: np.asarray(x) for name, x in (memory or {}).items()}
     one_seed = jax.ShapeDtypeStruct((1,), np.uint32)  # shardings are the same for any number
     shapes = {k: jax.ShapeDtypeStruct((1, *x.shape), x.dtype) for k, x in at_first.items()}
-    of_state = layout.state_shardings(jax.eval_shape(init, one_seed, shapes))
+    of_one = jax.eval_shape(init, one_seed, shapes)
+    of_state = layout.state_shardings(of_one)
     init_compiled = jax.jit(init, out_shardings=of_state)
+
+    def as_put(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=layout.sharding())
+
+    def state_of(seeds: int) -> TrainState:
+        return layout.state_shapes(
+            jax.tree.map(lambda x: x.update(shape=(seeds, *x.shape[1:])), of_one)
+        )
+
+    def lower_init(seeds: int) -> jax.stages.Lowered:
+        memory = {k: x.update(shape=(seeds, *x.shape[1:])) for k, x in shapes.items()}
+        return init_compiled.lower(
+            *layout.state_shapes((one_seed.update(shape=(seeds,)), memory))
+        )
 
     def init_seeds(seeds: np.ndarray) -> TrainState:
         of_seeds = {k: np.broadcast_to(x, (len(seeds), *x.shape)) for k, x in at_first.items()}
@@ -122,12 +143,18 @@ def make_programs(
         )
 
     if layout.mode == "pmap":
-        compiled = _pmap(train_steps, layout)
+        compiled, lower = _pmap(train_steps, layout)
     else:
         program = _mapped(train_steps, layout) if maps_rows else train_steps
         compiled = jax.jit(
             program, donate_argnums=0, out_shardings=(of_state, layout.sharding())
         )
+        lower = compiled.lower
+
+    def lower_steps(state: TrainState, batches: Batch) -> jax.stages.Lowered:
+        stopped, bound = as_put(batches.row_weight.shape[:1], np.bool_), as_put((), np.int32)
+        return lower(state, batches, stopped, bound, bound)
+
     return Programs(
         init=init_seeds,
         gather=jax.jit(gather, static_argnums=0, out_shardings=layout.batch_sharding),
@@ -135,6 +162,9 @@ def make_programs(
             state, batches, *layout.put((stopped, np.int32(first), np.int32(last)))
         ),
         keep=jax.jit(jax.vmap(keep_one), out_shardings=of_state.variables),
+        state=state_of,
+        lower_init=lower_init,
+        lower_steps=lower_steps,
     )
 
 
@@ -150,8 +180,10 @@ def _mapped(train_steps: Callable, layout: Layout) -> Callable:
     )
 
 
-def _pmap(train_steps: Callable, layout: Layout) -> Callable:
+def _pmap(train_steps: Callable, layout: Layout) -> tuple[Callable, Callable]:
     """Maps steps over devices by pmap: each has its rows of every batch.
+
+    Returns the program, and what traces it for shapes.
 
     Every dispatch gives the state to all devices, and takes it from one: between dispatches it is
     one array, which evaluation, checkpoints and a change of layout can use.
@@ -173,6 +205,10 @@ def _pmap(train_steps: Callable, layout: Layout) -> Callable:
     def over_devices(batches):
         return jax.tree.map(by_device, batches)
 
-    return lambda state, batches, *rest: layout.put(
-        mapped(state, over_devices(batches), *rest), "seed"
-    )
+    def run(state, batches, *rest):
+        return layout.put(mapped(state, over_devices(batches), *rest), "seed")
+
+    def lower(state, batches, *rest):
+        return mapped.lower(state, jax.eval_shape(over_devices, batches), *rest)
+
+    return run, lower
