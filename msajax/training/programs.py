@@ -209,6 +209,7 @@ def _pmap(train_steps: Callable, layout: Layout) -> tuple[Callable, Callable]:
         return layout.put(mapped(state, over_devices(batches), *rest), "seed")
 
     def lower(state, batches, *rest):
+        over_devices.lower(batches).compile()  # found again when it is called
         return mapped.lower(state, jax.eval_shape(over_devices, batches), *rest)
 
     return run, lower
