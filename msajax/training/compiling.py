@@ -63,7 +63,7 @@ def compile_ahead(run: Run, equipment: Equipment, state: RunState | None, pause_
         run: to be trained.
         equipment: of the run.
         state: that it goes on from; None before its first step.
-        pause_at: the epoch after which it pauses or ends.
+        pause_at: the epoch after which it pauses.
     """
     epoch, step = (0, 0) if state is None else (int(state.selection.epoch), int(state.epoch.step))
     programs, feed, add = equipment.programs, equipment.feed, equipment.compilers.add
@@ -95,7 +95,8 @@ def compile_ahead(run: Run, equipment: Equipment, state: RunState | None, pause_
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), batch[1:]
         )
         add(VALIDATION, functools.partial(equipment.predict.lower, shapes.variables, *rows))
-    if epoch + 1 < pause_at:  # epochs that are cut short may each need other quarters
+    if epoch + 1 < min(pause_at, run.config.train.epochs):
+        # What is left of this epoch, or the share of it that stages take, may need fewer quarters.
         add_steps(_quarters_of_epoch(run, epoch + 1))
         add_steps(np.unique(run.quarters))
 
