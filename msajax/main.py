@@ -20,6 +20,7 @@ from rich.console import Console
 from msajax import flags
 from msajax.errors import NON_FINITE, OK, USER_ERROR, NonFiniteError, UserError
 from msajax.modes import MODES
+from msajax.runtime import compilers
 from msajax.runtime.signals import Interrupted, interruptible
 from msajax.version import __version__
 
@@ -49,9 +50,11 @@ def main(argv: list[str]) -> int:
     if code == OK and lost is not None and not isinstance(lost, BrokenPipeError):
         flags.complain(f"Standard output cannot be written: {lost.strerror}.")
         code = USER_ERROR
-    if code != OK and flags.runs_with_others():
+    if code != OK and (flags.runs_with_others() or compilers.are_at_work()):
+        # An orderly exit waits for other processes, which may wait for this one, and for a program
+        # that is being compiled: in the middle of it LLVM cannot be taken down.
         sys.stderr.flush()
-        os._exit(code)  # an orderly exit waits for other processes, which may wait for this one
+        os._exit(code)
     return code
 
 

@@ -83,17 +83,17 @@ def test_when_every_seed_has_failed_the_run_ends_after_its_metrics_and_saves_not
 
 
 def test_an_epoch_is_left_at_once_when_no_seed_is_left(tmp_path, monkeypatch):
-    from msajax.training import loop
+    from msajax.training import feed, loop
 
     taken = []
     original = loop._take_steps
 
-    def counted(equipment, state, dispatch):
+    def counted(equipment, state, dispatch, waited):
         taken.append(dispatch.last - dispatch.first)
-        return original(equipment, state, dispatch)
+        return original(equipment, state, dispatch, waited)
 
     monkeypatch.setattr(loop, "_take_steps", counted)
-    monkeypatch.setattr(loop.Pace, "update", lambda *_: None)
+    monkeypatch.setattr(feed.Pace, "update", lambda *_: None)
     with pytest.raises(NonFiniteError):
         run(tiny_config(train__seeds=1), tmp_path, initial=poison(np.inf))
     assert sum(taken) == 5

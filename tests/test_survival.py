@@ -30,7 +30,7 @@ from msajax.inference.bundle_files import load_bundle
 from msajax.runs.checkpoints import Checkpoints
 from msajax.runtime.signals import Interrupted, StopRequest, interruptible
 from msajax.spec import CorpusSpec
-from msajax.training import feed
+from msajax.training import feed, saving
 
 STEPS = 6  # of an epoch of the smallest run
 EPOCHS = 24  # long enough for a signal to come before the end
@@ -40,8 +40,9 @@ EPOCHS = 24  # long enough for a signal to come before the end
 
 @pytest.fixture
 def single_steps(monkeypatch):
-    """Every step a dispatch of its own, so that a run can stop after each."""
+    """Every step a dispatch of its own, so that a run can stop after each, but before none."""
     monkeypatch.setattr(feed.Pace, "update", lambda *_: None)
+    monkeypatch.setattr(saving, "POLL_SECONDS", survivors.LIMIT)
 
 
 @pytest.mark.parametrize(

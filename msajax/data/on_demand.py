@@ -35,6 +35,11 @@ class OnDemand:
         """(N, T, d)."""
         return (*self.kept.shape, self.stored.shape[2])
 
+    @property
+    def dtype(self) -> np.dtype:
+        """float32."""
+        return np.dtype(np.float32)
+
     def __len__(self) -> int:
         """Returns the number of samples N."""
         return len(self.kept)

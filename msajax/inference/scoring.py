@@ -78,20 +78,37 @@ def cut_batches(split: Split, spec: CorpusSpec, place: Place) -> Iterator[Evalua
         spec: of the model.
         place: brings features and masks of a batch to the devices.
     """
+    for part in _parts(split, spec):
+        yield _load(split, spec, place, part)
+
+
+class _Part(NamedTuple):
+    """Says which rows of a split a batch has, how many rows it is filled up to, and its quarter."""
+
+    rows: np.ndarray
+    size: int
+    quarter: int
+
+
+def _parts(split: Split, spec: CorpusSpec) -> Iterator[_Part]:
     quarters = quarters_of(split, spec)
     for quarter in sorted(set(quarters.tolist())):
-        lengths = cut_lengths(spec, quarter)
         (left,) = (quarters == quarter).nonzero()
         while left.size:
             size = next((n for n in EVALUATION_ROWS if n >= left.size), EVALUATION_ROWS[-1])
             rows, left = left[:size], left[size:]
-            # Indices copy what they choose; all rows of a split need no copy.
-            chosen = slice(None) if len(rows) == len(split) else rows
-            arrays = [
-                {m: _fill(source[m][chosen, : lengths[m]], size) for m in spec.modalities}
-                for source in (split.features, split.masks)
-            ]
-            yield EvaluationBatch(rows, *place(arrays))
+            yield _Part(rows, size, quarter)
+
+
+def _load(split: Split, spec: CorpusSpec, place: Place, part: _Part) -> EvaluationBatch:
+    rows, lengths = part.rows, cut_lengths(spec, part.quarter)
+    # Indices copy what they choose; all rows of a split need no copy.
+    chosen = slice(None) if len(rows) == len(split) else rows
+    arrays = [
+        {m: _fill(source[m][chosen, : lengths[m]], part.size) for m in spec.modalities}
+        for source in (split.features, split.masks)
+    ]
+    return EvaluationBatch(rows, *place(arrays))
 
 
 class EvaluationBatches:
@@ -102,12 +119,21 @@ class EvaluationBatches:
 
     def __init__(self, split: Split, spec: CorpusSpec, layout: Layout) -> None:
         """Puts every batch on the devices."""
-        self._cut = functools.partial(cut_batches, split, spec, layout.put_rows)
-        self._resident = None if streams(split) else list(self._cut())
+        self._parts = list(_parts(split, spec))
+        self._load = functools.partial(_load, split, spec, layout.put_rows)
+        self._resident = None if streams(split) else [self._load(part) for part in self._parts]
 
     def __iter__(self) -> Iterator[EvaluationBatch]:
         """Yields every batch once."""
-        return self._cut() if self._resident is None else iter(self._resident)
+        return map(self._load, self._parts) if self._resident is None else iter(self._resident)
+
+    def of_each_shape(self) -> Iterator[EvaluationBatch]:
+        """Yields the first batch of every shape: one for each program that the split needs."""
+        seen = set()
+        for k, (_, *shape) in enumerate(self._parts):
+            if tuple(shape) not in seen:
+                seen.add(tuple(shape))
+                yield self._load(self._parts[k]) if self._resident is None else self._resident[k]
 
 
 def predict_batches(

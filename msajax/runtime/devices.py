@@ -117,6 +117,12 @@ class Layout:
         """Moves arrays with a leading axis of seeds into the layout of inference."""
         return tree if self.for_rows is self else self.for_rows.put_state(tree)
 
+    def state_shapes(self, tree: Any) -> Any:
+        """Returns the shapes of such arrays, with the shardings that `put_state` gives them."""
+        return jax.tree.map(
+            lambda x, lies: x.update(sharding=lies), tree, self.state_shardings(tree)
+        )
+
     def get(self, tree: Any) -> Any:
         """Copies arrays to the host of every process, wherever their parts are."""
 

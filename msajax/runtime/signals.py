@@ -24,11 +24,11 @@ _scratch: set[str] = set()  # folders that must not outlive this process
 class StopRequest(contextlib.AbstractContextManager):
     """Listens to SIGTERM and SIGINT while it is entered.
 
-    The first signal is noted; the run serves it between two dispatches, by saving a checkpoint. If
-    it has not begun to after `PATIENCE_SECONDS`, because a program is being compiled or a corpus is
-    read, the process ends with the exit code of a stopped run all the same: the checkpoint before
-    stands, and what follows it comes out again bit for bit. A second signal ends the process at
-    once, with 128 plus its number.
+    The first signal is noted; the run serves it between two dispatches, or while it waits for a
+    program, by saving a checkpoint. If it has not begun to after `PATIENCE_SECONDS`, because a
+    corpus is read, the process ends with the exit code of a stopped run all the same: the
+    checkpoint before stands, and what follows it comes out again bit for bit. A second signal ends
+    the process at once, with 128 plus its number.
 
     Attributes:
         requested: whether a signal has come.

@@ -51,7 +51,11 @@ class Dispatch(NamedTuple):
 
 
 class Feed:
-    """Reads the training split of a run: wherever it lies, the same batches in the same order."""
+    """Reads the training split of a run: wherever it lies, the same batches in the same order.
+
+    Attributes:
+        corpus: the split on the devices; None if it streams.
+    """
 
     def __init__(
         self, split: Split, spec: CorpusSpec, programs: Programs, layout: Layout, parts: int
@@ -66,9 +70,9 @@ class Feed:
             parts: accumulation steps.
         """
         self._split, self._spec, self._programs = split, spec, programs
-        self._layout, self._parts = layout, parts
+        self._layout, self._multiple = layout, layout.data_devices * parts
         self._labels = split.labels.astype(np.float32)
-        self._corpus = None if streams(split) else DeviceCorpus.put(split, layout)
+        self.corpus = None if streams(split) else DeviceCorpus.put(split, layout)
 
     def epoch(
         self, orders: Sequence[EpochOrder], stopped: np.ndarray, begin: int, pace: Pace
@@ -82,7 +86,7 @@ class Feed:
             pace: how many steps to take at once.
         """
         quarters = orders[0].quarters
-        indices, weights = _filled(orders, self._layout.data_devices * self._parts)
+        indices, weights = _filled(orders, self._multiple)
         indices[stopped], weights[stopped] = 0, 0
         edges = begin + np.flatnonzero(np.diff(quarters[begin:], prepend=0, append=0))
         blocks = [  # of at most BLOCK steps, all of one length quarter
@@ -103,8 +107,38 @@ class Feed:
                 yield Dispatch(int(quarters[start]), batches, first, last, start)
                 first = last
 
+    def shapes(self, quarter: int, seeds: int, batch_size: int) -> Batch:
+        """Returns the shapes, types and shardings of the batches `[S, BLOCK, B, …]` of a dispatch.
+
+        Args:
+            quarter: of all its steps.
+            seeds: how many random seeds the run has.
+            batch_size: rows of a step, before it is filled up.
+        """
+        rows = (seeds, BLOCK, batch_size + -batch_size % self._multiple)
+        lengths = cut_lengths(self._spec, quarter)
+
+        def lies(dtype: np.dtype, *tail: int) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(
+                (*rows, *tail),
+                jax.dtypes.canonicalize_dtype(dtype),
+                sharding=self._layout.batch_sharding,
+            )
+
+        features, masks = (
+            {m: lies(x.dtype, lengths[m], *x.shape[2:]) for m, x in of_split.items()}
+            for of_split in (self._split.features, self._split.masks)
+        )
+        return Batch(
+            features=features,
+            masks=masks,
+            labels=lies(np.float32, *self._labels.shape[1:]),
+            row_weight=lies(np.float32),
+            row=lies(np.int32),
+        )
+
     def _in_turn(self, load, blocks: list[tuple[int, int]]) -> Iterator[Batch]:
-        if self._corpus is not None:
+        if self.corpus is not None:
             yield from (load(*block) for block in blocks)
             return
         # The order is given, and a run may go on at any step of it: a loader library would bring an
@@ -120,9 +154,9 @@ class Feed:
     def _load(self, quarter: int, indices: np.ndarray, weights: np.ndarray) -> Batch:
         """Loads batches `[S, BLOCK, B, …]`; every process reads those of its own devices."""
         row_weight = self._layout.assemble(weights.shape, weights.__getitem__)
-        if self._corpus is not None:
+        if self.corpus is not None:
             rows = self._layout.assemble(indices.shape, indices.__getitem__)
-            return self._programs.gather(quarter, self._corpus, rows, row_weight)
+            return self._programs.gather(quarter, self.corpus, rows, row_weight)
 
         def rows_of(x: np.ndarray | OnDemand, steps: int | None = None) -> jax.Array:
             def read(part: tuple[slice, ...]) -> np.ndarray:

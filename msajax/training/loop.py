@@ -1,9 +1,11 @@
 """Trains a run: epochs, validation, selection, checkpoints."""
 
 import dataclasses
+import functools
 import logging
 import time
 import warnings
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import jax
@@ -11,17 +13,13 @@ import numpy as np
 
 from msajax.data.batches import epoch_order, in_passes
 from msajax.files import as_strict
-from msajax.inference.scoring import (
-    EvaluationBatches,
-    PredictFn,
-    make_predict,
-    predict_batches,
-)
+from msajax.inference.scoring import PredictFn, predict_batches
 from msajax.runs.checkpoints import Checkpoints
 from msajax.runtime import processes
 from msajax.runtime.dealing import Deal, deal
 from msajax.runtime.profiler import Profiler
 from msajax.tasks import Task
+from msajax.training.compiling import INIT, VALIDATION, Equipment, compile_ahead, equip
 from msajax.training.failures import (
     describe_failures,
     failed_seeds,
@@ -29,12 +27,12 @@ from msajax.training.failures import (
     require_a_seed,
     tell_skipped,
 )
-from msajax.training.feed import Dispatch, Feed, Pace
+from msajax.training.feed import Dispatch
 from msajax.training.initial import with_initial
-from msajax.training.programs import Programs, make_programs
+from msajax.training.programs import Programs
 from msajax.training.progress import EpochProgress
 from msajax.training.run import Run
-from msajax.training.saving import Saving
+from msajax.training.saving import Saving, stopped_before
 from msajax.training.state import (
     EpochSoFar,
     RunState,
@@ -55,7 +53,8 @@ class Trained:
 
     Attributes:
         finished: whether every random seed has stopped; if not, the run was asked to pause.
-        variables: each seed's parameters and collections at its best epoch, leading axis S.
+        variables: each seed's parameters and collections at its best epoch, leading axis S; None if
+            the run was asked to stop before there were any.
         best_epoch: one per seed, from 1; 0 if there is none.
         failed: seeds that do not count: each with "seed", "epoch" and "step".
         predict: the prediction program.
@@ -66,24 +65,6 @@ class Trained:
     best_epoch: list[int]
     failed: list[dict[str, Any]]
     predict: PredictFn
-
-
-class Equipment(NamedTuple):
-    """Holds what a run works with on the devices.
-
-    Attributes:
-        programs: of training.
-        feed: the training split.
-        predict: the prediction program.
-        valid: the validation split.
-        pace: how many steps a dispatch takes.
-    """
-
-    programs: Programs
-    feed: Feed
-    predict: PredictFn
-    valid: EvaluationBatches
-    pace: Pace
 
 
 class Watch(NamedTuple):
@@ -102,17 +83,24 @@ def train_seeds(run: Run) -> Trained:
             kept.
         UserError: if there are checkpoints and none can be used, or one cannot be written.
     """
-    equipment = _equip(run)
+    equipment = equip(run)
     with (
         Checkpoints(run.folder.checkpoints) as checkpoints,
         Profiler(run.profile if processes.is_first() else None) as profiler,
         processes.losses_noticed(),
+        equipment.compilers as compilers,
     ):
-        state = _restored(run, checkpoints, _first_state(run, equipment.programs))
-        done = int(state.selection.epoch)
+        state = _restored(run, checkpoints, equipment.programs)
+        done = 0 if state is None else int(state.selection.epoch)
         pause_at = run.config.train.epochs
         if run.stop_after_epochs is not None:  # of this start: repeating a command makes progress
             pause_at = done + run.stop_after_epochs
+        if state is None or not (state.selection.stopped.all() or done >= pause_at):
+            compile_ahead(run, equipment, state, pause_at)
+        if state is None:
+            if stopped_before(run.stop, functools.partial(compilers.is_ready, INIT)):
+                return Trained(False, None, [], [], equipment.predict)
+            state = _first_state(run, equipment.programs)
         saving = Saving(checkpoints, run, state)
         must_stop = saving.before_epoch()
         with EpochProgress(run.config.train.epochs, done, run.selection) as progress:
@@ -140,21 +128,6 @@ def train_seeds(run: Run) -> Trained:
     )
 
 
-def _equip(run: Run) -> Equipment:
-    """Builds the programs of a run, and puts its data on the devices."""
-    memory = run.model.memory
-    at_first = memory.begin(run.train.labels, run.spec) if memory else {}
-    programs = make_programs(run.recipe, run.spec, run.layout, at_first)
-    parts, for_rows = run.config.train.accumulation_steps, run.layout.for_rows
-    return Equipment(
-        programs=programs,
-        feed=Feed(run.train, run.spec, programs, run.layout, parts),
-        predict=make_predict(run.module, run.task, for_rows),
-        valid=EvaluationBatches(run.valid, run.spec, for_rows),
-        pace=Pace(),
-    )
-
-
 def _first_state(run: Run, programs: Programs) -> RunState:
     """Makes the state of a run before its first step."""
     train = programs.init(np.array(run.seeds, np.uint32))
@@ -164,10 +137,11 @@ def _first_state(run: Run, programs: Programs) -> RunState:
         if train.average:
             moving, _ = run.recipe.optimizer.split(params)
             train = train.replace(average=run.layout.put_state(moving))
+    all_seeds = np.ones(len(run.seeds), bool)
     return RunState(
         train=train,
         # A copy: the training program overwrites the buffers of its input.
-        best=jax.tree.map(lambda x: x.copy(), train.variables),
+        best=programs.keep(train.variables, train.variables, run.layout.put_state(all_seeds)),
         selection=init_selection(len(run.seeds)),
         epoch=_next_epoch(run),
     )
@@ -177,18 +151,21 @@ def _next_epoch(run: Run) -> EpochSoFar:
     return init_epoch(len(run.seeds), run.steps, len(run.objective.terms))
 
 
-def _restored(run: Run, checkpoints: Checkpoints, state: RunState) -> RunState:
-    """Returns the state of the newest checkpoint; without one the given state."""
-    if restored := checkpoints.restore(state):
+def _restored(run: Run, checkpoints: Checkpoints, programs: Programs) -> RunState | None:
+    """Returns the state of the newest checkpoint, None without one; metrics.jsonl ends there."""
+    train, selection = programs.state(len(run.seeds)), init_selection(len(run.seeds))
+    restored = checkpoints.restore(RunState(train, train.variables, selection, _next_epoch(run)))
+    if restored is not None:
         train, best = run.layout.put_state((restored.train, restored.best))
         selection = restored.selection  # `train.epochs` may have grown since
         selection = selection.replace(stopped=have_stopped(selection, run.config.train))
-        state = RunState(train, best, selection, restored.epoch)
-        begun = f" and {state.epoch.step} of {run.steps} steps" if state.epoch.step else ""
-        logger.info("Continuing after epoch %d%s.", state.selection.epoch, begun)
-    running = [run.seeds[k] for k in np.flatnonzero(~state.selection.stopped)]
-    run.folder.rewind_metrics(int(state.selection.epoch), running)
-    return state
+        restored = RunState(train, best, selection, restored.epoch)
+        step = restored.epoch.step
+        begun = f" and {step} of {run.steps} steps" if step else ""
+        logger.info("Continuing after epoch %d%s.", selection.epoch, begun)
+    running = [run.seeds[k] for k in np.flatnonzero(~selection.stopped)]
+    run.folder.rewind_metrics(int(selection.epoch), running)
+    return restored
 
 
 def _train_epoch(
@@ -206,13 +183,25 @@ def _train_epoch(
     # Until the epoch ends, the arrays of `state.train` lie as they are dealt.
     state = state.replace(train=dealt.spread(state.train))
     of_slots = [orders[k] for k in dealt.seeds]
+    dispatches = equipment.feed.epoch(of_slots, dealt.stopped, begin, pace)
+    must_stop_before = functools.partial(_must_stop_before, equipment, watch, dealt)
     must_stop = False
-    for dispatch in equipment.feed.epoch(of_slots, dealt.stopped, begin, pace):
-        is_compiled = dispatch.quarter in pace.compiled
-        if not is_compiled:
-            watch.progress.compiling()
+    while begin < steps:
+        asked, quarter = time.monotonic(), int(orders[0].quarters[begin])
+        is_compiled = quarter in pace.compiled
+        must_stop = not is_compiled and must_stop_before(state, quarter)
+        if must_stop:
+            break
+        dispatch = next(dispatches)
+        # Validation is waited for before the epoch's last dispatch: after it there is no checkpoint
+        # until the epoch is validated, and a stop would lose these steps.
+        is_last = dispatch.offset + dispatch.last == steps
+        must_stop = is_last and must_stop_before(state, VALIDATION)
+        if must_stop:
+            break
+        waited = time.monotonic() - asked
         watch.profiler.before_dispatch(is_compiled)
-        state, log = _take_steps(equipment, state, dispatch, dealt)
+        state, log = _take_steps(equipment, state, dispatch, dealt, waited)
         watch.profiler.after_dispatch()
         watch.progress.steps_done(int(state.epoch.step), steps)
         tell_skipped(log, begin, run.seeds, number + 1, orders, run.train.ids)
@@ -226,10 +215,28 @@ def _train_epoch(
     return state.replace(train=dealt.collect(state.train)), must_stop
 
 
+def _must_stop_before(
+    equipment: Equipment, watch: Watch, dealt: Deal, state: RunState, name: Hashable
+) -> bool:
+    """Waits for the programs of a name; returns whether the run, now saved, must stop first."""
+    is_ready = functools.partial(equipment.compilers.is_ready, name)
+    if not is_ready():
+        watch.progress.compiling()
+    return watch.saving.before_program(state, dealt, is_ready)
+
+
 def _take_steps(
-    equipment: Equipment, state: RunState, dispatch: Dispatch, dealt: Deal
+    equipment: Equipment, state: RunState, dispatch: Dispatch, dealt: Deal, waited: float
 ) -> tuple[RunState, StepMetrics]:
-    """Runs one dispatch; returns the state after it, and what its steps `[S, n]` measured."""
+    """Runs one dispatch; returns the state after it, and what its steps `[S, n]` measured.
+
+    Args:
+        equipment: of the run.
+        state: before the dispatch.
+        dispatch: the steps to take.
+        dealt: says where the arrays of `state.train` lie.
+        waited: seconds that the epoch has waited for this dispatch's program and batches.
+    """
     quarter, batches, first, last, offset = dispatch
     started = time.monotonic()
     train, log = equipment.programs.train_steps(
@@ -249,7 +256,7 @@ def _take_steps(
     epoch = EpochSoFar(
         step=np.int64(offset + last),
         log=jax.tree.map(with_steps, state.epoch.log, log),
-        seconds=state.epoch.seconds + seconds,
+        seconds=state.epoch.seconds + waited + seconds,
     )
     return state.replace(train=train, epoch=epoch), log
 

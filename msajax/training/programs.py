@@ -54,12 +54,18 @@ class Programs(NamedTuple):
             is one for each length quarter: one for all of them would take longer to load, and the
             first step would wait for it.
         keep: (old, new, which `[S]`) -> new variables where `which`, else the old.
+        state: S -> shapes, types and shardings of the state of S seeds.
+        lower_init: S -> `init`, traced for S seeds.
+        lower_steps: (state, batches) -> `train_steps`, traced for arrays of these shapes.
     """
 
     init: Callable[[np.ndarray], TrainState]
     gather: Callable[..., Batch]
     train_steps: Callable[..., tuple[TrainState, StepMetrics]]
     keep: Callable[[Any, Any, jax.Array], Any]
+    state: Callable[[int], TrainState]
+    lower_init: Callable[[int], jax.stages.Lowered]
+    lower_steps: Callable[[TrainState, Batch], jax.stages.Lowered]
 
 
 def make_programs(
@@ -107,12 +113,25 @@ def make_programs(
 
     one_each = jax.eval_shape(init, *of_seeds(np.zeros(layout.seed_devices, np.uint32)))
 
-    def init_seeds(seeds: np.ndarray) -> TrainState:
-        shapes = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((len(seeds), *x.shape[1:]), x.dtype), one_each
+    def as_put(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=layout.sharding())
+
+    def state_of(seeds: int) -> TrainState:
+        return layout.state_shapes(
+            jax.tree.map(lambda x: x.update(shape=(seeds, *x.shape[1:])), one_each)
         )
-        compiled = jax.jit(init, out_shardings=layout.state_shardings(shapes))
-        return compiled(*layout.put_state(of_seeds(seeds)))
+
+    @functools.cache  # what is lowered is found again by the same function alone
+    def init_of(seeds: int) -> Callable[..., TrainState]:
+        return jax.jit(init, out_shardings=layout.state_shardings(state_of(seeds)))
+
+    def lower_init(seeds: int) -> jax.stages.Lowered:
+        given = of_seeds(np.zeros(seeds, np.uint32))
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), given)
+        return init_of(seeds).lower(*layout.state_shapes(shapes))
+
+    def init_seeds(seeds: np.ndarray) -> TrainState:
+        return init_of(len(seeds))(*layout.put_state(of_seeds(seeds)))
 
     def gather(quarter, corpus, indices, row_weight):
         lengths = cut_lengths(spec, quarter)
@@ -126,7 +145,7 @@ def make_programs(
         )
 
     if layout.mode == "pmap":
-        compiled = _pmap(train_steps, layout)
+        compiled, lower = _pmap(train_steps, layout)
     else:
         maps = maps_rows or layout.maps_seeds
         program = _mapped(train_steps, layout, maps_rows) if maps else train_steps
@@ -135,6 +154,12 @@ def make_programs(
             donate_argnums=0,
             out_shardings=(layout.state_shardings(one_each), layout.sharding()),
         )
+        lower = compiled.lower
+
+    def lower_steps(state: TrainState, batches: Batch) -> jax.stages.Lowered:
+        stopped, bound = as_put(batches.row_weight.shape[:1], np.bool_), as_put((), np.int32)
+        return lower(state, batches, stopped, bound, bound)
+
     return Programs(
         init=init_seeds,
         gather=jax.jit(gather, static_argnums=0, out_shardings=layout.batch_sharding),
@@ -142,6 +167,9 @@ def make_programs(
             state, batches, *layout.put((stopped, np.int32(first), np.int32(last)))
         ),
         keep=jax.jit(jax.vmap(keep_one)),
+        state=state_of,
+        lower_init=lower_init,
+        lower_steps=lower_steps,
     )
 
 
@@ -164,8 +192,10 @@ def _mapped(train_steps: Callable, layout: Layout, maps_rows: bool) -> Callable:
     )
 
 
-def _pmap(train_steps: Callable, layout: Layout) -> Callable:
+def _pmap(train_steps: Callable, layout: Layout) -> tuple[Callable, Callable]:
     """Maps steps over devices by pmap: each has its rows of every batch.
+
+    Returns the program, and what traces it for shapes.
 
     Every dispatch gives the state to all devices, and takes it from one: between dispatches it is
     one array, which evaluation, checkpoints and a change of layout can use.
@@ -187,6 +217,11 @@ def _pmap(train_steps: Callable, layout: Layout) -> Callable:
     def over_devices(batches):
         return jax.tree.map(by_device, batches)
 
-    return lambda state, batches, *rest: layout.put(
-        mapped(state, over_devices(batches), *rest), "seed"
-    )
+    def run(state, batches, *rest):
+        return layout.put(mapped(state, over_devices(batches), *rest), "seed")
+
+    def lower(state, batches, *rest):
+        over_devices.lower(batches).compile()  # found again when it is called
+        return mapped.lower(state, jax.eval_shape(over_devices, batches), *rest)
+
+    return run, lower

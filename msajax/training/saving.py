@@ -1,13 +1,30 @@
 """Decides when a run saves its state, and whether it goes on."""
 
 import time
+from collections.abc import Callable
 
 from msajax.runs.checkpoints import Checkpoints
 from msajax.runtime import processes
 from msajax.runtime.dealing import Deal
 from msajax.runtime.devices import Layout
+from msajax.runtime.signals import StopRequest
 from msajax.training.run import Run
 from msajax.training.state import RunState
+
+POLL_SECONDS = 0.1  # between two looks at whether to stop, while a program is compiled
+
+
+def stopped_before(stop: StopRequest, is_ready: Callable[[float], bool]) -> bool:
+    """Waits for programs; returns whether the run must stop before all processes have them.
+
+    Args:
+        stop: of the run.
+        is_ready: waits at most so many seconds; returns whether this process has its programs.
+    """
+    while processes.largest(not is_ready(POLL_SECONDS))[0]:
+        if processes.largest(stop.requested)[0]:
+            return True
+    return False
 
 
 class Saving:
@@ -26,6 +43,23 @@ class Saving:
     def before_epoch(self) -> bool:
         """Says whether the run must stop before its first epoch, where nothing is unsaved."""
         return bool(processes.largest(self._stop.requested)[0])
+
+    def before_program(
+        self, state: RunState, dealt: Deal, is_ready: Callable[[float], bool]
+    ) -> bool:
+        """Waits for programs; saves and returns True if the run must stop before they are there.
+
+        Args:
+            state: of the run, whose training state lies as it is dealt.
+            dealt: says where that is.
+            is_ready: waits at most so many seconds; returns whether this process has its programs.
+        """
+        if not stopped_before(self._stop, is_ready):
+            return False
+        self._stop.serve()
+        if state.steps_taken > self._saved_step:
+            self._save(state, dealt)
+        return True
 
     def inside_epoch(self, state: RunState, dealt: Deal) -> bool:
         """Saves between two dispatches if that is due; returns whether the run must stop here.
@@ -52,9 +86,11 @@ class Saving:
         if stop:
             self._stop.serve()
         if stop or due:
-            rest = self._run.layout.get(state.replace(train=None))
-            host = rest.replace(train=where.get(state.train))
-            self._checkpoints.save(state.steps_taken, host)
-            self._run.folder.saved(state.steps_taken)
-            self._saved_at, self._saved_step = time.monotonic(), state.steps_taken
+            self._save(state, where)
         return bool(stop)
+
+    def _save(self, state: RunState, where: Layout | Deal) -> None:
+        rest = self._run.layout.get(state.replace(train=None))
+        self._checkpoints.save(state.steps_taken, rest.replace(train=where.get(state.train)))
+        self._run.folder.saved(state.steps_taken)
+        self._saved_at, self._saved_step = time.monotonic(), state.steps_taken
