@@ -9,6 +9,7 @@ vocabulary lacks become padding, compaction, truncation. Labels: see `labels.py`
 import dataclasses
 import logging
 import math
+import operator
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -245,7 +246,7 @@ def prepare(
         )
     split, chosen, repairs = _choose(split, preparation)
     features, masks = {}, {}
-    numbers = sum(spec.length(m) * spec.width(m) for m in spec.modalities)
+    numbers = sum(map(operator.mul, spec.lengths, spec.widths))
     keep = 4 * len(split) * numbers <= budget
     for m in spec.modalities:
         shape = (len(split), spec.length(m))

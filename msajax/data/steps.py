@@ -232,9 +232,16 @@ def choose_steps(
             "step by step: give it a corpus that is, or train with data.alignment = unaligned."
         )
     valid = np.array(list(masks.values()))  # [M, N, T], all members at once
-    together = np.logical_or.reduce(valid)
-    source, inside = _compaction(together, length, truncate, tuple(masks), ids)
-    kept = inside & valid[:, np.arange(len(source))[:, None], source]
+    members, samples, stored = valid.shape
+    if stored <= length and np.count_nonzero(valid) == valid.size:  # every step stays in its place
+        source = np.empty((samples, length), np.int64)
+        source[:] = np.minimum(np.arange(length), stored - 1)
+        kept = np.zeros((members, samples, length), bool)
+        kept[..., :stored] = True
+    else:
+        together = np.logical_or.reduce(valid)
+        source, inside = _compaction(together, length, truncate, tuple(masks), ids)
+        kept = inside & valid[:, np.arange(samples)[:, None], source]
     return {m: (source, of_member) for m, of_member in zip(masks, kept, strict=True)}
 
 
