@@ -88,9 +88,9 @@ def test_an_epoch_is_left_at_once_when_no_seed_is_left(tmp_path, monkeypatch):
     taken = []
     original = loop._take_steps
 
-    def counted(equipment, state, dispatch):
+    def counted(equipment, state, dispatch, dealt):
         taken.append(dispatch.last - dispatch.first)
-        return original(equipment, state, dispatch)
+        return original(equipment, state, dispatch, dealt)
 
     monkeypatch.setattr(loop, "_take_steps", counted)
     monkeypatch.setattr(loop.Pace, "update", lambda *_: None)
