@@ -36,6 +36,7 @@ from msajax.training.feed import Feed, Pace
 from msajax.training.objective import make_objective
 from msajax.training.optimizers import make_optimizer
 from msajax.training.programs import make_programs
+from msajax.training.run import layout_of
 from msajax.training.step import Recipe
 from msajax.training.transforms import make_transforms
 
@@ -128,6 +129,8 @@ def interrupted(folder: pathlib.Path) -> dict[str, np.ndarray]:
     stops = {line["seed"]: line["epoch"] for line in lines_of(folder / "whole") if line["stopped"]}
     arrays["stops"] = np.array([stops[seed] for seed in (2, 3, 4)])
     arrays["best_epoch"] = np.array(whole.best_epoch)
+    layout = layout_of(config)
+    arrays["copies"] = np.array([layout.copies, layout.for_rows.data_devices])
     for k in range(3):
         one = tiny_config(**settings, train__seeds=1, train__first_seed=2 + k, mesh__seed=1)
         alone = run(one, folder / f"seed_{k}")

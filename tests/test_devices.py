@@ -113,6 +113,7 @@ def test_seeds_dealt_to_fewer_devices_stop_go_on_and_end_as_each_does_alone(trai
     stops, best = found["stops"].tolist(), found["best_epoch"].tolist()
     assert stops[2] < min(stops[:2])  # alone on its device, so that the others are dealt anew
     assert best == [found[f"best_epoch_{k}"] for k in range(3)]
+    assert found["copies"].tolist() == [2, 2]  # of the training split; and rows are scored by both
     apart = {k: v for k, v in found.items() if k.startswith("apart_") and "key/bias" not in k}
     assert len(apart) > 3 and max(apart.values()) < 1e-5
 

@@ -88,9 +88,9 @@ def test_an_epoch_is_left_at_once_when_no_seed_is_left(tmp_path, monkeypatch):
     taken = []
     original = loop._take_steps
 
-    def counted(equipment, state, dispatch, waited):
+    def counted(equipment, state, dispatch, *rest):
         taken.append(dispatch.last - dispatch.first)
-        return original(equipment, state, dispatch, waited)
+        return original(equipment, state, dispatch, *rest)
 
     monkeypatch.setattr(loop, "_take_steps", counted)
     monkeypatch.setattr(feed.Pace, "update", lambda *_: None)

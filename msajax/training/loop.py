@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import logging
 import time
 import warnings
 from collections.abc import Hashable
@@ -28,23 +27,18 @@ from msajax.training.failures import (
     tell_skipped,
 )
 from msajax.training.feed import Dispatch
-from msajax.training.initial import with_initial
 from msajax.training.programs import Programs
 from msajax.training.progress import EpochProgress
 from msajax.training.run import Run
 from msajax.training.saving import Saving, stopped_before
+from msajax.training.start import first_state, next_epoch, restored
 from msajax.training.state import (
     EpochSoFar,
     RunState,
     StepMetrics,
-    have_stopped,
-    init_epoch,
-    init_selection,
     learning_rate_scale,
     select,
 )
-
-logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +84,7 @@ def train_seeds(run: Run) -> Trained:
         processes.losses_noticed(),
         equipment.compilers as compilers,
     ):
-        state = _restored(run, checkpoints, equipment.programs)
+        state = restored(run, checkpoints, equipment.programs)
         done = 0 if state is None else int(state.selection.epoch)
         pause_at = run.config.train.epochs
         if run.stop_after_epochs is not None:  # of this start: repeating a command makes progress
@@ -100,7 +94,7 @@ def train_seeds(run: Run) -> Trained:
         if state is None:
             if stopped_before(run.stop, functools.partial(compilers.is_ready, INIT)):
                 return Trained(False, None, [], [], equipment.predict)
-            state = _first_state(run, equipment.programs)
+            state = first_state(run, equipment.programs)
         saving = Saving(checkpoints, run, state)
         must_stop = saving.before_epoch()
         with EpochProgress(run.config.train.epochs, done, run.selection) as progress:
@@ -126,46 +120,6 @@ def train_seeds(run: Run) -> Trained:
         failed=describe_failures(state, run.seeds, run.layout),
         predict=equipment.predict,
     )
-
-
-def _first_state(run: Run, programs: Programs) -> RunState:
-    """Makes the state of a run before its first step."""
-    train = programs.init(np.array(run.seeds, np.uint32))
-    if run.initial:
-        params = with_initial(run.layout.get(train.params), run.initial)
-        train = train.replace(params=run.layout.put_state(params))
-        if train.average:
-            moving, _ = run.recipe.optimizer.split(params)
-            train = train.replace(average=run.layout.put_state(moving))
-    all_seeds = np.ones(len(run.seeds), bool)
-    return RunState(
-        train=train,
-        # A copy: the training program overwrites the buffers of its input.
-        best=programs.keep(train.variables, train.variables, run.layout.put_state(all_seeds)),
-        selection=init_selection(len(run.seeds)),
-        epoch=_next_epoch(run),
-    )
-
-
-def _next_epoch(run: Run) -> EpochSoFar:
-    return init_epoch(len(run.seeds), run.steps, len(run.objective.terms))
-
-
-def _restored(run: Run, checkpoints: Checkpoints, programs: Programs) -> RunState | None:
-    """Returns the state of the newest checkpoint, None without one; metrics.jsonl ends there."""
-    train, selection = programs.state(len(run.seeds)), init_selection(len(run.seeds))
-    restored = checkpoints.restore(RunState(train, train.variables, selection, _next_epoch(run)))
-    if restored is not None:
-        train, best = run.layout.put_state((restored.train, restored.best))
-        selection = restored.selection  # `train.epochs` may have grown since
-        selection = selection.replace(stopped=have_stopped(selection, run.config.train))
-        restored = RunState(train, best, selection, restored.epoch)
-        step = restored.epoch.step
-        begun = f" and {step} of {run.steps} steps" if step else ""
-        logger.info("Continuing after epoch %d%s.", selection.epoch, begun)
-    running = [run.seeds[k] for k in np.flatnonzero(~selection.stopped)]
-    run.folder.rewind_metrics(int(selection.epoch), running)
-    return restored
 
 
 def _train_epoch(
@@ -295,7 +249,7 @@ def _select(
         train=state.train.replace(learning_rate_scale=scale),
         best=programs.keep(state.best, state.train.variables, improved),
         selection=selection,
-        epoch=_next_epoch(run),
+        epoch=next_epoch(run),
     )
 
 
