@@ -1,6 +1,7 @@
 """Makes batches by length quarter, in an order that is a pure function of (seed, epoch)."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import jax
 import numpy as np
 
 from msajax.data.corpus import Split
-from msajax.data.steps import spans, union
+from msajax.data.steps import spans
 from msajax.spec import CorpusSpec
 
 QUARTERS = 4  # length quarters: sequences cut to 1/4, 1/2, 3/4 or all of the longest length
@@ -48,8 +49,8 @@ def quarters_of(split: Split, spec: CorpusSpec) -> np.ndarray:
     """
     quarters = np.ones(len(split), np.int64)
     for length in set(spec.lengths):
-        masks = [split.masks[m] for m in spec.modalities if spec.length(m) == length]
-        first, lengths = spans(union(masks))
+        masks = (split.masks[m] for m in spec.modalities if spec.length(m) == length)
+        first, lengths = spans(functools.reduce(np.logical_or, masks))  # the longest of them
         quarters = np.maximum(quarters, -(-QUARTERS * (first + lengths) // length))
     return quarters
 

@@ -47,6 +47,7 @@ def make_predict(
     def predict(variables, features, masks):
         def predict_one(variables):
             found = module.apply(variables, features, masks, train=False)
+            # Made in the program, so that whoever runs it gets probabilities of classes.
             return found.replace(score=task.scores(found.score), aux={})
 
         if tree is not None:
@@ -118,7 +119,7 @@ class EvaluationBatches:
     """
 
     def __init__(self, split: Split, spec: CorpusSpec, layout: Layout) -> None:
-        """Puts every batch on the devices."""
+        """Cuts the split and, unless it streams, puts every batch on the devices."""
         self._parts = list(_parts(split, spec))
         self._load = functools.partial(_load, split, spec, layout.put_rows)
         self._resident = None if streams(split) else [self._load(part) for part in self._parts]
