@@ -37,7 +37,8 @@ class Program:
         return self.name
 
 
-def test_programs_are_traced_in_order_and_whoever_needs_one_waits_for_it_alone():
+def test_programs_are_traced_in_order_and_whoever_needs_one_waits_for_it_alone(monkeypatch):
+    monkeypatch.setattr(compilers, "LOADING_SECONDS", 0.01)
     told = []
     first, second, third = (Program(name, told) for name in "abc")
     with Compilers(threads=2) as at_work:

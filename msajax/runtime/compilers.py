@@ -9,7 +9,10 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 
-MOST_THREADS = 4  # a run has few programs, and each takes some 100 MB while it is compiled
+MOST_THREADS = 4  # a run has few programs, and each takes memory while it is compiled
+# A program that the cache holds is loaded in less, and loading it keeps Python to itself: a program
+# that was traced meanwhile would delay both. Compiling takes longer, and leaves Python free.
+LOADING_SECONDS = 3.0
 
 # Returns what has been traced, a `jax.stages.Lowered`, which is compiled by its `compile()`.
 Lower = Callable[[], Any]
@@ -21,7 +24,8 @@ class Compilers(contextlib.AbstractContextManager):
     """Compiles programs in the order in which they are added, several at a time.
 
     Programs are traced one after another: tracing is Python, and two at once would only delay the
-    first one. A program that has been compiled is found by JAX when its jitted function is called
+    first one. The next one is not traced before the last one is loaded, or turns out to need
+    compiling. A program that has been compiled is found by JAX when its jitted function is called
     with arrays of the shapes, types and shardings that it was lowered for.
 
     When the context is left, what has not begun is dropped, and nothing is waited for.
@@ -34,6 +38,7 @@ class Compilers(contextlib.AbstractContextManager):
         self._waiting: queue.SimpleQueue = queue.SimpleQueue()
         self._tracing = threading.Lock()
         self._futures: dict[Hashable, list[concurrent.futures.Future]] = {}
+        self._last: list[concurrent.futures.Future] = []  # of the program that was traced last
 
     def __enter__(self) -> "Compilers":
         """Starts the threads."""
@@ -82,6 +87,8 @@ class Compilers(contextlib.AbstractContextManager):
                 if job is None:
                     return
                 future, lower = job
+                concurrent.futures.wait(self._last, LOADING_SECONDS)
+                self._last = [future]
                 # Counted before it begins: else `are_at_work` could overlook it.
                 _at_work.add(threading.current_thread())
                 begins = future.set_running_or_notify_cancel()
