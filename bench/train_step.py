@@ -58,7 +58,7 @@ from msajax.training.optimizers import make_optimizer
 from msajax.training.programs import make_programs
 from msajax.training.step import Recipe
 
-BATCH = 32
+BATCH, PAUSE = 32, 0.5  # rows of a step, seconds
 SPEC = CorpusSpec(("text", "audio", "video"), (300, 74, 47), (20, 20, 20))
 
 
@@ -187,12 +187,16 @@ class CompiledCall:
 
 
 def interleaved(systems: dict, method: str, repeats: int) -> dict[str, list[float]]:
-    """Times every system in turn, after a warm-up each; returns samples per second."""
-    for system in systems.values():
-        getattr(system, method)()
+    """Times every system in turn, each behind a pause and a round that does not count.
+
+    PyTorch's threads go on spinning for a while when their work is done, and would slow down
+    whatever is timed next. Returns samples per second.
+    """
     rates = {name: [] for name in systems}
     for _ in range(repeats):
         for name, system in systems.items():
+            time.sleep(PAUSE)
+            getattr(system, method)()
             started = time.perf_counter()
             samples = getattr(system, method)()
             rates[name].append(samples / (time.perf_counter() - started))
