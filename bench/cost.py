@@ -23,9 +23,6 @@ import tempfile
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from msajax.config import known_keys
 
 AXES = {
     "samples": (1_000, 10_000, 100_000),
@@ -109,13 +106,8 @@ def run(point: dict[str, int], epochs: int, more: list[str]) -> Cost:
         "train.epochs": epochs,
         "train.patience": 0,
         "train.compile_cache": "off",
+        "mesh.cpu_devices": point["devices"],
     }
-    environment = dict(os.environ, JAX_PLATFORMS="cpu")
-    if "mesh.cpu_devices" in known_keys():
-        settings["mesh.cpu_devices"] = point["devices"]
-    else:
-        flag = f"--xla_force_host_platform_device_count={point['devices']}"
-        environment["XLA_FLAGS"] = f"{environment.get('XLA_FLAGS', '')} {flag}".strip()
     command = [sys.executable, "-m", "msajax.main", "--config=configs/sequence_base.py:smoke"]
     command += [f"--config.{key}={value}" for key, value in settings.items()]
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
@@ -123,7 +115,7 @@ def run(point: dict[str, int], epochs: int, more: list[str]) -> Cost:
         process = subprocess.Popen(
             [*command, f"--workdir={workdir}", *more],
             cwd=ROOT,
-            env=environment,
+            env=os.environ | {"JAX_PLATFORMS": "cpu"},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -153,7 +153,7 @@ class Msajax:
         return 20
 
     def sample(self, row: int) -> list[dict[str, np.ndarray]]:
-        """Features and masks of one row."""
+        """Returns features and masks of one row."""
         sources = self.split.features, self.split.masks
         return [{m: x[row : row + 1] for m, x in source.items()} for source in sources]
 
@@ -169,7 +169,7 @@ class Msajax:
 
 
 class CompiledCall:
-    """What `Bundle.predict` runs on the device, alone: its samples lie there already."""
+    """Runs what `Bundle.predict` runs on the device, alone: its samples lie there already."""
 
     def __init__(self, system: Msajax):
         self.scorer = system.bundle.scorer

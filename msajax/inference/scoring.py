@@ -126,15 +126,17 @@ class EvaluationBatches:
 
     def __iter__(self) -> Iterator[EvaluationBatch]:
         """Yields every batch once."""
-        return map(self._load, self._parts) if self._resident is None else iter(self._resident)
+        return map(self._batch, range(len(self._parts)))
 
     def of_each_shape(self) -> Iterator[EvaluationBatch]:
         """Yields the first batch of every shape: one for each program that the split needs."""
-        seen = set()
-        for k, (_, *shape) in enumerate(self._parts):
-            if tuple(shape) not in seen:
-                seen.add(tuple(shape))
-                yield self._load(self._parts[k]) if self._resident is None else self._resident[k]
+        first: dict[tuple[int, int], int] = {}
+        for k, part in enumerate(self._parts):
+            first.setdefault((part.size, part.quarter), k)
+        return map(self._batch, first.values())
+
+    def _batch(self, k: int) -> EvaluationBatch:
+        return self._load(self._parts[k]) if self._resident is None else self._resident[k]
 
 
 def predict_batches(

@@ -46,15 +46,15 @@ def next_epoch(run: Run) -> EpochSoFar:
 def restored(run: Run, checkpoints: Checkpoints, programs: Programs) -> RunState | None:
     """Returns the state of the newest checkpoint, None without one; metrics.jsonl ends there."""
     train, selection = programs.state(len(run.seeds)), init_selection(len(run.seeds))
-    restored = checkpoints.restore(RunState(train, train.variables, selection, next_epoch(run)))
-    if restored is not None:
-        train, best = run.layout.put_state((restored.train, restored.best))
-        selection = restored.selection  # `train.epochs` may have grown since
+    found = checkpoints.restore(RunState(train, train.variables, selection, next_epoch(run)))
+    if found is not None:
+        train, best = run.layout.put_state((found.train, found.best))
+        selection = found.selection  # `train.epochs` may have grown since
         selection = selection.replace(stopped=have_stopped(selection, run.config.train))
-        restored = RunState(train, best, selection, restored.epoch)
-        step = restored.epoch.step
+        found = RunState(train, best, selection, found.epoch)
+        step = found.epoch.step
         begun = f" and {step} of {run.steps} steps" if step else ""
         logger.info("Continuing after epoch %d%s.", selection.epoch, begun)
     running = [run.seeds[k] for k in np.flatnonzero(~selection.stopped)]
     run.folder.rewind_metrics(int(selection.epoch), running)
-    return restored
+    return found

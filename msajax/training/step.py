@@ -158,7 +158,8 @@ def train_step(
     finite = jnp.isfinite(sums.sums).all() & jnp.isfinite(grad_norm)
     failed = state.skipped_in_a_row >= recipe.most_skipped_steps
     taken, skipped = finite & ~failed, ~finite & ~failed
-    moved, opt_state = _moved(recipe, state, gradient, moving, Now(stage, taken))
+    when = When(state.step, state.learning_rate_scale, taken)
+    moved, opt_state = _moved(recipe, state.opt_state, gradient, moving, stage, when)
     after = {
         "params": joined(moved, frozen),
         "collections": found.collections,
@@ -180,18 +181,6 @@ def train_step(
         **jax.tree.map(lambda new, old: jnp.where(taken, new, old), after, before),
     )
     return state, metrics
-
-
-class Now(NamedTuple):
-    """Says what a step is.
-
-    Attributes:
-        stage: the number of its stage.
-        taken: whether it changes anything.
-    """
-
-    stage: jax.Array | int
-    taken: jax.Array
 
 
 class Where(NamedTuple):
@@ -264,26 +253,31 @@ def _differentiate(
 
 
 def _moved(
-    recipe: Recipe, state: TrainState, gradient: Any, moving: Any, now: Now
+    recipe: Recipe,
+    opt_state: Any,
+    gradient: Any,
+    moving: Any,
+    stage: jax.Array | int,
+    when: When,
 ) -> tuple[Any, Any]:
     """Moves what the step's stage trains, by moments that are that stage's own.
 
     Parameters of a step that is not taken mean nothing; moments then stay as they were.
     """
-    optimizer, when = recipe.optimizer, When(state.step, state.learning_rate_scale, now.taken)
+    optimizer = recipe.optimizer
     if len(recipe.stages) == 1:
-        updates, opt_state = optimizer.update(gradient, state.opt_state, moving, when)
+        updates, opt_state = optimizer.update(gradient, opt_state, moving, when)
         return optax.apply_updates(moving, updates), opt_state
     params, opt_states = flatten_dict(moving, sep="/"), []
     for number, one in enumerate(recipe.stages):
-        trained, is_now = trained_in(one, moving), now.stage == number
-        updates, opt_state = optimizer.update(
+        trained, is_now = trained_in(one, moving), stage == number
+        updates, after = optimizer.update(
             trained_in(one, gradient),
-            state.opt_state[number],
+            opt_state[number],
             trained,
-            when._replace(taken=now.taken & is_now),
+            when._replace(taken=when.taken & is_now),
         )
-        opt_states.append(opt_state)
+        opt_states.append(after)
         moved = optax.apply_updates(trained, updates)
         for path, value in flatten_dict(moved, sep="/").items():
             params[path] = jnp.where(is_now, value, params[path])
