@@ -119,7 +119,9 @@ class Msajax:
         self.batches = EvaluationBatches(split, SPEC, self.layout)
         widths = zip(SPEC.modalities[1:], SPEC.widths[1:], strict=True)
         as_they_are = {m: (np.zeros(width), np.ones(width)) for m, width in widths}
-        preparation = Preparation(SPEC, (), as_they_are, 10.0, "uniform", mask_from_zeros=True)
+        preparation = Preparation(
+            SPEC, (), as_they_are, 10.0, "uniform", True, groups=(SPEC.modalities,)
+        )
         served = Config(model=config, train=TrainConfig(compile_cache="off"))
         params = jax.device_get(self.state.params)
         self.bundle = Bundle(served, preparation, list(range(seeds)), [0] * seeds, params, "")

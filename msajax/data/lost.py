@@ -93,43 +93,49 @@ def count_lost(
     Returns:
         What is lost, by modality; only where something is.
     """
-    length = next(iter(chosen.values()))[0].shape[1]
+    source = next(iter(chosen.values()))[0]  # the same for all
+    steps = next(iter(masks.values())).shape[1]
     cut = None
-    if truncates and max(mask.shape[1] for mask in masks.values()) > length:
+    if truncates and steps > source.shape[1]:
         is_read = np.any([kept.any(axis=1) for _, kept in chosen.values()], axis=0)
-        cut = (spans(union(masks.values()))[1] > length) & is_read
-    found = {}
-    for m, (source, kept) in chosen.items():
-        x, hides = split.features[m], m in split.masks and m not in split.derived
-        known = (nonzero or {}).get(m)
-        lost, is_left = np.zeros(len(split), int), np.zeros(len(split), bool)
-        for start in range(0, len(split), _ROWS):
-            rows = slice(start, start + _ROWS)
-            read = _read(source[rows], kept[rows], x.shape[1])
-            unread = ~read
+        cut = (spans(union(masks.values()))[1] > source.shape[1]) & is_read
+    # By modality, of each sample: how many steps are lost, and whether one is read and not zero.
+    lost: dict[str, np.ndarray] = {}
+    is_left: dict[str, np.ndarray] = {}
+    for start in range(0, len(split), _ROWS):
+        rows = slice(start, start + _ROWS)
+        read = _read(source[rows], np.array([kept[rows] for _, kept in chosen.values()]), steps)
+        unread = ~read
+        for m, candidates in zip(chosen, unread, strict=True):
             if cut is not None:
-                unread &= ~(masks[m][rows] & cut[rows, None])
-            if hides:
-                unread &= split.masks[m][rows]
-            if np.count_nonzero(unread):  # features are looked at only where they may be lost
-                stored = nonzero_steps(x[rows]) if known is None else known[rows]
-                if x.ndim == 2:
-                    stored = stored & (x[rows] != _PADDING)
-                unread &= stored
-                if np.count_nonzero(unread):
-                    lost[rows], is_left[rows] = unread.sum(axis=1), (read & stored).any(axis=1)
-        if np.count_nonzero(lost):
-            emptied, there = (lost > 0) & ~is_left, (lost > 0) | kept.any(axis=1)
-            counts = lost.sum(), (lost > 0).sum(), emptied.sum(), there.sum()
-            found[m] = Lost(*map(int, counts))
+                candidates &= ~(masks[m][rows] & cut[rows, None])
+            if m in split.masks and m not in split.derived:
+                candidates &= split.masks[m][rows]
+        if not np.count_nonzero(unread):
+            continue  # features are looked at only where they may be lost
+        for k, m in enumerate(chosen):
+            known, x = (nonzero or {}).get(m), split.features[m]
+            stored = nonzero_steps(x[rows]) if known is None else known[rows]
+            if x.ndim == 2:
+                stored = stored & (x[rows] != _PADDING)
+            unread[k] &= stored
+            if np.count_nonzero(unread[k]):
+                lost.setdefault(m, np.zeros(len(split), int))[rows] = unread[k].sum(axis=1)
+                left = is_left.setdefault(m, np.zeros(len(split), bool))
+                left[rows] = (read[k] & stored).any(axis=1)
+    found = {}
+    for m, of_sample in lost.items():
+        emptied, there = (of_sample > 0) & ~is_left[m], (of_sample > 0) | chosen[m][1].any(axis=1)
+        counts = of_sample.sum(), (of_sample > 0).sum(), emptied.sum(), there.sum()
+        found[m] = Lost(*map(int, counts))
     return found
 
 
 def _read(source: np.ndarray, kept: np.ndarray, steps: int) -> np.ndarray:
-    """Finds the stored steps `[n, T]` that prepared steps `[n, length]` read."""
-    read = np.zeros((len(source), steps), bool)
-    row, step = kept.nonzero()
-    read[row, source[row, step]] = True
+    """Finds the stored steps `[M, n, T]` that prepared steps `[M, n, length]` of members read."""
+    read = np.zeros((*kept.shape[:2], steps), bool)
+    member, row, step = kept.nonzero()
+    read[member, row, source[row, step]] = True
     return read
 
 
