@@ -140,6 +140,7 @@ def test_a_checked_configuration_cannot_be_changed():
 
 def test_a_tilde_in_a_path_is_the_home_folder():
     paths = ("data.path", "data.glove_path", "model.init_from", "train.compile_cache")
+    paths += ("model.text_encoder",)
     values = nested({key: "~/mine" for key in paths})
     found = flat(from_config_dict(values).to_dict())
     assert {found[key] for key in paths} == {str(pathlib.Path.home() / "mine")}
@@ -201,7 +202,8 @@ IMPOSSIBLE = {
     "data.clip": (-1.0, math.inf, math.nan),
     "data.truncate": ("", "middle"),
     "data.alignment": ("", "words"),
-    "data.text": ("", "glove"),
+    "data.text": ("", "glove", "pieces"),
+    "model.text_pool": ("", "mean"),
     "data.min_count": (0, -1),
     "data.word_shift": ("", "late", "nan", "inf"),
     "data.split_seed": (-1,),
@@ -296,6 +298,8 @@ ANYTHING_GOES = {
     "model.causal",
     "data.glove_path",
     "model.init_from",  # looked at when the run begins
+    "model.text_encoder",  # likewise
+    "model.text_special",
     "data.path",  # looked at when the corpus is opened
     "data.format",  # likewise
     "data.standardize",  # the corpus knows the names
@@ -515,6 +519,9 @@ ANOTHER = {
     "model.input_dropout": 0.2,
     "model.max_len": 10,
     "model.missing_modality": "reference",
+    "model.text_encoder": "bert",
+    "model.text_pool": "words",
+    "model.text_special": False,
     "model.norm_eps": 1e-5,
     "model.dtype": "bfloat16",
     "model.matmul_precision": "tensorfloat32",

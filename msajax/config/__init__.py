@@ -1,5 +1,6 @@
 """Defines what can be set, what it means, and what is refused."""
 
+from msajax.config.data import SYNTHETIC, DataConfig, SyntheticConfig
 from msajax.config.identity import identity, idle_settings
 from msajax.config.model import ModelConfig
 from msajax.config.reading import (
@@ -14,15 +15,7 @@ from msajax.config.reading import (
     unknown_key,
 )
 from msajax.config.registry import Entry, is_registered, load_models_from, register_model
-from msajax.config.sections import (
-    SYNTHETIC,
-    Config,
-    DataConfig,
-    MeshConfig,
-    OptimConfig,
-    SyntheticConfig,
-    TrainConfig,
-)
+from msajax.config.sections import Config, MeshConfig, OptimConfig, TrainConfig
 
 __all__ = [
     "SYNTHETIC",

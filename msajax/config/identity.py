@@ -9,13 +9,13 @@ from msajax.config.sections import Config
 def identity(config: Config) -> dict[str, Any]:
     """Selects the settings that make two runs the same run, flat, by key.
 
-    What may change between two starts is left out: the path (the corpus digest decides), how the
-    run is spread over programs and devices (which changes rounding alone), caches and checkpoint
-    intervals, and whether lost steps are accepted.
+    What may change between two starts is left out: the path (the corpus digest decides; of a text
+    encoder its own), how the run is spread over programs and devices (which changes rounding
+    alone), caches and checkpoint intervals, and whether lost steps are accepted.
     """
     free = ("data.path", "data.synthetic.", "train.seed_axis", "train.checkpoint_every_")
     free += ("train.compile_cache", "train.deterministic", "train.accumulation_steps", "mesh.")
-    free += ("data.device_memory_budget", "data.allow_loss")
+    free += ("data.device_memory_budget", "data.allow_loss", "model.text_encoder")
     flat = flatten(config)
     return {key: value for key, value in flat.items() if not key.startswith(free)}
 

@@ -28,6 +28,13 @@ class ModelConfig(Settings):
             whole numbers from 0 in one column or every row is one-hot.
         init_from: a bundle whose parameters this model begins with where they match; "" begins at
             random.
+        text_encoder: a folder of a pretrained encoder (BERT, RoBERTa, ModernBERT or DeBERTa-v3, as
+            the Hugging Face hub has them) that reads the text; "" for none.
+        text_pool: what fusion reads of a text encoder: pieces, words (the mean of a word's pieces)
+            or first (the first piece of each word); the last two need a corpus that knows its words
+            step by step.
+        text_special: let the special pieces, such as [CLS] and [SEP], take part in fusion; the text
+            encoder reads them in any case.
         modalities: names and order; () takes those of the corpus that have a valid training step,
             in the order text, audio, video, then alphabetical.
         anchor: the modality that attends to the others; "" takes text, else the first.
@@ -101,6 +108,9 @@ class ModelConfig(Settings):
     name: str = "sequence_level"
     task: str = "auto"
     init_from: str = ""
+    text_encoder: str = ""
+    text_pool: str = "pieces"
+    text_special: bool = True
     modalities: tuple[str, ...] = ()
     anchor: str = ""
     model_dim: int = 128
@@ -233,6 +243,7 @@ class ModelConfig(Settings):
         one_of(self, "model.pooling_method", "mean", "attention")
         one_of(self, "model.gate_input", "mean", "concat")
         one_of(self, "model.head", "weighted_sum", "mean", "concat")
+        one_of(self, "model.text_pool", "pieces", "words", "first")
         one_of(self, "model.missing_modality", "mask", "reference")
         one_of(self, "model.dtype", "float32", "bfloat16", "float16")
         one_of(self, "model.matmul_precision", "float32", "tensorfloat32", "bfloat16")

@@ -17,14 +17,16 @@ from typing import Any
 import ml_collections
 
 from msajax.checks import Settings
+from msajax.config.data import SYNTHETIC
 from msajax.config.model import ModelConfig
 from msajax.config.registry import registered
-from msajax.config.sections import SYNTHETIC, Config
+from msajax.config.sections import Config
 from msajax.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-_PATHS = ("data.path", "data.glove_path", "model.init_from", "train.compile_cache")
+_PATHS = ("data.path", "data.glove_path", "train.compile_cache")
+_PATHS += ("model.init_from", "model.text_encoder")
 # What other programs call a setting.
 _OTHER_NAMES = {
     "lr": "learning_rate",
@@ -171,12 +173,15 @@ def _with_own(model: Mapping[str, Any]) -> dict[str, Any]:
 def checked(config: Config) -> Config:
     """Checks a `Config` that was made in Python, whose types nothing has checked yet.
 
+    What is left to be decided of it alone, `data.text`, is decided.
+
     Raises:
         UserError: naming the key that is of the wrong type, or if it is no `Config` at all.
     """
     if not isinstance(config, Config):
         raise UserError(f"The experiment is a {type(config).__name__}: it must be a Config.")
-    return from_config_dict(config.to_dict())
+    config = from_config_dict(config.to_dict())
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, text=config.text))
 
 
 def flatten(config: Config) -> dict[str, Any]:

@@ -1,152 +1,17 @@
 """Defines the settings of an experiment, a frozen dataclass for each section.
 
-A section refuses what is impossible when it is made. The model's section is in `model.py`.
+A section refuses what is impossible when it is made. That of the data is in `data.py`, the model's
+in `model.py`.
 """
 
 import dataclasses
-import re
 from typing import Any
 
-from msajax.checks import Settings, at_least, is_finite_number, is_url, one_of, require
+from msajax.checks import Settings, at_least, one_of, require
+from msajax.config.data import DataConfig
 from msajax.config.model import ModelConfig
 from msajax.config.overrides import GroupSetting, read_group
-
-SYNTHETIC = "synthetic"  # the `data.path` that stands for the embedded corpus
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class SyntheticConfig(Settings):
-    """Sets the sizes of the embedded corpus, used when `data.path` is "synthetic".
-
-    Attributes:
-        train: samples in the training split.
-        valid: samples in the validation split.
-        test: samples in the test split.
-        modalities: names.
-        widths: features per time step, one per modality.
-        lengths: time steps, one per modality.
-        absent_share: share of samples that lack a modality, per modality, in [0, 1); of the task
-            sentiment.
-        seed: the corpus is a function of this number and the sizes.
-        task: sentiment; sign or stress, whose score needs what two modalities say at the same step
-            (see `data/synthetic_coincidence.py`); or connectome: one modality of at least five
-            features, whose first four are a frequency band's edges, age and gender, and three
-            groups to tell apart.
-    """
-
-    train: int = 1284
-    valid: int = 229
-    test: int = 686
-    modalities: tuple[str, ...] = ("text", "audio", "video")
-    widths: tuple[int, ...] = (300, 74, 47)
-    lengths: tuple[int, ...] = (20, 20, 20)
-    absent_share: float = 0.05
-    seed: int = 0
-    task: str = "sentiment"
-
-    def __post_init__(self) -> None:
-        """Refuses sizes that no corpus can have."""
-        at_least(self, "data.synthetic", 2, "train", "valid", "test")
-        at_least(self, "data.synthetic", 0, "seed")
-        names = self.modalities
-        key = "data.synthetic.modalities"
-        once = len(set(names)) == len(names) >= 1
-        require(self, key, once, "must name at least one modality, each once")
-        well_named = all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.\-]*", m) for m in names)
-        require(self, key, well_named, "a name is letters, digits, and _ . - after the first")
-        for sizes in ("widths", "lengths"):
-            values = getattr(self, sizes)
-            ok = len(values) == len(names) and all(v >= 1 for v in values)
-            requirement = f"must hold one size >= 1 for each of the modalities {names}"
-            require(self, f"data.synthetic.{sizes}", ok, requirement)
-        one_of(self, "data.synthetic.task", "sentiment", "sign", "stress", "connectome")
-        if self.task == "connectome":
-            ok = len(names) == 1 and self.widths[0] >= 5
-            requirement = "needs one modality of five features or more"
-            require(self, "data.synthetic.task", ok, requirement)
-        if self.task in ("sign", "stress"):
-            ok = len(names) == 2 and len(set(self.lengths)) == 1
-            requirement = "needs two modalities of the same length"
-            require(self, "data.synthetic.task", ok, requirement)
-        ok = 0 <= self.absent_share < 1
-        require(self, "data.synthetic.absent_share", ok, "must lie in [0, 1)")
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class DataConfig(Settings):
-    """Says where the data is and how it is prepared.
-
-    Attributes:
-        path: a corpus file or folder, or "synthetic" for the embedded corpus.
-        standardize: modalities to standardise per feature with the statistics of valid training
-            steps; "auto" stands for every modality but text and token ids.
-        clip: standardised features are clipped to +-clip deviations; 0 turns clipping off.
-        truncate: what happens to a sequence longer than its position table: error, or keep its
-            first or last steps, or uniform: as many of its valid steps at equal distances.
-        alignment: which modalities share their steps, so that what was recorded together stays
-            together when sequences are shifted and cut: auto (those that the corpus says, or else
-            those with the same number of stored steps, above 1, in every split), aligned (all of
-            the run) or unaligned (none).
-        text: what the text modality is: its features; the words of the transcripts as token ids,
-            by a vocabulary of the training split; or the token ids that the corpus brings.
-        min_count: how often a word must occur in train to be in that vocabulary; the others share
-            one embedding.
-        format: what the corpus looks like: auto finds it by its content; native, mapped, old_hdf5,
-            csd, mmsa, mult or misa insist on one.
-        glove_path: a text file of word vectors (GloVe, plain or gzip): the text of corpora that
-            bring words, and what the embeddings of data.text = words begin with.
-        word_shift: seconds added to the start of a word to find its segment in computational
-            sequences; auto is -0.04 for CMU-MOSI, whose words come late, else 0.
-        split_seed: of the random split by video of a corpus without splits, and of `folds`.
-        folds: 0 takes the splits of the corpus; from 3 on, all its labelled samples are pooled and
-            split by video into so many folds, for cross-validation.
-        fold: which of them, from 0, is the test split; the next one is for validation, the others
-            for training. -1 is all of them, one after another.
-        device_memory_budget: bytes; a split whose prepared features take more, counted once for
-            each device that shares the memory, is read from its file as it is needed.
-        mask_from_zeros: derive a mask from non-zero steps where the corpus brings none; if off,
-            every step of such a modality counts as valid.
-        allow_loss: go on although steps that are not zero, and that no mask of the file hides, are
-            not read, and more than a tenth of the samples of a modality lose it in this way.
-        synthetic: sizes of the embedded corpus.
-    """
-
-    path: str = ""
-    standardize: tuple[str, ...] = ("auto",)
-    clip: float = 10.0
-    truncate: str = "error"
-    alignment: str = "auto"
-    text: str = "features"
-    min_count: int = 2
-    format: str = "auto"
-    glove_path: str = ""
-    word_shift: str = "auto"
-    split_seed: int = 0
-    folds: int = 0
-    fold: int = -1
-    device_memory_budget: int = 2**31
-    mask_from_zeros: bool = True
-    allow_loss: bool = False
-    synthetic: SyntheticConfig = SyntheticConfig()
-
-    def __post_init__(self) -> None:
-        """Refuses impossible values."""
-        at_least(self, "data", 0, "clip")
-        for name in ("path", "glove_path"):
-            requirement = "is a URL: copy it to a file, or mount the bucket, and give that path"
-            require(self, f"data.{name}", not is_url(getattr(self, name)), requirement)
-        at_least(self, "data", 1, "min_count")
-        one_of(self, "data.text", "features", "words", "ids")
-        at_least(self, "data", 0, "split_seed", "device_memory_budget")
-        ok = self.folds == 0 or self.folds >= 3
-        require(self, "data.folds", ok, "must be 0, or 3 or more: train, validation and test")
-        ok = -1 <= self.fold < max(self.folds, 0)
-        requirement = f"must be -1, or from 0 to below data.folds = {self.folds}"
-        require(self, "data.fold", ok, requirement)
-        ok = self.word_shift == "auto" or is_finite_number(self.word_shift)
-        require(self, "data.word_shift", ok, "must be auto or a number of seconds")
-        one_of(self, "data.truncate", "error", "first", "last", "uniform")
-        one_of(self, "data.alignment", "auto", "aligned", "unaligned")
+from msajax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -340,6 +205,21 @@ class Config(Settings):
             kind = type(field.default)
             ok = isinstance(getattr(self, field.name), kind)
             require(self, field.name, ok, f"must be a {kind.__name__}")
+        text, encoder = self.data.text, self.model.text_encoder
+        if encoder and text in ("features", "words"):
+            raise UserError(
+                f"data.text = {text!r}: model.text_encoder reads pieces of transcripts or token "
+                "ids; leave data.text at auto, or choose pieces or ids."
+            )
+        if text == "pieces" and not encoder:
+            raise UserError("data.text = 'pieces' needs a model.text_encoder with its tokenizer.")
+
+    @property
+    def text(self) -> str:
+        """What the text modality is: `data.text`, decided where it is auto."""
+        if self.data.text == "auto":
+            return "pieces" if self.model.text_encoder else "features"
+        return self.data.text
 
     def to_dict(self) -> dict[str, Any]:
         """Returns a JSON-ready form; of models' own settings it holds the chosen model's."""
