@@ -137,20 +137,20 @@ def _require_no_others(workdir: str, folds: int, profile: str | None) -> None:
         )
 
 
-def _check(configs: Sequence[Config]) -> list[str]:
+def _check(configs: Sequence[Config]) -> list[dict[str, str]]:
     """Refuses what any fold cannot train on or measure; returns the digests of their corpora."""
     data, digests = configs[0].data, []
-    corpus = open_corpus(data.path, without_folds(data))
+    corpus, encoder = open_corpus(data.path, without_folds(data)), experiment.open_encoder(configs[0])
     for config in configs:
         cut = cut_fold(corpus, config.data)
         try:
-            preparation = experiment.check(config, cut)
+            preparation = experiment.check(config, cut, encoder)
             check_split(cut.split("train"), preparation)
             check_split(cut.split("valid"), preparation)
             protocol.check_test(cut, preparation, tell=False)  # the fold's own run will
         except UserError as error:
             raise UserError(f"data.fold = {config.data.fold}: {error}") from error
-        digests.append(cut.digest)
+        digests.append(experiment.digests_of(cut, encoder))
     return digests
 
 

@@ -23,6 +23,8 @@ from msajax.inference.bundle import Bundle
 from msajax.inference.bundle_files import load, save_bundle
 from msajax.inference.scoring import Scorer
 from msajax.models import declared, parameter_shapes
+from msajax.pretrained.folder import Folder, open_folder
+from msajax.runs import frozen
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
 from msajax.runs.remote.mirror import Mirror
@@ -33,6 +35,7 @@ from msajax.tasks import TASKS, make_task
 from msajax.training.initial import (
     Initial,
     from_bundle,
+    from_encoder,
     from_labels,
     from_model,
     from_words,
@@ -77,13 +80,16 @@ def train(
     with processes.losses_noticed(), Mirror(workdir, stop) as mirror:
         cpu_devices.choose(config, RunFolder(mirror.path).cpu_devices())
         devices.require_devices()
-        corpus, preparation = processes.together(lambda: _open(config))
-        own = {"data.path", "train.compile_cache"}  # paths, which differ between machines
+        corpus, preparation, encoder = processes.together(lambda: _open(config))
+        digests = digests_of(corpus, encoder)
+        # Paths, which differ between machines.
+        own = {"data.path", "model.text_encoder", "train.compile_cache"}
         settings = {key: value for key, value in flatten(config).items() if key not in own}
-        settings |= {"the corpus digest": corpus.digest, "--stop_after_epochs": stop_after_epochs}
+        settings |= {f"the {what}": digest for what, digest in digests.items()}
+        settings["--stop_after_epochs"] = stop_after_epochs
         processes.require_same(settings)
         folder = RunFolder(mirror.path, mirror.saved)
-        folder.claim(config, corpus.digest, profile)  # early: another run's is refused at once
+        folder.claim(config, digests, profile)  # early: another run's is refused at once
         if folder.has_ended(config.train.epochs):
             folder.move_corpus(corpus.summary())
             mirror.replace("run.json")
@@ -93,7 +99,7 @@ def train(
                         mirror.replace(name)
             logger.info("This run has ended; these are its stored results.")
             return processes.of_first(folder.read_results)
-        initial, origin = processes.together(lambda: _initial(config, preparation))
+        initial, origin = processes.together(lambda: _initial(config, preparation, encoder))
         train, valid, repairs = processes.together(lambda: _prepare(config, corpus, preparation))
         if processes.largest(stop is not None and stop.requested)[0]:
             return None
@@ -102,7 +108,7 @@ def train(
         mirror.take()
         folder.make()
         with Lock(folder.path):
-            folder.claim(config, corpus.digest, profile)  # another run may have begun since
+            folder.claim(config, digests, profile)  # another run may have begun since
             return _train_in(
                 Run(
                     config=config,
@@ -122,18 +128,33 @@ def train(
             )
 
 
-def _open(config: Config) -> tuple[Corpus, preparing.Preparation]:
-    """Opens the corpus and fits the preparation; refuses what cannot be trained on."""
+def _open(config: Config) -> tuple[Corpus, preparing.Preparation, Folder | None]:
+    """Opens the corpus and the text encoder, and fits the preparation.
+
+    Raises `UserError` for what cannot be trained on.
+    """
     require_glove(config.data.glove_path)
+    encoder = open_encoder(config)
     corpus = open_corpus(config.data.path, config.data)
-    return corpus, check(config, corpus)
+    return corpus, check(config, corpus, encoder), encoder
 
 
-def check(config: Config, corpus: Corpus) -> preparing.Preparation:
+def open_encoder(config: Config) -> Folder | None:
+    """Opens the folder of the text encoder, if there is one; its weights are not read yet."""
+    return open_folder(config.model.text_encoder) if config.model.text_encoder else None
+
+
+def digests_of(corpus: Corpus, encoder: Folder | None) -> dict[str, str]:
+    """Returns the digests by which a run knows its corpus and its text encoder again."""
+    digests = {"corpus digest": corpus.digest}
+    return digests | ({"text encoder digest": encoder.digest} if encoder else {})
+
+
+def check(config: Config, corpus: Corpus, encoder: Folder | None) -> preparing.Preparation:
     """Fits the preparation; raises `UserError` unless a run can train on the corpus and measure."""
     require_targets(corpus, config, "train", "valid", "test")
     corpus.verify()
-    preparation = preparing.fit(corpus, config.data, config.model)
+    preparation = preparing.fit(corpus, config.data, config.model, encoder)
     check_model(config, preparation.spec)
     return preparation
 
@@ -171,6 +192,7 @@ def _train_in(run: Run) -> dict[str, Any] | None:
     """Trains in a folder that this run has locked, and measures."""
     _say_what_is_read(run)
     run.describe(run.repairs)
+    processes.of_first(lambda: frozen.keep(run.folder.path, run.shared))
     trained = train_seeds(run)
     if not trained.finished:
         return None
@@ -186,6 +208,7 @@ def _train_in(run: Run) -> dict[str, Any] | None:
         params=variables.pop("params"),
         corpus_digest=run.corpus.digest,
         collections=variables,
+        shared=run.shared,
     )
     run.folder.begin_results()
     if processes.is_first():
@@ -238,7 +261,7 @@ def _write_results(
 
 
 def _initial(
-    config: Config, preparation: preparing.Preparation
+    config: Config, preparation: preparing.Preparation, encoder: Folder | None
 ) -> tuple[Initial, dict[str, Any]]:
     """Reads initial parameters from other files; returns a report of them for run.json, too."""
     initial: Initial = {}
@@ -246,12 +269,15 @@ def _initial(
     model = declared(config.model)
     reads_words = bool(preparation.words) and "text" in preparation.spec.modalities
     has_vectors = bool(config.data.glove_path) and reads_words
-    if not (model.initial or has_vectors or config.model.init_from):
+    if not (model.initial or encoder or has_vectors or config.model.init_from):
         return initial, origin
     shapes = parameter_shapes(config.model, preparation.spec)
     if model.initial:
         initial = from_model(model, config.model, preparation.spec, shapes)
         origin["model"] = sorted(initial)
+    if encoder:
+        initial |= from_encoder(model, encoder)
+        origin["text_encoder"] = encoder.summary()
     if has_vectors:
         vectors = read_glove(config.data.glove_path, preparation.words)
         of_words, origin["words"] = from_words(preparation.words, shapes, vectors)
@@ -260,7 +286,7 @@ def _initial(
     if config.model.init_from:
         source = load(config.model.init_from)
         loaded, origin["bundle"] = from_bundle(
-            model, preparation, shapes, source.preparation, source.params, config.train.seeds
+            model, preparation, shapes, source.preparation, source.all_params, config.train.seeds
         )
         initial |= loaded
         modules = origin["bundle"]["modules"]

@@ -6,14 +6,14 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from typing import Any, TextIO
+from typing import IO, Any
 
 from msajax.errors import UserError, writing
 
 
 @contextlib.contextmanager
-def replacing(path: str) -> Iterator[TextIO]:
-    """Opens a text file that replaces `path` once it is whole; else nothing is left of it.
+def replacing(path: str, *, binary: bool = False) -> Iterator[IO]:
+    """Opens a file of text, or of bytes, that replaces `path` once it is whole; else nothing is left of it.
 
     Raises:
         UserError: if it cannot be written.
@@ -21,7 +21,8 @@ def replacing(path: str) -> Iterator[TextIO]:
     temporary = partial(path)
     try:
         with writing(path):
-            with open(temporary, "w", encoding="utf-8", newline="") as file:
+            kind = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": ""}
+            with open(temporary, **kind) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -110,6 +111,16 @@ def write_text(path: str, text: str) -> None:
     """
     with replacing(path) as file:
         file.write(text)
+
+
+def write_bytes(path: str, content: bytes) -> None:
+    """Writes a file of bytes, whole or not at all.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
+    with replacing(path, binary=True) as file:
+        file.write(content)
 
 
 def strict_json(text: str | bytes) -> Any:

@@ -306,11 +306,11 @@ def test_the_folder_is_claimed_only_once_it_is_described(run, tmp_path, monkeypa
         patch.setattr(run_folders, "write_json", killed)
         with pytest.raises(KeyboardInterrupt):
             RunFolder(str(tmp_path)).describe(run.config, summary, {}, {})
-    RunFolder(str(tmp_path)).claim(run.config, "another corpus")
+    RunFolder(str(tmp_path)).claim(run.config, {"corpus digest": "another corpus"})
     RunFolder(str(tmp_path)).describe(run.config, summary, {}, {})
-    RunFolder(str(tmp_path)).claim(run.config, summary["digest"])
+    RunFolder(str(tmp_path)).claim(run.config, {"corpus digest": summary["digest"]})
     with pytest.raises(UserError, match="corpus digest: .* there, 'another corpus' here"):
-        RunFolder(str(tmp_path)).claim(run.config, "another corpus")
+        RunFolder(str(tmp_path)).claim(run.config, {"corpus digest": "another corpus"})
 
 
 # --- metrics.jsonl ---
@@ -955,7 +955,7 @@ def test_more_epochs_train_no_seed_that_has_lost_its_patience(run, tmp_path):
 
 def test_only_epochs_may_grow_and_not_those_of_a_cosine(run, tmp_path):
     def claim(epochs: int, **optim) -> None:
-        folder.claim(with_epochs(run.config, epochs, **optim), digest)
+        folder.claim(with_epochs(run.config, epochs, **optim), {"corpus digest": digest})
 
     folder, digest = RunFolder(str(run.folder)), run.results["corpus"]["digest"]
     claim(8)

@@ -55,13 +55,13 @@ def test_one_row_more_makes_an_artefact_the_runs_own(folder, request):
             folder.refuse_output(folder.file(name))
     pathlib.Path(folder.file("explanations")).write_text("")
     with pytest.raises(UserError, match=r"/explanations is a file; a run keeps a folder there: m"):
-        folder.claim(tiny_config(), "digest")
+        folder.claim(tiny_config(), {"corpus digest": "digest"})
     pathlib.Path(folder.file("explanations")).unlink()
     pathlib.Path(folder.file("report.html")).mkdir()
     with pytest.raises(UserError, match=r"/report.html is a folder; a run keeps a file there: m"):
-        folder.claim(tiny_config(), "digest")
+        folder.claim(tiny_config(), {"corpus digest": "digest"})
     pathlib.Path(folder.file("report.html")).rmdir()
-    folder.claim(tiny_config(), "digest")
+    folder.claim(tiny_config(), {"corpus digest": "digest"})
 
 
 def test_an_ended_run_lacks_what_was_added_later_until_it_is_whole(folder, added):

@@ -575,7 +575,7 @@ def test_what_is_no_run_of_this_kind_is_refused_by_its_url(use):
     store = use(Store({"bucket/runs/a/photo.jpg": b"photo", "bucket/runs/a/lock": b"{}"}))
     with pytest.raises(UserError, match=f"^The workdir {URL} holds 'photo.jpg' but no config.json"):
         with Mirror(URL) as mirror:
-            RunFolder(mirror.path).claim(tiny_config(), "digest")
+            RunFolder(mirror.path).claim(tiny_config(), {"corpus digest": "digest"})
     assert store.changes == 0
 
 

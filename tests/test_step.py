@@ -1,5 +1,7 @@
 """One training step and the optimisers against independent numpy computations in float64."""
 
+import dataclasses
+
 import chex
 import flax.linen as nn
 import jax
@@ -261,10 +263,12 @@ def test_cosine_falls_from_the_peak_to_the_minimum_at_the_last_step():
     np.testing.assert_allclose(rates(optim, 11), expected, rtol=1e-5)
 
 
-def test_warm_up_then_cosine():
+def test_warm_up_then_cosine_or_linear():
     optim = OptimConfig(learning_rate=1.0, schedule="cosine", warmup_steps=2, min_learning_rate=0)
-    expected = [0, 0.5, 1, 0.5 * (1 + np.cos(np.pi / 2)), 0]
-    np.testing.assert_allclose(rates(optim, 5), expected, atol=1e-6)
+    expected = [0, 0.5, 1, 0.5 * (1 + np.cos(np.pi / 4)), 0.5, 0.5 * (1 - np.cos(np.pi / 4)), 0]
+    np.testing.assert_allclose(rates(optim, 7), expected, atol=1e-6)
+    linear = dataclasses.replace(optim, schedule="linear", min_learning_rate=0.2)
+    np.testing.assert_allclose(rates(linear, 7), [0, 0.5, 1, 0.8, 0.6, 0.4, 0.2], atol=1e-6)
 
 
 def test_plateau_and_constant_keep_the_rate():

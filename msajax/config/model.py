@@ -35,6 +35,8 @@ class ModelConfig(Settings):
             step by step.
         text_special: let the special pieces, such as [CLS] and [SEP], take part in fusion; the text
             encoder reads them in any case.
+        gradient_checkpointing: compute what the layers of the text encoder wrote a second time for
+            their gradients, which takes longer and saves memory.
         modalities: names and order; () takes those of the corpus that have a valid training step,
             in the order text, audio, video, then alphabetical.
         anchor: the modality that attends to the others; "" takes text, else the first.
@@ -111,6 +113,7 @@ class ModelConfig(Settings):
     text_encoder: str = ""
     text_pool: str = "pieces"
     text_special: bool = True
+    gradient_checkpointing: bool = False
     modalities: tuple[str, ...] = ()
     anchor: str = ""
     model_dim: int = 128

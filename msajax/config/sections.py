@@ -24,12 +24,12 @@ class OptimConfig(Settings):
         weight_decay: decoupled decay of the kernels (adamw only).
         schedule: after the warm-up: plateau (constant, and multiplied by plateau_factor whenever
             plateau_patience epochs in a row bring no better validation score), constant, or cosine
-            (down to min_learning_rate at the last planned step). Never two at once.
+            or linear (down to min_learning_rate at the last planned step). Never two at once.
         warmup_steps: steps of linear warm-up from 0.
         clip_norm: largest global gradient norm; 0 turns clipping off.
         plateau_factor: factor of the plateau schedule, in (0, 1).
         plateau_patience: epochs of the plateau schedule, 1 or more.
-        min_learning_rate: floor of the plateau and cosine schedules.
+        min_learning_rate: floor of the plateau, cosine and linear schedules.
         groups: settings of single parameters, each as `PATTERN:setting=value`, where the pattern
             (* stands for anything) names paths such as `text_encoder/*`; the last one that fits
             counts. learning_rate in place of the peak; weight_decay (adamw) of all that is named,
@@ -55,7 +55,7 @@ class OptimConfig(Settings):
     def __post_init__(self) -> None:
         """Refuses impossible values and settings that would have no effect."""
         one_of(self, "optim.name", "adam", "adamw")
-        one_of(self, "optim.schedule", "plateau", "constant", "cosine")
+        one_of(self, "optim.schedule", "plateau", "constant", "cosine", "linear")
         require(self, "optim.learning_rate", self.learning_rate > 0, "must be above 0")
         at_least(self, "optim", 0, "weight_decay", "warmup_steps", "clip_norm")
         at_least(self, "optim", 0, "min_learning_rate")
@@ -88,7 +88,7 @@ class TrainConfig(Settings):
         seeds: how many random seeds are trained; a published number is a mean over them.
         first_seed: the seeds are first_seed, first_seed + 1, …
         epochs: most passes over the training split. The same run may get more, but not with the
-            cosine schedule.
+            cosine and linear schedules.
         batch_size: rows of a step.
         accumulation_steps: parts into which a step's rows are split to save memory; the gradient
             is that of the whole batch.

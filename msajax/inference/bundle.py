@@ -17,6 +17,7 @@ from msajax.data.steps import without
 from msajax.data.vocabulary import embed
 from msajax.inference.scores import Scores, as_split, make_scorer
 from msajax.inference.scoring import Scorer
+from msajax.models.parameters import joined
 from msajax.spec import CorpusSpec
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,8 @@ class Bundle:
         params: parameters, leading axis S.
         corpus_digest: of the corpus it was trained on.
         collections: the model's mutable collections by name, leading axis S.
+        shared: parameters that are the same for every seed, nested, without a leading axis; `params`
+            lacks them.
     """
 
     config: Config
@@ -43,16 +46,23 @@ class Bundle:
     params: Any
     corpus_digest: str
     collections: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    shared: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def variables(self) -> dict[str, Any]:
-        """The variables of the linen module, leading axis S."""
+        """The variables of the linen module, leading axis S, but for those that are `shared`."""
         return {"params": self.params, **self.collections}
+
+    @property
+    def all_params(self) -> dict[str, Any]:
+        """The parameters, nested: leading axis S, or 1 of those that all seeds share."""
+        return joined(self.params, jax.tree.map(lambda x: x[None], self.shared))
 
     @property
     def parameters(self) -> int:
         """The number of parameters of one seed's model."""
-        return sum(x.size for x in jax.tree.leaves(self.params)) // len(self.seeds)
+        own, shared = (sum(x.size for x in jax.tree.leaves(t)) for t in (self.params, self.shared))
+        return own // len(self.seeds) + shared
 
     def __repr__(self) -> str:
         return (
@@ -142,7 +152,9 @@ class Bundle:
     @functools.cached_property
     def scorer(self) -> Scorer:
         """The model on the devices, made at its first use."""
-        return make_scorer(self.config, self.preparation, self.variables, len(self.seeds))
+        return make_scorer(
+            self.config, self.preparation, self.variables, self.shared, len(self.seeds)
+        )
 
     @functools.cached_property
     def _lenient(self) -> Preparation:

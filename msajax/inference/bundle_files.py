@@ -4,6 +4,7 @@ The folder:
 
     bundle.json             configuration, specification, preparation, seeds, versions, digests
     parameters.safetensors  every seed's best variables, and the standardisation statistics
+    frozen.safetensors      parameters that are the same for every seed, if there are any
 """
 
 import dataclasses
@@ -26,11 +27,13 @@ from msajax.errors import UserError
 from msajax.files import replacing_folder
 from msajax.inference.bundle import Bundle
 from msajax.models import declared, parameter_shapes
+from msajax.runs import frozen
+from msajax.runs.manifest import FROZEN
 from msajax.runs.remote.local_copy import bundle_folder
 from msajax.spec import CorpusSpec
 from msajax.version import NUMERICS, __version__, require_numerics
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 _JSON, _ARRAYS = "bundle.json", "parameters.safetensors"
 
 
@@ -48,7 +51,9 @@ def save_bundle(path: str, bundle: Bundle) -> None:
     }
     for m, (mean, deviation) in bundle.preparation.statistics.items():
         arrays |= {f"statistics/{m}/mean": mean, f"statistics/{m}/deviation": deviation}
-    encoded = safetensors.numpy.save(arrays)
+    files = {_ARRAYS: safetensors.numpy.save(arrays)}
+    if bundle.shared:
+        files[FROZEN] = frozen.encode(bundle.shared)
     preparation = dataclasses.asdict(dataclasses.replace(bundle.preparation, statistics={}))
     content = {
         "format": "msajax bundle",
@@ -62,13 +67,14 @@ def save_bundle(path: str, bundle: Bundle) -> None:
         "seeds": bundle.seeds,
         "best_epoch": bundle.best_epoch,
         "corpus_digest": bundle.corpus_digest,
-        "parameters_sha256": hashlib.sha256(encoded).hexdigest(),
+        "sha256_of": {name: hashlib.sha256(x).hexdigest() for name, x in files.items()},
     }
     content["sha256"] = _digest(content)
 
     with replacing_folder(path) as folder:
-        with open(os.path.join(folder, _ARRAYS), "wb") as file:
-            file.write(encoded)
+        for name, encoded in files.items():
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(encoded)
         with open(os.path.join(folder, _JSON), "w", encoding="utf-8") as file:
             json.dump(content, file, indent=2)
 
@@ -99,12 +105,14 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
             raise ValueError(f"{_JSON} does not match its digest")
         require_numerics(content, f"The bundle {path}")
         require_model(content["model"], f"The bundle {path}")
-        with open(os.path.join(path, _ARRAYS), "rb") as file:
-            encoded = file.read()
-        if hashlib.sha256(encoded).hexdigest() != content["parameters_sha256"]:
-            raise ValueError(f"{_ARRAYS} does not match its digest")
-        arrays = safetensors.numpy.load(encoded)
-        return _from_parts(content, arrays)
+        files = {}
+        for name in {_ARRAYS, FROZEN} & content["sha256_of"].keys():
+            with open(os.path.join(path, name), "rb") as file:
+                files[name] = file.read()
+            if hashlib.sha256(files[name]).hexdigest() != content["sha256_of"][name]:
+                raise ValueError(f"{name} does not match its digest")
+        shared = frozen.decode(files[FROZEN]) if FROZEN in files else {}
+        return _from_parts(content, safetensors.numpy.load(files[_ARRAYS]), shared)
     except UserError:
         raise
     except (
@@ -124,7 +132,9 @@ def load(path: str | os.PathLike) -> Bundle:
         return load_bundle(folder)
 
 
-def _from_parts(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> Bundle:
+def _from_parts(
+    content: dict[str, Any], arrays: dict[str, np.ndarray], shared: dict[str, Any]
+) -> Bundle:
     preparation = content["preparation"]
     statistics = {
         m: (arrays[f"statistics/{m}/mean"], arrays[f"statistics/{m}/deviation"])
@@ -137,7 +147,7 @@ def _from_parts(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> Bundl
     variables = flax.traverse_util.unflatten_dict(flat, sep="/")
     params = variables.pop("params")
     config = from_config_dict(content["config"])
-    _require_shapes(config, spec, params)
+    _require_shapes(config, spec, params, shared)
     return Bundle(
         config=config,
         preparation=Preparation(
@@ -148,6 +158,7 @@ def _from_parts(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> Bundl
         params=params,
         corpus_digest=content["corpus_digest"],
         collections=variables,
+        shared=shared,
     )
 
 
@@ -178,11 +189,12 @@ def require_model(content: Mapping[str, Any], where: str) -> None:
     warn_of_other_source(content["name"], content["file_sha256"], where)
 
 
-def _require_shapes(config: Config, spec: CorpusSpec, params: Any) -> None:
+def _require_shapes(config: Config, spec: CorpusSpec, params: Any, shared: Any) -> None:
     """Raises `UserError` unless the module that is registered has parameters of these shapes."""
     shapes = parameter_shapes(config.model, spec)
-    found = flax.traverse_util.flatten_dict(params, sep="/")
-    stored = {path: x.shape[1:] for path, x in found.items()}
+    own, of_all = (flax.traverse_util.flatten_dict(x, sep="/") for x in (params, shared))
+    stored = {path: x.shape[1:] for path, x in own.items()}
+    stored |= {path: x.shape for path, x in of_all.items()}
     if stored != shapes:
         path = min(set(stored.items()) ^ set(shapes.items()))[0]
         raise UserError(

@@ -51,13 +51,16 @@ class Scores:
         return f"Scores({samples} sample(s), {seeds} seed(s), score={' '.join(shown.split())})"
 
 
-def make_scorer(config: Config, preparation: Preparation, variables: Any, seeds: int) -> Scorer:
+def make_scorer(
+    config: Config, preparation: Preparation, variables: Any, shared: Any, seeds: int
+) -> Scorer:
     """Puts a trained model on the devices.
 
     Args:
         config: the experiment.
         preparation: of the model.
         variables: parameters and collections, leading axis S.
+        shared: parameters that are the same for every seed, without that axis.
         seeds: S.
 
     Raises:
@@ -69,7 +72,7 @@ def make_scorer(config: Config, preparation: Preparation, variables: Any, seeds:
     layout = make_layout(MeshConfig(seed=1), "auto", seeds)
     leaves, tree = jax.tree.flatten(layout.put_state(variables))
     model, task = build_model(config.model, spec), TASKS[spec.label_kind]
-    return Scorer(make_predict(model, task, layout, tree), tuple(leaves), spec, layout.hand_rows)
+    return Scorer(make_predict(model, task, layout, shared, tree), tuple(leaves), spec, layout.hand_rows)
 
 
 def as_split(

@@ -107,6 +107,8 @@ class Model:
         initial: (configuration, specification) -> values that parameters begin with in place of
             random ones, by path, as of a pretrained encoder.
         stages: passes that make an epoch; without them it is one pass that trains everything.
+        text_encoder: path of the module that holds the pretrained encoder of `model.text_encoder`;
+            "" for a model that reads no pieces of text.
     """
 
     module: type[nn.Module]
@@ -118,6 +120,7 @@ class Model:
     memory: Memory | None = None
     initial: Callable[[ModelConfig, CorpusSpec], Mapping[str, Any]] | None = None
     stages: Sequence[Stage] = ()
+    text_encoder: str = ""
 
     def __post_init__(self) -> None:
         """Refuses a module that is none, and strings where several names belong."""
@@ -144,7 +147,7 @@ def blank_sample(spec: CorpusSpec) -> tuple[dict[str, jax.Array], dict[str, jax.
     """Makes features and masks of one sample of zeros, its sequences as long as any may be."""
     masks = {m: jnp.ones((1, spec.length(m)), bool) for m in spec.modalities}
     features = {
-        m: jnp.zeros((1, spec.length(m)), jnp.int32)
+        m: jnp.zeros((1, spec.length(m), 3)[: 3 if spec.reads_pieces(m) else 2], jnp.int32)
         if spec.vocabulary(m)
         else jnp.zeros((1, spec.length(m), spec.width(m)))
         for m in spec.modalities

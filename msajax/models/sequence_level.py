@@ -23,6 +23,7 @@ from msajax.models.parts.fusion import AnchoredFusion, PooledFusion
 from msajax.models.parts.heads import AdaptiveHead
 from msajax.models.parts.linear import kernel_init
 from msajax.models.parts.positions import DROFE_FEATURES
+from msajax.models.pretrained.text import PretrainedText
 from msajax.spec import CorpusSpec
 
 
@@ -60,7 +61,8 @@ class SequenceLevelModel(nn.Module):
         """Scores a batch.
 
         Args:
-            features: `{modality: [B, T_m, d_m]}`, or `[B, T_m]` token ids; T_m may differ.
+            features: `{modality: [B, T_m, d_m]}`, or `[B, T_m]` token ids; T_m may differ. Text of
+                a pretrained encoder is pieces `[B, T_m, 3]`: see `PretrainedText`.
             masks: `{modality: [B, T_m]}` bool, True for a real time step, wherever the padding is.
             attention_masks: `{modality: [T_m, T_m] or [B, T_m, T_m]}`, for any of the modalities:
                 more masks of the self-attention of its own encoder, before fusion and after it.
@@ -94,10 +96,14 @@ class SequenceLevelModel(nn.Module):
         of_modality = {m: self.config.encoder_of(m) for m in names}
         # Left to JAX, accelerators would multiply float32 matrices in a shorter type.
         with jax.default_matmul_precision(self.config.matmul_precision):
-            sequences = {}  # {modality: [batch, length, model_dim]}
+            sequences, masks = {}, dict(masks)  # {modality: [batch, length, model_dim]}
             for m in names:
                 x, vocabulary = features[m], self.spec.vocabulary(m)
-                if vocabulary:
+                if self.spec.reads_pieces(m):
+                    reader = PretrainedText(of_modality[m], self.spec, name=f"{m}_pretrained")
+                    x, masks[m] = reader(x, masks[m], train=train)
+                    vocabulary = 0
+                elif vocabulary:
                     x = make_embedding(of_modality[m], vocabulary, f"{m}_embedding")(x)
                 encoder = ModalityEncoder(
                     of_modality[m],
@@ -151,9 +157,12 @@ def check_inputs(
         x, mask = features[m], masks[m]
         batch = x.shape[0] if batch is None else batch
         if spec.vocabulary(m):
-            if x.ndim != 2 or x.shape[0] != batch or not jnp.issubdtype(x.dtype, jnp.integer):
+            behind = (3,) if spec.reads_pieces(m) else ()
+            fits = x.shape[:1] + x.shape[2:] == (batch, *behind) and x.ndim > 1
+            if not fits or not jnp.issubdtype(x.dtype, jnp.integer):
+                expected = ", ".join(map(str, (batch, "T", *behind)))
                 raise ValueError(
-                    f"token ids of {m!r} are {x.dtype} {x.shape}; expected integers ({batch}, T)"
+                    f"token ids of {m!r} are {x.dtype} {x.shape}; expected integers ({expected})"
                 )
         elif x.ndim != 3 or x.shape[0] != batch or x.shape[2] != spec.width(m):
             raise ValueError(
@@ -247,4 +256,5 @@ MODEL = Model(
     },
     terms=guided_terms,
     check=check_family,
+    text_encoder="text_pretrained/encoder",
 )

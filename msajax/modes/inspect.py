@@ -45,11 +45,12 @@ def inspect_model(config: Config) -> dict[str, Any]:
     """
     # Imported here: describing a corpus need not wait for JAX.
     from msajax.data import prepare as preparing
+    from msajax.experiment import open_encoder
     from msajax.models import build_model
     from msajax.models.cost import cost_report
     from msajax.runtime import devices
 
     devices.require_devices()
     corpus = open_own_or_fold(config.data.path, config.data)
-    spec = preparing.fit(corpus, config.data, config.model).spec
+    spec = preparing.fit(corpus, config.data, config.model, open_encoder(config)).spec
     return cost_report(build_model(config.model, spec), spec)

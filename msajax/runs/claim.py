@@ -1,6 +1,7 @@
 """Refuses a folder that is not a run's own: that of another run, or of something else."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from msajax.checks import differences
@@ -11,13 +12,15 @@ from msajax.runs import manifest
 from msajax.version import require_numerics
 
 
-def refuse_other_run(folder: str, config: Config, digest: str, beside: str | None) -> None:
+def refuse_other_run(
+    folder: str, config: Config, digests: Mapping[str, str], beside: str | None
+) -> None:
     """Refuses a folder that belongs to another run than this one, or than its first epochs.
 
     Args:
         folder: which may not exist yet.
         config: of this run.
-        digest: of its corpus.
+        digests: of its corpus and its text encoder, by name.
         beside: a name that may lie in the folder before the run does.
 
     Raises:
@@ -37,7 +40,7 @@ def refuse_other_run(folder: str, config: Config, digest: str, beside: str | Non
         if entry.name in there and os.path.isdir(path) != entry.is_folder:
             found, kept = ("file", "folder") if entry.is_folder else ("folder", "file")
             raise UserError(f"{path} is a {found}; a run keeps a {kept} there: move it.")
-    _refuse_differences(folder, config, _stored_identity(folder), digest)
+    _refuse_differences(folder, config, _stored_identity(folder), digests)
 
 
 def read_run(folder: str) -> dict[str, Any]:
@@ -67,7 +70,10 @@ def _refuse_others(folder: str, others: set[str]) -> None:
 def _stored_identity(folder: str) -> dict[str, Any]:
     try:
         run = read_run(folder)
-        return identity(_stored_config(folder)) | {"corpus digest": run["corpus"]["digest"]}
+        found = identity(_stored_config(folder)) | {"corpus digest": run["corpus"]["digest"]}
+        if encoder := run["initial"].get("text_encoder"):
+            found["text encoder digest"] = encoder["digest"]
+        return found
     except (LookupError, TypeError, AttributeError) as error:
         raise UserError(
             f"config.json and run.json in {folder} are not those of a run: choose another "
@@ -85,17 +91,19 @@ def _stored_config(folder: str) -> Config:
         ) from error
 
 
-def _refuse_differences(folder: str, config: Config, stored: dict[str, Any], digest: str) -> None:
+def _refuse_differences(
+    folder: str, config: Config, stored: dict[str, Any], digests: Mapping[str, str]
+) -> None:
     """Raises `UserError` with every difference; a run may go on with more epochs than it had."""
-    wanted = identity(config) | {"corpus digest": digest}
+    wanted = identity(config) | digests
     found = differences(wanted, stored, "{key}: {there} there, {here} here")
     if wanted["train.epochs"] > stored["train.epochs"] and len(found) == 1:
-        if config.optim.schedule != "cosine":
+        if config.optim.schedule not in ("cosine", "linear"):
             return
         raise UserError(
             f"The workdir {folder} holds a run of fewer epochs ({found[0]}), which cannot go on: "
-            "the rates of optim.schedule = cosine depend on the last planned step. Choose another "
-            "--workdir, or that number of epochs."
+            f"the rates of optim.schedule = {config.optim.schedule} depend on the last planned step. "
+            "Choose another --workdir, or that number of epochs."
         )
     if found:
         raise UserError(

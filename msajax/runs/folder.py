@@ -185,12 +185,14 @@ class RunFolder:
         """Raises `UserError` for a run whose numbers this program would not give again."""
         read_run(self.path)
 
-    def claim(self, config: Config, digest: str, beside: str | None = None) -> None:
+    def claim(
+        self, config: Config, digests: Mapping[str, str], beside: str | None = None
+    ) -> None:
         """Refuses a folder that belongs to another run than this one, or than its first epochs.
 
         Args:
             config: of this run.
-            digest: of its corpus.
+            digests: of its corpus and its text encoder, by name.
             beside: a path that may lie in the folder before the run does, such as that of a trace.
 
         Raises:
@@ -199,7 +201,7 @@ class RunFolder:
                 every difference are named.
         """
         name = beside and self.name_above(beside)
-        processes.of_first(lambda: refuse_other_run(self.path, config, digest, name))
+        processes.of_first(lambda: refuse_other_run(self.path, config, digests, name))
 
     def describe(
         self, config: Config, corpus: Mapping[str, Any], repairs: Any, initial: Any

@@ -46,6 +46,7 @@ class Entry:
 
 
 CONFIG, RUN, METRICS, LOCK = "config.json", "run.json", "metrics.jsonl", "lock"
+FROZEN = "frozen.safetensors"
 CHECKPOINTS, BUNDLE, PREDICTIONS, RESULTS = "checkpoints", "bundle", "predictions", "results.json"
 
 # Uploads follow this order: an entry stands below what it needs. results.json is the last result,
@@ -53,6 +54,7 @@ CHECKPOINTS, BUNDLE, PREDICTIONS, RESULTS = "checkpoints", "bundle", "prediction
 ENTRIES = (
     Entry(RUN, upload=Upload.BEFORE_CHECKPOINTS, is_early=True),
     Entry(CONFIG, upload=Upload.BEFORE_CHECKPOINTS, is_early=True),
+    Entry(FROZEN, upload=Upload.BEFORE_CHECKPOINTS),
     Entry(METRICS, upload=Upload.BEFORE_CHECKPOINTS),
     Entry(CHECKPOINTS, is_folder=True, upload=Upload.ONE_BY_ONE),
     Entry(BUNDLE, is_folder=True, upload=Upload.AT_END, is_result=True),

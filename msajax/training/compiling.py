@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from msajax.data.batches import epoch_order, in_passes
-from msajax.inference.scoring import EvaluationBatches, PredictFn, make_predict
+from msajax.inference.scoring import EvaluationBatches, Predict, make_predict
 from msajax.runtime.compilers import Compilers
 from msajax.runtime.dealing import deal
 from msajax.training.feed import Feed, Pace
@@ -32,7 +32,7 @@ class Equipment(NamedTuple):
 
     programs: Programs
     feed: Feed
-    predict: PredictFn
+    predict: Predict
     valid: EvaluationBatches
     pace: Pace
     compilers: Compilers
@@ -42,12 +42,12 @@ def equip(run: Run) -> Equipment:
     """Builds the programs of a run, and puts its data on the devices; nothing is compiled yet."""
     memory = run.model.memory
     at_first = memory.begin(run.train.labels, run.spec) if memory else {}
-    programs = make_programs(run.recipe, run.spec, run.layout, at_first)
+    programs = make_programs(run.recipe, run.spec, run.layout, at_first, run.shared)
     parts, for_rows = run.config.train.accumulation_steps, run.layout.for_rows
     return Equipment(
         programs=programs,
         feed=Feed(run.train, run.spec, programs, run.layout, parts),
-        predict=make_predict(run.module, run.task, for_rows),
+        predict=make_predict(run.module, run.task, for_rows, run.shared),
         valid=EvaluationBatches(run.valid, run.spec, for_rows),
         pace=Pace(),
         compilers=Compilers(),

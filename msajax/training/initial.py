@@ -1,6 +1,6 @@
 """Finds parameters to begin with instead of random ones: of a bundle, of words, of labels."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import flax.traverse_util
@@ -13,6 +13,8 @@ from msajax.data.prepare import Preparation
 from msajax.errors import UserError
 from msajax.models import Model, declared
 from msajax.models.contract import LABELS, MODALITIES, POSITIONS, VOCABULARY
+from msajax.models.pretrained import parameters_of
+from msajax.pretrained.folder import Folder
 from msajax.spec import CorpusSpec
 
 # By path of the parameter: values of one seed, or with a leading axis of seeds, that replace the
@@ -26,6 +28,33 @@ def with_initial(params: Any, initial: Mapping[str, np.ndarray]) -> Any:
     for path, values in initial.items():
         flat[path] = np.where(np.isnan(values), flat[path], values).astype(np.float32)
     return flax.traverse_util.unflatten_dict(flat, sep="/")
+
+
+def shared_values(
+    initial: Mapping[str, np.ndarray],
+    frozen: Collection[str],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> Initial:
+    """Selects the values of frozen parameters that every seed begins with, and so keeps.
+
+    Args:
+        initial: by path.
+        frozen: paths of the parameters that stay as they began.
+        shapes: of all parameters, by path.
+
+    Returns:
+        Those values, float32, without an axis of seeds; none that are random in part.
+    """
+    found = {}
+    for path in frozen & initial.keys():
+        values = initial[path]
+        if values.ndim > len(shapes[path]):
+            if (values != values[:1]).any():
+                continue
+            values = values[0]
+        if not np.isnan(values).any():
+            found[path] = values.astype(np.float32)
+    return found
 
 
 def from_labels(config: ModelConfig, spec: CorpusSpec, labels: np.ndarray) -> Initial:
@@ -64,6 +93,20 @@ def from_model(
                 f"{shapes.get(path, 'missing')}."
             )
     return found
+
+
+def from_encoder(model: Model, encoder: Folder) -> Initial:
+    """Reads the weights of a pretrained text encoder.
+
+    Args:
+        model: declares where its encoder is.
+        encoder: the folder.
+
+    Raises:
+        UserError: if a weight is missing, misshapen or not finite, or a file is damaged.
+    """
+    found = parameters_of(encoder.architecture, encoder.tensors())
+    return {f"{model.text_encoder}/{path}": values for path, values in found.items()}
 
 
 def from_words(
@@ -112,7 +155,7 @@ def from_bundle(
         preparation: of the new run.
         shapes: of its parameters.
         source: preparation of the bundle.
-        params: of the bundle, leading axis of its seeds.
+        params: of the bundle, leading axis of its seeds, or 1 for all of them.
         seeds: how many the new run has.
 
     Returns:

@@ -12,7 +12,7 @@ import numpy as np
 
 from msajax.data.batches import epoch_order, in_passes
 from msajax.files import as_strict
-from msajax.inference.scoring import PredictFn, predict_batches
+from msajax.inference.scoring import Predict, predict_batches
 from msajax.runs.checkpoints import Checkpoints
 from msajax.runtime import processes
 from msajax.runtime.dealing import Deal, deal
@@ -58,7 +58,7 @@ class Trained:
     variables: Any
     best_epoch: list[int]
     failed: list[dict[str, Any]]
-    predict: PredictFn
+    predict: Predict
 
 
 class Watch(NamedTuple):

@@ -112,7 +112,7 @@ class Optimizer:
 
     Attributes:
         config: what the user asks for.
-        total_steps: of the run if no seed stops early; the cosine schedule ends there.
+        total_steps: of the run if no seed stops early; the cosine and linear schedules end there.
         settings: of every parameter, by path.
     """
 
@@ -162,18 +162,21 @@ class Optimizer:
         return self._rate(Settings(config.learning_rate, 0.0, config.warmup_steps), step)
 
     def _rate(self, settings: Settings, step: jax.Array) -> jax.Array:
-        """Computes the rate at a step: linear warm-up from 0, then constant or along a cosine.
+        """Computes the rate at a step: linear warm-up from 0, then constant, or down to the lowest.
 
         For the plateau schedule it is constant, and multiplied elsewhere by each seed's factor;
-        along a cosine there is no such factor: two schedules at once would surprise.
+        along a cosine or a line there is no such factor: two schedules at once would surprise.
         """
         peak, warmup = settings.learning_rate, settings.warmup_steps
         step = step.astype(jnp.float32)
         value = jnp.float32(peak)
-        if self.config.schedule == "cosine":
+        if self.config.schedule in ("cosine", "linear"):
             low = min(self.config.min_learning_rate, peak)
             done = jnp.clip((step - warmup) / max(self.total_steps - 1 - warmup, 1), 0, 1)
-            value = low + 0.5 * (peak - low) * (1 + jnp.cos(jnp.pi * done))
+            if self.config.schedule == "linear":
+                value = low + (peak - low) * (1 - done)
+            else:
+                value = low + 0.5 * (peak - low) * (1 + jnp.cos(jnp.pi * done))
         if warmup:
             value = value * jnp.minimum(step / warmup, 1)
         return value
@@ -233,10 +236,3 @@ def make_optimizer(config: OptimConfig, total_steps: int, paths: Iterable[str]) 
         UserError: as `settings_of`.
     """
     return Optimizer(config, total_steps, settings_of(config, paths))
-
-
-def joined(params: Any, others: Any) -> Any:
-    """Joins trees of parameters, such as `Optimizer.split` gives; of equal paths the second's."""
-    if not others:
-        return params
-    return unflatten_dict(flatten_dict(params) | flatten_dict(others))

@@ -69,7 +69,11 @@ class Programs(NamedTuple):
 
 
 def make_programs(
-    recipe: Recipe, spec: CorpusSpec, layout: Layout, memory: Mapping[str, Any] | None = None
+    recipe: Recipe,
+    spec: CorpusSpec,
+    layout: Layout,
+    memory: Mapping[str, Any] | None = None,
+    shared: Any = None,
 ) -> Programs:
     """Builds the programs of a run; nothing is compiled before its first call.
 
@@ -78,7 +82,9 @@ def make_programs(
         spec: sizes of the model's inputs.
         layout: where arrays are.
         memory: `{name: [N, …]}`, the model's memory before the first step.
+        shared: the values of `recipe.shared`, nested like parameters.
     """
+    shared = layout.put(shared or {})
     # Rows that see each other inside the model, as in batch normalisation, are spread by XLA.
     maps_rows = layout.maps_rows and not recipe.model.mutable
     step_one = functools.partial(
@@ -86,7 +92,7 @@ def make_programs(
     )
     terms = len(recipe.objective.terms)
 
-    def train_steps(state, batches, stopped, first, last):
+    def train_steps(state, shared, batches, stopped, first, last):
         def steps_of_one_seed(state, batches, stopped):
             none = jnp.zeros(batches.row_weight.shape[0])
             of_terms = jnp.zeros((len(none), terms))
@@ -94,7 +100,8 @@ def make_programs(
 
             def body(i, carry):
                 state, log = carry
-                state, metrics = step_one(state, jax.tree.map(lambda x: x[i], batches))
+                batch = jax.tree.map(lambda x: x[i], batches)
+                state, metrics = step_one(state, batch, shared=shared)
                 return state, jax.tree.map(lambda xs, x: xs.at[i].set(x), log, metrics)
 
             # A seed that has stopped takes none of the steps.
@@ -158,13 +165,13 @@ def make_programs(
 
     def lower_steps(state: TrainState, batches: Batch) -> jax.stages.Lowered:
         stopped, bound = as_put(batches.row_weight.shape[:1], np.bool_), as_put((), np.int32)
-        return lower(state, batches, stopped, bound, bound)
+        return lower(state, shared, batches, stopped, bound, bound)
 
     return Programs(
         init=init_seeds,
         gather=jax.jit(gather, static_argnums=0, out_shardings=layout.batch_sharding),
         train_steps=lambda state, batches, stopped, first, last: compiled(
-            state, batches, *layout.put((stopped, np.int32(first), np.int32(last)))
+            state, shared, batches, *layout.put((stopped, np.int32(first), np.int32(last)))
         ),
         keep=jax.jit(jax.vmap(keep_one)),
         state=state_of,
@@ -185,7 +192,7 @@ def _mapped(train_steps: Callable, layout: Layout, maps_rows: bool) -> Callable:
     return jax.shard_map(
         train_steps,
         mesh=layout.mesh,
-        in_specs=(seeds, rows, seeds, same, same),
+        in_specs=(seeds, same, rows, seeds, same, same),
         out_specs=(seeds, seeds),
         axis_names=axes,
         check_vma=False,  # it cannot see that the state stays the same on all devices of `data`
@@ -204,7 +211,7 @@ def _pmap(train_steps: Callable, layout: Layout) -> tuple[Callable, Callable]:
     mapped = jax.pmap(
         train_steps,
         axis_name="data",
-        in_axes=(None, 0, None, None, None),
+        in_axes=(None, None, 0, None, None, None),
         out_axes=None,  # all devices end with the same state
         devices=devices,
     )
@@ -217,11 +224,11 @@ def _pmap(train_steps: Callable, layout: Layout) -> tuple[Callable, Callable]:
     def over_devices(batches):
         return jax.tree.map(by_device, batches)
 
-    def run(state, batches, *rest):
-        return layout.put(mapped(state, over_devices(batches), *rest), "seed")
+    def run(state, shared, batches, *rest):
+        return layout.put(mapped(state, shared, over_devices(batches), *rest), "seed")
 
-    def lower(state, batches, *rest):
+    def lower(state, shared, batches, *rest):
         over_devices.lower(batches).compile()  # found again when it is called
-        return mapped.lower(state, jax.eval_shape(over_devices, batches), *rest)
+        return mapped.lower(state, shared, jax.eval_shape(over_devices, batches), *rest)
 
     return run, lower

@@ -7,6 +7,7 @@ from typing import Any
 
 import flax.linen as nn
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from msajax.config import Config
 from msajax.config.registry import registered
@@ -20,9 +21,9 @@ from msajax.runtime.devices import Layout, make_layout
 from msajax.runtime.signals import StopRequest
 from msajax.spec import CorpusSpec
 from msajax.tasks import Task, make_task
-from msajax.training.initial import Initial
+from msajax.training.initial import Initial, shared_values
 from msajax.training.objective import Objective, make_objective
-from msajax.training.optimizers import make_optimizer
+from msajax.training.optimizers import make_optimizer, settings_of
 from msajax.training.rehearsal import check_declaration, check_stages, one_sentence, rehearse
 from msajax.training.step import Recipe
 from msajax.training.transforms import make_transforms
@@ -124,6 +125,13 @@ class Run:
         return sum(self.passes)
 
     @functools.cached_property
+    def shared(self) -> dict[str, Any]:
+        """The frozen parameters that are the same for every seed, nested: no checkpoint has them."""
+        shapes = parameter_shapes(self.config.model, self.spec)
+        frozen = {p for p, s in settings_of(self.config.optim, shapes).items() if s.frozen}
+        return unflatten_dict(shared_values(self.initial, frozen, shapes), sep="/")
+
+    @functools.cached_property
     def recipe(self) -> Recipe:
         """The recipe of a step."""
         train, optim = self.config.train, self.config.optim
@@ -136,6 +144,7 @@ class Run:
             transforms=make_transforms(train.transforms, self.spec),
             passes=self.passes,
             average=optim.average,
+            shared=frozenset(flatten_dict(self.shared, sep="/")),
             accumulation_steps=train.accumulation_steps,
             most_skipped_steps=train.most_skipped_steps,
         )

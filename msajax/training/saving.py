@@ -1,5 +1,6 @@
 """Decides when a run saves its state, and whether it goes on."""
 
+import logging
 import time
 from collections.abc import Callable
 
@@ -11,6 +12,9 @@ from msajax.runtime.signals import StopRequest
 from msajax.training.run import Run
 from msajax.training.state import RunState
 
+logger = logging.getLogger(__name__)
+
+MOST_OF_TIME = 0.1  # the share of a run's time that saving may take
 POLL_SECONDS = 0.1  # between two looks at whether to stop, while a program is compiled
 
 
@@ -39,6 +43,8 @@ class Saving:
         self._checkpoints, self._run = checkpoints, run
         self._config, self._stop = run.config.train, run.stop
         self._saved_at, self._saved_step = time.monotonic(), state.steps_taken
+        # Seconds between two checkpoints: more than asked for where saving one takes long.
+        self._interval = self._config.checkpoint_every_seconds
 
     def before_epoch(self) -> bool:
         """Says whether the run must stop before its first epoch, where nothing is unsaved."""
@@ -68,12 +74,11 @@ class Saving:
             state: of the run, whose training state lies as it is dealt.
             dealt: says where that is.
         """
-        every = self._config.checkpoint_every_seconds
-        return self._save_if(state, every > 0 and self._seconds() >= every, dealt)
+        return self._save_if(state, 0 < self._interval <= self._seconds(), dealt)
 
     def after_epoch(self, state: RunState, is_last: bool) -> bool:
         """Saves after validation if that is due; returns whether the run must stop here."""
-        due = self._seconds() >= self._config.checkpoint_every_seconds
+        due = self._seconds() >= self._interval
         return self._save_if(state, is_last or due, self._run.layout)
 
     def _seconds(self) -> float:
@@ -90,7 +95,24 @@ class Saving:
         return bool(stop)
 
     def _save(self, state: RunState, where: Layout | Deal) -> None:
+        began = time.monotonic()
         rest = self._run.layout.get(state.replace(train=None))
         self._checkpoints.save(state.steps_taken, rest.replace(train=where.get(state.train)))
         self._run.folder.saved(state.steps_taken)
         self._saved_at, self._saved_step = time.monotonic(), state.steps_taken
+        self._stretch(self._saved_at - began)
+
+    def _stretch(self, seconds: float) -> None:
+        """Makes the interval so long that saving, which took so many seconds, is a small share.
+
+        Where a checkpoint is asked for after every epoch, it stays so.
+        """
+        least = seconds * (1 - MOST_OF_TIME) / MOST_OF_TIME
+        if least > self._interval > 0:
+            self._interval = least
+            logger.info(
+                "Saving a checkpoint takes %.1f s: from now on there is one every %.0f s, which is "
+                "what a kill may cost.",
+                seconds,
+                least,
+            )

@@ -22,8 +22,9 @@ logger = logging.getLogger(__name__)
 def first_state(run: Run, programs: Programs) -> RunState:
     """Makes the state of a run before its first step."""
     train = programs.init(np.array(run.seeds, np.uint32))
-    if run.initial:
-        params = with_initial(run.layout.get(train.params), run.initial)
+    own = {path: x for path, x in run.initial.items() if path not in run.recipe.shared}
+    if own:
+        params = with_initial(run.layout.get(train.params), own)
         train = train.replace(params=run.layout.put_state(params))
         if train.average:
             moving, _ = run.recipe.optimizer.split(params)

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from msajax.config import OptimConfig, TrainConfig
-from msajax.training.optimizers import joined
+from msajax.models.parameters import joined
 
 
 @flax.struct.dataclass

@@ -17,10 +17,11 @@ from jax.flatten_util import ravel_pytree
 from msajax.config import TrainConfig
 from msajax.data.batches import Batch
 from msajax.models.contract import Model, Prediction, Stage, init_variables
+from msajax.models.parameters import joined, without
 from msajax.models.parts.layers import rows_of_batch
 from msajax.spec import CorpusSpec
 from msajax.training.objective import Objective, Sums, measure, weights_before
-from msajax.training.optimizers import Optimizer, When, joined
+from msajax.training.optimizers import Optimizer, When
 from msajax.training.prng import dropout_key
 from msajax.training.state import StepMetrics, TrainState
 from msajax.training.transforms import Transforms
@@ -38,6 +39,7 @@ class Recipe:
         transforms: random changes of batches.
         passes: how many steps each pass of an epoch has; one pass, unless the model has stages.
         average: decay of the parameters' moving average; 0 is off.
+        shared: paths of frozen parameters that are the same for every seed, and in no state.
         accumulation_steps: how many equal parts a batch is cut into; their gradients are summed.
         most_skipped_steps: after so many skipped steps in a row a seed has failed.
     """
@@ -50,6 +52,7 @@ class Recipe:
     passes: tuple[int, ...] = (1,)
     average: float = 0.0
     accumulation_steps: int = 1
+    shared: frozenset[str] = frozenset()
     most_skipped_steps: int = TrainConfig.most_skipped_steps
 
     @property
@@ -82,6 +85,7 @@ def begin(
     """
     key = jax.random.key(seed)
     params, collections = init_variables(recipe.module, recipe.model, spec, key)
+    params = without(params, recipe.shared)
     moving, _ = recipe.optimizer.split(params)
     states = tuple(recipe.optimizer.init(trained_in(stage, moving)) for stage in recipe.stages)
     return TrainState(
@@ -99,7 +103,11 @@ def begin(
 
 
 def train_step(
-    state: TrainState, batch: Batch, recipe: Recipe, axis_name: str | None = None
+    state: TrainState,
+    batch: Batch,
+    recipe: Recipe,
+    axis_name: str | None = None,
+    shared: Any = None,
 ) -> tuple[TrainState, StepMetrics]:
     """Takes one optimiser step, unless its loss or its gradient is not finite.
 
@@ -113,6 +121,7 @@ def train_step(
             device's part of them.
         recipe: what the step is made of.
         axis_name: the mapped axis over which the rows are spread, if there is one.
+        shared: the values of `recipe.shared`, nested like parameters.
 
     Returns:
         The next state, and this step's metrics.
@@ -131,7 +140,7 @@ def train_step(
     def predict(moving: Any, part: Batch, first: jax.Array | int) -> tuple[Prediction, Any]:
         return recipe.module.apply(
             {
-                "params": joined(moving, frozen),
+                "params": joined(joined(moving, frozen), shared or {}),
                 **state.collections,
                 **rows_of_batch(first, part.row_weight),
             },
