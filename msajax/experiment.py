@@ -5,6 +5,7 @@ import os
 from typing import Any
 
 import jax
+from flax.traverse_util import unflatten_dict
 
 from msajax.config import Config, checked, flatten
 from msajax.config.model import unusual_settings
@@ -39,6 +40,7 @@ from msajax.training.initial import (
     from_labels,
     from_model,
     from_words,
+    shared_values,
 )
 from msajax.training.loop import Trained, train_seeds
 from msajax.training.run import AfterEpoch, Run, check_model, layout_of
@@ -75,6 +77,11 @@ def train(
     """
     config = checked(config)
     require_one_fold(config.data)
+    if config.train.seeds_at_once and is_remote(workdir):
+        raise UserError(
+            "train.seeds_at_once keeps checkpoints by group, which a bucket does not take: choose a "
+            "--workdir on a disk."
+        )
     devices.configure_jax(config.train)
     # A run in a bucket works in a folder on this machine, which its mirror copies to the bucket.
     with processes.losses_noticed(), Mirror(workdir, stop) as mirror:
@@ -100,6 +107,7 @@ def train(
             logger.info("This run has ended; these are its stored results.")
             return processes.of_first(folder.read_results)
         initial, origin = processes.together(lambda: _initial(config, preparation, encoder))
+        shapes = parameter_shapes(config.model, preparation.spec)
         train, valid, repairs = processes.together(lambda: _prepare(config, corpus, preparation))
         if processes.largest(stop is not None and stop.requested)[0]:
             return None
@@ -119,6 +127,7 @@ def train(
                     folder=folder,
                     repairs=repairs,
                     initial=from_labels(config.model, preparation.spec, train.labels) | initial,
+                    shared=shared_values(initial, shapes, config.optim),
                     origin=origin,
                     stop_after_epochs=stop_after_epochs,
                     stop=stop or StopRequest(),
@@ -208,7 +217,7 @@ def _train_in(run: Run) -> dict[str, Any] | None:
         params=variables.pop("params"),
         corpus_digest=run.corpus.digest,
         collections=variables,
-        shared=run.shared,
+        shared=unflatten_dict(run.shared, sep="/"),
     )
     run.folder.begin_results()
     if processes.is_first():
@@ -245,7 +254,11 @@ def _write_results(
     run: Run, trained: Trained, bundle: Bundle, measured: dict[str, Any]
 ) -> None:
     """Writes results.json, with which the run has ended."""
-    seconds = {line["epoch"]: line["seconds"] for line in run.folder.read_metrics()}
+    group_of = {seed: k for k, group in enumerate(run.groups()) for seed in group.seeds}
+    seconds = {
+        (group_of[line["seed"]], line["epoch"]): line["seconds"]
+        for line in run.folder.read_metrics()
+    }
     results = {
         "model": {"name": run.config.model.name, "parameters": bundle.parameters},
         "corpus": run.corpus.summary() | {"modalities": run.spec.modalities},

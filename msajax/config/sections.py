@@ -87,6 +87,8 @@ class TrainConfig(Settings):
     Attributes:
         seeds: how many random seeds are trained; a published number is a mean over them.
         first_seed: the seeds are first_seed, first_seed + 1, …
+        seeds_at_once: how many seeds are trained together, one group after another, which needs
+            less memory and gives the same numbers; 0 trains all together.
         epochs: most passes over the training split. The same run may get more, but not with the
             cosine and linear schedules.
         batch_size: rows of a step.
@@ -123,6 +125,7 @@ class TrainConfig(Settings):
 
     seeds: int = 1
     first_seed: int = 0
+    seeds_at_once: int = 0
     epochs: int = 100
     batch_size: int = 32
     accumulation_steps: int = 1
@@ -144,7 +147,7 @@ class TrainConfig(Settings):
         """Refuses impossible values."""
         at_least(self, "train", 1, "seeds", "epochs", "batch_size", "accumulation_steps")
         at_least(self, "train", 1, "most_skipped_steps")
-        at_least(self, "train", 0, "first_seed", "patience")
+        at_least(self, "train", 0, "first_seed", "seeds_at_once", "patience")
         at_least(self, "train", 0, "checkpoint_every_seconds", "checkpoint_every_steps")
         fits = self.first_seed + self.seeds <= 2**31
         requirement = f"plus train.seeds = {self.seeds} must not exceed 2**31"

@@ -53,7 +53,8 @@ def save_bundle(path: str, bundle: Bundle) -> None:
         arrays |= {f"statistics/{m}/mean": mean, f"statistics/{m}/deviation": deviation}
     files = {_ARRAYS: safetensors.numpy.save(arrays)}
     if bundle.shared:
-        files[FROZEN] = frozen.encode(bundle.shared)
+        flat = flax.traverse_util.flatten_dict(bundle.shared, sep="/")
+        files[FROZEN] = frozen.encode(flat)
     preparation = dataclasses.asdict(dataclasses.replace(bundle.preparation, statistics={}))
     content = {
         "format": "msajax bundle",
@@ -111,7 +112,8 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
                 files[name] = file.read()
             if hashlib.sha256(files[name]).hexdigest() != content["sha256_of"][name]:
                 raise ValueError(f"{name} does not match its digest")
-        shared = frozen.decode(files[FROZEN]) if FROZEN in files else {}
+        shared = safetensors.numpy.load(files[FROZEN]) if FROZEN in files else {}
+        shared = flax.traverse_util.unflatten_dict(shared, sep="/")
         return _from_parts(content, safetensors.numpy.load(files[_ARRAYS]), shared)
     except UserError:
         raise

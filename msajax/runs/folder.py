@@ -275,26 +275,33 @@ class RunFolder:
                 ) from error
         return read
 
-    def rewind_metrics(self, epoch: int, running: Collection[int]) -> None:
+    def rewind_metrics(
+        self, epoch: int, seeds: Collection[int], running: Collection[int]
+    ) -> None:
         """Drops the lines of epochs after `epoch`: they will be written again.
 
         Args:
             epoch: the last one that is done.
+            seeds: random seeds whose lines these are; others have other checkpoints.
             running: random seeds that train on. Lines that call them stopped, because the epochs
                 of a shorter run were over, no longer do.
 
         Raises:
             UserError: if a line is damaged.
         """
-        processes.of_first(lambda: self._rewind_metrics(epoch, running))
+        processes.of_first(lambda: self._rewind_metrics(epoch, seeds, running))
 
-    def _rewind_metrics(self, epoch: int, running: Collection[int]) -> None:
-        kept = [line for line in self.read_metrics() if line["epoch"] <= epoch]
+    def _rewind_metrics(
+        self, epoch: int, seeds: Collection[int], running: Collection[int]
+    ) -> None:
+        lines = self.read_metrics()
+        kept = [line for line in lines if line["epoch"] <= epoch or line["seed"] not in seeds]
         for line in kept:
             if line["seed"] in running:
                 line["stopped"] = False
         # Lines that are gone, with a deleted file, cannot be brought back: the run does without.
-        if lost := sorted(set(range(1, epoch + 1)) - {line["epoch"] for line in kept}):
+        there = {line["epoch"] for line in kept if line["seed"] in seeds}
+        if lost := sorted(set(range(1, epoch + 1)) - there):
             logger.warning(
                 "%s has no line of epoch(s) %s any more; the run goes on without them.",
                 self.file(manifest.METRICS),

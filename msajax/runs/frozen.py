@@ -2,9 +2,8 @@
 
 import hashlib
 import os
-from typing import Any
+from collections.abc import Mapping
 
-import flax.traverse_util
 import numpy as np
 import safetensors.numpy
 
@@ -13,23 +12,17 @@ from msajax.files import write_bytes
 from msajax.runs.manifest import FROZEN
 
 
-def encode(shared: Any) -> bytes:
-    """Encodes nested parameters as safetensors."""
-    flat = flax.traverse_util.flatten_dict(shared, sep="/")
-    return safetensors.numpy.save({path: np.asarray(x) for path, x in flat.items()})
+def encode(shared: Mapping[str, np.ndarray]) -> bytes:
+    """Encodes parameters by path as safetensors."""
+    return safetensors.numpy.save({path: np.asarray(x) for path, x in shared.items()})
 
 
-def decode(encoded: bytes) -> Any:
-    """Decodes what `encode` made, as nested parameters."""
-    return flax.traverse_util.unflatten_dict(safetensors.numpy.load(encoded), sep="/")
-
-
-def keep(folder: str, shared: Any) -> None:
+def keep(folder: str, shared: Mapping[str, np.ndarray]) -> None:
     """Writes a run's shared parameters into its folder, or compares them with what is there.
 
     Args:
         folder: of the run.
-        shared: nested; {} writes nothing.
+        shared: by path; {} writes nothing.
 
     Raises:
         UserError: if the folder has others, so that its checkpoints are of another model.

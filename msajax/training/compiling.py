@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+from flax.traverse_util import unflatten_dict
 
 from msajax.data.batches import epoch_order, in_passes
 from msajax.inference.scoring import EvaluationBatches, Predict, make_predict
@@ -42,12 +43,13 @@ def equip(run: Run) -> Equipment:
     """Builds the programs of a run, and puts its data on the devices; nothing is compiled yet."""
     memory = run.model.memory
     at_first = memory.begin(run.train.labels, run.spec) if memory else {}
-    programs = make_programs(run.recipe, run.spec, run.layout, at_first, run.shared)
+    shared = unflatten_dict(run.shared, sep="/")
+    programs = make_programs(run.recipe, run.spec, run.layout, at_first, shared)
     parts, for_rows = run.config.train.accumulation_steps, run.layout.for_rows
     return Equipment(
         programs=programs,
         feed=Feed(run.train, run.spec, programs, run.layout, parts),
-        predict=make_predict(run.module, run.task, for_rows, run.shared),
+        predict=make_predict(run.module, run.task, for_rows, shared),
         valid=EvaluationBatches(run.valid, run.spec, for_rows),
         pace=Pace(),
         compilers=Compilers(),

@@ -1,13 +1,13 @@
 """Finds parameters to begin with instead of random ones: of a bundle, of words, of labels."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.traverse_util
 import numpy as np
 
 from msajax import metrics
-from msajax.config import ModelConfig
+from msajax.config import ModelConfig, OptimConfig
 from msajax.data.glove import WordVectors
 from msajax.data.prepare import Preparation
 from msajax.errors import UserError
@@ -16,6 +16,7 @@ from msajax.models.contract import LABELS, MODALITIES, POSITIONS, VOCABULARY
 from msajax.models.pretrained import parameters_of
 from msajax.pretrained.folder import Folder
 from msajax.spec import CorpusSpec
+from msajax.training.optimizers import settings_of
 
 # By path of the parameter: values of one seed, or with a leading axis of seeds, that replace the
 # random ones; NaN keeps those. One form for bundles, word vectors and medians of labels.
@@ -30,23 +31,32 @@ def with_initial(params: Any, initial: Mapping[str, np.ndarray]) -> Any:
     return flax.traverse_util.unflatten_dict(flat, sep="/")
 
 
+def slice_seeds(
+    initial: Initial, shapes: Mapping[str, tuple[int, ...]], seeds: slice
+) -> Initial:
+    """Selects what some of the seeds begin with, of values that may have an axis of seeds."""
+    return {
+        path: values[seeds] if values.ndim > len(shapes[path]) else values
+        for path, values in initial.items()
+    }
+
+
 def shared_values(
-    initial: Mapping[str, np.ndarray],
-    frozen: Collection[str],
-    shapes: Mapping[str, tuple[int, ...]],
+    initial: Initial, shapes: Mapping[str, tuple[int, ...]], optim: OptimConfig
 ) -> Initial:
     """Selects the values of frozen parameters that every seed begins with, and so keeps.
 
     Args:
         initial: by path.
-        frozen: paths of the parameters that stay as they began.
         shapes: of all parameters, by path.
+        optim: says which parameters are frozen.
 
     Returns:
         Those values, float32, without an axis of seeds; none that are random in part.
     """
-    found = {}
-    for path in frozen & initial.keys():
+    found: Initial = {}
+    settings = settings_of(optim, shapes) if initial else {}
+    for path in filter(lambda path: settings[path].frozen, initial):
         values = initial[path]
         if values.ndim > len(shapes[path]):
             if (values != values[:1]).any():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import logging
 import time
 import warnings
 from collections.abc import Hashable
@@ -11,6 +12,7 @@ import jax
 import numpy as np
 
 from msajax.data.batches import epoch_order, in_passes
+from msajax.errors import NonFiniteError
 from msajax.files import as_strict
 from msajax.inference.scoring import Predict, predict_batches
 from msajax.runs.checkpoints import Checkpoints
@@ -22,6 +24,7 @@ from msajax.training.compiling import INIT, VALIDATION, Equipment, compile_ahead
 from msajax.training.failures import (
     describe_failures,
     failed_seeds,
+    failure_message,
     nothing_left,
     require_a_seed,
     tell_skipped,
@@ -39,6 +42,9 @@ from msajax.training.state import (
     learning_rate_scale,
     select,
 )
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,16 +76,46 @@ class Watch(NamedTuple):
 
 
 def train_seeds(run: Run) -> Trained:
-    """Trains every random seed of a run, continuing from the newest checkpoint if there is one.
+    """Trains every random seed of a run, continuing from the newest checkpoints if there are any.
 
     Raises:
         NonFiniteError: if the numbers of every seed are not finite any more; the last checkpoint is
             kept.
         UserError: if there are checkpoints and none can be used, or one cannot be written.
     """
+    groups, done = run.groups(), []
+    for group in groups:
+        if len(groups) > 1:
+            logger.info("Random seeds %d to %d.", group.seeds[0], group.seeds[-1])
+        trained = _train_group(group, alone=len(groups) == 1)
+        done.append(trained)
+        if not trained.finished:
+            return trained
+        if len(groups) > 1:  # the next group needs the room on the devices
+            host = run.layout.get(trained.variables)
+            done[-1] = dataclasses.replace(trained, variables=host)
+    failed = [failure for trained in done for failure in trained.failed]
+    if len(failed) == len(run.seeds):
+        raise NonFiniteError(f"{failure_message(failed)} The last checkpoint is kept.")
+    if len(groups) == 1:
+        return done[0]
+    return Trained(
+        finished=True,
+        variables=jax.tree.map(lambda *x: np.concatenate(x), *(one.variables for one in done)),
+        best_epoch=[epoch for one in done for epoch in one.best_epoch],
+        failed=failed,
+        predict=done[-1].predict,
+    )
+
+
+def _train_group(run: Run, *, alone: bool) -> Trained:
+    """Trains the random seeds that are trained together; `alone` if there are no others.
+
+    If all seeds of the run have failed, the last checkpoint before that stays the newest one.
+    """
     equipment = equip(run)
     with (
-        Checkpoints(run.folder.checkpoints) as checkpoints,
+        Checkpoints(run.checkpoints) as checkpoints,
         Profiler(run.profile if processes.is_first() else None) as profiler,
         processes.losses_noticed(),
         equipment.compilers as compilers,
@@ -110,7 +146,8 @@ def train_seeds(run: Run) -> Trained:
                 progress.epoch_done(lines, state.selection.best_score * _sign(run))
                 if run.after_epoch is not None and processes.is_first():
                     run.after_epoch(as_strict(lines))
-                require_a_seed(state, run.seeds, run.layout)
+                if alone:
+                    require_a_seed(state, run.seeds, run.layout)
                 is_last = state.selection.stopped.all() or done >= pause_at
                 must_stop = saving.after_epoch(state, bool(is_last))
     return Trained(

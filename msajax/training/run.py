@@ -2,12 +2,12 @@
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
 import numpy as np
-from flax.traverse_util import flatten_dict, unflatten_dict
 
 from msajax.config import Config
 from msajax.config.registry import registered
@@ -21,9 +21,9 @@ from msajax.runtime.devices import Layout, make_layout
 from msajax.runtime.signals import StopRequest
 from msajax.spec import CorpusSpec
 from msajax.tasks import Task, make_task
-from msajax.training.initial import Initial, shared_values
+from msajax.training.initial import Initial, slice_seeds
 from msajax.training.objective import Objective, make_objective
-from msajax.training.optimizers import make_optimizer, settings_of
+from msajax.training.optimizers import make_optimizer
 from msajax.training.rehearsal import check_declaration, check_stages, one_sentence, rehearse
 from msajax.training.step import Recipe
 from msajax.training.transforms import make_transforms
@@ -45,6 +45,8 @@ class Run:
         folder: where its files go.
         repairs: what was repaired in the data, by split.
         initial: parameters that do not begin at random (see `initial.py`).
+        shared: the frozen parameters that are the same for every seed, by path; no checkpoint has
+            them (see `shared_values`).
         origin: where `initial` is from, for run.json.
         stop_after_epochs: pause after so many more epochs; None for no pause.
         stop: asks to save and to stop before the next dispatch.
@@ -60,6 +62,7 @@ class Run:
     folder: RunFolder
     repairs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     initial: Initial = dataclasses.field(default_factory=dict)
+    shared: Initial = dataclasses.field(default_factory=dict)
     origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     stop_after_epochs: int | None = None
     stop: StopRequest = dataclasses.field(default_factory=StopRequest)
@@ -103,6 +106,11 @@ class Run:
         return build_model(self.config.model, self.spec)
 
     @functools.cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every parameter of one seed, by path."""
+        return parameter_shapes(self.config.model, self.spec)
+
+    @functools.cached_property
     def objective(self) -> Objective:
         """The terms that are minimised."""
         return make_objective(self.config, self.model, self.spec.label_kind)
@@ -125,29 +133,47 @@ class Run:
         return sum(self.passes)
 
     @functools.cached_property
-    def shared(self) -> dict[str, Any]:
-        """The frozen parameters that are the same for every seed, nested: no checkpoint has them."""
-        shapes = parameter_shapes(self.config.model, self.spec)
-        frozen = {p for p, s in settings_of(self.config.optim, shapes).items() if s.frozen}
-        return unflatten_dict(shared_values(self.initial, frozen, shapes), sep="/")
-
-    @functools.cached_property
     def recipe(self) -> Recipe:
         """The recipe of a step."""
         train, optim = self.config.train, self.config.optim
-        paths = parameter_shapes(self.config.model, self.spec)
         return Recipe(
             module=self.module,
             model=self.model,
-            optimizer=make_optimizer(optim, self.steps * train.epochs, paths),
+            optimizer=make_optimizer(optim, self.steps * train.epochs, self.shapes),
             objective=self.objective,
             transforms=make_transforms(train.transforms, self.spec),
             passes=self.passes,
             average=optim.average,
-            shared=frozenset(flatten_dict(self.shared, sep="/")),
+            shared=frozenset(self.shared),
             accumulation_steps=train.accumulation_steps,
             most_skipped_steps=train.most_skipped_steps,
         )
+
+    @property
+    def checkpoints(self) -> str:
+        """The folder of checkpoints; seeds that are trained in groups have one for each group."""
+        of_run = self.folder.checkpoints
+        train = self.config.train
+        return os.path.join(of_run, str(train.first_seed)) if train.seeds_at_once else of_run
+
+    def groups(self) -> list["Run"]:
+        """Splits the run into the groups of seeds that are trained together."""
+        train = self.config.train
+        at_once = train.seeds_at_once or train.seeds
+        if at_once >= train.seeds:
+            return [self]
+        groups = []
+        for first in range(0, train.seeds, at_once):
+            of_group = slice(first, min(first + at_once, train.seeds))
+            seeds = self.seeds[of_group]
+            group = dataclasses.replace(train, first_seed=seeds[0], seeds=len(seeds))
+            config = dataclasses.replace(self.config, train=group)
+            profile = None if groups else self.profile
+            initial = slice_seeds(self.initial, self.shapes, of_group)
+            groups.append(
+                dataclasses.replace(self, config=config, initial=initial, profile=profile)
+            )
+        return groups
 
     def describe(self, repairs: Mapping[str, Any]) -> None:
         """Writes config.json and run.json, with what was repaired in the data so far."""

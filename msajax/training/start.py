@@ -57,5 +57,5 @@ def restored(run: Run, checkpoints: Checkpoints, programs: Programs) -> RunState
         begun = f" and {step} of {run.steps} steps" if step else ""
         logger.info("Continuing after epoch %d%s.", selection.epoch, begun)
     running = [run.seeds[k] for k in np.flatnonzero(~selection.stopped)]
-    run.folder.rewind_metrics(int(selection.epoch), running)
+    run.folder.rewind_metrics(int(selection.epoch), run.seeds, running)
     return found
