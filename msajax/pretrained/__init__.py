@@ -1,0 +1,1 @@
+"""Reads folders of pretrained text encoders, in the layout of the Hugging Face hub."""
