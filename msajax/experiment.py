@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from flax.traverse_util import unflatten_dict
 
+from msajax.checks import is_url
 from msajax.config import Config, checked, flatten
 from msajax.config.model import unusual_settings
 from msajax.data import predictions
@@ -18,6 +19,7 @@ from msajax.data.formats import open_corpus
 from msajax.data.glove import read_glove
 from msajax.data.repairs import say_prepared, say_repairs
 from msajax.data.steps import describe_groups, find_groups
+from msajax.errors import UserError
 from msajax.evaluation import artefacts, protocol
 from msajax.files import write_json
 from msajax.inference.bundle import Bundle
@@ -77,7 +79,7 @@ def train(
     """
     config = checked(config)
     require_one_fold(config.data)
-    if config.train.seeds_at_once and is_remote(workdir):
+    if config.train.seeds_at_once and is_url(workdir):
         raise UserError(
             "train.seeds_at_once keeps checkpoints by group, which a bucket does not take: choose a "
             "--workdir on a disk."

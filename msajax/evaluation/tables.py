@@ -257,46 +257,6 @@ def _seeds(metrics: Mapping[str, Any]) -> int:
     return len(next(iter(metrics.values()))["seeds"])
 
 
-def print_cost(report: Mapping[str, Any], console: Console) -> None:
-    """Prints the cost report of a model: its parameters, and its FLOPs by stage."""
-    sizes = {
-        m: f"{m} {s['steps']} x {s['features'] or 'token ids'}"
-        for m, s in report["sizes"].items()
-    }
-    reads = {f"{m}_{part}": size for m, size in sizes.items() for part in ("encoder", "embedding")}
-    reads["total"] = ", ".join(sizes.values())
-    table = Table(title="parameters", title_justify="left")
-    table.add_column("module")
-    table.add_column("parameters", justify="right")
-    table.add_column("reads (steps x features)")
-    for module, count in report["parameters"].items():
-        inner = "  " * module.count("/")
-        table.add_row(Text(inner + module), f"{count:,}", Text(reads.get(module, "")))
-    console.print(table)
-    table = Table(title="matrix products of one sample, forward", title_justify="left")
-    for column in ("stage", "part", "grows as"):
-        table.add_column(column)
-    table.add_column("FLOPs", justify="right")
-    table.add_column("share", justify="right")
-    for row in report["stages"]:
-        share = legend.percent(row["flops"] / report["flops"])
-        part = row["part"] + " (*)" * row["counted_once"]
-        cells = (row["stage"], part, row["grows_as"] or "-", f"{row['flops']:,}", share)
-        table.add_row(*map(Text, cells))  # no markup: names of modules may hold [brackets]
-    table.add_row("total", "", "", f"{report['flops']:,}", "")
-    console.print(table)
-    if any(row["counted_once"] for row in report["stages"]):
-        console.print("(*) in a loop of unknown length, of which one pass is counted")
-    training, xla = (
-        "unknown" if report[key] is None else f"{report[key]:,.0f}"
-        for key in ("training_flops", "xla_flops")
-    )
-    console.print(
-        f"Forward and backward: {training} FLOPs in matrix products. "
-        f"XLA counts {xla} FLOPs forward, every operation but a loop's body once."
-    )
-
-
 def _table(title: str, *columns: str) -> Table:
     """Makes a table that fits 80 columns: long names of metrics are folded, numbers never cut."""
     table = Table(

@@ -10,7 +10,7 @@ from msajax.data.demands import say_what_is_idle
 from msajax.data.formats import open_own_or_fold
 from msajax.data.inspection_tables import render
 from msajax.errors import OK
-from msajax.evaluation.tables import print_cost
+from msajax.evaluation.cost_tables import print_model
 from msajax.modes.options import Options
 
 
@@ -19,7 +19,7 @@ def run(options: Options, console: Console) -> int:
     if options["input"]:
         report, show = inspect(options["input"], options.config.data), render
     else:
-        report, show = inspect_model(options.config), print_cost
+        report, show = inspect_model(options.config), print_model
     options.write_output(report)
     show(report, console)
     return OK
@@ -49,8 +49,9 @@ def inspect_model(config: Config) -> dict[str, Any]:
     from msajax.models import build_model
     from msajax.models.cost import cost_report
     from msajax.runtime import devices
+    from msajax.training.plan import plan
 
     devices.require_devices()
     corpus = open_own_or_fold(config.data.path, config.data)
     spec = preparing.fit(corpus, config.data, config.model, open_encoder(config)).spec
-    return cost_report(build_model(config.model, spec), spec)
+    return cost_report(build_model(config.model, spec), spec) | {"plan": plan(config, spec)}
