@@ -147,7 +147,7 @@ def blank_sample(spec: CorpusSpec) -> tuple[dict[str, jax.Array], dict[str, jax.
     """Makes features and masks of one sample of zeros, its sequences as long as any may be."""
     masks = {m: jnp.ones((1, spec.length(m)), bool) for m in spec.modalities}
     features = {
-        m: jnp.zeros((1, spec.length(m), 3)[: 3 if spec.reads_pieces(m) else 2], jnp.int32)
+        m: jnp.zeros((1, spec.length(m), *[3] * spec.is_pieces(m)), jnp.int32)
         if spec.vocabulary(m)
         else jnp.zeros((1, spec.length(m), spec.width(m)))
         for m in spec.modalities

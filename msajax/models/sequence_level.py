@@ -99,7 +99,7 @@ class SequenceLevelModel(nn.Module):
             sequences, masks = {}, dict(masks)  # {modality: [batch, length, model_dim]}
             for m in names:
                 x, vocabulary = features[m], self.spec.vocabulary(m)
-                if self.spec.reads_pieces(m):
+                if self.spec.is_pieces(m):
                     reader = PretrainedText(of_modality[m], self.spec, name=f"{m}_pretrained")
                     x, masks[m] = reader(x, masks[m], train=train)
                     vocabulary = 0
@@ -157,7 +157,7 @@ def check_inputs(
         x, mask = features[m], masks[m]
         batch = x.shape[0] if batch is None else batch
         if spec.vocabulary(m):
-            behind = (3,) if spec.reads_pieces(m) else ()
+            behind = (3,) if spec.is_pieces(m) else ()
             fits = x.shape[:1] + x.shape[2:] == (batch, *behind) and x.ndim > 1
             if not fits or not jnp.issubdtype(x.dtype, jnp.integer):
                 expected = ", ".join(map(str, (batch, "T", *behind)))

@@ -35,7 +35,7 @@ class PretrainedText(nn.Module):
 
         Returns:
             `[B, T, D]` of the encoder's width D, and the mask `[B, T]` of what fusion reads; T is P
-            for pieces, else the most words of a sample.
+            for pieces, else the most words of a sample, cut like the pieces.
         """
         c = self.config
         ids, segments, step = jnp.moveaxis(pieces, -1, 0)
@@ -49,7 +49,7 @@ class PretrainedText(nn.Module):
         of_word = mask & (step >= 0)  # [batch, pieces]
         if c.text_pool == "pieces":
             return x, mask if c.text_special else of_word
-        words = jnp.arange(self.spec.text_steps)
+        words = jnp.arange(self.spec.pooled_steps(pieces.shape[1]))
         belongs = (step[:, None] == words[:, None]) & of_word[:, None]  # [batch, words, pieces]
         if c.text_pool == "first":
             belongs &= belongs.cumsum(-1) == 1
