@@ -71,6 +71,7 @@ def test_no_import_climbs(path):
         ("etils", {"runs/remote/object_store.py"}),
         ("fsspec", {"runs/remote/object_store.py"}),
         ("safetensors", {"inference/bundle_files.py"}),
+        ("tokenizers", {"pretrained/tokens.py"}),
         (
             "rich",
             {

@@ -1,0 +1,83 @@
+"""Tokenizers and text encoders of a few pieces, made here."""
+
+import dataclasses
+import json
+
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, processors
+
+from msajax.errors import UserError
+from msajax.pretrained.architecture import Architecture
+from msajax.pretrained.tokens import json_of_vocabulary
+
+PIECES = (
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "good", "film", "##s", "##ed", "un", "##good"),
+    *("!", "'", "é", "你", "##b"),
+)
+"""Token ids are their places: [CLS] is 2, [SEP] 3, a 4, b 5, good 6, film 7, ##s 8 …"""
+
+WORDPIECE = json_of_vocabulary("\n".join(PIECES) + "\n", {}, "vocab.txt")
+
+
+def byte_level() -> str:
+    """A tokenizer as RoBERTa's, whose pieces hold the space before a word: "Ġa" is not "a"."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    special = ["<s>", "<pad>", "</s>"]
+    merges = [("Ġ", "a"), ("Ġ", "b"), ("Ġa", "b"), ("a", "b"), ("g", "o"), ("go", "o")]
+    pieces = [*special, *letters, *map("".join, merges)]
+    made = tokenizers.Tokenizer(models.BPE({p: i for i, p in enumerate(pieces)}, merges))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=True)
+    made.add_special_tokens(special)
+    return made.to_str()
+
+
+def unigram() -> str:
+    """A tokenizer as XLM-R's and DeBERTa-v3's, which marks where words begin."""
+    special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
+    scores = {"▁": -2, "▁a": -1, "a": -3, "b": -3, "▁ab": -2.5, "good": -2, "▁good": -1, "o": -4}
+    pieces = [*((piece, 0.0) for piece in special), *scores.items()]
+    made = tokenizers.Tokenizer(models.Unigram(pieces, 3, False))
+    made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("  ", " ")])
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    made.add_special_tokens(special)
+    return made.to_str()
+
+
+TOKENIZERS = {"wordpiece": WORDPIECE, "byte level": byte_level(), "unigram": unigram()}
+
+
+def altered(**changes) -> str:
+    """The content of a tokenizer.json with some of its entries replaced."""
+    return json.dumps(json.loads(WORDPIECE) | changes)
+
+
+def architecture(**changes) -> Architecture:
+    """A BERT of width 8 for these pieces."""
+    content = {
+        "model_type": "bert",
+        "vocab_size": len(PIECES),
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "max_position_embeddings": 16,
+    }
+    return Architecture.read(content | changes, "config.json")
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+    """What an opened folder says of an encoder, without a folder."""
+
+    architecture: Architecture = architecture()
+    tokenizer: str = WORDPIECE
+    digest: str = "0" * 64
+
+    def require_tokenizer(self) -> str:
+        if not self.tokenizer:
+            raise UserError("FOLDER has no tokenizer.")
+        return self.tokenizer
