@@ -292,7 +292,7 @@ def _initial(
         origin["model"] = sorted(initial)
     if encoder:
         initial |= from_encoder(model, encoder)
-        origin["text_encoder"] = encoder.summary()
+        origin["text_encoder"] = {"path": encoder.path, "digest": encoder.digest}
     if has_vectors:
         vectors = read_glove(config.data.glove_path, preparation.words)
         of_words, origin["words"] = from_words(preparation.words, shapes, vectors)
