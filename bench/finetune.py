@@ -23,10 +23,11 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path.c
 
 import jax
 import numpy as np
+from msajax.pretrained.folder import open_folder
 from rich.console import Console
 from rich.table import Table
 
-from msajax import experiment
+from msajax.building import build, open_encoder, open_sources
 from msajax.config import (
     Config,
     DataConfig,
@@ -36,10 +37,8 @@ from msajax.config import (
     checked,
 )
 from msajax.data.batches import cut_lengths, epoch_order
-from msajax.data.prepare import prepare
 from msajax.runs.folder import RunFolder
 from msajax.training.compiling import equip
-from msajax.training.initial import from_encoder
 from msajax.training.run import Run
 from msajax.training.start import first_state
 
@@ -50,7 +49,7 @@ def make_run(folder: str, corpus: str) -> Run:
     """Makes the run that is timed: text alone, a mean over pieces, a linear head."""
     config = checked(
         Config(
-            data=DataConfig(path=corpus),
+            data=DataConfig(path=corpus, truncate="first"),
             model=ModelConfig(
                 modalities=("text",),
                 text_encoder=folder,
@@ -59,8 +58,9 @@ def make_run(folder: str, corpus: str) -> Run:
                 positions="none",
                 dropout_rate=0.0,
                 input_projection="where_needed",
-                model_dim=experiment.open_folder(folder).architecture.width,
+                model_dim=open_folder(folder).architecture.width,
                 num_heads=1,
+                max_len=64,
             ),
             optim=OptimConfig(
                 name="adamw",
@@ -75,17 +75,7 @@ def make_run(folder: str, corpus: str) -> Run:
             train=TrainConfig(batch_size=BATCH, compile_cache="off"),
         )
     )
-    opened, preparation, encoder = experiment._open(config)
-    splits = [prepare(opened.split(name), preparation)[0] for name in ("train", "valid")]
-    return Run(
-        config=config,
-        corpus=opened,
-        preparation=preparation,
-        train=splits[0],
-        valid=splits[1],
-        folder=RunFolder(""),
-        initial=from_encoder(experiment.declared(config.model), encoder),
-    )
+    return build(config, open_sources(config), RunFolder(""))
 
 
 def batches_of(run: Run, most: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -130,7 +120,7 @@ def time_torch(run: Run, batches: int) -> float:
     import peer_bert
 
     peer = peer_bert.FineTuning(
-        experiment.open_encoder(run.config), 8 * run.steps, RATES, WARMUP
+        open_encoder(run.config), 8 * run.steps, RATES, WARMUP
     )
     chosen = batches_of(run, batches)
     seconds = 0.0
@@ -149,7 +139,7 @@ def compare_scores(run: Run) -> float:
 
     equipment = equip(run)
     params = first_state(run, equipment.programs).train.params
-    peer = peer_bert.FineTuning(experiment.open_encoder(run.config), 100, RATES, WARMUP)
+    peer = peer_bert.FineTuning(open_encoder(run.config), 100, RATES, WARMUP)
     head = jax.tree.map(lambda x: np.array(x[0]), params["regression"])
     peer.model.head.weight.data.copy_(torch.tensor(head["kernel"].T))
     peer.model.head.bias.data.copy_(torch.tensor(head["bias"]))

@@ -21,12 +21,10 @@ from absl import app, flags
 from ml_collections import config_flags
 
 from msajax import config as configuration
-from msajax.data import prepare as preparing
-from msajax.data.formats import open_corpus
+from msajax.building import build, open_sources
 from msajax.runs.folder import RunFolder
 from msajax.runtime import devices
 from msajax.training.loop import train_seeds
-from msajax.training.run import Run
 
 _CONFIG = config_flags.DEFINE_config_file("config")
 _TRIALS = flags.DEFINE_string("trials", None, "One JSON object a line.", required=True)
@@ -34,14 +32,12 @@ _TRIALS = flags.DEFINE_string("trials", None, "One JSON object a line.", require
 
 def run_trial(config: configuration.Config) -> dict:
     """Trains one configuration in a temporary folder."""
-    corpus = open_corpus(config.data.path, config.data)
-    preparation = preparing.fit(corpus, config.data, config.model)
-    train, _ = preparing.prepare(corpus.split("train"), preparation)
-    valid, _ = preparing.prepare(corpus.split("valid"), preparation)
+    config = configuration.checked(config)
     devices.configure_jax(config.train)
+    sources = open_sources(config)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as path:
-        run = Run(config, corpus, preparation, train, valid, RunFolder(path))
+        run = build(config, sources, RunFolder(path))
         train_seeds(run)
         lines = run.folder.read_metrics()
     best = {line["seed"]: line for line in lines if line["best"]}.values()

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from msajax import experiment
+from msajax.building import check, open_encoder
 from msajax.checks import is_url
 from msajax.config import Config, checked
 from msajax.data.cross_validation import cut_fold, without_folds
@@ -140,17 +141,17 @@ def _require_no_others(workdir: str, folds: int, profile: str | None) -> None:
 def _check(configs: Sequence[Config]) -> list[dict[str, str]]:
     """Refuses what any fold cannot train on or measure; returns the digests of their corpora."""
     data, digests = configs[0].data, []
-    corpus, encoder = open_corpus(data.path, without_folds(data)), experiment.open_encoder(configs[0])
+    corpus, encoder = open_corpus(data.path, without_folds(data)), open_encoder(configs[0])
     for config in configs:
         cut = cut_fold(corpus, config.data)
         try:
-            preparation = experiment.check(config, cut, encoder)
-            check_split(cut.split("train"), preparation)
-            check_split(cut.split("valid"), preparation)
-            protocol.check_test(cut, preparation, tell=False)  # the fold's own run will
+            sources = check(config, cut, encoder)
+            check_split(cut.split("train"), sources.preparation)
+            check_split(cut.split("valid"), sources.preparation)
+            protocol.check_test(cut, sources.preparation, tell=False)  # the fold's own run will
         except UserError as error:
             raise UserError(f"data.fold = {config.data.fold}: {error}") from error
-        digests.append(experiment.digests_of(cut, encoder))
+        digests.append(sources.digests)
     return digests
 
 

@@ -1,5 +1,6 @@
 """Makes a run, top to bottom: opens a corpus, trains, chooses on validation, measures on test."""
 
+import dataclasses
 import logging
 import os
 from typing import Any
@@ -7,26 +8,22 @@ from typing import Any
 import jax
 from flax.traverse_util import unflatten_dict
 
+from msajax.building import build, open_sources
 from msajax.checks import is_url
 from msajax.config import Config, checked, flatten
 from msajax.config.model import unusual_settings
 from msajax.data import predictions
-from msajax.data import prepare as preparing
-from msajax.data.corpus import Corpus, Split
+from msajax.data.corpus import Corpus
 from msajax.data.cross_validation import require_one_fold
-from msajax.data.demands import require_glove, require_targets, say_what_is_idle
-from msajax.data.formats import open_corpus
-from msajax.data.glove import read_glove
-from msajax.data.repairs import say_prepared, say_repairs
+from msajax.data.demands import say_what_is_idle
+from msajax.data.repairs import say_repairs
 from msajax.data.steps import describe_groups, find_groups
 from msajax.errors import UserError
 from msajax.evaluation import artefacts, protocol
 from msajax.files import write_json
 from msajax.inference.bundle import Bundle
-from msajax.inference.bundle_files import load, save_bundle
+from msajax.inference.bundle_files import save_bundle
 from msajax.inference.scoring import Scorer
-from msajax.models import declared, parameter_shapes
-from msajax.pretrained.folder import Folder, open_folder
 from msajax.runs import frozen
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
@@ -34,18 +31,8 @@ from msajax.runs.remote.mirror import Mirror
 from msajax.runtime import cpu_devices, devices, processes, profiler
 from msajax.runtime.signals import StopRequest
 from msajax.spec import CorpusSpec
-from msajax.tasks import TASKS, make_task
-from msajax.training.initial import (
-    Initial,
-    from_bundle,
-    from_encoder,
-    from_labels,
-    from_model,
-    from_words,
-    shared_values,
-)
 from msajax.training.loop import Trained, train_seeds
-from msajax.training.run import AfterEpoch, Run, check_model, layout_of
+from msajax.training.run import AfterEpoch, Run
 
 logger = logging.getLogger(__name__)
 
@@ -81,16 +68,16 @@ def train(
     require_one_fold(config.data)
     if config.train.seeds_at_once and is_url(workdir):
         raise UserError(
-            "train.seeds_at_once keeps checkpoints by group, which a bucket does not take: choose a "
-            "--workdir on a disk."
+            "train.seeds_at_once keeps checkpoints by group, which a bucket does not take: choose "
+            "a --workdir on a disk."
         )
     devices.configure_jax(config.train)
     # A run in a bucket works in a folder on this machine, which its mirror copies to the bucket.
     with processes.losses_noticed(), Mirror(workdir, stop) as mirror:
         cpu_devices.choose(config, RunFolder(mirror.path).cpu_devices())
         devices.require_devices()
-        corpus, preparation, encoder = processes.together(lambda: _open(config))
-        digests = digests_of(corpus, encoder)
+        sources = processes.together(lambda: open_sources(config))
+        corpus, digests = sources.corpus, sources.digests
         # Paths, which differ between machines.
         own = {"data.path", "model.text_encoder", "train.compile_cache"}
         settings = {key: value for key, value in flatten(config).items() if key not in own}
@@ -108,9 +95,8 @@ def train(
                         mirror.replace(name)
             logger.info("This run has ended; these are its stored results.")
             return processes.of_first(folder.read_results)
-        initial, origin = processes.together(lambda: _initial(config, preparation, encoder))
-        shapes = parameter_shapes(config.model, preparation.spec)
-        train, valid, repairs = processes.together(lambda: _prepare(config, corpus, preparation))
+        processes.together(lambda: protocol.check_test(corpus, sources.preparation))
+        run = processes.together(lambda: build(config, sources, folder))
         if processes.largest(stop is not None and stop.requested)[0]:
             return None
         if profile:
@@ -120,83 +106,14 @@ def train(
         with Lock(folder.path):
             folder.claim(config, digests, profile)  # another run may have begun since
             return _train_in(
-                Run(
-                    config=config,
-                    corpus=corpus,
-                    preparation=preparation,
-                    train=train,
-                    valid=valid,
-                    folder=folder,
-                    repairs=repairs,
-                    initial=from_labels(config.model, preparation.spec, train.labels) | initial,
-                    shared=shared_values(initial, shapes, config.optim),
-                    origin=origin,
+                dataclasses.replace(
+                    run,
                     stop_after_epochs=stop_after_epochs,
                     stop=stop or StopRequest(),
                     profile=profile,
                     after_epoch=after_epoch,
                 )
             )
-
-
-def _open(config: Config) -> tuple[Corpus, preparing.Preparation, Folder | None]:
-    """Opens the corpus and the text encoder, and fits the preparation.
-
-    Raises `UserError` for what cannot be trained on.
-    """
-    require_glove(config.data.glove_path)
-    encoder = open_encoder(config)
-    corpus = open_corpus(config.data.path, config.data)
-    return corpus, check(config, corpus, encoder), encoder
-
-
-def open_encoder(config: Config) -> Folder | None:
-    """Opens the folder of the text encoder, if there is one; its weights are not read yet."""
-    return open_folder(config.model.text_encoder) if config.model.text_encoder else None
-
-
-def digests_of(corpus: Corpus, encoder: Folder | None) -> dict[str, str]:
-    """Returns the digests by which a run knows its corpus and its text encoder again."""
-    digests = {"corpus digest": corpus.digest}
-    return digests | ({"text encoder digest": encoder.digest} if encoder else {})
-
-
-def check(config: Config, corpus: Corpus, encoder: Folder | None) -> preparing.Preparation:
-    """Fits the preparation; raises `UserError` unless a run can train on the corpus and measure."""
-    require_targets(corpus, config, "train", "valid", "test")
-    corpus.verify()
-    preparation = preparing.fit(corpus, config.data, config.model, encoder)
-    check_model(config, preparation.spec)
-    return preparation
-
-
-def _prepare(
-    config: Config, corpus: Corpus, preparation: preparing.Preparation
-) -> tuple[Split, Split, dict[str, Any]]:
-    """Prepares the splits for training and validation; returns what was repaired in them, too.
-
-    Raises `UserError` for any split that cannot be prepared, test included.
-    """
-    budget = config.data.device_memory_budget
-    protocol.check_test(corpus, preparation)
-    # Virtual CPU devices share a memory, in which each has the training split.
-    of_each = budget // layout_of(config).copies
-    train_split, train_repairs = preparing.prepare(corpus.split("train"), preparation, of_each)
-    valid_split, valid_repairs = preparing.prepare(corpus.split("valid"), preparation, budget)
-    say_prepared("train", train_split, train_repairs, preparation.clip)
-    say_prepared("valid", valid_split, valid_repairs, preparation.clip)
-    for warning in corpus.describe_shared_ids():
-        logger.warning("%s", warning)
-    spec = preparation.spec
-    for name, split in (("train", train_split), ("valid", valid_split)):
-        TASKS[spec.label_kind].require_targets(split.labels, f"{corpus.path}, split {name!r}")
-    make_task(spec.label_kind, spec.label_names, train_split.labels).selection(
-        config.train.select_by
-    )
-    repairs = {"train": train_repairs, "valid": valid_repairs}
-    if corpus.repairs:
-        repairs["corpus"] = corpus.repairs
-    return train_split, valid_split, repairs
 
 
 def _train_in(run: Run) -> dict[str, Any] | None:
@@ -273,41 +190,6 @@ def _write_results(
         "timing": {"epochs": len(seconds), "train_seconds": round(sum(seconds.values()), 3)},
     }
     write_json(run.folder.file("results.json"), results)
-
-
-def _initial(
-    config: Config, preparation: preparing.Preparation, encoder: Folder | None
-) -> tuple[Initial, dict[str, Any]]:
-    """Reads initial parameters from other files; returns a report of them for run.json, too."""
-    initial: Initial = {}
-    origin: dict[str, Any] = {}
-    model = declared(config.model)
-    reads_words = bool(preparation.words) and "text" in preparation.spec.modalities
-    has_vectors = bool(config.data.glove_path) and reads_words
-    if not (model.initial or encoder or has_vectors or config.model.init_from):
-        return initial, origin
-    shapes = parameter_shapes(config.model, preparation.spec)
-    if model.initial:
-        initial = from_model(model, config.model, preparation.spec, shapes)
-        origin["model"] = sorted(initial)
-    if encoder:
-        initial |= from_encoder(model, encoder)
-        origin["text_encoder"] = {"path": encoder.path, "digest": encoder.digest}
-    if has_vectors:
-        vectors = read_glove(config.data.glove_path, preparation.words)
-        of_words, origin["words"] = from_words(preparation.words, shapes, vectors)
-        initial |= of_words
-        logger.info("%s: %s.", config.data.glove_path, origin["words"])
-    if config.model.init_from:
-        source = load(config.model.init_from)
-        loaded, origin["bundle"] = from_bundle(
-            model, preparation, shapes, source.preparation, source.all_params, config.train.seeds
-        )
-        initial |= loaded
-        modules = origin["bundle"]["modules"]
-        counted = ", ".join(f"{m} {n} of {of}" for m, (n, of) in modules.items())
-        logger.info("Parameters from %s: %s.", config.model.init_from, counted)
-    return initial, origin
 
 
 def _say_what_is_read(run: Run) -> None:

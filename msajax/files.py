@@ -13,7 +13,9 @@ from msajax.errors import UserError, writing
 
 @contextlib.contextmanager
 def replacing(path: str, *, binary: bool = False) -> Iterator[IO]:
-    """Opens a file of text, or of bytes, that replaces `path` once it is whole; else nothing is left of it.
+    """Opens a file that replaces `path` once it is whole; else nothing is left of it.
+
+    It is a text file, or one of bytes.
 
     Raises:
         UserError: if it cannot be written.

@@ -21,6 +21,7 @@ FLOORS = [
     {"inference"},
     {"training"},
     {"evaluation"},
+    {"building"},
     {"experiment", "default_experiment"},
     {"cross_validation"},
     {"modes"},

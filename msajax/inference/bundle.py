@@ -35,8 +35,8 @@ class Bundle:
         params: parameters, leading axis S.
         corpus_digest: of the corpus it was trained on.
         collections: the model's mutable collections by name, leading axis S.
-        shared: parameters that are the same for every seed, nested, without a leading axis; `params`
-            lacks them.
+        shared: parameters that are the same for every seed, nested, without a leading axis; they
+            are not among `params`.
     """
 
     config: Config

@@ -5,6 +5,7 @@ The folder:
     bundle.json             configuration, specification, preparation, seeds, versions, digests
     parameters.safetensors  every seed's best variables, and the standardisation statistics
     frozen.safetensors      parameters that are the same for every seed, if there are any
+    tokenizer.json          of a pretrained text encoder
 """
 
 import dataclasses
@@ -34,7 +35,7 @@ from msajax.spec import CorpusSpec
 from msajax.version import NUMERICS, __version__, require_numerics
 
 FORMAT_VERSION = 5
-_JSON, _ARRAYS = "bundle.json", "parameters.safetensors"
+_JSON, _ARRAYS, _TOKENIZER = "bundle.json", "parameters.safetensors", "tokenizer.json"
 
 
 def save_bundle(path: str, bundle: Bundle) -> None:
@@ -55,7 +56,10 @@ def save_bundle(path: str, bundle: Bundle) -> None:
     if bundle.shared:
         flat = flax.traverse_util.flatten_dict(bundle.shared, sep="/")
         files[FROZEN] = frozen.encode(flat)
-    preparation = dataclasses.asdict(dataclasses.replace(bundle.preparation, statistics={}))
+    if bundle.preparation.tokenizer:
+        files[_TOKENIZER] = bundle.preparation.tokenizer.encode()
+    preparation = dataclasses.replace(bundle.preparation, statistics={}, tokenizer="")
+    preparation = dataclasses.asdict(preparation)
     content = {
         "format": "msajax bundle",
         "format_version": FORMAT_VERSION,
@@ -107,13 +111,14 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
         require_numerics(content, f"The bundle {path}")
         require_model(content["model"], f"The bundle {path}")
         files = {}
-        for name in {_ARRAYS, FROZEN} & content["sha256_of"].keys():
+        for name in {_ARRAYS, FROZEN, _TOKENIZER} & content["sha256_of"].keys():
             with open(os.path.join(path, name), "rb") as file:
                 files[name] = file.read()
             if hashlib.sha256(files[name]).hexdigest() != content["sha256_of"][name]:
                 raise ValueError(f"{name} does not match its digest")
         shared = safetensors.numpy.load(files[FROZEN]) if FROZEN in files else {}
         shared = flax.traverse_util.unflatten_dict(shared, sep="/")
+        content["preparation"]["tokenizer"] = files.get(_TOKENIZER, b"").decode()
         return _from_parts(content, safetensors.numpy.load(files[_ARRAYS]), shared)
     except UserError:
         raise

@@ -72,7 +72,8 @@ def make_scorer(
     layout = make_layout(MeshConfig(seed=1), "auto", seeds)
     leaves, tree = jax.tree.flatten(layout.put_state(variables))
     model, task = build_model(config.model, spec), TASKS[spec.label_kind]
-    return Scorer(make_predict(model, task, layout, shared, tree), tuple(leaves), spec, layout.hand_rows)
+    predict = make_predict(model, task, layout, shared, tree)
+    return Scorer(predict, tuple(leaves), spec, layout.hand_rows)
 
 
 def as_split(

@@ -44,8 +44,8 @@ def inspect_model(config: Config) -> dict[str, Any]:
         UserError: if the corpus cannot be used.
     """
     # Imported here: describing a corpus need not wait for JAX.
+    from msajax.building import open_encoder
     from msajax.data import prepare as preparing
-    from msajax.experiment import open_encoder
     from msajax.models import build_model
     from msajax.models.cost import cost_report
     from msajax.runtime import devices

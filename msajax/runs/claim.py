@@ -102,8 +102,8 @@ def _refuse_differences(
             return
         raise UserError(
             f"The workdir {folder} holds a run of fewer epochs ({found[0]}), which cannot go on: "
-            f"the rates of optim.schedule = {config.optim.schedule} depend on the last planned step. "
-            "Choose another --workdir, or that number of epochs."
+            f"the rates of optim.schedule = {config.optim.schedule} depend on the last planned "
+            "step. Choose another --workdir, or that number of epochs."
         )
     if found:
         raise UserError(

@@ -43,7 +43,6 @@ from msajax.training.state import (
     select,
 )
 
-
 logger = logging.getLogger(__name__)
 
 

@@ -1,0 +1,160 @@
+"""Builds runs: opens what they read, prepares their splits, finds how their parameters begin."""
+
+import logging
+from typing import Any, NamedTuple
+
+from msajax.config import Config
+from msajax.data import prepare as preparing
+from msajax.data.corpus import Corpus, Split
+from msajax.data.demands import require_glove, require_targets
+from msajax.data.formats import open_corpus
+from msajax.data.glove import read_glove
+from msajax.data.prepare import Preparation
+from msajax.data.repairs import say_prepared
+from msajax.inference.bundle_files import load
+from msajax.models import declared, parameter_shapes
+from msajax.pretrained.folder import Folder, open_folder
+from msajax.runs.folder import RunFolder
+from msajax.tasks import TASKS, make_task
+from msajax.training.initial import (
+    Initial,
+    from_bundle,
+    from_encoder,
+    from_labels,
+    from_model,
+    from_words,
+    shared_values,
+)
+from msajax.training.run import Run, check_model, layout_of
+
+logger = logging.getLogger(__name__)
+
+
+class Sources(NamedTuple):
+    """Holds what a run reads.
+
+    Attributes:
+        corpus: opened.
+        encoder: the folder of the text encoder, None without one.
+        preparation: fitted on the training split.
+    """
+
+    corpus: Corpus
+    encoder: Folder | None
+    preparation: Preparation
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The digests by which a run knows its corpus and its text encoder again."""
+        digests = {"corpus digest": self.corpus.digest}
+        return digests | ({"text encoder digest": self.encoder.digest} if self.encoder else {})
+
+
+def open_sources(config: Config) -> Sources:
+    """Opens what a run reads; raises `UserError` for what cannot be trained on."""
+    require_glove(config.data.glove_path)
+    encoder = open_encoder(config)
+    return check(config, open_corpus(config.data.path, config.data), encoder)
+
+
+def open_encoder(config: Config) -> Folder | None:
+    """Opens the folder of the text encoder, if there is one; its weights are not read yet."""
+    return open_folder(config.model.text_encoder) if config.model.text_encoder else None
+
+
+def check(config: Config, corpus: Corpus, encoder: Folder | None) -> Sources:
+    """Fits the preparation; raises `UserError` unless a run can train on the corpus and measure."""
+    require_targets(corpus, config, "train", "valid", "test")
+    corpus.verify()
+    preparation = preparing.fit(corpus, config.data, config.model, encoder)
+    check_model(config, preparation.spec)
+    return Sources(corpus, encoder, preparation)
+
+
+def build(config: Config, sources: Sources, folder: RunFolder) -> Run:
+    """Builds a run: prepares its splits for training and validation, finds how parameters begin.
+
+    Args:
+        config: checked.
+        sources: what the run reads.
+        folder: where its files go; nothing is written yet.
+
+    Raises:
+        UserError: for a split that cannot be prepared, and parameters that cannot be read.
+    """
+    corpus, encoder, preparation = sources
+    initial, origin = _initial(config, preparation, encoder)
+    shapes = parameter_shapes(config.model, preparation.spec)
+    train, valid, repairs = _prepare(config, corpus, preparation)
+    return Run(
+        config=config,
+        corpus=corpus,
+        preparation=preparation,
+        train=train,
+        valid=valid,
+        folder=folder,
+        repairs=repairs,
+        initial=from_labels(config.model, preparation.spec, train.labels) | initial,
+        shared=shared_values(initial, shapes, config.optim),
+        origin=origin,
+    )
+
+
+def _prepare(
+    config: Config, corpus: Corpus, preparation: Preparation
+) -> tuple[Split, Split, dict[str, Any]]:
+    """Prepares the splits for training and validation; returns what was repaired in them, too."""
+    budget = config.data.device_memory_budget
+    # Virtual CPU devices share a memory, in which each has the training split.
+    of_each = budget // layout_of(config).copies
+    train_split, train_repairs = preparing.prepare(corpus.split("train"), preparation, of_each)
+    valid_split, valid_repairs = preparing.prepare(corpus.split("valid"), preparation, budget)
+    say_prepared("train", train_split, train_repairs, preparation.clip)
+    say_prepared("valid", valid_split, valid_repairs, preparation.clip)
+    for warning in corpus.describe_shared_ids():
+        logger.warning("%s", warning)
+    spec = preparation.spec
+    for name, split in (("train", train_split), ("valid", valid_split)):
+        TASKS[spec.label_kind].require_targets(split.labels, f"{corpus.path}, split {name!r}")
+    make_task(spec.label_kind, spec.label_names, train_split.labels).selection(
+        config.train.select_by
+    )
+    repairs = {"train": train_repairs, "valid": valid_repairs}
+    if corpus.repairs:
+        repairs["corpus"] = corpus.repairs
+    return train_split, valid_split, repairs
+
+
+def _initial(
+    config: Config, preparation: Preparation, encoder: Folder | None
+) -> tuple[Initial, dict[str, Any]]:
+    """Reads initial parameters from other files; returns a report of them for run.json, too."""
+    initial: Initial = {}
+    origin: dict[str, Any] = {}
+    model = declared(config.model)
+    reads_words = bool(preparation.words) and "text" in preparation.spec.modalities
+    has_vectors = bool(config.data.glove_path) and reads_words
+    if not (model.initial or encoder or has_vectors or config.model.init_from):
+        return initial, origin
+    shapes = parameter_shapes(config.model, preparation.spec)
+    if model.initial:
+        initial = from_model(model, config.model, preparation.spec, shapes)
+        origin["model"] = sorted(initial)
+    if encoder:
+        initial |= from_encoder(model, encoder)
+        origin["text_encoder"] = {"path": encoder.path, "digest": encoder.digest}
+    if has_vectors:
+        vectors = read_glove(config.data.glove_path, preparation.words)
+        of_words, origin["words"] = from_words(preparation.words, shapes, vectors)
+        initial |= of_words
+        logger.info("%s: %s.", config.data.glove_path, origin["words"])
+    if config.model.init_from:
+        source = load(config.model.init_from)
+        loaded, origin["bundle"] = from_bundle(
+            model, preparation, shapes, source.preparation, source.all_params, config.train.seeds
+        )
+        initial |= loaded
+        modules = origin["bundle"]["modules"]
+        counted = ", ".join(f"{m} {n} of {of}" for m, (n, of) in modules.items())
+        logger.info("Parameters from %s: %s.", config.model.init_from, counted)
+    return initial, origin
