@@ -63,6 +63,13 @@ several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
         "--input CORPUS | --config FILE[:arg]   [--output FILE.json] [--config.key=value …]",
         ("input", "output", "models"),
     ),
+    "embed": Mode(
+        """\
+--input CORPUS --config.model.text_encoder=FOLDER --output FILE.npz | FOLDER
+[--config.model.text_pool=words|first] [--config.model.text_special=false]
+[--config.model.max_len=N --config.data.truncate=first|last|uniform] [--config.data.key=value …]""",
+        ("input", "output"),
+    ),
     "convert": Mode(
         "--input CORPUS --output FILE.npz | FOLDER   [--config.data.key=value …]",
         ("input", "output"),

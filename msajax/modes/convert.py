@@ -6,6 +6,7 @@ import tempfile
 from rich.console import Console
 
 from msajax.config import Config, DataConfig
+from msajax.data.corpus import Corpus
 from msajax.data.demands import say_what_is_idle
 from msajax.data.formats import mapped, native, open_own_or_fold
 from msajax.errors import OK, UserError, writing
@@ -28,13 +29,28 @@ def convert(path: str, data: DataConfig, output: str) -> None:
     Raises:
         UserError: if the corpus cannot be read, or `output` is there or cannot be written.
     """
-    output = output.rstrip(os.sep)
-    if os.path.lexists(output):
-        raise UserError(f"--output={output} is there already: choose another name.")
+    output = require_new(output)
     refuse_inside(output, path, "corpus")
     corpus = open_own_or_fold(path, data)
     corpus.verify()
     say_what_is_idle(corpus, Config(data=data), False)
+    save(corpus, output)
+
+
+def require_new(output: str) -> str:
+    """Returns the path of a corpus to be written; raises `UserError` if something is there."""
+    output = output.rstrip(os.sep)
+    if os.path.lexists(output):
+        raise UserError(f"--output={output} is there already: choose another name.")
+    return output
+
+
+def save(corpus: Corpus, output: str) -> None:
+    """Writes a corpus at a path from `require_new`, whole or not at all.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
     # Under a temporary name first: a fixed one may be a file of the user's, or the corpus itself.
     parent = os.path.dirname(output) or "."
     with writing(output), tempfile.TemporaryDirectory(prefix=".msajax-", dir=parent) as folder:

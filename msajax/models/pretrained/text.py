@@ -49,10 +49,27 @@ class PretrainedText(nn.Module):
         of_word = mask & (step >= 0)  # [batch, pieces]
         if c.text_pool == "pieces":
             return x, mask if c.text_special else of_word
-        words = jnp.arange(self.spec.pooled_steps(pieces.shape[1]))
-        belongs = (step[:, None] == words[:, None]) & of_word[:, None]  # [batch, words, pieces]
-        if c.text_pool == "first":
-            belongs &= belongs.cumsum(-1) == 1
-        count = belongs.sum(-1, keepdims=True)
-        share = (belongs / jnp.maximum(count, 1)).astype(x.dtype)
-        return batched_product(share, x, x.dtype), count[..., 0] > 0
+        words = self.spec.pooled_steps(pieces.shape[1])
+        return pool_words(x, jnp.where(of_word, step, -1), words, c.text_pool)
+
+
+def pool_words(
+    x: jax.Array, step: jax.Array, words: int, pool: str
+) -> tuple[jax.Array, jax.Array]:
+    """Makes a vector of the pieces of each word.
+
+    Args:
+        x: `[B, P, D]`.
+        step: `[B, P]`, the number of the word that a piece belongs to; -1 for none.
+        words: W, how many there may be.
+        pool: words, the mean of a word's pieces; or first, its first one.
+
+    Returns:
+        `[B, W, D]`, and the mask `[B, W]` of the words that have a piece.
+    """
+    belongs = step[:, None] == jnp.arange(words)[:, None]  # [batch, words, pieces]
+    if pool == "first":
+        belongs &= belongs.cumsum(-1) == 1
+    count = belongs.sum(-1, keepdims=True)
+    share = (belongs / jnp.maximum(count, 1)).astype(x.dtype)
+    return batched_product(share, x, x.dtype), count[..., 0] > 0

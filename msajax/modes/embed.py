@@ -1,0 +1,56 @@
+"""Runs --mode=embed: writes a corpus whose text is the output of a pretrained encoder."""
+
+from rich.console import Console
+
+from msajax.building import open_encoder
+from msajax.config import Config
+from msajax.data.embedding import Embedding
+from msajax.data.formats import open_own_or_fold
+from msajax.errors import OK, UserError
+from msajax.files import refuse_inside
+from msajax.inference.embed import Embedder, embedding_of
+from msajax.modes.convert import require_new, save
+from msajax.modes.options import Options
+from msajax.runtime import devices
+
+
+def run(options: Options, console: Console) -> int:
+    """Embeds, and says where to; returns the exit code."""
+    del console
+    corpus, output = options.required("input", "output")
+    embedding = embed(corpus, options.config, output)
+    print(f"Embedded by {embedding.describe()}: {output}")
+    return OK
+
+
+def embed(path: str, config: Config, output: str) -> Embedding:
+    """Writes any corpus with text features of `model.text_encoder` in place of its own text.
+
+    Args:
+        path: of the corpus, which has transcripts.
+        config: `model.text_encoder`, `text_pool`, `text_special`, `max_len`, and how the corpus is
+            read.
+        output: a native archive, if it ends in .npz, or a mapped folder; neither may be there.
+
+    Raises:
+        UserError: for whatever the user can set right.
+    """
+    model = config.model
+    if not model.text_encoder:
+        raise UserError("--mode=embed needs --config.model.text_encoder, the encoder's folder.")
+    output = require_new(output)
+    refuse_inside(output, path, "corpus")
+    devices.configure_jax(config.train)
+    devices.require_devices()
+    folder = open_encoder(config)
+    corpus = open_own_or_fold(path, config.data)
+    corpus.verify()
+    embedding = embedding_of(
+        folder,
+        pool=model.text_pool,
+        special=model.text_special,
+        max_len=model.max_len,
+        truncate=config.data.truncate,
+    )
+    save(corpus.embedded(Embedder(folder, embedding), embedding), output)
+    return embedding
