@@ -11,6 +11,7 @@ def get_config(arg: str = ""):
     """Sets the encoder's rate apart from the rest's, warm-up, and a linear fall to 0."""
     config = default_config()
     config.data.truncate = "first"
+    config.model.text_encoder = "all-MiniLM-L6-v2"
     config.model.modalities = ("text",)
     config.model.max_len = 64
     config.model.model_dim = 384
