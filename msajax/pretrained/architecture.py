@@ -139,6 +139,13 @@ class Architecture:
             return cls(**common, **_modernbert(entries, common["layers"]))
         return cls(**common, **_bert(entries, common))
 
+    @property
+    def position_table(self) -> bool:
+        """Whether a learned vector of its position is added to each piece."""
+        if self.relative is not None:
+            return self.relative.absolute
+        return self.modern is None
+
     def to_dict(self) -> dict[str, Any]:
         """Makes a JSON-ready form; `from_dict` reverses it."""
         return dataclasses.asdict(self)

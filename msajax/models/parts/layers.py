@@ -100,16 +100,22 @@ class LayerNorm(nn.Module):
     Attributes:
         eps: added to the variance.
         dtype: type of the result.
+        use_bias: whether there is a bias.
     """
 
     eps: float
     dtype: Any
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Normalises `[…, D]`."""
-        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
-        bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
+        shape = (x.shape[-1],)
+        scale = self.param("scale", nn.initializers.ones, shape)
+        if self.use_bias:
+            bias = self.param("bias", nn.initializers.zeros, shape)
+        else:
+            bias = jnp.zeros(shape)
         return layer_norm(x.astype(jnp.float32), scale, bias, self.eps).astype(self.dtype)
 
 
