@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+from msajax.pretrained.architecture import Architecture
+
 
 @dataclasses.dataclass(frozen=True)
 class CorpusSpec:
@@ -20,6 +22,10 @@ class CorpusSpec:
         label_names: one name per output of the model.
         vocabularies: rows of each modality's embedding table, 0 for one that is features; () means
             that all are.
+        text_encoder: the pretrained encoder that reads the text, which is pieces then (see
+            `data/pieces.py`); None if none does.
+        text_steps: steps that the pieces of the text are pooled to, one for each word; 0 where they
+            are not pooled.
     """
 
     modalities: tuple[str, ...]
@@ -28,6 +34,8 @@ class CorpusSpec:
     label_kind: str = "regression"
     label_names: tuple[str, ...] = ("sentiment",)
     vocabularies: tuple[int, ...] = ()
+    text_encoder: Architecture | None = None
+    text_steps: int = 0
 
     def __post_init__(self) -> None:
         """Checks that there is one entry of each kind per modality."""
@@ -39,7 +47,7 @@ class CorpusSpec:
             )
 
     def width(self, modality: str) -> int:
-        """Returns the features per time step of one modality; 0 for token ids."""
+        """Returns the features per time step of one modality; 0 for token ids and pieces."""
         return self.widths[self.modalities.index(modality)]
 
     def length(self, modality: str) -> int:
@@ -50,12 +58,27 @@ class CorpusSpec:
         """Returns the rows of one modality's embedding table; 0 if it is features."""
         return self.vocabularies[self.modalities.index(modality)] if self.vocabularies else 0
 
+    def is_pieces(self, modality: str) -> bool:
+        """Says whether a modality is the pieces that a pretrained encoder reads, `[N, P, 3]`."""
+        return modality == "text" and self.text_encoder is not None
+
+    def pooled_steps(self, pieces: int) -> int:
+        """Returns the steps that text is pooled to where it is cut to so many pieces.
+
+        They are the same share of `text_steps` as these pieces are of all, rounded up: whatever
+        step a row of that length quarter has is one of them.
+        """
+        return -(-self.text_steps * pieces // self.length("text"))
+
     def describe(self) -> str:
         """Lists modalities with width and longest sequence: `text (300 wide, 20 steps), …`."""
-        sizes = zip(self.modalities, self.widths, self.lengths, strict=True)
+        kinds = [
+            "pieces" if self.is_pieces(m) else f"{width} wide" if width else "token ids"
+            for m, width in zip(self.modalities, self.widths, strict=True)
+        ]
         return ", ".join(
-            f"{m} ({f'{width} wide' if width else 'token ids'}, {length} step{'s' * (length > 1)})"
-            for m, width, length in sizes
+            f"{m} ({kind}, {length} step{'s' * (length > 1)})"
+            for m, kind, length in zip(self.modalities, kinds, self.lengths, strict=True)
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,6 +88,7 @@ class CorpusSpec:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "CorpusSpec":
         """Rebuilds a spec from `to_dict`, also after a trip through JSON."""
-        return cls(
-            **{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
-        )
+        values = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+        if values.get("text_encoder") is not None:
+            values["text_encoder"] = Architecture.from_dict(values["text_encoder"])
+        return cls(**values)

@@ -24,7 +24,8 @@ class Batch:
     """Holds what a training step reads.
 
     Attributes:
-        features: `{modality: [B, T_m, d_m]}` float32, or `[B, T_m]` token ids.
+        features: `{modality: [B, T_m, d_m]}` float32, `[B, T_m]` token ids, or `[B, T_m, 3]` pieces
+            of a pretrained encoder's text (see `data/pieces.py`).
         masks: `{modality: [B, T_m]}` bool.
         labels: `[B, L]` float32, the task's targets.
         row_weight: `[B]` float32; 0 for a row that only fills the shape.
@@ -45,13 +46,17 @@ def quarters_of(split: Split, spec: CorpusSpec) -> np.ndarray:
     """Returns the length quarter of every row of a prepared split, `[N]` in 1 … 4.
 
     It is the row's longest sequence, relative to the longest length of that modality, rounded up to
-    a quarter; in quarter q all modalities are cut to q quarters of their longest lengths.
+    a quarter; in quarter q all modalities are cut to q quarters of their longest lengths. The steps
+    that pieces are pooled to count as the length of a sequence, too.
     """
     quarters = np.ones(len(split), np.int64)
     for length in set(spec.lengths):
         masks = (split.masks[m] for m in spec.modalities if spec.length(m) == length)
         first, lengths = spans(functools.reduce(np.logical_or, masks))  # the longest of them
         quarters = np.maximum(quarters, -(-QUARTERS * (first + lengths) // length))
+    if spec.text_steps:
+        ends = split.features["text"][..., 2].max(axis=1) + 1
+        quarters = np.maximum(quarters, -(-QUARTERS * ends // spec.text_steps))
     return quarters
 
 

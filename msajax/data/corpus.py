@@ -61,6 +61,19 @@ def modality_order(names: set[str]) -> tuple[str, ...]:
     return tuple(m for m in usual if m in names) + tuple(sorted(names - set(usual)))
 
 
+def pad_words(samples: Sequence[Sequence[str]], steps: int = 0) -> np.ndarray:
+    """Makes `Split.words` of the words of each sample, at least `steps` long.
+
+    Returns:
+        `[N, T]` Python strings, "" behind the last word: in an array of numpy's text every one
+        would take as much memory as the longest.
+    """
+    words = np.full((len(samples), max(1, steps, *map(len, samples))), "", object)
+    for row, sample in zip(words, samples, strict=True):
+        row[: len(sample)] = sample
+    return words
+
+
 @dataclasses.dataclass(frozen=True)
 class Split:
     """Holds one split of a corpus.
@@ -76,6 +89,9 @@ class Split:
         derived: modalities whose mask the reader made, of lengths or of its own rows. Such a mask
             may be wrong, so it hides nothing from the check for lost steps.
         where: the corpus and the split's name, for a message.
+        words: `[N, T]` str, or None: the words step by step; "" at a step without one, as in a
+            pause.
+        segments: `[N, T]` whole numbers, or None: the segment ids of text that is token ids.
     """
 
     ids: np.ndarray
@@ -85,6 +101,8 @@ class Split:
     raw_text: np.ndarray | None = None
     derived: frozenset[str] = frozenset()
     where: str = "the split"
+    words: np.ndarray | None = None
+    segments: np.ndarray | None = None
 
     def __len__(self) -> int:
         """Returns the number of samples N."""
@@ -110,6 +128,7 @@ class SplitHeader:
         label_kind: scores; classes (one column of whole numbers from 0, of an integer type); or
             one_hot (each row has one 1 among zeros).
         classes: names of the whole numbers in a single column of labels; empty if there are others.
+        words: steps of the words, 0 if they are not known step by step.
     """
 
     size: int
@@ -120,10 +139,17 @@ class SplitHeader:
     has_raw_text: bool
     label_kind: str = "scores"
     classes: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    words: int = 0
 
     def steps(self, modalities: Iterable[str]) -> dict[str, int]:
         """Returns the stored steps T_m of those of some modalities that the split has."""
         return {m: self.shapes[m][0] for m in modalities if m in self.shapes}
+
+    def steps_with_words(self, modalities: Sequence[str]) -> dict[str, int]:
+        """Returns what `steps` does, where text is the words step by step."""
+        reads_words = "text" in modalities and self.words
+        others = self.steps(m for m in modalities if m != "text")
+        return ({"text": self.words} if reads_words else {}) | others
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +186,8 @@ class Corpus:
         repeated_ids: how many ids occur more than once, over all splits.
         repeated_ids_in: how many samples have the id of another one, as `count_repeated` counts.
         aligned: modalities that share their steps: step i of each is of the same moment; () if
-            none do, None if the source does not say.
+            none do, None if the source does not say. If text is one of them, the words are of
+            these steps, too, where the corpus has words.
     """
 
     def __init__(
@@ -212,6 +239,11 @@ class Corpus:
     def modalities(self) -> tuple[str, ...]:
         """Every modality of any split: text, audio, video, then alphabetical."""
         return modality_order({m for h in self.headers.values() for m in h.shapes})
+
+    @property
+    def has_words(self) -> bool:
+        """Whether the training split knows its words step by step."""
+        return "train" in self.headers and self.headers["train"].words > 0
 
     def width(self, modality: str) -> int:
         """Returns the features per time step of one modality; 0 for token ids."""
@@ -277,7 +309,7 @@ class Corpus:
         for name, header in self.headers.items():
             if header.size == 0:
                 raise UserError(f"{self.path}: split {name!r} is empty.")
-            if not header.shapes and not header.has_raw_text:
+            if not (header.shapes or header.has_raw_text or header.words):
                 raise UserError(f"{self.path}: split {name!r} has no modality and no raw_text.")
             for m, (length, width) in header.shapes.items():
                 if length < 1:
@@ -295,14 +327,18 @@ class Corpus:
 
     def _check_aligned(self) -> None:
         names = self.aligned or ()
+        has_words = any(header.words for header in self.headers.values())
+        known = modality_order({*self.modalities, *["text"] * has_words})
         for m in names:
-            if m not in self.modalities or names.count(m) > 1:
+            if m not in known or names.count(m) > 1:
                 raise UserError(
                     f"{self.path}: aligned names {m[:40]!r}; expected some of "
-                    f"{', '.join(self.modalities)}, each once."
+                    f"{', '.join(known)}, each once."
                 )
         for split, header in self.headers.items():
             steps = header.steps(names)
+            if "text" in names and header.words:
+                steps["words"] = header.words
             if len(set(steps.values())) > 1:
                 raise UserError(
                     f"{self.path}: {', '.join(steps)} of {split} have "

@@ -67,7 +67,10 @@ def cut_fold(corpus: Corpus, data: DataConfig) -> Corpus:
             rows[split][name] = np.flatnonzero(roles == split)
     common = _common_header(corpus, pooled, data)
     sizes = {split: sum(map(len, rows[split].values())) for split in SPLITS}
-    aligned = tuple(m for m in corpus.aligned or () if m in common.shapes)
+    has_words = common.words > 0
+    aligned = tuple(
+        m for m in corpus.aligned or () if m in common.shapes or (m == "text" and has_words)
+    )
     chosen = f"{corpus.digest} folds {data.folds} fold {data.fold} seed {data.split_seed}"
     cut = Corpus(
         source=corpus.source,
@@ -113,7 +116,8 @@ def _common_header(corpus: Corpus, pooled: list[str], data: DataConfig) -> Split
     """Returns the header that every new split has, but for its size."""
     headers = [corpus.headers[name] for name in pooled]
     shapes, dtypes, masked = {}, {}, set()
-    for m, steps in _common_steps(corpus, data).items():
+    common_steps = _common_steps(corpus, data)
+    for m, steps in common_steps.items():
         there = [header for header in headers if m in header.shapes]
         if not there:  # in an unlabelled split alone
             continue
@@ -130,6 +134,7 @@ def _common_header(corpus: Corpus, pooled: list[str], data: DataConfig) -> Split
         dtypes=dtypes,
         masked=frozenset(masked),
         has_raw_text=any(header.has_raw_text for header in headers),
+        words=_steps_of_words(corpus, headers, common_steps),
         label_kind=kinds.pop() if len(kinds) == 1 else "scores",
         classes=classes_of(headers),
     )
@@ -150,6 +155,27 @@ def _common_steps(corpus: Corpus, data: DataConfig) -> dict[str, int]:
     return {m: steps[m] for m in corpus.modalities}
 
 
+def _steps_of_words(
+    corpus: Corpus, headers: list[SplitHeader], steps: Mapping[str, int]
+) -> int:
+    """Returns the stored steps of the words in a new split, 0 without words.
+
+    They are those of modalities with which the words share their steps, and of no others.
+    """
+    told = [header for header in headers if header.words]
+    if not told:
+        return 0
+    says_words = corpus.aligned is None or "text" in corpus.aligned
+    for m in corpus.modalities if corpus.aligned is None else corpus.aligned:
+        there = [header for header in told if m in header.shapes]
+        if says_words and there and all(h.shapes[m][0] == h.words for h in there):
+            return steps[m]
+    longest = max(header.words for header in told)
+    while corpus.aligned is None and longest > 1 and longest in steps.values():
+        longest += 1
+    return longest
+
+
 def _read(
     corpus: Corpus, rows: Mapping[str, np.ndarray], common: SplitHeader, data: DataConfig
 ) -> Split:
@@ -160,6 +186,7 @@ def _read(
         for name, chosen in rows.items()
         if chosen.size
     ]
+    has_none = any(part.segments is None for part in parts)
     return Split(
         ids=join([part.ids for part in parts]),
         features={m: join([part.features[m] for part in parts]) for m in common.shapes},
@@ -167,6 +194,8 @@ def _read(
         labels=join([part.labels for part in parts]) if common.label_names else None,
         raw_text=join([part.raw_text for part in parts]) if common.has_raw_text else None,
         derived=frozenset.intersection(*(part.derived for part in parts)),
+        words=join([part.words for part in parts]) if common.words else None,
+        segments=None if has_none else join([part.segments for part in parts]),
     )
 
 
@@ -187,4 +216,14 @@ def _part(split: Split, rows: np.ndarray, common: SplitHeader, data: DataConfig)
                 derived.add(m)
     raw_text = np.full(len(rows), "") if split.raw_text is None else split.raw_text[rows]
     labels = None if split.labels is None else split.labels[rows]
-    return Split(split.ids[rows], features, masks, labels, raw_text, frozenset(derived))
+    part = Split(split.ids[rows], features, masks, labels, raw_text, frozenset(derived))
+    words, segments = None, None
+    if common.words:
+        words = np.full((len(rows), common.words), "", object)
+        if split.words is not None:
+            words[:, : split.words.shape[1]] = split.words[rows]
+    if "text" in features and features["text"].ndim == 2:
+        segments = np.zeros(features["text"].shape, np.int32)
+        if split.segments is not None:
+            segments[:, : split.segments.shape[1]] = split.segments[rows]
+    return dataclasses.replace(part, words=words, segments=segments)

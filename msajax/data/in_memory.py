@@ -40,7 +40,9 @@ def corpus_of(
     digest.update(repr((*label_names, integers, aligned)).encode())
     for name, split in splits.items():
         digest.update(name.encode())
+        words = None if split.words is None else split.words.astype(np.str_)
         arrays = {"label": split.labels, "id": split.ids, "raw_text": split.raw_text}
+        arrays |= {"words": words, "text_segments": split.segments}
         arrays |= {**split.features, **{f"{m}_mask": mask for m, mask in split.masks.items()}}
         for part, array in arrays.items():
             if array is not None:
@@ -72,5 +74,6 @@ def _header(split: Split, names: Sequence[str], integers: bool) -> SplitHeader:
         dtypes={m: x.dtype.name for m, x in split.features.items()},
         masked=frozenset(split.masks),
         has_raw_text=split.raw_text is not None,
+        words=0 if split.words is None else split.words.shape[1],
         **labels,
     )

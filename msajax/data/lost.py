@@ -79,6 +79,7 @@ def count_lost(
     *,
     truncates: bool = False,
     nonzero: Mapping[str, np.ndarray] | None = None,
+    cut: np.ndarray | None = None,
 ) -> dict[str, Lost]:
     """Counts what is lost of modalities that move as one.
 
@@ -89,16 +90,17 @@ def count_lost(
         truncates: whether longer sequences are cut. If so, a sample that is longer than its table
             may leave out steps of `masks`, but not all of them.
         nonzero: the result of `nonzero_steps` for modalities where it is known already.
+        cut: further valid steps `[N, T]` or `[N, 1]` that a truncation may leave out.
 
     Returns:
         What is lost, by modality; only where something is.
     """
     source = next(iter(chosen.values()))[0]  # the same for all
     steps = next(iter(masks.values())).shape[1]
-    cut = None
     if truncates and steps > source.shape[1]:
         is_read = np.any([kept.any(axis=1) for _, kept in chosen.values()], axis=0)
-        cut = (spans(union(masks.values()))[1] > source.shape[1]) & is_read
+        too_long = ((spans(union(masks.values()))[1] > source.shape[1]) & is_read)[:, None]
+        cut = too_long if cut is None else too_long | cut
     # By modality, of each sample: how many steps are lost, and whether one is read and not zero.
     lost: dict[str, np.ndarray] = {}
     is_left: dict[str, np.ndarray] = {}
@@ -108,7 +110,7 @@ def count_lost(
         unread = ~read
         for m, candidates in zip(chosen, unread, strict=True):
             if cut is not None:
-                candidates &= ~(masks[m][rows] & cut[rows, None])
+                candidates &= ~(masks[m][rows] & cut[rows])
             if m in split.masks and m not in split.derived:
                 candidates &= split.masks[m][rows]
         if not np.count_nonzero(unread):
@@ -129,6 +131,23 @@ def count_lost(
         counts = of_sample.sum(), (of_sample > 0).sum(), emptied.sum(), there.sum()
         found[m] = Lost(*map(int, counts))
     return found
+
+
+def count_among(
+    split: Split, modality: str, steps: np.ndarray, nonzero: np.ndarray | None = None
+) -> int:
+    """Counts the stored steps among some `[N, T]` that are not zero and that no mask hides."""
+    (rows,) = np.logical_or.reduce(steps, axis=1).nonzero()
+    if not rows.size:
+        return 0
+    found = steps[rows]
+    for start in range(0, len(rows), _ROWS):
+        part = rows[start : start + _ROWS]
+        stored = nonzero_steps(split.features[modality][part]) if nonzero is None else nonzero[part]
+        found[start : start + _ROWS] &= stored
+    if modality in split.masks and modality not in split.derived:
+        found &= split.masks[modality][rows]
+    return int(found.sum())
 
 
 def _read(source: np.ndarray, kept: np.ndarray, steps: int) -> np.ndarray:

@@ -58,8 +58,9 @@ class OnDemand:
         """Prepares all rows, into `out` `[N, T, d]` if given; counts what was repaired, by kind."""
         counts = {"non_finite": 0, "clipped": 0}
         samples, length, width = self.shape
-        # A sequence of fewer stored steps is not read behind them: what is there is padding.
-        read = min(length, self.stored.shape[1])
+        # Behind the last valid step of all samples is padding, which is not read.
+        (used,) = np.logical_or.reduce(self.kept).nonzero()
+        read = int(used[-1]) + 1 if used.size else 0
         if out is not None:
             out[:, read:] = 0
         block = max(1, _BLOCK // max(length * width, 1))  # rows at a time

@@ -3,89 +3,71 @@
 Features, in this order: masks (the file's own, else derived from zeros), standardisation with
 statistics of the valid training steps, values that are not finite or beyond 1e6 to 0, clipping,
 compaction and truncation (see `steps.py`), zeros under the mask. Token ids: masks, ids that the
-vocabulary lacks become padding, compaction, truncation. Labels: see `labels.py`.
+vocabulary lacks become padding, compaction, truncation. Text of a pretrained encoder: see
+`pieces.py`. Labels: see `labels.py`.
 """
 
 import dataclasses
 import logging
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from msajax.config import DataConfig, ModelConfig
 from msajax.data.corpus import Corpus, Split, describe_width, modality_order
+from msajax.data.fit_pieces import Encoder, find_source, measure
 from msajax.data.labels import as_targets, label_kind, require_two_classes
-from msajax.data.lost import count_lost, count_without_any, nothing_read, require_little_lost
+from msajax.data.lost import (
+    count_among,
+    count_lost,
+    count_without_any,
+    nothing_read,
+    require_little_lost,
+)
 from msajax.data.on_demand import OnDemand, moments
+from msajax.data.piece_steps import move, take_pieces
+from msajax.data.pieces import TextSource, read_pieces
+from msajax.data.preparation import Preparation
 from msajax.data.steps import (
     Chosen,
-    Groups,
     choose_steps,
     find_groups,
     has_row,
     movers,
     readable_steps,
-    spans,
     step_mask,
     step_masks,
-    table_sizes,
-    union,
 )
-from msajax.data.vocabulary import build_vocabulary, read_words
+from msajax.data.vocabulary import build_vocabulary, read_words, size_tables
 from msajax.errors import UserError
+from msajax.pretrained.tokens import NOTHING
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
 
 logger = logging.getLogger(__name__)
 
-MOST_TOKENS = 10**6  # rows of an embedding table
 
-
-@dataclasses.dataclass(frozen=True)
-class Preparation:
-    """Holds everything that preparing a split needs; it travels in the bundle.
-
-    Attributes:
-        spec: modalities, widths and lengths after preparation.
-        classes: the stored whole numbers that stand for the classes, in the order of their names;
-            () for one-hot labels and for all that are no classes.
-        statistics: `{modality: (mean, deviation)}`, each `[d]` float64, of the standardised
-            modalities.
-        clip: bound of standardised features, 0 for none.
-        truncate: error, first, last or uniform.
-        mask_from_zeros: whether masks that a file lacks are derived from zero steps.
-        words: the vocabulary by which transcripts become the text modality; () where they do not.
-        groups: modalities that share their steps, and are shifted and cut as one; fixed by train.
-        allow_loss: whether a split is prepared although much of it is lost (see `lost.py`).
-    """
-
-    spec: CorpusSpec
-    classes: tuple[int, ...]
-    statistics: Mapping[str, tuple[np.ndarray, np.ndarray]]
-    clip: float
-    truncate: str
-    mask_from_zeros: bool
-    words: tuple[str, ...] = ()
-    groups: Groups = ()
-    allow_loss: bool = False
-
-    def __repr__(self) -> str:
-        standardized = ", ".join(self.statistics) or "none"
-        return f"Preparation({self.spec.describe()}; standardised: {standardized})"
-
-
-def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
+def fit(
+    corpus: Corpus, data: DataConfig, model: ModelConfig, encoder: Encoder | None = None
+) -> Preparation:
     """Chooses the run's modalities and measures them on the training split alone.
+
+    Args:
+        corpus: opened.
+        data: how it is read and prepared.
+        model: which modalities are read, and how.
+        encoder: the opened folder of `model.text_encoder`; None if that is empty.
 
     Raises:
         UserError: for a modality that the corpus lacks, a training split without a valid step,
             modalities that cannot be aligned as `data.alignment` says, dRoFE positions of a
-            modality that is standardised, or one that would be lost as a whole.
+            modality that is standardised, one that would be lost as a whole, or a text that the
+            encoder cannot read.
     """
-    train, words = _read_train(corpus, data)
-    there = modality_order({*corpus.modalities, *(("text",) if words else ())})
+    train, words, text = _read_train(corpus, data, model, encoder)
+    there = modality_order({*corpus.modalities, *(("text",) if words or text else ())})
     wanted = model.modalities or there
     _require_modalities("model.modalities", wanted, corpus.path, there)
     named = [m for m in data.standardize if m != "auto"]
@@ -103,21 +85,26 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
             )
     if not used:
         raise UserError(f"{corpus.path}: no modality has a valid training step.")
+    if text and "text" not in used:
+        why = "has a word in train" if "text" in wanted else "is among model.modalities"
+        where = f"model.text_encoder = {model.text_encoder}"
+        raise UserError(f"{where}: no text of {corpus.path} {why}.")
 
-    tables = _size_tables(corpus.path, train, {m: masks[m] for m in used}, words)
+    tables = size_tables(corpus.path, train, {m: masks[m] for m in used}, words)
+    if text:
+        tables["text"] = text.architecture.vocabulary
     labels = label_kind(corpus, model)
-    groups, _ = find_groups(corpus, used, data)
-    longest = {}
-    for members in movers(used, groups):
-        length = int(spans(union(masks[m] for m in members))[1].max())
-        longest |= dict.fromkeys(members, length)
+    groups, _ = find_groups(corpus, used, data, text is not None)
+    lengths, text_steps = measure(train, masks, movers(used, groups), model, text)
     spec = CorpusSpec(
         modalities=used,
         widths=tuple(0 if m in tables else corpus.width(m) for m in used),
-        lengths=tuple(model.max_len or longest[m] for m in used),
+        lengths=tuple(lengths[m] for m in used),
         label_kind=labels.kind,
         label_names=labels.names,
         vocabularies=tuple(tables.get(m, 0) for m in used) if tables else (),
+        text_encoder=text.architecture if text else None,
+        text_steps=text_steps,
     )
     standardized = _standardized(spec, data, model)
     if spec.label_kind == "classification":
@@ -130,21 +117,30 @@ def fit(corpus: Corpus, data: DataConfig, model: ModelConfig) -> Preparation:
         truncate=data.truncate,
         mask_from_zeros=data.mask_from_zeros,
         words=words,
+        tokenizer=text.tokenizer if text else "",
+        text_from=text.kind if text else "",
+        text_pool=model.text_pool if text else "pieces",
         groups=groups,
         allow_loss=data.allow_loss,
     )
 
 
-def _read_train(corpus: Corpus, data: DataConfig) -> tuple[Split, tuple[str, ...]]:
+def _read_train(
+    corpus: Corpus, data: DataConfig, model: ModelConfig, encoder: Encoder | None
+) -> tuple[Split, tuple[str, ...], TextSource | None]:
     """Reads the training split, and builds the vocabulary of its transcripts if they are the text.
 
     Returns:
-        The split, with the words' token ids as text; and the vocabulary, () without one.
+        The split, with the words' token ids as text, or the pieces of a pretrained encoder; the
+        vocabulary, () without one; and how pieces are made, None without an encoder.
 
     Raises:
         UserError: if text is to be what the split does not hold.
     """
     train, words = corpus.split("train"), ()
+    if encoder is not None:
+        text = find_source(corpus.path, train, data, model, encoder)
+        return read_pieces(train, text)[0], words, text
     if data.text == "words":
         if train.raw_text is None:
             raise UserError(f"data.text = words: {corpus.path} has no raw_text in train.")
@@ -152,7 +148,7 @@ def _read_train(corpus: Corpus, data: DataConfig) -> tuple[Split, tuple[str, ...
         train = read_words(train, words)
     if data.text == "ids" and ("text" not in train.features or train.features["text"].ndim != 2):
         raise UserError(f"data.text = ids: {corpus.path} has no token ids as text in train.")
-    return train, words
+    return train, words, None
 
 
 def _require_modalities(key: str, named: Sequence[str], path: str, there: Sequence[str]) -> None:
@@ -162,32 +158,6 @@ def _require_modalities(key: str, named: Sequence[str], path: str, there: Sequen
             raise UserError(
                 f"{key} names {m!r}, which {path} does not have: it has {', '.join(there)}."
             )
-
-
-def _size_tables(
-    path: str, train: Split, masks: Mapping[str, np.ndarray], words: Sequence[str]
-) -> dict[str, int]:
-    """Returns the rows of the embedding table of each modality of token ids.
-
-    Args:
-        path: of the corpus, for a message.
-        train: the training split.
-        masks: the readable steps `[N, T]` of the modalities that are used.
-        words: the vocabulary of the text, () if it is not made of transcripts.
-
-    Raises:
-        UserError: for a table with more than `MOST_TOKENS` rows.
-    """
-    sizes = table_sizes(train, masks)
-    if words and "text" in sizes:
-        sizes["text"] = len(words)
-    for m, size in sizes.items():
-        if size > MOST_TOKENS:
-            raise UserError(
-                f"{path}: token ids of {m!r} reach {size - 1}; an embedding table has "
-                f"{MOST_TOKENS} rows at most."
-            )
-    return sizes
 
 
 def _standardized(spec: CorpusSpec, data: DataConfig, model: ModelConfig) -> list[str]:
@@ -228,8 +198,9 @@ def prepare(
 
     Returns:
         A split whose features are `{modality: [N, length_m, d_m]}` float32 (`OnDemand` over the
-        budget), or `[N, length_m]` int32 token ids, in the specification's order, with a mask for
-        each; its labels as the model's task wants them; and the repairs made and the lost steps,
+        budget), `[N, length_m]` int32 token ids, or `[N, length_m, 3]` pieces of a pretrained
+        encoder's text, in the specification's order, with a mask for each; its labels as the
+        model's task wants them; and the repairs made and the lost steps,
         `{modality: {kind: count}}`.
 
     Raises:
@@ -238,13 +209,14 @@ def prepare(
             lost unless that is allowed.
     """
     spec = preparation.spec
-    if preparation.words and split.raw_text is None and "text" in spec.modalities:
+    split, chosen, repairs = _choose(split, preparation)
+    reads_text = preparation.words or spec.text_encoder is not None
+    if reads_text and "text" in spec.modalities and "text" not in split.features:
         logger.warning(
             "The split of %r has no raw_text; text is absent in all %d samples.",
             str(split.ids[0]),
             len(split),
         )
-    split, chosen, repairs = _choose(split, preparation)
     features, masks = {}, {}
     numbers = sum(map(operator.mul, spec.lengths, spec.widths))
     keep = 4 * len(split) * numbers <= budget
@@ -254,7 +226,10 @@ def prepare(
             features[m], masks[m] = _blank(shape, spec, m), np.zeros(shape, bool)
             continue
         x, (source, masks[m]) = split.features[m], chosen[m]
-        if x.ndim == 2:
+        if spec.is_pieces(m):
+            features[m] = take_pieces(x, source, masks[m], preparation.text_pool)
+            made = {}
+        elif x.ndim == 2:
             ids = np.take_along_axis(x, source, axis=1)
             features[m] = np.where(masks[m], ids, 0).astype(np.int32)
             # Ids of another tokeniser: no unknown token could stand for them, so they are padding.
@@ -303,24 +278,47 @@ def _choose(
     spec = preparation.spec
     if preparation.words:
         split = read_words(split, preparation.words)
+    counts: dict[str, dict[str, int]] = {}
+    if (source := preparation.text_source) is not None:
+        split, counts["text"] = read_pieces(split, source)
     here = [m for m in spec.modalities if m in split.features]
     for m in here:
-        _require_width(m, split.features[m], spec)
+        if not spec.is_pieces(m):
+            _require_width(m, split.features[m], spec)
     chosen, lost = {}, {}
     for members in movers(here, preparation.groups):
         present = [m for m in members if m in here]
         masks, nonzero = step_masks(split, present, preparation.mask_from_zeros)
         masks = readable_steps(split, masks, {m: spec.vocabulary(m) for m in present})
-        found = choose_steps(masks, spec.length(members[0]), preparation.truncate, split.ids)
-        cuts = preparation.truncate != "error"
-        lost |= count_lost(split, masks, found, truncates=cuts, nonzero=nonzero)
+        sizes = preparation.sizes_of(members)
+        if any(map(spec.is_pieces, present)):
+            moved = move(split, masks, preparation.text_pool, sizes)
+            split, found = moved.split, moved.chosen
+            counts["text"] |= {"cut_pieces": moved.cut_pieces} if moved.cut_pieces else {}
+            others = {m: mask for m, mask in masks.items() if not spec.is_pieces(m)}
+            if others:
+                of_others = {m: found[m] for m in others}
+                lost |= count_lost(split, others, of_others, nonzero=nonzero, cut=moved.cut)
+            for m in others:
+                if wordless := count_among(split, m, moved.wordless, nonzero.get(m)):
+                    counts[m] = {"wordless_steps": wordless}
+        else:
+            found = choose_steps(masks, sizes.steps, preparation.truncate, split.ids)
+            cuts = preparation.truncate != "error"
+            lost |= count_lost(split, masks, found, truncates=cuts, nonzero=nonzero)
         chosen |= found
     require_little_lost(split.where, lost, preparation.allow_loss)
-    return split, chosen, {m: loss.counts for m, loss in lost.items()}
+    for m, loss in lost.items():
+        wordless = counts.setdefault(m, {}).get("wordless_steps", 0)
+        rest = loss.counts | {"lost_steps": loss.steps - wordless}
+        counts[m] |= rest if any(rest.values()) else {}
+    return split, chosen, {m: found for m, found in counts.items() if found}
 
 
 def _blank(shape: tuple[int, int], spec: CorpusSpec, modality: str) -> np.ndarray:
-    """Returns padding alone: zeros `[N, T, d]`, or token ids `[N, T]`."""
+    """Returns padding alone: zeros `[N, T, d]`, token ids `[N, T]`, or pieces `[N, T, 3]`."""
+    if spec.is_pieces(modality):
+        return np.full((*shape, 3), NOTHING, np.int32)
     if spec.vocabulary(modality):
         return np.zeros(shape, np.int32)
     return np.zeros((*shape, spec.width(modality)), np.float32)

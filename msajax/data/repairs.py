@@ -14,11 +14,14 @@ _REPAIRS = {
     "unknown_ids": "{count} token id(s) that the model has no row for are padding",
     "cut_lengths": "{count} length(s) beyond the stored steps count as all of them",
     "length_disagrees": "{count} length(s) end before steps that are not zero, which are kept",
+    "empty_transcripts": "{count} transcript(s) are empty, where text is absent",
+    "cut_pieces": "{count} piece(s) of transcripts that are too long are cut",
     "clipped_labels": "{count} label(s) outside [-3, 3] are clipped",
 }
 _LOSSES = {
     "lost_steps": "{count} stored step(s) that are not zero are not read",
     "emptied_samples": "which leaves {count} sample(s) without it",
+    "wordless_steps": "{count} stored step(s) at no word are not read",
 }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from msajax.config import DataConfig
-from msajax.data.corpus import Corpus, Split
+from msajax.data.corpus import Corpus, Split, SplitHeader
 from msajax.errors import UserError
 
 Groups = tuple[tuple[str, ...], ...]
@@ -118,42 +118,58 @@ def spans(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 # --- modalities that share their steps ---
 
 
-def find_groups(corpus: Corpus, modalities: Sequence[str], data: DataConfig) -> tuple[Groups, str]:
+def find_groups(
+    corpus: Corpus, modalities: Sequence[str], data: DataConfig, encodes_text: bool = False
+) -> tuple[Groups, str]:
     """Finds which of a run's modalities share their steps, by `data.alignment`; and says why.
 
-    Text that is made of transcripts shares its steps with nothing: they are words.
+    Text that is made of transcripts shares its steps with nothing: they are words. Where a
+    pretrained encoder reads the text, it shares those of the words, if the corpus knows them step
+    by step.
+
+    Args:
+        corpus: where they are.
+        modalities: those of the run.
+        data: `alignment` and `text`.
+        encodes_text: whether a pretrained encoder reads the text.
 
     Raises:
         UserError: if modalities are to be aligned whose numbers of stored steps differ.
     """
-    stored = [m for m in modalities if m != "text" or data.text != "words"]
+    reads_words = encodes_text and data.text != "ids" and corpus.has_words
+    alone = not reads_words if encodes_text else data.text == "words"
+    stored = [m for m in modalities if m != "text" or not alone]
+    count = SplitHeader.steps_with_words if reads_words else SplitHeader.steps
+    steps = {name: count(header, stored) for name, header in corpus.headers.items()}
     if len(stored) < 2:
         return (), "fewer than two could be"
     if data.alignment == "unaligned":
         return (), "data.alignment = unaligned"
     if data.alignment == "aligned":
-        _require_same_steps(corpus, stored)
+        _require_same_steps(corpus.path, steps)
         found, why = [stored], "data.alignment = aligned"
     elif corpus.aligned is not None:
         found, why = [[m for m in stored if m in corpus.aligned]], "as the corpus says"
     else:
-        found, why = _of_same_steps(corpus, stored), "by their numbers of stored steps"
+        found = _of_same_steps(stored, list(steps.values()))
+        why = "by their numbers of stored steps"
     return tuple(tuple(group) for group in found if len(group) > 1), why
 
 
-def _require_same_steps(corpus: Corpus, modalities: Sequence[str]) -> None:
-    for name, header in corpus.headers.items():
-        steps = header.steps(modalities)
-        if len(set(steps.values())) > 1:
+def _require_same_steps(path: str, steps: Mapping[str, Mapping[str, int]]) -> None:
+    """Raises `UserError` unless modalities have as many steps as each other, in every split."""
+    for name, of_split in steps.items():
+        if len(set(of_split.values())) > 1:
             raise UserError(
-                f"data.alignment = aligned: {corpus.path}: {name}: {_count(steps)} steps; auto "
+                f"data.alignment = aligned: {path}: {name}: {_count(of_split)} steps; auto "
                 "aligns only what shares its steps, unaligned nothing."
             )
 
 
-def _of_same_steps(corpus: Corpus, modalities: Sequence[str]) -> list[list[str]]:
+def _of_same_steps(
+    modalities: Sequence[str], steps: Sequence[Mapping[str, int]]
+) -> list[list[str]]:
     """Groups modalities with as many stored steps, above 1, in every split that has both."""
-    steps = [header.steps(modalities) for header in corpus.headers.values()]
 
     def agree(one: str, other: str) -> bool:
         both = {(found[one], found[other]) for found in steps if one in found and other in found}
@@ -225,12 +241,7 @@ def choose_steps(
         UserError: if members of a group have different numbers of steps, or for a sequence that is
             longer than the table unless truncation is on.
     """
-    steps = {m: mask.shape[1] for m, mask in masks.items()}
-    if len(set(steps.values())) > 1:
-        raise UserError(
-            f"Modalities {_count(steps)} steps here, but the model was trained with them aligned, "
-            "step by step: give it a corpus that is, or train with data.alignment = unaligned."
-        )
+    require_same_length(masks)
     valid = np.array(list(masks.values()))  # [M, N, T], all members at once
     members, samples, stored = valid.shape
     if stored <= length and np.count_nonzero(valid) == valid.size:  # every step stays in its place
@@ -243,6 +254,16 @@ def choose_steps(
         source, inside = _compaction(together, length, truncate, tuple(masks), ids)
         kept = inside & valid[:, np.arange(samples)[:, None], source]
     return {m: (source, of_member) for m, of_member in zip(masks, kept, strict=True)}
+
+
+def require_same_length(masks: Mapping[str, np.ndarray]) -> None:
+    """Raises `UserError` if members of a group have different numbers of stored steps."""
+    steps = {m: mask.shape[1] for m, mask in masks.items()}
+    if len(set(steps.values())) > 1:
+        raise UserError(
+            f"Modalities {_count(steps)} steps here, but the model was trained with them aligned, "
+            "step by step: give it a corpus that is, or train with data.alignment = unaligned."
+        )
 
 
 def _count(steps: Mapping[str, int]) -> str:

@@ -1,17 +1,20 @@
-"""Makes token ids of the words of transcripts, by a vocabulary of the training split alone."""
+"""Makes token ids of words, by a vocabulary of the training split alone; sizes embedding tables."""
 
 import collections
 import dataclasses
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from msajax.data.corpus import Split
 from msajax.data.glove import read_glove
+from msajax.data.steps import table_sizes
+from msajax.errors import UserError
 
 PADDING, UNKNOWN = "<padding>", "<unknown>"  # rows 0 and 1 of every vocabulary
+MOST_TOKENS = 10**6  # rows of an embedding table
 # Chinese and Japanese, written without spaces, by the character; else a word with its apostrophes.
 _UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+(?:['\u2019][^\W_{_UNSPACED}]+)*")
@@ -81,3 +84,29 @@ def read_words(split: Split, words: Sequence[str]) -> Split:
         features["text"], masks["text"] = encode(split.raw_text, words)
     derived = split.derived | {"text"}
     return dataclasses.replace(split, features=features, masks=masks, derived=derived)
+
+
+def size_tables(
+    path: str, train: Split, masks: Mapping[str, np.ndarray], words: Sequence[str]
+) -> dict[str, int]:
+    """Returns the rows of the embedding table of each modality of token ids.
+
+    Args:
+        path: of the corpus, for a message.
+        train: the training split.
+        masks: the readable steps `[N, T]` of the modalities that are used.
+        words: the vocabulary of the text, () if it is not made of transcripts.
+
+    Raises:
+        UserError: for a table with more than `MOST_TOKENS` rows.
+    """
+    sizes = table_sizes(train, masks)
+    if words and "text" in sizes:
+        sizes["text"] = len(words)
+    for m, size in sizes.items():
+        if size > MOST_TOKENS:
+            raise UserError(
+                f"{path}: token ids of {m!r} reach {size - 1}; an embedding table has "
+                f"{MOST_TOKENS} rows at most."
+            )
+    return sizes

@@ -72,27 +72,31 @@ class Bundle:
 
     def predict(
         self,
-        features: Mapping[str, Any],
+        features: Mapping[str, Any] | None = None,
         masks: Mapping[str, Any] | None = None,
         raw_text: Sequence[str] | None = None,
+        words: Sequence[Sequence[str]] | None = None,
     ) -> Scores:
         """Scores N samples, prepared as the training split was; any N and any lengths.
 
         Args:
             features: `{modality: [N, T, d]}` numbers as a file would hold them, not standardised;
                 `[N, d]` is a single step, `[N, T]` token ids; or a list of N arrays `[T, d]` of
-                different lengths. A modality that is left out is absent.
+                different lengths. A modality that is left out is absent. Text of a pretrained
+                encoder may be token ids, or `[N, 3, T]`: token ids, mask and segment ids.
             masks: `{modality: [N, T]}`, True for a real step; without one, steps before the first
                 and after the last non-zero one are padding (or none, if the run's
                 `data.mask_from_zeros` is off).
-            raw_text: N transcripts, for a model that reads words.
+            raw_text: N transcripts, for a model that reads words or has a pretrained text encoder.
+            words: of each sample the words, one for each step, for a model whose pretrained text
+                encoder was trained with words and other modalities step by step.
 
         Raises:
             UserError: for a modality that the model does not read, shapes that do not fit, or a
                 sequence longer than the model's unless `with_data(truncate=…)` says what to keep.
         """
         spec = self.preparation.spec
-        split = as_split(features, masks, raw_text, self.preparation)
+        split = as_split(features, masks, raw_text, self.preparation, words)
         if not len(split):
             outputs, modalities = len(spec.label_names), len(spec.modalities)
             seeds = np.zeros((len(self.seeds), 0, 1))
@@ -102,20 +106,22 @@ class Bundle:
 
     def prepare(
         self,
-        features: Mapping[str, Any],
+        features: Mapping[str, Any] | None = None,
         masks: Mapping[str, Any] | None = None,
         raw_text: Sequence[str] | None = None,
+        words: Sequence[Sequence[str]] | None = None,
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Makes what the model reads of N samples: features and masks, for its linen module.
 
         Args and errors are those of `predict`.
 
         Returns:
-            `{modality: [N, T, d]}` standardised float32 features, or `[N, T]` token ids, and
-            `{modality: [N, T]}` masks, each padded to the modality's longest sequence in training.
+            `{modality: [N, T, d]}` standardised float32 features, `[N, T]` token ids, or pieces
+            `[N, T, 3]` of a pretrained encoder's text, and `{modality: [N, T]}` masks, each padded
+            to the modality's longest sequence in training.
         """
         spec = self.preparation.spec
-        split = as_split(features, masks, raw_text, self.preparation)
+        split = as_split(features, masks, raw_text, self.preparation, words)
         split = self.prepare_split(split, "the samples", refuse=False)
         found = {m: split.features[m][:, : spec.length(m)] for m in spec.modalities}
         return found, {m: split.masks[m] for m in spec.modalities}

@@ -40,8 +40,9 @@ def predict_corpus(
     named, has_vectors = overrides.get("glove_path"), corpus.source.has_vectors
     glove_path = bundle.config.data.glove_path
     for m in spec.modalities:
-        reads_words = bool(bundle.preparation.words or glove_path)
-        from_words = m == "text" and reads_words and corpus.headers[names[0]].has_raw_text
+        reads_words = bool(bundle.preparation.words or glove_path or bundle.preparation.text_from)
+        header = corpus.headers[names[0]]
+        from_words = m == "text" and reads_words and (header.has_raw_text or header.words)
         if m not in corpus.modalities and not from_words:
             logger.warning("%s lacks modality %r; it is absent in every sample.", corpus.path, m)
 

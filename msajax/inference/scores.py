@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from msajax.config import Config, MeshConfig
-from msajax.data.corpus import Split
+from msajax.data.corpus import Split, pad_words
+from msajax.data.formats.fields import to_whole
 from msajax.data.prepare import Preparation
 from msajax.errors import UserError
 from msajax.inference.scoring import Scorer, make_predict
@@ -77,30 +78,37 @@ def make_scorer(
 
 
 def as_split(
-    features: Mapping[str, Any],
+    features: Mapping[str, Any] | None,
     masks: Mapping[str, Any] | None,
     raw_text: Sequence[str] | None,
     preparation: Preparation,
+    words: Sequence[Sequence[str]] | None = None,
 ) -> Split:
     """Makes a split of samples in memory, as a file of them would be read.
 
     Args:
         features: `{modality: [N, T, d]}`, `[N, d]` for a single step, `[N, T]` token ids, or a
-            list of N arrays of different lengths T. A modality may be missing.
+            list of N arrays of different lengths T. A modality may be missing. Text of a pretrained
+            encoder may be token ids, or `[N, 3, T]`: token ids, mask and segment ids.
         masks: `{modality: [N, T]}`, or a list of N masks, as long as the features. Without one it
             is as in a file: if `data.mask_from_zeros` was on, steps before the first and after the
             last non-zero one are padding.
         raw_text: N transcripts.
         preparation: of the model.
+        words: of each sample the words, step by step, for a model that was trained on such.
 
     Raises:
         UserError: for a modality that the model does not read, and for shapes and types that do
             not fit.
     """
-    spec = preparation.spec
+    spec, features = preparation.spec, {} if features is None else features
     _require_names(features, masks, preparation)
-    arrays, valid, derived = {}, {}, set()
+    _require_one_text(features, raw_text, words, preparation)
+    arrays, valid, derived, segments = {}, {}, set(), None
     for m, value in features.items():
+        if spec.is_pieces(m):
+            arrays[m], valid[m], segments = _read_ids(value, masks, preparation)
+            continue
         where, is_features = f"features[{m!r}]", spec.width(m) > 0
         x, lengths = _stack(value, where, (0, 1, spec.width(m)) if is_features else (0, 1))
         if x.dtype.kind == "V" and x.dtype.name == "bfloat16":
@@ -124,11 +132,65 @@ def as_split(
             raise UserError("raw_text must be a list of transcripts, one for each sample.")
         raw_text = np.array(list(raw_text), np.str_)
         sizes["raw_text"] = len(raw_text)
+    if words is not None:
+        words = _read_words(words)
+        sizes["words"] = len(words)
     if len(set(sizes.values())) != 1:
         found = ", ".join(f"{size} in {what}" for what, size in sizes.items()) or "none"
         raise UserError(f"The number of samples must be the same in all that is given: {found}.")
     ids = np.array([str(i) for i in range(next(iter(sizes.values())))], np.str_)
-    return Split(ids, arrays, valid, None, raw_text, frozenset(derived), "the samples")
+    valid = {m: mask for m, mask in valid.items() if mask is not None}
+    split = Split(ids, arrays, valid, None, raw_text, frozenset(derived), "the samples")
+    return dataclasses.replace(split, words=words, segments=segments)
+
+
+def _require_one_text(
+    features: Mapping[str, Any], raw_text: Any, words: Any, preparation: Preparation
+) -> None:
+    """Raises `UserError` unless the model can read the text, and it is given in one form."""
+    if words is not None and not preparation.text_from:
+        raise UserError("words are for a model with a pretrained text encoder: give raw_text.")
+    if preparation.text_from and "text" in features and (raw_text is not None or words is not None):
+        raise UserError(
+            "features names 'text', and transcripts are given, too: this model reads one of them."
+        )
+
+
+def _read_ids(
+    value: Any, masks: Mapping[str, Any] | None, preparation: Preparation
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """Reads the token ids `[N, T]` of a text, their mask and their segment ids, where they are.
+
+    Raises:
+        UserError: for other shapes and types.
+    """
+    where, mask = "features['text']", None if masks is None else masks.get("text")
+    x, lengths = _stack(value, where, (0, 1))
+    if x.ndim == 3 and x.shape[1] == 3 and x.shape[2] and x.dtype.kind in "iuf":
+        if mask is not None:
+            raise UserError(f"masks names 'text', but {where} (N, 3, T) brings its own mask.")
+        ids, mask, segments = (to_whole(part, where) for part in np.moveaxis(x, 1, 0))
+        return ids, _read_mask(mask, f"the mask in {where}", ids.shape, None), segments
+    if x.dtype.kind not in "iu" or x.ndim != 2 or not x.shape[1]:
+        raise UserError(
+            f"{where} is {x.dtype} {x.shape}: expected token ids (N, T), or (N, 3, T): token ids, "
+            "mask and segment ids."
+        )
+    if mask is not None:
+        return x, _read_mask(mask, "masks['text']", x.shape, lengths), None
+    return x, None if lengths is None else np.arange(x.shape[1]) < lengths[:, None], None
+
+
+def _read_words(value: Any) -> np.ndarray:
+    """Reads words `[N, T]` of a list of N lists of them, or of an array."""
+    rows = value.tolist() if isinstance(value, np.ndarray) else value
+    is_list = isinstance(rows, Sequence) and not isinstance(rows, str)
+    are_lists = is_list and all(
+        isinstance(row, Sequence | np.ndarray) and not isinstance(row, str) for row in rows
+    )
+    if not are_lists or not all(isinstance(word, str) for row in rows for word in row):
+        raise UserError("words must be a list with a list of words for each sample.")
+    return pad_words(rows)
 
 
 def _require_names(features: Any, masks: Any, preparation: Preparation) -> None:

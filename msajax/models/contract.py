@@ -91,7 +91,8 @@ class Model:
     Attributes:
         module: a linen module that takes `(config: ModelConfig, spec: CorpusSpec)`, and whose call
             `(features, masks, *, train=False)` returns a `Prediction`. Features are
-            `{modality: [B, T_m, d_m]}` or `[B, T_m]` token ids, masks `{modality: [B, T_m]}`.
+            `{modality: [B, T_m, d_m]}`, `[B, T_m]` token ids, or, of a pretrained encoder's text,
+            `[B, T_m, 3]` pieces (see `data/pieces.py`), masks `{modality: [B, T_m]}`.
         output_bias: path of the bias that is added to the scores, as `regression/bias`, which may
             begin at the training median. "" if there is none.
         bound: by pattern (fnmatch) of parameters' paths, what their rows or columns stand for:

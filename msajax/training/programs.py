@@ -23,7 +23,7 @@ class DeviceCorpus:
     """Holds a prepared training split on the devices.
 
     Attributes:
-        features: `{modality: [N, T_m, d_m]}` float32, or `[N, T_m]` token ids.
+        features: `{modality: [N, T_m, d_m]}` float32, `[N, T_m]` token ids or `[N, T_m, 3]` pieces.
         masks: `{modality: [N, T_m]}` bool.
         labels: `[N, L]` float32.
     """

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from msajax.checks import is_finite_number
 from msajax.data.batches import Batch
 from msajax.errors import UserError
+from msajax.pretrained.tokens import NOTHING
 from msajax.spec import CorpusSpec
 from msajax.training.prng import transform_key
 
@@ -70,9 +71,11 @@ def _uniform(keys: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def _with_mask(batch: Batch, modality: str, mask: jax.Array) -> Batch:
-    """Replaces a mask `[B, T]`; what it hides becomes zero, like padding."""
+    """Replaces a mask `[B, T]`; what it hides becomes what padding is."""
     x = batch.features[modality]
-    x = jnp.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 2)), x, 0)
+    are_pieces = x.ndim == 3 and jnp.issubdtype(x.dtype, jnp.integer)
+    padding = jnp.array(NOTHING, x.dtype) if are_pieces else 0
+    x = jnp.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 2)), x, padding)
     return batch.replace(
         features={**batch.features, modality: x}, masks={**batch.masks, modality: mask}
     )

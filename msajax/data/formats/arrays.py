@@ -5,6 +5,8 @@
     <split>/label             (N,) or (N, K) float, or (N,) int: classes; optional
     <split>/id                (N,) str
     <split>/raw_text          (N,) str, optional
+    <split>/words             (N, T) str, the words step by step, "" for none, optional
+    <split>/text_segments     (N, T) int, the segment ids of token ids as text, optional
     label_name                (K,) str, names of the K labels or classes, optional
     aligned                   (A,) str, the modalities that share their steps, optional; A = 0: none
 
@@ -18,16 +20,17 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
 from msajax.data.corpus import SPLIT_NAMES, SPLITS, Corpus, Source, Split, SplitHeader
-from msajax.data.labels import describe_labels, read_labels
+from msajax.data.labels import read_labels
 from msajax.errors import UserError
 
 LABEL_NAME, ALIGNED = "label_name", "aligned"
+WORDS, SEGMENTS = "words", "text_segments"
 SMALL = ("label", "id", LABEL_NAME, ALIGNED)  # arrays that opening a corpus reads
 BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
 # RuntimeError: an encrypted member, or a compression that zipfile does not know.
@@ -35,6 +38,8 @@ DAMAGED = (*BROKEN, RuntimeError, ValueError)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 _LABELS_ELSEWHERE = ("labels", "regression_labels")  # as other formats call them
 _CHUNK = 1 << 20
+_AXES = {"label": (1, 2), WORDS: (2,)}  # of arrays that are no modality
+_EXPECTED = {"label": "numbers (N,) or (N, K)", WORDS: "strings (N, T)"}
 
 
 class Hash(Protocol):
@@ -73,8 +78,9 @@ def array_name(path: str, member: str) -> str:
     if name == member or not known:
         raise UserError(
             f"{path}: {member[:40]!r} does not belong in a native archive, whose arrays are named "
-            "<split>/<modality>, <split>/<modality>_mask, <split>/label, <split>/id or "
-            f"<split>/raw_text with split one of {', '.join(SPLITS)}, {LABEL_NAME} and {ALIGNED}."
+            "<split>/<modality>, <split>/<modality>_mask, <split>/label, <split>/id, "
+            "<split>/raw_text, <split>/words or <split>/text_segments with split one of "
+            f"{', '.join(SPLITS)}, {LABEL_NAME} and {ALIGNED}."
         )
     return name
 
@@ -159,19 +165,21 @@ def _split_header(
     names = _names_in(arrays, split)
     if "id" not in names:
         raise UserError(f"{path}: split {split!r} has no ids ({split}/id is missing).")
-    extras = {"id", "label", "raw_text"}
+    extras = {"id", "label", "raw_text", WORDS}
     masks = {n for n in names if n.endswith("_mask")}
-    modalities = [n for n in names if n not in extras | masks]
+    modalities = [n for n in names if n not in extras | masks | {SEGMENTS}]
     size = arrays[f"{split}/id"].shape[0] if arrays[f"{split}/id"].shape else 0
 
     for name in sorted(extras & set(names)):
         header = arrays[f"{split}/{name}"]
         wanted = "biuf" if name == "label" else "U"
         fits = header.dtype.kind in wanted and header.dtype.itemsize > 0
-        if not fits or not 1 <= len(header.shape) <= 1 + (name == "label"):
+        if not fits or len(header.shape) not in _AXES.get(name, (1,)) or (
+            name == WORDS and 0 in header.shape
+        ):
             raise UserError(
                 f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; expected "
-                + ("numbers (N,) or (N, K)." if name == "label" else "strings (N,).")
+                f"{_EXPECTED.get(name, 'strings (N,)')}."
             )
     for m in modalities:
         if m.lower() in _LABELS_ELSEWHERE:
@@ -203,6 +211,8 @@ def _split_header(
                 f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; "
                 f"expected bool of shape {wanted}."
             )
+    if SEGMENTS in names:
+        _require_segments(path, split, arrays)
     for name in names:
         rows = arrays[f"{split}/{name}"].shape[0]
         if rows != size:
@@ -218,8 +228,21 @@ def _split_header(
         dtypes={m: arrays[f"{split}/{m}"].dtype.name for m in modalities},
         masked=frozenset(n.removesuffix("_mask") for n in masks),
         has_raw_text="raw_text" in names,
+        words=arrays[f"{split}/{WORDS}"].shape[1] if WORDS in names else 0,
         **described,
     )
+
+
+def _require_segments(path: str, split: str, arrays: dict[str, ArrayHeader]) -> None:
+    """Raises `UserError` unless segment ids are whole numbers, one for each token id of text."""
+    header, text = arrays[f"{split}/{SEGMENTS}"], arrays.get(f"{split}/text")
+    if text is None or text.dtype.kind not in "iu" or len(text.shape) != 2:
+        raise UserError(f"{path}: {split}/{SEGMENTS} is there, but {split}/text is no token ids.")
+    if header.dtype.kind not in "iu" or header.shape != text.shape:
+        raise UserError(
+            f"{path}: {split}/{SEGMENTS} is {header.dtype} of shape {header.shape}; expected whole "
+            f"numbers of shape {text.shape}."
+        )
 
 
 def _shape_in_steps(features: ArrayHeader | np.ndarray) -> tuple[int, ...]:
@@ -295,6 +318,8 @@ def make_corpus(
                 masks={m: mask.reshape(features[m].shape[:2]) for m, mask in masks.items()},
                 labels=_as_labels(load(f"{split}/label")) if header.label_names else None,
                 raw_text=load(f"{split}/raw_text") if header.has_raw_text else None,
+                words=load(f"{split}/{WORDS}") if header.words else None,
+                segments=load(segments) if (segments := f"{split}/{SEGMENTS}") in arrays else None,
             )
         except (KeyError, *DAMAGED) as error:
             raise UserError(f"{path} changed or went bad while in use: {reason(error)}.") from error
@@ -307,40 +332,3 @@ def make_corpus(
         read=read,
         aligned=_aligned(path, small),
     )
-
-
-def named_arrays(corpus: Corpus) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the name and content of every array of a corpus, in the order of names.
-
-    One split is in memory at a time. Classes are stored as whole numbers, so that they are classes
-    when they are read again.
-    """
-    if corpus.aligned is not None:
-        yield ALIGNED, np.array(corpus.aligned, np.str_)
-    if names := _stored_label_names(corpus):
-        yield LABEL_NAME, np.array(names)
-    for name in sorted(corpus.headers):
-        split, header = corpus.split(name), corpus.headers[name]
-        arrays = {"id": split.ids, **split.features}
-        arrays |= {f"{m}_mask": mask for m, mask in split.masks.items()}
-        if split.labels is not None:
-            kind = np.int64 if header.label_kind == "classes" else np.float64
-            labels = split.labels.astype(kind)
-            arrays["label"] = labels[:, 0] if labels.shape[1] == 1 else labels
-        if split.raw_text is not None:
-            arrays["raw_text"] = split.raw_text
-        for key in sorted(arrays):
-            yield f"{name}/{key}", np.ascontiguousarray(arrays[key])
-
-
-def _stored_label_names(corpus: Corpus) -> tuple[str, ...]:
-    """Returns the names of the labels or classes, or () if reading would give them the same."""
-    header = next((h for h in corpus.headers.values() if h.label_names), None)
-    if header is None:
-        return ()
-    if header.label_kind == "classes":
-        own = any(name != str(value) for value, name in header.classes.items())
-        if own:
-            return tuple(header.classes.values())
-    usual = describe_labels(np.zeros((1, len(header.label_names))), integers=False)
-    return () if header.label_names == usual["label_names"] else header.label_names

@@ -1,7 +1,7 @@
 """Reads the CMU Multimodal SDK: a folder of `.csd` files, aligned to words and opinion segments.
 
 A sample is a segment, named `video[i]` with i counted from 0 in time order, and its steps are the
-words that start in it. Every modality has the same steps: text the vector of the word, the others
+words that start in it. Every modality has the same steps: text the word or its vector, the others
 the mean of their rows during the word. A segment without words has one step, the segment as a
 whole, and no text.
 """
@@ -25,6 +25,7 @@ from msajax.data.corpus import (
     Split,
     SplitHeader,
     modality_order,
+    pad_words,
     require_modest_padding,
 )
 from msajax.data.folds import choose_folds, mosi_folds
@@ -37,6 +38,7 @@ from msajax.data.formats.csd_steps import (
     read_words,
     segment_ids,
     transcripts,
+    words_of,
 )
 from msajax.data.formats.word_vectors import read_vectors
 from msajax.data.glove import WordVectors
@@ -85,9 +87,9 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
 
     Args:
         folder: with the `.csd` files, and at most one `.json` file with folds.
-        data: `glove_path`, word vectors for the modality text; without them words are `raw_text`
-            alone. `word_shift`; rows of other sequences are averaged over the word's own interval
-            in any case. `split_seed`, for a corpus without folds.
+        data: `glove_path`, word vectors for the modality text; without them only a pretrained
+            encoder (`text`) reads the words. `word_shift`; rows of other sequences are averaged
+            over the word's own interval in any case. `split_seed`, for a corpus without folds.
 
     Raises:
         UserError: for a folder whose files do not make a corpus, and for files that are damaged.
@@ -114,7 +116,8 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
         )
     _log_parts(parts, videos, spoken, word_shift)
     vectors = _read_vectors(parts, placed, data.glove_path) if data.glove_path else None
-    if not parts.modalities and vectors is None:
+    reads_words = parts.words is not None and data.text == "pieces"
+    if not (parts.modalities or vectors is not None or reads_words):
         raise UserError(
             f"{parts.path} has labels and {'words' if parts.words else 'nothing else'}, but no "
             "features: name a GloVe text file in data.glove_path, or add .csd files of features."
@@ -143,7 +146,7 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
         headers=headers,
         ids={name: segment_ids(found) for name, found in of_splits.items()},
         read=read,
-        aligned=modality_order(set(_widths(content))),
+        aligned=modality_order({*_widths(content), *["text"] * (parts.words is not None)}),
     )
 
 
@@ -225,6 +228,7 @@ def _header(content: _Content, name: str, videos: Mapping[str, Steps]) -> SplitH
         dtypes=dict.fromkeys(widths, "float32"),
         masked=frozenset(widths),
         has_raw_text=content.parts.words is not None,
+        words=longest if content.parts.words is not None else 0,
         **describe_labels(labels, integers=False, names=label_names(labels.shape[1])),
     )
 
@@ -267,6 +271,7 @@ def _read_split(
         labels=np.concatenate([steps.labels for steps in videos.values()]),
         raw_text=transcripts(videos) if header.has_raw_text else None,
         derived=frozenset(masks),
+        words=pad_words(words_of(videos), header.words) if header.words else None,
     )
 
 

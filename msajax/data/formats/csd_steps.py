@@ -121,12 +121,17 @@ def segment_ids(videos: Mapping[str, Steps]) -> list[str]:
     return [f"{v}[{i}]" for v, steps in videos.items() for i in range(len(steps.labels))]
 
 
+def words_of(videos: Mapping[str, Steps]) -> list[list[str]]:
+    """Returns the words of each segment, in their order; a segment without words has none."""
+    found: list[list[str]] = []
+    for steps in videos.values():
+        of_video: list[list[str]] = [[] for _ in steps.labels]
+        for k, word in zip(steps.segment, steps.words, strict=True):
+            of_video[k] += [word] if word is not None else []
+        found += of_video
+    return found
+
+
 def transcripts(videos: Mapping[str, Steps]) -> np.ndarray:
     """Joins the words of each segment: `[N]` str, N the segments of all videos."""
-    texts = []
-    for steps in videos.values():
-        spoken: list[list[str]] = [[] for _ in steps.labels]
-        for k, word in zip(steps.segment, steps.words, strict=True):
-            spoken[k] += [word] if word is not None else []
-        texts += [" ".join(words) for words in spoken]
-    return np.array(texts)
+    return np.array([" ".join(words) for words in words_of(videos)])

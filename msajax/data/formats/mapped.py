@@ -18,6 +18,7 @@ import numpy as np
 
 from msajax.data.corpus import Corpus, Source
 from msajax.data.formats import arrays
+from msajax.data.formats.to_arrays import named_arrays
 from msajax.errors import UserError
 
 _MANIFEST, _FORMAT, _VERSION = "corpus.json", "msajax corpus", 1
@@ -78,7 +79,7 @@ def _verify(path: str, names: list[str], expected: str) -> None:
 
 def save_mapped(path: str, corpus: Corpus) -> None:
     """Writes a corpus as a new mapped folder, a split at a time."""
-    write_arrays(path, arrays.named_arrays(corpus))
+    write_arrays(path, named_arrays(corpus))
 
 
 def write_arrays(path: str, named: Iterable[tuple[str, np.ndarray]]) -> None:

@@ -3,17 +3,19 @@
     ((words or word ids, visual (L, dv), acoustic (L, da)[, words]), label (1, 1), 'video[i]')
 
 With `data.glove_path` words become their vectors; without it word ids are the modality text as
-token ids, and words alone are the transcript. Samples are padded, after their steps, when a split
-is asked for; until then their rows lie in memory without padding, as float32, because padding to
-the longest sample would multiply them. Step i of every modality is of the same word, unless their
-numbers of steps differ in a sample.
+token ids, and words alone are the transcript. For a pretrained text encoder words are the text step
+by step, and word ids, which number the words of a vocabulary that is not here, are not read.
+Samples are padded, after their steps, when a split is asked for; until then their rows lie in
+memory without padding, as float32, because padding to the longest sample would multiply them. Step
+i of every modality is of the same word, unless their numbers of steps differ in a sample.
 """
 
 import collections
+import dataclasses
 import hashlib
+import json
 import logging
 import math
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -26,11 +28,19 @@ from msajax.data.corpus import (
     Split,
     SplitHeader,
     modality_order,
+    pad_words,
     require_modest_padding,
 )
 from msajax.data.formats import fields
-from msajax.data.formats.misa_samples import Sample, are_samples, read_samples
-from msajax.data.formats.pickled import WHOLE, Pickled, describe, rows_of_splits
+from msajax.data.formats.misa_samples import (
+    Rows,
+    Sample,
+    are_samples,
+    read_label_rows,
+    read_rows,
+    read_samples,
+)
+from msajax.data.formats.pickled import WHOLE, Pickled, rows_of_splits
 from msajax.data.formats.word_vectors import read_vectors
 from msajax.data.in_memory import update_digest
 from msajax.data.labels import clip_sentiment, describe_labels, read_labels
@@ -39,6 +49,7 @@ from msajax.errors import UserError
 logger = logging.getLogger(__name__)
 
 _LARGEST = 1 << 36  # bytes of one modality of a split, padded
+_PAUSE = "sp"  # stands for a pause among the words of the CMU Multimodal SDK
 
 
 class _Text(NamedTuple):
@@ -55,24 +66,24 @@ class _Text(NamedTuple):
     vectors: np.ndarray
 
 
-class _Rows(NamedTuple):
-    """Holds a modality of a split: the steps of all samples `[sum of lengths, …]`, and lengths.
+class _Part(NamedTuple):
+    """Holds a split before padding.
 
-    A step of words that become vectors is a row of `_Text.vectors`.
+    Attributes:
+        ids: `[N]` str.
+        rows: by modality.
+        labels: `[N, K]`, or None.
+        integers: whether labels are stored as whole numbers.
+        raw_text: `[N]` str, or None.
+        words: those of each sample, "" for a pause; None if no sample has any.
     """
 
-    steps: np.ndarray
-    lengths: np.ndarray
-
-
-class _Part(NamedTuple):
-    """Holds a split before padding; `integers` says if labels are stored as whole numbers."""
-
     ids: np.ndarray
-    rows: dict[str, _Rows]
+    rows: dict[str, Rows]
     labels: np.ndarray | None
     integers: bool
     raw_text: np.ndarray | None
+    words: list[list[str]] | None
 
 
 def matches(pickled: Pickled) -> bool:
@@ -109,11 +120,12 @@ def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
     if not all(part.integers or part.labels.shape[1] > 1 for part in labelled):
         clipped = clip_sentiment(path, [part.labels[:, 0] for part in labelled])
     aligned = _aligned(path, parts)
+    parts, aligned = _place_words(path, parts, aligned)
     headers = {n: _header(path, n, part, text, bool(aligned)) for n, part in parts.items()}
 
     def read(name: str) -> Split:
         try:
-            return _pad(parts[name], text, headers[name].shapes)
+            return _pad(parts[name], text, headers[name])
         except MemoryError as error:
             raise UserError(
                 f"{path}: split {name!r}, {headers[name].size} samples of up to "
@@ -152,17 +164,18 @@ def _choose_text(path: str, samples: list[Sample], data: DataConfig) -> _Text:
     none = np.zeros((0, 0), np.float32)
     if data.text == "ids" and not has_ids:
         raise UserError(f"data.text = ids: {path} has words and no word ids.")
-    if data.text != "features" or not data.glove_path:
+    reads_features = data.text in ("auto", "features")
+    if not reads_features or not data.glove_path:
         odd = next((s for s in samples if s.ids is None), None)
         if odd and any(s.ids is not None and len(s.ids) for s in samples):
             raise UserError(f"{odd.where} begins with words, but other samples with word ids.")
-        if not has_ids and data.text == "features":
+        if not has_ids and reads_features:
             logger.warning(
                 "%s: words are transcripts alone; with data.glove_path their vectors are text, "
                 "with data.text = words they are.",
                 path,
             )
-        return _Text(has_ids, {}, none)
+        return _Text(has_ids and data.text != "pieces", {}, none)
     if not has_words:
         raise UserError(f"{path} has no words that {data.glove_path} could have vectors of.")
     counts = collections.Counter(word for sample in samples for word in sample.words)
@@ -181,58 +194,25 @@ def _read_part(path: str, name: str, samples: list[Sample], text: _Text) -> _Par
     rows = {}
     if text.row_of:
         places = [np.array([text.row_of[w] for w in s.words], np.int32) for s in samples]
-        rows["text"] = _Rows(np.concatenate(places), np.array([len(p) for p in places]))
+        rows["text"] = Rows(np.concatenate(places), np.array([len(p) for p in places]))
     elif text.is_ids:
-        rows["text"] = _Rows(
+        rows["text"] = Rows(
             np.concatenate([s.ids for s in samples]), np.array([len(s.ids) for s in samples])
         )
     for m, part in (("audio", "acoustic"), ("video", "visual")):
         values = [fields.as_array(getattr(s, part), f"{s.where}, {part}") for s in samples]
-        if found := _read_rows(samples, part, values):
+        if found := read_rows(samples, part, values):
             rows[m] = found
-    labels = _read_labels(samples)
+    labels = read_label_rows(samples)
     if labels is not None:
         read_labels(path, name, labels, ids)
-    raw_text = None
+    raw_text = words = None
     if any(sample.words for sample in samples):
+        words = [[w * (w != _PAUSE) for w in s.words] for s in samples]
         raw_text = fields.read_texts([s.words for s in samples], f"{path}: {name}'s words")
     integers = labels is not None and labels.dtype.kind in "biu"
     labels = None if labels is None else labels.astype(np.float64)
-    return _Part(ids, rows, labels, integers, raw_text)
-
-
-def _read_rows(samples: list[Sample], part: str, values: list[np.ndarray]) -> _Rows | None:
-    """Joins the rows of all samples; returns None if none has any.
-
-    A sample without rows lacks the modality.
-    """
-    recorded = [(s.where, x) for s, x in zip(samples, values, strict=True) if x.size]
-    if not recorded:
-        return None
-    for where, x in recorded:
-        if x.ndim != 2 or x.dtype.kind not in "fiu":
-            raise UserError(f"{where}, {part}, is {describe(x)}; expected numbers (L, d).")
-        first, width = recorded[0][0], recorded[0][1].shape[1]
-        if x.shape[1] != width:
-            raise UserError(
-                f"{where}, {part}, is {x.shape[1]} wide, but {first}, {part}, is {width}."
-            )
-    steps = np.concatenate([fields.to_float32(x) for _, x in recorded])
-    return _Rows(steps, np.array([len(x) if x.size else 0 for x in values]))
-
-
-def _read_labels(samples: list[Sample]) -> np.ndarray | None:
-    """Reads labels `[N, K]`, of the type stored; returns None if no sample has any."""
-    if all(sample.label is None for sample in samples):
-        return None
-    labels = [fields.as_array(s.label, f"{s.where}, label").reshape(1, -1) for s in samples]
-    for sample, label in zip(samples, labels, strict=True):
-        if label.shape != labels[0].shape or label.size == 0:
-            raise UserError(
-                f"{sample.where} has {label.size} label(s), but {samples[0].where} has "
-                f"{labels[0].size}; expected as many, and one at least."
-            )
-    return np.concatenate(labels)
+    return _Part(ids, rows, labels, integers, raw_text, words)
 
 
 def _aligned(path: str, parts: dict[str, _Part]) -> tuple[str, ...]:
@@ -252,6 +232,34 @@ def _aligned(path: str, parts: dict[str, _Part]) -> tuple[str, ...]:
                 )
                 return ()
     return modality_order({m for part in parts.values() for m in part.rows})
+
+
+def _place_words(
+    path: str, parts: dict[str, _Part], aligned: tuple[str, ...]
+) -> tuple[dict[str, _Part], tuple[str, ...]]:
+    """Finds whether words are the steps of aligned modalities.
+
+    Returns:
+        The splits, without words step by step if they are fewer or more than the steps of a sample;
+        and the aligned modalities, text among them if the words are of their steps.
+    """
+    told = {name: part for name, part in parts.items() if part.words is not None}
+    if not told or not aligned:
+        return parts, aligned
+    for name, part in told.items():
+        counts = np.array([len(words) for words in part.words])
+        apart = np.flatnonzero((counts > 0) & (counts != _longest(part)))
+        if apart.size:
+            logger.warning(
+                "%s: %s of %s has %d words but %d steps: words are not read step by step.",
+                path,
+                str(part.ids[apart[0]]),
+                name,
+                counts[apart[0]],
+                _longest(part)[apart[0]],
+            )
+            return {name: part._replace(words=None) for name, part in parts.items()}, aligned
+    return parts, modality_order({*aligned, "text"})
 
 
 def _longest(part: _Part) -> np.ndarray:
@@ -286,11 +294,21 @@ def _header(path: str, name: str, part: _Part, text: _Text, aligned: bool) -> Sp
         dtypes={m: "float32" if width else "int32" for m, (_, width) in shapes.items()},
         masked=frozenset(shapes),
         has_raw_text=part.raw_text is not None,
+        words=_steps_of_words(part, aligned),
         **labels,
     )
 
 
-def _pad(part: _Part, text: _Text, shapes: Mapping[str, tuple[int, int]]) -> Split:
+def _steps_of_words(part: _Part, aligned: bool) -> int:
+    """Returns the steps that the words of a split are padded to; 0 without words."""
+    if part.words is None:
+        return 0
+    counts = [len(words) for words in part.words]
+    return max(1, *counts, *(_longest(part) if aligned else ()))
+
+
+def _pad(part: _Part, text: _Text, header: SplitHeader) -> Split:
+    shapes = header.shapes
     features, masks = {}, {}
     for m, (steps, lengths) in part.rows.items():
         is_words = m == "text" and text.row_of
@@ -300,7 +318,9 @@ def _pad(part: _Part, text: _Text, shapes: Mapping[str, tuple[int, int]]) -> Spl
         features[m][mask] = steps
         # Features of zeros alone were not recorded; a word without a vector was spoken.
         masks[m] = mask if m == "text" else mask & features[m].any(axis=(1, 2))[:, None]
-    return Split(part.ids, features, masks, part.labels, part.raw_text, frozenset(masks))
+    split = Split(part.ids, features, masks, part.labels, part.raw_text, frozenset(masks))
+    words = None if part.words is None else pad_words(part.words, header.words)
+    return dataclasses.replace(split, words=words)
 
 
 def _digest(parts: dict[str, _Part], text: _Text) -> str:
@@ -308,6 +328,8 @@ def _digest(parts: dict[str, _Part], text: _Text) -> str:
     update_digest(digest, "vectors", text.vectors)
     for name, part in parts.items():
         digest.update(f"{name} {part.integers} {part.labels is None}\n".encode())
+        # Two words may read like one with a space in it.
+        digest.update(json.dumps(part.words).encode())
         small = {"id": part.ids, "label": part.labels, "raw_text": part.raw_text}
         for key, array in small.items():
             if array is not None:

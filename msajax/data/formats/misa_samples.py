@@ -1,4 +1,4 @@
-"""Reads single samples of the pickles of MISA and MAG: `(parts, label, id)`."""
+"""Reads samples of the pickles of MISA and MAG, `(parts, label, id)`, and joins what they hold."""
 
 from typing import Any, NamedTuple
 
@@ -45,6 +45,50 @@ def read_samples(where: str, tree: Any) -> list[Sample]:
     if len(tree) == 0:
         raise UserError(f"{where} is empty; expected a list of samples.")
     return [_sample(f"{where}[{k}]", entry) for k, entry in enumerate(tree)]
+
+
+class Rows(NamedTuple):
+    """Holds a modality of a split: the steps of all samples `[sum of lengths, …]`, and lengths.
+
+    A step of words that become vectors is the row of its vector in a table.
+    """
+
+    steps: np.ndarray
+    lengths: np.ndarray
+
+
+def read_rows(samples: list[Sample], part: str, values: list[np.ndarray]) -> Rows | None:
+    """Joins the rows of all samples; returns None if none has any.
+
+    A sample without rows lacks the modality.
+    """
+    recorded = [(s.where, x) for s, x in zip(samples, values, strict=True) if x.size]
+    if not recorded:
+        return None
+    for where, x in recorded:
+        if x.ndim != 2 or x.dtype.kind not in "fiu":
+            raise UserError(f"{where}, {part}, is {describe(x)}; expected numbers (L, d).")
+        first, width = recorded[0][0], recorded[0][1].shape[1]
+        if x.shape[1] != width:
+            raise UserError(
+                f"{where}, {part}, is {x.shape[1]} wide, but {first}, {part}, is {width}."
+            )
+    steps = np.concatenate([fields.to_float32(x) for _, x in recorded])
+    return Rows(steps, np.array([len(x) if x.size else 0 for x in values]))
+
+
+def read_label_rows(samples: list[Sample]) -> np.ndarray | None:
+    """Reads labels `[N, K]`, of the type stored; returns None if no sample has any."""
+    if all(sample.label is None for sample in samples):
+        return None
+    labels = [fields.as_array(s.label, f"{s.where}, label").reshape(1, -1) for s in samples]
+    for sample, label in zip(samples, labels, strict=True):
+        if label.shape != labels[0].shape or label.size == 0:
+            raise UserError(
+                f"{sample.where} has {label.size} label(s), but {samples[0].where} has "
+                f"{labels[0].size}; expected as many, and one at least."
+            )
+    return np.concatenate(labels)
 
 
 def _sample(where: str, entry: Any) -> Sample:

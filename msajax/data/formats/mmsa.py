@@ -48,7 +48,8 @@ def open_mmsa(pickled: Pickled, data: DataConfig) -> Corpus:
 
     Args:
         pickled: the content, which is removed from it as it is read.
-        data: `text`; ids makes the token ids of text_bert the modality text.
+        data: `text`; ids makes the token ids of text_bert the modality text, and so does pieces,
+            where they are there.
 
     Raises:
         UserError: as `read_corpus` does, and if there are no token ids where they are wanted.
@@ -60,9 +61,10 @@ def open_mmsa(pickled: Pickled, data: DataConfig) -> Corpus:
 def _complete(text: str, draft: Draft) -> None:
     """Adds the masks of a split, token ids if they are to be the text, and what is aligned."""
     if "text_bert" in draft.values:
-        ids, mask = _read_bert(draft)
-        if text == "ids":
+        ids, mask, segments = _read_bert(draft)
+        if text in ("ids", "pieces"):
             draft.features["text"], draft.masks["text"] = ids, mask
+            draft.segments = segments if segments.any() else None
         elif "text" not in draft.features:
             logger.warning(
                 "%stext_bert is there without text: data.text = ids reads its token ids.",
@@ -92,8 +94,8 @@ def _complete(text: str, draft: Draft) -> None:
             draft.masks[m] = draft.masks[m] & x.any(axis=(1, 2))[:, None]
 
 
-def _read_bert(draft: Draft) -> tuple[np.ndarray, np.ndarray]:
-    """Reads token ids `[N, T]` int32 and the mask of the valid ones."""
+def _read_bert(draft: Draft) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Reads token ids `[N, T]` int32, the mask of the valid ones, and their segment ids."""
     name, value = draft.values["text_bert"]
     where = draft.where + name
     bert = fields.as_array(value, where)
@@ -102,7 +104,7 @@ def _read_bert(draft: Draft) -> tuple[np.ndarray, np.ndarray]:
     ids, mask = fields.to_whole(bert[:, 0], where), bert[:, 1]
     if bert.shape[2] == 0 or not np.isin(mask, (0, 1)).all():
         raise UserError(f"{where} has no step, or an attention mask of more than 0 and 1.")
-    return ids, mask == 1
+    return ids, mask == 1, fields.to_whole(bert[:, 2], where)
 
 
 def _mask_by_lengths(draft: Draft, modality: str, x: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 
 from msajax.data.corpus import Corpus, Source
 from msajax.data.formats import arrays
+from msajax.data.formats.to_arrays import named_arrays
 from msajax.errors import UserError
 
 
@@ -75,6 +76,6 @@ def _load(archive: zipfile.ZipFile, member: str) -> np.ndarray:
 def save_native(path: str | os.PathLike, corpus: Corpus) -> None:
     """Writes a corpus as a native archive, compressed, at `path` exactly, a split at a time."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, array in arrays.named_arrays(corpus):
+        for name, array in named_arrays(corpus):
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)

@@ -46,6 +46,7 @@ class Draft:
         repairs: counts of what was changed so far, over all splits.
         aligned: whether the modalities share their steps; None if the format does not say.
         derived: modalities whose masks are made of lengths.
+        segments: the segment ids of text that is token ids.
     """
 
     where: str
@@ -57,6 +58,7 @@ class Draft:
     repairs: collections.Counter
     aligned: bool | None = None
     derived: set[str] = dataclasses.field(default_factory=set)
+    segments: np.ndarray | None = None
 
 
 def has_modality(pickled: Pickled) -> bool:
@@ -161,7 +163,7 @@ def _read_split(
         kind, labels = labels.dtype.kind, labels.astype(np.float64)
     derived = frozenset(draft.derived)
     split = Split(ids, draft.features, draft.masks, labels, raw_text, derived)
-    return split, kind, draft.aligned
+    return dataclasses.replace(split, segments=draft.segments), kind, draft.aligned
 
 
 def _cut(split: Split, rows: np.ndarray) -> Split:
@@ -173,4 +175,5 @@ def _cut(split: Split, rows: np.ndarray) -> Split:
         masks={m: mask[rows] for m, mask in split.masks.items()},
         labels=None if split.labels is None else split.labels[rows],
         raw_text=None if split.raw_text is None else split.raw_text[rows],
+        segments=None if split.segments is None else split.segments[rows],
     )
