@@ -23,7 +23,6 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path.c
 
 import jax
 import numpy as np
-from msajax.pretrained.folder import open_folder
 from rich.console import Console
 from rich.table import Table
 
@@ -37,6 +36,7 @@ from msajax.config import (
     checked,
 )
 from msajax.data.batches import cut_lengths, epoch_order
+from msajax.pretrained.folder import open_folder
 from msajax.runs.folder import RunFolder
 from msajax.training.compiling import equip
 from msajax.training.run import Run

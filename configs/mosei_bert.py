@@ -3,9 +3,9 @@
     python -m msajax.main --config configs/mosei_bert.py --config.data.path=CORPUS.npz \
       --config.model.text_encoder=bert-base-uncased --workdir runs/mosei_bert
 
-The settings are those usual for a BERT of 110 million parameters; they have not been tuned here. One
-random seed is trained at a time (about 2.2 GB beside activations); a corpus that knows its words step
-by step keeps voice and face aligned with them.
+The settings are those usual for a BERT of 110 million parameters; they have not been tuned here.
+One random seed is trained at a time, in 2.5 GiB beside activations. A corpus that knows its words
+step by step keeps voice and face aligned with them.
 """
 
 from msajax.config import apply_argument, default_config

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from msajax.config import SYNTHETIC
+from msajax.data.embedding import Embedding
 from msajax.data.repeated import count_repeated, describe_repeated_ids
 from msajax.errors import UserError
 
@@ -161,12 +162,14 @@ class Source:
         format: the name of its format.
         repairs: what reading changed in what the files hold, `{kind: count}`.
         has_vectors: whether text is vectors from `data.glove_path`.
+        embedding: by which text encoder the features of text were made; None if by none.
     """
 
     path: str
     format: str
     repairs: Mapping[str, int] = dataclasses.field(default_factory=dict)
     has_vectors: bool = False
+    embedding: Embedding | None = None
 
 
 class Corpus:
@@ -298,6 +301,7 @@ class Corpus:
             "digest": self.digest,
             "sizes": {name: header.size for name, header in self.headers.items()},
             "widths": {m: self.width(m) for m in self.modalities},
+            "embedding": self.source.embedding and dataclasses.asdict(self.source.embedding),
         }
 
     def _check(self) -> None:

@@ -1,12 +1,15 @@
-"""Makes a corpus of splits that are in memory already."""
+"""Makes corpora of splits that are in memory already, and of others with another text."""
 
+import copy
+import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from msajax.data.corpus import Corpus, Source, Split, SplitHeader
+from msajax.data.embedding import Embedding
 from msajax.data.labels import describe_labels
 
 IN_MEMORY = Source("memory", "splits in memory")
@@ -77,3 +80,21 @@ def _header(split: Split, names: Sequence[str], integers: bool) -> SplitHeader:
         words=0 if split.words is None else split.words.shape[1],
         **labels,
     )
+
+
+def with_text(
+    corpus: Corpus, embed: Callable[[Split, str], Split], embedding: Embedding
+) -> Corpus:
+    """Returns a corpus whose text is made anew as its splits are read, to be written to a file.
+
+    Args:
+        corpus: whose transcripts are read.
+        embed: (split, its name) -> the split with other text.
+        embedding: says how.
+    """
+    changed = copy.copy(corpus)
+    changed.source = dataclasses.replace(corpus.source, embedding=embedding)
+    changed.split = lambda name: embed(corpus.split(name), name)
+    if corpus.aligned is not None and embedding.pool == "pieces":
+        changed.aligned = tuple(m for m in corpus.aligned if m != "text")
+    return changed

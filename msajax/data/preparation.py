@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from msajax.data.embedding import Embedding
 from msajax.data.piece_steps import Sizes
 from msajax.data.pieces import TextSource
 from msajax.data.steps import Groups
@@ -29,6 +30,7 @@ class Preparation:
         text_from: what a pretrained encoder was given in train: words (step by step), raw_text or
             ids; "" without an encoder.
         text_pool: model.text_pool.
+        embedding: by which text encoder the features of text were made; None if by none.
         groups: modalities that share their steps, and are shifted and cut as one; fixed by train.
         allow_loss: whether a split is prepared although much of it is lost (see `lost.py`).
     """
@@ -43,6 +45,7 @@ class Preparation:
     tokenizer: str = ""
     text_from: str = ""
     text_pool: str = "pieces"
+    embedding: Embedding | None = None
     groups: Groups = ()
     allow_loss: bool = False
 

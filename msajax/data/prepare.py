@@ -107,6 +107,7 @@ def fit(
         text_steps=text_steps,
     )
     standardized = _standardized(spec, data, model)
+    has_features = "text" in spec.modalities and not spec.vocabulary("text")
     if spec.label_kind == "classification":
         require_two_classes(corpus.path, as_targets(train.labels, spec, labels.classes), spec)
     return Preparation(
@@ -120,6 +121,7 @@ def fit(
         tokenizer=text.tokenizer if text else "",
         text_from=text.kind if text else "",
         text_pool=model.text_pool if text else "pieces",
+        embedding=corpus.source.embedding if has_features else None,
         groups=groups,
         allow_loss=data.allow_loss,
     )

@@ -15,9 +15,12 @@ from msajax.data.prepare import Preparation, prepare
 from msajax.data.repairs import say_prepared
 from msajax.data.steps import without
 from msajax.data.vocabulary import embed
+from msajax.errors import UserError
+from msajax.inference.embed import Embedder
 from msajax.inference.scores import Scores, as_split, make_scorer
 from msajax.inference.scoring import Scorer
 from msajax.models.parameters import joined
+from msajax.pretrained.folder import open_folder
 from msajax.spec import CorpusSpec
 
 logger = logging.getLogger(__name__)
@@ -37,6 +40,7 @@ class Bundle:
         collections: the model's mutable collections by name, leading axis S.
         shared: parameters that are the same for every seed, nested, without a leading axis; they
             are not among `params`.
+        embedder: makes features of transcripts, where a text encoder made those of training.
     """
 
     config: Config
@@ -47,6 +51,7 @@ class Bundle:
     corpus_digest: str
     collections: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     shared: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    embedder: Embedder | None = None
 
     @property
     def variables(self) -> dict[str, Any]:
@@ -132,6 +137,7 @@ class Bundle:
         truncate: str | None = None,
         glove_path: str | None = None,
         allow_loss: bool | None = None,
+        text_encoder: str | None = None,
     ) -> "Bundle":
         """Returns the same model with other settings of `data`, as far as prediction reads them.
 
@@ -140,9 +146,11 @@ class Bundle:
                 uniform.
             glove_path: word vectors for transcripts without text features.
             allow_loss: see `data.allow_loss`.
+            text_encoder: the folder of the text encoder that made the text features of the training
+                corpus; transcripts then get theirs by it.
 
         Raises:
-            UserError: for a value that the setting cannot have.
+            UserError: for a value that the setting cannot have, and for another text encoder.
         """
         given = {"truncate": truncate, "glove_path": glove_path, "allow_loss": allow_loss}
         given = {name: value for name, value in given.items() if value is not None}
@@ -153,7 +161,22 @@ class Bundle:
         preparation = dataclasses.replace(
             self.preparation, truncate=data.truncate, allow_loss=data.allow_loss
         )
-        return dataclasses.replace(self, config=config, preparation=preparation)
+        embedder = self.embedder
+        if text_encoder:
+            embedder = self._embedder(text_encoder)
+        return dataclasses.replace(
+            self, config=config, preparation=preparation, embedder=embedder
+        )
+
+    def _embedder(self, text_encoder: str) -> Embedder:
+        """Opens the folder of the encoder that made the text features of the training corpus."""
+        embedding = self.preparation.embedding
+        if embedding is None:
+            raise UserError(
+                f"model.text_encoder = {text_encoder}: no text encoder made the text features of "
+                "this model's corpus, so that none can make others."
+            )
+        return Embedder(open_folder(text_encoder), embedding)
 
     @functools.cached_property
     def scorer(self) -> Scorer:
@@ -185,7 +208,16 @@ class Bundle:
         spec = self.preparation.spec
         preparation = self.preparation if refuse else self._lenient
         glove_path = self.config.data.glove_path
-        if glove_path and wants_vectors(split, spec):
+        if preparation.embedding is not None and wants_vectors(split, spec):
+            if self.embedder is None:
+                raise UserError(
+                    f"{split.where}: the text of this model is what a text encoder made of "
+                    f"transcripts ({preparation.embedding.describe()}): name its folder with "
+                    "--config.model.text_encoder=FOLDER (in Python "
+                    "bundle.with_data(text_encoder=FOLDER))."
+                )
+            split = self.embedder(split)
+        elif glove_path and wants_vectors(split, spec):
             split = _with_vectors(split, glove_path)
             # Its steps are the words of the transcript, which are not those of other modalities.
             groups = without(preparation.groups, "text")

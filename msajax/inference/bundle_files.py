@@ -23,6 +23,7 @@ import safetensors.numpy
 
 from msajax.config import Config, from_config_dict, is_registered
 from msajax.config.registry import registered, warn_of_other_source
+from msajax.data.embedding import Embedding
 from msajax.data.prepare import Preparation
 from msajax.errors import UserError
 from msajax.files import replacing_folder
@@ -150,6 +151,8 @@ def _from_parts(
     spec = CorpusSpec.from_dict(preparation["spec"])
     listed = {key: tuple(preparation.pop(key)) for key in ("classes", "words")}
     listed["groups"] = tuple(map(tuple, preparation.pop("groups")))
+    if preparation["embedding"] is not None:
+        preparation["embedding"] = Embedding.from_dict(preparation["embedding"])
     flat = {k: v for k, v in arrays.items() if not k.startswith("statistics/")}
     variables = flax.traverse_util.unflatten_dict(flat, sep="/")
     params = variables.pop("params")

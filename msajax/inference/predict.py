@@ -5,6 +5,7 @@ from typing import Any
 
 from msajax.data.corpus import Corpus
 from msajax.data.predictions import write_predictions
+from msajax.errors import UserError
 from msajax.inference.bundle import Bundle, wants_vectors
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ def predict_corpus(
     """
     bundle = bundle.with_data(**overrides)
     spec = bundle.preparation.spec
+    _require_same_encoder(bundle, corpus)
     names = list(corpus.headers) if split_name == "all" else [split_name]
     for m in corpus.modalities:
         if m not in spec.modalities:
@@ -40,7 +42,9 @@ def predict_corpus(
     named, has_vectors = overrides.get("glove_path"), corpus.source.has_vectors
     glove_path = bundle.config.data.glove_path
     for m in spec.modalities:
-        reads_words = bool(bundle.preparation.words or glove_path or bundle.preparation.text_from)
+        preparation = bundle.preparation
+        reads_words = bool(preparation.words or glove_path or preparation.text_from)
+        reads_words |= bundle.embedder is not None
         header = corpus.headers[names[0]]
         from_words = m == "text" and reads_words and (header.has_raw_text or header.words)
         if m not in corpus.modalities and not from_words:
@@ -71,3 +75,15 @@ def predict_corpus(
         logger.warning("Nothing reads data.glove_path = %s (needs words without features).", named)
     write_predictions(output, splits, scores, weights, bundle.seeds, spec)
     return sum(len(split) for split in splits)
+
+
+def _require_same_encoder(bundle: Bundle, corpus: Corpus) -> None:
+    """Raises `UserError` for text features that another encoder made than those of training."""
+    trained, here = bundle.preparation.embedding, corpus.source.embedding
+    if "text" not in corpus.modalities or trained == here:
+        return
+    said = [f"made by {e.describe()}" if e else "of no text encoder" for e in (here, trained)]
+    raise UserError(
+        f"{corpus.path}: its text is {said[0]}, that of the model's corpus {said[1]}: make it in "
+        "the same way, by --mode embed with the same folder and settings, or without."
+    )

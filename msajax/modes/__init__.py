@@ -55,9 +55,10 @@ several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
 --bundle DIR --input CORPUS [--split=all] --output FILE.csv
 [--config.data.glove_path=GLOVE.txt, for transcripts without text features]
 [--config.data.truncate=first|last|uniform, for sequences longer than the model's]
+[--config.model.text_encoder=FOLDER, for transcripts and a model of embedded text]
 [--config.data.allow_loss=true] [--models=FILE.py, for a model of your own]""",
         ("bundle", "input", "output", "split", "models"),
-        ("data.glove_path", "data.truncate", "data.allow_loss"),
+        ("data.glove_path", "data.truncate", "data.allow_loss", "model.text_encoder"),
     ),
     "inspect": Mode(
         "--input CORPUS | --config FILE[:arg]   [--output FILE.json] [--config.key=value …]",

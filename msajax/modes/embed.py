@@ -6,6 +6,7 @@ from msajax.building import open_encoder
 from msajax.config import Config
 from msajax.data.embedding import Embedding
 from msajax.data.formats import open_own_or_fold
+from msajax.data.in_memory import with_text
 from msajax.errors import OK, UserError
 from msajax.files import refuse_inside
 from msajax.inference.embed import Embedder, embedding_of
@@ -52,5 +53,5 @@ def embed(path: str, config: Config, output: str) -> Embedding:
         max_len=model.max_len,
         truncate=config.data.truncate,
     )
-    save(corpus.embedded(Embedder(folder, embedding), embedding), output)
+    save(with_text(corpus, Embedder(folder, embedding), embedding), output)
     return embedding

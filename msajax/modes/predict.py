@@ -22,7 +22,9 @@ def run(options: Options, console: Console) -> int:
     del console
     bundle, corpus, output = options.required("bundle", "input", "output")
     replaced = os.path.exists(output)
-    rows = predict(bundle, corpus, output, options["split"] or "all", **options.overrides)
+    encoder = options.config.model.text_encoder
+    overrides = dict(options.overrides) | ({"text_encoder": encoder} if encoder else {})
+    rows = predict(bundle, corpus, output, options["split"] or "all", **overrides)
     print(f"{rows} predictions: {output}{', in place of the file that was there' * replaced}")
     return OK
 
@@ -30,7 +32,7 @@ def run(options: Options, console: Console) -> int:
 def predict(bundle: str, corpus: str, output: str, split: str = "all", **overrides: Any) -> int:
     """Scores a corpus file with a bundle into a CSV; returns the number of rows.
 
-    `overrides` are settings of `data` in place of the bundle's, as `Bundle.with_data` takes them.
+    `overrides` are settings in place of the bundle's, as `Bundle.with_data` takes them.
 
     Raises:
         UserError: if the bundle, the corpus or the output file is not usable.
@@ -41,7 +43,8 @@ def predict(bundle: str, corpus: str, output: str, split: str = "all", **overrid
     require_glove(overrides.get("glove_path", ""))
     loaded = load(bundle)
     data = without_folds(loaded.config.data)
-    data = dataclasses.replace(data, format="auto", **overrides)
+    of_data = {name: value for name, value in overrides.items() if name != "text_encoder"}
+    data = dataclasses.replace(data, format="auto", **of_data)
     opened = open_corpus(corpus, data)
     if split != "all":
         opened.require_splits(split)

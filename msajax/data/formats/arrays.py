@@ -9,6 +9,7 @@
     <split>/text_segments     (N, T) int, the segment ids of token ids as text, optional
     label_name                (K,) str, names of the K labels or classes, optional
     aligned                   (A,) str, the modalities that share their steps, optional; A = 0: none
+    embedding                 (1,) str, by which text encoder the text was made, optional
 
 Splits are train, valid and test. Each modality that is not aligned may have its own T. `label_name`
 and `aligned` exist so that `convert` keeps what other formats say.
@@ -26,12 +27,14 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from msajax.data.corpus import SPLIT_NAMES, SPLITS, Corpus, Source, Split, SplitHeader
+from msajax.data.embedding import Embedding
 from msajax.data.labels import read_labels
 from msajax.errors import UserError
 
-LABEL_NAME, ALIGNED = "label_name", "aligned"
+LABEL_NAME, ALIGNED, EMBEDDING = "label_name", "aligned", "embedding"
+_OF_CORPUS = (LABEL_NAME, ALIGNED, EMBEDDING)
 WORDS, SEGMENTS = "words", "text_segments"
-SMALL = ("label", "id", LABEL_NAME, ALIGNED)  # arrays that opening a corpus reads
+SMALL = ("label", "id", *_OF_CORPUS)  # arrays that opening a corpus reads
 BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
 # RuntimeError: an encrypted member, or a compression that zipfile does not know.
 DAMAGED = (*BROKEN, RuntimeError, ValueError)
@@ -74,13 +77,13 @@ def array_name(path: str, member: str) -> str:
     if split not in SPLITS and split in SPLIT_NAMES:
         right = SPLIT_NAMES[split]
         raise UserError(f"{path}: {member[:40]!r} is of no split: rename {split}/… to {right}/….")
-    known = name in (LABEL_NAME, ALIGNED) or (split in SPLITS and _NAME.fullmatch(array))
+    known = name in _OF_CORPUS or (split in SPLITS and _NAME.fullmatch(array))
     if name == member or not known:
         raise UserError(
             f"{path}: {member[:40]!r} does not belong in a native archive, whose arrays are named "
             "<split>/<modality>, <split>/<modality>_mask, <split>/label, <split>/id, "
             "<split>/raw_text, <split>/words or <split>/text_segments with split one of "
-            f"{', '.join(SPLITS)}, {LABEL_NAME} and {ALIGNED}."
+            f"{', '.join(SPLITS)}, {', '.join(_OF_CORPUS)}."
         )
     return name
 
@@ -279,6 +282,15 @@ def _aligned(path: str, small: dict[str, np.ndarray]) -> tuple[str, ...] | None:
     return tuple(names.tolist())
 
 
+def _embedding(path: str, small: dict[str, np.ndarray]) -> Embedding | None:
+    """Returns by which text encoder the text was made; None if none is named."""
+    stored = small.get(EMBEDDING)
+    if stored is None:
+        return None
+    text = stored[0] if stored.dtype.kind == "U" and stored.shape == (1,) else ""
+    return Embedding.from_json(str(text), f"{path}: {EMBEDDING}")
+
+
 def _as_labels(labels: np.ndarray) -> np.ndarray:
     return labels.astype(np.float64).reshape(len(labels), math.prod(labels.shape[1:]))
 
@@ -304,6 +316,7 @@ def make_corpus(
         UserError: for wrong names, types, shapes or labels.
     """
     path = source.path
+    source = dataclasses.replace(source, embedding=_embedding(path, small))
     headers = {s: _split_header(path, s, arrays, small) for s in SPLITS if _names_in(arrays, s)}
 
     def read(split: str) -> Split:

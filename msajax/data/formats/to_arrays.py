@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from msajax.data.corpus import Corpus, Split
-from msajax.data.formats.arrays import ALIGNED, LABEL_NAME, SEGMENTS, WORDS
+from msajax.data.formats.arrays import ALIGNED, EMBEDDING, LABEL_NAME, SEGMENTS, WORDS
 from msajax.data.labels import describe_labels
 from msajax.errors import UserError
 
@@ -20,6 +20,8 @@ def named_arrays(corpus: Corpus) -> Iterator[tuple[str, np.ndarray]]:
     """
     if corpus.aligned is not None:
         yield ALIGNED, np.array(corpus.aligned, np.str_)
+    if corpus.source.embedding is not None:
+        yield EMBEDDING, np.array([corpus.source.embedding.to_json()])
     if names := _stored_label_names(corpus):
         yield LABEL_NAME, np.array(names)
     for name in sorted(corpus.headers):
