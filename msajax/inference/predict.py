@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 from msajax.data.corpus import Corpus
+from msajax.data.in_memory import with_text
 from msajax.data.predictions import write_predictions
 from msajax.errors import UserError
 from msajax.inference.bundle import Bundle, wants_vectors
@@ -34,7 +35,7 @@ def predict_corpus(
     """
     bundle = bundle.with_data(**overrides)
     spec = bundle.preparation.spec
-    _require_same_encoder(bundle, corpus)
+    corpus = _with_same_text(bundle, corpus)
     names = list(corpus.headers) if split_name == "all" else [split_name]
     for m in corpus.modalities:
         if m not in spec.modalities:
@@ -44,7 +45,6 @@ def predict_corpus(
     for m in spec.modalities:
         preparation = bundle.preparation
         reads_words = bool(preparation.words or glove_path or preparation.text_from)
-        reads_words |= bundle.embedder is not None
         header = corpus.headers[names[0]]
         from_words = m == "text" and reads_words and (header.has_raw_text or header.words)
         if m not in corpus.modalities and not from_words:
@@ -77,13 +77,19 @@ def predict_corpus(
     return sum(len(split) for split in splits)
 
 
-def _require_same_encoder(bundle: Bundle, corpus: Corpus) -> None:
-    """Raises `UserError` for text features that another encoder made than those of training."""
+def _with_same_text(bundle: Bundle, corpus: Corpus) -> Corpus:
+    """Returns the corpus with text features as the same text encoder makes them, if one did.
+
+    Raises `UserError` for text features that were made otherwise than those of training.
+    """
     trained, here = bundle.preparation.embedding, corpus.source.embedding
+    if trained != here and bundle.embedder is not None:
+        return with_text(corpus, bundle.embedder, trained)
     if "text" not in corpus.modalities or trained == here:
-        return
+        return corpus
     said = [f"made by {e.describe()}" if e else "of no text encoder" for e in (here, trained)]
+    advice = "with --config.model.text_encoder=FOLDER its transcripts are read by that encoder"
     raise UserError(
-        f"{corpus.path}: its text is {said[0]}, that of the model's corpus {said[1]}: make it in "
-        "the same way, by --mode embed with the same folder and settings, or without."
+        f"{corpus.path}: its text is {said[0]}, that of the model's corpus {said[1]}"
+        f"{f': {advice}' if trained else ''}."
     )
