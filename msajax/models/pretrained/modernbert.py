@@ -82,8 +82,8 @@ class ModernBert(PretrainedEncoder):
         """Makes a layer."""
         return ModernBertLayer(self.architecture, self.dtype, number, name=f"layers_{number}")
 
-    def shared(self, length: int, *, train: bool) -> Any:
-        """Computes the window `[1, T, T]`, and the rotations of all layers and of the local ones."""
+    def shared(self, length: int) -> Any:
+        """Makes the window `[1, T, T]`, the rotation of all layers and that of the local ones."""
         a, m = self.architecture, self.architecture.modern
         steps = np.arange(length)
         window = np.abs(steps[:, None] - steps)[None] <= m.reach
