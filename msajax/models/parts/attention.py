@@ -145,6 +145,23 @@ class MultiHeadAttention(nn.Module):
             scores = batched_product(jnp.moveaxis(q, 1, 2), k.transpose(0, 2, 3, 1), jnp.float32)
         if bias is not None:
             scores = scores + bias
+        return self.gather(scores, keep, v, model_dim, train=train)
+
+    def gather(
+        self, scores: jax.Array, keep: jax.Array, v: jax.Array, model_dim: int, *, train: bool
+    ) -> jax.Array:
+        """Weighs values by the softmax of their scores, and projects what comes out.
+
+        Args:
+            scores: `[B, H, Tq, Tk]` float32.
+            keep: which keys may be seen; broadcasts to `[B, 1, Tq, Tk]`.
+            v: the values of every head `[B, Tk, H, dv]`.
+            model_dim: D.
+            train: draw dropout masks.
+
+        Returns:
+            `[B, Tq, D]`.
+        """
         scores = jnp.where(keep, scores, jnp.finfo(jnp.float32).min)
         probabilities = jax.nn.softmax(scores, axis=-1)  # [batch, heads, queries, keys]
         self.sow("intermediates", "attention", probabilities)
@@ -152,10 +169,10 @@ class MultiHeadAttention(nn.Module):
 
         with jax.named_scope("maps"):
             mixed = batched_product(probabilities, jnp.moveaxis(v, 1, 2), self.dtype)
-        mixed = jnp.moveaxis(mixed, 1, 2).reshape(batch, queries, -1)
-        out = AffineLayer(
-            (self.num_heads, value_dim), (model_dim,), self.dtype, self.out_bias, name="out"
-        )(mixed)  # [batch, queries, model_dim]
+        mixed = jnp.moveaxis(mixed, 1, 2)  # [batch, queries, heads, value_dim]
+        mixed = mixed.reshape(*mixed.shape[:2], -1)
+        out = AffineLayer(v.shape[2:], (model_dim,), self.dtype, self.out_bias, name="out")
+        out = out(mixed)  # [batch, queries, model_dim]
         # The softmax of a row without a valid key is uniform: what it gathers means nothing.
         sees_a_key = keep.any(-1)[:, 0, :, None]  # [batch or 1, queries or 1, 1]
         return jnp.where(sees_a_key, out, 0)

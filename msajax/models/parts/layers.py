@@ -40,9 +40,12 @@ class Dropout(nn.Module):
 
     Attributes:
         rate: probability of dropping an element, in [0, 1).
+        per_row: whether the first axis is that of the batch's rows; without, all parts of a batch
+            draw the same mask.
     """
 
     rate: float
+    per_row: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
@@ -50,14 +53,17 @@ class Dropout(nn.Module):
         if not train or self.rate == 0.0:
             return x
         key = self.make_rng("dropout")
-        # A batch that is a part of a larger one says so: see `rows_of_batch`.
-        first = self.scope.root.get_variable(ROWS, "first", 0)
-        rows = first + jnp.arange(x.shape[0])
+        if self.per_row:
+            # A batch that is a part of a larger one says so: see `rows_of_batch`.
+            first = self.scope.root.get_variable(ROWS, "first", 0)
+            rows = first + jnp.arange(x.shape[0])
 
-        def bits_of(row):
-            return jax.random.bits(jax.random.fold_in(key, row), x.shape[1:])
+            def bits_of(row):
+                return jax.random.bits(jax.random.fold_in(key, row), x.shape[1:])
 
-        bits = jax.vmap(bits_of)(rows)  # [batch, …]
+            bits = jax.vmap(bits_of)(rows)  # [batch, …]
+        else:
+            bits = jax.random.bits(key, x.shape)
         keep = bits >= jnp.uint32(min(round(self.rate * 2**32), 2**32 - 1))
         return jnp.where(keep, x / jnp.asarray(1.0 - self.rate, x.dtype), 0)
 
@@ -141,18 +147,24 @@ class RMSNorm(nn.Module):
 
 NORMS = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}
 
+_gelu_tanh = functools.partial(nn.gelu, approximate=True)
+_ACTIVATIONS = {"gelu": gelu, "gelu_tanh": _gelu_tanh, "relu": nn.relu}
+_OF_GATES = {"geglu": gelu, "geglu_tanh": _gelu_tanh, "reglu": nn.relu}
+
 
 class FeedForward(nn.Module):
     """Applies Dense(F) -> activation -> Dropout -> Dense(D) to each time step.
 
-    With geglu, `gelu(x W_g + b_g) * (x W + b)` stands for the first layer and its activation.
+    With geglu, `gelu(x W_g + b_g) * (x W + b)` stands for the first layer and its activation; so
+    do geglu_tanh and reglu, by the other activations.
 
     Attributes:
         ff_dim: F.
-        activation: gelu (erf), gelu_tanh, relu or geglu.
+        activation: gelu (erf), gelu_tanh, relu, geglu, geglu_tanh or reglu.
         dropout_rate: dropout between the two layers.
         dtype: computation type.
         inner_bias: biases of the first layer.
+        outer_bias: biases of the second layer.
     """
 
     ff_dim: int
@@ -160,6 +172,7 @@ class FeedForward(nn.Module):
     dropout_rate: float
     dtype: Any
     inner_bias: bool = True
+    outer_bias: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
@@ -167,13 +180,9 @@ class FeedForward(nn.Module):
         outer, inner = (x.shape[-1],), (self.ff_dim,)
         first = functools.partial(AffineLayer, outer, inner, self.dtype, self.inner_bias)
         hidden = first(name="inner")(x)  # [batch, length, ff_dim]
-        if self.activation == "relu":
-            hidden = nn.relu(hidden)
-        elif self.activation == "geglu":
-            hidden = gelu(first(name="gate")(x)) * hidden
-        elif self.activation == "gelu_tanh":
-            hidden = nn.gelu(hidden, approximate=True)
+        if self.activation in _OF_GATES:
+            hidden = _OF_GATES[self.activation](first(name="gate")(x)) * hidden
         else:
-            hidden = gelu(hidden)
+            hidden = _ACTIVATIONS[self.activation](hidden)
         hidden = Dropout(self.dropout_rate)(hidden, train=train)
-        return AffineLayer(inner, outer, self.dtype, name="outer")(hidden)
+        return AffineLayer(inner, outer, self.dtype, self.outer_bias, name="outer")(hidden)

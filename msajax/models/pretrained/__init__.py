@@ -6,11 +6,13 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from msajax.models.pretrained import bert, tensors
+from msajax.models.pretrained import bert, deberta, modernbert, tensors
 from msajax.pretrained.architecture import Architecture
 
 _KINDS = {
     **dict.fromkeys(("bert", "roberta", "xlm-roberta"), (bert.Bert, bert.sources)),
+    "deberta-v2": (deberta.Deberta, deberta.sources),
+    "modernbert": (modernbert.ModernBert, modernbert.sources),
 }
 
 

@@ -64,7 +64,7 @@ class PretrainedEncoder(nn.Module):
         """Makes a layer, named `layers_<number>`."""
         raise NotImplementedError
 
-    def shared(self, length: int, *, train: bool) -> Any:
+    def shared(self, length: int) -> Any:
         """Computes what all layers are given beside the sequence, of `length` steps."""
         return None
 
@@ -120,7 +120,7 @@ class PretrainedEncoder(nn.Module):
         ids = to_front(ids, a.padding_id)
         segments = None if segments is None else to_front(segments, 0)
         x = Embeddings(a, self.dtype, name="embeddings")(ids, segments, train=train)
-        shared = self.shared(ids.shape[1], train=train)
+        shared = self.shared(ids.shape[1])
         hidden = [x]
         for number in range(a.layers):
             x = self._layer(self.make_layer(number), x, valid, shared, train=train)
