@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from msajax.config import DataConfig, SyntheticConfig
-from msajax.data.corpus import Corpus, Source, Split, SplitHeader, modality_order
+from msajax.data.corpus import Corpus, Source, Split, SplitHeader, modality_order, pad_words
 from msajax.data.formats import mapped, open_corpus
 from msajax.data.formats.mapped import save_mapped
 from msajax.data.formats.native import save_native
@@ -101,6 +101,7 @@ def test_a_corpus_survives_being_written_and_read(path):
             masks={"text": rng.random((size, 5)) < 0.5},
             labels=rng.normal(size=(size, 1)),
             raw_text=np.array([f"line\nbreak, 'quote' {i}" for i in range(size)]),
+            words=pad_words([["größer", "", "than"][: 3 - i % 2] for i in range(size)], 4),
         )
         for name, size in SIZES.items()
     }
@@ -123,6 +124,15 @@ def test_a_corpus_survives_being_written_and_read(path):
         np.testing.assert_array_equal(found.ids, wanted.ids)
         np.testing.assert_array_equal(found.labels, wanted.labels, strict=True)
         np.testing.assert_array_equal(found.raw_text, wanted.raw_text)
+        assert found.words.tolist() == wanted.words.tolist() and header.words == 4
+
+
+def test_words_that_would_take_all_memory_are_not_written(path):
+    words = pad_words([["a"] * 50_000] * 50)
+    words[0, 0] = "a" * 1000
+    split = Split(np.arange(50).astype(str), {"audio": np.ones((50, 1, 1))}, {}, words=words)
+    with pytest.raises(UserError, match="2500000 words take over .* the 1000 letters of the"):
+        save_native(path, corpus_of({"test": split}))
 
 
 @pytest.mark.parametrize("aligned", [None, (), ("audio",), ("video", "text")])
@@ -601,6 +611,29 @@ BAD_ARRAYS = {
     "aligned of unequal steps": (
         {"aligned": np.array(["text", "audio"])},
         r"text, audio of train have 5, 2 steps, but are said to be aligned",
+    ),
+    "words without steps": (
+        {"train/words": np.array(["a"] * 4)},
+        r"train/words is <U1 of shape \(4,\); expected strings \(N, T\)",
+    ),
+    "words of no step": ({"train/words": np.empty((4, 0), "U1")}, r"is <U1 of shape \(4, 0\)"),
+    "words as numbers": ({"train/words": np.ones((4, 2))}, r"words is float64 .*; expected"),
+    "words as bytes": ({"train/words": np.full((4, 2), b"a")}, r"words is \|S1 .* expected"),
+    "words of fewer samples": (
+        {"train/words": np.full((3, 2), "a")},
+        r"train/words has 3 rows, but train/id has 4",
+    ),
+    "words of unequal steps": (
+        {"train/words": np.full((4, 6), "a"), "aligned": np.array(["text"])},
+        r"text, words of train have 5, 6 steps, but are said to be aligned",
+    ),
+    "segments of features": (
+        {"train/text_segments": np.zeros((4, 5), int)},
+        r"train/text_segments is there, but train/text is no token ids",
+    ),
+    "segments of another shape": (
+        {"train/text": np.ones((4, 5), int), "train/text_segments": np.zeros((4, 6), int)},
+        r"text_segments is int64 of shape \(4, 6\); expected whole numbers of shape \(4, 5\)",
     ),
     "labels of rank 3": ({"train/label": np.ones((4, 1, 1))}, r"numbers \(N,\) or \(N, K\)"),
 }

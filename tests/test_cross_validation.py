@@ -15,7 +15,7 @@ from tiny import SMALLEST, tiny_config
 import msajax
 from msajax import cross_validation, experiment, modes
 from msajax.config import Config, DataConfig, ModelConfig
-from msajax.data.corpus import Corpus, Source, Split
+from msajax.data.corpus import Corpus, Source, Split, pad_words
 from msajax.data.cross_validation import cut_fold
 from msajax.data.folds import video_of
 from msajax.data.formats import open_corpus
@@ -144,6 +144,37 @@ def test_padding_aligns_nothing_that_was_not_and_all_that_was():
     said = corpus_of(made | {"valid": split_of("valid", {"a": (9, 2)})}, aligned=("a", "b"))
     assert {folds.headers["train"].shapes["b"] for folds in folds_of(said)} == {(9, 2)}
     assert {folds.aligned for folds in folds_of(said)} == {("a", "b")}
+
+
+def test_words_stay_those_of_their_steps():
+    steps = {"train": 4, "valid": 6, "test": 5}
+    made = {name: split_of(name, {"audio": (t, 2), "text": (3, 0)}) for name, t in steps.items()}
+    for name, split in made.items():
+        words = [[f"{id_}{k}" for k in range(steps[name])] for id_ in split.ids.tolist()]
+        segments = split.features["text"] % 2
+        made[name] = dataclasses.replace(split, words=pad_words(words), segments=segments)
+    data = DataConfig(text="pieces")
+    for aligned, groups in (
+        (None, (("text", "audio"),)),
+        (("text", "audio"), (("text", "audio"),)),
+        ((), ()),
+    ):
+        if aligned:
+            for name, split in made.items():
+                alone = {"audio": split.features["audio"]}
+                made[name] = dataclasses.replace(split, features=alone, segments=None)
+        corpus = corpus_of(made, aligned=aligned)
+        for cut in folds_of(corpus):
+            assert find_groups(cut, ("text", "audio"), data, True)[0] == groups
+            for name, header in cut.headers.items():
+                split = cut.split(name)
+                assert (header.words, header.shapes["audio"]) == (6, (6, 2))
+                for i, id_ in enumerate(split.ids.tolist()):
+                    (source,) = {s for s in SIZES if id_ in IDS[s]}
+                    row = [f"{id_}{k}" for k in range(steps[source])]
+                    assert split.words[i].tolist() == row + [""] * (6 - len(row))
+                if not aligned and split.segments is not None:
+                    np.testing.assert_array_equal(split.segments, split.features["text"] % 2)
 
 
 def test_labels_are_of_the_kind_that_they_are_in_the_whole_corpus():

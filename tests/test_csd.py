@@ -146,6 +146,9 @@ def test_a_corpus_is_what_slow_loops_make_of_its_files(tmp_path, folder, seed, s
         assert split.labels.tolist() == [[sample[1]] for sample in wanted]
         assert split.raw_text.tolist() == [sample[2] for sample in wanted]
         longest = max(len(sample[3]["audio"]) for sample in wanted)
+        assert split.words.shape == (len(wanted), header.words) and header.words == longest
+        for row, sample in zip(split.words.tolist(), wanted, strict=True):
+            assert row == sample[2].split() + [""] * (longest - len(sample[2].split()))
         assert header.size == len(split) and header.label_names == ("sentiment",)
         assert header.shapes == {"text": (longest, 3), "audio": (longest, 4), "video": (longest, 2)}
         assert header.masked == {"text", "audio", "video"} and header.has_raw_text
@@ -205,7 +208,8 @@ def test_without_a_file_of_words_a_segment_is_one_step(folder):
     small_folder(folder, words=None)
     corpus = open_csd(folder)
     assert corpus.headers["train"].shapes == {"audio": (1, 2)}
-    assert not corpus.headers["train"].has_raw_text
+    assert not corpus.headers["train"].has_raw_text and corpus.split("train").words is None
+    assert corpus.aligned == ("audio",)
     split = corpus.split("train")
     np.testing.assert_array_equal(split.features["audio"], [[[98, 99]], [[102, 103]]])
     assert split.raw_text is None and split.masks["audio"].all()
@@ -229,7 +233,16 @@ def test_pauses_are_no_words_and_spaces_inside_words_are_one(folder):
     small_folder(folder, words=("words", {v: (words, seconds) for v in "abc"}))
     split = open_csd(folder).split("train")
     assert split.raw_text.tolist() == ["New York", ""]
+    assert split.words.tolist() == [["New York"], [""]]
     np.testing.assert_array_equal(split.features["audio"], [[[99, 100]], [[102, 103]]])
+
+
+def test_words_alone_are_enough_for_a_text_encoder(folder):
+    small_folder(folder, audio=None)
+    corpus = open_csd(folder, text="pieces")
+    assert corpus.aligned == ("text",) and corpus.modalities == ()
+    assert corpus.split("train").words.tolist() == [["it", "was"]] * 2
+    assert "but no features" in refusal(folder)
 
 
 def test_rows_that_are_left_out_are_counted_once(folder, caplog):
@@ -256,6 +269,7 @@ def test_an_aligned_corpus_can_be_converted_and_prepared(tmp_path, folder):
     assert native.aligned == corpus.aligned == ("text", "audio", "video")
     for name in SPLITS:
         again = native.split(name)
+        assert again.words.tolist() == splits[name].words.tolist()
         for m in corpus.modalities:
             np.testing.assert_array_equal(again.features[m], splits[name].features[m])
             np.testing.assert_array_equal(again.masks[m], splits[name].masks[m])

@@ -5,6 +5,7 @@ ends lost; and in pickles, which are easily put together anew, any value replace
 """
 
 import contextlib
+import dataclasses
 import gzip
 import json
 import os
@@ -21,19 +22,21 @@ from typing import NamedTuple
 import h5py
 import numpy as np
 import pytest
+import tiny_text
 from csd_files import write_csd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pickle_corpora import misa, mmsa, mult, write_glove, write_pickle
 
 from msajax.config import DataConfig, ModelConfig
-from msajax.data.corpus import Corpus, Split
+from msajax.data.corpus import Corpus, Split, pad_words
 from msajax.data.formats import open_corpus
 from msajax.data.formats.mapped import save_mapped
 from msajax.data.formats.native import save_native
 from msajax.data.glove import read_glove
 from msajax.data.in_memory import corpus_of
 from msajax.data.inspection import inspect_corpus
+from msajax.data.preparation import Preparation
 from msajax.data.prepare import fit, prepare
 from msajax.errors import UserError
 
@@ -70,6 +73,8 @@ def small_corpus() -> Corpus:
             masks={"video": rng.random((size, 3)) < 0.8},
             labels=rng.uniform(-3, 3, (size, 1)),
             raw_text=np.array([f"größer {i}" for i in range(size)]),
+            words=pad_words([["größer", "", "a"]] * size),
+            segments=np.zeros((size, 3), np.int8),
         )
         for name, size in SIZES.items()
     }
@@ -171,17 +176,24 @@ def check(path: pathlib.Path, data: DataConfig) -> None:
             return
         for name, split in splits.items():
             check_split(corpus, name, split)
-        try:
-            preparation = fit(corpus, data, ModelConfig())
-            for split in splits.values():
-                prepared, _ = prepare(split, preparation)
-                for m in preparation.spec.modalities:
-                    shape = (len(split), preparation.spec.length(m), preparation.spec.width(m))
-                    assert prepared.features[m].shape == (shape if shape[2] else shape[:2])
-                    assert prepared.masks[m].shape == shape[:2]
-                    assert np.isfinite(prepared.features[m]).all()
-        except UserError as error:
-            check_sentence(error)
+        pieces = dataclasses.replace(data, text="pieces"), ModelConfig(text_encoder="FOLDER")
+        for settings in ((data, ModelConfig()), (*pieces, tiny_text.Encoder())):
+            try:
+                check_prepared(splits, fit(corpus, *settings))
+            except UserError as error:
+                check_sentence(error)
+
+
+def check_prepared(splits: dict[str, Split], preparation: Preparation) -> None:
+    spec = preparation.spec
+    for split in splits.values():
+        prepared, _ = prepare(split, preparation)
+        for m in spec.modalities:
+            shape = len(split), spec.length(m)
+            width = 3 if spec.is_pieces(m) else spec.width(m)
+            assert prepared.features[m].shape == ((*shape, width) if width else shape)
+            assert prepared.masks[m].shape == shape
+            assert np.isfinite(prepared.features[m]).all()
 
 
 def check_split(corpus: Corpus, name: str, split: Split) -> None:
@@ -200,6 +212,8 @@ def check_split(corpus: Corpus, name: str, split: Split) -> None:
     else:
         assert split.labels.shape == (size, len(header.label_names)) and size > 0
         assert split.labels.dtype == np.float64 and np.isfinite(split.labels).all()
+    assert (0 if split.words is None else split.words.shape[1]) == header.words
+    assert split.words is None or len(split.words) == size
     assert (split.raw_text is not None) == header.has_raw_text
     assert split.raw_text is None or split.raw_text.shape == (size,)
 

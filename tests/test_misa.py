@@ -98,6 +98,35 @@ def test_words_alone_are_transcripts_and_said_to_be(path, caplog):
     assert caplog.text == ""
 
 
+def test_words_are_the_steps_of_a_text_encoder(path, caplog):
+    tree = misa(ids=False)
+    tree["train"][0][0][0][0] = "sp"  # a pause
+    data = DataConfig(text="pieces")
+    corpus = open_corpus(write_pickle(path, tree), data)
+    assert corpus.modalities == ("audio", "video")
+    for name, header in corpus.headers.items():
+        rows = [["" if w == "sp" else w for w in sample[0][0]] for sample in tree[NAMES[name]]]
+        assert header.words == header.shapes["audio"][0] == max(map(len, rows))
+        found = corpus.split(name).words.tolist()
+        assert found == [row + [""] * (header.words - len(row)) for row in rows]
+    again = open_corpus(write_pickle(path, misa()), data)
+    assert again.modalities == ("audio", "video")  # word ids are those of no encoder
+    assert caplog.text == ""
+
+
+def test_words_that_are_not_the_steps_are_transcripts_alone(path, caplog):
+    tree = misa(ids=False)
+    tree["dev"][1][0][0].append("more")
+    corpus = open_corpus(write_pickle(path, tree), DataConfig(text="pieces"))
+    assert corpus.aligned == ("audio", "video") and corpus.split("train").words is None
+    assert "of valid has" in caplog.text and "words are not read step by step" in caplog.text
+    one = tree["train"][0][0]
+    tree["train"][0] = ((one[0], one[1], one[2][:-1]), *tree["train"][0][1:])
+    tree["train"][0][0][0].append("more")
+    apart = open_corpus(write_pickle(path, tree), DataConfig(text="pieces"))
+    assert apart.aligned == () and apart.split("train").words is not None
+
+
 def test_word_ids_are_preferred_where_they_are_asked_for(path, glove):
     write_glove(glove)
     data = DataConfig(text="ids", glove_path=str(glove))

@@ -123,6 +123,18 @@ def test_token_ids_take_the_place_of_features_if_they_are_asked_for(path):
     assert open_corpus(path).digest != corpus.digest
 
 
+def test_a_text_encoder_reads_token_ids_and_segments_as_they_are(path, tmp_path):
+    tree = mmsa()
+    tree["train"]["text_bert"][0, 2, 1:] = 1
+    data = DataConfig(text="pieces")
+    corpus = open_corpus(write_pickle(path, tree), data)
+    split, bert = corpus.split("train"), tree["train"]["text_bert"]
+    np.testing.assert_array_equal(split.features["text"], bert[:, 0])
+    np.testing.assert_array_equal(split.segments, bert[:, 2])
+    assert split.raw_text is not None and corpus.split("test").segments is None
+    assert_converts(corpus, tmp_path)
+
+
 def test_token_ids_that_are_not_there_are_asked_for_in_vain(path):
     found = refusal(path, changed(text_bert=None), text="ids")
     assert re.search(r"data\.text = ids: .*corpus\.pkl: train/text_bert is missing\.$", found)

@@ -13,7 +13,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msajax.config import DataConfig, ModelConfig
+from msajax.config import Config, DataConfig, ModelConfig
 from msajax.data.batches import cut_lengths, quarters_of
 from msajax.data.corpus import Corpus, Split, pad_words
 from msajax.data.in_memory import corpus_of
@@ -21,6 +21,8 @@ from msajax.data.preparation import Preparation
 from msajax.data.prepare import check_split, fit, prepare
 from msajax.data.repairs import describe_repairs
 from msajax.errors import UserError
+from msajax.inference.bundle import Bundle
+from msajax.models import blank_sample
 from msajax.spec import CorpusSpec
 
 QUICK = settings(max_examples=60, deadline=None)
@@ -436,3 +438,83 @@ def test_a_specification_travels_through_json():
     spec = fitted(split_of([["films", "a"]]), "words").spec
     again = CorpusSpec.from_dict(json.loads(json.dumps(spec.to_dict())))
     assert again == spec and hash(again) == hash(spec)
+    (features, masks), length = blank_sample(spec), spec.length("text")
+    assert (features["text"].shape, features["text"].dtype) == ((1, length, 3), np.int32)
+    assert masks["text"].shape == (1, length)
+
+
+# --- samples in memory ---
+
+
+def bundle(preparation: Preparation) -> Bundle:
+    """A model that prepares, and cannot predict."""
+    return Bundle(Config(), preparation, [0], [1], {}, "digest")
+
+
+def test_samples_in_memory_give_their_text_in_any_form():
+    model = bundle(fitted(split_of([["films", "a"], ["b", ""]])))
+    wanted, mask = model.prepare(words=[["films", "a"], ["a"]])
+    ids = [[CLS, 7, 8, 4, SEP], [CLS, 4, SEP]]
+    padded = np.array([[*row, *[0] * (5 - len(row))] for row in ids])
+    there = np.array([[1] * 5, [1] * 3 + [0] * 2])
+    bert = np.stack([padded, there, np.zeros_like(there)], axis=1)
+    forms = [
+        {"raw_text": ["films a", "a"]},
+        {"features": {"text": ids}},
+        {"features": {"text": padded}},
+        {"features": {"text": padded}, "masks": {"text": there}},
+        {"features": {"text": bert}},
+        {"features": {"text": bert.astype(np.float32)}},
+        {"words": np.array([["films", "a"], ["a", ""]])},
+        {"features": {"audio": np.zeros((2, 9, 1))}, "raw_text": ["films a", "a"]},
+    ]
+    for form in forms:
+        found, valid = model.prepare(**form)
+        np.testing.assert_array_equal(found["text"], wanted["text"])
+        np.testing.assert_array_equal(valid["text"], mask["text"])
+        assert not valid["audio"].any()
+    audio = np.array([[[1.0], [2.0]], [[3.0], [0.0]]])
+    found, valid = model.prepare({"audio": audio}, words=[["films", "a"], ["a"]])
+    assert found["audio"][..., 0].tolist() == [[0, 1, 1, 2, 0], [0, 3, 0, 0, 0]]
+    assert valid["audio"].tolist() == (found["audio"][..., 0] > 0).tolist()
+
+
+def test_ids_of_different_lengths_are_padded_with_what_is_no_piece():
+    """Token id 0 is a piece of a RoBERTa."""
+    encoder = tiny_text.Encoder(tiny_text.architecture(pad_token_id=1), "")
+    model = bundle(fitted(split_of(ids=[[0, 5, 6, 2]]), text="ids", encoder=encoder))
+    found, mask = model.prepare({"text": [[0, 5, 6, 2], [0, 2]]})
+    assert mask["text"].tolist() == [[True] * 4, [True, True, False, False]]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"features": {"text": [[4]]}, "raw_text": ["a"]}, "this model reads one of them"),
+        ({"features": {"text": [[4]]}, "words": [["a"]]}, "this model reads one of them"),
+        ({"features": {"text": [[0.5]]}}, "expected token ids (N, T), or (N, 3, T): token ids"),
+        ({"features": {"text": [[[4.5], [1], [0]]]}}, "holds a number that is not a whole one"),
+        ({"features": {"text": [[[4], [2], [0]]]}}, "the mask in features['text'] is int32 (1, 1)"),
+        (
+            {"features": {"text": [[[4], [1], [0]]]}, "masks": {"text": [[1]]}},
+            "masks names 'text', but features['text'] (N, 3, T) brings its own mask.",
+        ),
+        ({"features": {"text": [[99]]}}, "the samples: the text of '0' has the token id 99"),
+        ({"words": ["a film"]}, "words must be a list with a list of words for each sample."),
+        ({"words": [["a", 3]]}, "words must be a list with a list of words for each sample."),
+        ({"words": [["a"]], "raw_text": ["a", "b"]}, "2 in raw_text, 1 in words"),
+        ({}, "The number of samples must be the same in all that is given: none."),
+    ],
+)
+def test_samples_that_do_not_fit_are_refused(given, message):
+    model = bundle(fitted(split_of(raw_text=["a films"])))
+    with pytest.raises(UserError) as error:
+        model.prepare(**given)
+    assert message in str(error.value)
+
+
+def test_words_are_for_models_with_a_text_encoder():
+    split = dataclasses.replace(split_of([["a"]]), words=None)
+    plain = fit(corpus(split, ()), dataclasses.replace(DATA, text="features"), ModelConfig())
+    with pytest.raises(UserError, match="words are for a model with a pretrained text encoder"):
+        bundle(plain).prepare({"audio": [[[1.0]]]}, words=[["a"]])

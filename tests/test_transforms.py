@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny_text import architecture
 
 from msajax.data.batches import Batch
 from msajax.errors import UserError
@@ -130,3 +131,17 @@ def test_token_ids_have_no_features_to_add_noise_to():
     assert len(make_transforms(("feature_noise:*=1",), spec).steps) == 1
     with pytest.raises(UserError, match="'text' is token ids"):
         make_transforms(("feature_noise:text=1",), spec)
+
+
+def test_pieces_that_are_hidden_become_padding():
+    spec = CorpusSpec(("text",), (0,), (6,), vocabularies=(17,), text_encoder=architecture())
+    x = jnp.tile(jnp.array([5, 1, 2], jnp.int32), (200, 6, 1))
+    batch = batch_of(200).replace(features={"text": x}, masks={"text": jnp.ones((200, 6), bool)})
+    step = make_transforms(("step_dropout:text=0.5",), spec)
+    after = step(batch, jnp.uint32(0), jnp.int32(0), 0)
+    found, kept = np.array(after.features["text"]), np.array(after.masks["text"])
+    assert found.dtype == np.int32 and 0.4 < kept.mean() < 0.6
+    np.testing.assert_array_equal(found[kept], np.tile([5, 1, 2], (kept.sum(), 1)))
+    np.testing.assert_array_equal(found[~kept], np.tile([0, 0, -1], ((~kept).sum(), 1)))
+    with pytest.raises(UserError, match="is token ids, which have no features"):
+        make_transforms(("feature_noise:text=0.1",), spec)

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -43,13 +44,14 @@ def corpus_of(
     digest.update(repr((*label_names, integers, aligned)).encode())
     for name, split in splits.items():
         digest.update(name.encode())
-        words = None if split.words is None else split.words.astype(np.str_)
         arrays = {"label": split.labels, "id": split.ids, "raw_text": split.raw_text}
-        arrays |= {"words": words, "text_segments": split.segments}
+        arrays["text_segments"] = split.segments
         arrays |= {**split.features, **{f"{m}_mask": mask for m, mask in split.masks.items()}}
         for part, array in arrays.items():
             if array is not None:
                 update_digest(digest, part, array)
+        if split.words is not None:
+            digest.update(json.dumps(split.words.tolist()).encode())
     return Corpus(
         source=source,
         digest=digest.hexdigest(),

@@ -64,6 +64,7 @@ def _complete(text: str, draft: Draft) -> None:
         ids, mask, segments = _read_bert(draft)
         if text in ("ids", "pieces"):
             draft.features["text"], draft.masks["text"] = ids, mask
+            segments = fields.to_whole(segments, draft.where + draft.values["text_bert"][0])
             draft.segments = segments if segments.any() else None
         elif "text" not in draft.features:
             logger.warning(
@@ -95,7 +96,7 @@ def _complete(text: str, draft: Draft) -> None:
 
 
 def _read_bert(draft: Draft) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Reads token ids `[N, T]` int32, the mask of the valid ones, and their segment ids."""
+    """Reads token ids `[N, T]` int32 and their mask; segment ids stay as they are."""
     name, value = draft.values["text_bert"]
     where = draft.where + name
     bert = fields.as_array(value, where)
@@ -104,7 +105,7 @@ def _read_bert(draft: Draft) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     ids, mask = fields.to_whole(bert[:, 0], where), bert[:, 1]
     if bert.shape[2] == 0 or not np.isin(mask, (0, 1)).all():
         raise UserError(f"{where} has no step, or an attention mask of more than 0 and 1.")
-    return ids, mask == 1, fields.to_whole(bert[:, 2], where)
+    return ids, mask == 1, bert[:, 2]
 
 
 def _mask_by_lengths(draft: Draft, modality: str, x: np.ndarray) -> np.ndarray:
