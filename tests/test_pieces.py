@@ -139,6 +139,10 @@ def test_token_ids_are_read_as_they_are():
     np.testing.assert_array_equal(found.features["text"][:2], wanted)
     assert not found.masks["text"][2:].any()  # the last has special pieces alone
     assert repairs == {"text": {"empty_transcripts": 2}}
+    for kind in (np.uint8, np.int16, np.uint64):
+        stored = dataclasses.replace(split, features={"text": np.array(ids, kind)})
+        same, _ = prepare(stored, preparation)
+        np.testing.assert_array_equal(same.features["text"], found.features["text"])
     alone = fitted(split, text="ids", encoder=tiny_text.Encoder(tokenizer=""))
     found, _ = prepare(split, alone)
     assert found.features["text"][0, :, 2].tolist() == [0, 1, 2, 3, 4]  # none is known as special

@@ -107,7 +107,7 @@ def _stored(split: Split, source: TextSource) -> Pieces:
             f"{split.where} has token ids, but this model pools the pieces of words "
             f"(model.text_pool = {source.pool}): give it words or transcripts."
         )
-    x, mask = split.features[TEXT], split.masks.get(TEXT)
+    x, mask = split.features[TEXT].astype(np.int64), split.masks.get(TEXT)
     if mask is None and source.mask_from_zeros:
         mask = first_to_last((x != source.architecture.padding_id) & (x != _FILE_PADDING))
     elif mask is None:
@@ -117,7 +117,7 @@ def _stored(split: Split, source: TextSource) -> Pieces:
         added = Tokenizer.from_json(source.tokenizer, "The tokenizer of the text encoder").special
         special = np.isin(x, added)
     mask = mask & (mask & ~special).any(axis=1)[:, None]
-    segments = 0 if split.segments is None else split.segments
+    segments = np.zeros_like(x) if split.segments is None else split.segments.astype(np.int64)
     within = np.iinfo(np.int32)  # an id beyond int32 stays one beyond every embedding
     values = np.full((*x.shape, 3), NOTHING, np.int32)
     values[..., 0] = np.where(mask, np.clip(x, within.min, within.max), 0)
