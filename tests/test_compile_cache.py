@@ -1,6 +1,7 @@
 """The folder of compiled programs: private, bounded, and the user's to switch off."""
 
 import os
+import zlib
 
 import jax
 import pytest
@@ -54,3 +55,24 @@ def test_off_and_a_folder_that_others_can_write_to_are_not_used(unset, tmp_path,
     use_compile_cache(str(tmp_path))
     assert jax.config.jax_compilation_cache_dir is None
     assert f"others can write to {tmp_path}, and so run code" in caplog.text
+
+
+def test_programs_that_were_not_written_to_their_end_go(unset, tmp_path):
+    tmp_path.chmod(0o700)
+    whole = zlib.compress(b"a program" * 1000)
+    for name, content in (
+        ("whole", whole),
+        *(("cut", whole[:-7]), ("empty", b""), ("random", b"x" * 99)),
+        ("zstandard", b"\x28\xb5\x2f\xfd and more"),
+    ):
+        (tmp_path / f"jit_{name}-cache").write_bytes(content)
+    use_compile_cache(str(tmp_path))
+    left = {"jit_whole-cache", "jit_zstandard-cache"}
+    assert {p.name for p in tmp_path.glob("*-cache")} == left
+    # What was looked at once is not read again.
+    cut = tmp_path / "jit_old-cache"
+    cut.write_bytes(whole[:-7])
+    os.utime(cut, (1000, 1000))
+    jax.config.update("jax_compilation_cache_dir", None)
+    use_compile_cache(str(tmp_path))
+    assert cut.exists()

@@ -106,6 +106,16 @@ def test_neither_batch_nor_length_nor_the_form_of_a_sample_matters(bundle, all_a
     np.testing.assert_allclose(hidden.score, expected.score, atol=2e-6)
 
 
+def test_a_sample_without_a_step_of_a_modality_lacks_it_alone_too(bundle):
+    x = samples(2).features
+    together = bundle.predict({"text": [x["text"][0], x["text"][1][:0]], "audio": x["audio"]})
+    lacking = bundle.predict({"audio": x["audio"][1:]})
+    for none in ([x["text"][1][:0]], [[]], np.zeros((1, 0, 6))):
+        alone = bundle.predict({"text": none, "audio": x["audio"][1:]})
+        np.testing.assert_array_equal(alone.score, lacking.score)
+        np.testing.assert_allclose(alone.score, together.score[1:], atol=2e-6)
+
+
 def test_each_program_is_compiled_once_and_a_guard_of_transfers_does_not_hinder(bundle):
     again = dataclasses.replace(bundle)  # nothing is compiled for it yet
     x, compiled, events = samples(N).features, [], []
@@ -119,7 +129,7 @@ def test_each_program_is_compiled_once_and_a_guard_of_transfers_does_not_hinder(
         compiled.append(sum("compile" in name for name in events))
     again.predict({m: np.tile(v, (20, 1, 1)) for m, v in x.items()})  # the largest batches
     assert compiled[0] > 0 and compiled[1] == 0
-    assert again.scorer.predict._cache_size() <= 12
+    assert again.scorer.predict.program._cache_size() <= 12
 
 
 def test_scores_are_the_bits_of_the_program_whose_input_lies_on_the_devices(bundle):
@@ -217,6 +227,10 @@ X = np.ones((2, 3, 6))
         ),
         (
             ({"text": [X[0], X[0, :1]]}, {"text": [[1], [1, 1, 1]]}),
+            "masks['text'] is int64 (2, 3): expected bool (2, 3), each as long as its sample.",
+        ),
+        (
+            ({"text": [X[0], X[0, :1]]}, {"text": [[1, 1, 1], [1, 1, 1]]}),
             "masks['text'] is int64 (2, 3): expected bool (2, 3), each as long as its sample.",
         ),
         (([X],), "features is a list: expected {modality: array}, of text, audio."),

@@ -1,5 +1,6 @@
 """A run that is small enough to compile in seconds, for the tests that need one."""
 
+import dataclasses
 import json
 import pathlib
 from collections.abc import Iterable
@@ -8,13 +9,11 @@ import jax
 import ml_collections
 import optax
 
+from msajax.building import build, open_sources
 from msajax.config import SYNTHETIC, Config, OptimConfig, default_config, from_config_dict
-from msajax.data import prepare as preparing
-from msajax.data.formats import open_corpus
 from msajax.runs.folder import RunFolder
 from msajax.training.loop import Trained, train_seeds
 from msajax.training.optimizers import Optimizer, make_optimizer
-from msajax.training.run import Run
 
 # One modality of one step: a program that compiles in a second, for tests of many processes.
 SMALLEST = {
@@ -64,16 +63,8 @@ def run(
 ) -> Trained:
     """Trains without ever touching the test split; `more` is of its `Run`."""
     folder.mkdir(exist_ok=True)
-    corpus = open_corpus(config.data.path, config.data)
-    preparation = preparing.fit(corpus, config.data, config.model)
-    budget = config.data.device_memory_budget
-    train, _ = preparing.prepare(corpus.split("train"), preparation, budget)
-    valid, _ = preparing.prepare(corpus.split("valid"), preparation, budget)
-    whole = Run(
-        *(config, corpus, preparation, train, valid, RunFolder(str(folder))),
-        stop_after_epochs=stop_after_epochs,
-        **more,
-    )
+    whole = build(config, open_sources(config), RunFolder(str(folder)))
+    whole = dataclasses.replace(whole, stop_after_epochs=stop_after_epochs, **more)
     with jax.transfer_guard("disallow"):  # nothing moves to or from a device unasked
         return train_seeds(whole)
 

@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import pathlib
 
+import numpy as np
+import safetensors.numpy
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
@@ -55,18 +58,21 @@ def altered(**changes) -> str:
     return json.dumps(json.loads(WORDPIECE) | changes)
 
 
+CONTENT = {
+    "model_type": "bert",
+    "vocab_size": len(PIECES),
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": 16,
+}
+"""The config.json of a BERT of width 8 for these pieces."""
+
+
 def architecture(**changes) -> Architecture:
-    """A BERT of width 8 for these pieces."""
-    content = {
-        "model_type": "bert",
-        "vocab_size": len(PIECES),
-        "hidden_size": 8,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 16,
-        "max_position_embeddings": 16,
-    }
-    return Architecture.read(content | changes, "config.json")
+    """That BERT, with some of the settings replaced."""
+    return Architecture.read(CONTENT | changes, "config.json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,3 +87,37 @@ class Encoder:
         if not self.tokenizer:
             raise UserError("FOLDER has no tokenizer.")
         return self.tokenizer
+
+
+def write_folder(folder: pathlib.Path, seed: int = 0, **changes) -> str:
+    """Writes the folder of a BERT of width 8 with random weights; returns its path."""
+    a, rng = architecture(**changes), np.random.default_rng(seed)
+    tensors: dict[str, np.ndarray] = {}
+
+    def add(name: str, *shape: int) -> None:
+        tensors[name] = rng.normal(size=shape).astype(np.float32) * 0.3
+
+    def norm(name: str) -> None:
+        tensors[f"{name}.weight"] = 1 + rng.normal(size=a.width).astype(np.float32) * 0.1
+        add(f"{name}.bias", a.width)
+
+    def dense(name: str, inner: int, outer: int) -> None:
+        add(f"{name}.weight", outer, inner)
+        add(f"{name}.bias", outer)
+
+    rows = {"word": a.vocabulary, "position": a.positions, "token_type": a.segments}
+    for name, size in rows.items():
+        add(f"embeddings.{name}_embeddings.weight", size, a.width)
+    norm("embeddings.LayerNorm")
+    for layer in (f"encoder.layer.{i}" for i in range(a.layers)):
+        for name in ("self.query", "self.key", "self.value", "output.dense"):
+            dense(f"{layer}.attention.{name}", a.width, a.width)
+        dense(f"{layer}.intermediate.dense", a.width, a.ff_dim)
+        dense(f"{layer}.output.dense", a.ff_dim, a.width)
+        norm(f"{layer}.attention.output.LayerNorm")
+        norm(f"{layer}.output.LayerNorm")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(CONTENT | changes))
+    (folder / "tokenizer.json").write_text(WORDPIECE)
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+    return str(folder)

@@ -111,6 +111,10 @@ def as_split(
             continue
         where, is_features = f"features[{m!r}]", spec.width(m) > 0
         x, lengths = _stack(value, where, (0, 1, spec.width(m)) if is_features else (0, 1))
+        if x.ndim in (2, 3) and len(x) and not x.shape[1]:  # no sample has a step of it
+            arrays[m] = np.zeros((len(x), 1, *[spec.width(m)] * is_features), x.dtype)
+            valid[m] = np.zeros((len(x), 1), bool)
+            continue
         if x.dtype.kind == "V" and x.dtype.name == "bfloat16":
             x = x.astype(np.float32)
         if is_features and x.ndim == 2:
@@ -226,6 +230,9 @@ def _read_mask(
     fits = mask.shape == shape or (shape[1] == 1 and mask.shape == shape[:1])
     # Of numbers alone: the search takes longer than all else that is done with one sample's mask.
     is_bool = mask.dtype == bool or (mask.dtype.kind in "iuf" and np.isin(mask, (0, 1)).all())
+    if same and fits and is_bool and lengths is not None:
+        behind = np.arange(shape[1]) >= lengths[:, None]
+        same = not (behind & mask.reshape(shape).astype(bool)).any()
     if not (same and fits and is_bool):
         raise UserError(
             f"{where} is {mask.dtype} {mask.shape}: expected bool {shape}"

@@ -1,0 +1,273 @@
+"""Promises of runs with a pretrained text encoder: what moves, what is kept, what is the same."""
+
+import json
+import pathlib
+
+import chex
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+from flax.traverse_util import flatten_dict, unflatten_dict
+from test_training import newest_state
+from tiny import lines_of, tiny_config
+from tiny_text import PIECES, WORDPIECE, write_folder
+
+from msajax import experiment, modes
+from msajax.config import Config
+from msajax.data.formats import open_corpus
+from msajax.errors import UserError
+from msajax.inference.bundle_files import load
+from msajax.models import parameter_shapes
+from msajax.models.pretrained import make_encoder, parameters_of
+from msajax.pretrained.folder import open_folder
+from msajax.training.plan import plan
+from msajax.training.saving import Saving
+
+FROZEN = ("text_pretrained/*:frozen=true",)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> str:
+    """A folder with a BERT of one layer."""
+    return write_folder(tmp_path_factory.mktemp("encoders") / "bert")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> str:
+    """A corpus of transcripts of the tokenizer's words, up to 6 of them, and of audio."""
+    rng, arrays = np.random.default_rng(0), {}
+    for split, size in (("train", 24), ("valid", 10), ("test", 10)):
+        words = [rng.choice(["a", "b", "good", "films"], k) for k in rng.integers(1, 7, size)]
+        texts = [" ".join(of_sample) for of_sample in words]
+        arrays |= {
+            f"{split}/id": np.array([f"{split}{i}" for i in range(size)]),
+            f"{split}/raw_text": np.array(texts),
+            f"{split}/label": rng.normal(size=size).clip(-3, 3),
+            f"{split}/audio": rng.normal(size=(size, 1, 3)),
+        }
+    path = tmp_path_factory.mktemp("corpus") / "corpus.npz"
+    np.savez(path, **arrays)
+    return str(path)
+
+
+def config_of(corpus: str, folder: str, **settings) -> Config:
+    """Text alone: the encoder's output is pooled and regressed."""
+    return tiny_config(
+        **{
+            "data__path": corpus,
+            "model__text_encoder": folder,
+            "model__modalities": ("text",),
+            "model__n_layers_fuse": 0,
+            "model__max_len": 16,
+            "train__epochs": 2,
+            **settings,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def fine_tuned(corpus, folder, tmp_path_factory) -> pathlib.Path:
+    """A whole run in which everything moves."""
+    workdir = tmp_path_factory.mktemp("fine_tuned") / "run"
+    experiment.train(config_of(corpus, folder), str(workdir))
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def frozen(corpus, folder, tmp_path_factory) -> pathlib.Path:
+    """A whole run whose encoder stays as it is in its folder."""
+    workdir = tmp_path_factory.mktemp("frozen") / "run"
+    experiment.train(config_of(corpus, folder, optim__groups=FROZEN), str(workdir))
+    return workdir
+
+
+def scores_in(workdir: pathlib.Path, split: str = "test") -> str:
+    return (workdir / "predictions" / f"{split}.csv").read_text()
+
+
+def test_the_encoder_begins_as_its_folder_says_and_moves(corpus, folder, fine_tuned):
+    opened = open_folder(folder)
+    begin = parameters_of(opened.architecture, opened.tensors())
+    found = flatten_dict(load(fine_tuned / "bundle").params, sep="/")
+    for path, values in begin.items():
+        moved = found[f"text_pretrained/encoder/{path}"]
+        assert moved.shape == (2, *values.shape)
+        assert np.abs(moved - values).max() < 1  # two epochs of small steps from it
+    kernel = "layers_0/attention/query/kernel"
+    assert (found[f"text_pretrained/encoder/{kernel}"] != begin[kernel]).any(axis=(1, 2)).all()
+
+
+def test_frozen_weights_are_once_in_the_run_and_in_the_bundle_and_in_no_checkpoint(folder, frozen):
+    opened = open_folder(folder)
+    begin = parameters_of(opened.architecture, opened.tensors())
+    named = {f"text_pretrained/encoder/{path}": values for path, values in begin.items()}
+    for place in (frozen, frozen / "bundle"):
+        kept = safetensors.numpy.load_file(place / "frozen.safetensors")
+        chex.assert_trees_all_equal(kept, named)
+    state = newest_state(frozen)
+    assert state and not [key for key in state if "text_pretrained" in key]
+    bundle = load(frozen / "bundle")
+    assert "text_pretrained" not in bundle.params
+    shapes = parameter_shapes(bundle.config.model, bundle.preparation.spec)
+    assert bundle.parameters == sum(int(np.prod(shape)) for shape in shapes.values())
+
+
+def test_frozen_once_is_what_a_copy_for_every_seed_was(
+    corpus, folder, frozen, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("msajax.building.shared_values", lambda *_: {})
+    experiment.train(config_of(corpus, folder, optim__groups=FROZEN), str(tmp_path / "run"))
+    assert not (tmp_path / "run" / "frozen.safetensors").exists()
+    assert scores_in(tmp_path / "run") == scores_in(frozen)
+    assert lines_of(tmp_path / "run") == lines_of(frozen)
+
+
+@pytest.mark.parametrize("settings", [{}, {"optim__groups": FROZEN}])
+def test_a_run_that_was_interrupted_ends_the_same(
+    corpus, folder, fine_tuned, frozen, settings, tmp_path
+):
+    config = config_of(corpus, folder, **settings)
+    assert experiment.train(config, str(tmp_path / "run"), stop_after_epochs=1) is None
+    experiment.train(config, str(tmp_path / "run"))
+    whole = frozen if settings else fine_tuned
+    assert scores_in(tmp_path / "run") == scores_in(whole)
+    assert lines_of(tmp_path / "run") == lines_of(whole)
+
+
+def test_seeds_in_groups_give_the_same_numbers(corpus, folder, tmp_path):
+    settings = {"train__seeds": 3, "optim__groups": FROZEN}
+    together = experiment.train(config_of(corpus, folder, **settings), str(tmp_path / "together"))
+    settings["train__seeds_at_once"] = 2
+    config = config_of(corpus, folder, **settings)
+    assert experiment.train(config, str(tmp_path / "groups"), stop_after_epochs=1) is None
+    while (grouped := experiment.train(config, str(tmp_path / "groups"), 1)) is None:
+        pass
+    assert sorted(p.name for p in (tmp_path / "groups" / "checkpoints").iterdir()) == ["0", "2"]
+    assert grouped["test"] == together["test"]
+    assert grouped["best_epoch"] == together["best_epoch"]
+    assert scores_in(tmp_path / "groups") == scores_in(tmp_path / "together")
+    lines = [lines_of(tmp_path / name) for name in ("groups", "together")]
+    grouped_lines, lines_together = (
+        sorted(one, key=lambda line: (line["seed"], line["epoch"])) for one in lines
+    )
+    assert grouped_lines == lines_together
+    assert grouped["timing"]["epochs"] == 4  # two of each group
+
+
+def test_a_bundle_predicts_without_the_folder(corpus, folder, tmp_path):
+    copy = write_folder(tmp_path / "copy")
+    experiment.train(config_of(corpus, copy), str(tmp_path / "run"))
+    for file in pathlib.Path(copy).iterdir():
+        file.unlink()
+    bundle = load(tmp_path / "run" / "bundle")
+    assert (tmp_path / "run" / "bundle" / "tokenizer.json").read_text() == WORDPIECE
+    test = open_corpus(corpus).split("test")
+    found = bundle.predict(raw_text=test.raw_text.tolist())
+    rows = scores_in(tmp_path / "run").splitlines()[1:]
+    written = np.array([float(row.split(",")[2]) for row in rows])
+    np.testing.assert_allclose(found.score[:, 0], written, rtol=1e-6)
+
+
+def test_the_folders_content_is_in_the_identity_and_its_path_is_not(corpus, fine_tuned, tmp_path):
+    same = write_folder(tmp_path / "same")
+    assert experiment.train(config_of(corpus, same), str(fine_tuned)) is not None
+    other = write_folder(tmp_path / "other", seed=1)
+    with pytest.raises(UserError, match="text encoder digest"):
+        experiment.train(config_of(corpus, other), str(fine_tuned))
+
+
+def test_shared_values_that_changed_are_refused(corpus, folder, tmp_path):
+    config = config_of(corpus, folder, optim__groups=FROZEN)
+    assert experiment.train(config, str(tmp_path), stop_after_epochs=1) is None
+    path = tmp_path / "frozen.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\1")
+    with pytest.raises(UserError, match="other values than the frozen parameters"):
+        experiment.train(config, str(tmp_path))
+
+
+def test_a_model_that_reads_no_pieces_refuses_an_encoder(corpus, folder, tmp_path):
+    config = config_of(corpus, folder, model__name="next_token")
+    with pytest.raises(UserError, match="next_token.*reads no pieces"):
+        experiment.train(config, str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+# --- features once ---
+
+
+def test_embedded_text_is_what_the_encoder_writes(corpus, folder, tmp_path):
+    output = str(tmp_path / "embedded.npz")
+    modes.embed.embed(corpus, config_of(corpus, folder, model__max_len=0), output)
+    there, opened = open_corpus(output), open_folder(folder)
+    embedding = there.source.embedding
+    assert (embedding.digest, embedding.pool, embedding.width) == (opened.digest, "pieces", 8)
+    module = make_encoder(opened.architecture, np.float32)
+    params = parameters_of(opened.architecture, opened.tensors())
+    split, found = open_corpus(corpus).split("valid"), there.split("valid")
+    assert found.raw_text.tolist() == split.raw_text.tolist()
+    np.testing.assert_array_equal(found.features["audio"], split.features["audio"])
+    for row, text in enumerate(split.raw_text.tolist()):
+        ids = [2]
+        for word in text.split():
+            ids += [PIECES.index(p) for p in (("film", "##s") if word == "films" else (word,))]
+        ids = np.array([[*ids, 3]])
+        expected = module.apply(
+            {"params": unflatten_dict(params, sep="/")}, ids, ids >= 0, train=False
+        )
+        assert found.masks["text"][row].sum() == ids.size
+        np.testing.assert_allclose(
+            found.features["text"][row, : ids.size], expected[0], rtol=1e-5, atol=2e-6
+        )
+        assert not found.features["text"][row, ids.size :].any()
+
+
+def test_predict_embeds_with_the_same_folder_alone(corpus, folder, tmp_path):
+    output, csv = str(tmp_path / "embedded.npz"), str(tmp_path / "scores.csv")
+    modes.embed.embed(corpus, config_of(corpus, folder), output)
+    config = config_of(output, "", model__max_len=0)
+    experiment.train(config, str(tmp_path / "run"))
+    bundle = str(tmp_path / "run" / "bundle")
+    modes.predict.predict(bundle, corpus, csv, "test", text_encoder=folder)
+    columns = [
+        [row.split(",")[2] for row in text.splitlines()]
+        for text in (pathlib.Path(csv).read_text(), scores_in(tmp_path / "run"))
+    ]
+    assert columns[0] == columns[1]
+    loaded = load(bundle)
+    with pytest.raises(UserError, match="name its folder with --config.model.text_encoder"):
+        loaded.predict(raw_text=["a good film"])
+    embedding = loaded.with_data(text_encoder=folder)
+    assert embedding.predict(raw_text=["a good film"]).score.shape == (1, 1)
+    other = write_folder(tmp_path / "other", seed=1)
+    with pytest.raises(UserError, match="another text encoder"):
+        loaded.with_data(text_encoder=other)
+
+
+# --- memory, disk and time ---
+
+
+def test_a_plan_counts_what_a_run_keeps(corpus, folder, frozen):
+    config = config_of(corpus, folder, optim__groups=FROZEN)
+    bundle = load(frozen / "bundle")
+    found = plan(config, bundle.preparation.spec)
+    own = sum(x.size for x in jax.tree.leaves(bundle.params)) // 2
+    shared = sum(x.size for x in jax.tree.leaves(bundle.shared))
+    assert found["parameters"] == {"moving": own, "frozen": shared, "shared": shared}
+    assert found["memory"]["parameters"] == 4 * (2 * own + shared)
+    assert found["memory"]["moments"] == 4 * 2 * 2 * own
+    assert found["disk"]["bundle"] == 4 * (2 * own + shared)
+    report = modes.inspect.inspect_model(config)
+    assert json.loads(json.dumps(report["plan"])) == found
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds", "found"), [(30.0, 3.0, 30.0), (30.0, 6.0, 54.0), (0.0, 6.0, 0.0)]
+)
+def test_checkpoints_that_take_long_come_less_often(asked, seconds, found, caplog):
+    saving = object.__new__(Saving)
+    saving._interval = asked
+    with caplog.at_level("INFO"):
+        saving._stretch(seconds)
+    assert saving._interval == pytest.approx(found)
+    assert ("every 54 s" in caplog.text) == (found == 54.0)
