@@ -153,7 +153,8 @@ def _modernbert(config: dict[str, Any], t: Tensors, ids: np.ndarray) -> list:
             scores = np.where(far, -np.inf, scores)
         x = x + _linear(t, f"{name}.attn.Wo", _mix(scores, v))
         inner = _linear(t, f"{name}.mlp.Wi", _norm(t, f"{name}.mlp_norm", x, eps))
-        hidden.append(x + _linear(t, f"{name}.mlp.Wo", _gelu(inner[:, :width]) * inner[:, width:]))
+        gate = _gelu(inner[:, :width], config.get("hidden_activation"))
+        hidden.append(x + _linear(t, f"{name}.mlp.Wo", gate * inner[:, width:]))
     return [*hidden, _norm(t, "final_norm", hidden[-1], eps)]
 
 

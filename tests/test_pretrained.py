@@ -40,9 +40,10 @@ CONFIGS = {
     "bert, three segments, another GELU": {**BERT, "type_vocab_size": 3, "hidden_act": "gelu_new"},
     "roberta": ROBERTA,
     "modernbert": MODERN,
-    "modernbert with biases": {
+    "modernbert with biases, another GELU": {
         **MODERN,
         **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias"), True),
+        "hidden_activation": "gelu_new",
     },
     "deberta": DEBERTA,
     "deberta, projections of its own": {**DEBERTA, "share_att_key": False},
