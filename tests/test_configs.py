@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny_text import write_folder
 
 from msajax import experiment, modes
 from msajax.config import SYNTHETIC, from_config_dict
@@ -145,6 +146,8 @@ def different() -> list[pathlib.Path]:
 @pytest.mark.parametrize("path", different(), ids=lambda p: p.stem)
 def test_smoke_trains_for_two_epochs_to_finite_results(path, tmp_path):
     config = shrunk(path)
+    if config.model.text_encoder:
+        config.model.text_encoder = write_folder(tmp_path / "encoder")
     results = experiment.train(from_config_dict(config), str(tmp_path / "run"))
     assert results["seeds"] == [0]
     assert results["timing"]["epochs"] == 2

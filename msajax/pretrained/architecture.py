@@ -228,7 +228,7 @@ def _sizes(entries: _Entries) -> dict[str, Any]:
         "width": entries.whole("hidden_size", 1, 2**16),
         "layers": entries.whole("num_hidden_layers", 1, 1000),
         "heads": entries.whole("num_attention_heads", 1, 2**12),
-        "ff_dim": entries.whole("intermediate_size", 1, 2**20),
+        "ff_dim": entries.whole("intermediate_size", 1, 10**6),
         "positions": entries.whole("max_position_embeddings", 1, 2**20),
     }
     ok = sizes["width"] % sizes["heads"] == 0

@@ -24,7 +24,7 @@ def row_of_distance(relative: Relative, distances: np.ndarray) -> np.ndarray:
     """
     half, sign, far = relative.buckets // 2, np.sign(distances), np.abs(distances)
     if relative.buckets and far.max(initial=0) > half:
-        ratio = np.log(np.maximum(far / half, 1).astype(np.float32))
+        ratio = np.log(np.maximum(far.astype(np.float32) / np.float32(half), 1))
         longest = np.log(np.float32((relative.farthest - 1) / half))
         logarithmic = np.ceil(ratio / longest * np.float32(half - 1)).astype(int) + half
         distances = np.where(far <= half, distances, sign * logarithmic)
