@@ -391,7 +391,6 @@ def test_the_digest_is_of_configuration_weights_and_tokenizer_wherever_they_lie(
 
 
 def test_a_vocabulary_stands_for_a_tokenizer(tmp_path):
-    pytest.importorskip("msajax.pretrained.tokens")
     write_folder(tmp_path, BERT, random_tensors(BERT))
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nword\n")
     first = open_folder(tmp_path)

@@ -10,6 +10,7 @@ import numpy as np
 from msajax.errors import UserError
 from msajax.files import read_json
 from msajax.pretrained.architecture import Architecture
+from msajax.pretrained.tokens import json_of_vocabulary
 from msajax.pretrained.weights import read_tensors, weight_files
 
 _CONFIG, _TOKENIZER, _VOCABULARY = "config.json", "tokenizer.json", "vocab.txt"
@@ -54,8 +55,6 @@ class Folder:
             return _text(os.path.join(self.path, _TOKENIZER))
         if not self._has(_VOCABULARY):
             return ""
-        from msajax.pretrained.tokens import json_of_vocabulary
-
         path, settings = os.path.join(self.path, _VOCABULARY), {}
         if self._has(_TOKENIZER_SETTINGS):
             settings = read_json(os.path.join(self.path, _TOKENIZER_SETTINGS))

@@ -115,7 +115,7 @@ def from_encoder(model: Model, encoder: Folder) -> Initial:
     Raises:
         UserError: if a weight is missing, misshapen or not finite, or a file is damaged.
     """
-    found = parameters_of(encoder.architecture, encoder.tensors())
+    found = parameters_of(encoder.architecture, encoder.tensors(), encoder.path)
     return {f"{model.text_encoder}/{path}": values for path, values in found.items()}
 
 

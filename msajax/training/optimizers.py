@@ -81,10 +81,11 @@ def _layer_factors(paths: list[str], decay: float) -> dict[str, float]:
     """Computes a factor of the rate for each path: `decay` to the number of layers above its own.
 
     The first part of a path that ends in a number (`block_3`) says the layer; a path without one,
-    as that of an embedding, lies below the first layer.
+    as that of an embedding, lies below the first layer, but a final norm is of the last.
     """
     layers = {path: _LAYER.search(path) for path in paths}
     numbers = {path: int(found[1]) if found else -1 for path, found in layers.items()}
+    numbers |= {path: max(numbers.values()) for path in paths if "final_norm/" in path}
     return {path: decay ** (max(numbers.values()) - layer) for path, layer in numbers.items()}
 
 
