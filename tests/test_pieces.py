@@ -304,6 +304,44 @@ def test_pieces_know_the_step_of_their_word(words, data, truncate, most):
             assert text[n, :, 2].max() < spec.pooled_steps(lengths["text"]) <= spec.text_steps
 
 
+def test_a_sample_without_words_keeps_the_steps_of_its_audio():
+    split = split_of([["a", "", "", "", ""], [""] * 5])
+    preparation = fitted(split)
+    assert preparation.spec.lengths == (5, 5)
+    found, repairs = prepare(split, preparation)
+    assert found.features["audio"][..., 0].tolist() == [[0, 1, 0, 0, 0], [101, 102, 103, 104, 105]]
+    empty = {"text": {"empty_transcripts": 1}}
+    assert repairs == empty | {"audio": {"wordless_steps": 4}}
+    found, repairs = prepare(split, fitted(split, truncate="last", model={"max_len": 4}))
+    assert found.features["audio"][..., 0].tolist() == [[0, 1, 0, 0], [102, 103, 104, 105]]
+    assert repairs == empty | {"audio": {"wordless_steps": 4}}  # what was cut is no loss
+
+
+def test_pieces_of_a_word_that_is_cut_are_cut():
+    split = split_of([["a", "", "", "", "b"], ["good", "", "a", "", ""]])
+    preparation = fitted(split, "words", truncate="first", model={"max_len": 4})
+    assert (preparation.spec.lengths, preparation.spec.text_steps) == ((4, 4), 4)
+    found, repairs = prepare(split, preparation)
+    wanted = [
+        [[CLS, 0, -1], [4, 0, 0], [SEP, 0, -1], [0, 0, -1]],
+        [[CLS, 0, -1], [6, 0, 0], [4, 0, 2], [SEP, 0, -1]],
+    ]
+    assert found.features["text"].tolist() == wanted
+    assert found.masks["text"].sum(axis=1).tolist() == [3, 4]
+    assert found.features["audio"][..., 0].tolist() == [[1, 2, 3, 4], [101, 102, 103, 104]]
+    assert repairs == {"text": {"cut_pieces": 1}}
+
+
+def test_the_step_of_a_word_counts_for_the_length_quarter():
+    audio = np.zeros((2, 8), bool)
+    audio[0], audio[1, 0] = True, True
+    split = split_of([["a"] * 8, [""] * 7 + ["b"]], audio=audio)
+    preparation = fitted(split, "words")
+    found, _ = prepare(split, preparation)
+    assert found.features["text"][1, :3, 2].tolist() == [-1, 7, -1]
+    assert quarters_of(found, preparation.spec).tolist() == [4, 4]
+
+
 def test_words_alone_are_pooled_to_their_own_steps():
     split = split_of([["films", "", "a"], ["", "good", "ungoods"]])
     split = dataclasses.replace(split, features={})

@@ -89,7 +89,7 @@ class Tokenizer:
 
         The words are joined by spaces and cut as a whole, so that the pieces of a word are those of
         the running text; a byte-level tokenizer, for example, has other pieces for a word without
-        the space before it. A piece that reaches over several words belongs to the last one.
+        the space before it. A piece that reaches over several words belongs to the first one.
 
         Args:
             samples: the words of each transcript. One that is empty, or space alone, has no piece
@@ -103,7 +103,8 @@ class Tokenizer:
             said = [(k, " ".join(word.split())) for k, word in enumerate(words)]
             said = [(k, word) for k, word in said if word]
             texts.append(" ".join(word for _, word in said))
-            # A space belongs to the word behind it; none stands before the first.
+            # A space belongs to the word behind it, as the pieces of many tokenizers say; none stands
+            # before the first.
             lengths = np.array([len(word) + (i > 0) for i, (_, word) in enumerate(said)], int)
             owners.append(np.repeat(np.array([k for k, _ in said], int), lengths))
         rows = []
@@ -114,10 +115,9 @@ class Tokenizer:
             if not len(owner):
                 special[:] = True
                 owner = np.array([-1])
-            begin, end = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
-            # The last character tells, for some tokenizers count the space before a word to it.
-            last = np.clip(np.maximum(end - 1, begin), 0, len(owner) - 1)
-            rows.append((ids, np.where(special, -1, owner[last])))
+            begin, _ = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
+            word = owner[np.minimum(begin, len(owner) - 1)]
+            rows.append((ids, np.where(special, -1, word)))
         return _join(rows)
 
     def _batches(self, cut: Callable[[list[str]], list[Any]], texts: Sequence[str]) -> Iterator:
