@@ -1,6 +1,7 @@
 """Reads the command line; a mistake is one line and exit code 2."""
 
 import ast
+import dataclasses
 import itertools
 import os
 import pathlib
@@ -38,6 +39,9 @@ PROCESS = flags.DEFINE_integer("process_id", None, "This process, from 0.", lowe
 DISTRIBUTED = flags.DEFINE_boolean("distributed", False, "Processes as the cluster names them.")
 JOIN_SECONDS = flags.DEFINE_float(
     "join_seconds", 120, "How long processes wait for each other, 1 to 86400."
+)
+DOWNLOAD = flags.DEFINE_boolean(
+    "download", False, "Fetch model.text_encoder from the Hugging Face hub if it is no folder."
 )
 VERSION = flags.DEFINE_boolean("version", False, "Print the version.")
 _PATHS = ("workdir", "input", "output", "bundle", "profile", "models")
@@ -184,6 +188,8 @@ def options() -> Options:
     if MODELS.value:
         configuration.load_models_from(MODELS.value)
     config = configuration.from_config_dict(CONFIG.value)
+    if DOWNLOAD.value:
+        config = _with_fetched_encoder(config)
     names = [key.removeprefix("data.") for key in _overridden if key.startswith("data.")]
     given = dict.fromkeys(itertools.chain(*(mode.flags for mode in MODES.values())))
     return Options(
@@ -193,6 +199,18 @@ def options() -> Options:
         given={name: flags.FLAGS[name].value for name in given},
         join=join_processes,
         complain=complain,
+    )
+
+
+def _with_fetched_encoder(config: configuration.Config) -> configuration.Config:
+    """Replaces the text encoder's name on the hub by the folder where it now is."""
+    if not config.model.text_encoder:
+        raise UserError("--download fetches --config.model.text_encoder, which is not given.")
+    from msajax.pretrained.hub import fetch
+
+    folder = fetch(config.model.text_encoder)
+    return dataclasses.replace(
+        config, model=dataclasses.replace(config.model, text_encoder=folder)
     )
 
 

@@ -37,10 +37,11 @@ without --config the sequence-level model trains on every modality of the corpus
 W may be in a bucket: gs://BUCKET/RUN (pip install gcsfs), s3://… (s3fs)
 several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
 --process_id=K in each; or --distributed, for what the cluster's environment says
+[--config.model.text_encoder=FOLDER; --download, if that is a name on the Hugging Face hub]
 [--models=FILE.py, to begin with a bundle of a model of your own]""",
         (
             *("workdir", "stop_after_epochs", "profile", "models", "distributed", "join_seconds"),
-            *("coordinator_address", "num_processes", "process_id"),
+            *("coordinator_address", "num_processes", "process_id", "download"),
         ),
     ),
     "evaluate": Mode(
@@ -57,19 +58,20 @@ several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
 [--config.data.truncate=first|last|uniform, for sequences longer than the model's]
 [--config.model.text_encoder=FOLDER, for transcripts and a model of embedded text]
 [--config.data.allow_loss=true] [--models=FILE.py, for a model of your own]""",
-        ("bundle", "input", "output", "split", "models"),
+        ("bundle", "input", "output", "split", "models", "download"),
         ("data.glove_path", "data.truncate", "data.allow_loss", "model.text_encoder"),
     ),
     "inspect": Mode(
         "--input CORPUS | --config FILE[:arg]   [--output FILE.json] [--config.key=value …]",
-        ("input", "output", "models"),
+        ("input", "output", "models", "download"),
     ),
     "embed": Mode(
         """\
 --input CORPUS --config.model.text_encoder=FOLDER --output FILE.npz | FOLDER
 [--config.model.text_pool=words|first] [--config.model.text_special=false]
-[--config.model.max_len=N --config.data.truncate=first|last|uniform] [--config.data.key=value …]""",
-        ("input", "output"),
+[--config.model.max_len=N --config.data.truncate=first|last|uniform] [--config.data.key=value …]
+[--download, if FOLDER is a name on the Hugging Face hub]""",
+        ("input", "output", "download"),
     ),
     "convert": Mode(
         "--input CORPUS --output FILE.npz | FOLDER   [--config.data.key=value …]",

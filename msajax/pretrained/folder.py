@@ -93,7 +93,7 @@ def open_folder(path: str | os.PathLike) -> Folder:
     if not os.path.isdir(path):
         raise UserError(
             f"There is no folder {path}: a pretrained text encoder is a folder with {_CONFIG}, "
-            "model.safetensors and a tokenizer."
+            "model.safetensors and a tokenizer; --download fetches a name on the Hugging Face hub."
         )
     config = os.path.join(path, _CONFIG)
     if not os.path.isfile(config):
