@@ -77,9 +77,8 @@ class Tokenizer:
         Raises:
             UserError: if the tokenizer fails on them.
         """
-        cut = getattr(self.inner, "encode_batch_fast", self.inner.encode_batch)
         rows = []
-        for encoding in self._batches(cut, texts):
+        for encoding in self._batches(self.inner.encode_batch_fast, texts):
             ids, special = _ids_of(encoding)
             rows.append((ids, np.where(special, -1, np.arange(len(special)))))
         return _join(rows)
@@ -103,8 +102,7 @@ class Tokenizer:
             said = [(k, " ".join(word.split())) for k, word in enumerate(words)]
             said = [(k, word) for k, word in said if word]
             texts.append(" ".join(word for _, word in said))
-            # A space belongs to the word behind it, as the pieces of many tokenizers say; none stands
-            # before the first.
+            # A space belongs to the word behind it, as many tokenizers have it.
             lengths = np.array([len(word) + (i > 0) for i, (_, word) in enumerate(said)], int)
             owners.append(np.repeat(np.array([k for k, _ in said], int), lengths))
         rows = []
