@@ -54,7 +54,7 @@ def open_sources(config: Config) -> Sources:
     """Opens what a run reads; raises `UserError` for what cannot be trained on."""
     require_glove(config.data.glove_path)
     encoder = open_encoder(config)
-    return check(config, open_corpus(config.data.path, config.data), encoder)
+    return check(config, open_corpus(config.data.path, config.reading), encoder)
 
 
 def open_encoder(config: Config) -> Folder | None:
@@ -66,7 +66,7 @@ def check(config: Config, corpus: Corpus, encoder: Folder | None) -> Sources:
     """Fits the preparation; raises `UserError` unless a run can train on the corpus and measure."""
     require_targets(corpus, config, "train", "valid", "test")
     corpus.verify()
-    preparation = preparing.fit(corpus, config.data, config.model, encoder)
+    preparation = preparing.fit(corpus, config.reading, config.model, encoder)
     check_model(config, preparation.spec)
     return Sources(corpus, encoder, preparation)
 

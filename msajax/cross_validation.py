@@ -140,10 +140,10 @@ def _require_no_others(workdir: str, folds: int, profile: str | None) -> None:
 
 def _check(configs: Sequence[Config]) -> list[dict[str, str]]:
     """Refuses what any fold cannot train on or measure; returns the digests of their corpora."""
-    data, digests = configs[0].data, []
+    data, digests = configs[0].reading, []
     corpus, encoder = open_corpus(data.path, without_folds(data)), open_encoder(configs[0])
     for config in configs:
-        cut = cut_fold(corpus, config.data)
+        cut = cut_fold(corpus, config.reading)
         try:
             sources = check(config, cut, encoder)
             check_split(cut.split("train"), sources.preparation)

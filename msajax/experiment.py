@@ -211,5 +211,5 @@ def _say_modalities(corpus: Corpus, spec: CorpusSpec) -> None:
 
 def _say_what_is_aligned(corpus: Corpus, config: Config, modalities: tuple[str, ...]) -> None:
     if len(modalities) > 1:
-        found = find_groups(corpus, modalities, config.data, bool(config.model.text_encoder))
+        found = find_groups(corpus, modalities, config.reading, bool(config.model.text_encoder))
         logger.info("Aligned modalities: %s.", describe_groups(*found))

@@ -1,7 +1,6 @@
 """Reads the command line; a mistake is one line and exit code 2."""
 
 import ast
-import dataclasses
 import itertools
 import os
 import pathlib
@@ -188,8 +187,6 @@ def options() -> Options:
     if MODELS.value:
         configuration.load_models_from(MODELS.value)
     config = configuration.from_config_dict(CONFIG.value)
-    if DOWNLOAD.value:
-        config = _with_fetched_encoder(config)
     names = [key.removeprefix("data.") for key in _overridden if key.startswith("data.")]
     given = dict.fromkeys(itertools.chain(*(mode.flags for mode in MODES.values())))
     return Options(
@@ -199,18 +196,6 @@ def options() -> Options:
         given={name: flags.FLAGS[name].value for name in given},
         join=join_processes,
         complain=complain,
-    )
-
-
-def _with_fetched_encoder(config: configuration.Config) -> configuration.Config:
-    """Replaces the text encoder's name on the hub by the folder where it now is."""
-    if not config.model.text_encoder:
-        raise UserError("--download fetches --config.model.text_encoder, which is not given.")
-    from msajax.pretrained.hub import fetch
-
-    folder = fetch(config.model.text_encoder)
-    return dataclasses.replace(
-        config, model=dataclasses.replace(config.model, text_encoder=folder)
     )
 
 

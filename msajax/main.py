@@ -94,7 +94,7 @@ def _outcome() -> int:
         with interruptible():
             flags.refuse_strangers()
             flags.refuse_remote_paths()
-            options = flags.options()
+            options = flags.options().with_fetched_encoder()
             run = MODES[options.mode].load(options.mode)
             return run(options, Console(width=None if sys.stdout.isatty() else 100))
     except UserError as error:

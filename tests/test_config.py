@@ -286,6 +286,7 @@ IMPOSSIBLE = {
     "mesh.model": (-1, 0),
     "mesh.cpu_devices": (-1,),
     "train.patience": (-1,),
+    "train.seeds_at_once": (-1,),
     "train.huber_delta": (-1.0, 0.0, math.nan),
     "train.focal_gamma": (-0.5, math.nan),
     "train.seed_axis": ("", "pmap"),
@@ -300,6 +301,7 @@ ANYTHING_GOES = {
     "model.init_from",  # looked at when the run begins
     "model.text_encoder",  # likewise
     "model.text_special",
+    "model.gradient_checkpointing",
     "data.path",  # looked at when the corpus is opened
     "data.format",  # likewise
     "data.standardize",  # the corpus knows the names
@@ -522,6 +524,8 @@ ANOTHER = {
     "model.text_encoder": "bert",
     "model.text_pool": "words",
     "model.text_special": False,
+    "model.gradient_checkpointing": True,
+    "train.seeds_at_once": 1,
     "model.norm_eps": 1e-5,
     "model.dtype": "bfloat16",
     "model.matmul_precision": "tensorfloat32",
@@ -591,11 +595,13 @@ NEEDED = {  # beside a value that means nothing alone
         "data.synthetic.lengths": (2,),
     },
     "model.both_directions": {"model.mixer": "gru"},
+    "model.text_encoder": {"data.text": "ids"},
     "model.fusion": {"model.bidirectional_fusion": True},
 }
 FREE = {
     "data.path",  # the corpus digest decides, for the embedded corpus too
     "data.device_memory_budget",
+    "model.text_encoder",  # its digest decides
     "data.allow_loss",
     *(key for key in ANOTHER if key.startswith("data.synthetic.")),
     "train.seed_axis",

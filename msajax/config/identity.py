@@ -16,7 +16,7 @@ def identity(config: Config) -> dict[str, Any]:
     free = ("data.path", "data.synthetic.", "train.seed_axis", "train.checkpoint_every_")
     free += ("train.compile_cache", "train.deterministic", "train.accumulation_steps", "mesh.")
     free += ("data.device_memory_budget", "data.allow_loss", "model.text_encoder")
-    flat = flatten(config)
+    flat = flatten(config) | {"data.text": config.reading.text}
     return {key: value for key, value in flat.items() if not key.startswith(free)}
 
 

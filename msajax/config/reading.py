@@ -173,15 +173,12 @@ def _with_own(model: Mapping[str, Any]) -> dict[str, Any]:
 def checked(config: Config) -> Config:
     """Checks a `Config` that was made in Python, whose types nothing has checked yet.
 
-    What is left to be decided of it alone, `data.text`, is decided.
-
     Raises:
         UserError: naming the key that is of the wrong type, or if it is no `Config` at all.
     """
     if not isinstance(config, Config):
         raise UserError(f"The experiment is a {type(config).__name__}: it must be a Config.")
-    config = from_config_dict(config.to_dict())
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, text=config.text))
+    return from_config_dict(config.to_dict())
 
 
 def flatten(config: Config) -> dict[str, Any]:

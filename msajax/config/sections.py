@@ -215,14 +215,15 @@ class Config(Settings):
                 "ids; leave data.text at auto, or choose pieces or ids."
             )
         if text == "pieces" and not encoder:
-            raise UserError("data.text = 'pieces' needs a model.text_encoder with its tokenizer.")
+            raise UserError("data.text = 'pieces': there is no model.text_encoder to cut them for.")
 
     @property
-    def text(self) -> str:
-        """What the text modality is: `data.text`, decided where it is auto."""
-        if self.data.text == "auto":
-            return "pieces" if self.model.text_encoder else "features"
-        return self.data.text
+    def reading(self) -> DataConfig:
+        """How the corpus is read: `data`, where `data.text` is decided if it is auto."""
+        if self.data.text != "auto":
+            return self.data
+        text = "pieces" if self.model.text_encoder else "features"
+        return dataclasses.replace(self.data, text=text)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns a JSON-ready form; of models' own settings it holds the chosen model's."""

@@ -295,14 +295,14 @@ class Corpus:
 
     def summary(self) -> dict[str, Any]:
         """Returns facts about the corpus for `results.json` and `run.json`."""
+        embedding = self.source.embedding
         return {
             "path": self.path if self.path == SYNTHETIC else os.path.abspath(self.path),
             "format": self.source.format,
             "digest": self.digest,
             "sizes": {name: header.size for name, header in self.headers.items()},
             "widths": {m: self.width(m) for m in self.modalities},
-            "embedding": self.source.embedding and dataclasses.asdict(self.source.embedding),
-        }
+        } | ({"embedding": dataclasses.asdict(embedding)} if embedding else {})
 
     def _check(self) -> None:
         if not self.headers:

@@ -18,7 +18,7 @@ def run(options: Options, console: Console) -> int:
     """Converts, and says where to; returns the exit code."""
     del console
     corpus, output = options.required("input", "output")
-    convert(corpus, options.config.data, output)
+    convert(corpus, options.config.reading, output)
     print(f"Converted: {output}")
     return OK
 

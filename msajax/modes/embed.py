@@ -44,7 +44,7 @@ def embed(path: str, config: Config, output: str) -> Embedding:
     devices.configure_jax(config.train)
     devices.require_devices()
     folder = open_encoder(config)
-    corpus = open_own_or_fold(path, config.data)
+    corpus = open_own_or_fold(path, config.reading)
     corpus.verify()
     embedding = embedding_of(
         folder,

@@ -76,7 +76,7 @@ def _evaluate_in(folder: RunFolder, split_name: str) -> dict[str, Any]:
             f"The corpus of this run is no longer at {path}: run its train command with the new "
             "--config.data.path, which only notes where it is."
         )
-    corpus = open_corpus(path, bundle.config.data)
+    corpus = open_corpus(path, bundle.config.reading)
     if corpus.digest != bundle.corpus_digest:
         raise UserError(f"{path} is not the corpus that this run was trained on: it has changed.")
     corpus.verify()

@@ -17,7 +17,7 @@ from msajax.modes.options import Options
 def run(options: Options, console: Console) -> int:
     """Describes and prints; returns the exit code."""
     if options["input"]:
-        report, show = inspect(options["input"], options.config.data), render
+        report, show = inspect(options["input"], options.config.reading), render
     else:
         report, show = inspect_model(options.config), print_model
     options.write_output(report)
@@ -52,6 +52,6 @@ def inspect_model(config: Config) -> dict[str, Any]:
     from msajax.training.plan import plan
 
     devices.require_devices()
-    corpus = open_own_or_fold(config.data.path, config.data)
-    spec = preparing.fit(corpus, config.data, config.model, open_encoder(config)).spec
+    corpus = open_own_or_fold(config.data.path, config.reading)
+    spec = preparing.fit(corpus, config.reading, config.model, open_encoder(config)).spec
     return cost_report(build_model(config.model, spec), spec) | {"plan": plan(config, spec)}

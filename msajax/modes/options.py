@@ -7,6 +7,7 @@ from typing import Any
 from msajax.config import Config
 from msajax.errors import UserError
 from msajax.files import refuse_inside, write_json
+from msajax.pretrained.hub import fetch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +44,20 @@ class Options:
             if not self.given[name]:
                 raise UserError(f"--mode={self.mode} needs --{name}.")
         return tuple(self.given[name] for name in names)
+
+    def with_fetched_encoder(self) -> "Options":
+        """Replaces the name of the text encoder, if --download asks for it, by its folder.
+
+        Raises:
+            UserError: if it is not given, or cannot be fetched.
+        """
+        if not self.given.get("download"):
+            return self
+        model = self.config.model
+        if not model.text_encoder:
+            raise UserError("--download fetches --config.model.text_encoder, which is not given.")
+        model = dataclasses.replace(model, text_encoder=fetch(model.text_encoder))
+        return dataclasses.replace(self, config=dataclasses.replace(self.config, model=model))
 
     def write_output(self, report: Mapping[str, Any]) -> None:
         """Writes a report as JSON to --output, if that is given.

@@ -42,7 +42,7 @@ def predict(bundle: str, corpus: str, output: str, split: str = "all", **overrid
     predictions.require_replaceable(output)
     require_glove(overrides.get("glove_path", ""))
     loaded = load(bundle)
-    data = without_folds(loaded.config.data)
+    data = without_folds(loaded.config.reading)
     of_data = {name: value for name, value in overrides.items() if name != "text_encoder"}
     data = dataclasses.replace(data, format="auto", **of_data)
     opened = open_corpus(corpus, data)

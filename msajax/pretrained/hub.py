@@ -5,7 +5,7 @@ import os
 from msajax.errors import UserError, first_line
 
 # All that a folder is read for; weights that are pickles stay where they are.
-_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "vocab.txt", "tokenizer*.json")
+_FILES = ["config.json", "vocab.txt", "tokenizer*.json", "*.safetensors", "*.index.json"]
 
 
 def fetch(name: str) -> str:
@@ -25,10 +25,10 @@ def fetch(name: str) -> str:
             "--download needs huggingface_hub: pip install -r requirements-text.txt."
         ) from error
     try:
-        return huggingface_hub.snapshot_download(name, allow_patterns=list(_FILES))
+        return huggingface_hub.snapshot_download(name, allow_patterns=_FILES)
     except Exception as error:  # of the library, of the network, of the disk: many kinds
         raise UserError(
             f"--download: {name} cannot be fetched from the Hugging Face hub: "
-            f"{first_line(error).rstrip('.')}. With a folder of that model model.text_encoder needs "
-            "no network."
+            f"{first_line(error).rstrip('.')}. With a folder of that model, model.text_encoder "
+            "needs no network."
         ) from error
