@@ -35,7 +35,8 @@ class OptimConfig(Settings):
             counts. learning_rate in place of the peak; weight_decay (adamw) of all that is named,
             kernels or not; layer_decay, in (0, 1]: a factor of the rate for each layer below the
             last one of what is named (what has no number in its path, as embeddings, counts as
-            below the first, a final norm as of the last; name no heads); warmup_steps; frozen=true: stays as it began.
+            below the first, a final norm as of the last; name no heads); warmup_steps; frozen=true:
+            stays as it began.
         average: decay of an exponential moving average of the parameters over steps, in [0, 1), as
             0.999; validation, best parameters and the bundle then are of the average. 0 is off.
     """
