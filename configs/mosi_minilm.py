@@ -1,7 +1,19 @@
-"""Fine-tunes a small pretrained encoder on the transcripts of CMU-MOSI, with the voice beside them.
+"""Fine-tunes a small pretrained encoder on the transcripts of CMU-MOSI.
 
     python -m msajax.main --config configs/mosi_minilm.py --config.data.path=CORPUS.npz \
       --config.model.text_encoder=all-MiniLM-L6-v2 --workdir runs/mosi_minilm
+
+CORPUS.npz has the transcripts (raw_text); the folder is all-MiniLM-L6-v2 of the Hugging Face hub.
+Expected: test MAE 0.789 +- 0.014, correlation 0.773 +- 0.008 over five random seeds, validation MAE
+0.839 +- 0.015, in 12.5 minutes on 2 CPU cores.
+
+The rates, the schedule and the epochs are those usual for such encoders. On validation, one random
+seed (100) each, were tried:
+
+    valid MAE  changes
+    0.830      none
+    0.841      text and audio, each pooled and weighed
+    0.856      text and audio, each pooled, concatenated
 """
 
 from msajax.config import apply_argument, default_config

@@ -31,6 +31,7 @@ def plan(config: Config, spec: CorpusSpec) -> dict[str, Any]:
     at_once = config.train.seeds_at_once or config.train.seeds
     own = counts["moving"] + counts["frozen"] - counts["shared"]  # of each seed
     average = counts["moving"] if config.optim.average else 0
+    state = at_once * (own + 2 * counts["moving"] + average)
     memory = {
         "parameters": at_once * own + counts["shared"],
         "moments": at_once * 2 * counts["moving"],
@@ -38,9 +39,12 @@ def plan(config: Config, spec: CorpusSpec) -> dict[str, Any]:
         # A new best is made beside the old one; validation scores with a copy of neither.
         "best": 2 * at_once * own,
         "gradients": counts["moving"] * (at_once if config.train.seed_axis == "vmap" else 1),
+        # The loop over several seeds has a copy of the state, and so has a checkpoint that is being
+        # written, which holds the best parameters, too.
+        "copies": (at_once > 1) * state + state + at_once * own,
     }
     memory = {name: _BYTES * numbers for name, numbers in memory.items()}
-    of_checkpoint = at_once * (2 * own + 2 * counts["moving"] + average)
+    of_checkpoint = state + at_once * own
     groups = math.ceil(config.train.seeds / at_once)
     return {
         "parameters": counts,
