@@ -15,8 +15,8 @@ seed (100) each, were tried:
     0.841      text and audio, each pooled and weighed
     0.856      text and audio, each pooled, concatenated
 
-Over the same five seeds text and audio, pooled and weighed, came to 0.867 +- 0.027 on validation. Here
-audio is one vector of 73 statistics a segment: text alone is chosen.
+Over the same five seeds text and audio, pooled and weighed, came to 0.867 +- 0.027 on validation.
+Here audio is one vector of 73 statistics a segment: text alone is chosen.
 """
 
 from msajax.config import apply_argument, default_config
