@@ -326,4 +326,4 @@ def test_no_size_of_file_compiles_a_program_of_its_own(scored):
     for size in (1, 2, 3, 5, 17, 20, 33, 127, 128, 129, 150, 300):
         scores, _ = scorer.score(random_split(size), "test")
         assert scores.shape == (2, size, 1)
-    assert scorer.predict._cache_size() <= 4 * 3
+    assert scorer.predict.program._cache_size() <= 4 * 3
