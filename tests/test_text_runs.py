@@ -161,6 +161,10 @@ def test_a_bundle_predicts_without_the_folder(corpus, folder, tmp_path):
     for file in pathlib.Path(copy).iterdir():
         file.unlink()
     bundle = load(tmp_path / "run" / "bundle")
+    with pytest.raises(UserError, match="a text encoder of its own"):
+        bundle.with_data(text_encoder=copy)
+    with pytest.raises(UserError, match=r"raw_text\[1\] holds a character that Unicode does not"):
+        bundle.predict(raw_text=["a", "b \ud800"])
     assert (tmp_path / "run" / "bundle" / "tokenizer.json").read_text() == WORDPIECE
     test = open_corpus(corpus).split("test")
     found = bundle.predict(raw_text=test.raw_text.tolist())
@@ -220,6 +224,23 @@ def test_embedded_text_is_what_the_encoder_writes(corpus, folder, tmp_path):
             found.features["text"][row, : ids.size], expected[0], rtol=1e-5, atol=2e-6
         )
         assert not found.features["text"][row, ids.size :].any()
+
+
+def test_embedding_says_what_it_cuts_and_refuses_to_cut_all(corpus, folder, tmp_path, caplog):
+    config = config_of(corpus, folder, model__max_len=4, data__truncate="first")
+    with caplog.at_level("WARNING"):
+        modes.embed.embed(corpus, config, str(tmp_path / "cut.npz"))
+    there = open_corpus(str(tmp_path / "cut.npz"))
+    for name in ("train", "valid", "test"):
+        texts = open_corpus(corpus).split(name).raw_text.tolist()
+        pieces = [len(text.split()) + text.count("films") + 2 for text in texts]
+        cut = sum(max(length - 4, 0) for length in pieces)
+        assert f"Repaired in {name}: text: {cut} piece(s) of transcripts" in caplog.text
+        assert there.split(name).masks["text"].sum() == sum(min(length, 4) for length in pieces)
+    config = config_of(corpus, folder, model__max_len=2, data__truncate="first")
+    with pytest.raises(UserError, match="adds 2 special pieces"):
+        modes.embed.embed(corpus, config, str(tmp_path / "nothing.npz"))
+    assert not (tmp_path / "nothing.npz").exists()
 
 
 def test_predict_embeds_with_the_same_folder_alone(corpus, folder, tmp_path):

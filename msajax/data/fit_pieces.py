@@ -66,16 +66,7 @@ def find_source(
         encoder.require_tokenizer()
     architecture = encoder.architecture
     if encoder.tokenizer:
-        tokenizer = Tokenizer.from_json(
-            encoder.tokenizer, f"model.text_encoder = {model.text_encoder}: its tokenizer"
-        )
-        if tokenizer.size > architecture.vocabulary:
-            raise UserError(
-                f"model.text_encoder = {model.text_encoder}: its tokenizer has token ids up to "
-                f"{tokenizer.size - 1}, but its embedding has {architecture.vocabulary} rows: they "
-                "are of different models."
-            )
-        _require_room(len(tokenizer.special), architecture, model)
+        require_fit(encoder, model.text_encoder, model.max_len)
     elif not model.text_special:
         raise UserError(
             f"model.text_special = false: model.text_encoder = {model.text_encoder} has no "
@@ -104,11 +95,29 @@ def _kind(path: str, train: Split, data: DataConfig) -> str:
     return "ids"
 
 
-def _require_room(special: int, architecture: Architecture, model: ModelConfig) -> None:
-    """Raises `UserError` unless a piece fits beside the special ones."""
-    most = min(model.max_len or architecture.positions, architecture.positions)
+def require_fit(encoder: Encoder, path: str, max_len: int) -> None:
+    """Refuses a tokenizer that does not fit its encoder.
+
+    Args:
+        encoder: with a tokenizer.
+        path: of its folder, for messages.
+        max_len: the most pieces of a transcript, special ones included; 0 for as many as it takes.
+
+    Raises:
+        UserError: if the tokenizer has more pieces than the encoder has embeddings, or adds so many
+            special ones that no other fits beside them.
+    """
+    architecture, where = encoder.architecture, f"model.text_encoder = {path}: its tokenizer"
+    tokenizer = Tokenizer.from_json(encoder.tokenizer, where)
+    if tokenizer.size > architecture.vocabulary:
+        raise UserError(
+            f"{where} has token ids up to {tokenizer.size - 1}, but its embedding has "
+            f"{architecture.vocabulary} rows: they are of different models."
+        )
+    special = len(tokenizer.special)
+    most = min(max_len or architecture.positions, architecture.positions)
     if most <= special:
-        key = "model.max_len" if most == model.max_len else "the longest sequence of the encoder"
+        key = "model.max_len" if most == max_len else "the longest sequence of the encoder"
         raise UserError(
             f"{key} = {most}: the text encoder's tokenizer adds {special} special pieces to each "
             "transcript; no other would fit."

@@ -171,6 +171,11 @@ class Bundle:
     def _embedder(self, text_encoder: str) -> Embedder:
         """Opens the folder of the encoder that made the text features of the training corpus."""
         embedding = self.preparation.embedding
+        if self.preparation.spec.text_encoder is not None:
+            raise UserError(
+                f"model.text_encoder = {text_encoder}: this model has a text encoder of its own, "
+                "which reads transcripts: leave the key out."
+            )
         if embedding is None:
             raise UserError(
                 f"model.text_encoder = {text_encoder}: no text encoder made the text features of "

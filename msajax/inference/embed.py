@@ -13,8 +13,10 @@ from flax.traverse_util import unflatten_dict
 
 from msajax.data.corpus import Split
 from msajax.data.embedding import Embedding
+from msajax.data.fit_pieces import require_fit
 from msajax.data.piece_steps import Sizes, choose_pieces, count_words
 from msajax.data.pieces import TextSource, read_pieces
+from msajax.data.repairs import say_repairs
 from msajax.errors import UserError
 from msajax.models.pretrained import make_encoder, parameters_of
 from msajax.models.pretrained.text import pool_words
@@ -49,6 +51,7 @@ class Embedder:
                 f"made the text features ({embedding.describe()}): name the same folder."
             )
         folder.require_tokenizer()
+        require_fit(folder, folder.path, embedding.max_len)
         self.embedding, self._folder = embedding, folder
         found = parameters_of(folder.architecture, folder.tensors(), folder.path)
         self._params = jax.device_put(unflatten_dict(found, sep="/"))
@@ -79,12 +82,15 @@ class Embedder:
             )
         kind = "words" if pools else "raw_text"
         source = TextSource(architecture, self._folder.tokenizer, kind, embedding.pool, True)
-        read, _ = read_pieces(_text_alone(split), source)
+        read, counts = read_pieces(_text_alone(split), source)
         pieces, mask = read.features["text"], read.masks["text"]
         most = min(embedding.max_len or architecture.positions, architecture.positions)
         most = max(min(most, mask.shape[1]), 1)
         sizes = Sizes(most, most, architecture.positions, embedding.truncate)
+        there = int(mask.sum())
         chosen, mask = choose_pieces(mask, pieces[..., 2] < 0, sizes, split.ids)
+        counts["cut_pieces"] = there - int(mask.sum())
+        say_repairs(name or split.where, {"text": counts}, 0)
         pieces = np.take_along_axis(pieces, chosen[..., None], axis=1)
         words = count_words(split, pieces[..., 2]) if pools else 0
         features, valid = self._encode(pieces, mask, words, name)

@@ -134,6 +134,7 @@ def as_split(
         is_list = isinstance(raw_text, Sequence | np.ndarray) and not isinstance(raw_text, str)
         if not is_list or not all(isinstance(text, str) for text in raw_text):
             raise UserError("raw_text must be a list of transcripts, one for each sample.")
+        _require_unicode("raw_text", raw_text)
         raw_text = np.array(list(raw_text), np.str_)
         sizes["raw_text"] = len(raw_text)
     if words is not None:
@@ -146,6 +147,18 @@ def as_split(
     valid = {m: mask for m, mask in valid.items() if mask is not None}
     split = Split(ids, arrays, valid, None, raw_text, frozenset(derived), "the samples")
     return dataclasses.replace(split, words=words, segments=segments)
+
+
+def _require_unicode(where: str, texts: Sequence[str]) -> None:
+    """Raises `UserError` for a text with characters that Unicode does not have."""
+    for i, text in enumerate(texts):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"{where}[{i}] holds a character that Unicode does not have (half of a surrogate "
+                f"pair, at {error.start})."
+            ) from error
 
 
 def _require_one_text(
@@ -194,6 +207,8 @@ def _read_words(value: Any) -> np.ndarray:
     )
     if not are_lists or not all(isinstance(word, str) for row in rows for word in row):
         raise UserError("words must be a list with a list of words for each sample.")
+    for i, row in enumerate(rows):
+        _require_unicode(f"words[{i}]", row)
     return pad_words(rows)
 
 

@@ -18,7 +18,9 @@ def run(options: Options, console: Console) -> int:
     """Converts, and says where to; returns the exit code."""
     del console
     corpus, output = options.required("input", "output")
-    convert(corpus, options.config.reading, output)
+    if options.config.model.text_encoder:
+        raise UserError("--mode=convert reads no model.text_encoder; --mode=embed does.")
+    convert(corpus, options.config.data, output)
     print(f"Converted: {output}")
     return OK
 

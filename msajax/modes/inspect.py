@@ -17,7 +17,7 @@ from msajax.modes.options import Options
 def run(options: Options, console: Console) -> int:
     """Describes and prints; returns the exit code."""
     if options["input"]:
-        report, show = inspect(options["input"], options.config.reading), render
+        report, show = inspect(options["input"], options.config.data), render
     else:
         report, show = inspect_model(options.config), print_model
     options.write_output(report)
