@@ -83,8 +83,7 @@ def build(config: Config, sources: Sources, folder: RunFolder) -> Run:
         UserError: for a split that cannot be prepared, and parameters that cannot be read.
     """
     corpus, encoder, preparation = sources
-    initial, origin = _initial(config, preparation, encoder)
-    shapes = parameter_shapes(config.model, preparation.spec)
+    initial, shared, origin = _initial(config, preparation, encoder)
     train, valid, repairs = _prepare(config, corpus, preparation)
     return Run(
         config=config,
@@ -95,7 +94,7 @@ def build(config: Config, sources: Sources, folder: RunFolder) -> Run:
         folder=folder,
         repairs=repairs,
         initial=from_labels(config.model, preparation.spec, train.labels) | initial,
-        shared=shared_values(initial, shapes, config.optim),
+        shared=shared,
         origin=origin,
     )
 
@@ -127,15 +126,19 @@ def _prepare(
 
 def _initial(
     config: Config, preparation: Preparation, encoder: Folder | None
-) -> tuple[Initial, dict[str, Any]]:
-    """Reads initial parameters from other files; returns a report of them for run.json, too."""
+) -> tuple[Initial, Initial, dict[str, Any]]:
+    """Reads initial parameters from other files.
+
+    Returns:
+        All of them; those that every seed shares for good; and a report for run.json.
+    """
     initial: Initial = {}
     origin: dict[str, Any] = {}
     model = declared(config.model)
     reads_words = bool(preparation.words) and "text" in preparation.spec.modalities
     has_vectors = bool(config.data.glove_path) and reads_words
     if not (model.initial or encoder or has_vectors or config.model.init_from):
-        return initial, origin
+        return initial, {}, origin
     shapes = parameter_shapes(config.model, preparation.spec)
     if model.initial:
         initial = from_model(model, config.model, preparation.spec, shapes)
@@ -157,4 +160,4 @@ def _initial(
         modules = origin["bundle"]["modules"]
         counted = ", ".join(f"{m} {n} of {of}" for m, (n, of) in modules.items())
         logger.info("Parameters from %s: %s.", config.model.init_from, counted)
-    return initial, origin
+    return initial, shared_values(initial, shapes, config.optim), origin

@@ -105,12 +105,11 @@ class Embedder:
         self, pieces: np.ndarray, mask: np.ndarray, words: int, name: str
     ) -> tuple[np.ndarray, np.ndarray]:
         """Encodes pieces `[N, P, 3]`, short ones with short ones, and pools them to `words`."""
-        special = pieces[..., 2] < 0
-        valid = mask if self.embedding.special or words else mask & ~special
-        steps = words or mask.shape[1]
-        features = np.zeros((len(mask), steps, self.embedding.width), np.float32)
         if words:
             valid = np.zeros((len(mask), words), bool)
+        else:
+            valid = mask if self.embedding.special else mask & (pieces[..., 2] >= 0)
+        features = np.zeros((*valid.shape, self.embedding.width), np.float32)
         lengths = (mask * np.arange(1, mask.shape[1] + 1)).max(axis=1, initial=0)
         lengths = np.minimum(-(-np.maximum(lengths, 1) // _STEP) * _STEP, mask.shape[1])
         done, said = 0, time.monotonic()

@@ -43,7 +43,7 @@ def equip(run: Run) -> Equipment:
     """Builds the programs of a run, and puts its data on the devices; nothing is compiled yet."""
     memory = run.model.memory
     at_first = memory.begin(run.train.labels, run.spec) if memory else {}
-    shared = unflatten_dict(run.shared, sep="/")
+    shared = run.layout.put(unflatten_dict(run.shared, sep="/"))  # once, for both programs
     programs = make_programs(run.recipe, run.spec, run.layout, at_first, shared)
     parts, for_rows = run.config.train.accumulation_steps, run.layout.for_rows
     return Equipment(

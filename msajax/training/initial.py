@@ -55,7 +55,7 @@ def shared_values(
         Those values, float32, without an axis of seeds; none that are random in part.
     """
     found: Initial = {}
-    settings = settings_of(optim, shapes) if initial else {}
+    settings = settings_of(optim, shapes)
     for path in filter(lambda path: settings[path].frozen, initial):
         values = initial[path]
         if values.ndim > len(shapes[path]):
@@ -63,7 +63,7 @@ def shared_values(
                 continue
             values = values[0]
         if not np.isnan(values).any():
-            found[path] = values.astype(np.float32)
+            found[path] = values.astype(np.float32, copy=False)
     return found
 
 
