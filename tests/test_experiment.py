@@ -268,7 +268,7 @@ def test_what_a_split_loses_or_shares_is_refused_or_said_before_training(
     assert told[: told.index(last)] == [
         "Lost in test: text: 3 stored step(s) that are not zero are not read, which leaves 1 "
         "sample(s) without it.",
-        "2 of 4 samples of test have no valid step in any modality: their score is that of an "
+        "test: 2 of 4 have no valid step in any modality: their score is that of an "
         "empty input.",
         "3 sample(s) of valid have the id of one of train: samples may leak.",
         "1 sample(s) of test have the id of one of train: samples may leak.",
@@ -711,7 +711,7 @@ def test_a_modality_that_the_corpus_lacks_is_absent_in_every_sample(run, splits,
     rows = predict({"test": fewer})
     assert "lacks modality 'audio'" in caplog.text
     empty = sum(row["present_text"] == "0" for row in rows)
-    assert f"{empty} of 20 samples of test have no valid step in any modality" in caplog.text
+    assert f"test: {empty} of 20 have no valid step in any modality" in caplog.text
     assert {row["present_audio"] for row in rows} == {row["weight_audio"] for row in rows} == {"0"}
     np.testing.assert_array_equal(column(rows, "weight_text"), column(rows, "present_text"))
     # A sample that never had audio is scored as before, if in another length quarter perhaps.

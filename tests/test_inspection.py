@@ -244,7 +244,7 @@ def test_what_would_change_results_is_warned_of(tmp_path):
         "There is no test split: a run has no test result.",
         "2 sample(s) of valid have the id of one of train: samples may leak.",
         "1 sample(s) of valid are identical to an earlier one.",
-        "1 of 4 samples of train have no valid step in any modality: their score is that of an "
+        "train: 1 of 4 has no valid step in any modality: its score is that of an "
         "empty input.",
         "train/audio has 2 non-finite value(s) in 1 column(s): preparation sets them to 0.",
         "video has no valid step in train: models leave it out everywhere.",
@@ -255,7 +255,7 @@ def test_what_would_change_results_is_warned_of(tmp_path):
     report = report_of(tmp_path, train=lonely, test=lonely)
     assert report["splits"]["train"]["without_any"] == 2
     assert [warning for warning in report["warnings"] if "any modality" in warning] == [
-        f"2 of 3 samples of {name} have no valid step in any modality: their score is that of an "
+        f"{name}: 2 of 3 have no valid step in any modality: their score is that of an "
         "empty input."
         for name in ("train", "test")
     ]

@@ -474,7 +474,7 @@ def test_repairs_and_losses_are_told_in_words(caplog):
         "padding.",
         "Lost in train: text: 5 stored step(s) that are not zero are not read, which leaves 1 "
         "sample(s) without it.",
-        "3 of 40 samples of train have no valid step in any modality: their score is that of an "
+        "train: 3 of 40 have no valid step in any modality: their score is that of an "
         "empty input.",
     ]
     read = {"length_disagrees": 4, "cut_lengths": 1, "clipped_labels": 2}

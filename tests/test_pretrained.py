@@ -352,6 +352,12 @@ def test_tensors_that_do_not_fit(tmp_path, change, said):
         read(tmp_path)
 
 
+def test_segments_that_the_architecture_lacks(tmp_path):
+    write_folder(tmp_path, {**BERT, "type_vocab_size": 0}, random_tensors(BERT))
+    with pytest.raises(UserError, match="token_type_embeddings.weight, .* type_vocab_size = 0"):
+        read(tmp_path)
+
+
 def test_folders_without_what_they_need(tmp_path):
     with pytest.raises(UserError, match="There is no folder .*nowhere: a pretrained text encoder"):
         open_folder(tmp_path / "nowhere")

@@ -282,6 +282,16 @@ def test_a_plan_counts_what_a_run_keeps(corpus, folder, frozen):
     assert json.loads(json.dumps(report["plan"])) == found
 
 
+def test_inspect_refuses_transcripts_that_training_would_refuse(corpus, folder, tmp_path):
+    arrays = dict(np.load(corpus))
+    for split in ("valid", "test"):
+        longer = arrays | {f"{split}/raw_text": np.array(["a " * 15] * 10)}
+        np.savez(tmp_path / "longer.npz", **longer)
+        config = config_of(str(tmp_path / "longer.npz"), folder)
+        with pytest.raises(UserError, match=rf"16 pieces, .*'{split}0' with 17"):
+            modes.inspect.inspect_model(config)
+
+
 @pytest.mark.parametrize(
     ("asked", "seconds", "found"), [(30.0, 3.0, 30.0), (30.0, 6.0, 54.0), (0.0, 6.0, 0.0)]
 )

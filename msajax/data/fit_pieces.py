@@ -145,10 +145,17 @@ def measure(
     for members in moving:
         if text and TEXT in members:
             longest, pooled = _longest(train, masks, members, text.pool)
+            most = text.architecture.positions
+            if model.max_len > most:
+                logger.warning(
+                    "model.max_len = %d: the text encoder takes %d pieces at most.",
+                    model.max_len,
+                    most,
+                )
             lengths |= {m: model.max_len or steps for m, steps in longest.items()}
             text_steps = pooled and (model.max_len or pooled)
             for m in (TEXT,) if pooled else members:
-                lengths[m] = min(lengths[m], text.architecture.positions)
+                lengths[m] = min(lengths[m], most)
         else:
             steps = int(spans(union(masks[m] for m in members))[1].max())
             lengths |= dict.fromkeys(members, model.max_len or steps)

@@ -83,9 +83,10 @@ def say_lost(
 
 def describe_empty(split: str, empty: int, size: int) -> str:
     """Returns the sentence on samples without any modality."""
+    verb, whose = ("has", "its") if empty == 1 else ("have", "their")
     return (
-        f"{empty} of {size} samples of {split} have no valid step in any modality: their score is "
-        "that of an empty input."
+        f"{split}: {empty} of {size} {verb} no valid step in any modality: {whose} score is that "
+        "of an empty input."
     )
 
 

@@ -46,6 +46,7 @@ def inspect_model(config: Config) -> dict[str, Any]:
     # Imported here: describing a corpus need not wait for JAX.
     from msajax.building import open_encoder
     from msajax.data import prepare as preparing
+    from msajax.evaluation import protocol
     from msajax.models import build_model
     from msajax.models.cost import cost_report
     from msajax.runtime import devices
@@ -53,5 +54,12 @@ def inspect_model(config: Config) -> dict[str, Any]:
 
     devices.require_devices()
     corpus = open_own_or_fold(config.data.path, config.reading)
-    spec = preparing.fit(corpus, config.reading, config.model, open_encoder(config)).spec
+    preparation = preparing.fit(corpus, config.reading, config.model, open_encoder(config))
+    spec = preparation.spec
+    # What training would refuse is refused here, too.
+    if "valid" in corpus.headers:
+        preparing.check_split(corpus.split("valid"), preparation)
+    if "test" in corpus.headers:
+        protocol.check_test(corpus, preparation)
+    say_what_is_idle(corpus, config, bool(spec.vocabularies))
     return cost_report(build_model(config.model, spec), spec) | {"plan": plan(config, spec)}

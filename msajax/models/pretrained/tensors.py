@@ -24,6 +24,8 @@ class Source(NamedTuple):
     read: Callable[[np.ndarray], np.ndarray]
 
 
+_SEGMENTS = "embeddings.token_type_embeddings.weight"
+
 Sources = dict[str, Source]  # by the path of the parameter, joined by /
 
 
@@ -86,6 +88,10 @@ def read_parameters(
                 f"{where}: the tensor {name} has the shape {tensors[name].shape}, and config.json "
                 f"asks for {source.shape}."
             )
+    if _SEGMENTS in tensors and _SEGMENTS not in names:
+        raise UserError(
+            f"{where} holds the tensor {_SEGMENTS}, but its config.json says type_vocab_size = 0."
+        )
     deepest = max(map(_layer, names))
     for name in tensors:
         if _layer(name) > deepest:
