@@ -11,12 +11,14 @@ from msajax.spec import CorpusSpec
 from msajax.training.optimizers import settings_of
 
 _BYTES = 4  # of a float32
+_PROCESS = 600 * 2**20  # bytes of Python, the libraries and compiled programs, as measured on CPUs
 
 
 def plan(config: Config, spec: CorpusSpec) -> dict[str, Any]:
     """Says how many bytes the parameters of a run take, and what is kept beside them.
 
-    What a step computes on its way (activations) is not in it: it grows with the batch.
+    Of what a step computes on its way (activations) only a pretrained text encoder's is counted,
+    beside which the rest is small.
 
     Args:
         config: the experiment.
@@ -32,6 +34,7 @@ def plan(config: Config, spec: CorpusSpec) -> dict[str, Any]:
     own = counts["moving"] + counts["frozen"] - counts["shared"]  # of each seed
     average = counts["moving"] if config.optim.average else 0
     state = at_once * (own + 2 * counts["moving"] + average)
+    of_checkpoint = state + at_once * own
     memory = {
         "parameters": at_once * own + counts["shared"],
         "moments": at_once * 2 * counts["moving"],
@@ -39,12 +42,13 @@ def plan(config: Config, spec: CorpusSpec) -> dict[str, Any]:
         # A new best is made beside the old one; validation scores with a copy of neither.
         "best": 2 * at_once * own,
         "gradients": counts["moving"] * (at_once if config.train.seed_axis == "vmap" else 1),
-        # The loop over several seeds has a copy of the state, and so has a checkpoint that is being
-        # written, which holds the best parameters, too.
-        "copies": (at_once > 1) * state + state + at_once * own,
+        # The loop over several seeds has a copy of the state. A checkpoint that is being written is
+        # there twice, as arrays and as files.
+        "copies": (at_once > 1) * state + 2 * of_checkpoint,
     }
     memory = {name: _BYTES * numbers for name, numbers in memory.items()}
-    of_checkpoint = state + at_once * own
+    memory["activations"] = _activations(config, spec)
+    memory["process"] = _PROCESS
     groups = math.ceil(config.train.seeds / at_once)
     return {
         "parameters": counts,
@@ -55,6 +59,27 @@ def plan(config: Config, spec: CorpusSpec) -> dict[str, Any]:
             "bundle": _BYTES * (config.train.seeds * own + counts["shared"]),
         },
     }
+
+
+def _activations(config: Config, spec: CorpusSpec) -> int:
+    """Estimates the bytes that a step keeps of a text encoder's layers for its gradients.
+
+    Of each piece and layer: ten vectors (norms, projections, residuals), the feed-forward network
+    before, at and after its activation, and three maps of attention. With gradient checkpointing
+    every layer keeps its input alone, and one layer at a time the rest.
+    """
+    a, train = spec.text_encoder, config.train
+    if a is None:
+        return 0
+    rows = -(-train.batch_size // train.accumulation_steps)
+    rows *= (train.seeds_at_once or train.seeds) if train.seed_axis == "vmap" else 1
+    length = spec.length("text")
+    inside = 10 * a.width + 3 * a.ff_dim + 3 * a.heads * length
+    of_piece = a.layers * inside
+    if config.model.gradient_checkpointing:
+        of_piece = a.layers * a.width + inside
+    size = _BYTES if config.model.dtype == "float32" else 2
+    return size * rows * length * of_piece
 
 
 def _count(config: Config, spec: CorpusSpec) -> Mapping[str, int]:
