@@ -71,7 +71,7 @@ def describe_plan(plan: Mapping[str, Any]) -> str:
     disk = plan["disk"]
     return (
         f"A run trains {counts['moving']:,} parameters a random seed ({frozen}{shared}), {seeds} "
-        f"seed(s) at once: some {mib(plan['memory']['total'])} of memory ({kinds}) beside the data. "
-        f"On disk its checkpoints take {mib(disk['checkpoints'])}, the bundle "
+        f"seed(s) at once: some {mib(plan['memory']['total'])} of memory ({kinds}) beside the "
+        f"data. On disk its checkpoints take {mib(disk['checkpoints'])}, the bundle "
         f"{mib(disk['bundle'])}."
     )
