@@ -18,7 +18,6 @@ from msajax.data.corpus import Corpus
 from msajax.data.cross_validation import require_one_fold
 from msajax.data.demands import say_what_is_idle
 from msajax.data.folds import Dealt, deal_validation
-from msajax.data.on_demand import take_rows
 from msajax.data.repairs import say_repairs
 from msajax.data.steps import describe_groups, find_groups
 from msajax.errors import UserError
@@ -170,8 +169,8 @@ def _measure(run: Run, trained: Trained, bundle: Bundle, kept: list[int]) -> dic
     say_repairs("test", repairs["test"], run.preparation.clip)
     run.describe(repairs)
     scores = {"valid": valid.scores[:, dealt.chooses], "test": test.scores}
-    splits = {"valid": take_rows(valid.split, dealt.chooses), "test": test.split}
-    measured = protocol.report(scores, splits, run.train.labels, run.task, bundle.calibration)
+    labels = {"valid": valid.split.labels[dealt.chooses], "test": test.split.labels}
+    measured = protocol.report(scores, labels, run.train.labels, run.task, bundle.calibration)
     processes.of_first(lambda: _write_results(run, trained, bundle, measured))
     artefacts.make_missing(run.folder)
     return processes.of_first(run.folder.read_results)

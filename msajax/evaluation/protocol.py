@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from msajax.calibration import Calibration
-from msajax.data.corpus import Corpus, Split
+from msajax.data.corpus import Corpus
 from msajax.data.predictions import Scored
 from msajax.data.prepare import Preparation, check_split, prepare
 from msajax.data.repairs import say_lost
@@ -83,7 +83,7 @@ def summarize_with_intervals(
 
 def report(
     scores: Mapping[str, np.ndarray],
-    splits: Mapping[str, Split],
+    labels: Mapping[str, np.ndarray],
     train_labels: np.ndarray,
     task: Task,
     calibration: Calibration | None,
@@ -92,7 +92,7 @@ def report(
 
     Args:
         scores: `{"valid": [S, N, K], "test": [S, N, K]}`, of validation the samples that chose.
-        splits: the prepared splits of the same names and samples.
+        labels: `[N, L]` of the same splits and samples.
         train_labels: `[M, L]`, for the floors.
         task: says which metrics.
         calibration: of the mean over seeds.
@@ -100,13 +100,13 @@ def report(
     Returns:
         The entries valid, test, test_ensemble, floors and calibration.
     """
-    valid_labels, test_labels = (splits[name].labels for name in ("valid", "test"))
+    test = scores["test"]
     return {
-        "valid": summarize(scores["valid"], valid_labels, task),
-        "test": summarize_with_intervals(scores["test"], test_labels, task),
-        "test_ensemble": task.compute(scores["test"].mean(axis=0), test_labels),
-        "floors": task.floors(train_labels, test_labels),
-        "calibration": describe_calibration(calibration, scores["test"], test_labels),
+        "valid": summarize(scores["valid"], labels["valid"], task),
+        "test": summarize_with_intervals(test, labels["test"], task),
+        "test_ensemble": task.compute(test.mean(axis=0), labels["test"]),
+        "floors": task.floors(train_labels, labels["test"]),
+        "calibration": describe_calibration(calibration, test, labels["test"]),
     }
 
 
