@@ -36,10 +36,11 @@ class Basis:
     optimistic: bool
 
     def describe(self) -> str:
-        """Names the samples, and says what is wrong with them."""
+        """Says which samples these are, and what is wrong with them."""
         if self.optimistic:
             return f"calibrated on validation, {self.samples} samples; {OPTIMISTIC}"
-        return f"calibrated on {self.samples} validation samples that chose nothing"
+        singly = ", dealt one by one as ids name no videos" if self.by == "sample" else ""
+        return f"calibrated on {self.samples} validation samples that chose nothing{singly}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +65,8 @@ class Intervals(Basis):
         """Fits the intervals of scores `[S, n, K]` to labels `[n, K]`; None of too few samples.
 
         The quantile is the error of rank ceil((n + 1) 0.9): a new sample that is exchangeable with
-        these lies within it with probability 0.9 or more.
+        these lies within it with probability 0.9 or more. With a floor that is nearly so, for the
+        new sample has no part in the floor.
         """
         n = len(labels)
         rank = -(-9 * (n + 1) // 10)  # in whole numbers: (n + 1) * 0.9 may round up

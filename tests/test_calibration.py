@@ -411,6 +411,8 @@ def test_calibrations_in_words():
         "labels, and are 1.500 to 2.250 wide in the mean (calibrated on validation, 19 samples; "
         "optimistic: it chose the epoch)."
     )
+    singly = Basis(9, "sample", False).describe()
+    assert singly.endswith("that chose nothing, dealt one by one as ids name no videos")
     task = make_task("classification", tuple("abcd"), None)
     found = task.calibrate(*classes(0), BASIS).to_dict()
     found["test"] = {"ece_before": 0.08, "ece_after": 0.0312, "bins": []}
