@@ -7,10 +7,13 @@ from msajax.config import Config
 from msajax.data import prepare as preparing
 from msajax.data.corpus import Corpus, Split
 from msajax.data.demands import require_glove, require_targets
+from msajax.data.folds import deal_validation
 from msajax.data.formats import open_corpus
 from msajax.data.glove import read_glove
+from msajax.data.on_demand import take_rows
 from msajax.data.prepare import Preparation
 from msajax.data.repairs import say_prepared
+from msajax.errors import UserError
 from msajax.inference.bundle_files import load
 from msajax.models import declared, parameter_shapes
 from msajax.pretrained.folder import Folder, open_folder
@@ -68,7 +71,30 @@ def check(config: Config, corpus: Corpus, encoder: Folder | None) -> Sources:
     corpus.verify()
     preparation = preparing.fit(corpus, config.reading, config.model, encoder)
     check_model(config, preparation.spec)
+    _check_share(config, corpus, preparation)
     return Sources(corpus, encoder, preparation)
+
+
+def _check_share(config: Config, corpus: Corpus, preparation: Preparation) -> None:
+    """Raises `UserError` if no part of validation can be held out, or nothing would use it."""
+    share, kind = config.train.calibration_share, preparation.spec.label_kind
+    if not share:
+        return
+    if not TASKS[kind].calibrates:
+        raise UserError(
+            f"train.calibration_share = {share:g}: nothing of a {kind} model is calibrated: leave "
+            "the share at 0."
+        )
+    valid = corpus.split("valid")
+    dealt = deal_validation(valid.ids, share, valid.where)
+    logger.info(
+        "%s: %d samples choose the epochs, %d calibrate; dealt by %s%s.",
+        valid.where,
+        dealt.chooses.sum(),
+        dealt.calibrates.sum(),
+        dealt.by,
+        "" if dealt.by == "video" else ", as no two ids name the same video",
+    )
 
 
 def build(config: Config, sources: Sources, folder: RunFolder) -> Run:
@@ -102,7 +128,10 @@ def build(config: Config, sources: Sources, folder: RunFolder) -> Run:
 def _prepare(
     config: Config, corpus: Corpus, preparation: Preparation
 ) -> tuple[Split, Split, dict[str, Any]]:
-    """Prepares the splits for training and validation; returns what was repaired in them, too."""
+    """Prepares the splits for training and validation; returns what was repaired in them, too.
+
+    Of validation those samples are returned that choose the epochs.
+    """
     budget = config.data.device_memory_budget
     # Virtual CPU devices share a memory, in which each has the training split.
     of_each = budget // layout_of(config).copies
@@ -121,7 +150,9 @@ def _prepare(
     repairs = {"train": train_repairs, "valid": valid_repairs}
     if corpus.repairs:
         repairs["corpus"] = corpus.repairs
-    return train_split, valid_split, repairs
+    share = config.train.calibration_share
+    chooses = deal_validation(valid_split.ids, share, valid_split.where).chooses
+    return train_split, take_rows(valid_split, chooses), repairs
 
 
 def _initial(

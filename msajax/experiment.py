@@ -9,6 +9,7 @@ import jax
 from flax.traverse_util import unflatten_dict
 
 from msajax.building import build, open_sources
+from msajax.calibration import FEWEST, Basis, Calibration
 from msajax.checks import is_url
 from msajax.config import Config, checked, flatten
 from msajax.config.model import unusual_settings
@@ -16,6 +17,7 @@ from msajax.data import predictions
 from msajax.data.corpus import Corpus
 from msajax.data.cross_validation import require_one_fold
 from msajax.data.demands import say_what_is_idle
+from msajax.data.folds import Dealt, deal_validation
 from msajax.data.repairs import say_repairs
 from msajax.data.steps import describe_groups, find_groups
 from msajax.errors import UserError
@@ -139,34 +141,62 @@ def _train_in(run: Run) -> dict[str, Any] | None:
         shared=unflatten_dict(run.shared, sep="/"),
     )
     run.folder.begin_results()
-    if processes.is_first():
-        save_bundle(run.folder.bundle, bundle)
     return _measure(run, trained, bundle, kept)
 
 
 def _measure(run: Run, trained: Trained, bundle: Bundle, kept: list[int]) -> dict[str, Any]:
-    """Opens the test split, and writes predictions and results; only the `kept` seeds count."""
-    folder, corpus = run.folder, run.corpus
-    scores, splits, repairs = {}, {}, dict(run.repairs)
+    """Calibrates, writes the bundle, opens the test split, writes predictions and results.
+
+    Only the `kept` seeds count.
+    """
     variables, for_rows = run.layout.put_for_rows(trained.variables), run.layout.for_rows
     scorer = Scorer(trained.predict, variables, run.spec, for_rows.put_rows, kept)
     budget = run.config.data.device_memory_budget
-    for name in ("valid", "test"):
-        splits[name], scores[name], weights, repairs[name] = protocol.score_split(
-            corpus, name, run.preparation, budget, scorer
-        )
-        if processes.is_first():
-            os.makedirs(folder.file("predictions"), exist_ok=True)
-            path = folder.file("predictions", f"{name}.csv")
-            predictions.write_predictions(
-                path, [splits[name]], [scores[name]], [weights], bundle.seeds, run.spec
-            )
+
+    def score(name: str) -> predictions.Scored:
+        return protocol.score_split(run.corpus, name, run.preparation, budget, scorer)
+
+    valid = score("valid")
+    share = run.config.train.calibration_share
+    dealt = deal_validation(valid.split.ids, share, valid.split.where)
+    bundle = dataclasses.replace(bundle, calibration=_calibrate(run, valid, dealt))
+    if processes.is_first():
+        save_bundle(run.folder.bundle, bundle)
+    _write_predictions(run, "valid", valid, bundle)
+    test = score("test")
+    _write_predictions(run, "test", test, bundle)
+    repairs = {**run.repairs, "valid": valid.repairs, "test": test.repairs}
     say_repairs("test", repairs["test"], run.preparation.clip)
     run.describe(repairs)
-    measured = protocol.report(scores, splits, run.train.labels, run.task)
+    scores = {"valid": valid.scores[:, dealt.chooses], "test": test.scores}
+    labels = {"valid": valid.split.labels[dealt.chooses], "test": test.split.labels}
+    measured = protocol.report(scores, labels, run.train.labels, run.task, bundle.calibration)
     processes.of_first(lambda: _write_results(run, trained, bundle, measured))
-    artefacts.make_missing(folder)
-    return processes.of_first(folder.read_results)
+    artefacts.make_missing(run.folder)
+    return processes.of_first(run.folder.read_results)
+
+
+def _calibrate(run: Run, valid: predictions.Scored, dealt: Dealt) -> Calibration | None:
+    """Calibrates the mean over seeds; says so if there are too few samples."""
+    rows = dealt.calibrates
+    optimistic = not run.config.train.calibration_share
+    basis = Basis(int(rows.sum()), dealt.by, optimistic)
+    found = run.task.calibrate(valid.scores[:, rows], valid.split.labels[rows], basis)
+    if found is None and run.task.calibrates:
+        logger.warning(
+            "Scores are not calibrated: %d validation sample(s) are too few, of which %d would do.",
+            basis.samples,
+            FEWEST,
+        )
+    return found
+
+
+def _write_predictions(run: Run, name: str, scored: predictions.Scored, bundle: Bundle) -> None:
+    """Writes the predictions of a split, in the first process."""
+    if processes.is_first():
+        path = run.folder.file("predictions", f"{name}.csv")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        predictions.write_predictions(path, [scored], bundle.seeds, run.spec, bundle.calibration)
 
 
 def _write_results(

@@ -1,10 +1,11 @@
-"""Puts metrics and floors into words and units, which people read beside the numbers."""
+"""Puts metrics, floors and calibrations into words and units, which people read with numbers."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msajax import metrics, tasks
+from msajax.calibration import FEWEST, from_dict
 
 
 class Floor(NamedTuple):
@@ -107,3 +108,39 @@ def metric_lines(metrics: Iterable[str]) -> list[tuple[str, str]]:
     shown = {base_of(metric) for metric in metrics}
     lines = [{k: v for k, v in line.items() if k in shown} for line in _LINES]
     return [(", ".join(line), "; ".join(line.values())) for line in lines if line]
+
+
+def calibration(results: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
+    """Puts the calibration of a results.json into words; "" for what has none.
+
+    Args:
+        results: has "calibration", unless it is of a task that knows none.
+        metrics: of the same results, by name.
+    """
+    found = results.get("calibration")
+    if found is None:
+        too_few = f"fewer than {FEWEST} validation samples"
+        if "calibration" not in results or "perplexity" in metrics:
+            return ""
+        if "accuracy" in metrics:
+            return f"The probabilities have no temperature: {too_few}."
+        return f"The scores have no 90 % interval: {too_few}."
+    basis, test = from_dict(found).describe(), found["test"]
+    if found["kind"] == "temperature":
+        before, after = (percent(test[key]) for key in ("ece_before", "ece_after"))
+        return (
+            f"The ensemble's probabilities have an expected calibration error of {before} on test, "
+            f"{after} at temperature {found['temperature']:.3f}, which predictions leave to you "
+            f"({basis})."
+        )
+    coverage = _range([100 * share for share in test["coverage"]], "{:.1f}")
+    width, each = _range(test["width"], "{:.3f}"), " of each output" * (len(test["width"]) > 1)
+    return (
+        f"The 90 % intervals of the ensemble's score{each} hold {coverage} % of the test labels, "
+        f"and are {width} wide in the mean ({basis})."
+    )
+
+
+def _range(values: Sequence[float], form: str) -> str:
+    ends = dict.fromkeys(form.format(end) for end in (min(values), max(values)))
+    return " to ".join(ends)

@@ -381,7 +381,7 @@ def test_results_have_the_documented_keys(run):
     assert results == run.results
     assert list(results) == [
         *("model", "corpus", "seeds", "epochs", "selection", "best_epoch", "failed", "valid"),
-        *("test", "test_ensemble", "floors", "timing"),
+        *("test", "test_ensemble", "floors", "calibration", "timing"),
     ]
     assert results["selection"] == "mae"
     assert results["model"].keys() == {"name", "parameters"}
@@ -472,7 +472,8 @@ def test_what_is_undefined_is_null(other_test):
 def test_predictions_hold_the_samples_in_file_order(split, run, splits):
     rows = rows_of(run.folder / "predictions" / f"{split}.csv")
     assert list(rows[0]) == [
-        *("id", "label", "score", "score_sd", "score_seed0", "score_seed1"),
+        *("id", "label", "score", "low", "high", "interval"),
+        *("score_sd", "score_seed0", "score_seed1"),
         *("weight_text", "weight_audio", "present_text", "present_audio", "raw_text"),
     ]
     wanted = splits[split]
@@ -563,7 +564,8 @@ def test_only_data_evaluation_and_inference_can_name_the_test_split_to_a_corpus(
 def test_evaluating_a_run_reproduces_its_results(split, run):
     report = modes.evaluate.evaluate_run(str(run.folder), split)
     assert report.keys() == {
-        *("input", "split", "samples", "metrics", "ensemble", "largest_difference")
+        *("input", "split", "samples", "metrics", "ensemble", "largest_difference"),
+        *(["calibration"] if split == "test" else []),
     }
     assert (report["split"], report["samples"]) == (split, 20)
     assert 0 <= report["largest_difference"] <= 1e-6
@@ -572,6 +574,8 @@ def test_evaluating_a_run_reproduces_its_results(split, run):
             assert report["metrics"][name][key] == pytest.approx(value, abs=1e-6), (name, key)
     if split == "test":
         assert report["ensemble"] == pytest.approx(run.results["test_ensemble"], abs=1e-6)
+        assert report["calibration"]["optimistic"] and report["calibration"]["samples"] == 20
+        assert report["calibration"]["quantile"] == run.results["calibration"]["quantile"]
 
 
 def test_evaluating_a_run_reports_a_difference_that_there_is(run, tmp_path):

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from msajax.calibration import Intervals, Temperature
 from msajax.data.corpus import Split
-from msajax.data.predictions import read_columns, read_predictions, write_predictions
+from msajax.data.predictions import Scored, read_columns, read_predictions, write_predictions
 from msajax.errors import UserError
 from msajax.spec import CorpusSpec
 
@@ -42,8 +43,8 @@ def write(
     path: pathlib.Path, *splits: Split, scores=SCORES, weights=WEIGHTS, seeds=(7, 8, 9)
 ) -> list[list[str]]:
     """Writes the splits, all with the same scores, and returns the cells of the file."""
-    many = len(splits)
-    write_predictions(str(path), splits, [scores] * many, [weights] * many, seeds, SPEC)
+    scored = [Scored(split, scores, weights) for split in splits]
+    write_predictions(str(path), scored, seeds, SPEC)
     with open(path, encoding="utf-8", newline="") as file:
         return list(csv.reader(file, strict=True))
 
@@ -67,7 +68,8 @@ def test_columns_come_in_the_documented_order(path):
 
 def test_modalities_keep_the_models_order_and_not_the_alphabets(path):
     spec = replace(SPEC, modalities=("audio", "text"))
-    write_predictions(str(path), [a_split()], [SCORES], [WEIGHTS[..., ::-1]], (7, 8, 9), spec)
+    scored = Scored(a_split(), SCORES, WEIGHTS[..., ::-1])
+    write_predictions(str(path), [scored], (7, 8, 9), spec)
     header, first, *_ = csv.reader(path.read_text().splitlines())
     assert header[7:] == ["weight_audio", "weight_text", "present_audio", "present_text"]
     assert write(path, a_split())[0][7:9] == ["weight_text", "weight_audio"]
@@ -137,11 +139,10 @@ def test_a_file_that_cannot_be_written_is_refused_and_leaves_nothing(name, tmp_p
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def write_as(path, kind, names, labels, scores) -> list[dict[str, str]]:
+def write_as(path, kind, names, labels, scores, calibration=None) -> list[dict[str, str]]:
     spec = replace(SPEC, label_kind=kind, label_names=names)
-    write_predictions(
-        str(path), [replace(a_split(), labels=labels)], [scores], [WEIGHTS[:2]], (7, 8), spec
-    )
+    scored = Scored(replace(a_split(), labels=labels), scores, WEIGHTS[:2])
+    write_predictions(str(path), [scored], (7, 8), spec, calibration)
     with open(path, encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file, strict=True))
 
@@ -192,6 +193,27 @@ def test_several_outputs_by_hand(path):
     np.testing.assert_allclose(read.labels, labels, rtol=5e-9)
     rows = write_as(path, "regression", ("a", "b c"), None, scores)
     assert [row["label_a"] + row["label_b c"] for row in rows] == ["", "", ""]
+
+
+def test_intervals_by_hand(path):
+    """Seeds 1 and 3: mean 2, deviation sqrt 2, above one floor and below the other."""
+    scores = np.array([[[1.0, 1.0]] * 3, [[3.0, 3.0]] * 3])
+    intervals = Intervals(20, "video", True, (2.0, 0.5), (1.0, 4.0))
+    rows = write_as(path, "regression", ("a", "score"), np.ones((3, 2)), scores, intervals)
+    ends = "score_a score_score low_a high_a low_score high_score".split()
+    assert list(rows[0])[3:9] == ends
+    values = "2 2 -0.828427125 4.82842712 0 4".split()
+    assert [list(row.values())[3:9] for row in rows] == [values] * 3
+    said = "calibrated on validation, 20 samples; optimistic: it chose the epoch"
+    assert {row["interval"] for row in rows} == {said}
+    np.testing.assert_array_equal(read_predictions(str(path)).scores, scores)
+    one = Intervals(9, "sample", False, (1.5,), (None,))
+    rows = write_as(path, "regression", ("score",), None, scores[..., :1], one)
+    assert list(rows[0])[:6] == ["id", "label", "score", "low", "high", "interval"]
+    assert list(rows[0].values())[2:5] == ["2", "0.5", "3.5"]
+    p = np.full((2, 3, 2), 0.5)
+    rows = write_as(path, "classification", ("x", "y"), None, p, Temperature(9, "video", True, 2.0))
+    assert "low" not in rows[0] and rows[0]["score_x"] == "0.5"
 
 
 def test_names_may_look_like_patterns_and_like_each_other(path):

@@ -10,7 +10,7 @@ import pytest
 from sklearn.metrics import f1_score
 
 from msajax import metrics
-from msajax.data.corpus import Split
+from msajax.calibration import Intervals
 from msajax.evaluation import protocol
 from msajax.tasks import Task, make_task
 
@@ -45,11 +45,6 @@ def naive(score: np.ndarray, label: np.ndarray, name: str) -> float:
         return sum(hits) / len(hits)
     assert name == "f1_has0"
     return float(f1_score(label >= 0, score >= 0, average="weighted", zero_division=0))
-
-
-def a_split(label: np.ndarray) -> Split:
-    ids = np.array([str(i) for i in range(len(label))])
-    return Split(ids=ids, features={}, masks={}, labels=label[:, None])
 
 
 # --- over seeds ---
@@ -123,14 +118,15 @@ def report() -> dict:
     train = np.array([-1.0, 0.4, 0.4, 2.0])
     return protocol.report(
         {"valid": valid[..., None], "test": SCORES[..., None]},
-        {"valid": a_split(-LABEL), "test": a_split(LABEL)},
+        {"valid": -LABEL[:, None], "test": LABEL[:, None]},
         train[:, None],
         task_of(train),
+        Intervals(9, "video", True, (0.5,), (None,)),
     )
 
 
 def test_a_report_has_the_documented_entries(report):
-    assert list(report) == ["valid", "test", "test_ensemble", "floors"]
+    assert list(report) == ["valid", "test", "test_ensemble", "floors", "calibration"]
     for part in ("valid", "test", "test_ensemble"):
         assert list(report[part]) == list(metrics.SENTIMENT)
     assert {frozenset(v) for v in report["valid"].values()} == {frozenset(("mean", "sd", "seeds"))}
@@ -154,6 +150,7 @@ def test_the_ensemble_is_the_metric_of_the_mean_score_and_not_the_mean_metric(re
     # The mean score is wrong by .9 .2 .1 .05 .15 .4 .1 .1 = 2.
     assert report["test_ensemble"]["mae"] == pytest.approx(0.25)
     assert report["test"]["mae"]["mean"] == pytest.approx(0.475)
+    assert report["calibration"]["test"] == {"coverage": [7 / 8], "width": [pytest.approx(1)]}
 
 
 def test_the_floors_come_from_training_labels_and_the_test_split(report):
@@ -167,10 +164,11 @@ def test_the_floors_come_from_training_labels_and_the_test_split(report):
 
 
 def test_the_metrics_follow_the_range_of_the_training_labels():
-    splits = {"valid": a_split(LABEL), "test": a_split(LABEL)}
+    labels = {"valid": LABEL[:, None], "test": LABEL[:, None]}
     scores = {"valid": SCORES[..., None], "test": SCORES[..., None]}
     train = np.array([-1.0, 0.0, 3.5])
-    report = protocol.report(scores, splits, train[:, None], task_of(train))
+    report = protocol.report(scores, labels, train[:, None], task_of(train), None)
+    assert report["calibration"] is None
     for part in ("valid", "test", "test_ensemble"):
         assert list(report[part]) == list(metrics.CONTINUOUS)
     assert report["floors"]["majority"] == {}

@@ -59,7 +59,8 @@ def test_scores_are_those_of_the_file_and_their_means_and_deviations(
     assert predict_corpus(bundle, corpus_of({"test": samples(N)}), "all", str(output)) == N
     rows = np.genfromtxt(output, delimiter=",", names=True, dtype=None, encoding="utf-8")
     scores = all_at_once
-    assert [x.shape for x in dataclasses.astuple(scores)] == [(N, 1), (N, 1), (3, N, 1), (N, 2)]
+    arrays = [x.shape for x in dataclasses.astuple(scores) if x is not None]
+    assert arrays == [(N, 1), (N, 1), (3, N, 1), (N, 2)]
     columns = {"score": scores.score, "score_sd": scores.score_sd}
     columns |= {f"score_seed{k}": scores.seeds[k] for k in range(3)}
     columns |= {f"weight_{m}": scores.weights[:, [i]] for i, m in enumerate(T)}
@@ -177,7 +178,8 @@ def test_masks_a_single_step_an_absent_modality_and_no_sample(bundle):
     np.testing.assert_allclose(flat.weights[:, 1], 0)
     for nothing in (np.zeros((0, 5, 6)), []):
         none = bundle.predict({"text": nothing})
-        assert [v.shape for v in dataclasses.astuple(none)] == [(0, 1), (0, 1), (3, 0, 1), (0, 2)]
+        shapes = [v.shape for v in dataclasses.astuple(none) if v is not None]
+        assert shapes == [(0, 1), (0, 1), (3, 0, 1), (0, 2)]
     some = bundle.predict({"text": [x["text"][1], []]})
     np.testing.assert_allclose(some.weights, [[1, 0], [0, 0]], atol=1e-6)
 

@@ -324,7 +324,7 @@ def test_a_signal_in_another_mode_is_one_line(number, forks, tmp_path):
 
 def save_predictions(path: str, content: str) -> None:
     del content
-    write_predictions(path, [], [], [], [0], CorpusSpec(("text",), (1,), (1,)))
+    write_predictions(path, [], [0], CorpusSpec(("text",), (1,), (1,)))
 
 
 @pytest.mark.parametrize("write", [write_text, save_predictions], ids=["json", "csv"])

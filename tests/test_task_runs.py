@@ -19,6 +19,7 @@ from rich.console import Console
 from tiny import tiny_config
 
 from msajax import experiment, modes
+from msajax.calibration import calibration_error, reliability
 from msajax.config import Config
 from msajax.data.corpus import Split
 from msajax.data.formats import open_corpus
@@ -320,7 +321,19 @@ def test_class_results_follow_from_the_predictions(name, run_of):
         expected = [values[metric] for values in by_seed]
         assert stored["seeds"] == pytest.approx(expected, abs=1e-7), metric
         assert stored["mean"] == pytest.approx(np.mean(expected), abs=1e-7)
-    ensemble = naive(table(rows, *(f"score_{c}" for c in names)))
+    p = table(rows, *(f"score_{c}" for c in names))
+    stored = run.results["calibration"]
+    assert (stored["kind"], stored["samples"], stored["optimistic"]) == ("temperature", 16, True)
+    error = calibration_error(reliability(p, true))
+    assert stored["test"]["ece_before"] == pytest.approx(error, abs=1e-7)
+    scores = load_bundle(run.folder / "bundle").predict(
+        open_corpus(run.corpus).split("test").features
+    )
+    powers = p ** (1 / stored["temperature"])
+    expected = powers / powers.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(scores.calibrated, expected, rtol=1e-5, atol=1e-7)
+    assert scores.low is None
+    ensemble = naive(p)
     assert run.results["test_ensemble"] == pytest.approx(ensemble, abs=1e-7)
     lines = (run.folder / "metrics.jsonl").read_text().splitlines()
     for k in SEEDS:
@@ -359,12 +372,18 @@ def test_predicting_a_corpus_with_another_class_leaves_labels_out(run_of, tmp_pa
 def test_outputs_have_their_columns_and_results_follow_from_them(name, run_of):
     run, names = run_of(name), OUTPUTS[name]
     rows, scores = stored_rows(run), [f"score_{n}" for n in OUTPUTS[name]]
+    y = table(rows, *(f"label_{n}" for n in names))
     of_seeds = [[f"{s}_sd", *(f"{s}_seed{k}" for k in SEEDS)] for s in scores]
     assert list(rows[0]) == [
-        *("id", *(f"label_{n}" for n in names), *scores, *sum(of_seeds, [])),
-        *("weight_text", "present_text"),
+        *("id", *(f"label_{n}" for n in names), *scores),
+        *(f"{end}_{n}" for n in names for end in ("low", "high")),
+        *("interval", *sum(of_seeds, []), "weight_text", "present_text"),
     ]
-    y = table(rows, *(f"label_{n}" for n in names))
+    ends = {end: table(rows, *(f"{end}_{n}" for n in names)) for end in ("low", "high")}
+    inside = (ends["low"] <= y) & (y <= ends["high"])
+    measured = run.results["calibration"]["test"]
+    assert measured["coverage"] == pytest.approx(inside.mean(axis=0))
+    assert measured["width"] == pytest.approx((ends["high"] - ends["low"]).mean(axis=0))
     np.testing.assert_allclose(y, open_corpus(run.corpus).split("test").labels, rtol=1e-8)
     mean, results = table(rows, *scores), run.results
     for k in SEEDS:

@@ -98,6 +98,9 @@ class TrainConfig(Settings):
         patience: a random seed stops after this many epochs in a row without a strictly smaller
             validation score; 0 never stops early. The score is the mean absolute error over all
             outputs, or the cross-entropy of classes and tokens, unless select_by names another.
+        calibration_share: the share of the validation split, in [0, 1) and by whole videos, that
+            chooses no epoch and calibrates the scores instead; at 0 all of validation does both,
+            which makes intervals too narrow.
         select_by: the metric on validation that chooses each seed's best epoch, stops early and
             moves the plateau schedule: auto, or any that the report shows.
         loss: l1 (mean absolute error), mse, huber, or ccc (1 less the concordance correlation of a
@@ -131,6 +134,7 @@ class TrainConfig(Settings):
     batch_size: int = 32
     accumulation_steps: int = 1
     patience: int = 15
+    calibration_share: float = 0.0
     select_by: str = "auto"
     loss: str = "auto"
     huber_delta: float = 1.0
@@ -156,6 +160,8 @@ class TrainConfig(Settings):
         require(self, "train.huber_delta", self.huber_delta > 0, "must be above 0")
         at_least(self, "train", 0, "focal_gamma")
         one_of(self, "train.seed_axis", "auto", "map", "vmap")
+        ok = 0 <= self.calibration_share < 1
+        require(self, "train.calibration_share", ok, "must lie in [0, 1)")
         given = bool(self.compile_cache)
         require(self, "train.compile_cache", given, "must be auto, off or a folder")
 

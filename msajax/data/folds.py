@@ -9,6 +9,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -121,6 +122,52 @@ def videos_of(ids: Sequence[str], where: str) -> list[str]:
             "expected ids like 'video[0]' or 'video$_$0', to split by video."
         )
     return videos
+
+
+class Dealt(NamedTuple):
+    """Says what each of the N samples of the validation split is for.
+
+    Attributes:
+        chooses: `[N]` bool, those that choose the epochs.
+        calibrates: `[N]` bool, those that calibrate scores.
+        by: what was dealt as one: video, or sample where ids name no videos.
+    """
+
+    chooses: np.ndarray
+    calibrates: np.ndarray
+    by: str
+
+
+def deal_validation(ids: Sequence[str], share: float, where: str) -> Dealt:
+    """Deals the validation split to choosing and calibrating, by whole videos.
+
+    Videos are held out in a random order that depends on their names alone, as many as bring the
+    number of samples closest to the share; at least one video remains on either side.
+
+    Args:
+        ids: of the N samples.
+        share: `train.calibration_share`; at 0 every sample both chooses and calibrates.
+        where: what the message calls the split.
+
+    Raises:
+        UserError: if all samples are of one video, and some are to be held out.
+    """
+    ids = [str(id_) for id_ in ids]
+    unit = [video_of(id_) or id_ for id_ in ids]
+    units, unit_of, sizes = np.unique(unit, return_inverse=True, return_counts=True)
+    by = "video" if len(units) < len(set(ids)) else "sample"
+    if not share:
+        all_of_them = np.ones(len(ids), bool)
+        return Dealt(all_of_them, all_of_them, by)
+    if len(units) < 2:
+        raise UserError(
+            f"train.calibration_share = {share:g}: {where} has samples of one {by} only, which "
+            "cannot be dealt to choosing and calibrating: leave the share at 0."
+        )
+    order = np.random.Generator(np.random.PCG64(0)).permutation(len(units))
+    held_out = 1 + int(np.abs(np.cumsum(sizes[order])[:-1] - share * len(ids)).argmin())
+    calibrates = np.isin(unit_of, order[:held_out])
+    return Dealt(~calibrates, calibrates, by)
 
 
 def mosi_folds(segments: Mapping[str, int]) -> dict[str, list[str]] | None:

@@ -22,6 +22,7 @@ class OnDemand:
         kept: `[N, T]` bool, the valid ones.
         statistics: mean and deviation, each `[d]` float64, of a standardised modality.
         clip: bound of standardised features, 0 for none.
+        rows: `[N]`, which stored sample each sample is; None if they are the same.
     """
 
     stored: np.ndarray
@@ -29,6 +30,7 @@ class OnDemand:
     kept: np.ndarray
     statistics: tuple[np.ndarray, np.ndarray] | None
     clip: float
+    rows: np.ndarray | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -47,8 +49,9 @@ class OnDemand:
     def __getitem__(self, key: tuple[np.ndarray | slice, slice]) -> np.ndarray:
         """Returns features `[n, t, d]` float32 of some rows, and of steps from the first on."""
         rows, steps = key
+        stored = self.stored[rows if self.rows is None else self.rows[rows]]
         chosen = dataclasses.replace(
-            self, stored=self.stored[rows], source=self.source[key], kept=self.kept[key]
+            self, stored=stored, source=self.source[key], kept=self.kept[key], rows=None
         )
         out = np.empty(chosen.shape, np.float32)
         chosen.read_all(out)
@@ -101,6 +104,30 @@ class OnDemand:
         out[:] = values
         if np.count_nonzero(kept) < kept.size:
             out[~kept] = 0
+
+
+def take_rows(split: Split, chosen: np.ndarray) -> Split:
+    """Returns some samples of a prepared split, by `[N]` bool; what streams still streams."""
+    if chosen.all():
+        return split
+    rows = np.flatnonzero(chosen)
+    features = {}
+    for m, x in split.features.items():
+        if isinstance(x, OnDemand):
+            stored = rows if x.rows is None else x.rows[rows]
+            features[m] = dataclasses.replace(
+                x, source=x.source[rows], kept=x.kept[rows], rows=stored
+            )
+        else:
+            features[m] = x[rows]
+    names = ("ids", "labels", "raw_text", "words", "segments")
+    arrays = {name: getattr(split, name) for name in names}
+    return dataclasses.replace(
+        split,
+        features=features,
+        masks={m: mask[rows] for m, mask in split.masks.items()},
+        **{name: None if x is None else x[rows] for name, x in arrays.items()},
+    )
 
 
 def streams(split: Split) -> bool:

@@ -5,11 +5,12 @@ import csv
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from msajax.calibration import Calibration, Intervals
 from msajax.data.corpus import Split
 from msajax.errors import UserError
 from msajax.files import replacing
@@ -40,6 +41,22 @@ class Predictions:
     ids: np.ndarray
 
 
+class Scored(NamedTuple):
+    """Holds a split that was scored.
+
+    Attributes:
+        split: prepared.
+        scores: `[S, N, K]`.
+        weights: `[S, N, M]`, of the modalities.
+        repairs: what preparation repaired.
+    """
+
+    split: Split
+    scores: np.ndarray
+    weights: np.ndarray
+    repairs: Mapping[str, Mapping[str, int]] = {}
+
+
 def require_replaceable(path: str) -> None:
     """Raises `UserError` for an existing file that holds anything but predictions."""
     if os.path.isfile(path) and os.path.getsize(path):
@@ -52,11 +69,10 @@ def require_replaceable(path: str) -> None:
 
 def write_predictions(
     path: str,
-    splits: Sequence[Split],
-    scores: Sequence[np.ndarray],
-    weights: Sequence[np.ndarray],
+    scored: Sequence[Scored],
     seeds: Sequence[int],
     spec: CorpusSpec,
+    calibration: Calibration | None = None,
 ) -> None:
     """Writes one row per sample, whole file or none.
 
@@ -65,21 +81,28 @@ def write_predictions(
     `score_<name>` each; classes have `label` and `predicted`, the class with the largest mean
     probability, and `score_<class>`, that probability.
 
+    With intervals, `low` and `high` (`low_<name>`, `high_<name>`) are the ends of that of the mean,
+    and `interval` says on which samples they rest. A temperature adds nothing, and changes nothing:
+    `score_<class>` stays the mean of the columns of its seeds.
+
     Args:
         path: the file.
-        splits: prepared splits, written one after another.
-        scores: of each split, `[S, N, K]`.
-        weights: of each split, `[S, N, M]`.
+        scored: splits, written one after another.
         seeds: the S random seeds.
         spec: kind and names of the outputs, and the M modalities.
+        calibration: of the mean over these seeds; None if there is none.
 
     Raises:
         UserError: if the file cannot be written.
     """
-    has_text = any(split.raw_text is not None for split in splits)
+    has_text = any(split.raw_text is not None for split, *_ in scored)
+    intervals = calibration if isinstance(calibration, Intervals) else None
     task = TASKS[spec.label_kind]
     columns = task.score_columns(spec.label_names)
     header = ["id", *task.label_columns(spec.label_names), *columns]
+    if intervals:
+        header += [c.replace("score", end, 1) for c in columns for end in ("low", "high")]
+        header += ["interval"]
     for column in columns:
         header += [f"{column}_sd", *(f"{column}_seed{s}" for s in seeds)]
     header += [f"weight_{m}" for m in spec.modalities] + [f"present_{m}" for m in spec.modalities]
@@ -87,20 +110,24 @@ def write_predictions(
     with replacing(path) as file:
         writer = csv.writer(file)
         writer.writerow(header)
-        for split, s, w in zip(splits, scores, weights, strict=True):
-            writer.writerows(_rows(split, s, w, spec, has_text))
+        for each in scored:
+            writer.writerows(_rows(each, spec, intervals, has_text))
 
 
 def _rows(
-    split: Split, scores: np.ndarray, weights: np.ndarray, spec: CorpusSpec, has_text: bool
+    scored: Scored, spec: CorpusSpec, intervals: Intervals | None, has_text: bool
 ) -> Iterator[list[Any]]:
-    """Yields the row of each sample: scores `[S, N, K]`, weights `[S, N, M]`."""
+    """Yields the row of each sample."""
+    split, scores, weights, _ = scored
+    ends = None if intervals is None else np.stack(intervals.bounds(scores), axis=-1)  # [N, K, 2]
     task, names = TASKS[spec.label_kind], spec.label_names
     mean, mean_weights = scores.mean(axis=0), weights.mean(axis=0)
     present = {m: split.masks[m].any(axis=1) for m in spec.modalities}
     for i, name in enumerate(split.ids):
         label = None if split.labels is None else split.labels[i]
         row = [name, *task.label_cells(label, mean[i], names, _number), *map(_number, mean[i])]
+        if ends is not None:
+            row += [*map(_number, ends[i].ravel()), intervals.describe()]
         for of_seeds in scores[:, i].T:
             row += [_number(of_seeds.std(ddof=1)) if len(scores) > 1 else ""]
             row += map(_number, of_seeds)

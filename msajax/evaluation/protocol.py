@@ -4,11 +4,13 @@ Before that, it asks only whether the split can be prepared.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from msajax.data.corpus import Corpus, Split
+from msajax.calibration import Calibration
+from msajax.data.corpus import Corpus
+from msajax.data.predictions import Scored
 from msajax.data.prepare import Preparation, check_split, prepare
 from msajax.data.repairs import say_lost
 from msajax.inference.scoring import Scorer
@@ -27,22 +29,6 @@ def check_test(corpus: Corpus, preparation: Preparation, *, tell: bool = True) -
     lost, without_any = check_split(corpus.split("test"), preparation)
     if tell:
         say_lost("test", lost, without_any, corpus.headers["test"].size)
-
-
-class Scored(NamedTuple):
-    """Holds a split that was scored.
-
-    Attributes:
-        split: prepared.
-        scores: `[S, N, K]`.
-        weights: `[S, N, M]`, of the modalities.
-        repairs: what preparation repaired.
-    """
-
-    split: Split
-    scores: np.ndarray
-    weights: np.ndarray
-    repairs: dict[str, dict[str, int]]
 
 
 def score_split(
@@ -97,25 +83,37 @@ def summarize_with_intervals(
 
 def report(
     scores: Mapping[str, np.ndarray],
-    splits: Mapping[str, Split],
+    labels: Mapping[str, np.ndarray],
     train_labels: np.ndarray,
     task: Task,
+    calibration: Calibration | None,
 ) -> dict[str, Any]:
     """Makes the part of results.json that is measured.
 
     Args:
-        scores: `{"valid": [S, N, K], "test": [S, N, K]}`.
-        splits: the prepared splits of the same names.
+        scores: `{"valid": [S, N, K], "test": [S, N, K]}`, of validation the samples that chose.
+        labels: `[N, L]` of the same splits and samples.
         train_labels: `[M, L]`, for the floors.
         task: says which metrics.
+        calibration: of the mean over seeds.
 
     Returns:
-        The entries valid, test, test_ensemble and floors.
+        The entries valid, test, test_ensemble, floors and calibration.
     """
-    valid_labels, test_labels = (splits[name].labels for name in ("valid", "test"))
+    test = scores["test"]
     return {
-        "valid": summarize(scores["valid"], valid_labels, task),
-        "test": summarize_with_intervals(scores["test"], test_labels, task),
-        "test_ensemble": task.compute(scores["test"].mean(axis=0), test_labels),
-        "floors": task.floors(train_labels, test_labels),
+        "valid": summarize(scores["valid"], labels["valid"], task),
+        "test": summarize_with_intervals(test, labels["test"], task),
+        "test_ensemble": task.compute(test.mean(axis=0), labels["test"]),
+        "floors": task.floors(train_labels, labels["test"]),
+        "calibration": describe_calibration(calibration, test, labels["test"]),
     }
+
+
+def describe_calibration(
+    calibration: Calibration | None, scores: np.ndarray, labels: np.ndarray
+) -> dict[str, Any] | None:
+    """Returns a calibration, and what it is worth on test: scores `[S, N, K]`, labels `[N, L]`."""
+    if calibration is None:
+        return None
+    return calibration.to_dict() | {"test": calibration.measure(scores, labels)}

@@ -19,6 +19,7 @@ def print_results(results: Mapping[str, Any], console: Console) -> None:
     console.print(results_table(results))
     console.print()
     _print_sentences(against_floors(results), console)
+    _print_calibration(results, results["test"], console)
     console.print()
     console.print(_legend(results_legend(results)))
 
@@ -26,6 +27,14 @@ def print_results(results: Mapping[str, Any], console: Console) -> None:
 def _print_sentences(sentences: list[str], console: Console) -> None:
     for sentence in sentences:  # a line may not end between a number and its unit
         console.print(Text(sentence.replace(" %", "%"), style="bold"))
+
+
+def _print_calibration(
+    results: Mapping[str, Any], metrics: Mapping[str, Any], console: Console
+) -> None:
+    if sentence := legend.calibration(results, metrics):
+        console.print()
+        console.print(Text(sentence.replace(" %", "%")))
 
 
 def print_folds(results: Mapping[str, Any], console: Console) -> None:
@@ -79,6 +88,7 @@ def print_summary(title: str, summary: Mapping[str, Any], console: Console) -> N
         cells += [legend.show(name, ensemble[name])] if several else []
         table.add_row(_name(name), *map(Text, cells))
     console.print(table)
+    _print_calibration(summary, metrics, console)
     console.print()
     console.print(_legend(_terms(metrics)))
 
@@ -86,13 +96,15 @@ def print_summary(title: str, summary: Mapping[str, Any], console: Console) -> N
 def results_table(results: Mapping[str, Any]) -> Table:
     """Makes the table of a results.json: a row for each metric, within 80 columns."""
     seeds, model, sizes = results["seeds"], results["model"], results["corpus"]["sizes"]
+    calibration = results.get("calibration")
+    held_out = 0 if calibration is None or calibration["optimistic"] else calibration["samples"]
     several = len(seeds) > 1
     trained = f"{len(seeds)} random seeds" if several else f"random seed {seeds[0]}"
     epochs = ", ".join(map(str, results["best_epoch"]))
     table = _table(
         f"{model['name']}, {model['parameters']:,} parameters, {trained}, "
-        f"best epoch{'s' if several else ''} {epochs}; {sizes['valid']} samples to validate, "
-        f"{sizes['test']} to test",
+        f"best epoch{'s' if several else ''} {epochs}; {sizes['valid'] - held_out} samples to "
+        f"validate, {f'{held_out} to calibrate, ' * bool(held_out)}{sizes['test']} to test",
         *("valid", "test", "95 % interval"),
         *(["ensemble"] if several else []),
         "floor",

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from msajax.calibration import Calibration
 from msajax.config import Config, from_config_dict
 from msajax.data.corpus import Split
 from msajax.data.prepare import Preparation, prepare
@@ -41,6 +42,7 @@ class Bundle:
         shared: parameters that are the same for every seed, nested, without a leading axis; they
             are not among `params`.
         embedder: makes features of transcripts, where a text encoder made those of training.
+        calibration: of the mean over seeds; None if there were too few samples for one.
     """
 
     config: Config
@@ -52,6 +54,7 @@ class Bundle:
     collections: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     shared: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     embedder: Embedder | None = None
+    calibration: Calibration | None = None
 
     @property
     def variables(self) -> dict[str, Any]:
@@ -105,9 +108,11 @@ class Bundle:
         if not len(split):
             outputs, modalities = len(spec.label_names), len(spec.modalities)
             seeds = np.zeros((len(self.seeds), 0, 1))
-            return Scores.of_seeds(seeds.repeat(outputs, 2), seeds.repeat(modalities, 2))
-        prepared = self.prepare_split(split, "the samples", refuse=False)
-        return Scores.of_seeds(*self.scorer.score(prepared, "the samples"))
+            found = seeds.repeat(outputs, 2), seeds.repeat(modalities, 2)
+        else:
+            prepared = self.prepare_split(split, "the samples", refuse=False)
+            found = self.scorer.score(prepared, "the samples")
+        return Scores.of_seeds(*found, self.calibration)
 
     def prepare(
         self,

@@ -2,7 +2,8 @@
 
 The folder:
 
-    bundle.json             configuration, specification, preparation, seeds, versions, digests
+    bundle.json             configuration, specification, preparation, seeds, calibration of the
+                            scores, versions, digests
     parameters.safetensors  every seed's best variables, and the standardisation statistics
     frozen.safetensors      parameters that are the same for every seed, if there are any
     tokenizer.json          of a pretrained text encoder
@@ -21,6 +22,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from msajax import calibration
 from msajax.config import Config, from_config_dict, is_registered
 from msajax.config.registry import registered, warn_of_other_source
 from msajax.data.embedding import Embedding
@@ -35,7 +37,7 @@ from msajax.runs.remote.local_copy import bundle_folder
 from msajax.spec import CorpusSpec
 from msajax.version import NUMERICS, __version__, require_numerics
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 _JSON, _ARRAYS, _TOKENIZER = "bundle.json", "parameters.safetensors", "tokenizer.json"
 
 
@@ -72,6 +74,7 @@ def save_bundle(path: str, bundle: Bundle) -> None:
         "preparation": preparation | {"statistics": list(bundle.preparation.statistics)},
         "seeds": bundle.seeds,
         "best_epoch": bundle.best_epoch,
+        "calibration": bundle.calibration and bundle.calibration.to_dict(),
         "corpus_digest": bundle.corpus_digest,
         "sha256_of": {name: hashlib.sha256(x).hexdigest() for name, x in files.items()},
     }
@@ -169,6 +172,7 @@ def _from_parts(
         corpus_digest=content["corpus_digest"],
         collections=variables,
         shared=shared,
+        calibration=content["calibration"] and calibration.from_dict(content["calibration"]),
     )
 
 

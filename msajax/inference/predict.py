@@ -5,7 +5,7 @@ from typing import Any
 
 from msajax.data.corpus import Corpus
 from msajax.data.in_memory import with_text
-from msajax.data.predictions import write_predictions
+from msajax.data.predictions import Scored, write_predictions
 from msajax.errors import UserError
 from msajax.inference.bundle import Bundle, wants_vectors
 
@@ -63,18 +63,16 @@ def predict_corpus(
             )
 
     scorer = bundle.scorer
-    splits, scores, weights = [], [], []
+    scored = []
     for name in names:
         stored = corpus.split(name)
         has_vectors |= wants_vectors(stored, spec)
-        splits.append(bundle.prepare_split(stored, name))
-        s, w = scorer.score(splits[-1], name)
-        scores.append(s)
-        weights.append(w)
+        split = bundle.prepare_split(stored, name)
+        scored.append(Scored(split, *scorer.score(split, name)))
     if named and not has_vectors:
         logger.warning("Nothing reads data.glove_path = %s (needs words without features).", named)
-    write_predictions(output, splits, scores, weights, bundle.seeds, spec)
-    return sum(len(split) for split in splits)
+    write_predictions(output, scored, bundle.seeds, spec, bundle.calibration)
+    return sum(len(each.split) for each in scored)
 
 
 def _with_same_text(bundle: Bundle, corpus: Corpus) -> Corpus:

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from msajax.calibration import Calibration, Intervals, Temperature
 from msajax.config import Config, MeshConfig
 from msajax.data.corpus import Split, pad_words
 from msajax.data.formats.fields import to_whole
@@ -31,20 +32,35 @@ class Scores:
         seeds: `[S, N, K]`, the score of each seed.
         weights: `[N, M]`, the weight of each modality, a mean over seeds, in the order of the
             specification's modalities; they sum to 1, or are all 0 where no modality is there.
+        low: `[N, K]`, the lower end of the 90 % interval of `score`; None without intervals.
+        high: `[N, K]`, its upper end.
+        calibrated: `[N, K]`, the probabilities of `score` at the bundle's temperature; None without
+            one.
     """
 
     score: np.ndarray
     score_sd: np.ndarray
     seeds: np.ndarray
     weights: np.ndarray
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+    calibrated: np.ndarray | None = None
 
     @classmethod
-    def of_seeds(cls, scores: np.ndarray, weights: np.ndarray) -> "Scores":
+    def of_seeds(
+        cls, scores: np.ndarray, weights: np.ndarray, calibration: Calibration | None = None
+    ) -> "Scores":
         """Sums up scores `[S, N, K]` and modality weights `[S, N, M]`."""
         mean, weights = (np.add.reduce(x, axis=0) / len(x) for x in (scores, weights))
         several = len(scores) > 1
         sd = scores.std(axis=0, ddof=1) if several else np.full(mean.shape, np.nan)
-        return cls(mean, sd, scores, weights)
+        summed = cls(mean, sd, scores, weights)
+        if isinstance(calibration, Intervals):
+            low, high = calibration.bounds(scores)
+            return dataclasses.replace(summed, low=low, high=high)
+        if isinstance(calibration, Temperature):
+            return dataclasses.replace(summed, calibrated=calibration.scaled(scores))
+        return summed
 
     def __repr__(self) -> str:
         shown = np.array2string(self.score, precision=3, threshold=6, edgeitems=2, separator=", ")

@@ -11,6 +11,7 @@ from msajax.checks import is_url
 from msajax.config import SYNTHETIC
 from msajax.data import predictions
 from msajax.data.demands import require_targets
+from msajax.data.folds import deal_validation
 from msajax.data.formats import open_corpus
 from msajax.data.labels import as_targets
 from msajax.errors import OK, UserError
@@ -89,8 +90,14 @@ def _evaluate_in(folder: RunFolder, split_name: str) -> dict[str, Any]:
     if TASKS[spec.label_kind].reads_labels:
         train_labels = as_targets(corpus.split("train").labels, spec, bundle.preparation.classes)
     task = make_task(spec.label_kind, spec.label_names, train_labels)
-    report = _report(scores, split.labels, task)
-    report = {"split": split_name, **report}
+    labels = split.labels
+    if split_name == "valid":  # as in results.json, those samples that chose the epochs
+        share = bundle.config.train.calibration_share
+        chooses = deal_validation(split.ids, share, split.where).chooses
+        scores, labels = scores[:, chooses], labels[chooses]
+    report = {"split": split_name, **_report(scores, labels, task)}
+    if split_name == "test":
+        report["calibration"] = protocol.describe_calibration(bundle.calibration, scores, labels)
     if split_name in ("valid", "test"):
         stored = results[split_name]
         try:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msajax import metrics
+from msajax.calibration import Basis, Calibration
 from msajax.errors import UserError
 from msajax.metrics import Metric
 
@@ -23,6 +24,7 @@ class Task:
         kind: its name, as in `CorpusSpec.label_kind`.
         reads_labels: whether targets are the labels of a corpus; else they are made of the inputs.
         own_names: names of the outputs, of a task that reads no labels.
+        calibrates: whether `calibrate` knows what to do with enough scores.
         names: of the K outputs or classes.
         reported: metrics by name, in the order of reports.
         usual_selection: the metric that validation follows unless `train.select_by` names another:
@@ -32,6 +34,7 @@ class Task:
     kind: ClassVar[str]
     reads_labels: ClassVar[bool] = True
     own_names: ClassVar[tuple[str, ...]] = ()
+    calibrates: ClassVar[bool] = True
 
     names: tuple[str, ...]
     reported: Mapping[str, Metric]
@@ -108,6 +111,13 @@ class Task:
         """Bootstraps 95 % intervals of each metric's mean over seeds, for scores `[S, N, K]`."""
         stacked = np.moveaxis(scores, 1, 2)  # [S, K, N]
         return metrics.bootstrap(stacked, self.targets(labels), self.reported)
+
+    def calibrate(self, scores: NDArray, labels: NDArray, basis: Basis) -> Calibration | None:
+        """Calibrates the mean over seeds of scores `[S, N, K]`, by labels `[N, L]`.
+
+        Returns None if there are too few samples, or nothing to calibrate.
+        """
+        raise NotImplementedError
 
     def targets(self, labels: NDArray) -> NDArray:
         """Arranges labels `[N, L]` as metrics take them."""

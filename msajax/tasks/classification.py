@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msajax import metrics
+from msajax.calibration import Basis, Temperature
 from msajax.tasks.base import Task, named_by
 
 _LEAST = -87.0  # the logarithm of the smallest probability
@@ -66,6 +67,10 @@ class Classification(Task):
         if text not in names:
             raise ValueError(f"not one of the classes {', '.join(names)}")
         return float(names.index(text))
+
+    def calibrate(self, scores: NDArray, labels: NDArray, basis: Basis) -> Temperature | None:
+        """Fits the temperature of the probabilities; None of too few samples."""
+        return Temperature.fit(scores, labels, basis)
 
     def floors(self, train_labels: NDArray, labels: NDArray) -> dict[str, dict[str, float]]:
         """Computes the largest class's share, and the cross-entropy of the training shares."""

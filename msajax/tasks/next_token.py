@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from msajax.calibration import Basis
 from msajax.errors import UserError
 from msajax.metrics import Metric
 from msajax.tasks.base import Task
@@ -23,6 +24,7 @@ class NextToken(Task):
 
     kind = "next_token"
     reads_labels = False
+    calibrates = False
     own_names = ("negative_log_likelihood", "tokens")
 
     @classmethod
@@ -77,6 +79,9 @@ class NextToken(Task):
         """Names none."""
         del names
         return []
+
+    def calibrate(self, scores: NDArray, labels: NDArray, basis: Basis) -> None:
+        """Fits nothing: the scores are measures already."""
 
     def floors(self, train_labels: NDArray, labels: NDArray) -> dict[str, dict[str, float]]:
         """Scores by the token frequencies of train, each counted once more than it occurs."""

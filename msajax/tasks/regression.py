@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msajax import metrics
+from msajax.calibration import Basis, Intervals
 from msajax.metrics import Metric
 from msajax.tasks.base import Task
 
@@ -58,6 +59,10 @@ class Regression(Task):
     def read_columns_of(names: Sequence[str]) -> list[str]:
         """Names the columns of labels; a single output's is `label`, as `names_in` returns it."""
         return ["label"] if tuple(names) == ("label",) else [f"label_{name}" for name in names]
+
+    def calibrate(self, scores: NDArray, labels: NDArray, basis: Basis) -> Intervals | None:
+        """Fits 90 % intervals; None of too few samples."""
+        return Intervals.fit(scores, labels, basis)
 
     def floors(self, train_labels: NDArray, labels: NDArray) -> dict[str, dict[str, float]]:
         """Computes the errors of constants, and of one score also the largest classes' shares."""

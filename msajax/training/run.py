@@ -41,7 +41,8 @@ class Run:
         corpus: opened.
         preparation: fitted on the training split.
         train: the prepared training split, with labels.
-        valid: the prepared validation split, with labels: it decides each seed's best epoch.
+        valid: the prepared validation split, with labels, but for samples that are held out to
+            calibrate: it decides each seed's best epoch.
         folder: where its files go.
         repairs: what was repaired in the data, by split.
         initial: parameters that do not begin at random (see `initial.py`).
