@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FLOORS = [
     {"errors", "version", "checks", "files"},
     {"pretrained"},
-    {"spec", "bootstrap", "metrics", "legend", "config", "tasks"},
+    {"spec", "bootstrap", "measures", "metrics", "conventions", "legend", "config", "tasks"},
     {"data", "models"},
     {"runtime"},
     {"runs"},

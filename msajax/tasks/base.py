@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from msajax import metrics
 from msajax.errors import UserError
-from msajax.metrics import Metric
+from msajax.measures import Metric
 
 _OF_SEEDS = re.compile(r"(.+)_(?:sd|seed\d+)", re.DOTALL)  # what `predictions.py` adds
 
