@@ -41,36 +41,34 @@ def bootstrap(
     """
     if resamples < 1:
         raise ValueError(f"resamples must be at least 1, got {resamples}; 1000 is usual")
-    groups = np.arange(p.shape[-1])
     return intervals(
         lambda metric, weights: metric.weighted(p, y, weights).mean(axis=0),
         chosen,
-        resampled(groups, p.size, resamples, seed),
+        resampled(p.shape[-1], p.size, resamples, seed),
     )
 
 
 def resampled(
-    group_of: NDArray, size: int, resamples: int = RESAMPLES, seed: int = 0
+    count: int, size: int, resamples: int = RESAMPLES, seed: int = 0
 ) -> Iterator[NDArray]:
-    """Draws groups of samples with replacement, as many as there are, each resample by itself.
+    """Draws samples, or groups of them, with replacement, as many as there are.
 
     Args:
-        group_of: `[N]`, the number of each sample's group.
-        size: how many scores a resample reads, for the size of a block.
+        count: how many samples or groups there are, G.
+        size: how many scores a resample reads, which decides how many make a block.
         resamples: how many.
         seed: of `PCG64`.
 
     Yields:
-        `[R, N]` float64, how often each sample counts, for a block of R resamples.
+        `[R, G]` float64, how often each one counts, for a block of R resamples.
     """
-    count = int(group_of.max()) + 1
     generator = np.random.Generator(np.random.PCG64(seed))
     rows = max(1, _BLOCK // size)
     for start in range(0, resamples, rows):
         drawn = generator.integers(0, count, (min(rows, resamples - start), count))
         offsets = count * np.arange(len(drawn))[:, None]
         counts = np.bincount((drawn + offsets).ravel(), minlength=drawn.size)
-        yield counts.reshape(drawn.shape)[:, group_of].astype(np.float64)
+        yield counts.reshape(drawn.shape).astype(np.float64)
 
 
 def intervals(
@@ -81,7 +79,7 @@ def intervals(
     """Computes the 95 % percentile interval of a statistic of each metric.
 
     Args:
-        statistic: takes a metric and weights `[R, N]` to `[R]`.
+        statistic: takes a metric and weights `[R, G]` to `[R]`.
         chosen: the metrics by name.
         blocks: of weights, as `resampled` yields them.
 

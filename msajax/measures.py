@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _OVERFLOW = "the scores overflow"
+_SMALL = 2**14  # numbers of an array whose memory is at hand, without asking the system for more
 
 
 class Rule(NamedTuple):
@@ -54,24 +55,45 @@ class Metric(NamedTuple):
         sums = [term.sum(axis=-1)[..., None] for term in self.terms(p, y)]
         return self._of(p.shape[-1], sums)[..., 0]
 
-    def weighted(self, p: NDArray, y: NDArray, weights: NDArray) -> NDArray:
+    def weighted(
+        self, p: NDArray, y: NDArray, weights: NDArray, group_of: NDArray | None = None
+    ) -> NDArray:
         """Computes the metric of samples that count several times, or not at all.
 
         Args:
           p: (..., N).
           y: (..., N).
-          weights: (D, N), how often each sample counts in each of D cases.
+          weights: (D, G), how often each group of samples counts in each of D cases.
+          group_of: (N,), the number of each sample's group; each is one of its own if not given.
 
         Returns:
           (..., D): what `value` gives for samples that are repeated so often.
         """
         p, y = self.part(p), self.part(y)
+        group_of = np.arange(p.shape[-1]) if group_of is None else group_of
+        n = weights @ np.bincount(group_of, minlength=weights.shape[1])
         if self.ranked:
-            p, y = average_ranks(p, weights), average_ranks(y, weights)
-            sums = [np.einsum("...dn,dn->...d", term, weights) for term in self.terms(p, y)]
-        else:
-            sums = [np.asarray(term, np.float64) @ weights.T for term in self.terms(p, y)]
-        return self._of(weights.sum(axis=-1), sums)
+            return self._of(n, self._ranked_sums(p, y, weights.T[group_of]))
+        sums = [summed(term, group_of) @ weights.T for term in self.terms(p, y)]
+        return self._of(n, sums)
+
+    def _ranked_sums(self, p: NDArray, y: NDArray, weights: NDArray) -> list[NDArray]:
+        """Sums terms of ranks of p (..., N) and y, weighted by (N, D): each (..., D)."""
+        shape, found = p.shape[:-1], []
+        columns = max(1, _SMALL // len(weights))
+        for start in range(0, weights.shape[1], columns):
+            block = np.ascontiguousarray(weights[:, start : start + columns])
+            ranks_of_y = average_ranks(y, block)
+            for index in np.ndindex(shape):
+                of_y = ranks_of_y[index[len(shape) + 1 - y.ndim :]]
+                terms = self.terms(average_ranks(p[index], block), of_y)
+                found.append([np.einsum("nd,nd->d", term, block) for term in terms])
+        each = max(1, int(np.prod(shape)))
+        blocks = [found[i : i + each] for i in range(0, len(found), each)]
+        return [
+            np.concatenate([[of[k] for of in block] for block in blocks], axis=-1).reshape(*shape, -1)
+            for k in range(len(found[0]))
+        ]
 
     @np.errstate(divide="ignore", invalid="ignore")  # where nothing is left to average
     def _of(self, n: NDArray | int, sums: Sequence[NDArray]) -> NDArray:
@@ -84,23 +106,34 @@ def ratio(numerator: NDArray, denominator: NDArray) -> NDArray:
     return np.where(zero, np.nan, numerator / np.where(zero, 1, denominator))
 
 
+def summed(term: NDArray, group_of: NDArray) -> NDArray:
+    """Sums a term (..., N) over each group of samples: (..., G)."""
+    term = np.asarray(term, np.float64)
+    if (group_of == np.arange(len(group_of))).all():
+        return term
+    sums = np.zeros((*term.shape[:-1], int(group_of.max()) + 1))
+    np.add.at(sums, (..., group_of), term)
+    return sums
+
+
 def average_ranks(x: NDArray, weights: NDArray | None = None) -> NDArray:
-    """Ranks along the last axis; equal values share the mean of the ranks they span.
+    """Ranks values; equal ones share the mean of the ranks they span.
 
     Args:
       x: (..., N).
-      weights: (D, N), how often each value is there in each of D cases; once if not given.
+      weights: (N, D), how often each value is there in each of D cases; once if not given.
 
     Returns:
-      (..., N), or (..., D, N): ranks from 1/2, of which a correlation needs differences alone.
+      (..., N), or (..., N, D): ranks about a mean of 0.
     """
     n = x.shape[-1]
-    given = np.ones((1, n)) if weights is None else weights
+    given = np.ones((n, 1)) if weights is None else weights
     ranks = np.empty((*x.shape[:-1], *given.shape))
     for index in np.ndindex(x.shape[:-1]):
         order = np.argsort(x[index])
-        ordered, counts = x[index][order], given[:, order]
-        middle = np.cumsum(counts, axis=-1)
+        ordered, counts = x[index][order], given[order]
+        middle = np.cumsum(counts, axis=0)
+        half = middle[-1] / 2
         new = ordered[1:] != ordered[:-1]
         if new.all():
             middle -= counts / 2
@@ -108,9 +141,9 @@ def average_ranks(x: NDArray, weights: NDArray | None = None) -> NDArray:
             position = np.arange(n)
             first = np.maximum.accumulate(np.where(np.r_[True, new], position, 0))
             last = np.minimum.accumulate(np.where(np.r_[new, True], position, n)[::-1])[::-1]
-            middle = (middle[:, last] + middle[:, first] - counts[:, first]) / 2
-        ranks[index][:, order] = middle
-    return ranks[..., 0, :] if weights is None else ranks
+            middle = (middle[last] + middle[first] - counts[first]) / 2
+        ranks[index][order] = middle - half
+    return ranks[..., 0] if weights is None else ranks
 
 
 def averaged(term: Callable[[NDArray, NDArray], NDArray], **known: object) -> Metric:
@@ -164,7 +197,7 @@ mae = averaged(lambda p, y: np.abs(p - y))
 mse = averaged(lambda p, y: np.square(p - y))
 rmse = mse._replace(of_sums=lambda n, total: np.sqrt(total / n))
 corr = Metric(lambda p, y: _moments(_unit(p), _unit(y)), _of_corr, CONSTANT, True)
-spearman = corr._replace(ranked=True)
+spearman = corr._replace(terms=_moments, ranked=True)
 ccc = Metric(
     lambda p, y: (p - y, *_moments(_centred(p), _centred(y))),
     _of_ccc,
