@@ -33,3 +33,8 @@ def writing(path: str) -> Iterator[None]:
 def first_line(error: BaseException) -> str:
     """Returns the first line of a library's error, or its type if it says nothing."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def printable(text: str) -> str:
+    """Shortens text from a file to a part of a sentence, on one line, without control characters."""
+    return (text if text.isprintable() else ascii(text)[1:-1])[:100]
