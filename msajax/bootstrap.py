@@ -9,7 +9,7 @@ from msajax.measures import Metric
 
 RESAMPLES = 1000
 
-# Weights or scores of one block of resamples: 4 MiB of float64 stays close to a core.
+# Weights or sums of one block of resamples: 4 MiB of float64.
 _BLOCK = 2**19
 
 
@@ -44,18 +44,18 @@ def bootstrap(
     return intervals(
         lambda metric, weights: metric.weighted(p, y, weights).mean(axis=0),
         chosen,
-        resampled(p.shape[-1], p.size, resamples, seed),
+        resampled(p.shape[-1], p.size // p.shape[-1], resamples, seed),
     )
 
 
 def resampled(
-    count: int, size: int, resamples: int = RESAMPLES, seed: int = 0
+    count: int, rows: int, resamples: int = RESAMPLES, seed: int = 0
 ) -> Iterator[NDArray]:
     """Draws samples, or groups of them, with replacement, as many as there are.
 
     Args:
         count: how many samples or groups there are, G.
-        size: how many scores a resample reads, which decides how many make a block.
+        rows: of scores, which decide with G how many resamples make a block.
         resamples: how many.
         seed: of `PCG64`.
 
@@ -63,9 +63,9 @@ def resampled(
         `[R, G]` float64, how often each one counts, for a block of R resamples.
     """
     generator = np.random.Generator(np.random.PCG64(seed))
-    rows = max(1, _BLOCK // size)
-    for start in range(0, resamples, rows):
-        drawn = generator.integers(0, count, (min(rows, resamples - start), count))
+    block = max(1, _BLOCK // max(count, rows))
+    for start in range(0, resamples, block):
+        drawn = generator.integers(0, count, (min(block, resamples - start), count))
         offsets = count * np.arange(len(drawn))[:, None]
         counts = np.bincount((drawn + offsets).ravel(), minlength=drawn.size)
         yield counts.reshape(drawn.shape).astype(np.float64)

@@ -1,5 +1,6 @@
 """Defines the metrics that some papers print in another way, each convention by its name."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -175,25 +176,27 @@ CONVENTIONS: Mapping[str, Convention] = {
 ALL = "all"
 
 
-def reported_by(names: str, task: Task, labels: NDArray) -> dict[str, Metric]:
-    """Makes the metrics of conventions, in the order in which these are named.
+def by_convention(names: str, task: Task, labels: NDArray) -> Task:
+    """Returns a task that reports the metrics of conventions, in the order of their names.
 
     Args:
         names: of `CONVENTIONS`, with commas between; or `all`: what the task reports anyway, and
-            every convention that suits the labels.
+            every convention that suits the labels; or "", for the task as it is.
         task: what was predicted.
         labels: `[N, L]`.
 
     Raises:
         UserError: for a name that is none, or a convention that is not defined for the task.
     """
+    if not names:
+        return task
     chosen = [name.strip() for name in names.split(",")]
     if chosen == [ALL]:
         reported = dict(task.reported)
         for convention in CONVENTIONS.values():
             if convention.takes(task, labels) and convention.usual(labels):
                 reported |= convention.reported(task, labels)
-        return reported
+        return dataclasses.replace(task, reported=reported)
     reported = {}
     for name in chosen:
         if name not in CONVENTIONS:
@@ -205,7 +208,7 @@ def reported_by(names: str, task: Task, labels: NDArray) -> dict[str, Metric]:
                 f"--convention={name} needs {CONVENTIONS[name].needs}; these are {_said(task)}."
             )
         reported |= CONVENTIONS[name].reported(task, labels)
-    return reported
+    return dataclasses.replace(task, reported=reported)
 
 
 def _said(task: Task) -> str:

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 _OVERFLOW = "the scores overflow"
 _SMALL = 2**14  # numbers of an array whose memory is at hand, without asking the system for more
+_ONE_THREAD = 2**18  # multiplications
+_FEW = 128  # groups, whose matrix product is faster than ranking anew
 
 
 class Rule(NamedTuple):
@@ -32,8 +34,8 @@ class Metric(NamedTuple):
 
     Attributes:
       terms: What is summed over samples: p and y to arrays (..., N).
-      of_sums: The value: the number of samples (D,) or a scalar, and the sums (..., D), to (..., D);
-        NaN where it is undefined.
+      of_sums: The value, NaN where it is undefined: from the number of samples, (D,) or a scalar,
+        and the sums (..., D), to (..., D).
       undefined_when: Why a value is undefined.
       larger_is_better: Whether values rise as scores improve; a loss falls.
       ranked: Whether the terms are those of ranks.
@@ -73,27 +75,25 @@ class Metric(NamedTuple):
         group_of = np.arange(p.shape[-1]) if group_of is None else group_of
         n = weights @ np.bincount(group_of, minlength=weights.shape[1])
         if self.ranked:
-            return self._of(n, self._ranked_sums(p, y, weights.T[group_of]))
+            return self._of(n, self._ranked_sums(p, y, weights, group_of))
         sums = [summed(term, group_of) @ weights.T for term in self.terms(p, y)]
         return self._of(n, sums)
 
-    def _ranked_sums(self, p: NDArray, y: NDArray, weights: NDArray) -> list[NDArray]:
-        """Sums terms of ranks of p (..., N) and y, weighted by (N, D): each (..., D)."""
-        shape, found = p.shape[:-1], []
-        columns = max(1, _SMALL // len(weights))
-        for start in range(0, weights.shape[1], columns):
-            block = np.ascontiguousarray(weights[:, start : start + columns])
-            ranks_of_y = average_ranks(y, block)
-            for index in np.ndindex(shape):
-                of_y = ranks_of_y[index[len(shape) + 1 - y.ndim :]]
-                terms = self.terms(average_ranks(p[index], block), of_y)
-                found.append([np.einsum("nd,nd->d", term, block) for term in terms])
-        each = max(1, int(np.prod(shape)))
-        blocks = [found[i : i + each] for i in range(0, len(found), each)]
-        return [
-            np.concatenate([[of[k] for of in block] for block in blocks], axis=-1).reshape(*shape, -1)
-            for k in range(len(found[0]))
-        ]
+    def _ranked_sums(
+        self, p: NDArray, y: NDArray, weights: NDArray, group_of: NDArray
+    ) -> list[NDArray]:
+        """Sums terms of ranks of p (..., N) and y (..., N), as `weighted` does: each (..., D)."""
+        rank_p, rank_y = _rankers(p, group_of), _rankers(y, group_of)
+        rows = [np.empty((len(rank_p), len(weights))) for _ in self.terms(p[..., :1], y[..., :1])]
+        columns = max(1, _SMALL // len(group_of))
+        for start in range(0, len(weights), columns):
+            block = np.ascontiguousarray(weights[start : start + columns].T)  # [G, d]
+            counts, of_y = block[group_of], [rank(block) for rank in rank_y]
+            for i, rank in enumerate(rank_p):
+                terms = self.terms(rank(block), of_y[i % len(of_y)])
+                for row, term in zip(rows, terms, strict=True):
+                    row[i, start : start + columns] = np.einsum("nd,nd->d", term, counts)
+        return [row.reshape(*p.shape[:-1], -1) for row in rows]
 
     @np.errstate(divide="ignore", invalid="ignore")  # where nothing is left to average
     def _of(self, n: NDArray | int, sums: Sequence[NDArray]) -> NDArray:
@@ -146,6 +146,26 @@ def average_ranks(x: NDArray, weights: NDArray | None = None) -> NDArray:
     return ranks[..., 0] if weights is None else ranks
 
 
+def _rankers(x: NDArray, group_of: NDArray) -> list[Callable[[NDArray], NDArray]]:
+    """Makes a function for each row of x (..., N): weights of groups (G, D) to ranks (N, D)."""
+    rows = x.reshape(-1, x.shape[-1])
+    groups = int(group_of.max()) + 1
+    if groups > _FEW:
+        return [lambda block, row=row: average_ranks(row, block[group_of]) for row in rows]
+    # A rank is a sum of what each sample below adds to it: of few groups, each is ranked once.
+    members = np.equal.outer(group_of, np.arange(groups)).astype(np.float64)
+    return [partial(_product, average_ranks(row, members)) for row in rows]
+
+
+def _product(a: NDArray, b: NDArray) -> NDArray:
+    """Multiplies matrices in parts, each so small that BLAS leaves it to one thread.
+
+    Several threads wait for each other at every product, for long where other programs run.
+    """
+    rows = max(1, _ONE_THREAD // b.size)
+    return np.concatenate([a[i : i + rows] @ b for i in range(0, len(a), rows)])
+
+
 def averaged(term: Callable[[NDArray, NDArray], NDArray], **known: object) -> Metric:
     """Makes the metric that is the mean of a term over samples."""
     return Metric(lambda p, y: (term(p, y),), lambda n, total: total / n, **known)
@@ -184,8 +204,9 @@ def _of_corr(n: NDArray, p: NDArray, pp: NDArray, y: NDArray, yy: NDArray, py: N
 def _of_ccc(n: NDArray, difference: NDArray, *moments: NDArray) -> NDArray:
     """Computes the concordance correlation (Lin, 1989), moments with ddof 0."""
     p, pp, y, yy, py = moments
-    spread = (_spread(n, p, pp) + _spread(n, y, yy)) / n + np.square(difference / n)
-    return ratio(2 * (py - p * y / n) / n, spread)
+    of_p, of_y = _spread(n, p, pp), _spread(n, y, yy)
+    together = np.where(of_p * of_y == 0, 0, py - p * y / n)  # without a spread, only rounding
+    return ratio(2 * together / n, (of_p + of_y) / n + np.square(difference / n))
 
 
 def _of_r2(n: NDArray, errors: NDArray, y: NDArray, yy: NDArray) -> NDArray:

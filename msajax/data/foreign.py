@@ -1,4 +1,4 @@
-"""Reads tables of predictions, also those of other tools: separators and names of columns differ."""
+"""Reads tables of predictions, also those of other tools, whatever separates and names columns."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Tests whether the difference between two runs is more than chance, and says how large it may be."""
+"""Tests whether the difference between two runs is more than chance, and bounds its size."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from msajax.tasks import Task
 
 DRAWS = 10_000
 
-_BLOCK = 2**19  # scores that are weighed at once
+_BLOCK = 2**19  # weights or sums of the draws that are looked at together
 
 
 class PairedTest(NamedTuple):
@@ -123,7 +123,7 @@ def paired_tests(pair: Pair, chosen: Mapping[str, Metric]) -> dict[str, PairedTe
     groups = int(pair.group_of.max()) + 1
     group_of = np.concatenate([pair.group_of, pair.group_of + groups])
     generator = np.random.Generator(np.random.PCG64(0))
-    block = max(1, _BLOCK // p.size)
+    block = max(1, _BLOCK // max(2 * groups, p.size // p.shape[-1]))
     differences = {name: np.subtract(*map(np.mean, pair.values(m))) for name, m in chosen.items()}
     as_large = dict.fromkeys(chosen, 0)
     with np.errstate(all="ignore"):
@@ -167,8 +167,8 @@ def difference_intervals(
         )
         return first - second
 
-    size = max(pair.first.size, pair.second.size)
-    return intervals(difference, chosen, resampled(groups, size))
+    rows = max(p.size // p.shape[-1] for p in (pair.first, pair.second))
+    return intervals(difference, chosen, resampled(groups, rows))
 
 
 def interval_over_seeds(first: NDArray, second: NDArray) -> tuple[float, float] | None:

@@ -1,6 +1,5 @@
 """Compares runs on the same samples: differences of every metric, what chance gives, in words."""
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from msajax import conventions, legend
+from msajax import legend
+from msajax.conventions import by_convention
 from msajax.data.predictions import Predictions
 from msajax.errors import UserError
 from msajax.evaluation.compare import (
@@ -57,9 +57,7 @@ def compare(
     contenders = [open_contender(run, split) for run in runs]
     samples, scores, notes = pair_samples(contenders)
     task = make_task(samples.kind, samples.names, samples.labels)
-    if convention:
-        reported = conventions.reported_by(convention, task, samples.labels)
-        task = dataclasses.replace(task, reported=reported)
+    task = by_convention(convention, task, samples.labels)
     numbered = list(zip(runs, scores, strict=True))
     combined = list(itertools.combinations(numbered, 2))
     if not every_pair:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from msajax import legend
-from msajax.errors import UserError, printable
+from msajax.errors import UserError, on_one_line
 from msajax.evaluation import comparison
 from msajax.evaluation.tables import directions, metric_name, metric_table, terms_grid
 from msajax.files import refuse_inside, write_json, write_text
@@ -42,7 +42,7 @@ def print_comparison(report: Mapping[str, Any], console: Console) -> None:
         console.print(_table(report, pair))
         console.print()
     for sentence in comparison.in_words(report):
-        console.print(Text(_on_one_line(sentence).replace(" %", "%"), style="bold"))
+        console.print(Text(on_one_line(sentence).replace(" %", "%"), style="bold"))
     console.print()
     metrics = report["pairs"][0]["metrics"]
     console.print(terms_grid([directions(metrics), *_terms(report), *legend.metric_lines(metrics)]))
@@ -53,7 +53,7 @@ def _table(report: Mapping[str, Any], pair: Mapping[str, Any]) -> Any:
     samples = f"{report['samples']} samples"
     if report["unit"] == "video":
         samples += f" of {report['groups']} videos"
-    names = [_on_one_line(pair[key]) for key in ("first", "second")]
+    names = [on_one_line(pair[key]) for key in ("first", "second")]
     table = metric_table(
         f"first: {names[0]}\nsecond: {names[1]}\n{samples}, {seeds} random seeds",
         *("first", "second", "difference", f"over {report['unit']}s"),
@@ -63,7 +63,8 @@ def _table(report: Mapping[str, Any], pair: Mapping[str, Any]) -> Any:
     for name, values in pair["metrics"].items():
         interval = values["ci95_videos"] or values["ci95_samples"]
         cells = [legend.show(name, values["first"]), legend.show(name, values["second"])]
-        cells += [_signed(name, values["difference"]), legend.show(name, *interval, form="[{}, {}]")]
+        cells.append(_signed(name, values["difference"]))
+        cells.append(legend.show(name, *interval, form="[{}, {}]"))
         cells += [_p(values["p"])] + ([_p(values["p_holm"])] if len(report["pairs"]) > 1 else [])
         table.add_row(metric_name(name), *map(Text, [*cells, _MARKS[values["verdict"]]]))
     return table
@@ -99,15 +100,6 @@ def _signed(metric: str, value: float) -> str:
 
 def _p(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.4f}"
-
-
-def _on_one_line(text: str) -> str:
-    """Replaces what is no printable character, a line break too."""
-    return text if text.isprintable() else "".join(map(_shown, text))
-
-
-def _shown(character: str) -> str:
-    return character if character.isprintable() else ascii(character)[1:-1]
 
 
 def require_output(path: str, runs: Sequence[str]) -> None:
@@ -168,10 +160,10 @@ def _cell(value: str | float) -> str:
 
 
 def as_latex(report: Mapping[str, Any]) -> str:
-    """Writes a comparison as a tabular environment of plain LaTeX, a block of rows for each pair."""
+    """Writes a comparison as a tabular environment of plain LaTeX, each pair a block of rows."""
     unit = report["unit"]
     lines = [
-        *(f"% {_on_one_line(sentence)}" for sentence in comparison.in_words(report)),
+        *(f"% {on_one_line(sentence)}" for sentence in comparison.in_words(report)),
         r"\begin{tabular}{lrrrrr}",
         r"\hline",
         rf"metric & first & second & difference & 95\,\% interval over {unit}s & $p$ \\",
@@ -189,10 +181,10 @@ def as_latex(report: Mapping[str, Any]) -> str:
             if is_better:
                 column = 0 if values["verdict"] == comparison.FIRST else 1
                 numbers[column] = rf"\textbf{{{numbers[column]}}}"
-            lines.append(" & ".join([latex(printable(name)), *numbers]) + r" \\")
+            lines.append(" & ".join([latex(name), *numbers]) + r" \\")
     return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])
 
 
 def latex(text: str) -> str:
     """Escapes text for LaTeX."""
-    return "".join(_LATEX.get(character, character) for character in _on_one_line(text))
+    return "".join(_LATEX.get(character, character) for character in on_one_line(text))

@@ -83,7 +83,9 @@ def _checked(path: str, predictions: Predictions) -> Predictions:
     return predictions
 
 
-def pair_samples(contenders: Sequence[Contender]) -> tuple[Predictions, list[np.ndarray], list[str]]:
+def pair_samples(
+    contenders: Sequence[Contender],
+) -> tuple[Predictions, list[np.ndarray], list[str]]:
     """Brings the scores of all into the order of one.
 
     Samples are paired by their ids. A file without ids is paired by order, if labels in that order
@@ -144,8 +146,8 @@ def _rows_by_id(chief: Contender, other: Contender) -> np.ndarray:
     missing, more = [i for i in ids if i not in row_of], [i for i in row_of if i not in there]
     if len(missing) == len(ids):
         raise UserError(
-            f"{chief.name} and {other.name} have no id in common, as {_quoted(missing[:1])} against "
-            f"{_quoted(more[:1])}: compare runs on the same split of the same corpus."
+            f"{chief.name} and {other.name} have no id in common, as {_quoted(missing[:1])} and "
+            f"{_quoted(more[:1])} show: compare runs on the same split of the same corpus."
         )
     if missing or more:
         parts = [

@@ -4,15 +4,17 @@ Before that, it asks only whether the split can be prepared.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from msajax.data.corpus import Corpus, Split
 from msajax.data.prepare import Preparation, check_split, prepare
 from msajax.data.repairs import say_lost
-from msajax.inference.scoring import Scorer
 from msajax.tasks import Task
+
+if TYPE_CHECKING:  # what measures a file of predictions needs no model, and no JAX
+    from msajax.inference.scoring import Scorer
 
 
 def check_test(corpus: Corpus, preparation: Preparation, *, tell: bool = True) -> None:
@@ -46,7 +48,7 @@ class Scored(NamedTuple):
 
 
 def score_split(
-    corpus: Corpus, name: str, preparation: Preparation, budget: float, scorer: Scorer
+    corpus: Corpus, name: str, preparation: Preparation, budget: float, scorer: "Scorer"
 ) -> Scored:
     """Reads, prepares and scores one split with parameters that are no longer chosen.
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from msajax import legend
-from msajax.errors import printable
+from msajax.errors import on_one_line
 
 _SELECTION = ("mae", "cross_entropy")  # what validation minimises by default, by task
 
@@ -67,7 +67,8 @@ def print_folds(results: Mapping[str, Any], console: Console) -> None:
         _floor_term(hardest),
         *legend.metric_lines(together),
     ]
-    console.print(terms_grid([term for term in terms if term[0] != "sd of seeds" or len(seeds) > 1]))
+    terms = [term for term in terms if term[0] != "sd of seeds" or len(seeds) > 1]
+    console.print(terms_grid(terms))
 
 
 def print_summary(title: str, summary: Mapping[str, Any], console: Console) -> None:
@@ -286,7 +287,7 @@ def terms_grid(terms: list[tuple[str, str]]) -> Table:
 
 def metric_name(metric: str) -> Text:
     """Writes a metric and an arrow in its better direction; its output's name may be anything."""
-    metric = printable(metric)
+    metric = on_one_line(metric)
     return Text(f"{metric} {_arrow(metric)}")
 
 
