@@ -78,8 +78,8 @@ def test_no_import_climbs(path):
             "rich",
             {
                 *("main.py", "api.py", "training/progress.py"),
-                *(f"evaluation/{name}.py" for name in ("tables", "cost_tables")),
-                *(f"modes/{m}.py" for m in ("train", "evaluate", "predict", "inspect", "convert")),
+                *(f"evaluation/{name}.py" for name in ("tables", "cost_tables", "comparison_output")),
+                *(f"modes/{m}.py" for m in ("train", "evaluate", "compare", "predict", "inspect", "convert")),
                 "modes/embed.py",
                 "data/inspection_tables.py",
             },

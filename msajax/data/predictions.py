@@ -139,9 +139,7 @@ def read_predictions(path: str, of_seeds: bool = True) -> Predictions:
     for column in (*labels, *sum(of_output, [])):
         if column not in columns:
             there = ", ".join(map(printable, columns))
-            raise UserError(
-                f"{path} has no column {column!r}, or none that is known as such; it has {there}."
-            )
+            raise UserError(f"{path} has no column {printable(column)!r}; it has {there}.")
     if len({len(of_seeds) for of_seeds in of_output}) != 1:
         raise UserError(f"{path}: every output must have scores of the same seeds.")
     if not rows:
