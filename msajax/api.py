@@ -162,8 +162,6 @@ def compare(
         UserError: for runs that are not of the same samples, naming those that differ.
     """
     paths = [run.workdir if isinstance(run, Result) else os.fspath(run) for run in runs]
-    if split not in ("valid", "test"):
-        raise UserError(f"A run leaves predictions of valid and test, not of {split!r}.")
     content = comparison.compare(paths, split, convention, every_pair)
     return Comparison(os.getcwd(), content)
 

@@ -52,6 +52,8 @@ def compare(
         raise UserError(
             "Comparing needs two runs or more: folders of runs, or files of predictions."
         )
+    if split not in ("valid", "test"):
+        raise UserError(f"A run leaves predictions of valid and test, not of {split!r}.")
     if twice := next((run for run in runs if list(runs).count(run) > 1), None):
         raise UserError(f"{twice} is named twice.")
     contenders = [open_contender(run, split) for run in runs]
