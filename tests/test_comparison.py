@@ -184,7 +184,8 @@ def test_files_without_ids_are_paired_by_order_if_labels_agree(files, tmp_path):
         "No file has ids: rows were paired by their order, in which all labels agree."
     ]
     with pytest.raises(UserError, match=r"differ in the labels of 2 sample\(s\): 'a\[0\]'"):
-        compare([files["good"], write(tmp_path / "q.csv", GOOD, None, LABELS[[1, 0, *range(2, 40)]])])
+        swapped = LABELS[[1, 0, *range(2, 40)]]
+        compare([files["good"], write(tmp_path / "q.csv", GOOD, None, swapped)])
     with pytest.raises(UserError, match="short.csv has no ids, and cannot be paired by order"):
         compare([files["good"], write(tmp_path / "short.csv", GOOD[:, 1:], None, LABELS[1:])])
 
