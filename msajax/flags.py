@@ -13,7 +13,7 @@ from ml_collections import config_flags
 
 from msajax import config as configuration
 from msajax.checks import is_url
-from msajax.errors import OK, USER_ERROR, UserError
+from msajax.errors import OK, USER_ERROR, UserError, on_one_line
 from msajax.modes import MODES
 from msajax.modes.options import Options
 
@@ -274,4 +274,4 @@ def asked_for(name: str) -> bool:
 
 def complain(problem: str) -> None:
     """Says in one line what went wrong."""
-    print("error:", " ".join(problem.split()), file=sys.stderr)
+    print("error:", on_one_line(" ".join(problem.split())), file=sys.stderr)

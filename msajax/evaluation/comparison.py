@@ -188,7 +188,7 @@ def in_words(report: Mapping[str, Any]) -> list[str]:
             )
     if report["groups"] < 6:
         said.append(
-            f"Only {report['groups']} {report['unit']}s: the smallest p that can come out is "
+            f"Only {report['groups']} {report['unit']}(s): the smallest p that can come out is "
             f"{2 / 2 ** report['groups']:.2g}, and nothing can be shown."
         )
     if report["unit"] == "sample":
@@ -218,7 +218,7 @@ def _main_sentence(report: Mapping[str, Any], pair: Mapping[str, Any]) -> str:
     if values["verdict"] == UNDEFINED:
         return f"{name} is undefined for one of the two."
     if values["verdict"] == EQUAL:
-        return f"{name} is the same on every sample that counts."
+        return f"{name} is the same for both."
     if values["verdict"] == NOISE:
         return (
             f"{name}: the difference of {shown} is under the noise ({', '.join(doubts(values))}). "
