@@ -12,6 +12,7 @@ Look at a corpus, train on it, and score samples of your own:
     bundle = result.bundle                        # or msajax.load("runs/mine/bundle")
     scores = bundle.predict({"text": text, "audio": audio})    # arrays [N, T, d] as in a file
     scores.score                                  # [N, K]
+    msajax.compare("runs/mine", "runs/other")     # paired: is the difference more than chance?
 
 The settings are the fields of `Config` and its sections; help(msajax.TrainConfig) explains one.
 For the linen module itself see `build_model`, `Bundle.prepare` and `Bundle.params`.
@@ -49,6 +50,7 @@ _LAZY = {
     "Scores": "msajax.inference.scores",
     "blank_sample": "msajax.models",
     "build_model": "msajax.models",
+    "compare": "msajax.api",
     "cross_validate": "msajax.api",
     "load": "msajax.inference.bundle_files",
     "open_corpus": "msajax.data.formats",
@@ -79,6 +81,7 @@ __all__ = [
     "__version__",
     "blank_sample",
     "build_model",
+    "compare",
     "cross_validate",
     "default_config",
     "load",

@@ -1,20 +1,24 @@
 """Computes bootstrap intervals of metrics (Efron, 1979)."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from msajax.metrics import Metric
+from msajax.measures import Metric
 
-# Scores that one block of resamples gathers: 1 MiB of float64 stays in a core's cache.
-_BLOCK = 2**17
+RESAMPLES = 1000
+
+# Weights or sums of one block of resamples: 4 MiB of float64.
+_BLOCK = 2**19
 
 
 def bootstrap(
-    p: NDArray, y: NDArray, chosen: Mapping[str, "Metric"], resamples: int = 1000, seed: int = 0
+    p: NDArray,
+    y: NDArray,
+    chosen: Mapping[str, Metric],
+    resamples: int = RESAMPLES,
+    seed: int = 0,
 ) -> dict[str, tuple[float, float]]:
     """Computes the 95 % percentile interval, over samples, of each metric's mean over random seeds.
 
@@ -24,7 +28,7 @@ def bootstrap(
     Args:
       p: (S, ..., N) scores, a row per random seed of training.
       y: (..., N) labels.
-      chosen: Metrics by name, which take p and y, with one more axis behind S, to (S, ...).
+      chosen: Metrics by name, which take p and y to (S, ...).
       resamples: How many resamples, at least 1.
       seed: Seed of the resampling.
 
@@ -37,21 +41,58 @@ def bootstrap(
     """
     if resamples < 1:
         raise ValueError(f"resamples must be at least 1, got {resamples}; 1000 is usual")
-    size = p.shape[-1]
+    return intervals(
+        lambda metric, weights: metric.weighted(p, y, weights).mean(axis=0),
+        chosen,
+        resampled(p.shape[-1], p.size // p.shape[-1], resamples, seed),
+    )
+
+
+def resampled(
+    count: int, rows: int, resamples: int = RESAMPLES, seed: int = 0
+) -> Iterator[NDArray]:
+    """Draws samples, or groups of them, with replacement, as many as there are.
+
+    Args:
+        count: how many samples or groups there are, G.
+        rows: of scores, which decide with G how many resamples make a block.
+        resamples: how many.
+        seed: of `PCG64`.
+
+    Yields:
+        `[R, G]` float64, how often each one counts, for a block of R resamples.
+    """
     generator = np.random.Generator(np.random.PCG64(seed))
-    rows = max(1, _BLOCK // p.size)
-    statistic = {name: np.empty(resamples) for name in chosen}
+    block = max(1, _BLOCK // max(count, rows))
+    for start in range(0, resamples, block):
+        drawn = generator.integers(0, count, (min(block, resamples - start), count))
+        offsets = count * np.arange(len(drawn))[:, None]
+        counts = np.bincount((drawn + offsets).ravel(), minlength=drawn.size)
+        yield counts.reshape(drawn.shape).astype(np.float64)
+
+
+def intervals(
+    statistic: Callable[[Metric, NDArray], NDArray],
+    chosen: Mapping[str, Metric],
+    blocks: Iterator[NDArray],
+) -> dict[str, tuple[float, float]]:
+    """Computes the 95 % percentile interval of a statistic of each metric.
+
+    Args:
+        statistic: takes a metric and weights `[R, G]` to `[R]`.
+        chosen: the metrics by name.
+        blocks: of weights, as `resampled` yields them.
+
+    Returns:
+        `{name: (2.5th, 97.5th percentile)}` of the resamples in which the statistic is defined;
+        (nan, nan) where there is none.
+    """
+    found: dict[str, list[NDArray]] = {name: [] for name in chosen}
     with np.errstate(all="ignore"):
-        for start in range(0, resamples, rows):
-            stop = min(start + rows, resamples)
-            drawn = generator.integers(0, size, (stop - start, size))  # [resample, N]
-            # `take` keeps N the last and contiguous axis, as `metrics.compute` has it: the same
-            # sums. Resamples stand beside the seeds, in front of any other axis.
-            drawn_p = np.moveaxis(np.take(p, drawn, axis=-1), -2, 1)  # [S, resample, ..., N]
-            drawn_y = np.moveaxis(np.take(y, drawn, axis=-1), -2, 0)  # [resample, ..., N]
-            for name, values in statistic.items():
-                values[start:stop] = chosen[name].value(drawn_p, drawn_y).mean(axis=0)
-        return {name: _percentiles(values) for name, values in statistic.items()}
+        for weights in blocks:
+            for name, metric in chosen.items():
+                found[name].append(statistic(metric, weights))
+        return {name: _percentiles(np.concatenate(values)) for name, values in found.items()}
 
 
 def _percentiles(values: NDArray) -> tuple[float, float]:

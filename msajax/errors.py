@@ -33,3 +33,13 @@ def writing(path: str) -> Iterator[None]:
 def first_line(error: BaseException) -> str:
     """Returns the first line of a library's error, or its type if it says nothing."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def on_one_line(text: str) -> str:
+    """Escapes control characters and line breaks of text from a file or a command line."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def printable(text: str) -> str:
+    """Shortens text from a file to a part of a sentence, on one line."""
+    return on_one_line(text[:100])[:100]

@@ -13,7 +13,7 @@ from ml_collections import config_flags
 
 from msajax import config as configuration
 from msajax.checks import is_url
-from msajax.errors import OK, USER_ERROR, UserError
+from msajax.errors import OK, USER_ERROR, UserError, on_one_line
 from msajax.modes import MODES
 from msajax.modes.options import Options
 
@@ -27,6 +27,8 @@ OUTPUT = flags.DEFINE_string("output", None, "Where to write the result.")
 BUNDLE = flags.DEFINE_string("bundle", None, "A run's bundle folder, also in a bucket.")
 MODELS = flags.DEFINE_string("models", None, "A Python file that registers models of your own.")
 SPLIT = flags.DEFINE_enum("split", None, ["train", "valid", "test", "all"], "Which split.")
+CONVENTION = flags.DEFINE_string("convention", None, "Metrics as some papers print them, by name.")
+EVERY_PAIR = flags.DEFINE_boolean("every_pair", False, "Compare each run with each.")
 # Counted from this start, so that the same command, repeated, always makes progress.
 STOP_AFTER = flags.DEFINE_integer(
     "stop_after_epochs", None, "Save and exit 75 after so many epochs.", lower_bound=1
@@ -45,6 +47,7 @@ DOWNLOAD = flags.DEFINE_boolean(
 VERSION = flags.DEFINE_boolean("version", False, "Print the version.")
 _PATHS = ("workdir", "input", "output", "bundle", "profile", "models")
 _overridden: list[str] = []  # keys that the command line sets
+_positional: list[str] = []  # words of the command line that are no flags
 _EXIT_CODES = """\
 Exit codes: 0 done; 1 a bug; 2 the flags, configuration, data or files are wrong; 3 the numbers of
 random seeds became non-finite; 75 stopped after SIGTERM, SIGINT or so many epochs, or because
@@ -82,9 +85,11 @@ def parse_flags(argv: list[str]) -> list[str]:
         given, sys.argv = sys.argv, [_as_list(argument) for argument in _config_first(argv)]
         try:
             _require_experiment(_experiment_file(sys.argv))
+            flags.FLAGS.set_gnu_getopt()  # flags may stand behind the paths of a mode
             rest = flags.FLAGS(sys.argv)
-            if len(rest) > 1:
+            if len(rest) > 1 and not MODES[MODE.value].takes_paths:
                 raise UserError(_stray(argv, rest[1]))
+            _positional.extend(map(os.path.expanduser, rest[1:]))
             for key in _overridden:
                 configuration.check_key(key)
             if not hasattr(CONFIG.value, "lock"):  # a missing file would pass until it is touched
@@ -194,6 +199,7 @@ def options() -> Options:
         config=config,
         overrides={name: getattr(config.data, name) for name in names if "." not in name},
         given={name: flags.FLAGS[name].value for name in given},
+        paths=tuple(_positional),
         join=join_processes,
         complain=complain,
     )
@@ -268,4 +274,4 @@ def asked_for(name: str) -> bool:
 
 def complain(problem: str) -> None:
     """Says in one line what went wrong."""
-    print("error:", " ".join(problem.split()), file=sys.stderr)
+    print("error:", on_one_line(" ".join(problem.split())), file=sys.stderr)

@@ -1,10 +1,11 @@
 """Puts metrics, floors and calibrations into words and units, which people read with numbers."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from msajax import metrics, tasks
+from msajax import conventions, metrics, tasks
 from msajax.calibration import FEWEST, from_dict
 
 
@@ -39,6 +40,7 @@ FLOORS: Mapping[str, Floor] = MappingProxyType(
 _METRICS: Mapping[str, metrics.Metric] = {
     **metrics.METRICS,
     **metrics.CLASSES,
+    **conventions.METRICS,
     **tasks.make_task("next_token", (), None).reported,  # reads no training labels
 }
 _LINES = (  # metrics that share a line of a legend
@@ -68,12 +70,36 @@ _LINES = (  # metrics that share a line of a legend
         "cross_entropy": "-log of the probability given to what is true, mean in nats",
         "perplexity": "its exponential",
     },
+    {
+        "sims_mae": "scores and labels clipped to ±1: mean absolute error",
+        "sims_corr": "Pearson's correlation",
+        "sims_acc2": "above 0 or not",
+        "sims_f1": "F1 likewise",
+        "sims_acc3": "edges at ±0.1",
+        "sims_acc5": "also at ±0.7",
+    },
+    {"mmmo_acc2": "above 3.5 or not", "mmmo_f1": "F1 likewise"},
+    {
+        "pom_mae": "mean over the 16 traits of the mean absolute error",
+        "pom_corr": "of the correlation",
+        "pom_acc": "of the share that is equal when rounded",
+    },
+    {
+        "mae_nonzero": "mean absolute error, labels of 0 left out",
+        "corr_nonzero": "correlation likewise",
+    },
+    {"acc7_away_from_zero": "as acc7, but halves are rounded away from 0"},
+    {
+        "f1_nonzero_by_prediction": "as f1_nonzero, but weighted by the predicted count",
+        "f1_has0_by_prediction": "as f1_has0, likewise",
+    },
 )
 
 
 def base_of(metric: str) -> str:
     """Returns the metric itself, of one that is named with its output: `mae` of `mae_happy`."""
-    return metric if metric in _METRICS else metric.partition("_")[0]
+    found = [name for name in _METRICS if metric == name or metric.startswith(f"{name}_")]
+    return max(found, key=len)
 
 
 def larger_is_better(metric: str) -> bool:
@@ -94,7 +120,7 @@ def show(metric: str, *values: float | None, form: str = "{}") -> str:
         values: None and NaN, which stand for the undefined, become a dash.
         form: where they go, with one `{}` for each; the unit follows.
     """
-    is_share = base_of(metric).startswith(("acc", "f1"))
+    is_share = re.search("(^|_)(acc|f1)", base_of(metric)) is not None
     known = [value is not None and value == value for value in values]
     texts = [
         (f"{100 * value:.1f}" if is_share else f"{value:.3f}") if here else "-"

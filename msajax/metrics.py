@@ -1,51 +1,27 @@
-"""Defines every metric, and computes their values, intervals and trivial floors.
+"""Names every metric, and computes their values, intervals and trivial floors.
 
 Everything is numpy in float64 over a whole split at once: a correlation or a weighted F1 averaged
-over batches is another number. Every metric works along the last axis, so one function scores a
-split and a block of bootstrap resamples. Another convention (other clipping, other class edges) is
-more entries in `_RULES` and `METRICS` and one more tuple of names.
+over batches is another number. `measures.py` defines what the metrics compute, `conventions.py`
+those that some papers print in another way.
 
 `compute`, `bootstrap_interval` and `floors` serve one score per sample; `msajax.tasks` chooses the
 metrics of labels of another kind.
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from msajax import measures
 from msajax.bootstrap import bootstrap
+from msajax.measures import Metric, Rule, accuracy, f1_of, ratio
 
 SENTIMENT = ("mae", "corr", "acc7", "acc5", "acc3", "acc2_nonzero", "f1_nonzero", "acc2_has0",
              "f1_has0", "mse", "rmse", "r2", "spearman", "ccc")
 CONTINUOUS = ("mae", "corr", "mse", "rmse", "r2", "spearman", "ccc")
-
-
-class _Rule(NamedTuple):
-    """Says how a score becomes a class, and whether samples labelled exactly 0 take part."""
-
-    classes: Callable[[NDArray], NDArray]
-    with_zero: bool = True
-
-    def kept(self, y: NDArray) -> NDArray:
-        return np.ones(y.shape, bool) if self.with_zero else y != 0
-
-
-class Metric(NamedTuple):
-    """Holds a function of p (..., N) and y (..., N), and what is known of its values.
-
-    Attributes:
-      value: The function, NaN where undefined.
-      undefined_when: Why a value is undefined.
-      larger_is_better: Whether values rise as scores improve; a loss falls.
-    """
-
-    value: Callable[[NDArray, NDArray], NDArray]
-    undefined_when: str = "the scores overflow"
-    larger_is_better: bool = False
 
 
 def _rounded(scores: NDArray, limit: int) -> NDArray:
@@ -53,154 +29,35 @@ def _rounded(scores: NDArray, limit: int) -> NDArray:
     return np.round(np.clip(scores, -limit, limit)).astype(np.int8)
 
 
-def _ratio(numerator: NDArray, denominator: NDArray) -> NDArray:
-    zero = denominator == 0
-    return np.where(zero, np.nan, numerator / np.where(zero, 1, denominator))
-
-
-def _centred(x: NDArray) -> NDArray:
-    # The first value goes before the mean: the mean of n times 0.1 need not be 0.1, but a constant
-    # must come out as exact zeros, or its correlation is rounding noise instead of NaN.
-    x = x - x[..., :1]
-    return x - x.mean(axis=-1, keepdims=True)
-
-
-def _mae(p: NDArray, y: NDArray) -> NDArray:
-    return np.abs(p - y).mean(axis=-1)
-
-
-def _mse(p: NDArray, y: NDArray) -> NDArray:
-    return np.square(p - y).mean(axis=-1)
-
-
-def _rmse(p: NDArray, y: NDArray) -> NDArray:
-    return np.sqrt(_mse(p, y))
-
-
-def _r2(p: NDArray, y: NDArray) -> NDArray:
-    return 1 - _ratio(_mse(p, y), np.square(_centred(y)).mean(axis=-1))
-
-
-@np.errstate(invalid="ignore")
-def _corr(p: NDArray, y: NDArray) -> NDArray:
-    p, y = _centred(p), _centred(y)
-    # A largest size of 1 keeps squares from vanishing or overflowing; a constant gives 0/0 = NaN.
-    p = p / np.abs(p).max(axis=-1, keepdims=True)
-    y = y / np.abs(y).max(axis=-1, keepdims=True)
-    spread = np.sqrt(np.square(p).sum(axis=-1) * np.square(y).sum(axis=-1))
-    return np.clip((p * y).sum(axis=-1) / spread, -1, 1)
-
-
-def _average_ranks(x: NDArray) -> NDArray:
-    """Ranks from 0 along the last axis; equal values share the mean of the ranks they span."""
-    n = x.shape[-1]
-    order = np.argsort(x, axis=-1)
-    ordered = np.take_along_axis(x, order, axis=-1)
-    edge = np.ones((*x.shape[:-1], n + 1), bool)
-    edge[..., 1:-1] = ordered[..., 1:] != ordered[..., :-1]
-    position = np.arange(n)
-    first = np.maximum.accumulate(np.where(edge[..., :-1], position, 0), axis=-1)
-    last = np.where(edge[..., 1:], position, n)
-    last = np.minimum.accumulate(last[..., ::-1], axis=-1)[..., ::-1]
-    ranks = np.empty(x.shape)
-    np.put_along_axis(ranks, order, (first + last) / 2, axis=-1)
-    return ranks
-
-
-def _spearman(p: NDArray, y: NDArray) -> NDArray:
-    return _corr(_average_ranks(p), _average_ranks(y))
-
-
-def _ccc(p: NDArray, y: NDArray) -> NDArray:
-    """Computes the concordance correlation (Lin, 1989), moments with ddof 0."""
-    difference = (p - y).mean(axis=-1)
-    p, y = _centred(p), _centred(y)
-    spread = np.square(p).mean(axis=-1) + np.square(y).mean(axis=-1) + np.square(difference)
-    return _ratio(2 * (p * y).mean(axis=-1), spread)
-
-
-def _accuracy(p: NDArray, y: NDArray, rule: _Rule) -> NDArray:
-    kept = rule.kept(y)
-    right = (rule.classes(p) == rule.classes(y)) & kept
-    return _ratio(right.sum(axis=-1), kept.sum(axis=-1))
-
-
-def _weighted_f1(p: NDArray, y: NDArray, rule: _Rule) -> NDArray:
-    return _mean_f1(rule.classes(p), rule.classes(y), rule.kept(y), weighted=True)
-
-
-def _mean_f1(p: NDArray, y: NDArray, kept: NDArray, *, weighted: bool) -> NDArray:
-    """Averages F1 over classes, weighted by true counts, or plainly over the classes that occur.
-
-    F1 = 2 tp / (true count + predicted count), of the samples in `kept`. A class that neither
-    labels nor predictions have weighs nothing, so its 0/0 is never needed.
-    """
-    total, weights = 0, 0
-    for one_class in np.unique(y) if weighted else np.union1d(p, y):
-        predicted, true = (p == one_class) & kept, (y == one_class) & kept
-        hits, count = (predicted & true).sum(axis=-1), true.sum(axis=-1)
-        both = count + predicted.sum(axis=-1)
-        weight = count if weighted else (both > 0) * 1
-        total = total + weight * 2 * hits / np.maximum(both, 1)
-        weights = weights + weight
-    return _ratio(total, weights)
-
-
-def predicted_classes(p: NDArray) -> NDArray:
-    """Finds the most probable class of p (..., C, N), the first of equals: (..., N)."""
-    return p.argmax(axis=-2)
-
-
-def _class_accuracy(p: NDArray, y: NDArray) -> NDArray:
-    return (predicted_classes(p) == y).mean(axis=-1)
-
-
-def _class_f1(p: NDArray, y: NDArray, *, weighted: bool) -> NDArray:
-    of_p = predicted_classes(p)
-    return _mean_f1(of_p, np.broadcast_to(y, of_p.shape), np.True_, weighted=weighted)
-
-
-def _cross_entropy(p: NDArray, y: NDArray) -> NDArray:
-    classes = np.arange(p.shape[-2])[:, None]
-    of_label = np.where(classes == y[..., None, :], p, 0).sum(axis=-2)
-    return -np.log(np.maximum(of_label, np.finfo(np.float64).tiny)).mean(axis=-1)
-
-
 # The accuracies' own classes; `floors` takes the majority class from here too.
-_RULES = {
-    "acc7": _Rule(partial(_rounded, limit=3)),
-    "acc5": _Rule(partial(_rounded, limit=2)),
-    "acc3": _Rule(partial(_rounded, limit=1)),
-    "acc2_nonzero": _Rule(lambda scores: scores > 0, with_zero=False),
-    "acc2_has0": _Rule(lambda scores: scores >= 0),
+RULES = {
+    "acc7": Rule(partial(_rounded, limit=3)),
+    "acc5": Rule(partial(_rounded, limit=2)),
+    "acc3": Rule(partial(_rounded, limit=1)),
+    "acc2_nonzero": Rule(lambda scores: scores > 0, with_zero=False),
+    "acc2_has0": Rule(lambda scores: scores >= 0),
 }
-_NO_SAMPLES = "no sample is left: every label is 0"
-_CONSTANT = "the prediction or the label is constant"
-
-
-def _share(value: Callable, rule: _Rule) -> Metric:
-    return Metric(partial(value, rule=rule), _NO_SAMPLES, larger_is_better=True)
-
+NO_SAMPLES = "no sample is left: every label is 0"
 
 METRICS = {
-    "mae": Metric(_mae),
-    "corr": Metric(_corr, _CONSTANT, larger_is_better=True),
-    **{name: _share(_accuracy, rule) for name, rule in _RULES.items()},
-    "f1_nonzero": _share(_weighted_f1, _RULES["acc2_nonzero"]),
-    "f1_has0": _share(_weighted_f1, _RULES["acc2_has0"]),
-    "mse": Metric(_mse),
-    "rmse": Metric(_rmse),
-    "r2": Metric(_r2, "the label is constant", larger_is_better=True),
-    "spearman": Metric(_spearman, _CONSTANT, larger_is_better=True),
-    "ccc": Metric(_ccc, "prediction and label are the same constant", larger_is_better=True),
+    "mae": measures.mae,
+    "corr": measures.corr,
+    **{name: accuracy(rule, NO_SAMPLES) for name, rule in RULES.items()},
+    "f1_nonzero": f1_of(RULES["acc2_nonzero"], NO_SAMPLES),
+    "f1_has0": f1_of(RULES["acc2_has0"], NO_SAMPLES),
+    "mse": measures.mse,
+    "rmse": measures.rmse,
+    "r2": measures.r2,
+    "spearman": measures.spearman,
+    "ccc": measures.ccc,
 }
 
 # Of probabilities p (..., C, N) and true classes y (..., N), counted from 0.
 CLASSES = {
-    "accuracy": Metric(_class_accuracy, larger_is_better=True),
-    "f1_weighted": Metric(partial(_class_f1, weighted=True), larger_is_better=True),
-    "f1_macro": Metric(partial(_class_f1, weighted=False), larger_is_better=True),
-    "cross_entropy": Metric(_cross_entropy),
+    "accuracy": measures.class_accuracy,
+    "f1_weighted": measures.class_f1_weighted,
+    "f1_macro": measures.class_f1_macro,
+    "cross_entropy": measures.cross_entropy,
 }
 
 
@@ -333,15 +190,15 @@ def floors(
     _known(names)
     (train,), (y,) = _checked(train_label=train_label), _checked(label=label)
     majority = {}
-    for name in (name for name in names if name in _RULES):
-        rule = _RULES[name]
+    for name in (name for name in names if name in RULES):
+        rule = RULES[name]
         kept = rule.kept(y)
         _, counts = np.unique(rule.classes(y[kept]), return_counts=True)
-        majority[name] = float(_ratio(counts.max(initial=0), kept.sum()))
+        majority[name] = float(ratio(counts.max(initial=0), kept.sum()))
         if np.isnan(majority[name]):
-            _warn(f"the majority share of {name}", _NO_SAMPLES)
+            _warn(f"the majority share of {name}", NO_SAMPLES)
     return {
-        "constant_0": {"mae": float(_mae(np.zeros_like(y), y))},
-        "train_median": {"mae": float(_mae(np.median(train), y))},
+        "constant_0": {"mae": float(measures.mae.value(np.zeros_like(y), y))},
+        "train_median": {"mae": float(measures.mae.value(np.full_like(y, np.median(train)), y))},
         "majority": majority,
     }

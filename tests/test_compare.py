@@ -5,9 +5,18 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from msajax.evaluation import compare
-from msajax.evaluation.compare import DRAWS, paired_test
+from msajax.evaluation.compare import (
+    DRAWS,
+    Pair,
+    difference_intervals,
+    holm,
+    interval_over_seeds,
+    paired_test,
+    paired_tests,
+)
 from msajax.tasks import make_task
 
 RNG = np.random.default_rng(0)
@@ -44,7 +53,14 @@ def corr(p, y):
     return np.corrcoef(p, y)[0, 1]
 
 
-@pytest.mark.parametrize(("name", "metric"), [("mae", mae), ("corr", corr)])
+def spearman(p, y):
+    return scipy.stats.spearmanr(p, y).statistic
+
+
+BY_NAME = [("mae", mae), ("corr", corr), ("spearman", spearman)]
+
+
+@pytest.mark.parametrize(("name", "metric"), BY_NAME)
 def test_difference_and_p_are_those_of_the_definition(name, metric, monkeypatch):
     monkeypatch.setattr(compare, "DRAWS", 500)
     found = paired_test(FIRST, SECOND, LABELS, VIDEOS, TASK, name)
@@ -53,6 +69,67 @@ def test_difference_and_p_are_those_of_the_definition(name, metric, monkeypatch)
     assert found.difference == pytest.approx(difference, abs=1e-12)
     assert found.p == p
     assert (found.groups, found.unit) == (7, "video")
+
+
+def test_all_metrics_together_are_tested_as_each_alone():
+    pair = Pair.of(FIRST, SECOND, LABELS, VIDEOS, TASK)
+    together = paired_tests(pair, TASK.reported)
+    assert list(together) == list(TASK.reported)
+    for name, found in together.items():
+        assert found == paired_test(FIRST, SECOND, LABELS, VIDEOS, TASK, name)
+
+
+@pytest.mark.parametrize(("few", "many"), [(1, 3), (2, 3)])
+def test_other_numbers_of_seeds_stand_for_as_many_as_both_divide(few, many, monkeypatch):
+    monkeypatch.setattr(compare, "DRAWS", 200)
+    first, rows = FIRST[:few], few * many
+    alike = [np.concatenate([seed[None]] * (rows // len(run))) for run in (first, SECOND)
+             for seed in run]  # fmt: skip
+    a, b = np.concatenate(alike[:few]), np.concatenate(alike[few:])
+    for name in ("mae", "corr", "spearman"):
+        found = paired_test(first, SECOND, LABELS, VIDEOS, TASK, name)
+        assert found.p == paired_test(a, b, LABELS, VIDEOS, TASK, name).p
+        back = paired_test(SECOND, first, LABELS, VIDEOS, TASK, name)
+        assert (back.p, back.difference) == (found.p, -found.difference)
+    groups = np.unique([id_[:6] for id_ in VIDEOS], return_inverse=True)[1]
+    difference, p = naive(a, b, LABELS, groups, mae)
+    found = paired_test(first, SECOND, LABELS, VIDEOS, TASK, "mae")
+    assert (found.difference, found.p) == (pytest.approx(difference, abs=1e-12), p)
+
+
+@pytest.mark.parametrize("by_video", [True, False])
+@pytest.mark.parametrize(("name", "metric"), BY_NAME)
+def test_intervals_of_a_difference_equal_a_loop(name, metric, by_video):
+    pair = Pair.of(FIRST[:2], SECOND, LABELS, VIDEOS, TASK)
+    group_of = pair.group_of if by_video else np.arange(N)
+    found = difference_intervals(
+        pair, {name: TASK.reported[name]}, pair.group_of if by_video else None
+    )[name]
+    generator, values = np.random.Generator(np.random.PCG64(0)), []
+    for _ in range(1000):
+        drawn = generator.integers(0, group_of.max() + 1, group_of.max() + 1)
+        rows = np.concatenate([np.flatnonzero(group_of == group) for group in drawn])
+        means = [
+            np.mean([metric(seed[rows, 0], LABELS[rows, 0]) for seed in run])
+            for run in (FIRST[:2], SECOND)
+        ]
+        values.append(means[0] - means[1])
+    assert found == pytest.approx(np.percentile(values, (2.5, 97.5)), rel=1e-9)
+
+
+def test_the_interval_over_seeds_is_that_of_welch():
+    a, b = np.array([0.9, 0.95, 0.87]), np.array([0.8, 0.82, 0.85, 0.79])
+    expected = scipy.stats.ttest_ind(a, b, equal_var=False).confidence_interval()
+    assert interval_over_seeds(a, b) == pytest.approx(tuple(expected), rel=1e-9)
+    assert interval_over_seeds(a[:1], b) is None
+    assert interval_over_seeds(a, np.array([0.8, np.nan])) is None
+    assert interval_over_seeds(np.full(2, 0.5), np.full(3, 0.25)) == (0.25, 0.25)
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.2, 0.9, 0.6]) == pytest.approx([0.6, 1, 1])
+    assert holm([0.04]) == [0.04] and holm([]) == []
 
 
 def test_few_groups_give_the_share_of_all_exchanges():
@@ -120,8 +197,8 @@ def test_classes_have_the_test_too():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"second": SECOND[:2]}, "the same seeds and samples"),
-        ({"ids": VIDEOS[1:]}, "the same seeds and samples"),
+        ({"second": SECOND[:, 1:]}, "the same samples and outputs"),
+        ({"ids": VIDEOS[1:]}, "the same samples and outputs"),
         ({"metric": "accuracy"}, "'accuracy' is none of mae, corr"),
     ],
     ids=lambda change: next(iter(change)) if isinstance(change, dict) else "",

@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 import sklearn.metrics
 
-from msajax import bootstrap, metrics
+from msajax import bootstrap, conventions, measures, metrics
 
 # Half values, ties, a label on zero, a prediction outside [-3, 3].
 HAND_PREDICTION = [2.5, -0.5, 0.5, -0.5, -3.7, 0.0, 2.2, 1.4]
@@ -381,6 +381,37 @@ def test_the_interval_equals_the_naive_loop_whatever_the_block(monkeypatch, bloc
     for name, (low, high) in ours.items():
         assert (low, high) == (close(naive[name][0]), close(naive[name][1])), name
         assert low < high, name
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_weights_count_samples_as_often_as_if_they_were_repeated(seed, grouped):
+    rng = np.random.default_rng(seed)
+    y = np.round(rng.uniform(-3, 3, 23) * (1 + seed)) / (1 + seed)
+    p = np.round((y + rng.normal(size=(2, 23))) * 4) / 4
+    group_of = rng.permutation(np.arange(23) % 7) if grouped else None
+    weights = rng.integers(0, 3, (5, 7 if grouped else 23)).astype(float)
+    counts = (weights[:, group_of] if grouped else weights).astype(int)
+    for name, metric in {**metrics.METRICS, **conventions.METRICS}.items():
+        found = metric.weighted(p, y, weights, group_of)
+        assert found.shape == (2, 5)
+        for i, of_seed in enumerate(p):
+            for j, count in enumerate(counts):
+                with np.errstate(all="ignore"):
+                    expected = metric.value(np.repeat(of_seed, count), np.repeat(y, count))
+                assert found[i, j] == pytest.approx(float(expected), rel=1e-11, abs=1e-12), name
+
+
+def test_ranks_of_many_groups_are_those_of_few(monkeypatch):
+    rng = np.random.default_rng(0)
+    y, p = rng.integers(-3, 4, 40).astype(float), rng.normal(size=(2, 40))
+    group_of, weights = np.arange(40) % 20, rng.integers(0, 3, (300, 20)).astype(float)
+    few = measures.spearman.weighted(p, y, weights, group_of)
+    monkeypatch.setattr(measures, "_FEW", 10)
+    monkeypatch.setattr(measures, "_SMALL", 1000)
+    np.testing.assert_allclose(
+        measures.spearman.weighted(p, y, weights, group_of), few, rtol=1e-12, atol=1e-14
+    )
 
 
 def test_resamples_in_which_a_metric_is_undefined_are_left_out():

@@ -12,7 +12,9 @@ import textwrap
 from launching import MANIFESTS, SCRIPTS, example
 from pages import PAGES, ROOT, blocks, commands, fences, joined, prose, spans, words_of
 
+from msajax import conventions
 from msajax.config import known_keys
+from msajax.conventions import CONVENTIONS
 from msajax.data.formats import FORMATS
 from msajax.legend import FLOORS
 from msajax.metrics import CLASSES, METRICS
@@ -157,7 +159,8 @@ def test_every_metric_floor_format_and_experiment_has_its_row():
         cells = re.findall(r"(?m)^\| (.*?) \|", PAGES[page])
         return {name.strip("`") for cell in cells for name in cell.split(", ")}
 
-    listed = [*METRICS, *(f"({floor.mark})" for floor in FLOORS.values())]
+    listed = [*METRICS, *CONVENTIONS, *conventions.METRICS]
+    listed += [f"({floor.mark})" for floor in FLOORS.values()]
     assert set(listed) <= first_cells("docs/metrics.md")
     assert {*CLASSES, "perplexity"} <= set(spans("docs/metrics.md"))
     assert set(FORMATS) <= first_cells("docs/files.md")

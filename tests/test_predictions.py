@@ -266,6 +266,45 @@ def test_a_foreign_file_of_classes_needs_their_probabilities_alone(path):
     np.testing.assert_array_equal(read.labels, [[1], [0]])
 
 
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+@pytest.mark.parametrize(
+    ("id_", "label", "score"),
+    [
+        ("id", "label", "score"),
+        ("ID", "y_true", "y_pred"),
+        ("segment id", "Ground Truth", "Prediction"),
+        ("Sample-ID", "target", "Predicted"),
+        ("file name", "gold", "output"),
+    ],
+)
+def test_other_tools_may_separate_and_spell_columns_otherwise(separator, id_, label, score, path):
+    cells = [[score, "text", label, id_], ["0.5", "well", "1", "a[0]"], ["-1", "so", "-2", "a[1]"]]
+    path.write_text("\n".join(separator.join(row) for row in cells))
+    read = read_predictions(str(path))
+    assert (read.kind, read.ids.tolist()) == ("regression", ["a[0]", "a[1]"])
+    np.testing.assert_array_equal(read.scores, [[[0.5], [-1]]])
+    np.testing.assert_array_equal(read.labels, [[1], [-2]])
+    path.write_bytes(path.read_text().replace("\n", "\r\n").encode("utf-16"))
+    assert read_predictions(str(path)).ids.tolist() == ["a[0]", "a[1]"]
+
+
+def test_sentences_between_tabs_are_read_as_they_stand(path):
+    rows = 'it is "good\t1.5\t2\nbad, bad; film\t-0.5\t-1\n"so" he said\t0.1\t0\n'
+    path.write_text(f"Original\tPrediction\tGround Truth\n{rows}")
+    read = read_predictions(str(path))
+    np.testing.assert_array_equal(read.scores[0, :, 0], [1.5, -0.5, 0.1])
+    np.testing.assert_array_equal(read.labels[:, 0], [2, -1, 0])
+    assert read.ids.tolist() == ["", "", ""]
+    # A sentence with a tab of its own is quoted, or nobody could tell.
+    path.write_text('text\tprediction\tlabel\n"a\tb"\t1\t2\n')
+    np.testing.assert_array_equal(read_predictions(str(path)).labels, [[2]])
+
+
+def test_a_video_and_a_clip_are_an_id(path):
+    path.write_text("video_id,clip_id,label,prediction\nv,1,0,1\nv,2,0,1\n")
+    assert read_predictions(str(path)).ids.tolist() == ["v$_$1", "v$_$2"]
+
+
 def test_the_mark_that_spreadsheets_put_first_is_no_part_of_a_name(path):
     path.write_bytes(b"\xef\xbb\xbflabel,score\r\n1,2\r\n")
     np.testing.assert_array_equal(read_predictions(str(path)).labels, [[1]])
@@ -280,7 +319,15 @@ def test_seeds_win_over_their_mean(path):
     ("content", "expected"),
     [
         (None, "cannot be read as CSV: .*No such file"),
-        (b"", "has no column 'label'"),
+        (b"", "is empty: expected columns such as id, label and score"),
+        (b"\xef\xbb\xbf \n", "is empty"),
+        (b"label,score\n1,2\0\n", "it is no text"),
+        (b"\x89PNG\r\n\x1a\n", "cannot be read as CSV"),
+        (b"label,score,score\n1,2,3\n", "has the column 'score' twice"),
+        (b"text,label,score\nwell, so,1,2\n", "row 1: it has more values than there are columns"),
+        (b"y,gold,pred\n1,2,3\n", "is 'y' or 'gold' the label\\? Name that column 'label'"),
+        (b"Label;Score\n1;0,5\n", "row 1: score is '0,5', not a finite number"),
+        (b"\x1b[31m,label\n1,2\n", r"has no column 'score'; it has \\x1b\[31m, label"),
         (b"label,score\n", "holds no prediction"),
         (b"score,id\n1,2\n", "has no column 'label'; it has score, id"),
         (b"label,id\n1,2\n", "has no column 'score'; it has label, id"),

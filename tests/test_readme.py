@@ -172,19 +172,28 @@ def test_trials_are_tried_as_the_recipe_says(study):
     assert len({line["valid_mae"] for line in lines}) == 3
 
 
-def test_two_runs_are_compared_as_the_recipe_says(tmp_path):
-    (code,) = [code for code in blocks("docs/recipes.md", "python") if "paired_test" in code]
+def test_runs_are_compared_as_the_recipe_says(tmp_path):
+    (code,) = [code for code in blocks("docs/recipes.md", "python") if "msajax.compare" in code]
     labels, off = np.arange(12) / 4 - 1.5, {"mine": 0.125, "other": 0.5}
     for run, error in off.items():
         (tmp_path / f"runs/{run}/predictions").mkdir(parents=True)
+        (tmp_path / f"runs/{run}/results.json").write_text("{}")
         rows = [f"{'abcdef'[i // 2]}[{i % 2}],{y},{y + error}\n" for i, y in enumerate(labels)]
         path = tmp_path / f"runs/{run}/predictions/test.csv"
         path.write_text("id,label,score\n" + "".join(rows))
+    rows = [f"well\t{y + 0.75}\t{y}\n" for y in labels]
+    (tmp_path / "theirs.txt").write_text("Original\tPrediction\tGround Truth\n" + "".join(rows))
     # Every exchange moves a video's error from one run to the other: only all or none of the six
     # give a difference as large, 2 of 64.
     said = python(["-c", code], tmp_path)
-    found = re.fullmatch(
-        r"PairedTest\(difference=(.*), p=(.*), groups=6, unit='video'\)\n", said
-    )
+    found = re.search(r"\n(\S+) (\S+) first is better\n$", said)
     assert float(found[1]) == -0.375
     assert float(found[2]) == pytest.approx(2 / 64, abs=0.006)
+    assert (tmp_path / "comparison.csv").exists()
+    pair, several, foreign = recipe("Comparing runs")
+    assert "runs/mine is better by 0.375" in run_recipe(pair, tmp_path)
+    assert "tabular" in (tmp_path / "comparison.tex").read_text()
+    said = " ".join(run_recipe(several, tmp_path).split())
+    assert "theirs.txt has no ids: its rows were paired with those of runs/mine" in said
+    assert "Each was compared with each" in said
+    assert re.search(r"mae_nonzero ↓ +0\.750 ", run_recipe(foreign, tmp_path))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from msajax import legend
+from msajax import conventions, legend
 from msajax.evaluation.tables import against_floors, print_results, print_summary
 from msajax.metrics import CLASSES, SENTIMENT
 from msajax.tasks import make_task
@@ -162,7 +162,7 @@ def test_every_metric_of_many_outputs_is_readable(width):
     floors = {name: 1.0 for name in names if name.startswith("mae")}
     text = printed(results_of(test, {"train_median": floors}), width)
     table = text.partition("\n\n")[0]
-    assert table.count("1.234 ± 0.056 1.234 ± 0.056 [1.100, 1.300]    1.234") == 36
+    assert table.count("1.234 ± 0.056 1.234 ± 0.056 [1.100, 1.300]    1.234") == 54
     assert row(text, "mae_entertaining")[-1] == "1.000 (m)"
     sentence = " ".join(text.partition("No better than the floor on test: ")[2].split())
     assert sentence.count("1.234 (floor 1.000)") == 17
@@ -182,10 +182,11 @@ def test_a_summary_has_the_same_units_and_its_legend():
 
 def test_every_metric_and_every_floor_is_explained():
     next_token = make_task("next_token", ("text",), None).reported
-    for name in (*SENTIMENT, *CLASSES, *next_token):
+    for name in (*SENTIMENT, *CLASSES, *next_token, *conventions.METRICS):
         assert name in [n for names, _ in legend.metric_lines([name]) for n in names.split(", ")]
     for name in POM:
         assert (legend.base_of(f"mae_{name}"), legend.base_of(f"corr_{name}")) == ("mae", "corr")
+        assert legend.base_of(f"pom_acc_{name}") == "pom_acc"
 
 
 def test_losses_fall_and_all_other_metrics_rise_whatever_they_are_reported_of():

@@ -107,7 +107,7 @@ def test_a_perfect_classifier_has_the_best_value_of_every_metric():
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_outputs_have_their_own_mae_and_corr_and_the_mean_of_them(seed):
+def test_outputs_have_their_own_mae_corr_and_ccc_and_the_mean_of_them(seed):
     rng = np.random.default_rng(seed)
     n, k = int(rng.integers(3, 40)), int(rng.integers(2, 6))
     p, y = rng.normal(size=(n, k)), rng.integers(1, 8, (n, k)).astype(float)
@@ -118,9 +118,12 @@ def test_outputs_have_their_own_mae_and_corr_and_the_mean_of_them(seed):
     for i, name in enumerate(names):
         expected[f"mae_{name}"] = sum(abs(p[j, i] - y[j, i]) for j in range(n)) / n
         expected[f"corr_{name}"] = np.corrcoef(p[:, i], y[:, i])[0, 1]
-    for metric in ("mae", "corr"):
+        covariance = np.cov(p[:, i], y[:, i], ddof=0)
+        apart = (p[:, i].mean() - y[:, i].mean()) ** 2
+        expected[f"ccc_{name}"] = 2 * covariance[0, 1] / (np.trace(covariance) + apart)
+    for metric in (every := ("mae", "corr", "ccc")):
         expected[metric] = sum(expected[f"{metric}_{name}"] for name in names) / k
-    assert list(found) == ["mae", "corr", *(f"{m}_{n}" for m in ("mae", "corr") for n in names)]
+    assert list(found) == [*every, *(f"{m}_{n}" for m in every for n in names)]
     assert found == pytest.approx(expected, rel=1e-12, abs=1e-14)
 
 

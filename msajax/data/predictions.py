@@ -12,13 +12,12 @@ import numpy as np
 
 from msajax.calibration import Calibration, Intervals
 from msajax.data.corpus import Split
-from msajax.errors import UserError
+from msajax.data.foreign import read_table
+from msajax.errors import UserError, printable
 from msajax.files import replacing
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
 from msajax.tasks.base import finite, named_by
-
-_LONGEST_FIELD = 2**31 - 1  # a transcript may be long
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +154,7 @@ def read_predictions(path: str, of_seeds: bool = True) -> Predictions:
     Raises:
         UserError: naming the column or the row that is missing, empty or not a finite number.
     """
-    columns, rows = _read_rows(path)
+    columns, rows = read_table(path)
     # Scores of real numbers have no mark of their own: their task, the first one, is asked last.
     task, names = next(
         (task, found)
@@ -166,12 +165,15 @@ def read_predictions(path: str, of_seeds: bool = True) -> Predictions:
     of_output = [_score_columns(columns, c) if of_seeds else [c] for c in outputs]
     for column in (*labels, *sum(of_output, [])):
         if column not in columns:
-            there = ", ".join(columns) or "none"
-            raise UserError(f"{path} has no column {column!r}; it has {there}.")
+            there = ", ".join(map(printable, columns))
+            raise UserError(f"{path} has no column {printable(column)!r}; it has {there}.")
     if len({len(of_seeds) for of_seeds in of_output}) != 1:
         raise UserError(f"{path}: every output must have scores of the same seeds.")
     if not rows:
         raise UserError(f"{path} holds no prediction.")
+    for i, row in enumerate(rows):
+        if None in row:  # what `csv` gives for too many: they would stand in other columns
+            raise UserError(f"{path}, row {i + 1}: it has more values than there are columns.")
 
     def values(column: str, read: Callable[[str], float]) -> np.ndarray:
         found = np.empty(len(rows))
@@ -202,27 +204,11 @@ def read_columns(path: str) -> dict[str, np.ndarray]:
         UserError: if it cannot be read, or a row has another number of values than there are
             columns.
     """
-    columns, rows = _read_rows(path)
+    columns, rows = read_table(path)
     for i, row in enumerate(rows):
         if None in row or None in row.values():  # what `csv` gives for too many, and for too few
             raise UserError(f"{path}, row {i + 1}: not one value for each of the columns.")
     return {name: _column(name, [row[name] for row in rows]) for name in columns}
-
-
-def _read_rows(path: str) -> tuple[Sequence[str], list[dict[str, str]]]:
-    """Reads the names of the columns of a CSV and its rows; [] and [] of an empty file.
-
-    Raises:
-        UserError: if it cannot be read.
-    """
-    csv.field_size_limit(_LONGEST_FIELD)
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:  # spreadsheets put a mark first
-            reader = csv.DictReader(file)
-            rows = list(reader)
-            return reader.fieldnames or [], rows
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read as CSV: {error}.") from error
 
 
 def _column(name: str, values: Sequence[str]) -> np.ndarray:

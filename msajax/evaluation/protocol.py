@@ -4,7 +4,7 @@ Before that, it asks only whether the split can be prepared.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,8 +13,10 @@ from msajax.data.corpus import Corpus
 from msajax.data.predictions import Scored
 from msajax.data.prepare import Preparation, check_split, prepare
 from msajax.data.repairs import say_lost
-from msajax.inference.scoring import Scorer
 from msajax.tasks import Task
+
+if TYPE_CHECKING:  # what measures a file of predictions needs no model, and no JAX
+    from msajax.inference.scoring import Scorer
 
 
 def check_test(corpus: Corpus, preparation: Preparation, *, tell: bool = True) -> None:
@@ -32,7 +34,7 @@ def check_test(corpus: Corpus, preparation: Preparation, *, tell: bool = True) -
 
 
 def score_split(
-    corpus: Corpus, name: str, preparation: Preparation, budget: float, scorer: Scorer
+    corpus: Corpus, name: str, preparation: Preparation, budget: float, scorer: "Scorer"
 ) -> Scored:
     """Reads, prepares and scores one split with parameters that are no longer chosen.
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from msajax import legend
+from msajax.errors import on_one_line
 
 _SELECTION = ("mae", "cross_entropy")  # what validation minimises by default, by task
 
@@ -21,7 +22,7 @@ def print_results(results: Mapping[str, Any], console: Console) -> None:
     _print_sentences(against_floors(results), console)
     _print_calibration(results, results["test"], console)
     console.print()
-    console.print(_legend(results_legend(results)))
+    console.print(terms_grid(results_legend(results)))
 
 
 def _print_sentences(sentences: list[str], console: Console) -> None:
@@ -41,7 +42,7 @@ def print_folds(results: Mapping[str, Any], console: Console) -> None:
     """Prints the content of a folds.json: metrics over the folds, and of all samples together."""
     pooled, seeds = results["pooled"], {seed for of_fold in results["seeds"] for seed in of_fold}
     several = [*(["sd of seeds"] if len(seeds) > 1 else []), "pooled", "95 % interval", "floor"]
-    table = _table(
+    table = metric_table(
         f"{results['model']['name']}, {results['folds']} folds by video, {len(seeds)} random "
         f"seed{'s' * (len(seeds) > 1)}, {pooled['samples']} samples, each tested once",
         *("over folds", *several),
@@ -52,7 +53,7 @@ def print_folds(results: Mapping[str, Any], console: Console) -> None:
         cells += [legend.show(name, values["sd_seeds"])] if len(seeds) > 1 else []
         cells += [legend.show(name, pooled["metrics"][name]["value"])]
         cells += [_interval(name, pooled["metrics"][name]), _floor_cell(name, hardest)]
-        table.add_row(_name(name), *map(Text, cells))
+        table.add_row(metric_name(name), *map(Text, cells))
     console.print(table)
     console.print()
     together = {
@@ -67,7 +68,7 @@ def print_folds(results: Mapping[str, Any], console: Console) -> None:
     console.print(f"{first} of the folds: {of_folds}")
     console.print()
     terms = [
-        _directions(together),
+        directions(together),
         ("±", "standard deviation over the folds, each the mean of its seeds"),
         ("sd of seeds", "standard deviation over random seeds, each the mean of its folds"),
         ("pooled", "of all samples; each has the mean score of models that never saw its video"),
@@ -75,22 +76,23 @@ def print_folds(results: Mapping[str, Any], console: Console) -> None:
         _floor_term(hardest),
         *legend.metric_lines(together),
     ]
-    console.print(_legend([term for term in terms if term[0] != "sd of seeds" or len(seeds) > 1]))
+    terms = [term for term in terms if term[0] != "sd of seeds" or len(seeds) > 1]
+    console.print(terms_grid(terms))
 
 
 def print_summary(title: str, summary: Mapping[str, Any], console: Console) -> None:
     """Prints metrics over seeds of one split or file, and of the score averaged over seeds."""
     metrics, ensemble = summary["metrics"], summary["ensemble"]
     several = _seeds(metrics) > 1
-    table = _table(title, "mean", "95 % interval", *(["ensemble"] if several else []))
+    table = metric_table(title, "mean", "95 % interval", *(["ensemble"] if several else []))
     for name, values in metrics.items():
         cells = [_mean_sd(name, values), _interval(name, values)]
         cells += [legend.show(name, ensemble[name])] if several else []
-        table.add_row(_name(name), *map(Text, cells))
+        table.add_row(metric_name(name), *map(Text, cells))
     console.print(table)
     _print_calibration(summary, metrics, console)
     console.print()
-    console.print(_legend(_terms(metrics)))
+    console.print(terms_grid(_terms(metrics)))
 
 
 def results_table(results: Mapping[str, Any]) -> Table:
@@ -101,7 +103,7 @@ def results_table(results: Mapping[str, Any]) -> Table:
     several = len(seeds) > 1
     trained = f"{len(seeds)} random seeds" if several else f"random seed {seeds[0]}"
     epochs = ", ".join(map(str, results["best_epoch"]))
-    table = _table(
+    table = metric_table(
         f"{model['name']}, {model['parameters']:,} parameters, {trained}, "
         f"best epoch{'s' if several else ''} {epochs}; {sizes['valid'] - held_out} samples to "
         f"validate, {f'{held_out} to calibrate, ' * bool(held_out)}{sizes['test']} to test",
@@ -115,7 +117,7 @@ def results_table(results: Mapping[str, Any]) -> Table:
         cells.append(_interval(name, test))
         if several:
             cells.append(legend.show(name, results["test_ensemble"][name]))
-        table.add_row(_name(name), *map(Text, [*cells, _floor_cell(name, hardest)]))
+        table.add_row(metric_name(name), *map(Text, [*cells, _floor_cell(name, hardest)]))
     return table
 
 
@@ -237,7 +239,8 @@ def _floor_term(hardest: Mapping[str, tuple[str, float]]) -> tuple[str, str]:
     return "floor", f"the best without a model: {marks}"
 
 
-def _directions(metrics: Mapping[str, Any]) -> tuple[str, str]:
+def directions(metrics: Mapping[str, Any]) -> tuple[str, str]:
+    """Explains the arrows behind the names of metrics."""
     arrows = dict.fromkeys(_arrow(name) for name in metrics)
     meanings = {"↓": "smaller is better", "↑": "larger is better"}
     return ", ".join(arrows), ", ".join(meanings[arrow] for arrow in arrows)
@@ -248,7 +251,7 @@ def _terms(
 ) -> list[tuple[str, str]]:
     """Lists the terms of a table of metrics over seeds, in the order of its columns and rows."""
     seeds = _seeds(metrics)
-    terms = [_directions(metrics)]
+    terms = [directions(metrics)]
     if seeds > 1:
         terms += [
             ("±", f"standard deviation over the {seeds} random seeds"),
@@ -269,7 +272,7 @@ def _seeds(metrics: Mapping[str, Any]) -> int:
     return len(next(iter(metrics.values()))["seeds"])
 
 
-def _table(title: str, *columns: str) -> Table:
+def metric_table(title: str, *columns: str) -> Table:
     """Makes a table that fits 80 columns: long names of metrics are folded, numbers never cut."""
     table = Table(
         title=Text(title),  # no markup: names and paths may hold [brackets]
@@ -284,7 +287,8 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _legend(terms: list[tuple[str, str]]) -> Table:
+def terms_grid(terms: list[tuple[str, str]]) -> Table:
+    """Makes a legend: terms and their meanings."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(max_width=30)
     grid.add_column()
@@ -293,7 +297,9 @@ def _legend(terms: list[tuple[str, str]]) -> Table:
     return grid
 
 
-def _name(metric: str) -> Text:
+def metric_name(metric: str) -> Text:
+    """Writes a metric and an arrow in its better direction; its output's name may be anything."""
+    metric = on_one_line(metric)
     return Text(f"{metric} {_arrow(metric)}")
 
 

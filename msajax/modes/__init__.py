@@ -17,11 +17,13 @@ class Mode(NamedTuple):
         flags: those that the mode reads.
         keys: of the configuration, those that the mode reads from the command line; None for all.
             The others are those of a run or a bundle.
+        takes_paths: whether words that are no flags are paths that the mode reads.
     """
 
     usage: str
     flags: tuple[str, ...]
     keys: tuple[str, ...] | None = None
+    takes_paths: bool = False
 
     def load(self, name: str) -> Callable[..., int]:
         """Imports the mode of that name and what it needs, and returns its function `run`."""
@@ -47,9 +49,20 @@ several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
     "evaluate": Mode(
         """\
 --workdir W [--split=test] | --input predictions.csv   [--output FILE.json]
+[--convention=NAME,… | all: metrics as some papers print them: sentiment, sims, mmmo, youtube,
+pom, nonzero_mae, acc7_away_from_zero, f1_by_prediction]
 [--models=FILE.py, for the run of a model of your own]""",
-        ("workdir", "input", "output", "split", "models"),
+        ("workdir", "input", "output", "split", "convention", "models"),
         (),
+    ),
+    "compare": Mode(
+        """\
+RUN RUN …   [--split=test|valid] [--every_pair] [--convention=NAME,…]
+[--output FILE.json | FILE.csv | FILE.tex]
+a RUN is a run's folder, its predictions/test.csv, or another tool's table of id, label, score""",
+        ("output", "split", "convention", "every_pair"),
+        (),
+        takes_paths=True,
     ),
     "predict": Mode(
         """\

@@ -1,28 +1,25 @@
-"""Runs --mode=evaluate: measures a finished run, folds, or a file of predictions."""
+"""Runs --mode=evaluate: measures a finished run, folds, or a file of predictions.
+
+What needs a model is imported where a run is measured: a file of predictions is read without JAX.
+"""
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
 
-from msajax import cross_validation
 from msajax.checks import is_url
-from msajax.config import SYNTHETIC
+from msajax.conventions import by_convention
 from msajax.data import predictions
-from msajax.data.demands import require_targets
-from msajax.data.folds import deal_validation
-from msajax.data.formats import open_corpus
-from msajax.data.labels import as_targets
 from msajax.errors import OK, UserError
 from msajax.evaluation import protocol
 from msajax.evaluation.tables import print_summary
-from msajax.inference.bundle_files import load
 from msajax.modes.options import Options
-from msajax.runs.folder import RunFolder
-from msajax.runs.remote.mirror import Mirror
-from msajax.runtime import devices
 from msajax.tasks import TASKS, Task, make_task
+
+if TYPE_CHECKING:
+    from msajax.runs.folder import RunFolder
 
 
 def run(options: Options, console: Console) -> int:
@@ -32,14 +29,11 @@ def run(options: Options, console: Console) -> int:
         raise UserError(
             "--mode=evaluate needs one of --workdir=RUN and --input=predictions.csv, not both."
         )
+    convention = options["convention"] or ""
     if options["input"]:
-        report = evaluate_predictions(options["input"])
-    elif cross_validation.holds_folds(workdir):
-        report = cross_validation.evaluate_folds(workdir, split, options["output"])
+        report = evaluate_predictions(options["input"], convention)
     else:
-        if options["output"]:
-            RunFolder(workdir).refuse_output(options["output"])
-        report = evaluate_run(workdir, split)
+        report = _evaluate_workdir(workdir, split, convention, options["output"])
     options.write_output(report)
     print_summary(f"{report['input']}, {report['samples']} samples", report, console)
     if "largest_difference" in report:
@@ -47,8 +41,30 @@ def run(options: Options, console: Console) -> int:
     return OK
 
 
-def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
+def _evaluate_workdir(
+    workdir: str, split: str, convention: str, output: str | None
+) -> dict[str, Any]:
+    from msajax import cross_validation
+    from msajax.runs.folder import RunFolder
+
+    if not cross_validation.holds_folds(workdir):
+        if output:
+            RunFolder(workdir).refuse_output(output)
+        return evaluate_run(workdir, split, convention)
+    if convention:
+        raise UserError(
+            f"--convention is not read with folds: measure --input={workdir}/predictions.csv."
+        )
+    return cross_validation.evaluate_folds(workdir, split, output)
+
+
+def evaluate_run(workdir: str, split_name: str, convention: str = "") -> dict[str, Any]:
     """Measures a finished run anew, from its bundle and its corpus.
+
+    Args:
+        workdir: the run's folder, also in a bucket.
+        split_name: train, valid or test.
+        convention: names of `conventions.CONVENTIONS`; "" for the metrics of the run.
 
     Returns:
         Metrics over seeds with intervals, those of the ensemble, and for valid and test the largest
@@ -59,14 +75,25 @@ def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
     """
     if split_name == "all":
         raise UserError("--mode=evaluate takes one split: train, valid or test.")
+    from msajax.runs.folder import RunFolder
+    from msajax.runs.remote.mirror import Mirror
+    from msajax.runtime import devices
+
     devices.require_devices()
     with Mirror(workdir) as mirror:
-        report = _evaluate_in(RunFolder(mirror.path), split_name)
+        report = _evaluate_in(RunFolder(mirror.path), split_name, convention)
     return {"input": workdir if is_url(workdir) else os.path.abspath(workdir), **report}
 
 
-def _evaluate_in(folder: RunFolder, split_name: str) -> dict[str, Any]:
+def _evaluate_in(folder: "RunFolder", split_name: str, convention: str) -> dict[str, Any]:
     """Measures the finished run of a folder."""
+    from msajax.config import SYNTHETIC
+    from msajax.data.demands import require_targets
+    from msajax.data.folds import deal_validation
+    from msajax.data.formats import open_corpus
+    from msajax.data.labels import as_targets
+    from msajax.inference.bundle_files import load
+
     if not os.path.exists(folder.file("results.json")):
         raise UserError(f"{folder.path} holds no run that has ended: it has no results.json.")
     path = folder.corpus_path()
@@ -95,10 +122,11 @@ def _evaluate_in(folder: RunFolder, split_name: str) -> dict[str, Any]:
         share = bundle.config.train.calibration_share
         chooses = deal_validation(split.ids, share, split.where).chooses
         scores, labels = scores[:, chooses], labels[chooses]
-    report = {"split": split_name, **_report(scores, labels, task)}
-    if split_name == "test":
+    report = {"split": split_name}
+    report |= _report(scores, labels, by_convention(convention, task, labels))
+    if split_name == "test" and not convention:
         report["calibration"] = protocol.describe_calibration(bundle.calibration, scores, labels)
-    if split_name in ("valid", "test"):
+    if split_name in ("valid", "test") and not convention:
         stored = results[split_name]
         try:
             differences = [
@@ -118,14 +146,19 @@ def _evaluate_in(folder: RunFolder, split_name: str) -> dict[str, Any]:
     return report
 
 
-def evaluate_predictions(path: str) -> dict[str, Any]:
-    """Measures a CSV of predictions with labels.
+def evaluate_predictions(path: str, convention: str = "") -> dict[str, Any]:
+    """Measures a file of predictions with labels, also one of another tool.
+
+    Args:
+        path: the file.
+        convention: names of `conventions.CONVENTIONS`; "" for the metrics that suit the labels.
 
     Raises:
         UserError: if the file cannot be read, or lacks a label or a score.
     """
     read = predictions.read_predictions(path)
     task = make_task(read.kind, read.names, read.labels)
+    task = by_convention(convention, task, read.labels)
     return {"input": path, **_report(read.scores, read.labels, task)}
 
 

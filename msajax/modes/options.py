@@ -19,6 +19,7 @@ class Options:
         config: the experiment, checked.
         overrides: settings of `data` that the command line sets, by name.
         given: the other flags by name; None for those that are not given.
+        paths: the words that are no flags, of a mode that takes paths.
         join: meets the other processes of a run, if flags say that there are any.
         complain: says in one line what went wrong.
     """
@@ -27,6 +28,7 @@ class Options:
     config: Config
     overrides: Mapping[str, Any]
     given: Mapping[str, Any]
+    paths: tuple[str, ...]
     join: Callable[[], None]
     complain: Callable[[str], None]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from msajax import metrics
 from msajax.calibration import Basis, Calibration
 from msajax.errors import UserError
-from msajax.metrics import Metric
+from msajax.measures import Metric
 
 _OF_SEEDS = re.compile(r"(.+)_(?:sd|seed\d+)", re.DOTALL)  # what `predictions.py` adds
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from msajax.calibration import Basis
 from msajax.errors import UserError
-from msajax.metrics import Metric
+from msajax.measures import Metric, ratio
 from msajax.tasks.base import Task
 
 _NO_STEPS = "no sequence has two steps in a row"
@@ -31,8 +31,10 @@ class NextToken(Task):
     def of(cls, names: tuple[str, ...], train_labels: NDArray | None) -> "NextToken":
         """Builds the task."""
         del train_labels
-        entropy = Metric(_token_entropy, _NO_STEPS)
-        perplexity = Metric(lambda p, y: np.exp(_token_entropy(p, y)), _NO_STEPS)
+        entropy = Metric(_nats_and_steps, lambda n, nats, steps: ratio(nats, steps), _NO_STEPS)
+        perplexity = entropy._replace(
+            of_sums=lambda n, nats, steps: np.exp(ratio(nats, steps))
+        )
         reported = {"cross_entropy": entropy, "perplexity": perplexity}
         return cls(names, reported, "cross_entropy")
 
@@ -92,8 +94,7 @@ class NextToken(Task):
         return {"train_shares": {"cross_entropy": entropy, "perplexity": float(np.exp(entropy))}}
 
 
-def _token_entropy(p: NDArray, y: NDArray) -> NDArray:
-    """Computes nats per predicted step of p (..., 2, N), samples' nats and numbers of steps."""
+def _nats_and_steps(p: NDArray, y: NDArray) -> tuple[NDArray, NDArray]:
+    """Takes apart p (..., 2, N): samples' nats and numbers of steps."""
     del y
-    nats, steps = p.sum(axis=-1)[..., 0], p.sum(axis=-1)[..., 1]
-    return np.where(steps > 0, nats / np.maximum(steps, 1), np.nan)
+    return p[..., 0, :], p[..., 1, :]

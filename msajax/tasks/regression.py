@@ -1,6 +1,6 @@
 """Predicts real numbers: one sentiment score, or several scores."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from msajax import metrics
 from msajax.calibration import Basis, Intervals
-from msajax.metrics import Metric
+from msajax.measures import Metric
 from msajax.tasks.base import Task
 
-_OF_EACH_OUTPUT = ("mae", "corr")  # reported for each of several outputs, and their means
+_OF_EACH_OUTPUT = ("mae", "corr", "ccc")  # reported for each of several outputs, and their means
 
 
 class Regression(Task):
@@ -24,11 +24,9 @@ class Regression(Task):
         """Builds the task; the range of a single score's labels decides which metrics suit it."""
         if len(names) == 1:
             suitable = metrics.names_for(train_labels[:, 0])
-            return cls(names, {m: _of_output(m, 0) for m in suitable}, "mae")
-        reported = {m: _mean_over_outputs(m) for m in _OF_EACH_OUTPUT}
-        for m in _OF_EACH_OUTPUT:
-            reported |= {f"{m}_{name}": _of_output(m, k) for k, name in enumerate(names)}
-        return cls(names, reported, "mae")
+            return cls(names, {m: of_output(metrics.METRICS[m], 0) for m in suitable}, "mae")
+        chosen = {m: metrics.METRICS[m] for m in _OF_EACH_OUTPUT}
+        return cls(names, each_and_mean(chosen, names), "mae")
 
     @staticmethod
     def label_columns(names: Sequence[str]) -> list[str]:
@@ -78,13 +76,24 @@ class Regression(Task):
         return labels.T
 
 
-def _of_output(name: str, k: int) -> Metric:
+def of_output(metric: Metric, k: int) -> Metric:
     """Applies a metric to output k of p (..., K, N) and y (..., K, N)."""
-    of_one = metrics.METRICS[name]
-    return of_one._replace(value=lambda p, y: of_one.value(p[..., k, :], y[..., k, :]))
+    return metric._replace(part=lambda x: x[..., k, :])
 
 
-def _mean_over_outputs(name: str) -> Metric:
-    """Averages a metric over the outputs."""
-    of_one = metrics.METRICS[name]
-    return of_one._replace(value=lambda p, y: of_one.value(p, y).mean(axis=-1))
+def mean_over_outputs(metric: Metric, outputs: Sequence[int]) -> Metric:
+    """Averages a metric over some outputs of p (..., K, N) and y (..., K, N)."""
+    chosen = list(outputs)
+    return metric._replace(
+        part=lambda x: x[..., chosen, :],
+        of_sums=lambda n, *sums: metric.of_sums(n, *sums).mean(axis=-2),
+    )
+
+
+def each_and_mean(chosen: Mapping[str, Metric], names: Sequence[str]) -> dict[str, Metric]:
+    """Makes each metric of K outputs: first the means over the outputs, then those of each."""
+    every = range(len(names))
+    reported = {name: mean_over_outputs(metric, every) for name, metric in chosen.items()}
+    for name, metric in chosen.items():
+        reported |= {f"{name}_{of}": of_output(metric, k) for k, of in enumerate(names)}
+    return reported

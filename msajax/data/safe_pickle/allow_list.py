@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from msajax.errors import printable
+
 MAX_DEPTH = 100
 _MIB = 1 << 20
 
@@ -85,11 +87,6 @@ class Pending:
 
     def __init__(self, build: Callable) -> None:
         self.build, self.places = build, []
-
-
-def printable(text: str) -> str:
-    """Shortens text from a file to a part of a sentence, on one line."""
-    return (text if text.isprintable() else ascii(text)[1:-1])[:100]
 
 
 def find_global(module: str, name: str) -> Global:

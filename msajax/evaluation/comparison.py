@@ -1,0 +1,253 @@
+"""Compares runs on the same samples: differences of every metric, what chance gives, in words."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from msajax import legend
+from msajax.conventions import by_convention
+from msajax.data.predictions import Predictions
+from msajax.errors import UserError
+from msajax.evaluation.compare import (
+    Pair,
+    difference_intervals,
+    holm,
+    interval_over_seeds,
+    paired_tests,
+)
+from msajax.evaluation.contenders import open_contender, pair_samples
+from msajax.tasks import Task, make_task
+
+FIRST, SECOND, NOISE = "first is better", "second is better", "under the noise"
+EQUAL, UNDEFINED = "equal", "undefined"
+
+_LEVEL = 0.05
+
+
+def compare(
+    runs: Sequence[str], split: str = "test", convention: str = "", every_pair: bool = False
+) -> dict[str, Any]:
+    """Compares runs with the first of them, or each with each, on the same samples.
+
+    Args:
+        runs: folders of runs that have ended, also in a bucket, or files of predictions.
+        split: valid or test, of the folders.
+        convention: names of `conventions.CONVENTIONS`; "" for the metrics that suit the labels.
+        every_pair: whether to compare each with each.
+
+    Returns:
+        `{"runs": [names], "split", "metric", "samples", "unit", "groups", "notes", "pairs"}`.
+        A pair is `{"first", "second", "seeds": [S, R], "metrics": {name: values}}`; its values are
+        `first` and `second`, the means over random seeds, their `difference`, the intervals
+        `ci95_samples`, `ci95_videos` (None where ids name no videos) and `ci95_seeds` (None for one
+        seed), `p` of the paired test, `p_holm`, adjusted over all pairs, and the `verdict`.
+
+    Raises:
+        UserError: if fewer than two runs are named, or they are not of the same samples.
+    """
+    if len(runs) < 2:
+        raise UserError(
+            "Comparing needs two runs or more: folders of runs, or files of predictions."
+        )
+    if split not in ("valid", "test"):
+        raise UserError(f"A run leaves predictions of valid and test, not of {split!r}.")
+    if twice := next((run for run in runs if list(runs).count(run) > 1), None):
+        raise UserError(f"{twice} is named twice.")
+    contenders = [open_contender(run, split) for run in runs]
+    samples, scores, notes = pair_samples(contenders)
+    task = make_task(samples.kind, samples.names, samples.labels)
+    task = by_convention(convention, task, samples.labels)
+    numbered = list(zip(runs, scores, strict=True))
+    combined = list(itertools.combinations(numbered, 2))
+    if not every_pair:
+        combined = combined[: len(runs) - 1]
+    pairs, groups, unit = [], 0, ""
+    for (first, a), (second, b) in combined:
+        pair = Pair.of(a, b, samples.labels, _ids(samples), task)
+        groups, unit = int(pair.group_of.max()) + 1, pair.unit
+        pairs.append(
+            {
+                "first": first,
+                "second": second,
+                "seeds": [len(a), len(b)],
+                "metrics": _compare_pair(pair, task),
+            }
+        )
+    _adjust(pairs, task)
+    metric = task.usual_selection
+    return {
+        "runs": list(runs),
+        "split": split,
+        "metric": metric if metric in task.reported else next(iter(task.reported)),
+        "samples": len(samples.labels),
+        "unit": unit,
+        "groups": groups,
+        "notes": notes,
+        "pairs": pairs,
+    }
+
+
+def _ids(samples: Predictions) -> list[str]:
+    """Returns the ids, or numbers, which name no videos."""
+    return samples.ids.tolist() if samples.ids[0] else [str(i) for i in range(len(samples.ids))]
+
+
+def _compare_pair(pair: Pair, task: Task) -> dict[str, dict[str, Any]]:
+    """Measures the differences of two runs: all but what depends on other pairs."""
+    tests = paired_tests(pair, task.reported)
+    of_samples = difference_intervals(pair, task.reported)
+    of_videos = {}
+    if pair.unit == "video":
+        of_videos = difference_intervals(pair, task.reported, pair.group_of)
+    found = {}
+    for name, metric in task.reported.items():
+        first, second = pair.values(metric)
+        is_defined = bool(np.isfinite(tests[name].difference))
+        found[name] = {
+            "first": float(first.mean()),
+            "second": float(second.mean()),
+            "difference": tests[name].difference,
+            "ci95_samples": list(of_samples[name]),
+            "ci95_videos": list(of_videos[name]) if of_videos else None,
+            "ci95_seeds": interval_over_seeds(first, second),
+            "p": tests[name].p if is_defined else math.nan,
+        }
+    return found
+
+
+def _adjust(pairs: Sequence[Mapping[str, Any]], task: Task) -> None:
+    """Adds to every metric of every pair the adjusted p and the verdict."""
+    for name, metric in task.reported.items():
+        of_pairs = [pair["metrics"][name] for pair in pairs]
+        tested = [values for values in of_pairs if not math.isnan(values["p"])]
+        adjusted = iter(holm([values["p"] for values in tested]))
+        for values in of_pairs:
+            values["p_holm"] = math.nan if math.isnan(values["p"]) else next(adjusted)
+            values["verdict"] = _verdict(values, metric.larger_is_better)
+
+
+def _verdict(values: Mapping[str, Any], larger_is_better: bool) -> str:
+    difference = values["difference"]
+    if math.isnan(difference):
+        return UNDEFINED
+    if difference == 0 and values["ci95_samples"] == [0, 0]:
+        return EQUAL
+    if doubts(values):
+        return NOISE
+    return FIRST if (difference > 0) == larger_is_better else SECOND
+
+
+def doubts(values: Mapping[str, Any]) -> list[str]:
+    """Lists why a difference might be chance; none where it is distinguishable.
+
+    Args:
+        values: those of a metric in the result of `compare`.
+    """
+    found = []
+    if values["p_holm"] > _LEVEL:
+        found.append(f"p = {values['p_holm']:.2g}")
+    including = [
+        name
+        for name, (low, high) in _intervals(values).items()
+        if not (low > 0 or high < 0)  # an undefined one says nothing
+    ]
+    if including:
+        verb = "includes" if len(including) == 1 else "include"
+        noun = "interval" if len(including) == 1 else "intervals"
+        found.append(f"the 95 % {noun} over {' and '.join(including)} {verb} 0")
+    return found
+
+
+def _intervals(values: Mapping[str, Any]) -> dict[str, Sequence[float]]:
+    """Returns the intervals of a difference that are known, by what varies in them."""
+    named = {"samples": "samples", "videos": "videos", "seeds": "random seeds"}
+    known = {name: values[f"ci95_{key}"] for key, name in named.items()}
+    return {name: interval for name, interval in known.items() if interval is not None}
+
+
+def resolution(values: Mapping[str, Any]) -> float:
+    """Returns the difference under which nothing can be told: the widest interval's half width."""
+    widths = [(high - low) / 2 for low, high in _intervals(values).values()]
+    return max((width for width in widths if not math.isnan(width)), default=math.nan)
+
+
+def in_words(report: Mapping[str, Any]) -> list[str]:
+    """Says what a result of `compare` means, in sentences."""
+    said = list(report["notes"])
+    several = len(report["pairs"]) > 1
+    for pair in report["pairs"]:
+        of = f"{pair['first']} against {pair['second']}: " if several else ""
+        said += [of + _main_sentence(report, pair), *_other_sentences(report, pair, of)]
+        if ones := [run for run, n in zip(_names(pair), pair["seeds"], strict=True) if n == 1]:
+            said.append(
+                f"{of}Of one random seed ({' and '.join(ones)}) it is not known how much training "
+                "again would change."
+            )
+    if report["groups"] < 6:
+        said.append(
+            f"Only {report['groups']} {report['unit']}(s): the smallest p that can come out is "
+            f"{2 / 2 ** report['groups']:.2g}, and nothing can be shown."
+        )
+    if report["unit"] == "sample":
+        said.append("The ids name no videos: samples were exchanged one by one.")
+    if len(report["runs"]) > 2 and len(report["pairs"]) == len(report["runs"]) - 1:
+        said.append(
+            f"All were compared with the first, {report['runs'][0]}; p is adjusted for "
+            f"{len(report['pairs'])} comparisons of each metric (Holm)."
+        )
+    elif several:
+        said.append(
+            f"Each was compared with each; p is adjusted for {len(report['pairs'])} comparisons of "
+            "each metric (Holm)."
+        )
+    return said
+
+
+def _names(pair: Mapping[str, Any]) -> tuple[str, str]:
+    return pair["first"], pair["second"]
+
+
+def _main_sentence(report: Mapping[str, Any], pair: Mapping[str, Any]) -> str:
+    """Says what is known of the metric that validation follows."""
+    name = report["metric"]
+    values = pair["metrics"][name]
+    shown = legend.show(name, abs(values["difference"]))
+    if values["verdict"] == UNDEFINED:
+        return f"{name} is undefined for one of the two."
+    if values["verdict"] == EQUAL:
+        return f"{name} is the same for both."
+    if values["verdict"] == NOISE:
+        return (
+            f"{name}: the difference of {shown} is under the noise ({', '.join(doubts(values))}). "
+            f"With these {report['samples']} samples and these random seeds, a difference under "
+            f"about {legend.show(name, resolution(values))} cannot be told from chance."
+        )
+    better = pair["first"] if values["verdict"] == FIRST else pair["second"]
+    return (
+        f"{name}: {better} is better by {shown}, which is more than the noise (p = "
+        f"{values['p_holm']:.2g})."
+    )
+
+
+def _other_sentences(
+    report: Mapping[str, Any], pair: Mapping[str, Any], of: str
+) -> list[str]:
+    by_verdict: dict[str, list[str]] = {}
+    for name, values in pair["metrics"].items():
+        if name != report["metric"]:
+            by_verdict.setdefault(values["verdict"], []).append(name)
+    texts = {
+        FIRST: f"{pair['first']} is better in",
+        SECOND: f"{pair['second']} is better in",
+        NOISE: "Under the noise:",
+        EQUAL: "Equal:",
+        UNDEFINED: "Undefined:",
+    }
+    return [
+        f"{of}{text} {', '.join(by_verdict[verdict])}."
+        for verdict, text in texts.items()
+        if verdict in by_verdict
+    ]

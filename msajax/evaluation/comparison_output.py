@@ -1,0 +1,190 @@
+"""Shows comparisons of runs: on a terminal, as CSV, and as a table of LaTeX."""
+
+import csv
+import io
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from msajax import legend
+from msajax.errors import UserError, on_one_line
+from msajax.evaluation import comparison
+from msajax.evaluation.tables import directions, metric_name, metric_table, terms_grid
+from msajax.files import refuse_inside, write_json, write_text
+
+ENDINGS = (".json", ".csv", ".tex")
+_MARKS = {
+    comparison.FIRST: "first",
+    comparison.SECOND: "second",
+    comparison.NOISE: "noise",
+    comparison.EQUAL: "equal",
+    comparison.UNDEFINED: "-",
+}
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+}
+
+
+def print_comparison(report: Mapping[str, Any], console: Console) -> None:
+    """Prints the result of `comparison.compare`: a table for each pair, and what they mean."""
+    for pair in report["pairs"]:
+        console.print(_table(report, pair))
+        console.print()
+    for sentence in comparison.in_words(report):
+        console.print(Text(on_one_line(sentence).replace(" %", "%"), style="bold"))
+    console.print()
+    metrics = report["pairs"][0]["metrics"]
+    console.print(terms_grid([directions(metrics), *_terms(report), *legend.metric_lines(metrics)]))
+
+
+def _table(report: Mapping[str, Any], pair: Mapping[str, Any]) -> Any:
+    seeds = " and ".join(map(str, pair["seeds"]))
+    samples = f"{report['samples']} samples"
+    if report["unit"] == "video":
+        samples += f" of {report['groups']} videos"
+    names = [on_one_line(pair[key]) for key in ("first", "second")]
+    table = metric_table(
+        f"first: {names[0]}\nsecond: {names[1]}\n{samples}, {seeds} random seeds",
+        *("first", "second", "difference", f"over {report['unit']}s"),
+        *(["p"] if len(report["pairs"]) == 1 else ["p", "p Holm"]),
+        "better",
+    )
+    for name, values in pair["metrics"].items():
+        interval = values["ci95_videos"] or values["ci95_samples"]
+        cells = [legend.show(name, values["first"]), legend.show(name, values["second"])]
+        cells.append(_signed(name, values["difference"]))
+        cells.append(legend.show(name, *interval, form="[{}, {}]"))
+        cells += [_p(values["p"])] + ([_p(values["p_holm"])] if len(report["pairs"]) > 1 else [])
+        table.add_row(metric_name(name), *map(Text, [*cells, _MARKS[values["verdict"]]]))
+    return table
+
+
+def _terms(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Explains the columns of the tables."""
+    unit = report["unit"]
+    terms = [
+        ("difference", "first less second, each the mean over its random seeds"),
+        (f"over {unit}s", f"95 % interval of the difference, by bootstrap over {unit}s"),
+        (
+            "p",
+            f"share of 10,000 exchanges of the two runs' predictions of a {unit}, all seeds "
+            "together, that give a difference as large",
+        ),
+    ]
+    if len(report["pairs"]) > 1:
+        terms.append(("p Holm", "p, adjusted for the number of comparisons of a metric"))
+    return [
+        *terms,
+        (
+            "better",
+            "noise: p is above 0.05, or an interval (over samples, videos or random seeds) holds 0",
+        ),
+    ]
+
+
+def _signed(metric: str, value: float) -> str:
+    sign = "+" if value > 0 else ""
+    return sign + legend.show(metric, value)
+
+
+def _p(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.4f}"
+
+
+def require_output(path: str, runs: Sequence[str]) -> None:
+    """Raises `UserError` for a file whose ending says no form, or that lies in what is compared."""
+    if os.path.splitext(path)[1] not in ENDINGS:
+        raise UserError(
+            f"--output={path} must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}."
+        )
+    for run in runs:
+        refuse_inside(path, run, "run")
+
+
+def write_comparison(path: str, report: Mapping[str, Any]) -> None:
+    """Writes the result of `comparison.compare` in the form that the file's ending says.
+
+    Raises:
+        UserError: for another ending, or a file that cannot be written.
+    """
+    require_output(path, ())
+    ending = os.path.splitext(path)[1]
+    if ending == ".json":
+        write_json(path, report)
+    else:
+        write_text(path, as_csv(report) if ending == ".csv" else as_latex(report))
+
+
+def rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Lists a comparison's values, a row for each pair and metric, ready for a data frame."""
+    found = []
+    for pair in report["pairs"]:
+        for name, values in pair["metrics"].items():
+            row = {"first": pair["first"], "second": pair["second"], "metric": name}
+            row |= {"first_mean": values["first"], "second_mean": values["second"]}
+            row["difference"] = values["difference"]
+            for key in ("ci95_samples", "ci95_videos", "ci95_seeds"):
+                low, high = values[key] or (math.nan, math.nan)
+                row |= {f"{key}_low": low, f"{key}_high": high}
+            row |= {key: values[key] for key in ("p", "p_holm", "verdict")}
+            found.append(row)
+    return found
+
+
+def as_csv(report: Mapping[str, Any]) -> str:
+    """Writes the rows of a comparison as CSV (RFC 4180, 9 significant digits, undefined empty)."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    listed = rows(report)
+    writer.writerow(listed[0])
+    for row in listed:
+        writer.writerow([_cell(value) for value in row.values()])
+    return text.getvalue()
+
+
+def _cell(value: str | float) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if math.isnan(value) else f"{value:.9g}"
+
+
+def as_latex(report: Mapping[str, Any]) -> str:
+    """Writes a comparison as a tabular environment of plain LaTeX, each pair a block of rows."""
+    unit = report["unit"]
+    lines = [
+        *(f"% {on_one_line(sentence)}" for sentence in comparison.in_words(report)),
+        r"\begin{tabular}{lrrrrr}",
+        r"\hline",
+        rf"metric & first & second & difference & 95\,\% interval over {unit}s & $p$ \\",
+    ]
+    for pair in report["pairs"]:
+        against = f"{latex(pair['first'])} against {latex(pair['second'])}"
+        lines += [r"\hline", rf"\multicolumn{{6}}{{l}}{{{against}}} \\"]
+        for name, values in pair["metrics"].items():
+            interval = values["ci95_videos"] or values["ci95_samples"]
+            cells = [legend.show(name, values[key]) for key in ("first", "second")]
+            cells += [_signed(name, values["difference"])]
+            cells += [legend.show(name, *interval, form="[{}, {}]"), _p(values["p_holm"])]
+            numbers = [latex(cell).replace("-", "$-$") for cell in cells]
+            is_better = values["verdict"] in (comparison.FIRST, comparison.SECOND)
+            if is_better:
+                column = 0 if values["verdict"] == comparison.FIRST else 1
+                numbers[column] = rf"\textbf{{{numbers[column]}}}"
+            lines.append(" & ".join([latex(name), *numbers]) + r" \\")
+    return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])
+
+
+def latex(text: str) -> str:
+    """Escapes text for LaTeX."""
+    return "".join(_LATEX.get(character, character) for character in on_one_line(text))

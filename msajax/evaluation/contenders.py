@@ -1,0 +1,223 @@
+"""Opens what is to be compared, runs and files of predictions, and pairs their samples."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from msajax.checks import is_url
+from msajax.data.predictions import Predictions, read_predictions
+from msajax.errors import UserError, printable
+
+_NAMED = 3  # samples that a sentence names
+_SAME_LABEL = 1e-6  # relative: labels are stored as float32, and printed with other digits
+
+
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    """Holds what is compared.
+
+    Attributes:
+        name: as the user gave it.
+        predictions: its scores.
+    """
+
+    name: str
+    predictions: Predictions
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether the samples are named."""
+        return bool(self.predictions.ids.astype(bool).any())
+
+
+def open_contender(path: str, split: str) -> Contender:
+    """Reads the predictions of a run's folder, also in a bucket, of folds, or of a file.
+
+    Args:
+        path: a folder or a file.
+        split: valid or test, of a folder.
+
+    Raises:
+        UserError: if there are none, or they cannot be read.
+    """
+    if is_url(path):
+        from msajax.runs.remote.mirror import Mirror  # a path needs neither it nor JAX
+
+        with Mirror(path) as mirror:
+            return Contender(path, _checked(path, read_predictions(_file_of(mirror.path, split))))
+    return Contender(path, _checked(path, read_predictions(_file_of(path, split))))
+
+
+def _file_of(path: str, split: str) -> str:
+    """Finds the file of predictions that a path stands for."""
+    if not os.path.isdir(path):
+        if not os.path.exists(path):
+            raise UserError(f"There is no run and no file {path}.")
+        return path
+    if os.path.isfile(os.path.join(path, "folds.json")):
+        if split != "test":
+            raise UserError(f"{path} holds folds, whose predictions are those of test.")
+        return os.path.join(path, "predictions.csv")
+    if not os.path.isfile(os.path.join(path, "results.json")):
+        raise UserError(f"{path} holds no run that has ended: it has no results.json.")
+    return os.path.join(path, "predictions", f"{split}.csv")
+
+
+def _checked(path: str, predictions: Predictions) -> Predictions:
+    """Returns predictions whose ids, if there are any, name every sample once.
+
+    Raises:
+        UserError: for any others.
+    """
+    ids = predictions.ids
+    if not ids.astype(bool).any():
+        return predictions
+    if not ids.astype(bool).all():
+        row = int(np.flatnonzero(~ids.astype(bool))[0]) + 1
+        raise UserError(f"{path}, row {row}: the id is empty, though others are not.")
+    unique, counts = np.unique(ids, return_counts=True)
+    if (counts > 1).any():
+        raise UserError(f"{path} has the id {_quoted(unique[counts > 1])} more than once.")
+    return predictions
+
+
+def pair_samples(
+    contenders: Sequence[Contender],
+) -> tuple[Predictions, list[np.ndarray], list[str]]:
+    """Brings the scores of all into the order of one.
+
+    Samples are paired by their ids. A file without ids is paired by order, if labels in that order
+    are those of the others.
+
+    Args:
+        contenders: two or more.
+
+    Returns:
+        The predictions whose samples, labels and names of outputs count: those of the first
+        contender that has ids, else of the first; the scores `[S, N, K]` of each contender; and
+        what a reader must know of the pairing, in sentences.
+
+    Raises:
+        UserError: if samples, labels or outputs differ, naming those that do.
+    """
+    chief = next((c for c in contenders if c.has_ids), contenders[0])
+    scores, notes = [], []
+    for contender in contenders:
+        columns = _columns(chief, contender)
+        if chief.has_ids and contender.has_ids:
+            rows = _rows_by_id(chief, contender)
+        else:
+            rows = _rows_by_order(chief, contender)
+            if contender is not chief:
+                notes.append(
+                    f"{contender.name} has no ids: its rows were paired with those of {chief.name} "
+                    "by their order, in which all labels agree."
+                )
+        _require_labels(chief, contender, rows, columns)
+        scores.append(contender.predictions.scores[:, rows][:, :, columns])
+    if not chief.has_ids:
+        notes = ["No file has ids: rows were paired by their order, in which all labels agree."]
+    return chief.predictions, scores, notes
+
+
+def _columns(chief: Contender, other: Contender) -> list[int]:
+    """Finds the outputs of the chief among those of another."""
+    a, b = chief.predictions, other.predictions
+    if a.kind != b.kind:
+        raise UserError(
+            f"{chief.name} holds predictions of {a.kind}, and {other.name} of {b.kind}: they do "
+            "not compare."
+        )
+    if set(a.names) != set(b.names):
+        alone = sorted(set(a.names) ^ set(b.names))
+        raise UserError(
+            f"{chief.name} and {other.name} do not predict the same: {_quoted(alone)} in one alone."
+        )
+    return [b.names.index(name) for name in a.names]
+
+
+def _rows_by_id(chief: Contender, other: Contender) -> np.ndarray:
+    """Finds the samples of the chief among those of another."""
+    row_of = {id_: row for row, id_ in enumerate(other.predictions.ids.tolist())}
+    ids = chief.predictions.ids.tolist()
+    there = set(ids)
+    missing, more = [i for i in ids if i not in row_of], [i for i in row_of if i not in there]
+    if len(missing) == len(ids):
+        raise UserError(
+            f"{chief.name} and {other.name} have no id in common, as {_quoted(missing[:1])} and "
+            f"{_quoted(more[:1])} show: compare runs on the same split of the same corpus."
+        )
+    if missing or more:
+        parts = [
+            f"{len(alone)} in {name} alone ({_quoted(alone)})"
+            for name, alone in ((chief.name, missing), (other.name, more))
+            if alone
+        ]
+        raise UserError(
+            f"{chief.name} and {other.name} do not hold the same samples: {' and '.join(parts)}."
+        )
+    return np.array([row_of[id_] for id_ in ids])
+
+
+def _rows_by_order(chief: Contender, other: Contender) -> np.ndarray:
+    a, b = (len(c.predictions.labels) for c in (chief, other))
+    if a != b:
+        without = other if chief.has_ids else chief
+        raise UserError(
+            f"{without.name} has no ids, and cannot be paired by order: {chief.name} has {a} rows, "
+            f"{other.name} {b}."
+        )
+    return np.arange(a)
+
+
+def _require_labels(
+    chief: Contender, other: Contender, rows: np.ndarray, columns: list[int]
+) -> None:
+    """Raises `UserError` where the labels of the same samples differ, naming the samples."""
+    a, b = chief.predictions, other.predictions
+    here, there, show = a.labels, b.labels[rows], _number
+    if a.kind == "classification":
+        here, show = here.astype(int), lambda name: repr(printable(name))
+        here = np.array(a.names, object)[here]
+        there = np.array(b.names, object)[there.astype(int)]
+        differ = (here != there).any(axis=1)
+    elif a.kind == "next_token":  # whose labels are the numbers of tokens
+        here, there = a.scores[0, :, 1:], b.scores[0, rows, 1:]
+        differ = (here != there).any(axis=1)
+    else:
+        there = there[:, columns]
+        tolerance = _SAME_LABEL * np.maximum(1, np.abs(here))
+        differ = (np.abs(here - there) > tolerance).any(axis=1)
+    if differ.any():
+        raise UserError(
+            f"{chief.name} and {other.name} differ in the labels of {differ.sum()} sample(s): "
+            f"{_differences(a.ids, here, there, differ, show)}."
+        )
+
+
+def _differences(
+    ids: np.ndarray,
+    here: np.ndarray,
+    there: np.ndarray,
+    differ: np.ndarray,
+    show: Callable[[object], str],
+) -> str:
+    """Names the first samples that differ, and in what."""
+    said = []
+    for row in np.flatnonzero(differ)[:_NAMED]:
+        column = int(np.flatnonzero(here[row] != there[row])[0])
+        name = _quoted([ids[row]]) if ids[row] else f"row {row + 1}"
+        said.append(f"{name} {show(here[row, column])} against {show(there[row, column])}")
+    return ", ".join(said) + ", …" * (int(differ.sum()) > _NAMED)
+
+
+def _number(value: object) -> str:
+    return f"{value:.9g}"
+
+
+def _quoted(names: Sequence[str]) -> str:
+    """Quotes the first of some names."""
+    shown = ", ".join(repr(printable(str(name))) for name in names[:_NAMED])
+    return shown + ", …" * (len(names) > _NAMED)

@@ -1,0 +1,378 @@
+"""Comparing runs and files: who is paired with whom, what is refused, what is said and written."""
+
+import csv
+import io
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import msajax
+from msajax.errors import UserError
+from msajax.evaluation import comparison, comparison_output
+from msajax.evaluation.comparison import compare, in_words
+from msajax.evaluation.comparison_output import as_csv, as_latex, latex, print_comparison
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RNG = np.random.default_rng(0)
+IDS = [f"{video}[{i}]" for video in "abcdefghij" for i in range(4)]
+LABELS = np.round(RNG.uniform(-3, 3, len(IDS)), 1)
+GOOD = LABELS + RNG.normal(0, 0.2, (3, len(IDS)))
+ALIKE = GOOD + RNG.normal(0, 0.02, GOOD.shape)
+BAD = LABELS + RNG.normal(0, 1.5, (4, len(IDS)))
+
+
+def write(path, scores, ids=IDS, labels=LABELS, separator=",", names=("id", "label", "score")):
+    """A table with a column of scores for each seed; without one of ids where these are None."""
+    id_, label, score = names
+    seeds = [score] if len(scores) == 1 else [f"score_seed{k}" for k in range(len(scores))]
+    rows = [[*([id_] if ids is not None else []), label, *seeds]]
+    for i, y in enumerate(labels):
+        rows.append([*([ids[i]] if ids is not None else []), y, *scores[:, i]])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file, delimiter=separator).writerows(rows)
+    return str(path)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Good and bad predictions of the same samples, and some that are hardly others."""
+    runs = {"good": GOOD, "bad": BAD, "alike": ALIKE}
+    return {name: write(tmp_path / f"{name}.csv", scores) for name, scores in runs.items()}
+
+
+def only(report, metric="mae") -> dict:
+    (pair,) = report["pairs"]
+    return pair["metrics"][metric]
+
+
+def printed(report) -> str:
+    console = Console(file=io.StringIO(), width=100)
+    print_comparison(report, console)
+    return console.file.getvalue()
+
+
+# --- what is found ---
+
+
+def test_a_clear_difference_has_a_winner_and_a_small_one_is_called_noise(files):
+    report = compare([files["bad"], files["good"]])
+    values = only(report)
+    errors = [np.abs(run - LABELS).mean(axis=1) for run in (BAD, GOOD)]
+    assert values["first"] == pytest.approx(errors[0].mean())
+    assert values["second"] == pytest.approx(errors[1].mean())
+    assert values["difference"] == pytest.approx(errors[0].mean() - errors[1].mean())
+    assert values["p"] == values["p_holm"] < 0.01 and values["verdict"] == "second is better"
+    assert only(report, "corr")["verdict"] == "second is better"
+    assert report["samples"] == 40 and (report["unit"], report["groups"]) == ("video", 10)
+    for low, high in (values[f"ci95_{over}"] for over in ("samples", "videos", "seeds")):
+        assert 0 < low < values["difference"] < high
+    said = " ".join(in_words(report))
+    shown = f"{values['difference']:.3f}"
+    assert f"mae: {files['good']} is better by {shown}, which is more than the noise" in said
+
+    report = compare([files["good"], files["alike"]])
+    values = only(report)
+    assert values["verdict"] == "under the noise" and values["p"] > 0.05
+    said = " ".join(in_words(report))
+    assert "is under the noise (p = " in said and "includes 0" in said or "include 0" in said
+    widest = max(
+        (high - low) / 2
+        for low, high in (values[f"ci95_{over}"] for over in ("samples", "videos", "seeds"))
+    )
+    assert f"a difference under about {widest:.3f} cannot be told from chance" in said
+    assert re.search(r"mae ↓ .* noise", printed(report))
+
+
+def test_the_same_predictions_are_equal(files, tmp_path):
+    again = write(tmp_path / "again.csv", GOOD)
+    report = compare([files["good"], again])
+    values = only(report)
+    assert (values["difference"], values["p"], values["verdict"]) == (0, 1, "equal")
+
+
+def test_what_training_again_would_change_may_make_noise_of_a_small_p(tmp_path):
+    # Every sample of the first run is better, but by less than its seeds differ.
+    spread = np.array([[0.1], [0.9]])
+    first = write(tmp_path / "a.csv", LABELS + spread)
+    second = write(tmp_path / "b.csv", LABELS + spread + 0.1)
+    values = only(compare([first, second]))
+    assert values["p"] < 0.01 and values["ci95_videos"][1] < 0 < values["ci95_seeds"][1]
+    assert values["verdict"] == "under the noise"
+    (sentence, *_) = in_words(compare([first, second]))
+    assert "(the 95 % interval over random seeds includes 0)" in sentence
+
+
+def test_several_runs_are_compared_with_the_first_and_p_is_adjusted(files):
+    runs = [files["good"], files["bad"], files["alike"]]
+    report = compare(runs)
+    assert [(p["first"], p["second"]) for p in report["pairs"]] == [
+        (runs[0], runs[1]), (runs[0], runs[2])
+    ]
+    small, large = sorted(pair["metrics"]["mae"]["p"] for pair in report["pairs"])
+    adjusted = sorted(pair["metrics"]["mae"]["p_holm"] for pair in report["pairs"])
+    assert adjusted == [2 * small, max(2 * small, large)]
+    said = " ".join(in_words(report))
+    assert f"All were compared with the first, {runs[0]}; p is adjusted for 2" in said
+    text = printed(report)
+    assert text.count("p Holm") == 3 and max(map(len, text.splitlines())) <= 100
+    every = compare(runs, every_pair=True)
+    assert len(every["pairs"]) == 3
+    assert "Each was compared with each; p is adjusted for 3" in " ".join(in_words(every))
+
+
+def test_what_cannot_be_known_is_said(tmp_path):
+    ids = [f"{'ab'[i % 2]}[{i}]" for i in range(40)]
+    one = write(tmp_path / "one.csv", GOOD[:1], ids)
+    two = write(tmp_path / "two.csv", BAD, ids)
+    report = compare([one, two])
+    said = " ".join(in_words(report))
+    assert "Only 2 video(s): the smallest p that can come out is 0.5" in said
+    assert f"Of one random seed ({one})" in said and only(report)["ci95_seeds"] is None
+    names = [str(i) for i in range(40)]
+    report = compare(
+        [write(tmp_path / "n.csv", GOOD, names), write(tmp_path / "m.csv", BAD, names)]
+    )
+    assert report["unit"] == "sample" and only(report)["ci95_videos"] is None
+    assert "The ids name no videos: samples were exchanged one by one." in in_words(report)
+    flat = write(tmp_path / "flat.csv", np.ones((1, 40)))
+    report = compare([flat, write(tmp_path / "good.csv", GOOD)])
+    values = only(report, "corr")
+    assert values["verdict"] == "undefined" and np.isnan(values["p"])
+    assert "Undefined: corr, spearman." in in_words(report)
+    assert re.search(r"corr ↑ +- +0\.\d+ +- +\[-, -\] +- +-\n", printed(report))
+
+
+# --- who is paired with whom ---
+
+
+def test_rows_are_paired_by_ids_in_whatever_order_and_form(files, tmp_path):
+    order = RNG.permutation(len(IDS))
+    ids = [IDS[i] for i in order]
+    labels = LABELS[order].astype(np.float32)  # printed with other digits
+    path = tmp_path / "other.txt"
+    names = ("Segment ID", "Ground Truth", "Prediction")
+    write(path, BAD[:1, order], ids, labels, ";", names)
+    report = compare([files["good"], str(path)])
+    same = compare([files["good"], write(tmp_path / "plain.csv", BAD[:1])])
+    assert only(report) == only(same) and report["notes"] == []
+
+
+def test_files_without_ids_are_paired_by_order_if_labels_agree(files, tmp_path):
+    path = write(tmp_path / "p.txt", BAD[:1], None, LABELS, "\t",
+                 ("", "Ground Truth", "Prediction"))  # fmt: skip
+    named = write(tmp_path / "named.csv", BAD[:1])
+    for runs in ([path, files["good"]], [files["good"], path]):
+        report = compare(runs)
+        swapped = [named if run == path else run for run in runs]
+        assert only(report) == only(compare(swapped)) and report["unit"] == "video"
+        (note,) = report["notes"]
+        assert note == (
+            f"{path} has no ids: its rows were paired with those of {files['good']} by their "
+            "order, in which all labels agree."
+        )
+        assert note in " ".join(printed(report).split())
+    bare = write(tmp_path / "bare.csv", GOOD, None)
+    report = compare([path, bare])
+    assert report["notes"] == [
+        "No file has ids: rows were paired by their order, in which all labels agree."
+    ]
+    with pytest.raises(UserError, match=r"differ in the labels of 2 sample\(s\): 'a\[0\]'"):
+        swapped = LABELS[[1, 0, *range(2, 40)]]
+        compare([files["good"], write(tmp_path / "q.csv", GOOD, None, swapped)])
+    with pytest.raises(UserError, match="short.csv has no ids, and cannot be paired by order"):
+        compare([files["good"], write(tmp_path / "short.csv", GOOD[:, 1:], None, LABELS[1:])])
+
+
+def run_of(folder, scores, split="test", ended=True):
+    """A run's folder, as far as comparing reads it."""
+    write(folder / "predictions" / f"{split}.csv", scores)
+    (folder / "config.json").write_text("{}")
+    if ended:
+        (folder / "results.json").write_text("{}")
+    return str(folder)
+
+
+def test_runs_are_folders_or_their_files_and_must_have_ended(files, tmp_path):
+    run = run_of(tmp_path / "run", BAD)
+    expected = only(compare([files["good"], files["bad"]]))
+    assert only(compare([files["good"], run])) == expected
+    assert only(compare([files["good"], f"{run}/predictions/test.csv"])) == expected
+    write(tmp_path / "run" / "predictions" / "valid.csv", ALIKE)
+    valid = compare([run, files["good"]], split="valid")
+    assert only(valid)["first"] == pytest.approx(np.abs(ALIKE - LABELS).mean())
+    with pytest.raises(UserError, match="half holds no run that has ended: it has no results"):
+        compare([files["good"], run_of(tmp_path / "half", BAD, ended=False)])
+    with pytest.raises(UserError, match="There is no run and no file .*/absent"):
+        compare([files["good"], str(tmp_path / "absent")])
+    (tmp_path / "folds").mkdir()
+    (tmp_path / "folds" / "folds.json").write_text("{}")
+    write(tmp_path / "folds" / "predictions.csv", BAD)
+    assert only(compare([files["good"], str(tmp_path / "folds")])) == expected
+    with pytest.raises(UserError, match="whose predictions are those of test"):
+        compare([files["good"], str(tmp_path / "folds")], split="valid")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"ids": [*IDS[:-2], "x[0]", "x[1]"]},
+            r"do not hold the same samples: 2 in .*good.csv alone \('j\[2\]', 'j\[3\]'\) and 2 in "
+            r".*other.csv alone \('x\[0\]', 'x\[1\]'\)",
+        ),
+        (
+            {"ids": [f"x{i}" for i in range(40)]},
+            r"no id in common, as 'a\[0\]' and 'x0' show: compare runs on the same split",
+        ),
+        (
+            {"labels": LABELS + (np.arange(40) < 5)},
+            r"differ in the labels of 5 sample\(s\): 'a\[0\]' .* against .*, 'a\[2\]' .*, …",
+        ),
+        ({"ids": [*IDS[:-1], IDS[0]]}, r"has the id 'a\[0\]' more than once"),
+        ({"ids": [*IDS[:-1], ""]}, "row 40: the id is empty, though others are not"),
+        ({"ids": [*IDS[:-1], "\x1b[31m\nred"]}, r"alone \('\\\\x1b\[31m\\\\nred'\)"),
+    ],
+)
+def test_other_samples_and_labels_are_refused_by_name(change, message, files, tmp_path):
+    other = write(tmp_path / "other.csv", BAD, **change)
+    with pytest.raises(UserError, match=message) as caught:
+        compare([files["good"], other])
+    assert str(caught.value).isprintable()
+
+
+def test_other_outputs_are_refused_and_classes_may_stand_in_another_order(files, tmp_path):
+    def of_classes(name, classes, shares, labels) -> str:
+        header = ["id", "label", "predicted", *(f"score_{c}" for c in classes)]
+        rows = [[i, y, "?", *p] for i, y, p in zip("uvwxyz", labels, shares, strict=True)]
+        with open(tmp_path / name, "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([header, *rows])
+        return str(tmp_path / name)
+
+    labels = ["no", "yes", "no", "yes", "no", "yes"]
+    shares = RNG.dirichlet(np.ones(2), 6)
+    one = of_classes("one.csv", ["no", "yes"], shares, labels)
+    other = of_classes("other.csv", ["yes", "no"], shares[:, ::-1], labels)
+    report = compare([one, other])
+    assert report["metric"] == "cross_entropy"
+    assert {v["difference"] for v in report["pairs"][0]["metrics"].values()} == {0}
+    wrong = of_classes("wrong.csv", ["yes", "no"], shares, [*labels[:-1], "no"])
+    with pytest.raises(UserError, match=r"1 sample\(s\): 'z' 'yes' against 'no'"):
+        compare([one, wrong])
+    third = of_classes("third.csv", ["no", "maybe"], shares, ["no"] * 6)
+    with pytest.raises(UserError, match="do not predict the same: 'maybe', 'yes' in one alone"):
+        compare([one, third])
+    with pytest.raises(UserError, match="good.csv holds predictions of regression, and .*one"):
+        compare([files["good"], one])
+
+
+def test_conventions_can_be_compared(files):
+    report = compare([files["good"], files["bad"]], convention="nonzero_mae")
+    assert list(report["pairs"][0]["metrics"]) == ["mae_nonzero", "corr_nonzero"]
+    assert report["metric"] == "mae_nonzero"
+
+
+# --- what is written ---
+
+
+def test_the_forms_hold_the_same_numbers(files, tmp_path):
+    result = msajax.compare(files["bad"], pathlib.Path(files["good"]))
+    assert "is better by" in str(result) and "mae ↓" in str(result) and "<pre" in (
+        result._repr_html_()
+    )
+    assert repr(result).startswith("Comparison('")
+    for ending in ("json", "csv", "tex"):
+        result.save(tmp_path / f"c.{ending}")
+    stored = json.loads((tmp_path / "c.json").read_text())
+    values = only(stored)
+    assert values["verdict"] == "second is better" and stored["unit"] == "video"
+    assert values["p"] == result["pairs"][0]["metrics"]["mae"]["p"]
+    with open(tmp_path / "c.csv", newline="", encoding="utf-8") as file:
+        (row, *rest) = csv.DictReader(file)
+    assert len(rest) == 13 and row["metric"] == "mae"
+    assert float(row["difference"]) == pytest.approx(values["difference"], rel=1e-8)
+    assert float(row["ci95_videos_low"]) == pytest.approx(values["ci95_videos"][0], rel=1e-8)
+    assert [r["metric"] for r in result.rows()] == [row["metric"], *(r["metric"] for r in rest)]
+    text = (tmp_path / "c.tex").read_text()
+    assert rf"mae & {values['first']:.3f} & \textbf{{{values['second']:.3f}}} & +" in text
+    with pytest.raises(UserError, match=r"c\.xls must end in \.json, \.csv or \.tex"):
+        result.save(tmp_path / "c.xls")
+    with pytest.raises(UserError, match="two runs or more"):
+        msajax.compare(files["good"])
+    with pytest.raises(UserError, match="is named twice"):
+        msajax.compare(files["good"], files["good"])
+    with pytest.raises(UserError, match="valid and test, not of 'train'"):
+        msajax.compare(files["good"], files["bad"], split="train")
+
+
+def test_names_are_escaped_in_every_form(tmp_path):
+    nasty = r"50%_\input{x}&$#^~<b>[red]" + "\x1b[31m"
+    names = (nasty, "calm")
+    header = ["id", *(f"{k}_{n}" for k in ("label", "score") for n in names)]
+    for name, shift in (("a_&_1.csv", 0.1), ("b%.csv", 0.2)):
+        rows = [[f"v[{i}]", i, i * i, i + shift, i * i - shift] for i in range(5)]
+        with open(tmp_path / name, "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([header, *rows])
+    report = compare([str(tmp_path / "a_&_1.csv"), str(tmp_path / "b%.csv")])
+    text = as_latex(report)
+    table = text.partition("\\begin{tabular}")[2]
+    assert r"50\%\_\textbackslash{}input\{x\}\&\$\#\textasciicircum{}" in table
+    assert r"a\_\&\_1.csv against" in table and "\x1b" not in text
+    rows = [line for line in table.splitlines() if line.startswith("mae")]
+    assert len(rows) == 3 and all(len(re.findall(r"(?<!\\)&", row)) == 5 for row in rows)
+    shown = printed(report)
+    assert "\x1b" not in shown and "[red]" in shown and r"\x1b[31m" in shown.replace("\n", "")
+    assert "\x1b" in as_csv(report)  # data, in the quotes of CSV
+    assert latex("a\nb") == r"a\textbackslash{}nb"
+
+
+def command(*arguments) -> subprocess.CompletedProcess:
+    script = "import sys, msajax.main as m\ntry: m.run()\n"
+    script += "finally: print('jax' in sys.modules, file=sys.stderr)"
+    return subprocess.run(
+        [sys.executable, "-c", script, "--mode", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_the_command_takes_runs_and_flags_in_any_order_and_needs_no_jax(files, tmp_path):
+    output = tmp_path / "out.json"
+    done = command("compare", files["bad"], "--output", output, files["good"])
+    assert (done.returncode, done.stderr) == (0, "False\n"), done.stderr
+    assert "is better by" in done.stdout and only(json.loads(output.read_text()))["p"] < 0.01
+    done = command("evaluate", "--input", files["bad"], "--convention=nonzero_mae")
+    assert (done.returncode, done.stderr) == (0, "False\n"), done.stderr
+    assert "mae_nonzero ↓" in done.stdout and "acc7" not in done.stdout
+
+
+def test_a_mistake_is_one_line_and_nothing_is_written(files, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    good, bad = files["good"], files["bad"]
+    for arguments, message in (
+        ([good], "Comparing needs two runs or more"),
+        ([good, bad, "--output", tmp_path / "c.txt"], "c.txt must end in .json, .csv or .tex."),
+        ([good, bad, "--output", bad], "is the run itself"),
+        ([good, bad, "--split=train"], "predictions of valid and test"),
+        ([good, bad, "--convention=simms"], "'simms' is none of"),
+        ([good, bad, "--workdir=x"], "--mode=compare does not read --workdir"),
+    ):
+        done = command("compare", *arguments)
+        assert done.returncode == 2 and done.stdout == "", arguments
+        assert re.fullmatch(r"error: [^\n]+\nFalse\n", done.stderr) and message in done.stderr
+        assert sorted(tmp_path.rglob("*")) == before
+    done = command("inspect", good)
+    assert done.returncode == 2 and "is not a flag; see --help" in done.stderr
+
+
+def test_verdicts_have_a_mark_each():
+    verdicts = {getattr(comparison, n) for n in ("FIRST", "SECOND", "NOISE", "EQUAL", "UNDEFINED")}
+    assert set(comparison_output._MARKS) == verdicts
