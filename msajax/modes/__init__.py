@@ -61,6 +61,13 @@ several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
         ("bundle", "input", "output", "split", "models", "download"),
         ("data.glove_path", "data.truncate", "data.allow_loss", "model.text_encoder"),
     ),
+    "export": Mode(
+        """\
+--bundle DIR --output FOLDER: a program that jax runs without msajax (pip install flatbuffers)
+[--models=FILE.py, for a model of your own]""",
+        ("bundle", "output", "models"),
+        (),
+    ),
     "inspect": Mode(
         "--input CORPUS | --config FILE[:arg]   [--output FILE.json] [--config.key=value …]",
         ("input", "output", "models", "download"),
