@@ -97,7 +97,7 @@ def make_program(bundle: Bundle) -> Program:
     spec, interface = bundle.preparation.spec, make_interface(bundle)
     parameters = make_parameters(bundle)
     longest = {m: spec.length(m) for m in spec.modalities}
-    fixed = _lengths_of_words(bundle)
+    fixed = make_lengths(bundle)
     of_parameters = {
         name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in parameters.items()
     }
@@ -191,7 +191,7 @@ def _inputs_of_pieces(steps: str, shares_steps: bool) -> list[Input]:
     return [*found, Input("masks/text", "int8", shape, _MASK)]
 
 
-def _lengths_of_words(bundle: Bundle) -> dict[str, int]:
+def make_lengths(bundle: Bundle) -> dict[str, int]:
     """Returns the prepared lengths of what moves with pieces that are pooled, or with others.
 
     How many words so many pieces hold is not known; neither is how many steps a sample without any
