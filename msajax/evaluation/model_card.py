@@ -305,4 +305,4 @@ def _loading(bundle: Mapping[str, Any], spec: CorpusSpec) -> str:
 
 def _code(text: str) -> str:
     """Writes a name as a Python string that cannot end a block of code."""
-    return ascii(_printable(text)).replace("`", "\\x60")
+    return ascii(_printable(text)).replace("`", "\\x60").replace("<", "\\x3c")

@@ -60,9 +60,9 @@ ENTRIES = (
     Entry(CHECKPOINTS, is_folder=True, upload=Upload.ONE_BY_ONE),
     Entry(BUNDLE, is_folder=True, upload=Upload.AT_END, is_result=True),
     Entry(PREDICTIONS, is_folder=True, upload=Upload.AT_END, is_result=True),
-    Entry(RESULTS, upload=Upload.AT_END, is_result=True, is_derived=True),
     # It is uploaded with its folder at the end of a run, and alone when it is made later.
     Entry(CARD, is_result=True, is_derived=True, maker="msajax.evaluation.model_card"),
+    Entry(RESULTS, upload=Upload.AT_END, is_result=True, is_derived=True),
     Entry(LOCK, is_early=True),
 )
 
