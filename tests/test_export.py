@@ -1,4 +1,4 @@
-"""Exporting a bundle: a program that jax runs alone, with the scores of `Bundle.predict`."""
+"""Checks exported bundles: jax runs them alone, with the scores of `Bundle.predict`."""
 
 import dataclasses
 import json
@@ -42,7 +42,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def samples(n: int = N, seed: int = 1) -> Split:
-    """Features far from standardised, padded behind and in front; some audio is missing."""
+    """Makes features far from standardised, padded behind and in front; some audio is missing."""
     rng = np.random.default_rng(seed)
     features = {m: rng.normal(700, 3, (n, T[m], d)).astype("f4") for m, d in WIDTHS.items()}
     features["text"][::2, 3:] = 0
@@ -52,7 +52,7 @@ def samples(n: int = N, seed: int = 1) -> Split:
 
 
 def trained(config: Config, of_corpus, seeds: int = 2, encoder=None) -> Bundle:
-    """A bundle with random parameters, and what is fitted on a corpus."""
+    """Makes a bundle of random parameters and of what is fitted on a corpus."""
     preparation = fit(of_corpus, config.data, config.model, encoder)
     model = build_model(config.model, preparation.spec)
     keys = jax.random.split(jax.random.key(0), seeds)
@@ -62,9 +62,8 @@ def trained(config: Config, of_corpus, seeds: int = 2, encoder=None) -> Bundle:
 
 
 def of_features(seeds: int = 2, **settings) -> Bundle:
-    config = tiny_config(
-        model__modalities=("text", "audio"), data__standardize=("text", "audio"), **settings
-    )
+    settings = {"model__modalities": ("text", "audio")} | settings
+    config = tiny_config(data__standardize=settings["model__modalities"], **settings)
     return trained(config, corpus_of({"train": samples(40, 0)}), seeds)
 
 
@@ -88,7 +87,7 @@ def agree(found, wanted) -> None:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """A bundle of three seeds, clipped at one deviation, and the folder of its export."""
+    """Returns a bundle of three seeds, clipped at one deviation, and the folder of its export."""
     folder = tmp_path_factory.mktemp("export")
     bundle = of_features(3, data__clip=1.0)
     save_bundle(folder / "bundle", bundle)
@@ -97,7 +96,7 @@ def exported(tmp_path_factory):
 
 
 def run_example(folder, tmp_path, inputs):
-    """What `example.py` writes, in a process that has no msajax."""
+    """Returns what `example.py` writes in a process that cannot import msajax."""
     given, written = tmp_path / "inputs.npz", tmp_path / "scores.npz"
     np.savez(given, **inputs)
     done = subprocess.run(
@@ -203,6 +202,7 @@ FAMILY = {
     ),
     "recurrent, both directions, attention pooling, concatenated": (
         {
+            "modalities": ("audio",),
             "n_layers_mod": 1,
             "mixer": "gru",
             "both_directions": True,
@@ -211,7 +211,10 @@ FAMILY = {
         },
         {},
     ),
-    "guidance": ({"n_layers_mod": 1, "guidance": "gradient_x_input"}, {}),
+    "guided by gradients": (
+        {"modalities": ("text",), "n_layers_mod": 1, "guidance": "gradient_x_input"},
+        {},
+    ),
 }
 
 
@@ -221,7 +224,7 @@ def test_models_of_the_family(name):
     bundle = of_features(**{f"model__{key}": value for key, value in settings.items()})
     program = make_program(bundle)
     assert program.padded == padded
-    x = samples().features
+    x = {m: samples().features[m] for m in bundle.preparation.spec.modalities}
     agree(program.exported.call(program.parameters, inputs_of(x)), bundle.predict(x))
 
 
@@ -271,7 +274,7 @@ def of_pieces(pool: str, split: Split, **settings) -> Bundle:
 
 
 def inputs_of_pieces(bundle: Bundle, split: Split) -> dict[str, np.ndarray]:
-    """The stored pieces of a split, as whoever calls the program has them."""
+    """Returns the stored pieces of a split, as whoever calls the program has them."""
     read, _ = read_pieces(split, bundle.preparation.text_source)
     ids, segments, steps = np.moveaxis(read.features["text"], -1, 0)
     length = bundle.preparation.spec.length("text")
