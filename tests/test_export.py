@@ -14,7 +14,7 @@ import tiny_text
 from test_pieces import corpus, split_of
 from tiny import tiny_config
 
-from msajax.config import Config
+from msajax.config import Config, DataConfig, ModelConfig
 from msajax.data.corpus import Split
 from msajax.data.in_memory import corpus_of
 from msajax.data.pieces import read_pieces
@@ -253,6 +253,43 @@ def test_words_are_token_ids_and_the_score_may_be_a_likelihood():
     agree(masked, bundle.predict(raw_text=["a good", *texts[1:].tolist()]))
 
 
+def prepared_only(split: Split, **data) -> Bundle:
+    """Returns a bundle that prepares, and cannot predict."""
+    settings = DataConfig(standardize=("é",), clip=1.0, allow_loss=True, **data)
+    of_corpus = corpus_of({"train": split}, aligned=("text", "é"))
+    model = ModelConfig(modalities=("text", "é", "alone"))
+    return Bundle(Config(), fit(of_corpus, settings, model), [0], [1], {}, "digest")
+
+
+@pytest.mark.parametrize("mask_from_zeros", [True, False])
+def test_aligned_modalities_move_as_one_and_share_a_size(mask_from_zeros):
+    rng = np.random.default_rng(2)
+    x = {m: rng.normal(3, 2, (6, 4, 2)).astype("f4") for m in ("text", "é")}
+    x["alone"] = rng.normal(size=(6, 2, 3)).astype("f4")
+    x["text"][:3, :2] = 0
+    x["é"][2:5, :1] = 0
+    x["é"][5] = 0
+    split = Split(np.arange(6).astype(str), x, {}, rng.uniform(-3, 3, (6, 1)))
+    bundle = prepared_only(split, mask_from_zeros=mask_from_zeros)
+    interface = exporting.make_interface(bundle)
+    sizes = {one.name: one.shape[1] for one in interface.inputs}
+    assert sizes["features/text"] == sizes["masks/é"] == "steps_text"
+    assert sizes["features/alone"] == "steps_alone"
+    pairs = {
+        f"é/{name}": jnp.asarray(as_pair(values))
+        for name, values in zip(
+            ("mean", "deviation"), bundle.preparation.statistics["é"], strict=True
+        )
+    }
+    inputs = {name: jnp.asarray(one) for name, one in inputs_of(x).items()}
+    found = prepare(inputs, pairs, bundle.preparation, {})
+    wanted, masks = bundle.prepare(x)
+    for m in x:
+        np.testing.assert_array_equal(found.masks[m], masks[m], err_msg=m)
+        np.testing.assert_allclose(found.features[m], wanted[m], atol=1e-6, err_msg=m)
+    assert np.abs(wanted["é"]).max() == 1  # it was clipped
+
+
 # --- text of a pretrained encoder ---
 
 SPOKEN = [["films", "a", ""], ["", "ungoods", "b!"], ["", "", ""], ["a", "", "good"]]
@@ -311,9 +348,13 @@ def test_what_shares_steps_with_words_moves_as_on_the_host(pool):
 
 
 def test_pieces_enter_as_ids_and_their_tokenizer_lies_beside(tmp_path):
+    """The encoder is frozen: one copy for all seeds."""
     texts = ["a films", "", "good film!", "a"]
     split = split_of(raw_text=texts)
     bundle = of_pieces("pieces", split)
+    own = dict(bundle.params)
+    shared = {"text_pretrained": jax.tree.map(lambda x: x[0], own.pop("text_pretrained"))}
+    bundle = dataclasses.replace(bundle, params=own, shared=shared)
     manifest = write_export(bundle, str(tmp_path / "exported"))
     assert (tmp_path / "exported" / "tokenizer.json").read_text() == tiny_text.WORDPIECE
     assert manifest["text"]["tokenizer"] == "tokenizer.json" and not manifest["padded"]

@@ -159,7 +159,7 @@ def make_interface(bundle: Bundle) -> Interface:
 def _symbol(modality: str, spec: CorpusSpec) -> str:
     """Names the number of steps of a modality, in the letters that a symbol may have."""
     plain = re.fullmatch(r"[A-Za-z0-9_]+", modality)
-    return f"steps_{modality if plain else spec.modalities.index(modality)}"
+    return f"steps_{modality}" if plain else f"length_{spec.modalities.index(modality)}"
 
 
 _MASK = (
@@ -206,7 +206,11 @@ def make_lengths(bundle: Bundle) -> dict[str, int]:
 
 
 def make_parameters(bundle: Bundle) -> dict[str, np.ndarray]:
-    """Lists parameters, collections and pairs of statistics by name."""
+    """Lists parameters, collections and pairs of statistics by name.
+
+    They are an argument of the program: as constants those of a text encoder would pass the 2 GB
+    that a program may have.
+    """
     own = flatten_dict(jax.device_get(bundle.variables), sep="/")
     shared = flatten_dict({"params": jax.device_get(dict(bundle.shared))}, sep="/")
     pairs = {
