@@ -146,7 +146,7 @@ def make_interface(bundle: Bundle) -> Interface:
         if pieces:
             steps = _symbol("text", spec)
             longest[steps] = spec.length("text")
-            inputs += _inputs_of_pieces(steps, bool(others))
+            inputs += _inputs_of_pieces(steps, bool(others or spec.text_steps))
         if others:
             steps = _symbol(others[0], spec)
             inputs += [one for m in others for one in _inputs_of(m, steps, spec)]
@@ -179,9 +179,9 @@ def _inputs_of(modality: str, steps: str, spec: CorpusSpec) -> list[Input]:
     return [x, Input(f"masks/{modality}", "int8", shape, _MASK)]
 
 
-def _inputs_of_pieces(steps: str, shares_steps: bool) -> list[Input]:
+def _inputs_of_pieces(steps: str, knows_words: bool) -> list[Input]:
     shape = (BATCH, steps)
-    word = "the step of the word that a piece is of" if shares_steps else "any number from 0 on"
+    word = "the step of the word that a piece is of" if knows_words else "any number from 0 on"
     meanings = {
         "ids": "token ids of the text encoder's pieces",
         "segments": "segment ids of the pieces",
