@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import survivors
+import yaml
 from sklearn.metrics import f1_score
 from tiny import tiny_config
 
@@ -167,7 +168,7 @@ def test_a_run_folder_holds_what_is_documented_and_nothing_else(name, request):
     expected = {
         *("config.json", "run.json", "metrics.jsonl", "checkpoints", "results.json", "lock"),
         *("predictions", "predictions/valid.csv", "predictions/test.csv"),
-        *("bundle", "bundle/bundle.json", "bundle/parameters.safetensors"),
+        *("bundle", "bundle/bundle.json", "bundle/parameters.safetensors", "bundle/README.md"),
     }
     found = {str(path.relative_to(folder)) for path in folder.rglob("*")}
     assert {path for path in found if not path.startswith("checkpoints/")} == expected
@@ -832,6 +833,24 @@ def test_a_bundle_needs_nothing_of_its_run(run, tmp_path):
     output = tmp_path / "p.csv"
     modes.predict.predict(str(tmp_path / "alone"), str(run.corpus), str(output), "test")
     assert output.read_bytes() == (run.folder / "predictions" / "test.csv").read_bytes()
+
+
+def test_the_model_card_says_what_the_results_say_and_the_same_each_time(run, tmp_path):
+    shutil.copytree(run.folder, tmp_path / "run")
+    card = tmp_path / "run" / "bundle" / "README.md"
+    text = card.read_text(encoding="utf-8")
+    metadata = yaml.safe_load(text.split("---\n")[1])
+    (result,) = metadata["model-index"][0]["results"]
+    found = {metric["name"]: metric["value"] for metric in result["metrics"]}
+    for name, values in run.results["test"].items():
+        np.testing.assert_allclose(found[f"{name}, mean of 2 seed(s)"], values["mean"], atol=1e-6)
+        ensemble = run.results["test_ensemble"][name]
+        np.testing.assert_allclose(found[f"{name} of the ensemble"], ensemble, atol=1e-6)
+    assert result["dataset"]["name"] == "corpus.npz" and str(run.corpus.parent) not in text
+    card.unlink()
+    load_bundle(card.parent)
+    experiment.train(run.config, str(tmp_path / "run"))
+    assert card.read_text(encoding="utf-8") == text
 
 
 def test_a_bundle_that_is_loaded_and_saved_is_the_same_to_the_byte(run, tmp_path):

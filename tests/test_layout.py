@@ -84,7 +84,7 @@ def test_no_import_climbs(path):
                 *("evaluation/tables.py", "evaluation/cost_tables.py"),
                 *("evaluation/comparison_output.py", "modes/compare.py"),
                 *(f"modes/{m}.py" for m in ("train", "evaluate", "predict", "inspect", "convert")),
-                "modes/embed.py",
+                *("modes/embed.py", "modes/export.py"),
                 "data/inspection_tables.py",
             },
         ),

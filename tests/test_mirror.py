@@ -21,6 +21,7 @@ from test_processes import free_port
 from tiny import SMALLEST, tiny_config
 
 from msajax.errors import UserError
+from msajax.runs import manifest
 from msajax.runs.folder import RunFolder
 from msajax.runs.remote import object_store as bucket_module
 from msajax.runs.remote.local_copy import bundle_folder
@@ -314,6 +315,17 @@ def add(**former: bytes) -> None:
             pathlib.Path(mirror.path, name).unlink(missing_ok=True)
         for name in ("report.html", "explanations"):
             mirror.replace(name)
+
+
+def test_a_file_in_a_folder_is_uploaded_alone_and_comes_with_its_folder(use):
+    store = use(Store())
+    train_to(9, ends=True)
+    before = dict(store.objects)
+    with Mirror(URL) as mirror:
+        write(mirror.path, manifest.CARD, b"card")
+        mirror.replace(manifest.CARD)
+    assert store.objects == before | {f"bucket/runs/a/{manifest.CARD}": b"card"}
+    assert require_whole(9)[manifest.CARD] == b"card"
 
 
 FORMER = {"report.html": b"former", "explanations/former.csv": b"former"}

@@ -30,6 +30,7 @@ import absl.app, msajax.experiment
 
 NEEDED = {"train": ["workdir"], "convert": ["input", "output"]}
 NEEDED["predict"] = ["bundle", "input", "output"]
+NEEDED["export"] = ["bundle", "output"]
 
 def of_flags(words):
     from absl.flags import FLAGS

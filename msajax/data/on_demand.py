@@ -7,7 +7,7 @@ import numpy as np
 from msajax.data.corpus import Split, is_finite
 
 # What is larger, after standardisation, is no measurement, and its square would leave float32.
-_LARGEST = 1e6
+LARGEST = 1e6
 _BLOCK = 1 << 16  # numbers that are prepared at once: they stay in the processor's cache
 _ROWS = 1024  # samples read at once, so that float64 copies stay small
 
@@ -89,11 +89,11 @@ class OnDemand:
         else:  # float32 is what comes out, so it needs no copy
             values = x if x.dtype == np.float32 else x.astype(np.float64)
         largest = np.maximum.reduce(np.abs(values), axis=None, initial=0)
-        if not largest <= _LARGEST:  # or NaN
-            usable = np.abs(values) <= _LARGEST
+        if not largest <= LARGEST:  # or NaN
+            usable = np.abs(values) <= LARGEST
             counts["non_finite"] += int((~usable & kept[..., None]).sum())
             values = np.where(usable, values, 0)
-            largest = _LARGEST
+            largest = LARGEST
         # The bound is in deviations, so it holds for standardised features alone.
         if self.statistics is not None and 0 < self.clip < largest:
             beyond = np.abs(values) > self.clip

@@ -18,7 +18,7 @@ from msajax.pretrained.architecture import Architecture
 from msajax.pretrained.tokens import NOTHING, Pieces, Tokenizer
 
 TEXT = "text"
-_FILE_PADDING = -1  # the token id that files pad with beside the encoder's own
+FILE_PADDING = -1  # the token id that files pad with beside the encoder's own
 
 # What a split may have, in the order in which it is looked for, by what the model was trained on.
 _ORDER = {
@@ -109,7 +109,7 @@ def _stored(split: Split, source: TextSource) -> Pieces:
         )
     x, mask = split.features[TEXT].astype(np.int64), split.masks.get(TEXT)
     if mask is None and source.mask_from_zeros:
-        mask = first_to_last((x != source.architecture.padding_id) & (x != _FILE_PADDING))
+        mask = first_to_last((x != source.architecture.padding_id) & (x != FILE_PADDING))
     elif mask is None:
         mask = np.ones(x.shape, bool)
     special = np.zeros(x.shape, bool)

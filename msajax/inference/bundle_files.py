@@ -38,7 +38,7 @@ from msajax.spec import CorpusSpec
 from msajax.version import NUMERICS, __version__, require_numerics
 
 FORMAT_VERSION = 6
-_JSON, _ARRAYS, _TOKENIZER = "bundle.json", "parameters.safetensors", "tokenizer.json"
+DESCRIPTION, _ARRAYS, _TOKENIZER = "bundle.json", "parameters.safetensors", "tokenizer.json"
 
 
 def save_bundle(path: str, bundle: Bundle) -> None:
@@ -84,7 +84,7 @@ def save_bundle(path: str, bundle: Bundle) -> None:
         for name, encoded in files.items():
             with open(os.path.join(folder, name), "wb") as file:
                 file.write(encoded)
-        with open(os.path.join(folder, _JSON), "w", encoding="utf-8") as file:
+        with open(os.path.join(folder, DESCRIPTION), "w", encoding="utf-8") as file:
             json.dump(content, file, indent=2)
 
 
@@ -95,10 +95,10 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
         UserError: if it is missing, damaged, of another format or of other numerics.
     """
     path = os.fspath(path)
-    if not os.path.isfile(os.path.join(path, _JSON)):
-        raise UserError(f"There is no bundle at {path}: it would hold a file {_JSON}.")
+    if not os.path.isfile(os.path.join(path, DESCRIPTION)):
+        raise UserError(f"There is no bundle at {path}: it would hold a file {DESCRIPTION}.")
     try:
-        with open(os.path.join(path, _JSON), encoding="utf-8") as file:
+        with open(os.path.join(path, DESCRIPTION), encoding="utf-8") as file:
             content = json.load(file)
         if int(content["format_version"]) > FORMAT_VERSION:
             raise UserError(
@@ -111,7 +111,7 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
                 f"{content['format_version']}; this program reads {FORMAT_VERSION}: train anew."
             )
         if content.pop("sha256") != _digest(content):
-            raise ValueError(f"{_JSON} does not match its digest")
+            raise ValueError(f"{DESCRIPTION} does not match its digest")
         require_numerics(content, f"The bundle {path}")
         require_model(content["model"], f"The bundle {path}")
         files = {}

@@ -74,6 +74,13 @@ a RUN is a run's folder, its predictions/test.csv, or another tool's table of id
         ("bundle", "input", "output", "split", "models", "download"),
         ("data.glove_path", "data.truncate", "data.allow_loss", "model.text_encoder"),
     ),
+    "export": Mode(
+        """\
+--bundle DIR --output FOLDER: a program that jax runs without msajax (pip install flatbuffers)
+[--models=FILE.py, for a model of your own]""",
+        ("bundle", "output", "models"),
+        (),
+    ),
     "inspect": Mode(
         "--input CORPUS | --config FILE[:arg]   [--output FILE.json] [--config.key=value …]",
         ("input", "output", "models", "download"),

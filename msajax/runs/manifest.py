@@ -21,10 +21,10 @@ class Upload(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """Describes one name at the top of a run's folder.
+    """Describes one name at the top of a run's folder, or a file in a folder that has such a name.
 
     Attributes:
-        name: of the file or folder.
+        name: of the file or folder; of a file in a folder of the table, its path in the run's.
         is_folder: whether it is a folder.
         upload: when it is uploaded.
         is_early: whether a start may leave it that ends before the folder is a run's, which it
@@ -48,6 +48,7 @@ class Entry:
 CONFIG, RUN, METRICS, LOCK = "config.json", "run.json", "metrics.jsonl", "lock"
 FROZEN = "frozen.safetensors"
 CHECKPOINTS, BUNDLE, PREDICTIONS, RESULTS = "checkpoints", "bundle", "predictions", "results.json"
+CARD = "bundle/README.md"
 
 # Uploads follow this order: an entry stands below what it needs. results.json is the last result,
 # because a run counts as ended once it is there; for the same reason it is the first one to go.
@@ -59,6 +60,8 @@ ENTRIES = (
     Entry(CHECKPOINTS, is_folder=True, upload=Upload.ONE_BY_ONE),
     Entry(BUNDLE, is_folder=True, upload=Upload.AT_END, is_result=True),
     Entry(PREDICTIONS, is_folder=True, upload=Upload.AT_END, is_result=True),
+    # It is uploaded with its folder at the end of a run, and alone when it is made later.
+    Entry(CARD, is_result=True, is_derived=True, maker="msajax.evaluation.model_card"),
     Entry(RESULTS, upload=Upload.AT_END, is_result=True, is_derived=True),
     Entry(LOCK, is_early=True),
 )

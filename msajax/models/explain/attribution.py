@@ -152,7 +152,9 @@ def _backwards(operation: _Operation) -> list[jax.Array | None]:
     multipliers = _RULES[operation.primitive.name](operation, operation.output.multiplier)
     for i, multiplier in zip(operation.varying, multipliers, strict=True):
         shape = jnp.shape(operation.inputs[i].at_input)
-        stretched = [axis for axis, size in enumerate(shape) if size < multiplier.shape[axis]]
+        # Sizes that are free while a program is exported compare as equal or not, never by size.
+        ones = [axis for axis, size in enumerate(shape) if size == 1]
+        stretched = [axis for axis in ones if multiplier.shape[axis] != 1]
         found[i] = multiplier.sum(stretched, keepdims=True)  # of an axis of length 1 made longer
     return found
 

@@ -96,7 +96,9 @@ def affine_each(xs: Sequence[jax.Array], maps: Sequence[Affine]) -> list[jax.Arr
     first = 0
     while first < len(xs):
         x, last = xs[first], first + 1
-        if math.prod(x.shape[:-1]) >= _FEWEST_JOINED:
+        rows = math.prod(x.shape[:-1])
+        # An exported program has a free number of rows, often those of one sample.
+        if isinstance(rows, int) and rows >= _FEWEST_JOINED:
             while last < len(xs) and xs[last] is x:
                 last += 1
         y, end = affine(x, _joined(maps[first:last])), 0

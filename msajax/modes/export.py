@@ -1,0 +1,36 @@
+"""Runs --mode=export: writes a bundle as a program that jax runs without msajax."""
+
+from rich.console import Console
+
+from msajax.errors import OK
+from msajax.files import refuse_inside
+from msajax.inference.bundle_files import load
+from msajax.inference.export.folder import write_export
+from msajax.modes.convert import require_new
+from msajax.modes.options import Options
+from msajax.runtime import devices
+
+
+def run(options: Options, console: Console) -> int:
+    """Exports, and says what and where to; returns the exit code."""
+    del console
+    bundle, output = options.required("bundle", "output")
+    manifest = export(bundle, output)
+    print(
+        f"Exported {len(manifest['model']['seeds'])} seed(s) of {manifest['model']['name']} for "
+        f"{', '.join(manifest['platforms'])}: {output}"
+    )
+    return OK
+
+
+def export(bundle: str, output: str) -> dict:
+    """Writes a bundle as a folder that jax runs alone; returns its manifest.
+
+    Raises:
+        UserError: if the bundle is not usable or its model cannot be exported, or if `output` is
+            there or cannot be written.
+    """
+    output = require_new(output)
+    refuse_inside(output, bundle, "bundle")
+    devices.require_devices()
+    return write_export(load(bundle), output)
