@@ -11,6 +11,7 @@ import numpy as np
 from msajax.data.corpus import Corpus, Split
 from msajax.data.prepare import Preparation, check_split, prepare
 from msajax.data.repairs import say_lost
+from msajax.data.step_words import take_rows
 from msajax.inference.scoring import Scorer
 from msajax.tasks import Task
 
@@ -62,6 +63,11 @@ def score_split(
     """
     split, repairs = prepare(corpus.split(name), preparation, budget)
     return Scored(split, *scorer.score(split, name), repairs)
+
+
+def stored_rows(corpus: Corpus, name: str, rows: np.ndarray) -> Split:
+    """Reads some samples `[n]` of a split as they are stored, to say what their steps are."""
+    return take_rows(corpus.split(name), rows)
 
 
 def summarize(scores: np.ndarray, labels: np.ndarray, task: Task) -> dict[str, Any]:

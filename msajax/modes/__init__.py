@@ -61,6 +61,14 @@ several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
         ("bundle", "input", "output", "split", "models", "download"),
         ("data.glove_path", "data.truncate", "data.allow_loss", "model.text_encoder"),
     ),
+    "explain": Mode(
+        """\
+--workdir W [--split=test] | --bundle DIR --input CORPUS --split=S --output FILE.html
+[--samples=20] [--target=NAME, the output or class that is explained]
+[--models=FILE.py, for a model of your own]""",
+        ("workdir", "bundle", "input", "output", "split", "samples", "target", "models"),
+        (),
+    ),
     "inspect": Mode(
         "--input CORPUS | --config FILE[:arg]   [--output FILE.json] [--config.key=value …]",
         ("input", "output", "models", "download"),
