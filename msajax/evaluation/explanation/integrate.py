@@ -18,7 +18,8 @@ from msajax.models.parameters import joined
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
 
-ROWS = 16  # of a batch: the gradient of a fine-tuned text encoder needs much memory for each
+# Of a batch, at most: the gradient of a fine-tuned text encoder needs much memory for each.
+ROWS = 16
 _POINTS = 16  # of a path in one call, so that one compiled program serves every number of points
 POINTS = (32, 64, 128, 256)  # of a path: the next number if the one before is not exact enough
 EXACT = 0.01  # of the score's difference from the baseline: the median completeness error
@@ -90,7 +91,7 @@ class _Programs:
         self._bundle, self._split, self._outputs = bundle, split, outputs
         spec = bundle.preparation.spec
         self._lengths = cut_lengths(spec, int(quarters_of(split, spec).max()))
-        self._rows = min(ROWS, len(split))
+        self._rows = -(-len(split) // -(-len(split) // ROWS))  # batches of equal size
         module, task = build_model(bundle.config.model, spec), TASKS[spec.label_kind]
         explainer = Explainer(module, spec, task.scores)
         self._shared = jax.device_put(dict(bundle.shared))
@@ -118,7 +119,7 @@ class _Programs:
         starts = range(0, samples, self._rows)
         parts, total, done = _parts_of_path(points), {}, 0
         for seed in range(seeds):
-            variables = jax.device_put(jax.tree.map(lambda x: x[seed], self._bundle.variables))
+            variables = self._variables(seed)
             for first in starts:
                 rows = slice(first, min(first + self._rows, samples))
                 given, of = self._batch(rows), self._filled(self._outputs[rows])
@@ -146,6 +147,10 @@ class _Programs:
             {key[1]: x for key, x in total.items() if key[0] == "map"},
             points,
         )
+
+    def _variables(self, seed: int) -> Any:
+        """Puts the variables of one random seed on the device."""
+        return jax.device_put(jax.tree.map(lambda x: x[seed], self._bundle.variables))
 
     def _begin(self, variables: Any, given: Any, of: np.ndarray) -> Any:
         try:

@@ -72,10 +72,9 @@ def explain(
     rows = np.array([sample.row for sample in chosen])
     few = take_rows(split, rows)
     explained = integrate(bundle, few, outputs[rows], tell)
-    stored, lenient = material.stored(rows), dataclasses.replace(
-        bundle.preparation, allow_loss=True
-    )
-    words = words_of_steps(stored, few, lenient)
+    # The split was accepted as a whole; whether much of these few is lost says nothing.
+    lenient = dataclasses.replace(bundle.preparation, allow_loss=True)
+    words = words_of_steps(material.stored(rows), few, lenient)
     writer = _Writer(bundle, few, words, explained)
     samples = [
         writer.sample(i, sample, outputs[sample.row], scores[sample.row])
@@ -162,7 +161,7 @@ class _Writer:
         return found
 
     def _attention(self, i: int) -> dict[str, list[Mapping[str, Any]]]:
-        """Writes a sample's maps by fusion layer; those without a step to attend to are left out."""
+        """Writes a sample's maps by fusion layer, but for those without a step to attend to."""
         layers: dict[str, list[Mapping[str, Any]]] = {}
         for (layer, asks, answers), maps in self._explained.attention.items():
             ends = [_end(self._fused[m][i]) for m in (asks, answers)]

@@ -11,8 +11,8 @@ from msajax.evaluation.explanation.integrate import EXACT
 
 def print_explanation(found: Mapping[str, Any], console: Console) -> None:
     """Prints what each modality contributes, over the samples that were explained."""
-    samples = found["samples"]
-    table = Table(title=f"{len(samples)} of {found['samples_in_split']} samples of {found['split']}")
+    samples, split = found["samples"], found["split"]
+    table = Table(title=f"{len(samples)} of {found['samples_in_split']} samples of {split}")
     for name in ("modality", "mean absolute contribution", "mean weight"):
         table.add_column(name, justify="left" if name == "modality" else "right")
     for m, size in found["summary"]["mean_absolute_contribution"].items():
