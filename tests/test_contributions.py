@@ -87,6 +87,23 @@ def test_a_linear_model_contributes_weight_times_input_and_sums_exactly():
         np.testing.assert_array_equal(moved[m], x[order])
 
 
+class Embedding(nn.Module):
+    """Reads token ids by a table of its own."""
+
+    @nn.compact
+    def __call__(self, features, masks, *, train=False):
+        x = nn.Embed(9, 1)(features["text"])
+        return Prediction(x.sum(1), jnp.ones((len(x), 1)))
+
+
+def test_a_table_that_is_not_found_is_named():
+    spec = CorpusSpec(("text",), (0,), (4,), vocabularies=(9,))
+    features, masks = blank_sample(spec)
+    variables = Embedding().init(jax.random.key(0), features, masks)
+    with pytest.raises(LookupError, match="text"):
+        explain(Embedding(), spec, variables, features, masks, [0])
+
+
 FAMILY = {
     "features": ({}, {"widths": (6, 5)}),
     "token ids": (
