@@ -44,9 +44,8 @@ def explain(module, spec, variables, features, masks, of, points=32, scores=lamb
     def run(variables, given):
         look = explainer.look(variables, *given)
         blank = jax.tree.map(jnp.zeros_like, look.read)
-        parts = _parts_of_path(points)
-        found = [explainer.contributions(variables, given, look, of, part) for part in parts]
-        total = jax.tree.map(lambda *x: sum(x), *found)
+        path = map(np.concatenate, zip(*_parts_of_path(points), strict=True))
+        total = explainer.contributions(variables, given, look, of, tuple(path))
         return total, look, explainer.score(variables, given, look, blank, of)
 
     total, look, baseline = run(variables, given)
