@@ -132,7 +132,8 @@ class Tokenizer:
         for number in ids:
             piece = self.inner.id_to_token(number) or f"#{number}"
             # A byte-level piece is no text: é, say, is two other letters in it.
-            text = self.inner.decode([number], skip_special_tokens=False).strip() or piece
+            text = self.inner.decode([number], skip_special_tokens=False).strip()
+            text = text.removeprefix(mark) or piece  # a tokenizer may have no decoder
             goes_on = mark and number not in self.special and not piece.startswith(mark)
             found.append(f"##{text}" if goes_on else text)
         return found
