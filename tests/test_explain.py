@@ -169,6 +169,8 @@ def test_a_bundle_explains_a_corpus_as_its_run_does(whole, explained, tmp_path):
     assert json.loads((tmp_path / "why.json").read_text())["samples"][0]["id"]
     with pytest.raises(UserError, match="must end in .html"):
         explain_corpus(f"{whole}/bundle", corpus, str(tmp_path / "why.json"), Wish("test"))
+    with pytest.raises(UserError, match="why.html is there already"):
+        explain_corpus(f"{whole}/bundle", corpus, page, Wish("test"))
     with pytest.raises(UserError, match="lies inside the bundle"):
         explain_corpus(f"{whole}/bundle", corpus, f"{whole}/bundle/why.html", Wish("test"))
 

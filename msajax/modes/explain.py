@@ -25,6 +25,7 @@ from msajax.evaluation.protocol import stored_rows
 from msajax.files import refuse_inside, write_json, write_text
 from msajax.inference.bundle_files import load
 from msajax.inference.predict import with_same_text
+from msajax.modes.convert import require_new
 from msajax.modes.options import Options
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
@@ -119,7 +120,7 @@ def explain_corpus(bundle: str, corpus: str, output: str, wish: Wish) -> dict[st
     Args:
         bundle: its folder.
         corpus: its path.
-        output: the page, a name that ends in .html; the numbers go beside it, to .json.
+        output: the page, a new name that ends in .html; the numbers go beside it, to .json.
         wish: what is to be explained.
 
     Returns:
@@ -132,6 +133,9 @@ def explain_corpus(bundle: str, corpus: str, output: str, wish: Wish) -> dict[st
         raise UserError(f"--output={output} is the page: its name must end in .html.")
     for source, what in ((corpus, "corpus"), (bundle, "bundle")):
         refuse_inside(output, source, what)
+    numbers = f"{os.path.splitext(output)[0]}.json"
+    for path in (output, numbers):
+        require_new(path)
     loaded = load(bundle)
     aim = Aim.of(loaded.preparation.spec, wish.target)
     data = dataclasses.replace(without_folds(loaded.config.reading), format="auto")
@@ -146,7 +150,7 @@ def explain_corpus(bundle: str, corpus: str, output: str, wish: Wish) -> dict[st
     )
     with _progress() as tell:
         found = explain(loaded, material, aim, wish.samples, tell)
-    write_json(f"{os.path.splitext(output)[0]}.json", found)
+    write_json(numbers, found)
     write_text(output, page.render(found))
     return found
 
