@@ -44,6 +44,8 @@ JOIN_SECONDS = flags.DEFINE_float(
 DOWNLOAD = flags.DEFINE_boolean(
     "download", False, "Fetch model.text_encoder from the Hugging Face hub if it is no folder."
 )
+SAMPLES = flags.DEFINE_integer("samples", None, "How many samples to explain.", lower_bound=1)
+TARGET = flags.DEFINE_string("target", None, "The output or class to explain.")
 VERSION = flags.DEFINE_boolean("version", False, "Print the version.")
 _PATHS = ("workdir", "input", "output", "bundle", "profile", "models")
 _overridden: list[str] = []  # keys that the command line sets

@@ -107,10 +107,15 @@ class OnDemand:
 
 
 def take_rows(split: Split, chosen: np.ndarray) -> Split:
-    """Returns some samples of a prepared split, by `[N]` bool; what streams still streams."""
-    if chosen.all():
+    """Returns some samples of a split; what streams still streams.
+
+    Args:
+        split: prepared, or as it is stored.
+        chosen: `[N]` bool, or the numbers of the samples.
+    """
+    if chosen.dtype == bool and chosen.all():
         return split
-    rows = np.flatnonzero(chosen)
+    rows = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
     features = {}
     for m, x in split.features.items():
         if isinstance(x, OnDemand):

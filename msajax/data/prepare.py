@@ -211,7 +211,7 @@ def prepare(
             lost unless that is allowed.
     """
     spec = preparation.spec
-    split, chosen, repairs = _choose(split, preparation)
+    split, chosen, repairs = choose(split, preparation)
     reads_text = preparation.words or spec.text_encoder is not None
     if reads_text and "text" in spec.modalities and "text" not in split.features:
         logger.warning(
@@ -265,7 +265,7 @@ def _require_width(modality: str, x: np.ndarray, spec: CorpusSpec) -> None:
         )
 
 
-def _choose(
+def choose(
     split: Split, preparation: Preparation
 ) -> tuple[Split, Chosen, dict[str, dict[str, int]]]:
     """Chooses the steps of a split that a model reads.
@@ -338,6 +338,6 @@ def check_split(split: Split, preparation: Preparation) -> tuple[dict[str, dict[
     Raises:
         UserError: as `prepare` does.
     """
-    _, chosen, lost = _choose(split, preparation)
+    _, chosen, lost = choose(split, preparation)
     masks = {m: kept for m, (_, kept) in chosen.items()}
     return lost, count_without_any(masks) if masks else len(split)

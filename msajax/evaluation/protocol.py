@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from msajax.calibration import Calibration
-from msajax.data.corpus import Corpus
+from msajax.data.corpus import Corpus, Split
+from msajax.data.on_demand import take_rows
 from msajax.data.predictions import Scored
 from msajax.data.prepare import Preparation, check_split, prepare
 from msajax.data.repairs import say_lost
@@ -50,6 +51,11 @@ def score_split(
     """
     split, repairs = prepare(corpus.split(name), preparation, budget)
     return Scored(split, *scorer.score(split, name), repairs)
+
+
+def stored_rows(corpus: Corpus, name: str, rows: np.ndarray) -> Split:
+    """Reads some samples `[n]` of a split as they are stored, to say what their steps are."""
+    return take_rows(corpus.split(name), rows)
 
 
 def summarize(scores: np.ndarray, labels: np.ndarray, task: Task) -> dict[str, Any]:

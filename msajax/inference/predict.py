@@ -35,7 +35,7 @@ def predict_corpus(
     """
     bundle = bundle.with_data(**overrides)
     spec = bundle.preparation.spec
-    corpus = _with_same_text(bundle, corpus)
+    corpus = with_same_text(bundle, corpus)
     names = list(corpus.headers) if split_name == "all" else [split_name]
     for m in corpus.modalities:
         if m not in spec.modalities:
@@ -75,7 +75,7 @@ def predict_corpus(
     return sum(len(each.split) for each in scored)
 
 
-def _with_same_text(bundle: Bundle, corpus: Corpus) -> Corpus:
+def with_same_text(bundle: Bundle, corpus: Corpus) -> Corpus:
     """Returns the corpus with text features as the same text encoder makes them, if one did.
 
     Raises `UserError` for text features that were made otherwise than those of training.

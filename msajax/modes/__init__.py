@@ -81,6 +81,14 @@ a RUN is a run's folder, its predictions/test.csv, or another tool's table of id
         ("bundle", "output", "models"),
         (),
     ),
+    "explain": Mode(
+        """\
+--workdir W [--split=test] | --bundle DIR --input CORPUS --split=S --output FILE.html
+[--samples=20] [--target=NAME, the output or class that is explained]
+[--models=FILE.py, for a model of your own]""",
+        ("workdir", "bundle", "input", "output", "split", "samples", "target", "models"),
+        (),
+    ),
     "inspect": Mode(
         "--input CORPUS | --config FILE[:arg]   [--output FILE.json] [--config.key=value …]",
         ("input", "output", "models", "download"),

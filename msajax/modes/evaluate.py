@@ -16,7 +16,7 @@ from msajax.errors import OK, UserError
 from msajax.evaluation import protocol
 from msajax.evaluation.tables import print_summary
 from msajax.modes.options import Options
-from msajax.tasks import TASKS, Task, make_task
+from msajax.tasks import Task, make_task
 
 if TYPE_CHECKING:
     from msajax.runs.folder import RunFolder
@@ -87,62 +87,24 @@ def evaluate_run(workdir: str, split_name: str, convention: str = "") -> dict[st
 
 def _evaluate_in(folder: "RunFolder", split_name: str, convention: str) -> dict[str, Any]:
     """Measures the finished run of a folder."""
-    from msajax.config import SYNTHETIC
-    from msajax.data.demands import require_targets
     from msajax.data.folds import deal_validation
-    from msajax.data.formats import open_corpus
-    from msajax.data.labels import as_targets
-    from msajax.inference.bundle_files import load
+    from msajax.evaluation.finished import largest_difference, open_finished
 
-    if not os.path.exists(folder.file("results.json")):
-        raise UserError(f"{folder.path} holds no run that has ended: it has no results.json.")
-    path = folder.corpus_path()
-    folder.require_numerics()
-    results, bundle = folder.read_results(), load(folder.bundle)
-    if path != SYNTHETIC and not os.path.exists(path):
-        raise UserError(
-            f"The corpus of this run is no longer at {path}: run its train command with the new "
-            "--config.data.path, which only notes where it is."
-        )
-    corpus = open_corpus(path, bundle.config.reading)
-    if corpus.digest != bundle.corpus_digest:
-        raise UserError(f"{path} is not the corpus that this run was trained on: it has changed.")
-    corpus.verify()
-    require_targets(corpus, bundle.config, "train", split_name)
-    budget = bundle.config.data.device_memory_budget
-    split, scores, _, _ = protocol.score_split(
-        corpus, split_name, bundle.preparation, budget, bundle.scorer
-    )
-    spec, train_labels = bundle.preparation.spec, None
-    if TASKS[spec.label_kind].reads_labels:
-        train_labels = as_targets(corpus.split("train").labels, spec, bundle.preparation.classes)
-    task = make_task(spec.label_kind, spec.label_names, train_labels)
+    run = open_finished(folder, split_name)
+    split, scores, _, _ = run.score(split_name)
     labels = split.labels
     if split_name == "valid":  # as in results.json, those samples that chose the epochs
-        share = bundle.config.train.calibration_share
+        share = run.bundle.config.train.calibration_share
         chooses = deal_validation(split.ids, share, split.where).chooses
         scores, labels = scores[:, chooses], labels[chooses]
     report = {"split": split_name}
-    report |= _report(scores, labels, by_convention(convention, task, labels))
+    report |= _report(scores, labels, by_convention(convention, run.task, labels))
     if split_name == "test" and not convention:
-        report["calibration"] = protocol.describe_calibration(bundle.calibration, scores, labels)
+        calibration = run.bundle.calibration
+        report["calibration"] = protocol.describe_calibration(calibration, scores, labels)
     if split_name in ("valid", "test") and not convention:
-        stored = results[split_name]
-        try:
-            differences = [
-                abs(new - old)
-                for name in task.reported
-                for new, old in zip(
-                    report["metrics"][name]["seeds"], stored[name]["seeds"], strict=True
-                )
-                if old is not None
-            ]
-        except (LookupError, TypeError, ValueError) as error:
-            raise UserError(
-                f"{folder.file('results.json')} is not of the bundle beside it. Delete it: the "
-                "run's train command then writes it anew."
-            ) from error
-        report["largest_difference"] = max(differences, default=0.0)
+        difference = largest_difference(run, report["metrics"], split_name)
+        report["largest_difference"] = difference
     return report
 
 

@@ -118,6 +118,26 @@ class Tokenizer:
             rows.append((ids, np.where(special, -1, word)))
         return _join(rows)
 
+    def names(self, ids: Sequence[int]) -> list[str]:
+        """Writes pieces for people; one that goes on a word begins with ##, as in WordPiece.
+
+        Raises:
+            UserError: if the tokenizer fails on them.
+        """
+        return self._call(self._names, list(map(int, ids)))
+
+    def _names(self, ids: list[int]) -> list[str]:
+        mark = _mark_of_words(self.inner)
+        found = []
+        for number in ids:
+            piece = self.inner.id_to_token(number) or f"#{number}"
+            # A byte-level piece is no text: é, say, is two other letters in it.
+            text = self.inner.decode([number], skip_special_tokens=False).strip()
+            text = text.removeprefix(mark) or piece  # a tokenizer may have no decoder
+            goes_on = mark and number not in self.special and not piece.startswith(mark)
+            found.append(f"##{text}" if goes_on else text)
+        return found
+
     def _batches(self, cut: Callable[[list[str]], list[Any]], texts: Sequence[str]) -> Iterator:
         """Yields what the library makes of each text."""
         for start in range(0, len(texts), _BATCH):
@@ -132,6 +152,12 @@ class Tokenizer:
             raise UserError(
                 f"{self.where} holds a tokenizer that fails on transcripts: {reason}."
             ) from error
+
+
+def _mark_of_words(inner: Any) -> str:
+    """Returns what pieces begin with where a word begins; "" if the tokenizer has no such mark."""
+    pieces = inner.get_vocab()
+    return next((m for m in "Ġ▁" if any(p.startswith(m) and p != m for p in pieces)), "")
 
 
 @functools.lru_cache(maxsize=4)

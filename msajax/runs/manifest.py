@@ -49,6 +49,7 @@ CONFIG, RUN, METRICS, LOCK = "config.json", "run.json", "metrics.jsonl", "lock"
 FROZEN = "frozen.safetensors"
 CHECKPOINTS, BUNDLE, PREDICTIONS, RESULTS = "checkpoints", "bundle", "predictions", "results.json"
 CARD = "bundle/README.md"
+EXPLANATION, EXPLANATION_PAGE = "explanation.json", "explanation.html"
 
 # Uploads follow this order: an entry stands below what it needs. results.json is the last result,
 # because a run counts as ended once it is there; for the same reason it is the first one to go.
@@ -62,6 +63,8 @@ ENTRIES = (
     Entry(PREDICTIONS, is_folder=True, upload=Upload.AT_END, is_result=True),
     # It is uploaded with its folder at the end of a run, and alone when it is made later.
     Entry(CARD, is_result=True, is_derived=True, maker="msajax.evaluation.model_card"),
+    Entry(EXPLANATION, upload=Upload.AT_END, is_result=True, is_derived=True),
+    Entry(EXPLANATION_PAGE, upload=Upload.AT_END, is_result=True, is_derived=True),
     Entry(RESULTS, upload=Upload.AT_END, is_result=True, is_derived=True),
     Entry(LOCK, is_early=True),
 )

@@ -29,18 +29,39 @@ def integrated_gradients(
     The mean is over the middles of `steps` equal parts of the path; as they become many, the
     attributions of a sample sum to `function(x) - function(baseline)` (Sundararajan et al. 2017).
     """
-    change = x - baseline
-
-    def add(total, share):
-        point = (baseline + share * change).astype(x.dtype)
-        return total + _gradient(function, point), None
-
     shares = (jnp.arange(steps) + 0.5) / steps
-    total, _ = jax.lax.scan(add, jnp.zeros(x.shape, jnp.float32), shares)
-    return (total / steps * change).astype(x.dtype)
+    total = gradients_along(function, x, baseline, shares, jnp.ones(steps))
+    return (total / steps * (x - baseline)).astype(x.dtype)
 
 
-def _gradient(function: Function, x: jax.Array) -> jax.Array:
+def gradients_along(
+    function: Function, x: Any, baseline: Any, shares: jax.Array, weights: jax.Array
+) -> Any:
+    """Sums gradients at points of the straight path from `baseline` to `x`.
+
+    Args:
+        function: what is explained; it may also take a tree of arrays `[B, …]`.
+        x: where the path ends, as the function takes it.
+        baseline: where the path begins.
+        shares: `[P]`, how far along the path the points are, from 0 to 1.
+        weights: `[P]`, what each point's gradient is multiplied by.
+
+    Returns:
+        The sum, float32, with the structure of `x`.
+    """
+
+    def add(total, point):
+        share, weight = point
+        there = jax.tree.map(lambda x, b: (b + share * (x - b)).astype(x.dtype), x, baseline)
+        gradient = _gradient(function, there)
+        return jax.tree.map(lambda t, g: t + weight * g, total, gradient), None
+
+    total = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), x)
+    total, _ = jax.lax.scan(add, total, (shares, weights))
+    return total
+
+
+def _gradient(function: Function, x: Any) -> Any:
     return jax.grad(lambda x: function(x).sum())(x)
 
 

@@ -1,6 +1,6 @@
 """Fuses modalities: by cross-attention around an anchor, or attention between pooled vectors."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import flax.linen as nn
 import jax
@@ -38,14 +38,29 @@ class AnchoredFusion(nn.Module):
     ) -> dict[str, jax.Array]:
         """Fuses sequences `{modality: [B, T_m, D]}` under masks `{modality: [B, T_m]}`."""
         fused = dict(sequences)
-        contexts = [m for m in self.modalities if m != self.anchor]
-        pairs = [(self.anchor, m) for m in contexts]
-        if self.config.bidirectional_fusion:
-            pairs += [(m, self.anchor) for m in contexts]
+        pairs = pairs_of(self.config, self.modalities, self.anchor)
         for i in range(self.config.n_layers_fuse):
-            layer = FusionLayer(self.config, tuple(pairs), name=f"layers_{i}")
+            layer = FusionLayer(self.config, pairs, name=f"layers_{i}")
             fused = layer(fused, masks, train=train)
         return fused
+
+
+def pairs_of(
+    config: ModelConfig, modalities: tuple[str, ...], anchor: str
+) -> tuple[tuple[str, str], ...]:
+    """Lists who attends to whom in a layer: (query modality, context modality), in order."""
+    pairs = [(anchor, m) for m in modalities if m != anchor]
+    if config.bidirectional_fusion:
+        pairs += [(m, anchor) for m in modalities if m != anchor]
+    return tuple(pairs)
+
+
+def names_of(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Names the block of each pair."""
+    names = [f"{query}_from_{context}" for query, context in pairs]
+    if len(set(names)) < len(names):  # modalities may be called a, b_from_a and a_from_b
+        names = [f"{i}_{name}" for i, name in enumerate(names)]
+    return names
 
 
 class FusionLayer(nn.Module):
@@ -74,10 +89,7 @@ class FusionLayer(nn.Module):
         # Parallel fusion differs in the contexts alone: a query that attends to two modalities does
         # so in turn, which needs no rule for merging two answers.
         contexts = sequences if self.config.fusion == "parallel" else fused
-        names = [f"{query}_from_{context}" for query, context in self.pairs]
-        if len(set(names)) < len(names):  # modalities may be called a, b_from_a and a_from_b
-            names = [f"{i}_{name}" for i, name in enumerate(names)]
-        for name, (query, context) in zip(names, self.pairs, strict=True):
+        for name, (query, context) in zip(names_of(self.pairs), self.pairs, strict=True):
             block = TransformerBlock(self.config, name=name)
             fused[query] = block(
                 fused[query], contexts[context], (masks[context],), train=train

@@ -1,0 +1,36 @@
+"""Prints what an explanation found, for people."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from msajax.evaluation.explanation.integrate import EXACT
+
+
+def print_explanation(found: Mapping[str, Any], console: Console) -> None:
+    """Prints what each modality contributes, over the samples that were explained."""
+    samples, split = found["samples"], found["split"]
+    table = Table(title=f"{len(samples)} of {found['samples_in_split']} samples of {split}")
+    for name in ("modality", "mean absolute contribution", "mean weight"):
+        table.add_column(name, justify="left" if name == "modality" else "right")
+    for m, size in found["summary"]["mean_absolute_contribution"].items():
+        weight = sum(sample["weights"][m] for sample in samples) / len(samples)
+        table.add_row(m, f"{size:.3f}", f"{weight:.3f}")
+    console.print(table)
+    console.print(completeness_in_words(found), highlight=False, soft_wrap=True)
+
+
+def completeness_in_words(found: Mapping[str, Any]) -> str:
+    """Says how well the contributions of a sample sum to its score."""
+    error = found["summary"]["completeness"]
+    share, points = 100 * error["relative_median"], error["points"]
+    said = (
+        f"Contributions sum to the score minus that of the baseline with a median error of "
+        f"{share:.2g} % of that difference (at most {error['max']:.2g}), by {points} points "
+        "of the path."
+    )
+    if error["relative_median"] >= EXACT:
+        said += " That is not exact: read single contributions with care."
+    return said

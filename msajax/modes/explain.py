@@ -1,0 +1,179 @@
+"""Runs --mode=explain: says what the scores of a trained model are made of."""
+
+import contextlib
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from msajax import cross_validation
+from msajax.data.cross_validation import without_folds
+from msajax.data.formats import open_corpus
+from msajax.errors import OK, UserError
+from msajax.evaluation.explanation import page
+from msajax.evaluation.explanation.choose import MOST, USUAL, Aim
+from msajax.evaluation.explanation.integrate import Tell
+from msajax.evaluation.explanation.report import Material, explain
+from msajax.evaluation.explanation.summary import print_explanation
+from msajax.evaluation.finished import open_finished, require_ended
+from msajax.evaluation.protocol import stored_rows
+from msajax.files import refuse_inside, write_json, write_text
+from msajax.inference.bundle_files import load
+from msajax.inference.predict import with_same_text
+from msajax.modes.convert import require_new
+from msajax.modes.options import Options
+from msajax.runs.folder import RunFolder
+from msajax.runs.lock import Lock
+from msajax.runs.manifest import EXPLANATION, EXPLANATION_PAGE
+from msajax.runs.remote.mirror import Mirror
+from msajax.runtime import devices
+
+logger = logging.getLogger(__name__)
+
+_LOG_SECONDS = 30.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Wish:
+    """Says what is to be explained.
+
+    Attributes:
+        split: its name.
+        samples: how many.
+        target: the output or class; "" for the first output, or the predicted class.
+    """
+
+    split: str
+    samples: int = USUAL
+    target: str = ""
+
+
+def run(options: Options, console: Console) -> int:
+    """Explains, writes the page and its numbers, and prints a summary; returns the exit code."""
+    wish = Wish(options["split"] or "test", options["samples"] or USUAL, options["target"] or "")
+    if wish.split == "all":
+        raise UserError("--mode=explain takes one split: train, valid or test.")
+    if wish.samples > MOST:
+        raise UserError(f"--samples={wish.samples}: a page holds at most {MOST}.")
+    if options["workdir"]:
+        if given := [name for name in ("bundle", "input", "output") if options[name]]:
+            raise UserError(
+                f"--mode=explain needs --workdir or --bundle with --input, not both: leave out "
+                f"--{given[0]}."
+            )
+        found, where = explain_run(options["workdir"], wish), options["workdir"]
+        where = f"{where.rstrip('/')}/{EXPLANATION_PAGE}"
+    else:
+        if not any(options[name] for name in ("bundle", "input", "output")):
+            raise UserError("--mode=explain needs --workdir=RUN, or --bundle with --input.")
+        bundle, corpus, where = options.required("bundle", "input", "output")
+        found = explain_corpus(bundle, corpus, where, wish)
+    print_explanation(found, console)
+    print(f"Page to step through: {where}")
+    return OK
+
+
+def explain_run(workdir: str, wish: Wish) -> dict[str, Any]:
+    """Explains samples of a finished run's corpus, and writes into its folder.
+
+    Returns:
+        The content of explanation.json.
+
+    Raises:
+        UserError: if the run has not ended, its corpus is gone or another one, or its model cannot
+            be explained.
+    """
+    if cross_validation.holds_folds(workdir):
+        raise UserError(
+            f"{workdir} holds folds: --mode=explain explains one of them, as in "
+            f"--workdir={workdir}/fold_0."
+        )
+    devices.require_devices()
+    with Mirror(workdir) as mirror:
+        folder = RunFolder(mirror.path)
+        require_ended(folder)
+        with Lock(folder.path):
+            run = open_finished(folder, wish.split)
+            aim = Aim.of(run.bundle.preparation.spec, wish.target)
+            split, scores, weights, _ = run.score(wish.split)
+            material = Material(
+                *(wish.split, split, scores, weights),
+                stored=lambda rows: stored_rows(run.corpus, wish.split, rows),
+            )
+            with _progress() as tell:
+                found = explain(run.bundle, material, aim, wish.samples, tell)
+            write_text(folder.file(EXPLANATION_PAGE), page.render(found))
+            write_json(folder.file(EXPLANATION), found)
+        for name in (EXPLANATION_PAGE, EXPLANATION):
+            mirror.replace(name)
+    return found
+
+
+def explain_corpus(bundle: str, corpus: str, output: str, wish: Wish) -> dict[str, Any]:
+    """Explains samples of any corpus that fits a bundle; labels are not needed.
+
+    Args:
+        bundle: its folder.
+        corpus: its path.
+        output: the page, a new name that ends in .html; the numbers go beside it, to .json.
+        wish: what is to be explained.
+
+    Returns:
+        The numbers.
+
+    Raises:
+        UserError: if the bundle, the corpus or the output is not usable.
+    """
+    if not output.endswith(".html"):
+        raise UserError(f"--output={output} is the page: its name must end in .html.")
+    for source, what in ((corpus, "corpus"), (bundle, "bundle")):
+        refuse_inside(output, source, what)
+    numbers = f"{os.path.splitext(output)[0]}.json"
+    for path in (output, numbers):
+        require_new(path)
+    loaded = load(bundle)
+    aim = Aim.of(loaded.preparation.spec, wish.target)
+    data = dataclasses.replace(without_folds(loaded.config.reading), format="auto")
+    opened = open_corpus(corpus, data)
+    opened.require_splits(wish.split)
+    opened = with_same_text(loaded, opened)
+    stored = opened.split(wish.split)
+    prepared = loaded.prepare_split(stored, wish.split)
+    material = Material(
+        *(wish.split, prepared, *loaded.scorer.score(prepared, wish.split)),
+        stored=lambda rows: stored_rows(opened, wish.split, rows),
+    )
+    with _progress() as tell:
+        found = explain(loaded, material, aim, wish.samples, tell)
+    write_json(numbers, found)
+    write_text(output, page.render(found))
+    return found
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Tell]:
+    """Shows a bar on a terminal; a log gets a line every half minute."""
+    console = Console(stderr=True)
+    columns = (TextColumn("explaining"), BarColumn(bar_width=20), TaskProgressColumn())
+    with Progress(
+        *columns,
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bar:
+        task, told = bar.add_task("", total=1.0), time.monotonic()
+
+        def tell(share: float) -> None:
+            nonlocal told
+            bar.update(task, completed=share)
+            if not console.is_terminal and time.monotonic() - told >= _LOG_SECONDS:
+                told = time.monotonic()
+                logger.info("explaining: %.0f %% done", 100 * share)
+
+        yield tell
