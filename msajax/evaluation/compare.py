@@ -64,7 +64,7 @@ def paired_test(
         )
     if metric not in task.reported:
         raise ValueError(f"{metric!r} is none of {', '.join(task.reported)}")
-    group_of, unit = _groups(ids)
+    group_of, unit = groups_of(ids)
     a, b = np.moveaxis(first, 1, 2), np.moveaxis(second, 1, 2)  # [S, K, N]
     targets, of_rows = task.targets(labels), task.reported[metric]
     difference = _difference(of_rows, a, b, targets)
@@ -90,7 +90,21 @@ def _difference(metric: Metric, a: NDArray, b: NDArray, targets: NDArray) -> NDA
         return metric.value(a, targets).mean(axis=0) - metric.value(b, targets).mean(axis=0)
 
 
-def _groups(ids: Sequence[str]) -> tuple[NDArray, str]:
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusts the p-values of several tests, so that one error among them stays rare (Holm, 1979).
+
+    Returns:
+        The adjusted values in the same order, at most 1.
+    """
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - rank) * p_values[i]))
+        adjusted[i] = largest
+    return adjusted
+
+
+def groups_of(ids: Sequence[str]) -> tuple[NDArray, str]:
     """Numbers the group of each sample `[N]`, and says what a group is."""
     videos = [video_of(str(id_)) or f"sample {i}" for i, id_ in enumerate(ids)]
     unique, group_of = np.unique(videos, return_inverse=True)

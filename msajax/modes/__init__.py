@@ -51,6 +51,13 @@ several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
         ("workdir", "input", "output", "split", "models"),
         (),
     ),
+    "robustness": Mode(
+        """\
+--workdir W   [--models=FILE.py, for the run of a model of your own]
+test metrics as modalities and steps are lost, and with noise: W/robustness.json""",
+        ("workdir", "models"),
+        (),
+    ),
     "predict": Mode(
         """\
 --bundle DIR --input CORPUS [--split=all] --output FILE.csv

@@ -8,20 +8,16 @@ from rich.console import Console
 
 from msajax import cross_validation
 from msajax.checks import is_url
-from msajax.config import SYNTHETIC
 from msajax.data import predictions
-from msajax.data.demands import require_targets
-from msajax.data.formats import open_corpus
-from msajax.data.labels import as_targets
 from msajax.errors import OK, UserError
 from msajax.evaluation import protocol
+from msajax.evaluation.finished import largest_difference, open_finished
 from msajax.evaluation.tables import print_summary
-from msajax.inference.bundle_files import load
 from msajax.modes.options import Options
 from msajax.runs.folder import RunFolder
 from msajax.runs.remote.mirror import Mirror
 from msajax.runtime import devices
-from msajax.tasks import TASKS, Task, make_task
+from msajax.tasks import Task, make_task
 
 
 def run(options: Options, console: Console) -> int:
@@ -66,48 +62,12 @@ def evaluate_run(workdir: str, split_name: str) -> dict[str, Any]:
 
 def _evaluate_in(folder: RunFolder, split_name: str) -> dict[str, Any]:
     """Measures the finished run of a folder."""
-    if not os.path.exists(folder.file("results.json")):
-        raise UserError(f"{folder.path} holds no run that has ended: it has no results.json.")
-    path = folder.corpus_path()
-    folder.require_numerics()
-    results, bundle = folder.read_results(), load(folder.bundle)
-    if path != SYNTHETIC and not os.path.exists(path):
-        raise UserError(
-            f"The corpus of this run is no longer at {path}: run its train command with the new "
-            "--config.data.path, which only notes where it is."
-        )
-    corpus = open_corpus(path, bundle.config.reading)
-    if corpus.digest != bundle.corpus_digest:
-        raise UserError(f"{path} is not the corpus that this run was trained on: it has changed.")
-    corpus.verify()
-    require_targets(corpus, bundle.config, "train", split_name)
-    budget = bundle.config.data.device_memory_budget
-    split, scores, _, _ = protocol.score_split(
-        corpus, split_name, bundle.preparation, budget, bundle.scorer
-    )
-    spec, train_labels = bundle.preparation.spec, None
-    if TASKS[spec.label_kind].reads_labels:
-        train_labels = as_targets(corpus.split("train").labels, spec, bundle.preparation.classes)
-    task = make_task(spec.label_kind, spec.label_names, train_labels)
-    report = _report(scores, split.labels, task)
-    report = {"split": split_name, **report}
+    run = open_finished(folder, split_name)
+    split, scores, _, _ = run.score(split_name)
+    report = {"split": split_name, **_report(scores, split.labels, run.task)}
     if split_name in ("valid", "test"):
-        stored = results[split_name]
-        try:
-            differences = [
-                abs(new - old)
-                for name in task.reported
-                for new, old in zip(
-                    report["metrics"][name]["seeds"], stored[name]["seeds"], strict=True
-                )
-                if old is not None
-            ]
-        except (LookupError, TypeError, ValueError) as error:
-            raise UserError(
-                f"{folder.file('results.json')} is not of the bundle beside it. Delete it: the "
-                "run's train command then writes it anew."
-            ) from error
-        report["largest_difference"] = max(differences, default=0.0)
+        difference = largest_difference(run, report["metrics"], split_name)
+        report["largest_difference"] = difference
     return report
 
 

@@ -48,6 +48,7 @@ class Entry:
 CONFIG, RUN, METRICS, LOCK = "config.json", "run.json", "metrics.jsonl", "lock"
 FROZEN = "frozen.safetensors"
 CHECKPOINTS, BUNDLE, PREDICTIONS, RESULTS = "checkpoints", "bundle", "predictions", "results.json"
+ROBUSTNESS = "robustness.json"
 
 # Uploads follow this order: an entry stands below what it needs. results.json is the last result,
 # because a run counts as ended once it is there; for the same reason it is the first one to go.
@@ -59,6 +60,7 @@ ENTRIES = (
     Entry(CHECKPOINTS, is_folder=True, upload=Upload.ONE_BY_ONE),
     Entry(BUNDLE, is_folder=True, upload=Upload.AT_END, is_result=True),
     Entry(PREDICTIONS, is_folder=True, upload=Upload.AT_END, is_result=True),
+    Entry(ROBUSTNESS, upload=Upload.AT_END, is_result=True, is_derived=True),
     Entry(RESULTS, upload=Upload.AT_END, is_result=True, is_derived=True),
     Entry(LOCK, is_early=True),
 )
