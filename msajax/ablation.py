@@ -26,9 +26,9 @@ from msajax.data.cross_validation import require_one_fold
 from msajax.data.formats import open_corpus
 from msajax.data.labels import as_targets
 from msajax.data.predictions import Predictions, read_predictions
-from msajax.errors import UserError, writing
+from msajax.errors import UserError
 from msajax.evaluation.compare import groups_of, holm, paired_test
-from msajax.files import as_strict, json_text, read_json
+from msajax.files import json_text, read_json
 from msajax.models import parameter_shapes
 from msajax.runs.folder import RunFolder
 from msajax.runtime import processes
@@ -209,20 +209,16 @@ def _measure(plan: _Plan, workdir: str) -> dict[str, Any]:
         folder = RunFolder(os.path.join(workdir, name))
         test = read_predictions(folder.file("predictions", "test.csv"))
         runs[name] = _Ended(folder.read_results(), test)
-    report = as_strict(compare_subsets(plan.modalities, runs, plan.task))
-    report |= {"timing": {"train_seconds": _seconds(runs)}}
+    report = compare_subsets(plan.modalities, runs, plan.task)
+    seconds = sum(run.results["timing"]["train_seconds"] for run in runs.values())
+    report["timing"] = {"train_seconds": round(seconds, 3)}
     path = os.path.join(workdir, RESULTS)
-    with writing(path):
-        family.write_if_new(path, json_text(report))
+    family.write_if_new(path, json_text(report))
     return read_json(path)
 
 
-def _seconds(runs: Mapping[str, _Ended]) -> float:
-    return round(sum(run.results["timing"]["train_seconds"] for run in runs.values()), 3)
-
-
 def compare_subsets(
-    modalities: Sequence[str], runs: Mapping[str, Any], task: Task
+    modalities: Sequence[str], runs: Mapping[str, _Ended], task: Task
 ) -> dict[str, Any]:
     """Pairs every subset of modalities with all of them, on the samples of the test split.
 

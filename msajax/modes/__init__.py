@@ -48,7 +48,7 @@ several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
     ),
     "ablate": Mode(
         """\
---config FILE[:arg] --workdir W [--config.section.key=value …]   and the other flags of train
+--config FILE[:arg] --workdir W [--config.key=value …], and the other flags of train
 trains every subset of the modalities, and says what each is worth: W/ablation.json""",
         _OF_TRAINING,
     ),
