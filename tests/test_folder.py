@@ -123,5 +123,6 @@ def test_what_is_made_of_results_goes_before_they_are_replaced(folder, added):
     fill(folder)
     before = names(folder)
     folder.begin_results()
-    assert before - names(folder) == {"results.json", "report.html", "explanations"}
+    mine = {"results.json", "robustness.json", "report.html", "explanations"}
+    assert before - names(folder) == mine
     folder.begin_results()  # there is nothing left to take away
