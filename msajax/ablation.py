@@ -174,8 +174,12 @@ def _with_known_groups(config: Config, corpus: Corpus, encoder: Any) -> Config:
     """Leaves out the groups of parameters that a model of fewer modalities does not have."""
     spec = preparing.fit(corpus, config.reading, config.model, encoder).spec
     paths = list(parameter_shapes(config.model, spec))
-    known = [g for g in config.optim.parsed_groups if fnmatch.filter(paths, g.pattern)]
-    optim = dataclasses.replace(config.optim, groups=tuple(g.text for g in known))
+    known = [
+        group
+        for group in config.optim.parsed_groups
+        if any(fnmatch.fnmatchcase(path, group.pattern) for path in paths)
+    ]
+    optim = dataclasses.replace(config.optim, groups=tuple(group.text for group in known))
     return dataclasses.replace(config, optim=optim)
 
 
