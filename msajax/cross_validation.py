@@ -19,19 +19,18 @@ from typing import Any
 
 import numpy as np
 
-from msajax import experiment
-from msajax.building import check, open_encoder
+from msajax import family
+from msajax.building import open_encoder
 from msajax.checks import is_url
 from msajax.config import Config, checked
 from msajax.data.cross_validation import cut_fold, without_folds
 from msajax.data.formats import open_corpus
 from msajax.data.predictions import Predictions, read_predictions
-from msajax.data.prepare import check_split
-from msajax.errors import NonFiniteError, UserError, writing
+from msajax.errors import UserError, writing
 from msajax.evaluation import protocol
 from msajax.files import json_text, read_json, write_text
 from msajax.runs.folder import RunFolder
-from msajax.runtime import cpu_devices, devices, processes
+from msajax.runtime import processes
 from msajax.runtime.signals import StopRequest
 from msajax.tasks import Task, make_task
 
@@ -68,74 +67,47 @@ def cross_validate(
     config = checked(config)
     if not config.data.folds or config.data.fold >= 0:
         raise UserError("Training every fold needs data.folds = 3 or more, and data.fold = -1.")
-    devices.configure_jax(config.train)
-    first = RunFolder(os.path.join(workdir, "fold_0"))  # JAX starts once, for all of them
-    cpu_devices.choose(config, first.cpu_devices())
-    devices.require_devices()
+    folds = config.data.folds
+    family.open_devices(config, os.path.join(workdir, "fold_0"))
     with processes.losses_noticed():
-        processes.together(lambda: _require_path(workdir))
-        configs = [
-            dataclasses.replace(config, data=dataclasses.replace(config.data, fold=fold))
-            for fold in range(config.data.folds)
-        ]
-        folders = [RunFolder(os.path.join(workdir, f"fold_{i}")) for i in range(len(configs))]
-        processes.of_first(lambda: _require_no_run(workdir, len(configs)))
-        # All of them, so that no fold fails hours later for what can be known now.
-        digests = processes.together(lambda: _check(configs))
-        for folder, of_fold, digest in zip(folders, configs, digests, strict=True):
+        single = "the run of a single fold (data.fold = 0 and up)"
+        processes.together(lambda: family.require_path(workdir, single))
+        configs = {
+            f"fold_{fold}": dataclasses.replace(
+                config, data=dataclasses.replace(config.data, fold=fold)
+            )
+            for fold in range(folds)
+        }
+        folders = [RunFolder(os.path.join(workdir, name)) for name in configs]
+        kept = (
+            "data.fold = -1 keeps a folder for each fold: choose another --workdir, or data.fold = "
+            f"0 to {folds - 1}"
+        )
+        processes.of_first(lambda: family.require_no_run(workdir, kept))
+        digests = processes.together(lambda: _check(list(configs.values())))
+        for folder, of_fold, digest in zip(folders, configs.values(), digests, strict=True):
             folder.claim(of_fold, digest, profile)
-        processes.of_first(lambda: _require_no_others(workdir, len(configs), profile))
-
-        done = 0  # epochs of this start
-        for fold, (folder, of_fold) in enumerate(zip(folders, configs, strict=True)):
-            left = None if stop_after_epochs is None else stop_after_epochs - done
-            if left == 0:
-                return None
-            logger.info("Fold %d of %d (from 0): %s.", fold, len(folders), folder.path)
-            before = _epochs(folder)
-            try:
-                traced = None if done else profile
-                results = experiment.train(of_fold, folder.path, left, stop, traced)
-            except NonFiniteError as error:
-                raise NonFiniteError(f"Fold {fold}: {error}") from error
-            if results is None:
-                return None
-            done += _epochs(folder) - before
+        processes.of_first(lambda: _require_no_others(workdir, folds, profile))
+        start = family.Start(stop_after_epochs, stop, profile)
+        if not family.train_each(configs, workdir, start, _title):
+            return None
         return processes.of_first(lambda: _measure(config, workdir, folders))
 
 
-def _require_path(workdir: str) -> None:
-    if is_url(workdir):
-        raise UserError(
-            f"The workdir {workdir} is in a bucket, which can hold the run of a single fold "
-            "(data.fold = 0 and up), but not what all of them say together: name a folder."
-        )
-
-
-def _require_no_run(workdir: str, folds: int) -> None:
-    if os.path.exists(os.path.join(workdir, "config.json")):
-        raise UserError(
-            f"The workdir {workdir} holds a single run, where data.fold = -1 keeps a folder for "
-            f"each fold: choose another --workdir, or data.fold = 0 to {folds - 1}."
-        )
+def _title(name: str) -> str:
+    return name.replace("fold_", "Fold ")
 
 
 def _require_no_others(workdir: str, folds: int, profile: str | None) -> None:
     """Raises `UserError` for a folder that holds more folds than these, or no fold but others."""
     there = set(os.listdir(workdir)) if os.path.isdir(workdir) else set()
-    own = there & {f"fold_{i}" for i in range(folds)}
+    own = {f"fold_{i}" for i in range(folds)}
     if more := sorted(name for name in there - own if re.fullmatch(r"fold_\d+", name)):
         raise UserError(
             f"The workdir {workdir} holds {more[0]}, of more than data.folds = {folds}: choose "
             "another --workdir, or that number of folds."
         )
-    if profile:
-        there.discard(RunFolder(workdir).name_above(profile))
-    if there and not own:
-        raise UserError(
-            f"The workdir {workdir} holds {min(there)!r} but no folds: choose an empty one or a "
-            "new one."
-        )
+    family.require_no_others(workdir, own, "folds", profile)
 
 
 def _check(configs: Sequence[Config]) -> list[dict[str, str]]:
@@ -145,21 +117,10 @@ def _check(configs: Sequence[Config]) -> list[dict[str, str]]:
     for config in configs:
         cut = cut_fold(corpus, config.reading)
         try:
-            sources = check(config, cut, encoder)
-            check_split(cut.split("train"), sources.preparation)
-            check_split(cut.split("valid"), sources.preparation)
-            protocol.check_test(cut, sources.preparation, tell=False)  # the fold's own run will
+            digests.append(family.check_run(config, cut, encoder))
         except UserError as error:
             raise UserError(f"data.fold = {config.data.fold}: {error}") from error
-        digests.append(sources.digests)
     return digests
-
-
-def _epochs(folder: RunFolder) -> int:
-    """Counts the epochs that a run has finished."""
-    return processes.of_first(
-        lambda: max((line["epoch"] for line in folder.read_metrics()), default=0)
-    )
 
 
 # --- the folds measured together ---
@@ -173,7 +134,7 @@ def _measure(config: Config, workdir: str, folders: Sequence[RunFolder]) -> dict
     runs = [folder.read_results() for folder in folders]
     text = _joined([folder.file("predictions", "test.csv") for folder in folders])
     path, results_path = (os.path.join(workdir, name) for name in (_PREDICTIONS, _RESULTS))
-    if not _holds(path, text):
+    if not family.holds(path, text):
         with writing(results_path), contextlib.suppress(FileNotFoundError):
             os.unlink(results_path)  # the metrics of other predictions
         write_text(path, text)
@@ -198,18 +159,8 @@ def _measure(config: Config, workdir: str, folders: Sequence[RunFolder]) -> dict
         "floors": _floors(runs, pooled.labels, task),
         "timing": {"train_seconds": round(sum(r["timing"]["train_seconds"] for r in runs), 3)},
     }
-    if not _holds(results_path, json_text(results)):
-        write_text(results_path, json_text(results))
+    family.write_if_new(results_path, json_text(results))
     return read_json(results_path)
-
-
-def _holds(path: str, text: str) -> bool:
-    """Says whether a file is there and holds this text already."""
-    try:
-        with open(path, "rb") as file:
-            return file.read() == text.encode()
-    except FileNotFoundError:
-        return False
 
 
 def _joined(paths: Sequence[str]) -> str:

@@ -62,7 +62,7 @@ def usage() -> str:
     lines = [f"msajax, or python -m msajax.main --mode MODE: {', '.join(MODES)}", ""]
     for name, mode in MODES.items():
         first, *rest = mode.usage.splitlines()
-        lines += [f"  {name:9} {first}", *(f"{'':12}{line}" for line in rest)]
+        lines += [f"  {name:10} {first}", *(f"{'':13}{line}" for line in rest)]
     return "\n".join([*lines, "", _EXIT_CODES])
 
 

@@ -123,6 +123,6 @@ def test_what_is_made_of_results_goes_before_they_are_replaced(folder, added):
     fill(folder)
     before = names(folder)
     folder.begin_results()
-    mine = {"results.json", "explanation.json", "explanation.html"}
+    mine = {"results.json", "robustness.json", "explanation.json", "explanation.html"}
     assert before - names(folder) == mine | {"report.html", "explanations"}
     folder.begin_results()  # there is nothing left to take away

@@ -11,7 +11,9 @@ import safetensors.numpy
 from tiny import lines_of, tiny_config_dict
 
 import msajax
+from msajax import modes
 from msajax.config import from_config_dict, registry
+from msajax.evaluation import robustness
 from msajax.models.parts.heads import mean_pool
 from msajax.models.parts.layers import Dropout, row_weight
 
@@ -122,6 +124,13 @@ def test_the_bundle_has_its_statistics_and_no_memory(folder, whole):
     np.testing.assert_allclose(
         scores.score[:, 0], whole.predictions("test")["score"], atol=1e-6
     )
+
+
+def test_its_robustness_is_measured(folder, whole, monkeypatch):
+    monkeypatch.setattr(robustness, "RATES", (0.0, 0.5))
+    report = modes.robustness.measure_robustness(str(folder / "whole"))
+    rest, worse = (point["metrics"] for point in report["curves"][0]["points"])
+    assert rest["mae"]["mean"] == whole["test"]["mae"]["mean"] != worse["mae"]["mean"]
 
 
 def test_what_needs_whole_batches_takes_no_parts(folder):

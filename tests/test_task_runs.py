@@ -27,6 +27,7 @@ from msajax.data.formats.native import save_native
 from msajax.data.in_memory import corpus_of
 from msajax.data.vocabulary import PADDING, UNKNOWN
 from msajax.errors import UserError
+from msajax.evaluation import robustness
 from msajax.evaluation.tables import print_results, print_summary
 from msajax.inference.bundle_files import load_bundle
 from msajax.models import parameter_shapes
@@ -199,6 +200,23 @@ def test_evaluating_the_predictions_gives_the_results(name, run_of):
         for key, value in stored.items():
             assert report["metrics"][metric][key] == pytest.approx(value, abs=1e-6), (metric, key)
     assert report["ensemble"] == pytest.approx(run.results["test_ensemble"], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["classes", "emotions", "decoder"])
+def test_a_model_of_labels_has_robustness_curves(name, run_of, monkeypatch):
+    run = run_of(name)
+    monkeypatch.setattr(robustness, "RATES", (0.0, 0.5))
+    if name == "decoder":
+        with pytest.raises(UserError, match="holds a model of the next_token task"):
+            modes.robustness.measure_robustness(str(run.folder))
+        return
+    report = modes.robustness.measure_robustness(str(run.folder))
+    kinds = [curve["kind"] for curve in report["curves"]]
+    assert kinds == ["drop_modality", "drop_steps", "noise"]
+    assert report["metrics"] == list(run.results["test"])
+    for curve in report["curves"]:
+        rest, worse = (point["metrics"][report["metric"]] for point in curve["points"])
+        assert rest["mean"] == run.results["test"][report["metric"]]["mean"] < worse["mean"]
 
 
 @pytest.mark.parametrize("name", CASES)

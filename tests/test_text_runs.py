@@ -17,6 +17,7 @@ from msajax import experiment, modes
 from msajax.config import Config
 from msajax.data.formats import open_corpus
 from msajax.errors import UserError
+from msajax.evaluation import robustness
 from msajax.inference.bundle_files import load
 from msajax.models import parameter_shapes
 from msajax.models.pretrained import make_encoder, parameters_of
@@ -96,6 +97,15 @@ def test_the_encoder_begins_as_its_folder_says_and_moves(corpus, folder, fine_tu
         assert np.abs(moved - values).max() < 1  # two epochs of small steps from it
     kernel = "layers_0/attention/query/kernel"
     assert (found[f"text_pretrained/encoder/{kernel}"] != begin[kernel]).any(axis=(1, 2)).all()
+
+
+def test_pieces_are_lost_but_take_no_noise_and_frozen_weights_are_shared(frozen, monkeypatch):
+    monkeypatch.setattr(robustness, "RATES", (0.0, 0.5))
+    report = modes.robustness.measure_robustness(str(frozen))
+    assert [curve["kind"] for curve in report["curves"]] == ["drop_modality", "drop_steps"]
+    for curve in report["curves"]:
+        rest, worse = (point["metrics"]["mae"]["mean"] for point in curve["points"])
+        assert rest != worse
 
 
 def test_frozen_weights_are_once_in_the_run_and_in_the_bundle_and_in_no_checkpoint(folder, frozen):

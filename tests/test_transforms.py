@@ -52,11 +52,24 @@ def test_modality_dropout_hides_whole_modalities_but_never_the_last():
     assert share == pytest.approx(0.3, abs=4 * np.sqrt(0.3 * 0.7 / ROWS))
 
 
-def test_of_two_modalities_at_least_one_is_left():
-    batch = batch_of()
-    both = make_transforms(("modality_dropout:*=0.9",), SPEC)(batch, jnp.uint32(0), jnp.int32(0), 0)
-    had = np.array(batch.masks["text"].any(1) | batch.masks["audio"].any(1))
-    np.testing.assert_array_equal(had, both.masks["text"].any(1) | both.masks["audio"].any(1))
+@pytest.mark.parametrize("count", [2, 3])
+def test_all_modalities_are_hidden_equally_often_and_one_is_left(count):
+    names = ("text", "audio", "video")[:count]
+    spec, amount, rows = CorpusSpec(names, (2,) * count, (1,) * count), 0.6, 20_000
+    there = {m: jnp.ones((rows, 1), bool).at[:1000].set(m != "text") for m in names}
+    batch = batch_of(rows).replace(features={m: jnp.ones((rows, 1, 2)) for m in names}, masks=there)
+    step = make_transforms((f"modality_dropout:*={amount}",), spec)
+    after = step(batch, jnp.uint32(0), jnp.int32(0), 0)
+    kept = np.stack([np.array(after.masks[m][:, 0]) for m in names], 1)
+    assert kept.any(1).all() and not kept[:1000, 0].any()
+    # M modalities all draw below p with probability p^M, and then any of them stays, as likely as
+    # any other: each is hidden with probability p - p^M / M.
+    for present in (kept[1000:], kept[:1000, 1:]):
+        alone = present.shape[1]
+        expected = amount - amount**alone / alone
+        found = 1 - present.mean(0)
+        sd = np.sqrt(expected * (1 - expected) / len(present))
+        np.testing.assert_allclose(found, expected, atol=4 * sd)
 
 
 def test_step_dropout_hides_valid_steps_alone_and_leaves_one():

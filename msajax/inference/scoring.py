@@ -98,15 +98,19 @@ class EvaluationBatch(NamedTuple):
     masks: Mapping[str, Any]
 
 
-def cut_batches(split: Split, spec: CorpusSpec, place: Place) -> Iterator[EvaluationBatch]:
+def cut_batches(
+    split: Split, spec: CorpusSpec, place: Place, like: Split | None = None
+) -> Iterator[EvaluationBatch]:
     """Cuts a prepared split by length quarter into batches of few fixed shapes, one after another.
 
     Args:
         split: prepared.
         spec: of the model.
         place: brings features and masks of a batch to the devices.
+        like: the same samples before some of their steps were hidden: its batches are cut, so that
+            no shape, and no program, depends on what is hidden.
     """
-    for part in _parts(split, spec):
+    for part in _parts(split if like is None else like, spec):
         yield _load(split, spec, place, part)
 
 
@@ -215,12 +219,15 @@ class Scorer(NamedTuple):
     place: Place
     kept: Sequence[int] | None = None
 
-    def score(self, split: Split, name: str) -> tuple[np.ndarray, np.ndarray]:
+    def score(
+        self, split: Split, name: str, like: Split | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Scores a prepared split.
 
         Args:
             split: prepared.
             name: of the split, for a message.
+            like: the split whose batches are cut: see `cut_batches`.
 
         Returns:
             As `predict_batches`, of the seeds that count.
@@ -228,7 +235,7 @@ class Scorer(NamedTuple):
         Raises:
             UserError: naming a sample, if a score is not finite.
         """
-        batches = cut_batches(split, self.spec, self.place)
+        batches = cut_batches(split, self.spec, self.place, like)
         with jax.transfer_guard_host_to_device("allow"):  # `place` may leave it to the call
             scores, weights = predict_batches(self.predict, self.variables, batches)
         if self.kept is not None:

@@ -30,6 +30,11 @@ class Mode(NamedTuple):
         return importlib.import_module(f"{__name__}.{name}").run
 
 
+_OF_TRAINING = (
+    *("workdir", "stop_after_epochs", "profile", "models", "distributed", "join_seconds"),
+    *("coordinator_address", "num_processes", "process_id", "download"),
+)
+
 MODES = {
     "train": Mode(
         """\
@@ -41,10 +46,13 @@ several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
 --process_id=K in each; or --distributed, for what the cluster's environment says
 [--config.model.text_encoder=FOLDER; --download, if that is a name on the Hugging Face hub]
 [--models=FILE.py, to begin with a bundle of a model of your own]""",
-        (
-            *("workdir", "stop_after_epochs", "profile", "models", "distributed", "join_seconds"),
-            *("coordinator_address", "num_processes", "process_id", "download"),
-        ),
+        _OF_TRAINING,
+    ),
+    "ablate": Mode(
+        """\
+--config FILE[:arg] --workdir W [--config.key=value …], and the other flags of train
+trains every subset of the modalities, and says what each is worth: W/ablation.json""",
+        _OF_TRAINING,
     ),
     "evaluate": Mode(
         """\
@@ -63,6 +71,13 @@ a RUN is a run's folder, its predictions/test.csv, or another tool's table of id
         ("output", "split", "convention", "every_pair"),
         (),
         takes_paths=True,
+    ),
+    "robustness": Mode(
+        """\
+--workdir W   [--models=FILE.py, for the run of a model of your own]
+test metrics as modalities and steps are lost, and with noise: W/robustness.json""",
+        ("workdir", "models"),
+        (),
     ),
     "predict": Mode(
         """\

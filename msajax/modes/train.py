@@ -1,36 +1,64 @@
 """Runs --mode=train: trains a run, or a run for each fold of a corpus."""
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
 from rich.console import Console
 
+from msajax.config import Config
 from msajax.errors import NON_FINITE, OK, STOPPED
 from msajax.modes.options import Options
 from msajax.runtime.signals import StopRequest
 
+Choose = Callable[[Config], tuple[Callable[..., Any], Callable[..., None]]]
+
 
 def run(options: Options, console: Console) -> int:
     """Trains, and prints the results; returns the exit code."""
+    return supervise(options, console, _choose)
+
+
+def _choose(config: Config) -> tuple[Callable[..., Any], Callable[..., None]]:
+    from msajax import cross_validation, experiment
+    from msajax.evaluation.tables import print_folds, print_results
+
+    if config.data.folds > 0 and config.data.fold < 0:
+        return cross_validation.cross_validate, print_folds
+    return experiment.train, print_results
+
+
+def supervise(options: Options, console: Console, choose: Choose) -> int:
+    """Meets other processes, trains until the end or a request to stop, and prints what came of it.
+
+    Args:
+        options: of the command line.
+        console: where results go.
+        choose: returns what trains, a function of configuration, workdir, epochs, stop and profile
+            as `experiment.train` is, and what prints its results. It is called once signals are
+            noted, so that it may load what takes long.
+
+    Returns:
+        The exit code.
+    """
     config, (workdir,) = options.config, options.required("workdir")
     with StopRequest() as stop:
         # From here on a signal is noted: loading what follows takes seconds.
-        from msajax import cross_validation, experiment
-        from msajax.evaluation.tables import print_folds, print_results
         from msajax.runtime import cpu_devices, processes
         from msajax.runtime.devices import configure_jax
         from msajax.training.failures import failure_message
 
+        train, show = choose(config)
         configure_jax(config.train)  # before other processes are met, or a device is asked for
         cpu_devices.set_asked(config.mesh)
         options.join()
         if not processes.is_first():
             logging.getLogger("msajax").setLevel(logging.ERROR)  # the first process logs
-        processes.require_same({"data.folds": config.data.folds, "data.fold": config.data.fold})
-        folds = config.data.folds > 0 and config.data.fold < 0
-        train = cross_validation.cross_validate if folds else experiment.train
+        asked = {"--mode": options.mode, "data.folds": config.data.folds}
+        processes.require_same(asked | {"data.fold": config.data.fold})
         results = train(config, workdir, options["stop_after_epochs"], stop, options["profile"])
     if processes.is_first() and results is not None:
-        (print_folds if folds else print_results)(results, console)
+        show(results, console)
     if results is None:
         print(f"Paused; the same command continues. Run folder: {workdir}")
         return STOPPED

@@ -50,6 +50,7 @@ FROZEN = "frozen.safetensors"
 CHECKPOINTS, BUNDLE, PREDICTIONS, RESULTS = "checkpoints", "bundle", "predictions", "results.json"
 CARD = "bundle/README.md"
 EXPLANATION, EXPLANATION_PAGE = "explanation.json", "explanation.html"
+ROBUSTNESS = "robustness.json"
 
 # Uploads follow this order: an entry stands below what it needs. results.json is the last result,
 # because a run counts as ended once it is there; for the same reason it is the first one to go.
@@ -65,6 +66,7 @@ ENTRIES = (
     Entry(CARD, is_result=True, is_derived=True, maker="msajax.evaluation.model_card"),
     Entry(EXPLANATION, upload=Upload.AT_END, is_result=True, is_derived=True),
     Entry(EXPLANATION_PAGE, upload=Upload.AT_END, is_result=True, is_derived=True),
+    Entry(ROBUSTNESS, upload=Upload.AT_END, is_result=True, is_derived=True),
     Entry(RESULTS, upload=Upload.AT_END, is_result=True, is_derived=True),
     Entry(LOCK, is_early=True),
 )

@@ -92,10 +92,10 @@ def describe_failures(
 
 
 def failure_message(failures: Sequence[dict[str, Any]]) -> str:
-    """Makes one sentence of `describe_failures`; an entry "fold" there names the seed's fold."""
+    """Makes one sentence of `describe_failures`; "fold" or "modalities" there name a seed's run."""
     told = "; ".join(
         f"seed {f['seed']} in epoch {f['epoch']}, step {f['step']}"
-        + (f" of fold {f['fold']}" if "fold" in f else "")
+        + "".join(f" of {key} {f[key]}" for key in ("fold", "modalities") if key in f)
         for f in failures
     )
     return (

@@ -20,26 +20,34 @@ from msajax.spec import CorpusSpec
 from msajax.training.prng import transform_key
 
 Transform = Callable[[jax.Array, Batch], Batch]  # keys [B], one for each row
+Modalities = tuple[str, ...]
 
 
-def modality_dropout(modality: str, amount: float) -> Transform:
-    """Hides a modality of a row with probability `amount`, unless the row has no other.
+def modality_dropout(modalities: Modalities, amount: float) -> Transform:
+    """Hides each of some modalities of a row with probability `amount`, but never all of the row.
 
-    Of several such transforms each sees what the ones before it have left.
+    Where nothing else would be left of a row, the one of the largest draw stays, so that every
+    modality is spared as often as any other. Of several such transforms each sees what the ones
+    before it have left.
     """
 
     def transform(keys: jax.Array, batch: Batch) -> Batch:
-        mask = batch.masks[modality]
-        others = [m.any(-1) for name, m in batch.masks.items() if name != modality]
-        has_other = jnp.stack(others).any(0) if others else jnp.zeros(len(mask), bool)
-        hidden = (_uniform(keys, ())[..., None] < amount) & has_other[:, None]
-        return _with_mask(batch, modality, mask & ~hidden)
+        others = [mask.any(-1) for name, mask in batch.masks.items() if name not in modalities]
+        has_other = jnp.stack(others).any(0) if others else jnp.zeros(len(keys), bool)
+        present = jnp.stack([batch.masks[m].any(-1) for m in modalities], axis=-1)
+        drawn = jnp.where(present, _uniform(keys, (len(modalities),)), -1)  # [B, modalities]
+        last = ~has_other[:, None] & (drawn == drawn.max(-1, keepdims=True))
+        for i, m in enumerate(modalities):
+            kept = (drawn[:, i] >= amount) | last[:, i]
+            batch = _with_mask(batch, m, batch.masks[m] & kept[:, None])
+        return batch
 
     return transform
 
 
-def step_dropout(modality: str, amount: float) -> Transform:
+def step_dropout(modalities: Modalities, amount: float) -> Transform:
     """Hides each valid step with probability `amount`, but never the one of the largest draw."""
+    (modality,) = modalities
 
     def transform(keys: jax.Array, batch: Batch) -> Batch:
         mask = batch.masks[modality]
@@ -50,8 +58,9 @@ def step_dropout(modality: str, amount: float) -> Transform:
     return transform
 
 
-def feature_noise(modality: str, amount: float) -> Transform:
+def feature_noise(modalities: Modalities, amount: float) -> Transform:
     """Adds normal noise of standard deviation `amount` to every feature of valid steps."""
+    (modality,) = modalities
 
     def transform(keys: jax.Array, batch: Batch) -> Batch:
         x = batch.features[modality]
@@ -85,18 +94,20 @@ class Kind(NamedTuple):
     """Describes a transform that can be named.
 
     Attributes:
-        make: (modality, amount) -> the transform.
+        make: (modalities, amount) -> the transform.
         most: amounts must stay below it; 1 for a probability.
         of_tokens: whether it suits token ids.
+        together: whether `*` is one transform of all modalities, or one of each.
     """
 
-    make: Callable[[str, float], Transform]
+    make: Callable[[Modalities, float], Transform]
     most: float = 1.0
     of_tokens: bool = True
+    together: bool = False
 
 
 TRANSFORMS: Mapping[str, Kind] = {
-    "modality_dropout": Kind(modality_dropout),
+    "modality_dropout": Kind(modality_dropout, together=True),
     "step_dropout": Kind(step_dropout),
     "feature_noise": Kind(feature_noise, most=1e6, of_tokens=False),
 }
@@ -162,5 +173,6 @@ def make_transforms(entries: tuple[str, ...], spec: CorpusSpec) -> Transforms:
             raise UserError(
                 f"train.transforms = {entry!r}: {modality!r} is token ids, which have no features."
             )
-        made += [kind.make(m, amount) for m in chosen]
+        at_once = [chosen] if kind.together else [[m] for m in chosen]
+        made += [kind.make(tuple(modalities), amount) for modalities in at_once]
     return Transforms(tuple(made))

@@ -1,0 +1,92 @@
+"""Prints an ablation for people: every subset of modalities, and what each modality is worth."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import rich.box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from msajax import legend
+
+
+def print_ablation(report: Mapping[str, Any], console: Console) -> None:
+    """Prints the content of an ablation.json: a row for each subset, a sentence a modality."""
+    metric = report["metric"]
+    arrow = "↑" if legend.larger_is_better(metric) else "↓"
+    seeds = max(len(subset["seeds"]) for subset in report["subsets"])
+    table = Table(
+        title=Text(
+            f"{report['model']}: {metric} {arrow} of every subset of modalities, {seeds} random "
+            f"seed{'s' * (seeds > 1)}, {report['samples']} test samples"
+        ),
+        title_justify="left",
+        box=rich.box.SIMPLE_HEAD,
+        padding=0,
+        show_edge=False,
+    )
+    table.add_column("modalities", overflow="fold")
+    for column in ("valid", "test", "all - it", "95 % interval", "p", "p (Holm)"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for subset in report["subsets"]:
+        cells = [_mean_sd(metric, subset[split][metric]) for split in ("valid", "test")]
+        if pair := subset["all_against_it"]:
+            cells += [_signed(metric, pair["difference"])]
+            cells += [_interval(metric, pair), _p(pair["p"]), _p(pair["p_holm"])]
+        table.add_row(Text(" + ".join(subset["modalities"])), *map(Text, cells))
+    console.print(table)
+    console.print()
+    for sentence in sentences(report):
+        console.print(Text(sentence, style="bold"))
+    console.print()
+    for line in _terms(report):
+        console.print(Text(line, style="dim"))
+
+
+def sentences(report: Mapping[str, Any]) -> list[str]:
+    """Says of each modality whether it helps at all: all modalities against all others."""
+    metric, answers = report["metric"], {"better": "yes", "worse": "no, it harms"}
+    test = {subset["folder"]: subset["test"][metric]["mean"] for subset in report["subsets"]}
+    with_all = legend.show(metric, next(iter(test.values())))
+    found = []
+    for m, pair in report["modality"].items():
+        without = "+".join(other for other in report["modalities"] if other != m)
+        answer = answers.get(pair["verdict"], "no difference that these samples can show")
+        found.append(
+            f"Does {m} help at all? By test {metric}, {answer}: {with_all} with it, "
+            f"{legend.show(metric, test[without])} without it (difference "
+            f"{_signed(metric, pair['difference'])}, 95 % interval {_interval(metric, pair)}, "
+            f"p = {_p(pair['p'])}, {_p(pair['p_holm'])} after Holm)."
+        )
+    return found
+
+
+def _terms(report: Mapping[str, Any]) -> list[str]:
+    count, unit = len(report["subsets"]) - 1, report["unit"]
+    tests = f"{count} tests" if count > 1 else "one test"
+    return [
+        f"all - it: the test {report['metric']} of all modalities less that of the subset; its "
+        f"interval by bootstrap over {unit}s; p by exchanging whole {unit}s; Holm: for {tests}",
+        "Which modalities to use is for validation to say: choosing by the test column is choosing "
+        "on test.",
+    ]
+
+
+def _signed(metric: str, value: float | None) -> str:
+    text = legend.show(metric, value)
+    return f"+{text}" if value is not None and value > 0 else text
+
+
+def _interval(metric: str, pair: Mapping[str, Any]) -> str:
+    return legend.show(metric, *pair["ci95"], form="[{}, {}]")
+
+
+def _p(value: float) -> str:
+    return f"{value:.4f}" if value < 0.01 else f"{value:.2f}"
+
+
+def _mean_sd(metric: str, values: Mapping[str, Any]) -> str:
+    if values["sd"] is None:
+        return legend.show(metric, values["mean"])
+    return legend.show(metric, values["mean"], values["sd"], form="{} ± {}")

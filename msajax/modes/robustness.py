@@ -1,0 +1,76 @@
+"""Runs --mode=robustness: measures a finished run on inputs that get worse."""
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+
+from msajax import cross_validation
+from msajax.errors import OK, UserError
+from msajax.evaluation import robustness
+from msajax.evaluation.finished import open_finished, require_ended
+from msajax.evaluation.robustness_tables import print_robustness
+from msajax.files import write_json
+from msajax.modes.options import Options
+from msajax.runs.folder import RunFolder
+from msajax.runs.lock import Lock
+from msajax.runs.manifest import ROBUSTNESS
+from msajax.runs.remote.mirror import Mirror
+from msajax.runtime import devices
+
+logger = logging.getLogger(__name__)
+
+
+def run(options: Options, console: Console) -> int:
+    """Measures, writes robustness.json and prints it; returns the exit code."""
+    (workdir,) = options.required("workdir")
+    print_robustness(measure_robustness(workdir), console)
+    print(f"Run folder: {workdir}")
+    return OK
+
+
+def measure_robustness(workdir: str) -> dict[str, Any]:
+    """Measures the test metrics of a finished run as modalities and steps are lost, and with noise.
+
+    Returns:
+        The content of robustness.json, which is written into the run's folder.
+
+    Raises:
+        UserError: if the run has not ended, its corpus is gone or another one, or its model has no
+            labels.
+    """
+    if cross_validation.holds_folds(workdir):
+        raise UserError(
+            f"{workdir} holds folds: --mode=robustness measures one of them, as in "
+            f"--workdir={workdir}/fold_0."
+        )
+    devices.require_devices()
+    with Mirror(workdir) as mirror:
+        folder = RunFolder(mirror.path)
+        require_ended(folder)
+        with Lock(folder.path):
+            opened = open_finished(folder, "test")
+            begun = robustness.begin(opened)
+            if ids := robustness.without_noise(opened):
+                logger.info("Noise is added to features; %s is token ids.", ", ".join(ids))
+            report = begun.report(_show)
+            write_json(folder.file(ROBUSTNESS), report)
+        mirror.replace(ROBUSTNESS)
+    return report
+
+
+def _show(points: Iterable[Any], count: int) -> Iterator[Any]:
+    """Passes points through: with a bar on a terminal, with a line for each curve in a log."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        yield from track(points, "robustness", count, console=console, transient=True)
+        return
+    told = None
+    for k, (curve, rate) in enumerate(points):
+        if curve != told:
+            named = ", ".join(curve.modalities)
+            logger.info("%d of %d points; now %s of %s.", k, count, curve.kind, named)
+            told = curve
+        yield curve, rate
