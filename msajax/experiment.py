@@ -89,9 +89,9 @@ def train(
         if folder.has_ended(config.train.epochs):
             folder.move_corpus(corpus.summary())
             mirror.replace("run.json")
-            if artefacts.missing(folder):
+            if artefacts.missing(folder, config):
                 with Lock(folder.path):
-                    for name in artefacts.make_missing(folder):
+                    for name in artefacts.make_missing(folder, config):
                         mirror.replace(name)
             logger.info("This run has ended; these are its stored results.")
             return processes.of_first(folder.read_results)
@@ -165,7 +165,7 @@ def _measure(run: Run, trained: Trained, bundle: Bundle, kept: list[int]) -> dic
     run.describe(repairs)
     measured = protocol.report(scores, splits, run.train.labels, run.task)
     processes.of_first(lambda: _write_results(run, trained, bundle, measured))
-    artefacts.make_missing(folder)
+    artefacts.make_missing(folder, run.config)
     return processes.of_first(folder.read_results)
 
 

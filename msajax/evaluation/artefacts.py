@@ -6,6 +6,7 @@ A run that ended before there was an artefact gets it when its train command is 
 import importlib
 import logging
 
+from msajax.config import Config, flatten
 from msajax.errors import first_line
 from msajax.runs import manifest
 from msajax.runs.folder import RunFolder
@@ -14,14 +15,16 @@ from msajax.runtime import processes
 logger = logging.getLogger(__name__)
 
 
-def missing(folder: RunFolder) -> list[str]:
-    """Returns the names of the artefacts that a run which has ended lacks and that can be made."""
-    return [name for name in folder.missing_artefacts() if manifest.find(name).maker]
+def missing(folder: RunFolder, config: Config) -> list[str]:
+    """Returns the names of the artefacts that a run which has ended lacks and is to have."""
+    asked = flatten(config)
+    entries = map(manifest.find, folder.missing_artefacts())
+    return [e.name for e in entries if e.maker and (not e.asked_by or asked[e.asked_by])]
 
 
-def make_missing(folder: RunFolder) -> list[str]:
+def make_missing(folder: RunFolder, config: Config) -> list[str]:
     """Makes the artefacts that a run which has ended lacks, and returns their names."""
-    names = missing(folder)
+    names = missing(folder, config)
     processes.of_first(lambda: _make(folder, names))
     return names
 

@@ -1,8 +1,7 @@
 """Prints results as tables for people, with units, terms and floors in words."""
 
-import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import rich.box
 from rich.console import Console
@@ -10,8 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from msajax import legend
-
-_SELECTION = ("mae", "cross_entropy")  # what validation minimises by default, by task
+from msajax.evaluation.findings import (
+    against_floors,
+    hardest_floors,
+    interval,
+    is_number,
+    mean_sd,
+)
 
 
 def print_results(results: Mapping[str, Any], console: Console) -> None:
@@ -37,12 +41,12 @@ def print_folds(results: Mapping[str, Any], console: Console) -> None:
         f"seed{'s' * (len(seeds) > 1)}, {pooled['samples']} samples, each tested once",
         *("over folds", *several),
     )
-    hardest = _hardest_floors(results)
+    hardest = hardest_floors(results)
     for name, values in results["metrics"].items():
-        cells = [_mean_sd(name, {"mean": values["mean"], "sd": values["sd_folds"]})]
+        cells = [mean_sd(name, {"mean": values["mean"], "sd": values["sd_folds"]})]
         cells += [legend.show(name, values["sd_seeds"])] if len(seeds) > 1 else []
         cells += [legend.show(name, pooled["metrics"][name]["value"])]
-        cells += [_interval(name, pooled["metrics"][name]), _floor_cell(name, hardest)]
+        cells += [interval(name, pooled["metrics"][name]), floor_cell(name, hardest)]
         table.add_row(_name(name), *map(Text, cells))
     console.print(table)
     console.print()
@@ -75,7 +79,7 @@ def print_summary(title: str, summary: Mapping[str, Any], console: Console) -> N
     several = _seeds(metrics) > 1
     table = _table(title, "mean", "95 % interval", *(["ensemble"] if several else []))
     for name, values in metrics.items():
-        cells = [_mean_sd(name, values), _interval(name, values)]
+        cells = [mean_sd(name, values), interval(name, values)]
         cells += [legend.show(name, ensemble[name])] if several else []
         table.add_row(_name(name), *map(Text, cells))
     console.print(table)
@@ -97,120 +101,23 @@ def results_table(results: Mapping[str, Any]) -> Table:
         *(["ensemble"] if several else []),
         "floor",
     )
-    hardest = _hardest_floors(results)
+    hardest = hardest_floors(results)
     for name, test in results["test"].items():
-        cells = [_mean_sd(name, results["valid"][name]), _mean_sd(name, test)]
-        cells.append(_interval(name, test))
+        cells = [mean_sd(name, results["valid"][name]), mean_sd(name, test)]
+        cells.append(interval(name, test))
         if several:
             cells.append(legend.show(name, results["test_ensemble"][name]))
-        table.add_row(_name(name), *map(Text, [*cells, _floor_cell(name, hardest)]))
+        table.add_row(_name(name), *map(Text, [*cells, floor_cell(name, hardest)]))
     return table
 
 
 def results_legend(results: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Lists the terms that a results table shows, each with its meaning."""
-    return _terms(results["test"], [_floor_term(_hardest_floors(results))])
+    return _terms(results["test"], [_floor_term(hardest_floors(results))])
 
 
-def against_floors(results: Mapping[str, Any]) -> list[str]:
-    """Compares the test means of a results.json with the hardest floors, in sentences.
-
-    They say what a table does not: that a model has learned nothing. They are not stored, as they
-    follow from numbers that are. The metric that validation minimises by default has a sentence of
-    its own. Of the others those are named that do not beat their floor, and those that do but might
-    not on other samples or seeds: the floor lies in the interval, or no further away than the
-    seeds' standard deviation.
-    """
-    found = _comparisons(results)
-    sentences = [
-        _sentence(comparison) for comparison in found if comparison.metric in _SELECTION
-    ]
-    others = [comparison for comparison in found if comparison.metric not in _SELECTION]
-    if lost := [c for c in others if c.gain <= 0]:
-        sentences.append(f"No better than the floor on test: {_listed(lost)}.")
-    if unsure := [c for c in others if c.gain > 0 and c.doubt]:
-        sentences.append(
-            "Better than the floor on test, but not distinguishable from it (it lies in the "
-            f"interval or within the seeds' sd): {_listed(unsure)}."
-        )
-    return sentences
-
-
-class _Comparison(NamedTuple):
-    """Holds a test mean and its hardest floor.
-
-    Attributes:
-        metric: the name of the metric.
-        mean: its mean over seeds.
-        floor: a key of `legend.FLOORS`.
-        bound: what that floor reaches.
-        gain: by how much the mean is better.
-        doubt: why that may be chance; empty if there is no reason to think so.
-    """
-
-    metric: str
-    mean: float
-    floor: str
-    bound: float
-    gain: float
-    doubt: str
-
-
-def _comparisons(results: Mapping[str, Any]) -> list[_Comparison]:
-    found = []
-    for name, (floor, bound) in _hardest_floors(results).items():
-        test = results["test"][name]
-        mean, sd, (low, high) = test["mean"], test["sd"], test["ci95"]
-        if not _is_number(mean):
-            continue
-        gain = mean - bound if legend.larger_is_better(name) else bound - mean
-        doubts = []
-        if _is_number(low) and low <= bound <= high:
-            doubts.append(f"the 95 % interval {_interval(name, test)} includes it")
-        if _is_number(sd) and gain <= sd:
-            doubts.append(f"the seeds' sd is {legend.show(name, sd)}")
-        found.append(_Comparison(name, mean, floor, bound, gain, " and ".join(doubts)))
-    return found
-
-
-def _sentence(comparison: _Comparison) -> str:
-    metric, mean, floor, bound, gain, doubt = comparison
-    mean, bound = legend.show(metric, mean), legend.show(metric, bound)
-    bound = f"{bound} of the {legend.FLOORS[floor].name}"
-    if gain <= 0:
-        return (
-            f"Test {metric} {mean} does not beat the {bound}: by this measure, an answer that "
-            "never changes is at least as good as the model."
-        )
-    if doubt:
-        return (
-            f"Test {metric} {mean} is better than the {bound}, but not distinguishable from it: "
-            f"{doubt}."
-        )
-    return f"Test {metric} {mean} beats the {bound}."
-
-
-def _listed(comparisons: list[_Comparison]) -> str:
-    return ", ".join(
-        f"{c.metric} {legend.show(c.metric, c.mean)} (floor {legend.show(c.metric, c.bound)})"
-        for c in comparisons
-    )
-
-
-def _hardest_floors(results: Mapping[str, Any]) -> dict[str, tuple[str, float]]:
-    """Finds the floor that is hardest to beat of each metric: `{metric: (floor, value)}`."""
-    hardest: dict[str, tuple[str, float]] = {}
-    for floor, values in results["floors"].items():
-        for name, value in values.items():
-            sign = 1 if legend.larger_is_better(name) else -1
-            if _is_number(value) and (
-                name not in hardest or sign * value > sign * hardest[name][1]
-            ):
-                hardest[name] = floor, value
-    return hardest
-
-
-def _floor_cell(metric: str, hardest: Mapping[str, tuple[str, float]]) -> str:
+def floor_cell(metric: str, hardest: Mapping[str, tuple[str, float]]) -> str:
+    """Formats the hardest floor of a metric, with its mark; "" where there is none."""
     if metric not in hardest:
         return ""
     floor, value = hardest[metric]
@@ -248,7 +155,7 @@ def _terms(
             ("95 % interval", "by bootstrap over samples; of one random seed no spread is known")
         )
     terms += [*(more or []), *legend.metric_lines(metrics)]
-    if not all(_is_number(values["mean"]) for values in metrics.values()):
+    if not all(is_number(values["mean"]) for values in metrics.values()):
         terms.append(("-", "undefined"))
     return terms
 
@@ -287,18 +194,3 @@ def _name(metric: str) -> Text:
 
 def _arrow(metric: str) -> str:
     return "↑" if legend.larger_is_better(metric) else "↓"
-
-
-def _mean_sd(metric: str, values: Mapping[str, Any]) -> str:
-    mean, sd = values["mean"], values["sd"]
-    if sd is None:
-        return legend.show(metric, mean)
-    return legend.show(metric, mean, sd, form="{} ± {}")
-
-
-def _interval(metric: str, values: Mapping[str, Any]) -> str:
-    return legend.show(metric, *values["ci95"], form="[{}, {}]")
-
-
-def _is_number(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)

@@ -32,6 +32,7 @@ class Entry:
         is_result: whether it is one of the results, which are all of the same trained model.
         maker: the module whose `make(folder)` writes it, whole or not at all, from what else the
             `RunFolder` of a run that has ended holds; "" for what the run itself writes.
+        asked_by: the key that says whether a run makes it; "" if every run does.
         is_derived: whether it is a result that says something about other results. It goes before
             those are replaced, so that it never stands beside others than its own.
     """
@@ -43,11 +44,13 @@ class Entry:
     is_result: bool = False
     is_derived: bool = False
     maker: str = ""
+    asked_by: str = ""
 
 
 CONFIG, RUN, METRICS, LOCK = "config.json", "run.json", "metrics.jsonl", "lock"
 FROZEN = "frozen.safetensors"
 CHECKPOINTS, BUNDLE, PREDICTIONS, RESULTS = "checkpoints", "bundle", "predictions", "results.json"
+REPORT = "report.html"
 
 # Uploads follow this order: an entry stands below what it needs. results.json is the last result,
 # because a run counts as ended once it is there; for the same reason it is the first one to go.
@@ -59,6 +62,14 @@ ENTRIES = (
     Entry(CHECKPOINTS, is_folder=True, upload=Upload.ONE_BY_ONE),
     Entry(BUNDLE, is_folder=True, upload=Upload.AT_END, is_result=True),
     Entry(PREDICTIONS, is_folder=True, upload=Upload.AT_END, is_result=True),
+    Entry(
+        REPORT,
+        upload=Upload.AT_END,
+        is_result=True,
+        is_derived=True,
+        maker="msajax.evaluation.report.write",
+        asked_by="train.report",
+    ),
     Entry(RESULTS, upload=Upload.AT_END, is_result=True, is_derived=True),
     Entry(LOCK, is_early=True),
 )
