@@ -5,6 +5,7 @@ A run that ended before there was an artefact gets it when its train command is 
 
 import importlib
 import logging
+from collections.abc import Callable
 
 from msajax.config import Config, flatten
 from msajax.errors import first_line
@@ -31,7 +32,14 @@ def make_missing(folder: RunFolder, config: Config) -> list[str]:
 
 def _make(folder: RunFolder, names: list[str]) -> None:
     for name in names:
-        try:
-            importlib.import_module(manifest.find(name).maker).make(folder)
-        except Exception as error:  # the results are there, and must be shown
-            logger.warning("%s cannot be made: %s.", folder.file(name), first_line(error))
+        maker = manifest.find(name).maker
+        # Imported inside the attempt: a library that is missing is a warning, too.
+        attempt(folder.file(name), lambda of=maker: importlib.import_module(of).make(folder))
+
+
+def attempt(path: str, make: Callable[[], None]) -> None:
+    """Makes a file, or warns that it cannot be made: the results are there, and must be shown."""
+    try:
+        make()
+    except Exception as error:
+        logger.warning("%s cannot be made: %s.", path, first_line(error))

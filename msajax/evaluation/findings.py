@@ -11,18 +11,23 @@ _SELECTION = ("mae", "cross_entropy")  # what validation minimises by default, b
 
 def headline(results: Mapping[str, Any]) -> str:
     """Names the metric that a report puts first: what the task minimises by default."""
-    return next((name for name in _SELECTION if name in results["test"]), next(iter(results["test"])))
+    known = [*_SELECTION, *results["test"]]
+    return next(name for name in known if name in results["test"])
 
 
-def finding(results: Mapping[str, Any]) -> str:
+def finding(results: Mapping[str, Any], over: str = "") -> str:
     """Says in one sentence what was found on test, in the words of `against_floors`.
 
     It names the headline metric's mean, its spread over random seeds, its 95 % interval, and
     whether the hardest floor is beaten, where there is one.
+
+    Args:
+        results: of a run.
+        over: what the mean is taken over, if not random seeds.
     """
     name = headline(results)
     test, seeds = results["test"][name], len(results["test"][name]["seeds"])
-    over = f"over {seeds} random seeds" if seeds > 1 else "of one random seed"
+    over = over or (f"over {seeds} random seeds" if seeds > 1 else "of one random seed")
     subject = f"{mean_sd(name, test)} {over} (95 % interval {interval(name, test)})"
     for comparison in _comparisons(results):
         if comparison.metric == name:

@@ -34,43 +34,66 @@ def _print_sentences(sentences: list[str], console: Console) -> None:
 
 def print_folds(results: Mapping[str, Any], console: Console) -> None:
     """Prints the content of a folds.json: metrics over the folds, and of all samples together."""
-    pooled, seeds = results["pooled"], {seed for of_fold in results["seeds"] for seed in of_fold}
-    several = [*(["sd of seeds"] if len(seeds) > 1 else []), "pooled", "95 % interval", "floor"]
+    seeds = len(_seeds_of_folds(results))
+    columns, rows = folds_cells(results)
     table = _table(
-        f"{results['model']['name']}, {results['folds']} folds by video, {len(seeds)} random "
-        f"seed{'s' * (len(seeds) > 1)}, {pooled['samples']} samples, each tested once",
-        *("over folds", *several),
+        f"{results['model']['name']}, {results['folds']} folds by video, {seeds} random "
+        f"seed{'s' * (seeds > 1)}, {results['pooled']['samples']} samples, each tested once",
+        *columns,
     )
-    hardest = hardest_floors(results)
-    for name, values in results["metrics"].items():
-        cells = [mean_sd(name, {"mean": values["mean"], "sd": values["sd_folds"]})]
-        cells += [legend.show(name, values["sd_seeds"])] if len(seeds) > 1 else []
-        cells += [legend.show(name, pooled["metrics"][name]["value"])]
-        cells += [interval(name, pooled["metrics"][name]), floor_cell(name, hardest)]
+    for name, cells in rows.items():
         table.add_row(_name(name), *map(Text, cells))
     console.print(table)
     console.print()
-    together = {
-        name: {"mean": values["value"], "sd": None, "ci95": values["ci95"], "seeds": [None]}
-        for name, values in pooled["metrics"].items()
-    }
-    _print_sentences(
-        against_floors({"test": together, "floors": results["floors"]}), console
-    )
+    _print_sentences(against_floors(pooled_results(results)), console)
     first, values = next(iter(results["metrics"].items()))
     of_folds = ", ".join(legend.show(first, value) for value in values["folds"])
     console.print(f"{first} of the folds: {of_folds}")
     console.print()
+    console.print(_legend(folds_legend(results)))
+
+
+def _seeds_of_folds(results: Mapping[str, Any]) -> set[int]:
+    return {seed for of_fold in results["seeds"] for seed in of_fold}
+
+
+def pooled_results(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Arranges what a folds.json says of all samples together as a results.json does of test."""
+    metrics = results["pooled"]["metrics"]
+    together = {
+        name: {"mean": values["value"], "sd": None, "ci95": values["ci95"], "seeds": [None]}
+        for name, values in metrics.items()
+    }
+    return {"test": together, "floors": results["floors"]}
+
+
+def folds_cells(results: Mapping[str, Any]) -> tuple[list[str], dict[str, list[str]]]:
+    """Returns the columns of a table of folds beside the metric, and their cells by metric."""
+    several, hardest = len(_seeds_of_folds(results)) > 1, hardest_floors(results)
+    columns = ["over folds", *(["sd of seeds"] if several else [])]
+    rows = {}
+    for name, values in results["metrics"].items():
+        together = results["pooled"]["metrics"][name]
+        cells = [mean_sd(name, {"mean": values["mean"], "sd": values["sd_folds"]})]
+        cells += [legend.show(name, values["sd_seeds"])] if several else []
+        cells += [legend.show(name, together["value"]), interval(name, together)]
+        rows[name] = [*cells, _floor_cell(name, hardest)]
+    return [*columns, "pooled", "95 % interval", "floor"], rows
+
+
+def folds_legend(results: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Lists the terms that a table of folds shows, each with its meaning."""
     terms = [
-        _directions(together),
+        _directions(results["metrics"]),
         ("±", "standard deviation over the folds, each the mean of its seeds"),
         ("sd of seeds", "standard deviation over random seeds, each the mean of its folds"),
         ("pooled", "of all samples; each has the mean score of models that never saw its video"),
         ("95 % interval", "of pooled, by bootstrap over samples"),
-        _floor_term(hardest),
-        *legend.metric_lines(together),
+        _floor_term(hardest_floors(results)),
+        *legend.metric_lines(results["metrics"]),
     ]
-    console.print(_legend([term for term in terms if term[0] != "sd of seeds" or len(seeds) > 1]))
+    several = len(_seeds_of_folds(results)) > 1
+    return [term for term in terms if term[0] != "sd of seeds" or several]
 
 
 def print_summary(title: str, summary: Mapping[str, Any], console: Console) -> None:
@@ -93,22 +116,28 @@ def results_table(results: Mapping[str, Any]) -> Table:
     several = len(seeds) > 1
     trained = f"{len(seeds)} random seeds" if several else f"random seed {seeds[0]}"
     epochs = ", ".join(map(str, results["best_epoch"]))
+    columns, rows = results_cells(results)
     table = _table(
         f"{model['name']}, {model['parameters']:,} parameters, {trained}, "
         f"best epoch{'s' if several else ''} {epochs}; {sizes['valid']} samples to validate, "
         f"{sizes['test']} to test",
-        *("valid", "test", "95 % interval"),
-        *(["ensemble"] if several else []),
-        "floor",
+        *columns,
     )
-    hardest = hardest_floors(results)
+    for name, cells in rows.items():
+        table.add_row(_name(name), *map(Text, cells))
+    return table
+
+
+def results_cells(results: Mapping[str, Any]) -> tuple[list[str], dict[str, list[str]]]:
+    """Returns the columns of a table of results beside the metric, and their cells by metric."""
+    several, hardest = len(results["seeds"]) > 1, hardest_floors(results)
+    columns, rows = ["valid", "test", "95 % interval", *(["ensemble"] if several else [])], {}
     for name, test in results["test"].items():
         cells = [mean_sd(name, results["valid"][name]), mean_sd(name, test)]
         cells.append(interval(name, test))
-        if several:
-            cells.append(legend.show(name, results["test_ensemble"][name]))
-        table.add_row(_name(name), *map(Text, [*cells, floor_cell(name, hardest)]))
-    return table
+        cells += [legend.show(name, results["test_ensemble"][name])] if several else []
+        rows[name] = [*cells, _floor_cell(name, hardest)]
+    return [*columns, "floor"], rows
 
 
 def results_legend(results: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -116,7 +145,7 @@ def results_legend(results: Mapping[str, Any]) -> list[tuple[str, str]]:
     return _terms(results["test"], [_floor_term(hardest_floors(results))])
 
 
-def floor_cell(metric: str, hardest: Mapping[str, tuple[str, float]]) -> str:
+def _floor_cell(metric: str, hardest: Mapping[str, tuple[str, float]]) -> str:
     """Formats the hardest floor of a metric, with its mark; "" where there is none."""
     if metric not in hardest:
         return ""

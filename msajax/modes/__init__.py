@@ -51,6 +51,11 @@ several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
         ("workdir", "input", "output", "split", "models"),
         (),
     ),
+    "report": Mode(
+        "--workdir W   writes W/report.html, as a run that ends does",
+        ("workdir",),
+        (),
+    ),
     "predict": Mode(
         """\
 --bundle DIR --input CORPUS [--split=all] --output FILE.csv

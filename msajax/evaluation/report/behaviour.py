@@ -8,7 +8,7 @@ import numpy as np
 from msajax import legend
 from msajax.evaluation.report.content import EXPLANATION, ROBUSTNESS, reading
 from msajax.evaluation.report.figures import MARKERS, PAPER, SERIES, Chart, Key, colour, dash, draw
-from msajax.evaluation.report.page import Panel, fragment, shortened
+from msajax.evaluation.report.page import Panel, fragment, shortened, signed
 
 _KINDS = {
     "drop_modality": "A modality is removed",
@@ -19,6 +19,7 @@ _KINDS = {
 _MOST_CURVES = 12
 _MOST_SAMPLES = 3
 _MOST_WORDS = 60
+_MOST_OUTPUTS = 6
 
 
 def robustness(found: Mapping[str, Any] | None) -> Panel | None:
@@ -42,10 +43,10 @@ def robustness(found: Mapping[str, Any] | None) -> Panel | None:
                 )
                 for curve in of_kind
             ]
-        last = legend.percent(found["rates"][-1])
+        last = f"{100 * found['rates'][-1]:.0f} %"
         text = (
             f"Test {metric} as a part of the input is removed or disturbed at a growing rate; the "
-            "band is the 95 % interval. Area: the mean height of the curve, to compare models by."
+            "band is the 95 % interval. The area under a curve sums it up, to compare models by."
         )
         return Panel(
             "Robustness",
@@ -133,15 +134,21 @@ def _shaded(sample: Mapping[str, Any]) -> dict[str, Any]:
     """Shades the words of a sample by how much they raise or lower its score."""
     pairs = _words(sample)
     most = max(abs(value) for _, value in pairs) or 1
-    label, score = sample["label"], sample["score"]
     words = [
         (shortened(word, 40), "up" if value > 0 else "down", round(abs(value) / most, 2), value)
         for word, value in pairs[:_MOST_WORDS]
     ]
     return {
         "id": shortened(sample["id"], 80),
-        "label": f"{label:+.2f}" if isinstance(label, int | float) else str(label),
-        "score": f"{score:+.2f}" if isinstance(score, int | float) else str(score),
+        "label": _value(sample["label"]),
+        "score": _value(sample["score"]),
         "words": words,
         "cut": len(pairs) > _MOST_WORDS,
     }
+
+
+def _value(value: Any) -> str:
+    """Formats a label or score: a number, a class, or one number for each output."""
+    if isinstance(value, list):
+        return ", ".join(map(_value, value[:_MOST_OUTPUTS])) + ", …" * (len(value) > _MOST_OUTPUTS)
+    return signed(value) if isinstance(value, int | float) else shortened(str(value), 40)

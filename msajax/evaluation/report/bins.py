@@ -53,10 +53,9 @@ def of_values(labels: NDArray, rounded: bool) -> Bins:
         return Bins([_number(value) for value in values], rows, "label")
     edges = np.unique(np.quantile(labels, np.linspace(0, 1, _MOST + 1)))
     part = np.clip(np.searchsorted(edges, labels, side="right") - 1, 0, len(edges) - 2)
-    names = [f"{_number(a)} to {_number(b)}" for a, b in zip(edges, edges[1:], strict=False)]
-    found = [(name, np.flatnonzero(part == k)) for k, name in enumerate(names)]
-    found = [(name, rows) for name, rows in found if len(rows)]
-    return Bins([name for name, _ in found], [rows for _, rows in found], "label")
+    rows = [np.flatnonzero(part == k) for k in np.unique(part)]
+    names = [_number(np.median(labels[of])) for of in rows]
+    return Bins(names, rows, "label, in parts of about one size")
 
 
 def of_classes(classes: NDArray, names: tuple[str, ...]) -> Bins:
@@ -69,4 +68,4 @@ def of_classes(classes: NDArray, names: tuple[str, ...]) -> Bins:
 
 
 def _number(value: float) -> str:
-    return f"{value:.3g}".replace("-", "−")
+    return f"{value:.2g}".replace("-", "−")

@@ -120,7 +120,7 @@ def predicted_true(title: str, labels: NDArray, scores: NDArray) -> Chart:
             hexagons(axes, labels, scores, limits)
         else:
             axes.plot(
-                labels, scores, "o", color=colour(0), alpha=0.4, markersize=4.5, markeredgewidth=0
+                labels, scores, "o", color=colour(0), alpha=0.5, markersize=4.5, markeredgewidth=0
             )
         axes.set_xlim(limits)
         axes.set_ylim(limits)

@@ -86,7 +86,7 @@ def read_measured(path: str) -> Measured:
         low=_stacked(columns, [f"low{column.removeprefix('score')}" for column in outputs]),
         high=_stacked(columns, [f"high{column.removeprefix('score')}" for column in outputs]),
         weights={
-            name.removeprefix("weight_"): values
+            name.removeprefix("weight_"): np.nan_to_num(values)  # empty: a fold without it
             for name, values in columns.items()
             if name.startswith("weight_") and values.dtype.kind == "f"
         },

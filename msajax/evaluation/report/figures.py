@@ -117,7 +117,7 @@ def draw(
         below: pixels below them, and of height, beyond what numbers need.
 
     Returns:
-        An `svg` element without size, colours or font of its own. The same calls give the same text.
+        An `svg` element without size, colours or font of its own; the same calls give the same.
     """
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -126,7 +126,8 @@ def draw(
     height += below
     below, above = below + (40 if labels[0] else 26), (28 if labels[1] else 10)
     file = io.StringIO()
-    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+    usual = {k: v for k, v in matplotlib.rcParamsDefault.items() if not k.startswith("backend")}
+    with warnings.catch_warnings(), matplotlib.rc_context({**usual, **_STYLE}):
         warnings.simplefilter("ignore")  # of letters that the measuring font lacks; browsers draw
         figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72, facecolor="none")
         FigureCanvasSVG(figure)
@@ -169,7 +170,7 @@ def _inline(text: str, description: str) -> Markup:
 
 
 def _attribute(key: str, value: str, prefix: str) -> str:
-    """Rewrites an attribute for a page: ids with a prefix, colours by name, no font, short numbers."""
+    """Rewrites an attribute: ids with a prefix, colours by name, no font, short numbers."""
     if key == "id":
         return prefix + value
     if key.endswith("href") or key == "clip-path":

@@ -1,6 +1,6 @@
 """Makes the panels of what was found: the sentence, the table of metrics, the training."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msajax import legend
@@ -8,8 +8,8 @@ from msajax.evaluation import findings
 from msajax.evaluation.report import charts
 from msajax.evaluation.report.content import Content
 from msajax.evaluation.report.figures import Chart
-from msajax.evaluation.report.page import Panel, fragment
-from msajax.evaluation.tables import floor_cell, results_legend
+from msajax.evaluation.report.page import Panel, fragment, shortened
+from msajax.evaluation.tables import results_cells, results_legend
 from msajax.training.failures import failure_message
 
 _MOST_SEEDS = 50  # rows of a table by seed
@@ -73,25 +73,19 @@ def _rows_chart(results: Mapping[str, Any], name: str) -> Chart | None:
 
 def results(content: Content) -> Panel:
     """Makes the panel of all metrics."""
-    found = content.results
-    hardest = findings.hardest_floors(found)
-    several = len(found["seeds"]) > 1
+    return metrics_panel(*results_cells(content.results), results_legend(content.results))
+
+
+def metrics_panel(
+    columns: Sequence[str],
+    cells: Mapping[str, Sequence[str]],
+    terms: Sequence[tuple[str, str]],
+) -> Panel:
+    """Makes a panel of metrics: the columns beside their names, cells by metric, and a legend."""
     rows = [
-        {
-            "name": name,
-            "arrow": "↑" if legend.larger_is_better(name) else "↓",
-            "cells": [
-                findings.mean_sd(name, found["valid"][name]),
-                findings.mean_sd(name, test),
-                findings.interval(name, test),
-                *([legend.show(name, found["test_ensemble"][name])] if several else []),
-                floor_cell(name, hardest),
-            ],
-        }
-        for name, test in found["test"].items()
+        (shortened(name, 40), "↑" if legend.larger_is_better(name) else "↓", of)
+        for name, of in cells.items()
     ]
-    columns = ["valid", "test", "95 % interval", *(["ensemble"] if several else []), "floor"]
-    terms = results_legend(found)
     return Panel("Results", fragment("results.html", columns=columns, rows=rows, terms=terms))
 
 

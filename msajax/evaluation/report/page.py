@@ -33,7 +33,7 @@ class Panel:
 
 @functools.cache
 def _templates() -> jinja2.Environment:
-    return jinja2.Environment(
+    templates = jinja2.Environment(
         loader=jinja2.PackageLoader("msajax.evaluation.report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -41,6 +41,14 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    templates.filters["unbroken"] = _unbroken
+    return templates
+
+
+def _unbroken(text: str) -> str:
+    """Keeps a line from ending between a number and its unit, or inside of an interval."""
+    text = re.sub(r"(\d) %", "\\1\u00a0%", text)
+    return re.sub(r"(\[[^\[\] ]+,) ", "\\1\u00a0", text)
 
 
 def _printable(value: Any) -> Any:
@@ -90,5 +98,11 @@ def render(
 
 
 def shortened(text: str, length: int) -> str:
-    """Cuts a text to so many characters; a cut one ends in an ellipsis."""
+    """Makes a text printable, and cuts it to so many characters; a cut one ends in an ellipsis."""
+    text = _UNPRINTABLE.sub("\ufffd", text)
     return text if len(text) <= length else f"{text[: length - 1].rstrip()}…"
+
+
+def signed(value: float) -> str:
+    """Formats a label or a score with its sign and two decimals."""
+    return f"{value:+.2f}".replace("-", "−")

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from msajax import legend
 from msajax.evaluation.report import bins, charts
 from msajax.evaluation.report.content import Measured
-from msajax.evaluation.report.figures import Chart
 from msajax.evaluation.report.page import Panel, fragment, shortened
 
 _MOST_OUTPUTS = 12  # charts of several outputs
@@ -17,9 +16,8 @@ _OF_MEAN = "Scores are means over random seeds."
 _SEVEN = tuple("−3 −2 −1 0 +1 +2 +3".split())
 
 
-def scatter(test: Measured, is_sentiment: bool) -> Panel | None:
-    """Makes the panel of predicted against true, and of residuals by label."""
-    del is_sentiment
+def scatter(test: Measured) -> Panel | None:
+    """Makes the panel of predicted against true; None for tokens, of which no score is kept."""
     if test.kind == "next_token":
         return None
     if test.kind == "classification":
@@ -28,7 +26,8 @@ def scatter(test: Measured, is_sentiment: bool) -> Panel | None:
     drawn = [
         charts.predicted_true(_title(test, k), test.labels[:, k], test.scores[:, k]) for k in shown
     ]
-    return Panel("Predicted against true", fragment("charts.html", charts=drawn, text=_left(test)))
+    text = f"On the dashed line a score equals its label. {_left(test)}"
+    return Panel("Predicted against true", fragment("charts.html", charts=drawn, text=text))
 
 
 def residuals(test: Measured, is_sentiment: bool) -> Panel | None:
@@ -106,8 +105,10 @@ def _confusion(
     sums = counts.sum(axis=1)
     shares = counts / np.maximum(sums, 1)[:, None]
     rows = [
-        (shortened(name, 24), int(total), list(zip(of.tolist(), share.round(3).tolist(), strict=True)))
-        for name, total, of, share in zip(names, sums, counts, shares, strict=True)
+        (shortened(name, 24), int(total), list(zip(of, share, strict=True)))
+        for name, total, of, share in zip(
+            names, sums, counts.tolist(), shares.round(3).tolist(), strict=True
+        )
     ]
     right = legend.percent(counts.trace() / max(1, counts.sum()))
     columns = [shortened(name, 24) for name in names]

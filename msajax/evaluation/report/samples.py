@@ -7,7 +7,7 @@ import numpy as np
 
 from msajax import legend
 from msajax.evaluation.report.content import Measured
-from msajax.evaluation.report.page import Panel, fragment, shortened
+from msajax.evaluation.report.page import Panel, fragment, shortened, signed
 
 _SHOWN = 10
 _TEXT, _ID, _NAME = 400, 80, 40  # characters
@@ -45,7 +45,7 @@ def best_and_worst(test: Measured) -> Panel | None:
             groups=groups,
             text=text,
             kind=test.kind,
-            ends=[_signed(end) for end in ends],
+            ends=[signed(end) for end in ends],
         ),
     )
 
@@ -78,16 +78,12 @@ def _score(test: Measured, i: int, k: int, ends: tuple[float, float]) -> dict[st
     bounds = None if test.low is None else (test.low[i, k], test.high[i, k])
     return {
         "name": shortened(test.names[k], _NAME) if len(test.names) > 1 else "",
-        "label": _signed(label),
-        "score": _signed(score) + (f" ± {sd:.2f}" if np.isfinite(sd) else ""),
-        "interval": bounds and f"[{_signed(bounds[0])}, {_signed(bounds[1])}]",
+        "label": signed(label),
+        "score": signed(score) + (f" ± {sd:.2f}" if np.isfinite(sd) else ""),
+        "interval": bounds and f"[{signed(bounds[0])}, {signed(bounds[1])}]",
         "at": [_place(value, ends) for value in (label, score)],
         "band": bounds and [_place(value, ends) for value in bounds],
     }
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.2f}".replace("-", "−")
 
 
 def _place(value: float, ends: tuple[float, float]) -> float:

@@ -51,7 +51,7 @@ def _intervals(found: Mapping[str, Any], test: Measured) -> Panel:
     names = test.names if len(test.names) > 1 else ("score",)
     of_spread = "grows with the seeds' spread" if found["normalised"] else "has one width for all"
     sentences = [
-        f"Each score has an interval that is to hold the label of {legend.percent(level)} of "
+        f"Each score has an interval that is to hold the label of {100 * level:.0f} % of "
         f"samples like those of validation; it {of_spread}. On test "
         + (
             f"it held {legend.percent(covered[0])}, at a mean width of {width[0]:.3f}."
@@ -134,4 +134,5 @@ def _temperature(found: Mapping[str, Any]) -> Panel:
     rows = [
         (f"{b['confidence']:.3f}", f"{b['accuracy']:.3f}", f"{b['count']:,}") for b in full
     ]
-    return _panel(sentences, [Chart("", svg, (), note)], ("confidence", "accuracy", "samples"), rows)
+    columns = ("confidence", "accuracy", "samples")
+    return _panel(sentences, [Chart("", svg, (), note)], columns, rows)

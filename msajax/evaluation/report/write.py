@@ -1,6 +1,7 @@
 """Writes reports: of a run, and of the folds of a cross-validation."""
 
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msajax.evaluation.report import (
@@ -11,9 +12,10 @@ from msajax.evaluation.report import (
     samples,
     uncertainty,
 )
-from msajax.evaluation.report.content import Content, read_content
+from msajax.evaluation.report.content import Content, read_content, read_measured
+from msajax.evaluation.report.folds import page_of_folds
 from msajax.evaluation.report.page import render
-from msajax.files import write_text
+from msajax.files import read_json, write_text
 from msajax.runs import manifest
 from msajax.runs.folder import RunFolder
 from msajax.runtime import processes
@@ -29,6 +31,31 @@ def make(folder: RunFolder) -> None:
         write_text(folder.file(manifest.REPORT), page(read_content(folder)))
 
 
+def make_of_folds(workdir: str, folders: Sequence[RunFolder], names: Sequence[str]) -> None:
+    """Writes the report of a cross-validation that has ended, beside the folders of its folds.
+
+    Args:
+        workdir: of the cross-validation.
+        folders: of the folds.
+        names: of its results, its predictions and its report.
+
+    Raises:
+        UserError: if a file is missing or damaged, or the report cannot be written.
+    """
+    results, predictions, report = (os.path.join(workdir, name) for name in names)
+    content = read_content(folders[0])
+    content.settings["data"].pop("fold", None)  # all other settings are those of every fold
+    links = [
+        f"{os.path.basename(folder.path)}/{manifest.REPORT}"
+        if os.path.exists(folder.file(manifest.REPORT))
+        else ""
+        for folder in folders
+    ]
+    last = [provenance.settings(content), provenance.repeat(content)]
+    text = page_of_folds(read_json(results), read_measured(predictions), last, links)
+    write_text(report, text)
+
+
 def page(content: Content) -> str:
     """Returns the report of a run as HTML; the same run gives the same text."""
     results, test = content.results, content.test
@@ -37,7 +64,7 @@ def page(content: Content) -> str:
         measured.finding(content),
         measured.results(content),
         measured.training(content),
-        predicted.scatter(test, is_sentiment),
+        predicted.scatter(test),
         predicted.residuals(test, is_sentiment),
         predicted.confusion(test, is_sentiment),
         uncertainty.calibration(results, test),
@@ -57,12 +84,12 @@ def page(content: Content) -> str:
     )
 
 
-def _name(corpus: dict[str, Any]) -> str:
+def _name(corpus: Mapping[str, Any]) -> str:
     """Names a corpus by its file."""
     return os.path.basename(corpus["path"].rstrip("/")) or corpus["path"]
 
 
-def _facts(results: dict[str, Any]) -> list[str]:
+def _facts(results: Mapping[str, Any]) -> list[str]:
     sizes, seeds = results["corpus"]["sizes"], results["seeds"]
     return [
         f"{results['model']['parameters']:,} parameters",
