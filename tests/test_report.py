@@ -22,7 +22,6 @@ from msajax.evaluation.findings import finding
 from msajax.evaluation.report import page as pages
 from msajax.evaluation.report import predicted, write
 from msajax.evaluation.report.content import read_content
-from msajax.evaluation.report.figures import standalone
 from msajax.modes import report as report_mode
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
@@ -96,7 +95,7 @@ def test_a_page_needs_nothing_but_itself_and_its_drawings_no_eyes(run):
     page = Parsed(page_of(run[1]))
     links = [of for _, attributes in page.elements for of in attributes.items()]
     assert {v[0] for k, v in links if k in ("href", "src", "xlink:href")} <= {"#", "d"}  # data:
-    drawings = [attributes for tag, attributes in page.elements if tag == "svg"]
+    drawings = [of for tag, of in page.elements if tag == "svg" and "aria-hidden" not in of]
     assert drawings and all(d["role"] == "img" and len(d["aria-label"]) > 20 for d in drawings)
     colours = [v for k, v in links if k == "style" and re.search("(fill|stroke): *#", v)]
     assert colours == []  # all are names of the style sheet, which has them light and dark
@@ -267,12 +266,6 @@ def test_nothing_that_draws_is_loaded_before_a_report_is_made():
     assert done.stdout == "[]\n"
 
 
-def test_a_drawing_can_stand_alone():
-    colours = dict.fromkeys(("ink", "s1"), "#123456")
-    made = standalone('<svg viewBox="0 0 1 1"><path style="fill: var(--s1)" /></svg>', colours)
-    assert 'fill: #123456"' in made and made.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
-
-
 # --- seen in a browser ---
 
 
@@ -294,7 +287,7 @@ def test_a_browser_shows_pages_at_every_width_without_a_word(tmp_path):
                 assert wide == width, f"{path.parent.name}: {wide} pixels at {width}"
                 style = "getComputedStyle(document.body)"
                 papers.add(page.evaluate(f"{style}.backgroundColor + {style}.color"))
-                drawn = "[...document.querySelectorAll('svg')].map(e => e.clientWidth)"
+                drawn = "[...document.querySelectorAll('figure > svg')].map(e => e.clientWidth)"
                 assert min(page.evaluate(drawn)) > 250
             assert len(papers) == 2  # light, and dark
             page.open(path, 1280, "dark", media="print")

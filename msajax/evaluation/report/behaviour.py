@@ -7,7 +7,7 @@ import numpy as np
 
 from msajax import legend
 from msajax.evaluation.report.content import EXPLANATION, ROBUSTNESS, reading
-from msajax.evaluation.report.figures import MARKERS, PAPER, SERIES, Chart, Key, colour, dash, draw
+from msajax.evaluation.report.figures import Chart, Key, colour, dash, draw, mark
 from msajax.evaluation.report.page import Panel, fragment, shortened, signed
 
 _KINDS = {
@@ -29,13 +29,14 @@ def robustness(found: Mapping[str, Any] | None) -> Panel | None:
     with reading(ROBUSTNESS):
         metric = found["metric"]
         kinds = dict.fromkeys(curve["kind"] for curve in found["curves"])
-        drawn, rows = [], []
+        drawn, rows, limits = [], [], _limits(metric, found["curves"])
         for kind in kinds:
             of_kind = [curve for curve in found["curves"] if curve["kind"] == kind]
-            drawn.append(_curves(_KINDS.get(kind, kind), metric, of_kind[:_MOST_CURVES]))
+            title = _KINDS.get(kind, shortened(kind, 40))
+            drawn.append(_curves(title, metric, of_kind[:_MOST_CURVES], limits))
             rows += [
                 (
-                    _KINDS.get(kind, kind),
+                    title,
                     _modalities(curve),
                     legend.show(metric, _at_end(curve, metric, 0)),
                     legend.show(metric, _at_end(curve, metric, -1)),
@@ -62,7 +63,21 @@ def _at_end(curve: Mapping[str, Any], metric: str, point: int) -> float | None:
     return curve["points"][point]["metrics"][metric]["mean"]
 
 
-def _curves(title: str, metric: str, curves: Sequence[Mapping[str, Any]]) -> Chart:
+def _limits(metric: str, curves: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """Returns the ends of the vertical axis, shared by charts that are compared."""
+    of = [point["metrics"][metric] for curve in curves for point in curve["points"]]
+    values = [value for m in of for value in (m["mean"], *(m.get("ci95") or ()))]
+    known = [value for value in values if value is not None]
+    room = 0.05 * (max(known) - min(known)) or 0.1
+    return min(known) - room, max(known) + room
+
+
+def _curves(
+    title: str,
+    metric: str,
+    curves: Sequence[Mapping[str, Any]],
+    limits: tuple[float, float],
+) -> Chart:
     """Draws a metric over rates, a line for each of the curves."""
 
     def paint(axes: Any) -> None:
@@ -73,11 +88,9 @@ def _curves(title: str, metric: str, curves: Sequence[Mapping[str, Any]]) -> Cha
             ends = [m.get("ci95") or (None, None) for m in of]
             low, high = (np.array([np.nan if e[i] is None else e[i] for e in ends]) for i in (0, 1))
             axes.fill_between(rates, low, high, color=colour(k), alpha=0.13, linewidth=0)
-            axes.plot(
-                rates, mean, MARKERS[k % SERIES], linestyle=dash(k), color=colour(k),
-                markersize=5.5, markeredgecolor=PAPER, markeredgewidth=0.8,
-            )  # fmt: skip
+            axes.plot(rates, mean, linestyle=dash(k), **mark(k))
         axes.margins(x=0.03)
+        axes.set_ylim(limits)
 
     told = "; ".join(
         f"{_modalities(c)}: {legend.show(metric, _at_end(c, metric, 0))} at first, "
@@ -85,7 +98,7 @@ def _curves(title: str, metric: str, curves: Sequence[Mapping[str, Any]]) -> Cha
         for c in curves
     )
     svg = draw(f"{title}. Test {metric} of {told}.", paint, labels=("rate in %", f"test {metric}"))
-    keys = [Key(_modalities(curve), k, f"line{k % SERIES}") for k, curve in enumerate(curves)]
+    keys = [Key(_modalities(curve), k) for k, curve in enumerate(curves)]
     return Chart(title, svg, keys)
 
 

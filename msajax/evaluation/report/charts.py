@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from msajax.evaluation.report.bins import Bins
 from msajax.evaluation.report.figures import (
     INK,
-    MARKERS,
     MUTED,
     PAPER,
     SERIES,
@@ -19,6 +18,7 @@ from msajax.evaluation.report.figures import (
     colour,
     dash,
     draw,
+    mark,
 )
 
 _MOST_POINTS = 1500  # of a scatter plot; more are counted in hexagons
@@ -86,16 +86,13 @@ def curves(
             axes.plot(x, y, color=colour(series), **style)
             if seed in best and best[seed] in x:
                 at = np.flatnonzero(x == best[seed])[0]
-                axes.plot(
-                    [x[at]], [y[at]], MARKERS[series], color=colour(series), markersize=8,
-                    markeredgecolor=PAPER, markeredgewidth=1.5, zorder=5,
-                )  # fmt: skip
+                axes.plot([x[at]], [y[at]], **mark(series), zorder=5)
         axes.margins(x=0.03)
         axes.xaxis.get_major_locator().set_params(integer=True)
 
     chosen = ", ".join(f"seed {seed} epoch {epoch}" for seed, epoch in best.items())
     svg = draw(f"{title} by epoch. Chosen: {chosen}.", paint, labels=("epoch", ""))
-    keys = [Key(f"seed {seed}", k, f"line{k}") for k, seed in enumerate(seeds)] if several else []
+    keys = [Key(f"seed {seed}", k) for k, seed in enumerate(seeds)] if several else []
     return Chart(title, svg, keys)
 
 
@@ -208,10 +205,7 @@ def means_by_bin(title: str, bins: Bins, values: Mapping[str, NDArray], what: st
             low, high = np.array([np.quantile(of[rows], (0.25, 0.75)) for rows in bins.rows]).T
             mean = [of[rows].mean() for rows in bins.rows]
             axes.fill_between(at, low, high, color=colour(k), alpha=0.15, linewidth=0)
-            axes.plot(
-                at, mean, MARKERS[k % SERIES], linestyle=dash(k), color=colour(k), markersize=6,
-                markeredgecolor=PAPER, markeredgewidth=1,
-            )  # fmt: skip
+            axes.plot(at, mean, linestyle=dash(k), **mark(k))
         label_bins(axes, bins)
         axes.set_ylim(bottom=0)
 
@@ -222,5 +216,5 @@ def means_by_bin(title: str, bins: Bins, values: Mapping[str, NDArray], what: st
         labels=(bins.sort, what),
         below=bins.room,
     )
-    keys = [Key(name, k, f"line{k % SERIES}") for k, name in enumerate(values)]
+    keys = [Key(name, k) for k, name in enumerate(values)]
     return Chart(title, svg, keys, "Mean; the band holds half of the samples.")

@@ -23,7 +23,7 @@ INK, MUTED, GRID, PAPER = "#100001", "#100002", "#100003", "#100004"
 _NAMES = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper"}
 _NAMES |= {f"#1001{k:02d}": f"s{k}" for k in range(1, SERIES + 1)}
 _DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (7, 2, 1.5, 2)), (0, (3, 1)), (0, (9, 3)))
-MARKERS = "osD^vP"
+_THICK = 1.6  # pixels of a line, by which matplotlib scales dashes
 
 _STYLE = {
     "svg.fonttype": "none",
@@ -49,7 +49,7 @@ _STYLE = {
     "ytick.major.size": 0,
     "xtick.major.pad": 6,
     "ytick.major.pad": 6,
-    "lines.linewidth": 1.6,
+    "lines.linewidth": _THICK,
     "lines.solid_capstyle": "round",
     "path.simplify": True,
 }
@@ -62,12 +62,23 @@ class Key:
     Attributes:
         label: in words.
         series: the number of its colour, from 0.
-        form: line, dot, ring or band.
+        form: line, dot, cross or band.
     """
 
     label: str
     series: int
     form: str = "line"
+
+    @property
+    def colour(self) -> int:
+        """The number of the colour in the style sheet, from 1."""
+        return self.series % SERIES + 1
+
+    @property
+    def dashes(self) -> str:
+        """The dashes of a line, as SVG has them."""
+        style = dash(self.series)
+        return "none" if style == "-" else " ".join(f"{_THICK * part:g}" for part in style[1])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +106,17 @@ def colour(series: int) -> str:
 def dash(series: int) -> Any:
     """Returns the line style of a series, which tells lines apart where colours do not."""
     return _DASHES[series % len(_DASHES)]
+
+
+def mark(series: int) -> dict[str, Any]:
+    """Returns how points of a series are marked, which tells them apart where colours do not."""
+    return {
+        "marker": "osD^vP"[series % SERIES],
+        "markersize": 7.5 if series % SERIES < 3 else 9.5,  # of those with corners less is filled
+        "markeredgecolor": PAPER,
+        "markeredgewidth": 1.2,
+        "color": colour(series),
+    }
 
 
 def draw(
@@ -182,16 +204,3 @@ def _attribute(key: str, value: str, prefix: str) -> str:
         value = re.sub(r"-?\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", value)
         return " ".join(value.split())
     return value
-
-
-def standalone(svg: Markup, styles: dict[str, str]) -> str:
-    """Makes a file of its own of a drawing, for a page that has no style sheet.
-
-    Args:
-        svg: as `draw` returns it.
-        styles: a colour for each name of the style sheet, `ink`, `s1` and so on.
-    """
-    text = re.sub(r"var\(--(\w+)\)", lambda found: styles[found[1]], str(svg))
-    font = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" font-family="{font}" width="{WIDTH}"'
-    return text.replace("<svg", head, 1)

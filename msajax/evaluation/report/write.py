@@ -18,17 +18,15 @@ from msajax.evaluation.report.page import render
 from msajax.files import read_json, write_text
 from msajax.runs import manifest
 from msajax.runs.folder import RunFolder
-from msajax.runtime import processes
 
 
 def make(folder: RunFolder) -> None:
-    """Writes report.html of a run that has ended, whole or not at all, in the first process.
+    """Writes report.html of a run that has ended, whole or not at all.
 
     Raises:
         UserError: if a file of the run is missing or damaged, or the report cannot be written.
     """
-    if processes.is_first():
-        write_text(folder.file(manifest.REPORT), page(read_content(folder)))
+    write_text(folder.file(manifest.REPORT), page(read_content(folder)))
 
 
 def make_of_folds(workdir: str, folders: Sequence[RunFolder], names: Sequence[str]) -> None:
