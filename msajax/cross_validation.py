@@ -4,7 +4,8 @@ WORKDIR holds
 
     fold_0, fold_1, …  the runs, each an ordinary one with `data.fold` set
     predictions.csv    their predictions of the test splits: every sample of the corpus once
-    folds.json         their metrics, by fold and pooled; written last
+    folds.json         their metrics, by fold and pooled
+    report.html        all that as a page; written last
 """
 
 import contextlib
@@ -27,7 +28,8 @@ from msajax.data.cross_validation import cut_fold, without_folds
 from msajax.data.formats import open_corpus
 from msajax.data.predictions import Predictions, read_predictions
 from msajax.errors import UserError, writing
-from msajax.evaluation import protocol
+from msajax.evaluation import artefacts, protocol
+from msajax.evaluation.report.write import make_of_folds
 from msajax.files import json_text, read_json, write_text
 from msajax.runs.folder import RunFolder
 from msajax.runtime import processes
@@ -36,7 +38,7 @@ from msajax.tasks import Task, make_task
 
 logger = logging.getLogger(__name__)
 
-_RESULTS, _PREDICTIONS = "folds.json", "predictions.csv"
+_RESULTS, _PREDICTIONS, _REPORT = "folds.json", "predictions.csv", "report.html"
 
 
 def cross_validate(
@@ -91,7 +93,11 @@ def cross_validate(
         start = family.Start(stop_after_epochs, stop, profile)
         if not family.train_each(configs, workdir, start, _title):
             return None
-        return processes.of_first(lambda: _measure(config, workdir, folders))
+        results = processes.of_first(lambda: _measure(config, workdir, folders))
+        path = os.path.join(workdir, _REPORT)
+        if config.train.report and processes.is_first() and not os.path.exists(path):
+            artefacts.attempt(path, lambda: write_report(workdir))
+        return results
 
 
 def _title(name: str) -> str:
@@ -135,8 +141,7 @@ def _measure(config: Config, workdir: str, folders: Sequence[RunFolder]) -> dict
     text = _joined([folder.file("predictions", "test.csv") for folder in folders])
     path, results_path = (os.path.join(workdir, name) for name in (_PREDICTIONS, _RESULTS))
     if not family.holds(path, text):
-        with writing(results_path), contextlib.suppress(FileNotFoundError):
-            os.unlink(results_path)  # the metrics of other predictions
+        _remove(workdir, _REPORT, _RESULTS)  # they are of other predictions
         write_text(path, text)
     pooled, task = _pooled(path)
     summary = protocol.summarize_with_intervals(pooled.scores, pooled.labels, task)
@@ -159,8 +164,16 @@ def _measure(config: Config, workdir: str, folders: Sequence[RunFolder]) -> dict
         "floors": _floors(runs, pooled.labels, task),
         "timing": {"train_seconds": round(sum(r["timing"]["train_seconds"] for r in runs), 3)},
     }
-    family.write_if_new(results_path, json_text(results))
+    if not family.holds(results_path, json_text(results)):
+        _remove(workdir, _REPORT)
+        write_text(results_path, json_text(results))
     return read_json(results_path)
+
+
+def _remove(workdir: str, *names: str) -> None:
+    for path in (os.path.join(workdir, name) for name in names):
+        with writing(path), contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def _joined(paths: Sequence[str]) -> str:
@@ -257,11 +270,7 @@ def evaluate_folds(workdir: str, split: str, output: str | None = None) -> dict[
             f"{workdir} holds folds, which are measured together on their test splits: leave out "
             f"--split={split}, or name one fold, as in --workdir={os.path.join(workdir, 'fold_0')}."
         )
-    if not os.path.exists(os.path.join(workdir, _RESULTS)):
-        raise UserError(
-            f"{workdir} holds folds that have not all ended: it has no {_RESULTS}. Their train "
-            f"command goes on; one that has ended is --workdir={os.path.join(workdir, 'fold_0')}."
-        )
+    ended_folds(workdir)
     pooled, task = _pooled(os.path.join(workdir, _PREDICTIONS))
     return {
         "input": os.path.abspath(workdir),
@@ -270,3 +279,24 @@ def evaluate_folds(workdir: str, split: str, output: str | None = None) -> dict[
         "metrics": protocol.summarize_with_intervals(pooled.scores, pooled.labels, task),
         "ensemble": task.compute(pooled.scores[0], pooled.labels),
     }
+
+
+def ended_folds(workdir: str) -> list[RunFolder]:
+    """Returns the folders of folds that have all ended; raises `UserError` if one has not."""
+    path, first = os.path.join(workdir, _RESULTS), os.path.join(workdir, "fold_0")
+    if not os.path.exists(path):
+        raise UserError(
+            f"{workdir} holds folds that have not all ended: it has no {_RESULTS}. Their train "
+            f"command goes on; one that has ended is --workdir={first}."
+        )
+    return [RunFolder(os.path.join(workdir, f"fold_{i}")) for i in range(read_json(path)["folds"])]
+
+
+def write_report(workdir: str) -> str:
+    """Writes the report of folds that have all ended; returns its path.
+
+    Raises:
+        UserError: if one has not, or a file is missing or damaged.
+    """
+    make_of_folds(workdir, ended_folds(workdir), (_RESULTS, _PREDICTIONS, _REPORT))
+    return os.path.join(workdir, _REPORT)

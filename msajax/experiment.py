@@ -91,9 +91,9 @@ def train(
         if folder.has_ended(config.train.epochs):
             folder.move_corpus(corpus.summary())
             mirror.replace("run.json")
-            if artefacts.missing(folder):
+            if artefacts.missing(folder, config):
                 with Lock(folder.path):
-                    for name in artefacts.make_missing(folder):
+                    for name in artefacts.make_missing(folder, config):
                         mirror.replace(name)
             logger.info("This run has ended; these are its stored results.")
             return processes.of_first(folder.read_results)
@@ -172,7 +172,7 @@ def _measure(run: Run, trained: Trained, bundle: Bundle, kept: list[int]) -> dic
     labels = {"valid": valid.split.labels[dealt.chooses], "test": test.split.labels}
     measured = protocol.report(scores, labels, run.train.labels, run.task, bundle.calibration)
     processes.of_first(lambda: _write_results(run, trained, bundle, measured))
-    artefacts.make_missing(run.folder)
+    artefacts.make_missing(run.folder, run.config)
     return processes.of_first(run.folder.read_results)
 
 

@@ -63,7 +63,7 @@ def added(monkeypatch) -> None:
 
     made = {"upload": manifest.Upload.AT_END, "is_result": True, "is_derived": True}
     rows = (
-        manifest.Entry("report.html", **made),
+        manifest.Entry("notes.html", **made),
         manifest.Entry("explanations", is_folder=True, **made),
     )
     k = manifest.ENTRIES.index(manifest.find(manifest.RESULTS))

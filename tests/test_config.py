@@ -316,6 +316,7 @@ ANYTHING_GOES = {
     "model.ffn_inner_bias",
     "model.gate_hidden",
     "train.deterministic",
+    "train.report",
     # The labels and the modalities of the corpus decide what suits:
     "train.loss",
     "train.select_by",
@@ -586,6 +587,7 @@ ANOTHER = {
     "train.most_skipped_steps": 2,
     "train.compile_cache": "off",
     "train.deterministic": False,
+    "train.report": False,
 }
 NEEDED = {  # beside a value that means nothing alone
     "data.fold": {"data.folds": 3},
@@ -611,6 +613,7 @@ FREE = {
     "train.checkpoint_every_steps",
     "train.compile_cache",
     "train.deterministic",
+    "train.report",
     "train.accumulation_steps",
     "mesh.mode",
     "mesh.data",
@@ -719,6 +722,7 @@ def test_smoke_replaces_the_corpus_by_a_small_one_of_the_same_widths():
     assert checked.data.synthetic.modalities == ("text", "audio")
     assert (checked.data.synthetic.widths, checked.data.synthetic.lengths) == ((7, 3), (4, 9))
     assert (checked.train.epochs, checked.train.seeds) == (2, 2)
+    assert (Config().train.report, checked.train.report) == (True, False)
     assert checked.model.model_dim == 64
 
 

@@ -269,6 +269,26 @@ def test_each_fold_is_an_ordinary_run_and_one_that_has_ended_is_only_read(
     assert snapshot(folder) == before
 
 
+def test_folds_get_a_report_each_and_one_together(whole, config, tmp_path):
+    folder = shutil.copytree(whole[0], tmp_path / "run")
+    asked = dataclasses.replace(config, train=dataclasses.replace(config.train, report=True))
+    assert cross_validation.cross_validate(asked, str(folder)) == whole[1]
+    made = sorted(str(path.relative_to(folder)) for path in folder.rglob("report.html"))
+    assert made == ["fold_0/report.html", "fold_1/report.html", "fold_2/report.html", "report.html"]
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    assert 'href="fold_2/report.html"' in text and "of all 20 samples, pooled over 3 folds" in text
+    assert f"{whole[1]['pooled']['metrics']['mae']['value']:.3f}" in text
+    before = snapshot(folder)
+    cross_validation.cross_validate(asked, str(folder))
+    assert snapshot(folder) == before
+    (folder / "report.html").unlink()
+    assert modes.report.report(str(folder)) == str(folder / "report.html")
+    assert (folder / "report.html").read_text(encoding="utf-8") == text
+    (folder / "folds.json").unlink()
+    with pytest.raises(UserError, match="have not all ended: it has no folds.json"):
+        modes.report.report(str(folder))
+
+
 def test_what_the_folds_say_together_follows_from_their_files(whole):
     folder, results = whole
     assert json.loads((folder / "folds.json").read_text()) == results

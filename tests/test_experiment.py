@@ -50,6 +50,7 @@ SETTINGS = {
     "train__patience": 2,
     "optim__plateau_patience": 1,
     "optim__learning_rate": 0.01,
+    "train__report": True,
 }
 
 
@@ -169,6 +170,7 @@ def test_a_run_folder_holds_what_is_documented_and_nothing_else(name, request):
         *("config.json", "run.json", "metrics.jsonl", "checkpoints", "results.json", "lock"),
         *("predictions", "predictions/valid.csv", "predictions/test.csv"),
         *("bundle", "bundle/bundle.json", "bundle/parameters.safetensors", "bundle/README.md"),
+        "report.html",
     }
     found = {str(path.relative_to(folder)) for path in folder.rglob("*")}
     assert {path for path in found if not path.startswith("checkpoints/")} == expected

@@ -46,7 +46,7 @@ def test_the_table_names_everything_once_and_results_json_after_all_results():
 
 
 def test_one_row_more_makes_an_artefact_the_runs_own(folder, request):
-    outputs = ("report.html", "explanations", "explanations/a.csv")
+    outputs = ("notes.html", "explanations", "explanations/a.csv")
     for name in outputs:
         folder.refuse_output(folder.file(name))  # nobody's yet
     request.getfixturevalue("added")
@@ -57,22 +57,22 @@ def test_one_row_more_makes_an_artefact_the_runs_own(folder, request):
     with pytest.raises(UserError, match=r"/explanations is a file; a run keeps a folder there: m"):
         folder.claim(tiny_config(), {"corpus digest": "digest"})
     pathlib.Path(folder.file("explanations")).unlink()
-    pathlib.Path(folder.file("report.html")).mkdir()
-    with pytest.raises(UserError, match=r"/report.html is a folder; a run keeps a file there: m"):
+    pathlib.Path(folder.file("notes.html")).mkdir()
+    with pytest.raises(UserError, match=r"/notes.html is a folder; a run keeps a file there: m"):
         folder.claim(tiny_config(), {"corpus digest": "digest"})
-    pathlib.Path(folder.file("report.html")).rmdir()
+    pathlib.Path(folder.file("notes.html")).rmdir()
     folder.claim(tiny_config(), {"corpus digest": "digest"})
 
 
 def test_an_ended_run_lacks_what_was_added_later_until_it_is_whole(folder, added):
     fill(folder)
     assert folder.missing_artefacts() == []
-    report, explanations = folder.file("report.html"), folder.file("explanations")
+    report, explanations = folder.file("notes.html"), folder.file("explanations")
     pathlib.Path(report).unlink()
     shutil.rmtree(folder.file("predictions"))
     for path in pathlib.Path(explanations).iterdir():
         path.unlink()
-    assert folder.missing_artefacts() == ["predictions", "report.html", "explanations"]
+    assert folder.missing_artefacts() == ["predictions", "notes.html", "explanations"]
     before = names(folder)
     with pytest.raises(ArithmeticError), replacing_folder(explanations) as path:
         pathlib.Path(path, "part.csv").touch()
@@ -84,7 +84,7 @@ def test_an_ended_run_lacks_what_was_added_later_until_it_is_whole(folder, added
         assert os.listdir(explanations) == [f"{text}.csv"]
     write_text(report, "report")
     assert folder.missing_artefacts() == ["predictions"]
-    assert names(folder) == before | {"report.html"}
+    assert names(folder) == before | {"notes.html"}
 
 
 @pytest.mark.parametrize("moment", [1, 2])
@@ -123,6 +123,6 @@ def test_what_is_made_of_results_goes_before_they_are_replaced(folder, added):
     fill(folder)
     before = names(folder)
     folder.begin_results()
-    mine = {"results.json", "robustness.json", "explanation.json", "explanation.html"}
-    assert before - names(folder) == mine | {"report.html", "explanations"}
+    gone = {entry.name for entry in manifest.derived()}
+    assert before - names(folder) == gone >= {"results.json", "notes.html", "explanations"}
     folder.begin_results()  # there is nothing left to take away

@@ -263,7 +263,7 @@ def test_a_run_that_has_gone_on_never_has_its_former_results_beside_its_new_bund
 
 
 ADDED = {
-    "report.html": b"report",
+    "notes.html": b"report",
     "explanations/valid.csv": b"valid",
     "explanations/test.csv": b"test",
 }
@@ -313,7 +313,7 @@ def add(**former: bytes) -> None:
             write(mirror.path, name, content)
         for name in former.keys() - ADDED.keys():
             pathlib.Path(mirror.path, name).unlink(missing_ok=True)
-        for name in ("report.html", "explanations"):
+        for name in ("notes.html", "explanations"):
             mirror.replace(name)
 
 
@@ -328,7 +328,7 @@ def test_a_file_in_a_folder_is_uploaded_alone_and_comes_with_its_folder(use):
     assert require_whole(9)[manifest.CARD] == b"card"
 
 
-FORMER = {"report.html": b"former", "explanations/former.csv": b"former"}
+FORMER = {"notes.html": b"former", "explanations/former.csv": b"former"}
 
 
 @pytest.mark.parametrize("former", [{}, FORMER], ids=["new", "other"])
@@ -355,7 +355,7 @@ def test_what_is_added_to_an_ended_run_is_uploaded_alone_and_whole(former, use, 
         with Mirror(URL) as mirror:
             folder = pathlib.Path(mirror.path)
             found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*.*")}
-        assert found.get("report.html") in (former.get("report.html"), b"report")
+        assert found.get("notes.html") in (former.get("notes.html"), b"report")
         in_part = "uploading/explanations" in store.names()
         assert in_part == (f"{URL}/explanations is left out: it is there in part." in caplog.text)
         inside = {n: c for n, c in found.items() if n.startswith("explanations/")}
@@ -370,10 +370,10 @@ def test_what_was_made_of_former_results_is_not_uploaded_beside_others(use, adde
     train_to(9, ends=True)
     with pytest.raises(UserError, match=f"^{URL} holds other results than those that were read"):
         with Mirror(URL) as mirror:
-            write(mirror.path, "report.html", b"report")
+            write(mirror.path, "notes.html", b"report")
             train_on()
             after = dict(store.objects)
-            mirror.replace("report.html")
+            mirror.replace("notes.html")
     assert store.objects == after
 
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 
 import pytest
 from packaging.requirements import Requirement
@@ -104,6 +105,21 @@ def test_every_shell_script_parses():
     for script in scripts:
         process = subprocess.run(["bash", "-n", script], cwd=ROOT, capture_output=True, text=True)
         assert process.returncode == 0, process.stderr
+
+
+def test_whatever_the_package_reads_of_itself_is_shipped():
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        shipped = tomllib.load(file)["tool"]["setuptools"]["package-data"]
+    others = [p for p in (ROOT / "msajax").rglob("*") if p.is_file() and p.suffix != ".py"]
+    others = [path for path in others if "__pycache__" not in path.parts]
+    patterns = [
+        f"{package.replace('.', '/')}/{pattern}"
+        for package, found in shipped.items()
+        for pattern in found
+    ]
+    assert len(others) > 10  # the templates of the report
+    for path in others:
+        assert any(path.relative_to(ROOT).match(pattern) for pattern in patterns), path
 
 
 def test_citation_names_this_version():

@@ -47,6 +47,7 @@ def tiny_config_dict(**overrides) -> ml_collections.ConfigDict:
             "train.epochs": 4,
             "train.batch_size": 8,
             "train.compile_cache": "off",
+            "train.report": False,
             **{key.replace("__", "."): value for key, value in overrides.items()},
         }
     )

@@ -11,11 +11,11 @@ def identity(config: Config) -> dict[str, Any]:
 
     What may change between two starts is left out: the path (the corpus digest decides; of a text
     encoder its own), how the run is spread over programs and devices (which changes rounding
-    alone), caches and checkpoint intervals, and whether lost steps are accepted.
+    alone), caches and checkpoint intervals, whether lost steps are accepted, and reports.
     """
     free = ("data.path", "data.synthetic.", "train.seed_axis", "train.checkpoint_every_")
     free += ("train.compile_cache", "train.deterministic", "train.accumulation_steps", "mesh.")
-    free += ("data.device_memory_budget", "data.allow_loss", "model.text_encoder")
+    free += ("data.device_memory_budget", "data.allow_loss", "model.text_encoder", "train.report")
     flat = flatten(config) | {"data.text": config.reading.text}
     return {key: value for key, value in flat.items() if not key.startswith(free)}
 

@@ -68,7 +68,7 @@ def apply_argument(
     Args:
         config: the experiment, ready but for the argument.
         arg: "" changes nothing; "smoke" replaces the corpus by a small synthetic one of the given
-            widths and lengths, and trains two random seeds for two epochs.
+            widths and lengths, and trains two random seeds for two epochs, without a report.
         widths: features per step of the experiment's real corpus, by modality.
         lengths: time steps of the experiment's real corpus, by modality.
 
@@ -90,6 +90,7 @@ def apply_argument(
         )
         config.train.epochs = 2
         config.train.seeds = 2
+        config.train.report = False  # it would take longer than the run
     elif arg:
         raise UserError(f"The configuration's argument {arg!r} is unknown: it can be 'smoke'.")
     return config
@@ -184,6 +185,24 @@ def checked(config: Config) -> Config:
 def flatten(config: Config) -> dict[str, Any]:
     """Maps every key, as in `--config.<key>=value`, to its setting."""
     return _flatten(config.to_dict())
+
+
+def changed_settings(values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Finds the settings of a config.json that differ from the defaults.
+
+    Returns:
+        `{key: (value, default)}` with lists for tuples; a default is None where no such key is
+        known, as of a model that is not registered here.
+    """
+    usual = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in _flatten(_all_settings()).items()
+    }
+    return {
+        key: (value, usual.get(key))
+        for key, value in _flatten(values).items()
+        if key not in usual or value != usual[key]
+    }
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

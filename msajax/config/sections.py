@@ -125,6 +125,7 @@ class TrainConfig(Settings):
             $XDG_CACHE_HOME or ~/.cache), off, or a folder. Whoever can write there can run code.
             When a run begins, the oldest go until the rest takes 2 GiB.
         deterministic: make GPU programs deterministic.
+        report: whether a run that ends writes report.html, a page to look at and to keep.
     """
 
     seeds: int = 1
@@ -147,6 +148,7 @@ class TrainConfig(Settings):
     most_skipped_steps: int = 5
     compile_cache: str = "auto"
     deterministic: bool = True
+    report: bool = True
 
     def __post_init__(self) -> None:
         """Refuses impossible values."""

@@ -38,6 +38,11 @@ def describe_repairs(made: Mapping[str, Mapping[str, int]], clip: float) -> str:
     return _describe(made, _REPAIRS, clip)
 
 
+def describe_losses(made: Mapping[str, Mapping[str, int]]) -> str:
+    """Says what is not read, as `describe_repairs` says what was repaired; "" if all is."""
+    return _describe(made, _LOSSES, 0)
+
+
 def describe_reading(made: Mapping[str, int]) -> str:
     """Says what the reader of a file repaired, `{kind: count}`; "" if nothing."""
     return _clauses(made, _REPAIRS, 0)
@@ -75,7 +80,7 @@ def say_lost(
         without_any: samples without a valid step in any modality, of `size`.
         size: samples.
     """
-    if told := _describe(made, _LOSSES, 0):
+    if told := describe_losses(made):
         logger.warning("Lost in %s: %s.", split, told)
     if without_any:
         logger.warning("%s", describe_empty(split, without_any, size))

@@ -5,7 +5,9 @@ A run that ended before there was an artefact gets it when its train command is 
 
 import importlib
 import logging
+from collections.abc import Callable
 
+from msajax.config import Config, flatten
 from msajax.errors import first_line
 from msajax.runs import manifest
 from msajax.runs.folder import RunFolder
@@ -14,21 +16,30 @@ from msajax.runtime import processes
 logger = logging.getLogger(__name__)
 
 
-def missing(folder: RunFolder) -> list[str]:
-    """Returns the names of the artefacts that a run which has ended lacks and that can be made."""
-    return [name for name in folder.missing_artefacts() if manifest.find(name).maker]
+def missing(folder: RunFolder, config: Config) -> list[str]:
+    """Returns the names of the artefacts that a run which has ended lacks and is to have."""
+    asked = flatten(config)
+    entries = map(manifest.find, folder.missing_artefacts())
+    return [e.name for e in entries if e.maker and (not e.asked_by or asked[e.asked_by])]
 
 
-def make_missing(folder: RunFolder) -> list[str]:
+def make_missing(folder: RunFolder, config: Config) -> list[str]:
     """Makes the artefacts that a run which has ended lacks, and returns their names."""
-    names = missing(folder)
+    names = missing(folder, config)
     processes.of_first(lambda: _make(folder, names))
     return names
 
 
 def _make(folder: RunFolder, names: list[str]) -> None:
     for name in names:
-        try:
-            importlib.import_module(manifest.find(name).maker).make(folder)
-        except Exception as error:  # the results are there, and must be shown
-            logger.warning("%s cannot be made: %s.", folder.file(name), first_line(error))
+        maker = manifest.find(name).maker
+        # Imported inside the attempt: a library that is missing is a warning, too.
+        attempt(folder.file(name), lambda of=maker: importlib.import_module(of).make(folder))
+
+
+def attempt(path: str, make: Callable[[], None]) -> None:
+    """Makes a file, or warns that it cannot be made: the results are there, and must be shown."""
+    try:
+        make()
+    except Exception as error:
+        logger.warning("%s cannot be made: %s.", path, first_line(error))

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from msajax import legend
-from msajax.evaluation.tables import against_floors, results_legend, results_table
+from msajax.evaluation.findings import against_floors
+from msajax.evaluation.tables import results_legend, results_table
 from msajax.files import read_json, write_text
 from msajax.inference.bundle_files import DESCRIPTION
 from msajax.runs import manifest

@@ -1,8 +1,7 @@
 """Prints results as tables for people, with units, terms and floors in words."""
 
-import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import rich.box
 from rich.console import Console
@@ -11,8 +10,13 @@ from rich.text import Text
 
 from msajax import legend
 from msajax.errors import on_one_line
-
-_SELECTION = ("mae", "cross_entropy")  # what validation minimises by default, by task
+from msajax.evaluation.findings import (
+    against_floors,
+    hardest_floors,
+    interval,
+    is_number,
+    mean_sd,
+)
 
 
 def print_results(results: Mapping[str, Any], console: Console) -> None:
@@ -40,44 +44,66 @@ def _print_calibration(
 
 def print_folds(results: Mapping[str, Any], console: Console) -> None:
     """Prints the content of a folds.json: metrics over the folds, and of all samples together."""
-    pooled, seeds = results["pooled"], {seed for of_fold in results["seeds"] for seed in of_fold}
-    several = [*(["sd of seeds"] if len(seeds) > 1 else []), "pooled", "95 % interval", "floor"]
+    seeds = len(_seeds_of_folds(results))
+    columns, rows = folds_cells(results)
     table = metric_table(
-        f"{results['model']['name']}, {results['folds']} folds by video, {len(seeds)} random "
-        f"seed{'s' * (len(seeds) > 1)}, {pooled['samples']} samples, each tested once",
-        *("over folds", *several),
+        f"{results['model']['name']}, {results['folds']} folds by video, {seeds} random "
+        f"seed{'s' * (seeds > 1)}, {results['pooled']['samples']} samples, each tested once",
+        *columns,
     )
-    hardest = _hardest_floors(results)
-    for name, values in results["metrics"].items():
-        cells = [_mean_sd(name, {"mean": values["mean"], "sd": values["sd_folds"]})]
-        cells += [legend.show(name, values["sd_seeds"])] if len(seeds) > 1 else []
-        cells += [legend.show(name, pooled["metrics"][name]["value"])]
-        cells += [_interval(name, pooled["metrics"][name]), _floor_cell(name, hardest)]
+    for name, cells in rows.items():
         table.add_row(metric_name(name), *map(Text, cells))
     console.print(table)
     console.print()
-    together = {
-        name: {"mean": values["value"], "sd": None, "ci95": values["ci95"], "seeds": [None]}
-        for name, values in pooled["metrics"].items()
-    }
-    _print_sentences(
-        against_floors({"test": together, "floors": results["floors"]}), console
-    )
+    _print_sentences(against_floors(pooled_results(results)), console)
     first, values = next(iter(results["metrics"].items()))
     of_folds = ", ".join(legend.show(first, value) for value in values["folds"])
     console.print(f"{first} of the folds: {of_folds}")
     console.print()
+    console.print(terms_grid(folds_legend(results)))
+
+
+def _seeds_of_folds(results: Mapping[str, Any]) -> set[int]:
+    return {seed for of_fold in results["seeds"] for seed in of_fold}
+
+
+def pooled_results(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Arranges what a folds.json says of all samples together as a results.json does of test."""
+    metrics = results["pooled"]["metrics"]
+    together = {
+        name: {"mean": values["value"], "sd": None, "ci95": values["ci95"], "seeds": [None]}
+        for name, values in metrics.items()
+    }
+    return {"test": together, "floors": results["floors"]}
+
+
+def folds_cells(results: Mapping[str, Any]) -> tuple[list[str], dict[str, list[str]]]:
+    """Returns the columns of a table of folds beside the metric, and their cells by metric."""
+    several, hardest = len(_seeds_of_folds(results)) > 1, hardest_floors(results)
+    columns = ["over folds", *(["sd of seeds"] if several else [])]
+    rows = {}
+    for name, values in results["metrics"].items():
+        together = results["pooled"]["metrics"][name]
+        cells = [mean_sd(name, {"mean": values["mean"], "sd": values["sd_folds"]})]
+        cells += [legend.show(name, values["sd_seeds"])] if several else []
+        cells += [legend.show(name, together["value"]), interval(name, together)]
+        rows[name] = [*cells, _floor_cell(name, hardest)]
+    return [*columns, "pooled", "95 % interval", "floor"], rows
+
+
+def folds_legend(results: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Lists the terms that a table of folds shows, each with its meaning."""
     terms = [
-        directions(together),
+        directions(results["metrics"]),
         ("±", "standard deviation over the folds, each the mean of its seeds"),
         ("sd of seeds", "standard deviation over random seeds, each the mean of its folds"),
         ("pooled", "of all samples; each has the mean score of models that never saw its video"),
         ("95 % interval", "of pooled, by bootstrap over samples"),
-        _floor_term(hardest),
-        *legend.metric_lines(together),
+        _floor_term(hardest_floors(results)),
+        *legend.metric_lines(results["metrics"]),
     ]
-    terms = [term for term in terms if term[0] != "sd of seeds" or len(seeds) > 1]
-    console.print(terms_grid(terms))
+    several = len(_seeds_of_folds(results)) > 1
+    return [term for term in terms if term[0] != "sd of seeds" or several]
 
 
 def print_summary(title: str, summary: Mapping[str, Any], console: Console) -> None:
@@ -86,7 +112,7 @@ def print_summary(title: str, summary: Mapping[str, Any], console: Console) -> N
     several = _seeds(metrics) > 1
     table = metric_table(title, "mean", "95 % interval", *(["ensemble"] if several else []))
     for name, values in metrics.items():
-        cells = [_mean_sd(name, values), _interval(name, values)]
+        cells = [mean_sd(name, values), interval(name, values)]
         cells += [legend.show(name, ensemble[name])] if several else []
         table.add_row(metric_name(name), *map(Text, cells))
     console.print(table)
@@ -103,128 +129,37 @@ def results_table(results: Mapping[str, Any]) -> Table:
     several = len(seeds) > 1
     trained = f"{len(seeds)} random seeds" if several else f"random seed {seeds[0]}"
     epochs = ", ".join(map(str, results["best_epoch"]))
+    columns, rows = results_cells(results)
     table = metric_table(
         f"{model['name']}, {model['parameters']:,} parameters, {trained}, "
         f"best epoch{'s' if several else ''} {epochs}; {sizes['valid'] - held_out} samples to "
         f"validate, {f'{held_out} to calibrate, ' * bool(held_out)}{sizes['test']} to test",
-        *("valid", "test", "95 % interval"),
-        *(["ensemble"] if several else []),
-        "floor",
+        *columns,
     )
-    hardest = _hardest_floors(results)
-    for name, test in results["test"].items():
-        cells = [_mean_sd(name, results["valid"][name]), _mean_sd(name, test)]
-        cells.append(_interval(name, test))
-        if several:
-            cells.append(legend.show(name, results["test_ensemble"][name]))
-        table.add_row(metric_name(name), *map(Text, [*cells, _floor_cell(name, hardest)]))
+    for name, cells in rows.items():
+        table.add_row(metric_name(name), *map(Text, cells))
     return table
+
+
+def results_cells(results: Mapping[str, Any]) -> tuple[list[str], dict[str, list[str]]]:
+    """Returns the columns of a table of results beside the metric, and their cells by metric."""
+    several, hardest = len(results["seeds"]) > 1, hardest_floors(results)
+    columns, rows = ["valid", "test", "95 % interval", *(["ensemble"] if several else [])], {}
+    for name, test in results["test"].items():
+        cells = [mean_sd(name, results["valid"][name]), mean_sd(name, test)]
+        cells.append(interval(name, test))
+        cells += [legend.show(name, results["test_ensemble"][name])] if several else []
+        rows[name] = [*cells, _floor_cell(name, hardest)]
+    return [*columns, "floor"], rows
 
 
 def results_legend(results: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Lists the terms that a results table shows, each with its meaning."""
-    return _terms(results["test"], [_floor_term(_hardest_floors(results))])
-
-
-def against_floors(results: Mapping[str, Any]) -> list[str]:
-    """Compares the test means of a results.json with the hardest floors, in sentences.
-
-    They say what a table does not: that a model has learned nothing. They are not stored, as they
-    follow from numbers that are. The metric that validation minimises by default has a sentence of
-    its own. Of the others those are named that do not beat their floor, and those that do but might
-    not on other samples or seeds: the floor lies in the interval, or no further away than the
-    seeds' standard deviation.
-    """
-    found = _comparisons(results)
-    sentences = [
-        _sentence(comparison) for comparison in found if comparison.metric in _SELECTION
-    ]
-    others = [comparison for comparison in found if comparison.metric not in _SELECTION]
-    if lost := [c for c in others if c.gain <= 0]:
-        sentences.append(f"No better than the floor on test: {_listed(lost)}.")
-    if unsure := [c for c in others if c.gain > 0 and c.doubt]:
-        sentences.append(
-            "Better than the floor on test, but not distinguishable from it (it lies in the "
-            f"interval or within the seeds' sd): {_listed(unsure)}."
-        )
-    return sentences
-
-
-class _Comparison(NamedTuple):
-    """Holds a test mean and its hardest floor.
-
-    Attributes:
-        metric: the name of the metric.
-        mean: its mean over seeds.
-        floor: a key of `legend.FLOORS`.
-        bound: what that floor reaches.
-        gain: by how much the mean is better.
-        doubt: why that may be chance; empty if there is no reason to think so.
-    """
-
-    metric: str
-    mean: float
-    floor: str
-    bound: float
-    gain: float
-    doubt: str
-
-
-def _comparisons(results: Mapping[str, Any]) -> list[_Comparison]:
-    found = []
-    for name, (floor, bound) in _hardest_floors(results).items():
-        test = results["test"][name]
-        mean, sd, (low, high) = test["mean"], test["sd"], test["ci95"]
-        if not _is_number(mean):
-            continue
-        gain = mean - bound if legend.larger_is_better(name) else bound - mean
-        doubts = []
-        if _is_number(low) and low <= bound <= high:
-            doubts.append(f"the 95 % interval {_interval(name, test)} includes it")
-        if _is_number(sd) and gain <= sd:
-            doubts.append(f"the seeds' sd is {legend.show(name, sd)}")
-        found.append(_Comparison(name, mean, floor, bound, gain, " and ".join(doubts)))
-    return found
-
-
-def _sentence(comparison: _Comparison) -> str:
-    metric, mean, floor, bound, gain, doubt = comparison
-    mean, bound = legend.show(metric, mean), legend.show(metric, bound)
-    bound = f"{bound} of the {legend.FLOORS[floor].name}"
-    if gain <= 0:
-        return (
-            f"Test {metric} {mean} does not beat the {bound}: by this measure, an answer that "
-            "never changes is at least as good as the model."
-        )
-    if doubt:
-        return (
-            f"Test {metric} {mean} is better than the {bound}, but not distinguishable from it: "
-            f"{doubt}."
-        )
-    return f"Test {metric} {mean} beats the {bound}."
-
-
-def _listed(comparisons: list[_Comparison]) -> str:
-    return ", ".join(
-        f"{c.metric} {legend.show(c.metric, c.mean)} (floor {legend.show(c.metric, c.bound)})"
-        for c in comparisons
-    )
-
-
-def _hardest_floors(results: Mapping[str, Any]) -> dict[str, tuple[str, float]]:
-    """Finds the floor that is hardest to beat of each metric: `{metric: (floor, value)}`."""
-    hardest: dict[str, tuple[str, float]] = {}
-    for floor, values in results["floors"].items():
-        for name, value in values.items():
-            sign = 1 if legend.larger_is_better(name) else -1
-            if _is_number(value) and (
-                name not in hardest or sign * value > sign * hardest[name][1]
-            ):
-                hardest[name] = floor, value
-    return hardest
+    return _terms(results["test"], [_floor_term(hardest_floors(results))])
 
 
 def _floor_cell(metric: str, hardest: Mapping[str, tuple[str, float]]) -> str:
+    """Formats the hardest floor of a metric, with its mark; "" where there is none."""
     if metric not in hardest:
         return ""
     floor, value = hardest[metric]
@@ -263,7 +198,7 @@ def _terms(
             ("95 % interval", "by bootstrap over samples; of one random seed no spread is known")
         )
     terms += [*(more or []), *legend.metric_lines(metrics)]
-    if not all(_is_number(values["mean"]) for values in metrics.values()):
+    if not all(is_number(values["mean"]) for values in metrics.values()):
         terms.append(("-", "undefined"))
     return terms
 
@@ -305,18 +240,3 @@ def metric_name(metric: str) -> Text:
 
 def _arrow(metric: str) -> str:
     return "↑" if legend.larger_is_better(metric) else "↓"
-
-
-def _mean_sd(metric: str, values: Mapping[str, Any]) -> str:
-    mean, sd = values["mean"], values["sd"]
-    if sd is None:
-        return legend.show(metric, mean)
-    return legend.show(metric, mean, sd, form="{} ± {}")
-
-
-def _interval(metric: str, values: Mapping[str, Any]) -> str:
-    return legend.show(metric, *values["ci95"], form="[{}, {}]")
-
-
-def _is_number(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)

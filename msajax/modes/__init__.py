@@ -79,6 +79,11 @@ test metrics as modalities and steps are lost, and with noise: W/robustness.json
         ("workdir", "models"),
         (),
     ),
+    "report": Mode(
+        "--workdir W   writes W/report.html, as a run that ends does",
+        ("workdir",),
+        (),
+    ),
     "predict": Mode(
         """\
 --bundle DIR --input CORPUS [--split=all] --output FILE.csv

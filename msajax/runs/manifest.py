@@ -32,6 +32,7 @@ class Entry:
         is_result: whether it is one of the results, which are all of the same trained model.
         maker: the module whose `make(folder)` writes it, whole or not at all, from what else the
             `RunFolder` of a run that has ended holds; "" for what the run itself writes.
+        asked_by: the key that says whether a run makes it; "" if every run does.
         is_derived: whether it is a result that says something about other results. It goes before
             those are replaced, so that it never stands beside others than its own.
     """
@@ -43,12 +44,13 @@ class Entry:
     is_result: bool = False
     is_derived: bool = False
     maker: str = ""
+    asked_by: str = ""
 
 
 CONFIG, RUN, METRICS, LOCK = "config.json", "run.json", "metrics.jsonl", "lock"
 FROZEN = "frozen.safetensors"
 CHECKPOINTS, BUNDLE, PREDICTIONS, RESULTS = "checkpoints", "bundle", "predictions", "results.json"
-CARD = "bundle/README.md"
+CARD, REPORT = "bundle/README.md", "report.html"
 EXPLANATION, EXPLANATION_PAGE = "explanation.json", "explanation.html"
 ROBUSTNESS = "robustness.json"
 
@@ -67,6 +69,14 @@ ENTRIES = (
     Entry(EXPLANATION, upload=Upload.AT_END, is_result=True, is_derived=True),
     Entry(EXPLANATION_PAGE, upload=Upload.AT_END, is_result=True, is_derived=True),
     Entry(ROBUSTNESS, upload=Upload.AT_END, is_result=True, is_derived=True),
+    Entry(
+        REPORT,
+        upload=Upload.AT_END,
+        is_result=True,
+        is_derived=True,
+        maker="msajax.evaluation.report.write",
+        asked_by="train.report",
+    ),
     Entry(RESULTS, upload=Upload.AT_END, is_result=True, is_derived=True),
     Entry(LOCK, is_early=True),
 )

@@ -1,0 +1,141 @@
+"""Makes the panels of what was found: the sentence, the table of metrics, the training."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msajax import legend
+from msajax.evaluation import findings
+from msajax.evaluation.report import charts
+from msajax.evaluation.report.content import Content
+from msajax.evaluation.report.figures import Chart
+from msajax.evaluation.report.page import Panel, fragment, shortened
+from msajax.evaluation.tables import results_cells, results_legend
+from msajax.training.failures import failure_message
+
+_MOST_SEEDS = 50  # rows of a table by seed
+
+
+def finding(content: Content) -> Panel:
+    """Makes the panel that says what was found."""
+    results = content.results
+    name = findings.headline(results)
+    test = results["test"][name]
+    several = len(test["seeds"]) > 1
+    facts = [(f"test {name}", legend.show(name, test["mean"]), _spread(name, test))]
+    facts.append(("95 % interval", findings.interval(name, test), "by bootstrap over samples"))
+    if several:
+        value = legend.show(name, results["test_ensemble"][name])
+        facts.append(("ensemble", value, "of the score averaged over seeds"))
+    if name in (hardest := findings.hardest_floors(results)):
+        floor = legend.FLOORS[hardest[name][0]]
+        facts.append((f"floor: {floor.name}", legend.show(name, hardest[name][1]), floor.meaning))
+    notes = [s for s in findings.against_floors(results) if not s.startswith(f"Test {name} ")]
+    if noise := findings.noise_of_seeds(results):
+        notes.append(noise)
+    if results["failed"]:
+        notes.append(failure_message(results["failed"]))
+    return Panel(
+        "What was found",
+        fragment(
+            "finding.html",
+            sentence=findings.finding(results),
+            notes=notes,
+            facts=facts,
+            chart=_rows_chart(results, name),
+        ),
+    )
+
+
+def _spread(name: str, values: Mapping[str, Any]) -> str:
+    if values["sd"] is None:
+        return "one random seed"
+    return f"± {legend.show(name, values['sd'])} over {len(values['seeds'])} random seeds"
+
+
+def _rows_chart(results: Mapping[str, Any], name: str) -> Chart | None:
+    """Draws seeds, mean, ensemble and floors of one metric; None where the mean is undefined."""
+    test = results["test"][name]
+    if not findings.is_number(test["mean"]):
+        return None
+    interval = test["ci95"] if all(map(findings.is_number, test["ci95"])) else None
+    rows = [("mean, 95 % interval", [test["mean"]], interval)]
+    if len(test["seeds"]) > 1:
+        rows.insert(0, ("random seeds", [v for v in test["seeds"] if v is not None], None))
+        if findings.is_number(results["test_ensemble"][name]):
+            rows.append(("ensemble", [results["test_ensemble"][name]], None))
+    ours = len(rows)
+    for key, values in results["floors"].items():
+        if findings.is_number(values.get(name)):
+            rows.append((legend.FLOORS[key].name, [values[name]], None))
+    better = "larger" if legend.larger_is_better(name) else "smaller"
+    return Chart(f"Test {name}, {better} is better", charts.value_rows(rows, ours))
+
+
+def results(content: Content) -> Panel:
+    """Makes the panel of all metrics."""
+    return metrics_panel(*results_cells(content.results), results_legend(content.results))
+
+
+def metrics_panel(
+    columns: Sequence[str],
+    cells: Mapping[str, Sequence[str]],
+    terms: Sequence[tuple[str, str]],
+) -> Panel:
+    """Makes a panel of metrics: the columns beside their names, cells by metric, and a legend."""
+    rows = [
+        (shortened(name, 40), "↑" if legend.larger_is_better(name) else "↓", of)
+        for name, of in cells.items()
+    ]
+    return Panel("Results", fragment("results.html", columns=columns, rows=rows, terms=terms))
+
+
+def training(content: Content) -> Panel | None:
+    """Makes the panel of learning curves; None where nothing was kept of the training."""
+    found, lines = content.results, content.lines
+    name = found.get("selection") or findings.headline(found)
+    best = dict(zip(found["seeds"], found["best_epoch"], strict=True))
+    drawn = [
+        charts.curves(lines, f"valid_{name}", f"Validation {name}", best),
+        charts.curves(lines, "train_loss", "Training loss", best),
+    ]
+    if not any(drawn):
+        return None
+    metric = findings.headline(found)
+    rows = [
+        (seed, epoch, legend.show(metric, valid), legend.show(metric, test))
+        for seed, epoch, valid, test in zip(
+            found["seeds"],
+            found["best_epoch"],
+            found["valid"][metric]["seeds"],
+            found["test"][metric]["seeds"],
+            strict=True,
+        )
+    ]
+    skipped = sum(line.get("skipped") or 0 for line in lines)
+    seconds = found.get("timing", {}).get("train_seconds")
+    sentence = (
+        f"Each random seed trained for at most {found.get('epochs', max(best.values()))} epochs; "
+        f"the epoch of its best {name} on validation was chosen, which a mark shows."
+    )
+    if seconds is not None:
+        sentence += f" All took {_duration(seconds)}."
+    if skipped:
+        sentence += f" {skipped} steps were skipped because their numbers were not finite."
+    return Panel(
+        "Training",
+        fragment(
+            "training.html",
+            sentence=sentence,
+            charts=[chart for chart in drawn if chart],
+            metric=metric,
+            rows=rows[:_MOST_SEEDS],
+            left=max(0, len(rows) - _MOST_SEEDS),
+        ),
+    )
+
+
+def _duration(seconds: float) -> str:
+    minutes = seconds / 60
+    if minutes < 2:
+        return f"{seconds:.0f} seconds"
+    return f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.1f} hours"

@@ -1,0 +1,108 @@
+"""Lays out pages of panels in one self-contained HTML file that opens offline.
+
+Text reaches a page through templates that escape it, or as `Markup` that such a template has made.
+"""
+
+import base64
+import dataclasses
+import functools
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+# What HTML cannot hold, and what would turn the reading direction of its surroundings.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """Holds one section of a page.
+
+    Attributes:
+        heading: in words; also the entry in the table of contents.
+        body: HTML, as `fragment` makes it.
+    """
+
+    heading: str
+    body: Markup
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+    templates = jinja2.Environment(
+        loader=jinja2.PackageLoader("msajax.evaluation.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_printable,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters["unbroken"] = _unbroken
+    return templates
+
+
+def _unbroken(text: str) -> str:
+    """Keeps a line from ending between a number and its unit, or inside of an interval."""
+    text = re.sub(r"(\d) %", "\\1\u00a0%", text)
+    return re.sub(r"(\[[^\[\] ]+,) ", "\\1\u00a0", text)
+
+
+def _printable(value: Any) -> Any:
+    """Replaces characters that HTML cannot hold, or that would reverse what follows them."""
+    if isinstance(value, str) and _UNPRINTABLE.search(value):
+        clean = _UNPRINTABLE.sub("\ufffd", value)
+        return Markup(clean) if isinstance(value, Markup) else clean
+    return value
+
+
+def fragment(template: str, **values: Any) -> Markup:
+    """Fills a template of this package, such as `samples.html`; all values are escaped."""
+    return Markup(_templates().get_template(template).render(**values))
+
+
+def render(
+    title: str,
+    panels: Sequence[Panel],
+    *,
+    eyebrow: str = "",
+    facts: Sequence[str] = (),
+    script: str = "",
+) -> str:
+    """Makes a page.
+
+    Args:
+        title: its heading.
+        panels: its sections, in their order.
+        eyebrow: a few words above the heading.
+        facts: short phrases below it.
+        script: JavaScript that the page runs. Nothing else can run in it: the page's content
+            security policy names this script by its digest, and forbids every request.
+
+    Returns:
+        A whole HTML document; the same values give the same text.
+    """
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    names = [re.sub("[^a-z0-9]+", "-", panel.heading.lower()).strip("-") for panel in panels]
+    return _templates().get_template("page.html").render(
+        title=title,
+        eyebrow=eyebrow,
+        facts=facts,
+        panels=list(zip(names, panels, strict=True)),
+        script=Markup(script),
+        script_source=f"'sha256-{digest}'" if script else "'none'",
+    )
+
+
+def shortened(text: str, length: int) -> str:
+    """Makes a text printable, and cuts it to so many characters; a cut one ends in an ellipsis."""
+    text = _UNPRINTABLE.sub("\ufffd", text)
+    return text if len(text) <= length else f"{text[: length - 1].rstrip()}…"
+
+
+def signed(value: float) -> str:
+    """Formats a label or a score with its sign and two decimals."""
+    return f"{value:+.2f}".replace("-", "−")

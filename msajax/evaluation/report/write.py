@@ -1,0 +1,97 @@
+"""Writes reports: of a run, and of the folds of a cross-validation."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msajax.evaluation.report import (
+    behaviour,
+    measured,
+    predicted,
+    provenance,
+    samples,
+    uncertainty,
+)
+from msajax.evaluation.report.content import Content, read_content, read_measured
+from msajax.evaluation.report.folds import page_of_folds
+from msajax.evaluation.report.page import render
+from msajax.files import read_json, write_text
+from msajax.runs import manifest
+from msajax.runs.folder import RunFolder
+
+
+def make(folder: RunFolder) -> None:
+    """Writes report.html of a run that has ended, whole or not at all.
+
+    Raises:
+        UserError: if a file of the run is missing or damaged, or the report cannot be written.
+    """
+    write_text(folder.file(manifest.REPORT), page(read_content(folder)))
+
+
+def make_of_folds(workdir: str, folders: Sequence[RunFolder], names: Sequence[str]) -> None:
+    """Writes the report of a cross-validation that has ended, beside the folders of its folds.
+
+    Args:
+        workdir: of the cross-validation.
+        folders: of the folds.
+        names: of its results, its predictions and its report.
+
+    Raises:
+        UserError: if a file is missing or damaged, or the report cannot be written.
+    """
+    results, predictions, report = (os.path.join(workdir, name) for name in names)
+    content = read_content(folders[0])
+    content.settings["data"].pop("fold", None)  # all other settings are those of every fold
+    links = [
+        f"{os.path.basename(folder.path)}/{manifest.REPORT}"
+        if os.path.exists(folder.file(manifest.REPORT))
+        else ""
+        for folder in folders
+    ]
+    last = [provenance.settings(content), provenance.repeat(content)]
+    text = page_of_folds(read_json(results), read_measured(predictions), last, links)
+    write_text(report, text)
+
+
+def page(content: Content) -> str:
+    """Returns the report of a run as HTML; the same run gives the same text."""
+    results, test = content.results, content.test
+    is_sentiment = "acc7" in results["test"]
+    panels = [
+        measured.finding(content),
+        measured.results(content),
+        measured.training(content),
+        predicted.scatter(test),
+        predicted.residuals(test, is_sentiment),
+        predicted.confusion(test, is_sentiment),
+        uncertainty.calibration(results, test),
+        predicted.weights(test, is_sentiment),
+        behaviour.robustness(content.robustness),
+        behaviour.explanation(content.explanation, content.explanation_page),
+        samples.best_and_worst(test),
+        provenance.corpus(content),
+        provenance.settings(content),
+        provenance.repeat(content),
+    ]
+    return render(
+        f"{results['model']['name']} on {_name(results['corpus'])}",
+        [panel for panel in panels if panel],
+        eyebrow="msajax run",
+        facts=_facts(results),
+    )
+
+
+def _name(corpus: Mapping[str, Any]) -> str:
+    """Names a corpus by its file."""
+    return os.path.basename(corpus["path"].rstrip("/")) or corpus["path"]
+
+
+def _facts(results: Mapping[str, Any]) -> list[str]:
+    sizes, seeds = results["corpus"]["sizes"], results["seeds"]
+    return [
+        f"{results['model']['parameters']:,} parameters",
+        f"{len(seeds)} random seeds" if len(seeds) > 1 else f"random seed {seeds[0]}",
+        "reads " + ", ".join(results["corpus"]["modalities"]),
+        " / ".join(f"{sizes[name]:,} {name}" for name in ("train", "valid", "test")),
+    ]

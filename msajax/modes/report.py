@@ -1,0 +1,47 @@
+"""Runs --mode=report: writes the report of a finished run, or of folds."""
+
+import os
+
+from rich.console import Console
+
+from msajax.checks import is_url
+from msajax.errors import OK, UserError
+from msajax.evaluation.report.write import make
+from msajax.modes.options import Options
+from msajax.runs import manifest
+from msajax.runs.folder import RunFolder
+from msajax.runs.lock import Lock
+from msajax.runs.remote.mirror import Mirror
+
+
+def run(options: Options, console: Console) -> int:
+    """Writes the report and says where it is; returns the exit code."""
+    del console
+    (workdir,) = options.required("workdir")
+    print(f"Report: {report(workdir)}")
+    return OK
+
+
+def report(workdir: str) -> str:
+    """Writes report.html of a finished run, in place of one that is there; returns its path.
+
+    Of the folder of a cross-validation it writes that of every fold, and of all together.
+
+    Raises:
+        UserError: if the run has not ended, or a file of it is missing or damaged.
+    """
+    if not is_url(workdir) and not os.path.exists(os.path.join(workdir, manifest.CONFIG)):
+        from msajax import cross_validation  # which brings all of training with it
+
+        if cross_validation.holds_folds(workdir):
+            for folder in cross_validation.ended_folds(workdir):
+                report(folder.path)
+            return cross_validation.write_report(workdir)
+    with Mirror(workdir) as mirror:
+        folder = RunFolder(mirror.path)
+        if not os.path.exists(folder.file(manifest.RESULTS)):
+            raise UserError(f"{workdir} holds no run that has ended: it has no results.json.")
+        with Lock(folder.path):
+            make(folder)
+        mirror.replace(manifest.REPORT)
+    return os.path.join(workdir, manifest.REPORT)

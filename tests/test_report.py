@@ -1,0 +1,297 @@
+"""The report of a run: what it says, that it is safe, small and always the same, how it looks."""
+
+import dataclasses
+import html
+import html.parser
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from browser import CHROMIUM, browser
+from made_runs import HOSTILE, KINDS, SCRIPT, add_extras, make_run
+from tiny import tiny_config
+
+from msajax.config import ModelConfig
+from msajax.errors import UserError
+from msajax.evaluation import artefacts
+from msajax.evaluation.findings import finding
+from msajax.evaluation.report import page as pages
+from msajax.evaluation.report import predicted, write
+from msajax.evaluation.report.content import read_content
+from msajax.modes import report as report_mode
+from msajax.runs.folder import RunFolder
+from msajax.runs.lock import Lock
+
+HEADINGS = {
+    "sentiment": ["What was found", "Results", "Training", "Predicted against true",
+                  "Residuals by label", "Confusion", "Modality weights", "Best and worst samples",
+                  "Corpus", "Settings", "Repeat it"],
+}  # fmt: skip
+HEADINGS["outputs"] = [h for h in HEADINGS["sentiment"] if h != "Confusion"]
+HEADINGS["classes"] = [h for h in HEADINGS["sentiment"] if h != "Residuals by label"]
+HEADINGS["tokens"] = [*HEADINGS["sentiment"][:3], *HEADINGS["sentiment"][-4:]]
+
+
+class Parsed(html.parser.HTMLParser):
+    """What a page holds: its elements with attributes, and its text outside of styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.headings: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        while self.open and self.open.pop() != tag:
+            pass
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "h2":
+            self.headings.append(data)
+        if "style" not in self.open:
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+
+def page_of(folder: RunFolder) -> str:
+    return write.page(read_content(folder))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def run(request, tmp_path_factory) -> tuple[str, RunFolder]:
+    return request.param, make_run(tmp_path_factory.mktemp("runs") / request.param, request.param)
+
+
+def test_the_panels_stand_in_their_order_in_forms_of_every_task(run):
+    kind, folder = run
+    text = page_of(folder)
+    page, results = Parsed(text), folder.read_results()
+    assert page.headings == HEADINGS[kind]
+    assert finding(results) in " ".join(page.text.split())
+    assert [t for t in results["test"] if t not in page.text] == []
+    assert text == page_of(folder)  # the same run, the same page
+    assert len(text) < 300_000
+    assert not re.search(r"20\d\d-\d\d", text)  # no date
+    assert "text: 7 value(s) beyond +-10 standard deviations are clipped" in page.text
+    assert "5 stored step(s) that are not zero are not read" in page.text
+    assert "python -m msajax.main --workdir 'a run'" in page.text
+    assert f"model.model_dim48{ModelConfig().model_dim}" in page.text
+
+
+def test_a_page_needs_nothing_but_itself_and_its_drawings_no_eyes(run):
+    page = Parsed(page_of(run[1]))
+    links = [of for _, attributes in page.elements for of in attributes.items()]
+    assert {v[0] for k, v in links if k in ("href", "src", "xlink:href")} <= {"#", "d"}  # data:
+    drawings = [of for tag, of in page.elements if tag == "svg" and "aria-hidden" not in of]
+    assert drawings and all(d["role"] == "img" and len(d["aria-label"]) > 20 for d in drawings)
+    colours = [v for k, v in links if k == "style" and re.search("(fill|stroke): *#", v)]
+    assert colours == []  # all are names of the style sheet, which has them light and dark
+    ids = [v for k, v in links if k == "id"]
+    used = {v[1:] for k, v in links if k == "href" and v.startswith("#")}
+    assert used <= set(ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_of_others_stays_text(kind, tmp_path):
+    folder = make_run(tmp_path / "run", kind, hostile=True)
+    if kind == "sentiment":
+        add_extras(folder, hostile=True)
+    text = page_of(folder)
+    page = Parsed(text)
+    assert "\u202e" not in text
+    assert not {"script", "img", "iframe", "object"} & {tag for tag, _ in page.elements}
+    names = {key for _, attributes in page.elements for key in attributes}
+    assert [name for name in names if name.startswith("on")] == []
+    shown = {"id", "text", "path", "command", "setting"}
+    shown |= {"name"} if kind in ("outputs", "classes") else set()
+    shown |= {"modality"} if kind != "tokens" else set()
+    for where in shown:
+        start = HOSTILE[where].partition("\"")[0]
+        assert start in page.text, where
+    assert SCRIPT in page.text and "$x^2_{$" in page.text
+
+
+def test_a_dollar_in_a_drawing_is_a_dollar(tmp_path):
+    folder = make_run(tmp_path / "run", "classes", hostile=True)
+    (chart,) = re.findall(r"<svg.*?</svg>", page_of(folder).split("Modality weights</h2>")[1])[:1]
+    assert "name $x^2_{$" in chart
+
+
+def test_numbers_are_those_of_the_predictions(tmp_path):
+    folder = make_run(tmp_path / "run", "sentiment")
+    test = read_content(folder).test
+    labels, scores = test.labels[:, 0], test.scores[:, 0]
+    text = re.sub(r"\s+", " ", page_of(folder))
+    signs = [(a, b) for a, b in zip(labels > 0, scores > 0, strict=True)]
+    kept = [pair for pair, label in zip(signs, labels, strict=True) if label]
+    two = text.split("Two classes: labels of 0 left out")[1]
+    cells = [int(found) for found in re.findall(r"of the row\">(\d+)</td>", two)[:4]]
+    wanted = [(False, False), (False, True), (True, False), (True, True)]
+    assert cells == [kept.count(pair) for pair in wanted]
+    ranked = np.argsort(np.abs(labels - scores), kind="stable")
+    shown = re.findall(r"<code><bdi>(.*?)</bdi></code>", text)
+    assert shown == [*test.ids[ranked[:-11:-1]], *test.ids[ranked[:10]]]
+    right = np.mean(np.round(np.clip(labels, -3, 3)) == np.round(np.clip(scores, -3, 3)))
+    assert f"{100 * right:.1f} % on the diagonal" in text
+    worst = ranked[-1]
+    assert f"label {labels[worst]:+.2f}".replace("-", "−") in text
+
+
+def test_what_other_modes_leave_has_its_panels(tmp_path):
+    folder = make_run(tmp_path / "run", "sentiment")
+    add_extras(folder)
+    results = json.loads(pathlib.Path(folder.file("results.json")).read_text())
+    calibration = {
+        **{"kind": "interval", "level": 0.9, "normalised": True, "samples": 24, "by": "video"},
+        **{"optimistic": True, "quantile": [1.5], "floor": [0.1]},
+        "test": {"coverage": [0.875], "width": [1.25]},
+    }
+    content = read_content(folder)
+    bounds = content.test.scores - 0.5, content.test.scores + 0.5
+    test = dataclasses.replace(content.test, low=bounds[0], high=bounds[1])
+    content = dataclasses.replace(
+        content, results=results | {"calibration": calibration}, test=test,
+        explanation_page="explanation.html",
+    )  # fmt: skip
+    page = Parsed(write.page(content))
+    added = ["Calibration and coverage", "Robustness", "Explanation"]
+    assert [h for h in page.headings if h not in HEADINGS["sentiment"]] == added
+    for said in ("87.5 %", "Optimistic", "1.250", "at 90 %", "raise it", "explanation.html"):
+        assert said in page.text, said
+    nothing = write.page(dataclasses.replace(content, results=results | {"calibration": None}))
+    assert "too few scores for a 90 % interval" in nothing
+    del content.explanation["summary"]
+    with pytest.raises(UserError, match=r"^explanation\.json is not of the form that this version"):
+        write.page(content)
+
+
+def test_probabilities_have_a_temperature(tmp_path):
+    content = read_content(make_run(tmp_path / "run", "classes"))
+    bins = [{"confidence": 0.5, "accuracy": 0.25, "count": 4}]
+    bins.append({"confidence": None, "accuracy": None, "count": 0})
+    found = {"kind": "temperature", "temperature": 1.5, "optimistic": False, "samples": 24}
+    found["test"] = {"ece_before": 0.125, "ece_after": 0.0625, "bins": bins}
+    content = dataclasses.replace(content, results={**content.results, "calibration": found})
+    text = Parsed(write.page(content)).text
+    assert "A temperature of 1.500" in text and "was 0.125 and is 0.062" in text
+
+
+def test_large_corpora_make_pages_of_bounded_size(tmp_path):
+    content = read_content(make_run(tmp_path / "run", "sentiment"))
+    rng, size = np.random.default_rng(0), 20_000
+    labels = np.clip(rng.normal(size=(size, 1)), -3, 3)
+    scores = labels + rng.normal(size=(size, 1))
+    test = dataclasses.replace(
+        content.test,
+        ids=np.array([f"i{i}" for i in range(size)]),
+        labels=labels,
+        scores=scores,
+        sd=np.full((size, 1), np.nan),
+        low=scores - 1,
+        high=scores + 1,
+        texts=np.array(["word " * 400] * size),
+        weights={m: rng.random(size) for m in content.test.weights},
+    )
+    lines = [
+        {"seed": seed, "epoch": epoch, "train_loss": 1 / epoch, "valid_mae": 1 / epoch}
+        for seed in range(30)
+        for epoch in range(1, 1001)
+    ]
+    text = write.page(dataclasses.replace(content, test=test, lines=lines))
+    assert len(text) < 1_000_000
+    assert "Hexagons hold more samples" in text
+    many = dataclasses.replace(test, kind="classification", names=tuple(map(str, range(100))))
+    many = dataclasses.replace(
+        many, labels=np.arange(size)[:, None] % 100, scores=rng.dirichlet(np.ones(100), size)
+    )
+    assert "all others" in str(predicted.confusion(many, False).body)
+
+
+def test_a_page_forbids_every_script_but_its_own():
+    panel = pages.Panel("A panel", pages.fragment("charts.html", charts=[], text="<b>"))
+    text = pages.render("<i>", [panel])
+    assert "script-src 'none'" in html.unescape(text)
+    assert "<i>" not in text and "<b>" not in text
+    own = pages.render("t", [panel], script="let a = 1 < 2;")
+    assert "<script>let a = 1 < 2;</script>" in own and "script-src 'sha256-" in html.unescape(own)
+    assert pages.render("\ud800", []).encode()
+
+
+def test_a_report_is_asked_for_by_a_key_and_made_anew_by_the_mode(tmp_path):
+    folder = make_run(tmp_path / "run", "sentiment")
+    for name in ("bundle", "checkpoints"):
+        (tmp_path / "run" / name).mkdir()
+    (tmp_path / "run" / "bundle" / "part").touch()
+    asked, silent = (tiny_config(train__report=value) for value in (True, False))
+    assert artefacts.missing(folder, asked) == ["report.html"]
+    assert artefacts.missing(folder, silent) == []
+    assert report_mode.report(folder.path) == folder.file("report.html")
+    made = pathlib.Path(folder.file("report.html"))
+    assert made.read_text(encoding="utf-8") == page_of(folder)
+    assert artefacts.missing(folder, asked) == []
+    with Lock(folder.path), pytest.raises(UserError, match="is in use by process"):
+        report_mode.report(folder.path)
+    pathlib.Path(folder.file("results.json")).unlink()
+    with pytest.raises(UserError, match="holds no run that has ended: it has no results.json"):
+        report_mode.report(folder.path)
+
+
+def test_a_report_that_cannot_be_made_is_a_warning(tmp_path, caplog):
+    folder = make_run(tmp_path / "run", "sentiment")
+    pathlib.Path(folder.file("predictions", "test.csv")).unlink()
+    artefacts.make_missing(folder, tiny_config(train__report=True))
+    assert re.search("report.html cannot be made: .*test.csv cannot be read as CSV", caplog.text)
+
+
+def test_nothing_that_draws_is_loaded_before_a_report_is_made():
+    script = (
+        "import sys, msajax.experiment, msajax.modes.report;"
+        "print([name for name in ('matplotlib', 'PIL') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+# --- seen in a browser ---
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH")
+def test_a_browser_shows_pages_at_every_width_without_a_word(tmp_path):
+    paths = []
+    for kind in KINDS:
+        folder = make_run(tmp_path / kind, kind, hostile=True)
+        if kind == "sentiment":
+            add_extras(folder, hostile=True)
+        write.make(folder)
+        paths.append(pathlib.Path(folder.file("report.html")))
+    with browser() as page:
+        for path in paths:
+            papers = set()
+            for width, scheme in ((1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")):
+                page.open(path, width, scheme)
+                wide = page.evaluate("document.documentElement.scrollWidth")
+                assert wide == width, f"{path.parent.name}: {wide} pixels at {width}"
+                style = "getComputedStyle(document.body)"
+                papers.add(page.evaluate(f"{style}.backgroundColor + {style}.color"))
+                drawn = "[...document.querySelectorAll('figure > svg')].map(e => e.clientWidth)"
+                assert min(page.evaluate(drawn)) > 250
+            assert len(papers) == 2  # light, and dark
+            page.open(path, 1280, "dark", media="print")
+            paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert paper == "rgb(255, 255, 255)"
+    assert page.said == []
+    assert {address.split("#")[0] for address in page.asked} == {p.as_uri() for p in paths}
