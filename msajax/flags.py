@@ -42,6 +42,10 @@ JOIN_SECONDS = flags.DEFINE_float(
 DOWNLOAD = flags.DEFINE_boolean(
     "download", False, "Fetch model.text_encoder from the Hugging Face hub if it is no folder."
 )
+TRIALS = flags.DEFINE_integer("trials", None, "How many trials are drawn.", lower_bound=1)
+TRIAL_SEEDS = flags.DEFINE_integer("trial_seeds", 3, "Random seeds of a trial.", lower_bound=1)
+MEDIAN = flags.DEFINE_boolean("median", True, "Stop hopeless trials by the median rule.")
+WINNER = flags.DEFINE_boolean("winner", True, "Train the winner of a sweep, and test it.")
 VERSION = flags.DEFINE_boolean("version", False, "Print the version.")
 _PATHS = ("workdir", "input", "output", "bundle", "profile", "models")
 _overridden: list[str] = []  # keys that the command line sets
@@ -196,6 +200,7 @@ def options() -> Options:
         given={name: flags.FLAGS[name].value for name in given},
         join=join_processes,
         complain=complain,
+        experiment=_experiment_file(["", f"--config={flags.FLAGS['config'].config_filename}"]),
     )
 
 

@@ -44,6 +44,13 @@ several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
             *("coordinator_address", "num_processes", "process_id", "download"),
         ),
     ),
+    "sweep": Mode(
+        """\
+--config FILE[:arg] --workdir W [--config.section.key=value …]   (FILE has get_space())
+[--trials=N, drawn at random] [--trial_seeds=3] [--nomedian] [--nowinner] [--output FILE.json]
+tries settings on validation; the best one is trained on fresh seeds, and tested once""",
+        ("workdir", "output", "models", "download", "trials", "trial_seeds", "median", "winner"),
+    ),
     "evaluate": Mode(
         """\
 --workdir W [--split=test] | --input predictions.csv   [--output FILE.json]

@@ -21,6 +21,7 @@ class Options:
         given: the other flags by name; None for those that are not given.
         join: meets the other processes of a run, if flags say that there are any.
         complain: says in one line what went wrong.
+        experiment: path of the experiment file.
     """
 
     mode: str
@@ -29,6 +30,7 @@ class Options:
     given: Mapping[str, Any]
     join: Callable[[], None]
     complain: Callable[[str], None]
+    experiment: str = ""
 
     def __getitem__(self, flag: str) -> Any:
         """Returns the value of a flag; None if it is not given."""
