@@ -47,12 +47,14 @@ _LAZY = {
     "Term": "msajax.models.contract",
     "Result": "msajax.api",
     "Scores": "msajax.inference.scores",
+    "SweepResult": "msajax.api",
     "blank_sample": "msajax.models",
     "build_model": "msajax.models",
     "cross_validate": "msajax.api",
     "load": "msajax.inference.bundle_files",
     "open_corpus": "msajax.data.formats",
     "row_weight": "msajax.models.parts.layers",
+    "sweep": "msajax.api",
     "train": "msajax.api",
 }
 
@@ -73,6 +75,7 @@ __all__ = [
     "Scores",
     "Settings",
     "Stage",
+    "SweepResult",
     "Term",
     "TrainConfig",
     "UserError",
@@ -85,6 +88,7 @@ __all__ = [
     "open_corpus",
     "register_model",
     "row_weight",
+    "sweep",
     "train",
 ]
 

@@ -112,8 +112,11 @@ class SweepFolder:
 
     def is_of(self, trials: int) -> bool:
         """Says whether sweep.json is there and plans so many trials."""
-        path = self.file(SWEEP)
-        return os.path.exists(path) and read_json(path)["planned"] == trials
+        return os.path.exists(self.file(SWEEP)) and self.read()["planned"] == trials
+
+    def read(self) -> dict[str, Any]:
+        """Reads sweep.json."""
+        return read_json(self.file(SWEEP))
 
     def make(self) -> None:
         """Makes the folder.

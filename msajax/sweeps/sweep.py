@@ -5,8 +5,10 @@
 
 import contextlib
 import dataclasses
+import errno
 import itertools
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +29,7 @@ from msajax.sweeps.files import WINNER, SweepFolder
 from msajax.sweeps.space import Settings, plan, with_settings
 from msajax.sweeps.trial import Trial, Watch, refused, train_trial
 from msajax.sweeps.verdicts import Metric, rank_correlations, ranked, told_apart
+from msajax.sweeps.words import trial_line, winner_sentence
 from msajax.training.progress import TrialsProgress
 from msajax.version import NUMERICS
 
@@ -136,6 +139,7 @@ class _Opener:
             UserError: for what a run of the experiment would refuse before it trains.
         """
         self._opened: tuple[Any, Any, Any] = (None, None, None)
+        self._is_a_file = os.path.exists(config.data.path)  # and not an embedded corpus
         corpus, encoder = self._open(config)
         sources = check(config, corpus, encoder)
         for name in ("train", "valid"):
@@ -144,7 +148,14 @@ class _Opener:
         self.digests = sources.digests
 
     def __call__(self, config: Config) -> Sources:
-        """Opens what a trial reads, and fits its preparation."""
+        """Opens what a trial reads, and fits its preparation.
+
+        Raises:
+            UserError: if the trial's settings do not fit the corpus.
+            FileNotFoundError: if the corpus has gone, which is no trial's fault.
+        """
+        if self._is_a_file and not os.path.exists(config.data.path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), config.data.path)
         return fit(config, *self._open(config))
 
     def _open(self, config: Config) -> tuple[Any, Any]:
@@ -208,7 +219,7 @@ class _Sweep:
                 self._folder.drop_checkpoints(number)
                 self._records.append(record)
                 self.write()
-                progress.trial_done(_line(record))
+                progress.trial_done(trial_line(record))
         return True
 
     def _try(
@@ -248,11 +259,11 @@ class _Sweep:
             "told_apart": apart,
             "rank_correlations": rank_correlations(self._records),
         }
-        sentence = said(best, apart, metric)
+        sentence = winner_sentence(best, apart, metric)
         self._winner["sentence"] = sentence
         self.write()
         if not self._what.winner:
-            return self.content()
+            return self._folder.read()
         config = with_settings(self._config, best["settings"])
         count = len(self._records)
         self._folder.write_winner(config, f"Trial {best['trial']} of {count}, the best of a sweep.")
@@ -265,19 +276,19 @@ class _Sweep:
             return None
         self._winner["results"] = results
         self.write()
-        return self.content()
+        return self._folder.read()
 
     def _metric(self) -> Metric | None:
         """Returns the metric by which the trials are compared; None if none was trained."""
         known = [record for record in self._records if "metric" in record]
         return Metric(known[0]["metric"], known[0]["larger_is_better"]) if known else None
 
-    def content(self) -> dict[str, Any]:
-        """Makes what sweep.json holds."""
+    def write(self) -> None:
+        """Writes sweep.json and trials.csv."""
         metric = self._metric()
         apart = self._rest.get("told_apart", {})
         first, count = self._seeds.first_seed, self._seeds.seeds
-        return {
+        content = {
             "identity": dict(self._own),
             "planned": len(self._planned),
             "metric": metric and metric.name,
@@ -291,10 +302,7 @@ class _Sweep:
             "rank_correlations": self._rest.get("rank_correlations", {}),
             "winner": self._winner,
         }
-
-    def write(self) -> None:
-        """Writes sweep.json and trials.csv."""
-        self._folder.write(self.content())
+        self._folder.write(content)
 
 
 @contextlib.contextmanager
@@ -311,40 +319,3 @@ def _quiet() -> Iterator[None]:
     finally:
         for each, level in before.items():
             each.setLevel(level)
-
-
-def _line(record: Mapping[str, Any]) -> str:
-    """Says in one line how a trial has ended."""
-    settings = ", ".join(f"{key} {_shown(v)}" for key, v in record["settings"].items())
-    score = ""
-    if record["score"] is not None:
-        spread = "" if record["sd"] is None else f" ± {record['sd']:.4f}"
-        score = f"{record['metric']} {record['score']:.4f}{spread}, "
-    return f"trial {record['trial']} ({settings or 'nothing changed'}): {score}{record['why']}"
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def said(best: Mapping[str, Any], apart: Mapping[int, bool], metric: Metric) -> str:
-    """Says in words which trial is best, and which ones its random seeds do not tell from it."""
-    count, spread = len(best["seeds"]), "" if best["sd"] is None else f" ± {best['sd']:.4f}"
-    of_seeds = f"{count} random seeds" if count > 1 else "one random seed"
-    text = (
-        f"Trial {best['trial']} is the best on validation, {metric.name} {best['score']:.4f}"
-        f"{spread} with {of_seeds}."
-    )
-    if not apart:
-        return f"{text} No other trial ran to its end."
-    if count < 2:
-        return f"{text} One seed cannot tell it from any other trial: take --trial_seeds=3 or more."
-    same = sorted(number for number, is_apart in apart.items() if not is_apart)
-    others = f"the {len(apart)} others that ran to their end" if len(apart) > 1 else "the other one"
-    if not same:
-        return f"{text} Its seeds tell it from {others}."
-    listed = ", ".join(map(str, same))
-    return (
-        f"{text} Of {others}, the seeds do not tell it from {len(same)}: trial"
-        f"{'s' * (len(same) > 1)} {listed}."
-    )
