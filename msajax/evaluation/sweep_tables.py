@@ -14,7 +14,7 @@ from msajax.evaluation.tables import print_results
 
 _SHOWN = 10  # trials
 _MEANINGS = {
-    "epochs": "ran to its end",
+    "epochs": "ran to the end",
     "patience": "no seed improved",
     "median": "stopped by the median",
     "failed": "not finite",
