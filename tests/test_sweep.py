@@ -37,6 +37,7 @@ from msajax.sweeps.verdicts import (
 )
 from msajax.sweeps.words import winner_sentence
 
+PATIENCE = 900  # seconds for a whole sweep in another process
 BASE = tiny_config(**SMALLEST, train__epochs=6, train__patience=0, train__checkpoint_every_steps=2)
 MAE, CORR = Metric("mae", False), Metric("corr", True)
 
@@ -344,7 +345,8 @@ def test_the_winner_is_trained_on_its_own_seeds_and_its_file_reproduces_the_numb
     expected = flatten(with_settings(BASE, winner["settings"]))
     assert flatten(configuration.from_config_dict(config)) == expected
     arguments = ("--config", folder / "winner.py", "--workdir", tmp_path / "again")
-    assert forks.start(*arguments, log=tmp_path / "log").wait() == 0, (tmp_path / "log").read_text()
+    code = forks.start(*arguments, log=tmp_path / "log").wait(PATIENCE)
+    assert code == 0, (tmp_path / "log").read_text()
     assert differences(tmp_path / "again", folder / "winner") == []
     # The tables.
     text = str(result)
@@ -368,7 +370,7 @@ def test_the_same_call_reads_what_has_ended_and_another_sweep_is_refused(swept, 
     ]:
         with pytest.raises(UserError, match=message):
             msajax.sweep(config, space, folder, **{"trial_seeds": 2, **more})
-    with pytest.raises(UserError, match="holds 'config.json' but no sweep.json"):
+    with pytest.raises(UserError, match="holds 'bundle' but no sweep.json"):
         msajax.sweep(BASE, TRIALS, folder / "winner")
     with pytest.raises(UserError, match="in a bucket"):
         msajax.sweep(BASE, TRIALS, "gs://bucket/sweep")
@@ -395,7 +397,7 @@ def test_a_sweep_may_get_more_trials_until_its_winner_is_chosen(tmp_path):
 
 def test_a_sweep_of_which_nothing_is_left_says_why(tmp_path):
     trials = [{"model.num_heads": 3}, {"model.num_heads": 5}]
-    with pytest.raises(UserError, match="No trial of .* trial 0: model.num_heads = 3: must divide"):
+    with pytest.raises(UserError, match="No trial of .*trial 0: model.num_heads = 3: must divide"):
         msajax.sweep(BASE, trials, tmp_path / "w")
 
 
@@ -422,8 +424,9 @@ def without_seconds(folder: pathlib.Path) -> tuple[dict, list[dict]]:
 def test_a_sweep_that_is_killed_at_any_moment_comes_to_the_same_result(forks, tmp_path):
     settings = {"train__epochs": 9, "train__patience": 0, "train__checkpoint_every_steps": 1}
     path = survivors.write_experiment(tmp_path / "small.py", **SMALLEST, **settings)
-    rates = [5e-3, 2e-2, 1e-2, 1e-6]  # the last one is stopped by the median
-    space = f"\n\ndef get_space():\n    return [{{{RATE!r}: rate}} for rate in {rates}]\n"
+    # Patience is no part of a compiled program; the last trial is stopped by the median.
+    trials = [{}, {"train.patience": 3}, {"train.patience": 5}, {RATE: 1e-6}]
+    space = f"\n\ndef get_space():\n    return {trials}\n"
     path.write_text(path.read_text() + space)
 
     def begin(folder: pathlib.Path):
@@ -431,10 +434,10 @@ def test_a_sweep_that_is_killed_at_any_moment_comes_to_the_same_result(forks, tm
         return forks.start(*arguments, log=folder.with_suffix(".log"))
 
     whole, folder, moments = tmp_path / "whole", tmp_path / "killed", random.Random(0)
-    assert begin(whole).wait() == 0, whole.with_suffix(".log").read_text()
+    assert begin(whole).wait(PATIENCE) == 0, whole.with_suffix(".log").read_text()
     expected = without_seconds(whole)
     how = [trial["ended"] for trial in expected[0]["trials"]]
-    assert how == ["epochs", "epochs", "epochs", "median"]
+    assert how[0] == "epochs" and how[3] == "median"
 
     def marks() -> int:
         """How far a sweep has come: lines of metrics, and files that are there."""
@@ -444,20 +447,20 @@ def test_a_sweep_that_is_killed_at_any_moment_comes_to_the_same_result(forks, tm
     kills, stops = 0, 0
     while kills < 12:
         process, seen, wanted = begin(folder), marks(), moments.randint(1, 12)
-        last = time.monotonic() + survivors.LIMIT
+        last = time.monotonic() + PATIENCE
         while process.poll() is None and marks() < seen + wanted and time.monotonic() < last:
             time.sleep(0.002)
         time.sleep(moments.choice([0, moments.uniform(0, 0.05)]))
         number = signal.SIGTERM if kills % 4 == 1 else signal.SIGKILL
         process.send_signal(number)
-        code, said = process.wait(), folder.with_suffix(".log").read_text()
+        code, said = process.wait(PATIENCE), folder.with_suffix(".log").read_text()
         assert "Traceback" not in said
         if code == 0:
             break
         assert code == (75 if number == signal.SIGTERM else -signal.SIGKILL), said
         kills, stops = kills + 1, stops + (code == 75)
     assert kills >= 4 and stops >= 1  # it did not end before
-    assert begin(folder).wait() == 0, folder.with_suffix(".log").read_text()
+    assert begin(folder).wait(PATIENCE) == 0, folder.with_suffix(".log").read_text()
     assert without_seconds(folder) == expected
     assert differences(folder / "winner", whole / "winner") == []
     ours, theirs = ({str(p.relative_to(f)) for p in f.rglob("*")} for f in (folder, whole))

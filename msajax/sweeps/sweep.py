@@ -12,6 +12,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
+
 from msajax import experiment
 from msajax.building import Sources, check, fit, open_encoder
 from msajax.checks import is_url
@@ -215,6 +217,7 @@ class _Sweep:
                         record = self._try(number, settings, opener, Watch(stop, progress.of_trial))
                 if record is None:
                     return False
+                jax.clear_caches()  # programs of a trial that has ended only take memory
                 self._folder.write_record(record)
                 self._folder.drop_checkpoints(number)
                 self._records.append(record)
@@ -246,7 +249,8 @@ class _Sweep:
         metric = self._metric()
         order = ranked(self._records, metric) if metric else []
         if not order:
-            why = "; ".join(f"trial {r['trial']}: {r['why']}" for r in self._records[:3])
+            first = self._records[:3]
+            why = "; ".join(f"trial {r['trial']}: {r['why'].rstrip('.')}" for r in first)
             failed = any(record["ended"] == "failed" for record in self._records)
             raise (NonFiniteError if failed else UserError)(
                 f"No trial of {self._folder.path} ran to its end with a score ({why}); trials.csv "
