@@ -116,6 +116,7 @@ RATE = "optim.learning_rate"
         ({"model.num_heads": (1, 2.5, "linear")}, 1, "= 2.5: must be of type int"),
         ({"optim.name": ("adam", "adamw", "log")}, 1, "is no number, so it has no range"),
         ({RATE: (0.1, 0.2, "log")}, None, "is a range, which has no end: give --trials=N"),
+        ({RATE: [0.1, 0.2]}, 0, "--trials=0: must be 1 or more"),
         ({RATE: [0.1, 0.2]}, 3, r"--trials=3: .* only 2 combinations; give at most 2, or leave"),
         ({"train.patience": list(range(10_001))}, None, "10001 combinations, more than 10000"),
         ({RATE: (0.1, 0.2, "log")}, 10_001, "--trials=10001: it is too many"),

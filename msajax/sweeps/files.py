@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from msajax.checks import differences, is_url
+from msajax.checks import differences
 from msajax.config import Config, flatten
 from msajax.config.registry import registered
 from msajax.errors import UserError, writing
@@ -68,11 +68,6 @@ class SweepFolder:
         Raises:
             UserError: naming every difference.
         """
-        if is_url(self.path):
-            raise UserError(
-                f"The workdir {self.path} is in a bucket, which can hold a run, but no sweep: name "
-                "a folder."
-            )
         if os.path.exists(self.path) and not os.path.isdir(self.path):
             raise UserError(f"The workdir {self.path} is a file; it must be a folder.")
         there = set(os.listdir(self.path)) if os.path.isdir(self.path) else set()

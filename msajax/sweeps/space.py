@@ -72,6 +72,8 @@ def plan(space: Any, config: Config, trials: int | None) -> list[Settings]:
     Raises:
         UserError: for a key or a value that cannot be tried, and too few or too many trials.
     """
+    if trials is not None and (type(trials) is not int or trials < 1):
+        raise UserError(f"--trials={trials}: must be 1 or more.")
     usual = flatten(config)
     if isinstance(space, list):
         if trials is not None:

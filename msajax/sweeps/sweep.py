@@ -87,7 +87,7 @@ def sweep(
             "folder."
         )
     planned = plan(what.space, config, what.trials)
-    if not isinstance(what.trial_seeds, int) or what.trial_seeds < 1:
+    if type(what.trial_seeds) is not int or what.trial_seeds < 1:
         raise UserError(f"--trial_seeds={what.trial_seeds}: must be 1 or more.")
     _of_trials(config, what.trial_seeds)
     folder = SweepFolder(workdir)
