@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import survivors
+from pages import blocks
 from scipy import stats
 from survivors import Forks, StopAfter, differences
 from tiny import SMALLEST, lines_of, run, tiny_config
@@ -140,7 +141,10 @@ def test_an_experiment_file_says_what_is_tried(tmp_path):
             load_space(str(path))
     shipped = pathlib.Path(survivors.ROOT, "configs")
     assert len(plan(load_space(str(shipped / "synthetic.py")), BASE, None)) == 6
-    assert len(plan(load_space(str(shipped / "mosi.py")), BASE, 20)) == 20
+    (of_page,) = blocks("docs/sweep.md", "python")
+    path.write_text(of_page)
+    for file in (path, shipped / "mosi.py"):
+        assert len(plan(load_space(str(file)), BASE, 20)) == 20
 
 
 # --- what is decided, by hand ---
