@@ -221,7 +221,7 @@ def test_seeds_tell_trials_apart_as_the_paired_t_test_does():
     assert not told_apart(record(0, 1.0), record(1, 99.0))
     words = [
         winner_sentence(record(7, 1.0, 2.0), apart, MAE)
-        for apart in ({}, {1: True}, {1: False, 2: True, 0: False})
+        for apart in ({}, {1: True}, {1: False, 2: True, 0: False}, {1: False, 2: False})
     ]
     first = "Trial 7 is the best on validation, mae 1.5000 ± 0.7071 with 2 random seeds. "
     assert words == [
@@ -229,6 +229,7 @@ def test_seeds_tell_trials_apart_as_the_paired_t_test_does():
         first + "Its seeds tell it from the other one.",
         first + "Of the 3 others that ran to their end, the seeds do not tell it from 2: trials 0, "
         "1.",
+        first + "Its seeds tell it from none of the 2 others that ran to their end.",
     ]
     alone = winner_sentence(record(7, 1.0), {1: False}, MAE)
     assert alone.endswith("take --trial_seeds=3 or more.")

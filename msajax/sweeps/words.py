@@ -36,6 +36,9 @@ def winner_sentence(best: Mapping[str, Any], apart: Mapping[int, bool], metric: 
     others = f"the {len(apart)} others that ran to their end" if len(apart) > 1 else "the other one"
     if not same:
         return f"{text} Its seeds tell it from {others}."
+    if len(same) == len(apart):
+        none = "do not tell it from" if len(apart) == 1 else "tell it from none of"
+        return f"{text} Its seeds {none} {others}."
     listed = ", ".join(map(str, same))
     return (
         f"{text} Of {others}, the seeds do not tell it from {len(same)}: trial"
