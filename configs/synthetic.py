@@ -25,3 +25,8 @@ def get_config(arg: str = ""):
         widths={"text": 300, "audio": 74, "video": 47},
         lengths={"text": 20, "audio": 20, "video": 20},
     )
+
+
+def get_space():
+    """Says what a sweep tries: a grid of six trials."""
+    return {"model.dropout_rate": [0.1, 0.3], "optim.learning_rate": [2e-4, 5e-4, 1e-3]}

@@ -48,6 +48,7 @@ _LAZY = {
     "Term": "msajax.models.contract",
     "Result": "msajax.api",
     "Scores": "msajax.inference.scores",
+    "SweepResult": "msajax.api",
     "blank_sample": "msajax.models",
     "build_model": "msajax.models",
     "compare": "msajax.api",
@@ -55,6 +56,7 @@ _LAZY = {
     "load": "msajax.inference.bundle_files",
     "open_corpus": "msajax.data.formats",
     "row_weight": "msajax.models.parts.layers",
+    "sweep": "msajax.api",
     "train": "msajax.api",
 }
 
@@ -75,6 +77,7 @@ __all__ = [
     "Scores",
     "Settings",
     "Stage",
+    "SweepResult",
     "Term",
     "TrainConfig",
     "UserError",
@@ -88,6 +91,7 @@ __all__ = [
     "open_corpus",
     "register_model",
     "row_weight",
+    "sweep",
     "train",
 ]
 

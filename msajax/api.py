@@ -20,11 +20,14 @@ from msajax.data.predictions import read_columns
 from msajax.errors import UserError
 from msajax.evaluation import comparison
 from msajax.evaluation.comparison_output import print_comparison, rows, write_comparison
+from msajax.evaluation.sweep_tables import print_sweep
 from msajax.evaluation.tables import print_folds, print_results
 from msajax.inference.bundle import Bundle
 from msajax.inference.bundle_files import load
 from msajax.runs.folder import RunFolder
 from msajax.runs.remote.mirror import Mirror
+from msajax.sweeps.sweep import Plan
+from msajax.sweeps.sweep import sweep as run_sweep
 from msajax.training.run import AfterEpoch
 
 _WIDTH = 100  # columns of a printed table
@@ -166,6 +169,18 @@ def compare(
     return Comparison(os.getcwd(), content)
 
 
+class SweepResult(Table):
+    """Holds a sweep: the content of sweep.json, its trials by the key "trials"."""
+
+    _print = staticmethod(print_sweep)
+
+    @functools.cached_property
+    def winner(self) -> Result | None:
+        """The winner's run; None if it has not been trained."""
+        results = self["winner"].get("results")
+        return results and Result(os.path.join(self.workdir, "winner"), results)
+
+
 def train(
     config: Config,
     workdir: str | os.PathLike,
@@ -224,6 +239,37 @@ def cross_validate(
     with _heard():
         content = cross_validation.cross_validate(config, workdir, stop_after_epochs)
     return None if content is None else FoldsResult(workdir, content)
+
+
+def sweep(
+    config: Config, space: Any, workdir: str | os.PathLike, **how: Any
+) -> SweepResult:
+    """Tries settings on validation, trains the best on fresh seeds and tests it once.
+
+    The same call continues where it was interrupted.
+
+    Args:
+        config: the experiment, whose settings the trials change.
+        space: `{key: list of values, or (low, high, "log" or "linear")}`, or a list of trials, each
+            `{key: value}`.
+        workdir: the folder of the sweep; made if needed, refused if it holds something else.
+        **how: trials=N, how many are drawn at random (None: the whole grid); trial_seeds=3, random
+            seeds of a trial; median=False, which stops no trial early; winner=False, which trains
+            no winner and leaves the test split closed.
+
+    Returns:
+        The result, which prints as a table.
+
+    Raises:
+        UserError: for whatever you can set right, before anything is written.
+        NonFiniteError: if no trial or no seed of the winner has finite numbers.
+    """
+    workdir = _absolute(workdir)
+    if unknown := sorted(how.keys() - {"trials", "trial_seeds", "median", "winner"}):
+        raise UserError(f"msajax.sweep has no argument {unknown[0]!r}; see help(msajax.sweep).")
+    with _heard():
+        content = run_sweep(config, Plan(space, **how), workdir)
+    return SweepResult(workdir, content)
 
 
 def _absolute(workdir: str | os.PathLike) -> str:

@@ -68,7 +68,13 @@ def open_encoder(config: Config) -> Folder | None:
 def check(config: Config, corpus: Corpus, encoder: Folder | None) -> Sources:
     """Fits the preparation; raises `UserError` unless a run can train on the corpus and measure."""
     require_targets(corpus, config, "train", "valid", "test")
-    corpus.verify()
+    corpus.verify()  # after what headers alone can say: it may read all that there is
+    return fit(config, corpus, encoder)
+
+
+def fit(config: Config, corpus: Corpus, encoder: Folder | None) -> Sources:
+    """Does what `check` does, for a corpus that has been verified."""
+    require_targets(corpus, config, "train", "valid", "test")
     preparation = preparing.fit(corpus, config.reading, config.model, encoder)
     check_model(config, preparation.spec)
     _check_share(config, corpus, preparation)

@@ -46,6 +46,10 @@ DOWNLOAD = flags.DEFINE_boolean(
 )
 SAMPLES = flags.DEFINE_integer("samples", None, "How many samples to explain.", lower_bound=1)
 TARGET = flags.DEFINE_string("target", None, "The output or class to explain.")
+TRIALS = flags.DEFINE_integer("trials", None, "How many trials are drawn.", lower_bound=1)
+TRIAL_SEEDS = flags.DEFINE_integer("trial_seeds", 3, "Random seeds of a trial.", lower_bound=1)
+MEDIAN = flags.DEFINE_boolean("median", True, "Stop hopeless trials by the median rule.")
+WINNER = flags.DEFINE_boolean("winner", True, "Train the winner of a sweep, and test it.")
 VERSION = flags.DEFINE_boolean("version", False, "Print the version.")
 _PATHS = ("workdir", "input", "output", "bundle", "profile", "models")
 _overridden: list[str] = []  # keys that the command line sets
@@ -204,6 +208,7 @@ def options() -> Options:
         paths=tuple(_positional),
         join=join_processes,
         complain=complain,
+        experiment=_experiment_file(["", f"--config={flags.FLAGS['config'].config_filename}"]),
     )
 
 

@@ -28,7 +28,7 @@ PARSER = """
 import argparse, json, os, runpy, sys, traceback
 import absl.app, msajax.experiment
 
-NEEDED = {"train": ["workdir"], "convert": ["input", "output"]}
+NEEDED = {"train": ["workdir"], "sweep": ["workdir"], "convert": ["input", "output"]}
 NEEDED["predict"] = ["bundle", "input", "output"]
 NEEDED["export"] = ["bundle", "output"]
 
@@ -107,7 +107,7 @@ def how_to_parse(line: str) -> tuple[str, list[str]] | None:
 
 def test_every_command_is_known_to_its_parser():
     # The launch files' own examples are run by test_launch.py, on stand-ins for a cluster; the two
-    # scripts by test_packaging.py; the picture is drawn below; test_readme.py writes trials.jsonl.
+    # scripts by test_packaging.py; the picture is drawn below; a sweep writes winner.py.
     elsewhere = {"bash launch/local.sh", "bash launch/test.sh", "python bench/picture.py"}
     for name in [*SCRIPTS, *MANIFESTS]:
         elsewhere.add(joined(textwrap.dedent(example(name))))
@@ -116,7 +116,7 @@ def test_every_command_is_known_to_its_parser():
         lines = commands(page)
         lines += [s for s in spans(page) if re.match(r"--[a-z]|python (-m|bench/)", s)]
         for line in lines:
-            if line.partition("  #")[0].rstrip() in elsewhere or line.startswith("printf "):
+            if line.partition("  #")[0].rstrip() in elsewhere or "winner.py" in line:
                 continue
             if "my_model.py" in line:
                 continue  # a block of the page, which test_own_model.py runs with its commands
@@ -142,7 +142,7 @@ def test_every_block_is_of_a_language_whose_blocks_are_tested():
             assert language in ("bash", "python", "text"), f"{page}: ```{language}"
             if language == "text":
                 assert not re.search(r"(?m)^\s*(python|bash|msajax|--)", code), page
-        if page not in ("README.md", "docs/python.md", "docs/recipes.md"):
+        if page not in ("README.md", "docs/python.md", "docs/recipes.md", "docs/sweep.md"):
             assert blocks(page, "python") == [], f"{page}: no test runs its Python"
 
 

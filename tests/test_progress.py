@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from msajax.training import progress
-from msajax.training.progress import EpochProgress
+from msajax.training.progress import EpochProgress, TrialsProgress
 
 LINE = {"epoch": 13, "train_loss": 1.25, "valid_cross_entropy": 2.5, "seconds": 0.5}
 TOLD = "train loss 1.2500  valid cross_entropy 2.5000 (best 2.0000)  3 of 5 seeds still train"
@@ -131,3 +131,27 @@ def test_a_log_has_a_line_for_the_compiler_one_a_minute_and_one_an_epoch(monkeyp
         "2 of 2 seeds still train  0.5 s"
     )
     assert log.file.getvalue() == ""
+
+
+def test_a_sweep_is_one_bar_of_trials_and_in_a_log_a_line_for_each(monkeypatch, caplog):
+    console = Console(file=Terminal(), width=80, force_terminal=True)
+    with TrialsProgress(20, 3, console) as sweep, sweep.of_trial(10, 4, "mae") as shown:
+        shown.compiling()
+        shown.epoch_done([LINE | {"epoch": 5, "valid_mae": 1.0}], np.array([1.0]))
+        assert sweep._bar.tasks[0].completed == 3.5
+        sweep.trial_done("trial 3")
+        assert sweep._bar.tasks[0].completed == 4
+    assert re.search(r" 4/20\S* trials ", console.file.getvalue())
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    log = Console(file=io.StringIO(), force_terminal=True)
+    with caplog.at_level(logging.INFO, "msajax"), TrialsProgress(20, 3, log) as sweep:
+        shown = sweep.of_trial(10, 4, "mae")
+        for epoch in range(5, 11):
+            now += 25.0
+            shown.compiling()
+            shown.epoch_done([LINE | {"epoch": epoch, "valid_mae": 1.0}], np.array([1.0]))
+        sweep.trial_done("trial 3: mae 1")
+    first, second, line = messages(caplog)
+    assert first.startswith("epoch 7/10 ") and second.startswith("epoch 10/10 ")
+    assert line == "4 of 20: trial 3: mae 1"

@@ -159,19 +159,6 @@ def test_folds_are_trained_and_measured_as_the_recipe_says(study):
         assert f"{pooled['value']:.3f}" in row.split()
 
 
-def test_trials_are_tried_as_the_recipe_says(study):
-    write, trials = recipe("Trials on validation")
-    run_recipe(write, study)
-    lines = [json.loads(line) for line in run_recipe(trials, study).splitlines()]
-    assert [line["trial"] for line in lines] == [
-        {}, {"model.dropout_rate": 0.3}, {"optim.learning_rate": 0.001}
-    ]
-    for line in lines:
-        assert line.keys() == {"trial", "valid_mae", "sd", "best_epoch", "seconds"}
-        assert line["sd"] > 0 and len(line["best_epoch"]) == 3
-    assert len({line["valid_mae"] for line in lines}) == 3
-
-
 def test_runs_are_compared_as_the_recipe_says(tmp_path):
     (code,) = [code for code in blocks("docs/recipes.md", "python") if "msajax.compare" in code]
     labels, off = np.arange(12) / 4 - 1.5, {"mine": 0.125, "other": 0.5}

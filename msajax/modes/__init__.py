@@ -54,6 +54,13 @@ several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
 trains every subset of the modalities, and says what each is worth: W/ablation.json""",
         _OF_TRAINING,
     ),
+    "sweep": Mode(
+        """\
+--config FILE[:arg] --workdir W [--config.section.key=value …]   (FILE has get_space())
+[--trials=N, drawn at random] [--trial_seeds=3] [--nomedian] [--nowinner] [--output FILE.json]
+tries settings on validation; the best one is trained on fresh seeds, and tested once""",
+        ("workdir", "output", "models", "download", "trials", "trial_seeds", "median", "winner"),
+    ),
     "evaluate": Mode(
         """\
 --workdir W [--split=test] | --input predictions.csv   [--output FILE.json]

@@ -22,6 +22,7 @@ class Options:
         paths: the words that are no flags, of a mode that takes paths.
         join: meets the other processes of a run, if flags say that there are any.
         complain: says in one line what went wrong.
+        experiment: path of the experiment file.
     """
 
     mode: str
@@ -31,6 +32,7 @@ class Options:
     paths: tuple[str, ...]
     join: Callable[[], None]
     complain: Callable[[str], None]
+    experiment: str = ""
 
     def __getitem__(self, flag: str) -> Any:
         """Returns the value of a flag; None if it is not given."""

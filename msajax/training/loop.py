@@ -132,7 +132,7 @@ def _train_group(run: Run, *, alone: bool) -> Trained:
             state = first_state(run, equipment.programs)
         saving = Saving(checkpoints, run, state)
         must_stop = saving.before_epoch()
-        with EpochProgress(run.config.train.epochs, done, run.selection) as progress:
+        with run.progress(run.config.train.epochs, done, run.selection) as progress:
             watch = Watch(saving, progress, profiler)
             while not (must_stop or state.selection.stopped.all() or done >= pause_at):
                 state, must_stop = _train_epoch(run, equipment, state, watch)

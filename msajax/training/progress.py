@@ -37,16 +37,8 @@ class EpochProgress(contextlib.AbstractContextManager):
                 nor a notebook, and in all processes but the first, the log gets lines instead.
         """
         self._epochs, self._done, self._selection = epochs, done, selection
-        self._bar, self._has_compiled, self._told = None, False, time.monotonic()
-        console = console or Console(stderr=True)
-        # With FORCE_COLOR set, rich takes anything for a terminal, also a log.
-        is_terminal = (
-            console.is_terminal and console.file.isatty() and not console.is_dumb_terminal
-        )
-        if processes.is_first() and (console.is_jupyter or is_terminal):
-            bar = _NotebookBar if console.is_jupyter else _Bar
-            self._bar = bar(console, epochs, done)
-            self._bar.start()
+        self._has_compiled, self._told = False, time.monotonic()
+        self._bar = _begin_bar(console or Console(stderr=True), epochs, done, "epochs")
 
     def __exit__(self, *exc_info) -> None:
         """Leaves the bar as it is."""
@@ -100,17 +92,83 @@ class EpochProgress(contextlib.AbstractContextManager):
             logger.info("epoch %d/%d  %s  %.1f s", self._done, self._epochs, text, seconds)
 
 
+class TrialsProgress(contextlib.AbstractContextManager):
+    """Shows the trials of a sweep: one bar for all of them, and a line in the log for each."""
+
+    def __init__(self, trials: int, done: int, console: Console | None = None) -> None:
+        """Starts at `done` of the trials; `console` says where the bar goes."""
+        self._trials, self._done = trials, done
+        self._bar = _begin_bar(console or Console(stderr=True), trials, done, "trials")
+
+    def __exit__(self, *exc_info) -> None:
+        """Leaves the bar as it is."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def of_trial(self, epochs: int, done: int, selection: str) -> EpochProgress:
+        """Makes what shows the epochs of the trial that is trained now."""
+        part = None if self._bar is None else _Part(self._bar, self._done, epochs)
+        return _TrialProgress(part, epochs, done, selection)
+
+    def trial_done(self, text: str) -> None:
+        """Shows that a trial has ended, and how."""
+        self._done += 1
+        if self._bar is not None:
+            self._bar.show(self._done)
+        logger.info("%d of %d: %s", self._done, self._trials, text)
+
+
+class _TrialProgress(EpochProgress):
+    """Shows the epochs of a trial: in the bar of the sweep, or in a line of the log a minute."""
+
+    def __init__(self, part: "_Part | None", epochs: int, done: int, selection: str) -> None:
+        self._epochs, self._done, self._selection = epochs, done, selection
+        self._bar, self._has_compiled, self._told = part, True, time.monotonic()
+
+    def __exit__(self, *exc_info) -> None:
+        """Does nothing: the bar is that of the sweep."""
+
+    def epoch_done(self, lines: Sequence[Mapping[str, Any]], best: np.ndarray) -> None:
+        """Shows one epoch's means, in a log at most once a minute."""
+        self._done = lines[0]["epoch"]
+        if self._bar is not None or time.monotonic() - self._told >= _LOG_SECONDS:
+            super().epoch_done(lines, best)
+
+
+def _begin_bar(console: Console, total: int, done: int, unit: str) -> "_Bar | None":
+    """Begins a bar, unless the console is neither a terminal nor a notebook."""
+    # With FORCE_COLOR set, rich takes anything for a terminal, also a log.
+    is_terminal = console.is_terminal and console.file.isatty() and not console.is_dumb_terminal
+    if not processes.is_first() or not (console.is_jupyter or is_terminal):
+        return None
+    bar = (_NotebookBar if console.is_jupyter else _Bar)(console, total, done, unit)
+    bar.start()
+    return bar
+
+
+class _Part:
+    """Draws the epochs of one trial as a part of the bar of all trials."""
+
+    def __init__(self, bar: "_Bar", begin: int, epochs: int) -> None:
+        self._bar, self._begin, self._epochs = bar, begin, epochs
+
+    def show(self, completed: float | None = None, doing: str = "", said: str = "") -> None:
+        """Shows how many epochs are done, what is done now, and what the last one gave."""
+        whole = None if completed is None else self._begin + completed / self._epochs
+        self._bar.show(whole, doing, said)
+
+
 class _Bar(Progress):
     """Draws two lines: counters, bar, time left and what is done now; and the last epoch's means.
 
     A narrow terminal cuts the second line, but no counter; 80 columns hold both.
     """
 
-    def __init__(self, console: Console, epochs: int, done: int, **more: Any) -> None:
+    def __init__(self, console: Console, total: int, done: int, unit: str, **more: Any) -> None:
         self._said = ""
         super().__init__(
             MofNCompleteColumn(),
-            TextColumn("epochs"),
+            TextColumn(unit),
             BarColumn(bar_width=20),
             TimeRemainingColumn(),
             TextColumn("left  {task.description}"),
@@ -118,7 +176,7 @@ class _Bar(Progress):
             speed_estimate_period=600,  # seconds: validation and slow steps count too
             **more,
         )
-        self.add_task("", total=epochs, completed=done)
+        self.add_task("", total=total, completed=done)
 
     def start(self) -> None:
         """Shows the bar; what is logged meanwhile stands above it."""
@@ -133,7 +191,7 @@ class _Bar(Progress):
         _redirect_logs(during, sys.stderr)
 
     def show(self, completed: float | None = None, doing: str = "", said: str = "") -> None:
-        """Shows how many epochs are done, what is done now, and what the last one gave."""
+        """Shows how much is done, what is done now, and what the last epoch gave."""
         self._said = said or self._said
         (task,) = self.task_ids
         self.update(task, completed=completed, description=doing)
@@ -148,8 +206,8 @@ class _Bar(Progress):
 class _NotebookBar(_Bar):
     """Draws the same below a notebook's cell; rich's own needs ipywidgets, which may be missing."""
 
-    def __init__(self, console: Console, epochs: int, done: int) -> None:
-        super().__init__(console, epochs, done, auto_refresh=False, disable=True)
+    def __init__(self, console: Console, total: int, done: int, unit: str) -> None:
+        super().__init__(console, total, done, unit, auto_refresh=False, disable=True)
         self._drawn = -math.inf
 
     def start(self) -> None:

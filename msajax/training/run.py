@@ -24,6 +24,7 @@ from msajax.tasks import Task, make_task
 from msajax.training.initial import Initial, slice_seeds
 from msajax.training.objective import Objective, make_objective
 from msajax.training.optimizers import make_optimizer
+from msajax.training.progress import EpochProgress
 from msajax.training.rehearsal import check_declaration, check_stages, one_sentence, rehearse
 from msajax.training.step import Recipe
 from msajax.training.transforms import make_transforms
@@ -53,6 +54,8 @@ class Run:
         stop: asks to save and to stop before the next dispatch.
         profile: folder for a trace of some dispatches; None for none.
         after_epoch: is called when an epoch's lines are written, in the first process.
+        progress: makes what shows the run's epochs, of their number, how many are done, and the
+            metric that validation follows.
     """
 
     config: Config
@@ -69,6 +72,7 @@ class Run:
     stop: StopRequest = dataclasses.field(default_factory=StopRequest)
     profile: str | None = None
     after_epoch: AfterEpoch | None = None
+    progress: Callable[[int, int, str], EpochProgress] = EpochProgress
 
     @property
     def spec(self) -> CorpusSpec:

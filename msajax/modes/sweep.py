@@ -1,0 +1,41 @@
+"""Runs --mode=sweep: tries settings, trains the winner on fresh seeds, tests it once."""
+
+from rich.console import Console
+
+from msajax.errors import NON_FINITE, OK, STOPPED
+from msajax.files import refuse_inside
+from msajax.modes.options import Options
+from msajax.runtime.signals import StopRequest
+
+
+def run(options: Options, console: Console) -> int:
+    """Sweeps, and prints the best trials and the winner's results; returns the exit code."""
+    (workdir,) = options.required("workdir")
+    if options["output"]:
+        refuse_inside(options["output"], workdir, "workdir")
+    with StopRequest() as stop:
+        # From here on a signal is noted: loading what follows takes seconds.
+        from msajax.evaluation.sweep_tables import print_sweep
+        from msajax.sweeps.space import load_space
+        from msajax.sweeps.sweep import Plan, sweep
+        from msajax.training.failures import failure_message
+
+        what = Plan(
+            space=load_space(options.experiment),
+            trials=options["trials"],
+            trial_seeds=options["trial_seeds"],
+            median=options["median"],
+            winner=options["winner"],
+        )
+        content = sweep(options.config, what, workdir, stop)
+    if content is None:
+        print(f"Paused; the same command continues. Folder of the sweep: {workdir}")
+        return STOPPED
+    options.write_output(content)
+    print_sweep(content, console)
+    print(f"Folder of the sweep: {workdir}")
+    failed = (content["winner"].get("results") or {}).get("failed")
+    if failed:
+        options.complain(failure_message(failed))
+        return NON_FINITE
+    return OK

@@ -1,0 +1,188 @@
+"""Decides about trials from their validation scores: which are stopped, which is the best.
+
+Nothing here trains, and nothing reads a split: scores come from the lines of metrics.jsonl.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FEWEST_BEFORE = 3  # trials that must have run before one is stopped by their median
+LEVEL = 0.95  # of the intervals of differences between trials
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """Names the validation metric of a sweep.
+
+    Attributes:
+        name: of the metric.
+        larger_is_better: whether it rises as scores improve.
+    """
+
+    name: str
+    larger_is_better: bool
+
+    def cost(self, value: float | None) -> float:
+        """Turns a value into what is to be small; infinite if it is undefined."""
+        if value is None or math.isnan(value):
+            return math.inf
+        return -value if self.larger_is_better else value
+
+    def shown(self, cost: float) -> str:
+        """Writes the value that has this cost."""
+        value = -cost if self.larger_is_better else cost
+        return f"{value:.4g}" if math.isfinite(value) else "undefined"
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """Says how a trial has ended.
+
+    Attributes:
+        how: epochs (all of them), patience (every random seed has stopped), median (stopped by the
+            rule), or failed (numbers that are not finite).
+        epoch: the last one, from 1.
+        why: a sentence.
+    """
+
+    how: str
+    epoch: int
+    why: str
+
+
+def best_so_far(
+    lines: Sequence[Mapping[str, Any]], seeds: Sequence[int], metric: str
+) -> NDArray[np.float64]:
+    """Computes the best validation value of every random seed up to every epoch.
+
+    Args:
+        lines: of metrics.jsonl.
+        seeds: the random seeds.
+        metric: the one that validation follows.
+
+    Returns:
+        `[S, E]`, for the E epochs that every seed has finished, or has stopped before; NaN where
+        the metric is undefined. A seed that has stopped keeps its best value.
+    """
+    of_seed = {seed: [line for line in lines if line["seed"] == seed] for seed in seeds}
+    if not all(of_seed.values()):
+        return np.empty((len(seeds), 0))
+    lasts = [(own[-1]["epoch"], own[-1]["stopped"]) for own in of_seed.values()]
+    running = [epoch for epoch, stopped in lasts if not stopped]
+    epochs = min(running) if running else max(epoch for epoch, _ in lasts)
+    best = np.full((len(seeds), epochs), np.nan)
+    for k, own in enumerate(of_seed.values()):
+        for line in own:
+            if line["best"] and line["epoch"] <= epochs:
+                value = line[f"valid_{metric}"]
+                best[k, line["epoch"] - 1 :] = np.nan if value is None else value
+    return best
+
+
+def how_it_ended(
+    lines: Sequence[Mapping[str, Any]],
+    best: NDArray[np.float64],
+    metric: Metric,
+    epochs: int,
+    before: Sequence[Sequence[float | None]] | None,
+) -> Ended | None:
+    """Says how a trial has ended by its lines; None if it has not.
+
+    The median rule (Golovin et al. 2017, Google Vizier) at epoch e: the trial is stopped if the
+    mean over its seeds of the best value so far is strictly worse than the median of the same mean
+    over the trials before it. A trial that ended before e counts there with its last value, also
+    one that the rule has stopped: otherwise the median would be that of the survivors, and the rule
+    would become harder with every trial. The first third of the epochs decides nothing, nor do
+    fewer than three trials.
+
+    Args:
+        lines: of metrics.jsonl.
+        best: `[S, E]`, of `best_so_far`.
+        metric: of the sweep.
+        epochs: planned.
+        before: the curves of the trials before this one; None turns the rule off.
+    """
+    stops = {line["seed"]: line["epoch"] for line in lines if line["stopped"]}
+    for epoch in range(1, best.shape[1] + 1):
+        here = [line for line in lines if line["epoch"] == epoch]
+        if failed := [line for line in here if line["failed"]]:
+            told = ", ".join(str(line["seed"]) for line in failed)
+            why = f"the numbers of random seed {told} are no longer finite in epoch {epoch}"
+            return Ended("failed", epoch, why)
+        if len(stops) == len(best) and max(stops.values()) <= epoch:
+            if epoch >= epochs:
+                return Ended("epochs", epoch, f"all {epochs} epochs")
+            return Ended("patience", epoch, f"no random seed improved any more at epoch {epoch}")
+        if before is None or len(before) < FEWEST_BEFORE or 3 * epoch < epochs:
+            continue
+        costs = [metric.cost(curve[min(epoch, len(curve)) - 1]) for curve in before]
+        own, median = metric.cost(mean(best[:, epoch - 1])), float(np.median(costs))
+        if own > median:
+            return Ended(
+                "median",
+                epoch,
+                f"{metric.name} {metric.shown(own)} after epoch {epoch}, where the median of the "
+                f"{len(before)} trials before it has {metric.shown(median)}",
+            )
+    return None
+
+
+def mean(values: NDArray[np.float64]) -> float | None:
+    """Averages values; None if one of them is undefined."""
+    value = float(np.mean(values))
+    return value if math.isfinite(value) else None
+
+
+def ranked(records: Sequence[Mapping[str, Any]], metric: Metric) -> list[Mapping[str, Any]]:
+    """Sorts the trials that ran to their end from the best to the worst.
+
+    Trials that were stopped or failed are left out; of equal ones the earlier one comes first.
+    """
+    finished = [
+        record
+        for record in records
+        if record["ended"] in ("epochs", "patience") and record["score"] is not None
+    ]
+    return sorted(finished, key=lambda record: metric.cost(record["score"]))
+
+
+def told_apart(winner: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Says whether the random seeds tell a trial from the winner.
+
+    They do if the 95 % interval of the mean difference, paired by seed (Student's t with S - 1
+    degrees of freedom), does not hold 0. One seed tells nothing.
+    """
+    from scipy.special import stdtrit  # here: it takes a while to load
+
+    difference = np.array(other["seeds"], float) - np.array(winner["seeds"], float)
+    count = len(difference)
+    if count < 2:
+        return False
+    half = stdtrit(count - 1, (1 + LEVEL) / 2) * np.std(difference, ddof=1) / math.sqrt(count)
+    return bool(abs(np.mean(difference)) > half)
+
+
+def rank_correlations(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Computes Spearman's rank correlation of every setting that is a number with the score.
+
+    A trial that was stopped counts with the score that it had then; a key that not every one of
+    these trials sets, or that has one value, is left out, and so are all for fewer than 4 trials.
+    """
+    from scipy.stats import spearmanr  # here: it takes a while to load
+
+    known = [record for record in records if record["score"] is not None]
+    if len(known) < 4:
+        return {}
+    scores, found = [record["score"] for record in known], {}
+    if len(set(scores)) == 1:
+        return {}
+    for key in known[0]["settings"]:
+        values = [record["settings"].get(key) for record in known]
+        if all(isinstance(value, int | float) for value in values) and len(set(values)) > 1:
+            found[key] = float(spearmanr(values, scores).statistic)
+    return found
