@@ -14,7 +14,12 @@ from msajax.data.preparation import Preparation
 from msajax.data.prepare import prepare
 from msajax.data.step_words import words_of_steps
 from msajax.evaluation.explanation.choose import Aim, choose_samples
-from msajax.evaluation.explanation.integrate import _parts_of_path, fused_masks, in_cells
+from msajax.evaluation.explanation.integrate import (
+    _parts_of_path,
+    cell_sizes,
+    fused_masks,
+    in_cells,
+)
 from msajax.models import Prediction, blank_sample, build_model
 from msajax.models.explain.contributions import Explainer
 from msajax.pretrained.tokens import Tokenizer
@@ -185,6 +190,13 @@ def test_cells_of_attention_keep_rows_that_sum_to_one():
     np.testing.assert_allclose(cells.sum(-1), [[1, 1, 1], [1, 1, 0]], atol=1e-12)
     np.testing.assert_allclose(cells[1, 1, 2], attention[1, 3, 4])
     np.testing.assert_allclose(cells[0, 0, 0], attention[0, :3, :2].sum() / 3)
+
+
+def test_many_samples_get_few_cells_so_that_a_page_stays_small():
+    spec = CorpusSpec(("text", "audio"), (0, 5), (50, 500), text_steps=20)
+    assert cell_sizes(spec, 50, ("text", "audio")) == (1, 8)
+    assert cell_sizes(spec, 51, ("audio", "text")) == (16, 1)
+    assert cell_sizes(spec, 1000, ("text", "audio")) == (2, 32)
 
 
 def test_samples_are_taken_in_turn_by_rule_and_never_twice():

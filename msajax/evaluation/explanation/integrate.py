@@ -1,7 +1,7 @@
 """Computes what explains samples with a trained model: a mean over its random seeds."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +24,8 @@ _POINTS = 16  # of a path in one call, so that one compiled program serves every
 POINTS = (32, 64, 128, 256)  # of a path: the next number if the one before is not exact enough
 EXACT = 0.01  # of the score's difference from the baseline: the median completeness error
 
-MOST_CELLS = 64
+# Cells a side of a map of attention, by the most samples: a page of 1000 stays some 10 MB.
+CELLS = {50: 64, 200: 32, 1000: 16}
 
 Tell = Callable[[float], None]
 
@@ -37,7 +38,7 @@ class Explained:
         score: `[N]`, the explained output.
         baseline: `[N]`, the same output at the baseline.
         contributions: `{modality: [N, T_m]}`, 0 at padding.
-        attention: `{map: [N, Q, A]}`, means over heads, too, of at most `MOST_CELLS` cells a side:
+        attention: `{map: [N, Q, A]}`, means over heads, too, of few cells a side (`CELLS`):
             where there are more steps, a cell is the mean of as many asking steps as are needed,
             and the sum over as many answering ones, so that rows still sum to 1.
         points: how many points of a path the gradients were taken at.
@@ -179,7 +180,7 @@ class _Programs:
         spec = self._bundle.preparation.spec
         masks = fused_masks(spec, *given)
         return {
-            key: in_cells(x, masks[key[1]], (cell_size(spec, key[1]), cell_size(spec, key[2])))
+            key: in_cells(x, masks[key[1]], cell_sizes(spec, len(self._split), key[1:]))
             for key, x in attention.items()
         }
 
@@ -207,10 +208,11 @@ def fused_masks(
     return {**masks, "text": (step[:, None] == words[:, None]).any(-1)}
 
 
-def cell_size(spec: CorpusSpec, modality: str) -> int:
-    """Returns how many steps of a modality, as fusion reads it, a cell of a map holds."""
-    is_pooled = modality == "text" and spec.text_steps
-    return -(-(spec.text_steps if is_pooled else spec.length(modality)) // MOST_CELLS)
+def cell_sizes(spec: CorpusSpec, samples: int, modalities: Sequence[str]) -> tuple[int, ...]:
+    """Returns how many steps a cell of a map holds, of some modalities as fusion reads them."""
+    cells = next((cells for most, cells in CELLS.items() if samples <= most), min(CELLS.values()))
+    pooled = {"text": spec.text_steps} if spec.text_steps else {}
+    return tuple(-(-pooled.get(m, spec.length(m)) // cells) for m in modalities)
 
 
 def in_cells(attention: np.ndarray, asking: np.ndarray, sizes: tuple[int, int]) -> np.ndarray:

@@ -18,7 +18,7 @@ from msajax.evaluation.explanation.choose import (
 from msajax.evaluation.explanation.integrate import (
     Explained,
     Tell,
-    cell_size,
+    cell_sizes,
     fused_masks,
     integrate,
 )
@@ -168,7 +168,7 @@ class _Writer:
             ends = [_end(self._fused[m][i]) for m in (asks, answers)]
             if not all(ends):
                 continue
-            sizes = [cell_size(self._spec, m) for m in (asks, answers)]
+            sizes = cell_sizes(self._spec, len(self._split), (asks, answers))
             rows, columns = (-(-end // size) for end, size in zip(ends, sizes, strict=True))
             weights = maps[i, :rows, :columns].round(3).tolist()
             layers.setdefault(str(layer), []).append(
