@@ -63,7 +63,7 @@ several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
     ),
     "export": Mode(
         """\
---bundle DIR --output FOLDER: a program that jax runs without msajax (pip install flatbuffers)
+--bundle DIR --output FOLDER: a program that jax runs without msajax
 [--models=FILE.py, for a model of your own]""",
         ("bundle", "output", "models"),
         (),
