@@ -103,7 +103,7 @@ test metrics as modalities and steps are lost, and with noise: W/robustness.json
     ),
     "export": Mode(
         """\
---bundle DIR --output FOLDER: a program that jax runs without msajax (pip install flatbuffers)
+--bundle DIR --output FOLDER: a program that jax runs without msajax
 [--models=FILE.py, for a model of your own]""",
         ("bundle", "output", "models"),
         (),
