@@ -75,9 +75,10 @@ def trained(folder) -> pathlib.Path:
 
 
 def test_the_corpus_of_ten_lines_is_trained_on_and_scored(trained):
-    lines = commands("README.md", "Evaluate and predict")
-    evaluate, predict = [words_of(line)[3:] for line in lines]
-    assert "Largest difference from results.json" in msajax(evaluate, trained)
+    lines = commands("README.md", "Look, and predict")
+    explain, predict = [words_of(line)[3:] for line in lines]
+    assert (trained / "runs/mine/report.html").exists()
+    assert "explanation.html" in msajax(explain, trained)
     assert "64 predictions: scores.csv" in msajax(predict, trained)
     with open(trained / "scores.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
