@@ -11,7 +11,7 @@ import fnmatch
 import itertools
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,13 @@ from msajax.data.formats import open_corpus
 from msajax.data.labels import as_targets
 from msajax.data.predictions import Predictions, read_predictions
 from msajax.errors import UserError
-from msajax.evaluation.compare import groups_of, holm, paired_test
+from msajax.evaluation.compare import (
+    Pair,
+    difference_intervals,
+    groups_of,
+    holm,
+    paired_tests,
+)
 from msajax.files import json_text, read_json
 from msajax.models import parameter_shapes
 from msajax.runs.folder import RunFolder
@@ -39,7 +45,6 @@ logger = logging.getLogger(__name__)
 
 RESULTS = "ablation.json"
 _LEVEL = 0.05  # of p after Holm
-_RESAMPLES = 1000
 
 
 def ablate(
@@ -285,31 +290,7 @@ def _pair(of_all: _Ended, run: _Ended, task: Task, metric: str) -> dict[str, Any
     labels, ids = of_all.test.labels, of_all.test.ids
     if not np.array_equal(ids, run.test.ids) or not np.array_equal(labels, run.test.labels):
         raise UserError("Runs of an ablation were tested on different samples: train them anew.")
-    test = paired_test(first, second, labels, ids, task, metric)
-    value, targets = task.reported[metric].value, task.targets(labels)
-    a, b = (np.moveaxis(scores, 1, 2) for scores in (first, second))  # [S, K, N]
-
-    def difference(rows: np.ndarray) -> float:
-        y = targets[..., rows]
-        return float(value(a[..., rows], y).mean() - value(b[..., rows], y).mean())
-
-    interval = _interval(difference, groups_of(ids)[0])
-    return {"difference": test.difference, "ci95": interval, "p": test.p}
-
-
-def _interval(difference: Callable[[np.ndarray], float], group_of: np.ndarray) -> list[float]:
-    """Bootstraps the 95 % interval of a function of rows, over groups `[N]` of them, by PCG64(0).
-
-    What is exchanged as one by the paired test is drawn as one.
-    """
-    members = [np.flatnonzero(group_of == group) for group in range(int(group_of.max()) + 1)]
-    generator = np.random.Generator(np.random.PCG64(0))
-    with np.errstate(all="ignore"):
-        values = np.array(
-            [
-                difference(np.concatenate([members[g] for g in drawn]))
-                for drawn in generator.integers(0, len(members), (_RESAMPLES, len(members)))
-            ]
-        )
-    values = values[~np.isnan(values)]
-    return np.percentile(values, (2.5, 97.5)).tolist() if values.size else [np.nan, np.nan]
+    pair, of_metric = Pair.of(first, second, labels, ids, task), {metric: task.reported[metric]}
+    test = paired_tests(pair, of_metric)[metric]
+    interval = difference_intervals(pair, of_metric, pair.group_of)[metric]
+    return {"difference": test.difference, "ci95": list(interval), "p": test.p}

@@ -18,7 +18,6 @@ from msajax.data.predictions import Predictions
 from msajax.errors import UserError
 from msajax.evaluation import disturbances
 from msajax.evaluation.ablation_tables import print_ablation, sentences
-from msajax.evaluation.compare import holm
 from msajax.evaluation.finished import open_finished
 from msajax.evaluation.robustness import DRAWS, RATES
 from msajax.evaluation.robustness_tables import print_robustness
@@ -158,24 +157,6 @@ def test_only_seeds_that_both_runs_have_are_paired():
     runs["b"] = ended(labels + [[0.5], [1.0]], labels, ids, seeds=(7, 8))
     with pytest.raises(UserError, match="no random seed in common"):
         ablation.compare_subsets(("a", "b"), runs, task)
-
-
-def test_an_interval_draws_whole_groups():
-    # Two videos of differences 1 and 3, of one and of two samples: four equally likely draws.
-    values, groups = np.array([1.0, 3.0, 3.0]), np.array([0, 1, 1])
-    seen = set()
-
-    def difference(rows: np.ndarray) -> float:
-        seen.add(tuple(rows.tolist()))
-        return values[rows].mean()
-
-    assert ablation._interval(difference, groups) == [1.0, 3.0]
-    assert seen == {(0, 0), (0, 1, 2), (1, 2, 0), (1, 2, 1, 2)}
-
-
-def test_holm_multiplies_the_smallest_most_and_never_falls():
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([0.6, 0.9]) == [1.0, 1.0]
 
 
 # --- refusals ---
