@@ -43,7 +43,10 @@ def make_run(path: pathlib.Path, kind: str, size: int = 24, hostile: bool = Fals
         file = folder.file("predictions", f"{name}.csv")
         write_predictions(file, [split], [scores], [weights], SEEDS, spec)
     splits, both = dict.fromkeys(("valid", "test"), split), dict.fromkeys(("valid", "test"), scores)
-    write_json(folder.file("results.json"), results_of(spec, task, splits, both))
+    results = results_of(spec, task, splits, both)
+    if hostile:
+        results["corpus"]["path"] = f"/corpora/{HOSTILE['path']}"
+    write_json(folder.file("results.json"), results)
     write_json(folder.file("config.json"), settings_of(hostile))
     write_json(folder.file("run.json"), run_of(hostile))
     lines = [
@@ -103,9 +106,8 @@ def results_of(spec: CorpusSpec, task: Any, splits: dict, scores: dict) -> dict[
 
 
 def corpus_of_run(modalities: tuple[str, ...]) -> dict[str, Any]:
-    is_hostile = HOSTILE["modality"] in modalities
     return {
-        "path": f"/corpora/{HOSTILE['path'] if is_hostile else 'a.npz'}",
+        "path": "/corpora/a.npz",
         "format": "native npz",
         "digest": "d1" * 32,
         "sizes": {"train": 40, "valid": 24, "test": 24},
