@@ -63,7 +63,7 @@ class Parsed(html.parser.HTMLParser):
 
     @property
     def text(self) -> str:
-        return "".join(self.texts)
+        return "".join(self.texts).replace("\u00a0", " ")
 
 
 def page_of(folder: RunFolder) -> str:
@@ -172,7 +172,7 @@ def test_what_other_modes_leave_has_its_panels(tmp_path):
     for said in ("87.5 %", "Optimistic", "1.250", "at 90 %", "raise it", "explanation.html"):
         assert said in page.text, said
     nothing = write.page(dataclasses.replace(content, results=results | {"calibration": None}))
-    assert "too few scores for a 90 % interval" in nothing
+    assert "too few scores for a 90 % interval" in Parsed(nothing).text
     del content.explanation["summary"]
     with pytest.raises(UserError, match=r"^explanation\.json is not of the form that this version"):
         write.page(content)

@@ -15,7 +15,7 @@ _SHOWN = 120  # samples whose intervals are drawn
 
 def calibration(results: Mapping[str, Any], test: Measured) -> Panel | None:
     """Makes the panel of calibration and coverage; None for a run that has no such results."""
-    if "calibration" not in results:
+    if "calibration" not in results or test.kind == "next_token":
         return None
     found = results["calibration"]
     with reading('"calibration" in results.json'):
