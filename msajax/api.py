@@ -37,7 +37,7 @@ class Table(Mapping[str, Any]):
     """Holds results, the content of a JSON file, and prints them as the command line does.
 
     Attributes:
-        workdir: the folder of the file.
+        workdir: the folder of the file; of a comparison, where its relative paths begin.
     """
 
     _print: Callable[[Mapping[str, Any], Console], None]

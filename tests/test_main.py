@@ -716,7 +716,7 @@ def test_evaluate_refuses_a_run_that_has_not_ended(paused, refused, tmp_path):
     ("text", "expected"),
     [
         (None, "cannot be read as CSV"),
-        ("", "has no column 'label'"),
+        ("", "is empty: expected columns such as id, label and score"),
         ("label,score\n", "holds no prediction"),
         ("label\n1\n", "has no column 'score'"),
         ("label,score\n1,2\n,2\n", "row 2: label is ''"),

@@ -21,6 +21,7 @@ from test_processes import free_port
 from tiny import SMALLEST, tiny_config
 
 from msajax.errors import UserError
+from msajax.evaluation.comparison import compare
 from msajax.runs import manifest
 from msajax.runs.folder import RunFolder
 from msajax.runs.remote import object_store as bucket_module
@@ -817,3 +818,19 @@ def test_a_server_that_goes_away_is_one_sentence_and_the_last_state_stays(train,
     goes_on, missing = train(url, "--stop_after_epochs=1"), train("gs://nowhere/run")
     assert "Continuing after epoch" in goes_on.ends(75) and max(server.whole("away")) > known
     assert missing.error() == "error: gs://nowhere/run cannot be read: there is no such bucket."
+
+
+def test_a_run_in_a_bucket_is_compared_with_a_file(use, tmp_path):
+    rows = [b"v[%d],%d,%d" % (i, i - 2, i) for i in range(5)]
+    table = b"\n".join([b"id,label,score", *rows])
+    objects = {**ENDING, "config.json": b"config", "predictions/test.csv": table}
+    use(Store({f"bucket/runs/a/{name}": content for name, content in objects.items()}))
+    path = tmp_path / "other.csv"
+    path.write_bytes(table.replace(b"[1]", b"[7]"))
+    with pytest.raises(UserError, match=rf"1 in {URL} alone \('v\[1\]'\) and 1 in .*other.csv"):
+        compare([URL, str(path)])
+    path.write_bytes(table)
+    report = compare([URL, str(path)])
+    assert report["pairs"][0]["metrics"]["mae"]["first"] == 2
+    with pytest.raises(UserError, match="gs://bucket/runs/b holds no run that has ended"):
+        compare(["gs://bucket/runs/b", str(path)])
