@@ -17,6 +17,7 @@ from msajax.errors import UserError
 from msajax.evaluation import comparison, comparison_output
 from msajax.evaluation.comparison import compare, in_words
 from msajax.evaluation.comparison_output import as_csv, as_latex, latex, print_comparison
+from msajax.evaluation.report.compared import comparison_page
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RNG = np.random.default_rng(0)
@@ -287,7 +288,7 @@ def test_the_forms_hold_the_same_numbers(files, tmp_path):
         result._repr_html_()
     )
     assert repr(result).startswith("Comparison('")
-    for ending in ("json", "csv", "tex"):
+    for ending in ("json", "csv", "tex", "html"):
         result.save(tmp_path / f"c.{ending}")
     stored = json.loads((tmp_path / "c.json").read_text())
     values = only(stored)
@@ -301,7 +302,10 @@ def test_the_forms_hold_the_same_numbers(files, tmp_path):
     assert [r["metric"] for r in result.rows()] == [row["metric"], *(r["metric"] for r in rest)]
     text = (tmp_path / "c.tex").read_text()
     assert rf"mae & {values['first']:.3f} & \textbf{{{values['second']:.3f}}} & +" in text
-    with pytest.raises(UserError, match=r"c\.xls must end in \.json, \.csv or \.tex"):
+    page = (tmp_path / "c.html").read_text()
+    assert "bad.csv against good.csv" in page and page.count("<svg") == 1
+    assert f"<td><bdi>{values['second']:.3f}</bdi></td>" in page and "is better by" in page
+    with pytest.raises(UserError, match=r"c\.xls must end in \.json, \.csv, \.tex or \.html"):
         result.save(tmp_path / "c.xls")
     with pytest.raises(UserError, match="two runs or more"):
         msajax.compare(files["good"])
@@ -329,6 +333,8 @@ def test_names_are_escaped_in_every_form(tmp_path):
     shown = printed(report)
     assert "\x1b" not in shown and "[red]" in shown and r"\x1b[31m" in shown.replace("\n", "")
     assert "\x1b" in as_csv(report)  # data, in the quotes of CSV
+    page = comparison_page(report)
+    assert "<b>" not in page and "&lt;b&gt;" in page and "\x1b" not in page
     assert latex("a\nb") == r"a\textbackslash{}nb"
 
 

@@ -242,6 +242,9 @@ def test_a_report_is_asked_for_by_a_key_and_made_anew_by_the_mode(tmp_path):
     made = pathlib.Path(folder.file("report.html"))
     assert made.read_text(encoding="utf-8") == page_of(folder)
     assert artefacts.missing(folder, asked) == []
+    other = make_run(tmp_path / "other", "sentiment")
+    report_mode.report(folder.path, [other.path])
+    assert "this run against other" in made.read_text(encoding="utf-8")
     with Lock(folder.path), pytest.raises(UserError, match="is in use by process"):
         report_mode.report(folder.path)
     pathlib.Path(folder.file("results.json")).unlink()

@@ -176,16 +176,32 @@ def resolution(values: Mapping[str, Any]) -> float:
 
 def in_words(report: Mapping[str, Any]) -> list[str]:
     """Says what a result of `compare` means, in sentences."""
-    said = list(report["notes"])
     several = len(report["pairs"]) > 1
+    said = []
     for pair in report["pairs"]:
         of = f"{pair['first']} against {pair['second']}: " if several else ""
-        said += [of + _main_sentence(report, pair), *_other_sentences(report, pair, of)]
-        if ones := [run for run, n in zip(_names(pair), pair["seeds"], strict=True) if n == 1]:
-            said.append(
-                f"{of}Of one random seed ({' and '.join(ones)}) it is not known how much training "
-                "again would change."
-            )
+        said += [of + sentence for sentence in about_pair(report, pair)]
+    return [*report["notes"], *said, *_about_pairing(report)]
+
+
+def about_pair(report: Mapping[str, Any], pair: Mapping[str, Any]) -> list[str]:
+    """Says what is known of one pair of runs."""
+    said = [_main_sentence(report, pair), *_other_sentences(report, pair)]
+    if ones := [run for run, n in zip(_names(pair), pair["seeds"], strict=True) if n == 1]:
+        said.append(
+            f"Of one random seed ({' and '.join(ones)}) it is not known how much training again "
+            "would change."
+        )
+    return said
+
+
+def about_all(report: Mapping[str, Any]) -> list[str]:
+    """Says how samples were paired and p adjusted, which concerns every pair."""
+    return [*report["notes"], *_about_pairing(report)]
+
+
+def _about_pairing(report: Mapping[str, Any]) -> list[str]:
+    said, several = [], len(report["pairs"]) > 1
     if report["groups"] < 6:
         said.append(
             f"Only {report['groups']} {report['unit']}(s): the smallest p that can come out is "
@@ -232,9 +248,7 @@ def _main_sentence(report: Mapping[str, Any], pair: Mapping[str, Any]) -> str:
     )
 
 
-def _other_sentences(
-    report: Mapping[str, Any], pair: Mapping[str, Any], of: str
-) -> list[str]:
+def _other_sentences(report: Mapping[str, Any], pair: Mapping[str, Any]) -> list[str]:
     by_verdict: dict[str, list[str]] = {}
     for name, values in pair["metrics"].items():
         if name != report["metric"]:
@@ -247,7 +261,7 @@ def _other_sentences(
         UNDEFINED: "Undefined:",
     }
     return [
-        f"{of}{text} {', '.join(by_verdict[verdict])}."
+        f"{text} {', '.join(by_verdict[verdict])}."
         for verdict, text in texts.items()
         if verdict in by_verdict
     ]

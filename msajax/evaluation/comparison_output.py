@@ -1,4 +1,4 @@
-"""Shows comparisons of runs: on a terminal, as CSV, and as a table of LaTeX."""
+"""Shows comparisons of runs: on a terminal, as CSV, as a table of LaTeX, and as a page."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ from msajax.evaluation import comparison
 from msajax.evaluation.tables import directions, metric_name, metric_table, terms_grid
 from msajax.files import refuse_inside, write_json, write_text
 
-ENDINGS = (".json", ".csv", ".tex")
+ENDINGS = (".json", ".csv", ".tex", ".html")
 _MARKS = {
     comparison.FIRST: "first",
     comparison.SECOND: "second",
@@ -44,8 +44,13 @@ def print_comparison(report: Mapping[str, Any], console: Console) -> None:
     for sentence in comparison.in_words(report):
         console.print(Text(on_one_line(sentence).replace(" %", "%"), style="bold"))
     console.print()
+    console.print(terms_grid(comparison_legend(report)))
+
+
+def comparison_legend(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Lists the terms that a table of differences shows, each with its meaning."""
     metrics = report["pairs"][0]["metrics"]
-    console.print(terms_grid([directions(metrics), *_terms(report), *legend.metric_lines(metrics)]))
+    return [directions(metrics), *_terms(report), *legend.metric_lines(metrics)]
 
 
 def _table(report: Mapping[str, Any], pair: Mapping[str, Any]) -> Any:
@@ -54,20 +59,28 @@ def _table(report: Mapping[str, Any], pair: Mapping[str, Any]) -> Any:
     if report["unit"] == "video":
         samples += f" of {report['groups']} videos"
     names = [on_one_line(pair[key]) for key in ("first", "second")]
-    table = metric_table(
-        f"first: {names[0]}\nsecond: {names[1]}\n{samples}, {seeds} random seeds",
-        *("first", "second", "difference", f"over {report['unit']}s"),
-        *(["p"] if len(report["pairs"]) == 1 else ["p", "p Holm"]),
-        "better",
-    )
+    columns, rows = comparison_cells(report, pair)
+    title = f"first: {names[0]}\nsecond: {names[1]}\n{samples}, {seeds} random seeds"
+    table = metric_table(title, *columns)
+    for name, cells in rows.items():
+        table.add_row(metric_name(name), *map(Text, cells))
+    return table
+
+
+def comparison_cells(
+    report: Mapping[str, Any], pair: Mapping[str, Any]
+) -> tuple[list[str], dict[str, list[str]]]:
+    """Returns the columns of a pair's table beside the metric, and their cells by metric."""
+    several, found = len(report["pairs"]) > 1, {}
+    columns = ["first", "second", "difference", f"over {report['unit']}s", "p"]
     for name, values in pair["metrics"].items():
         interval = values["ci95_videos"] or values["ci95_samples"]
         cells = [legend.show(name, values["first"]), legend.show(name, values["second"])]
         cells.append(_signed(name, values["difference"]))
         cells.append(legend.show(name, *interval, form="[{}, {}]"))
-        cells += [_p(values["p"])] + ([_p(values["p_holm"])] if len(report["pairs"]) > 1 else [])
-        table.add_row(metric_name(name), *map(Text, [*cells, _MARKS[values["verdict"]]]))
-    return table
+        cells += [_p(values["p"])] + ([_p(values["p_holm"])] if several else [])
+        found[name] = [*cells, _MARKS[values["verdict"]]]
+    return [*columns, *(["p Holm"] if several else []), "better"], found
 
 
 def _terms(report: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -122,6 +135,10 @@ def write_comparison(path: str, report: Mapping[str, Any]) -> None:
     ending = os.path.splitext(path)[1]
     if ending == ".json":
         write_json(path, report)
+    elif ending == ".html":
+        from msajax.evaluation.report.compared import comparison_page  # draws, which takes a second
+
+        write_text(path, comparison_page(report))
     else:
         write_text(path, as_csv(report) if ending == ".csv" else as_latex(report))
 

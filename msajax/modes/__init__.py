@@ -73,7 +73,7 @@ pom, nonzero_mae, acc7_away_from_zero, f1_by_prediction]
     "compare": Mode(
         """\
 RUN RUN …   [--split=test|valid] [--every_pair] [--convention=NAME,…]
-[--output FILE.json | FILE.csv | FILE.tex]
+[--output FILE.json | FILE.csv | FILE.tex | FILE.html]
 a RUN is a run's folder, its predictions/test.csv, or another tool's table of id, label, score""",
         ("output", "split", "convention", "every_pair"),
         (),
@@ -87,9 +87,12 @@ test metrics as modalities and steps are lost, and with noise: W/robustness.json
         (),
     ),
     "report": Mode(
-        "--workdir W   writes W/report.html, as a run that ends does",
+        """\
+--workdir W [RUN …]   writes W/report.html, as a run that ends does
+with runs or files of predictions, that compare takes: also how they differ""",
         ("workdir",),
         (),
+        takes_paths=True,
     ),
     "predict": Mode(
         """\

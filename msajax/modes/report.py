@@ -1,6 +1,7 @@
 """Runs --mode=report: writes the report of a finished run, or of folds."""
 
 import os
+from collections.abc import Sequence
 
 from rich.console import Console
 
@@ -18,22 +19,31 @@ def run(options: Options, console: Console) -> int:
     """Writes the report and says where it is; returns the exit code."""
     del console
     (workdir,) = options.required("workdir")
-    print(f"Report: {report(workdir)}")
+    print(f"Report: {report(workdir, options.paths)}")
     return OK
 
 
-def report(workdir: str) -> str:
+def report(workdir: str, against: Sequence[str] = ()) -> str:
     """Writes report.html of a finished run, in place of one that is there; returns its path.
 
     Of the folder of a cross-validation it writes that of every fold, and of all together.
 
+    Args:
+        workdir: the run's folder, also in a bucket.
+        against: other runs, or files of predictions, that the run is compared with.
+
     Raises:
-        UserError: if the run has not ended, or a file of it is missing or damaged.
+        UserError: if the run has not ended, a file of it is missing or damaged, or other runs are
+            not of the same samples.
     """
     if not is_url(workdir) and not os.path.exists(os.path.join(workdir, manifest.CONFIG)):
         from msajax import cross_validation  # which brings all of training with it
 
         if cross_validation.holds_folds(workdir):
+            if against:
+                raise UserError(
+                    f"{workdir} holds folds, whose report compares nothing: use --mode=compare."
+                )
             for folder in cross_validation.ended_folds(workdir):
                 report(folder.path)
             return cross_validation.write_report(workdir)
@@ -42,6 +52,6 @@ def report(workdir: str) -> str:
         if not os.path.exists(folder.file(manifest.RESULTS)):
             raise UserError(f"{workdir} holds no run that has ended: it has no results.json.")
         with Lock(folder.path):
-            make(folder)
+            make(folder, against)
         mirror.replace(manifest.REPORT)
     return os.path.join(workdir, manifest.REPORT)

@@ -1,0 +1,64 @@
+"""Shows comparisons of runs: a panel for each pair, and a page of them alone."""
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from msajax import legend
+from msajax.evaluation import comparison
+from msajax.evaluation.comparison_output import comparison_cells, comparison_legend
+from msajax.evaluation.report import charts
+from msajax.evaluation.report.figures import Chart
+from msajax.evaluation.report.page import Panel, fragment, render, shortened
+
+_OVER = {"samples": "over samples", "videos": "over videos", "seeds": "over random seeds"}
+
+
+def comparison_page(report: Mapping[str, Any]) -> str:
+    """Returns the result of `comparison.compare` as a page of its own."""
+    facts = [f"{report['samples']} samples", f"{report['groups']} {report['unit']}s"]
+    return render("Comparison", panels(report), eyebrow="msajax compare", facts=facts)
+
+
+def panels(report: Mapping[str, Any]) -> list[Panel]:
+    """Makes a panel for each pair of a comparison; what concerns all of them stands in the last."""
+    found = []
+    for pair in report["pairs"]:
+        names = [shortened(pair[key], 60) for key in ("first", "second")]
+        columns, cells = comparison_cells(report, pair)
+        is_last = pair is report["pairs"][-1]
+        body = fragment(
+            "compared.html",
+            sentences=comparison.about_pair(report, pair),
+            charts=[chart] if (chart := _chart(report["metric"], pair)) else [],
+            columns=["metric", *columns],
+            rows=[(shortened(name, 40), *of) for name, of in cells.items()],
+            notes=comparison.about_all(report) if is_last else [],
+            terms=comparison_legend(report) if is_last else [],
+        )
+        found.append(Panel(f"{_short(names[0])} against {_short(names[1])}", body))
+    return found
+
+
+def _short(name: str) -> str:
+    """Returns the last part of a path, by which people call a run."""
+    return os.path.basename(name.rstrip("/")) or name
+
+
+def _chart(metric: str, pair: Mapping[str, Any]) -> Chart | None:
+    """Draws the difference of one metric with its intervals; None where it is undefined."""
+    values = pair["metrics"][metric]
+    if math.isnan(values["difference"]):
+        return None
+    rows = [
+        (words, [values["difference"]], interval)
+        for key, words in _OVER.items()
+        if (interval := values[f"ci95_{key}"]) is not None and not math.isnan(interval[0])
+    ]
+    better = "above" if legend.larger_is_better(metric) else "below"
+    return Chart(
+        f"Difference in {metric} with its 95 % intervals",
+        charts.value_rows([*rows, ("no difference", [0.0], None)], len(rows)),
+        note=f"The first run is better {better} 0.",
+    )
