@@ -73,10 +73,11 @@ class Metric(NamedTuple):
         """
         p, y = self.part(p), self.part(y)
         group_of = np.arange(p.shape[-1]) if group_of is None else group_of
-        n = weights @ np.bincount(group_of, minlength=weights.shape[1])
+        sizes = np.bincount(group_of, minlength=weights.shape[1]).astype(np.float64)
+        n = _product(sizes, weights.T)
         if self.ranked:
             return self._of(n, self._ranked_sums(p, y, weights, group_of))
-        sums = [summed(term, group_of) @ weights.T for term in self.terms(p, y)]
+        sums = [_product(summed(term, group_of), weights.T) for term in self.terms(p, y)]
         return self._of(n, sums)
 
     def _ranked_sums(
@@ -158,12 +159,19 @@ def _rankers(x: NDArray, group_of: NDArray) -> list[Callable[[NDArray], NDArray]
 
 
 def _product(a: NDArray, b: NDArray) -> NDArray:
-    """Multiplies matrices in parts, each so small that BLAS leaves it to one thread.
+    """Multiplies (..., G) and (G, D) in parts, each so small that BLAS leaves it to one thread.
 
     Several threads wait for each other at every product, for long where other programs run.
     """
-    rows = max(1, _ONE_THREAD // b.size)
-    return np.concatenate([a[i : i + rows] @ b for i in range(0, len(a), rows)])
+    flat = a.reshape(-1, a.shape[-1])
+    size = _ONE_THREAD if len(flat) > 1 else _ONE_THREAD // 32  # of a vector it begins earlier
+    if len(flat) > b.shape[1]:
+        step = max(2, size // b.size)
+        parts = [flat[i : i + step] @ b for i in range(0, len(flat), step)]
+        return np.concatenate(parts).reshape(*a.shape[:-1], -1)
+    step = max(1, size // flat.size)
+    parts = [flat @ b[:, i : i + step] for i in range(0, b.shape[1], step)]
+    return np.concatenate(parts, axis=1).reshape(*a.shape[:-1], -1)
 
 
 def averaged(term: Callable[[NDArray, NDArray], NDArray], **known: object) -> Metric:
