@@ -25,7 +25,6 @@ def panels(report: Mapping[str, Any]) -> list[Panel]:
     """Makes a panel for each pair of a comparison; what concerns all of them stands in the last."""
     found = []
     for pair in report["pairs"]:
-        names = [shortened(pair[key], 60) for key in ("first", "second")]
         columns, cells = comparison_cells(report, pair)
         is_last = pair is report["pairs"][-1]
         body = fragment(
@@ -33,17 +32,21 @@ def panels(report: Mapping[str, Any]) -> list[Panel]:
             sentences=comparison.about_pair(report, pair),
             charts=[chart] if (chart := _chart(report["metric"], pair)) else [],
             columns=["metric", *columns],
-            rows=[(shortened(name, 40), *of) for name, of in cells.items()],
+            rows=[(f"{shortened(name, 40)} {_arrow(name)}", *of) for name, of in cells.items()],
             notes=comparison.about_all(report) if is_last else [],
             terms=comparison_legend(report) if is_last else [],
         )
-        found.append(Panel(f"{_short(names[0])} against {_short(names[1])}", body))
+        found.append(Panel(f"{_short(pair['first'])} against {_short(pair['second'])}", body))
     return found
 
 
 def _short(name: str) -> str:
     """Returns the last part of a path, by which people call a run."""
-    return os.path.basename(name.rstrip("/")) or name
+    return shortened(os.path.basename(name.rstrip("/")) or name, 60)
+
+
+def _arrow(metric: str) -> str:
+    return "↑" if legend.larger_is_better(metric) else "↓"
 
 
 def _chart(metric: str, pair: Mapping[str, Any]) -> Chart | None:
