@@ -321,7 +321,7 @@ def test_seeds_win_over_their_mean(path):
         (None, "cannot be read as CSV: .*No such file"),
         (b"", "is empty: expected columns such as id, label and score"),
         (b"\xef\xbb\xbf \n", "is empty"),
-        (b"label,score\n1,2\0\n", "it is no text"),
+        (b"label,score\n1,2\0\n", r"row 1: score is '2.x00', not a finite number"),
         (b"\x89PNG\r\n\x1a\n", "cannot be read as CSV"),
         (b"label,score,score\n1,2,3\n", "has the column 'score' twice"),
         (b"text,label,score\nwell, so,1,2\n", "row 1: it has more values than there are columns"),

@@ -234,7 +234,8 @@ def test_a_report_is_asked_for_by_a_key_and_made_anew_by_the_mode(tmp_path):
     folder = make_run(tmp_path / "run", "sentiment")
     for name in ("bundle", "checkpoints"):
         (tmp_path / "run" / name).mkdir()
-    (tmp_path / "run" / "bundle" / "part").touch()
+    for name in ("part", "README.md"):
+        (tmp_path / "run" / "bundle" / name).touch()
     asked, silent = (tiny_config(train__report=value) for value in (True, False))
     assert artefacts.missing(folder, asked) == ["report.html"]
     assert artefacts.missing(folder, silent) == []

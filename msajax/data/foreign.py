@@ -76,8 +76,6 @@ def _read_text(path: str) -> str:
         text = content.decode("utf-16" if wide else "utf-8-sig")
     except (OSError, UnicodeError) as error:
         raise UserError(f"{path} cannot be read as CSV: {error}.") from error
-    if "\0" in text:
-        raise UserError(f"{path} cannot be read as CSV: it is no text.")
     if not text.strip():
         raise UserError(f"{path} is empty: expected columns such as id, label and score.")
     return text
