@@ -365,7 +365,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(files, tmp_path):
     good, bad = files["good"], files["bad"]
     for arguments, message in (
         ([good], "Comparing needs two runs or more"),
-        ([good, bad, "--output", tmp_path / "c.txt"], "c.txt must end in .json, .csv, .tex or .html."),
+        ([good, bad, "--output", tmp_path / "c.txt"], "must end in .json, .csv, .tex or .html."),
         ([good, bad, "--output", bad], "is the run itself"),
         ([good, bad, "--split=train"], "predictions of valid and test"),
         ([good, bad, "--convention=simms"], "'simms' is none of"),
