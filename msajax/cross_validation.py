@@ -241,6 +241,14 @@ def _floors(runs: Sequence[dict[str, Any]], labels: np.ndarray, task: Task) -> d
     return floors
 
 
+def refuse_folds(workdir: str, mode: str) -> None:
+    """Raises `UserError` for a folder of folds, of which a mode takes one."""
+    if holds_folds(workdir):
+        raise UserError(
+            f"{workdir} holds folds: {mode} takes one of them, as in --workdir={workdir}/fold_0."
+        )
+
+
 def holds_folds(workdir: str) -> bool:
     """Says whether a folder is one of `cross_validate`, whether or not its folds have ended."""
     if is_url(workdir) or os.path.exists(os.path.join(workdir, "config.json")):

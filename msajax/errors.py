@@ -1,6 +1,7 @@
 """Defines the errors that end a run early without a bug in the program, and the exit codes."""
 
 import contextlib
+import traceback
 from collections.abc import Iterator
 
 OK, USER_ERROR, NON_FINITE, STOPPED = 0, 2, 3, 75  # exit codes
@@ -33,6 +34,13 @@ def writing(path: str) -> Iterator[None]:
 def first_line(error: BaseException) -> str:
     """Returns the first line of a library's error, or its type if it says nothing."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def failure_of(path: str, error: BaseException) -> str:
+    """Says where a user's Python file failed, and why: `, line 3: ValueError: …`."""
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+    where = f", line {lines[-1]}" if lines else ""
+    return f"{where}: {type(error).__name__}: {first_line(error)}"
 
 
 def on_one_line(text: str) -> str:

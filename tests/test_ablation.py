@@ -262,7 +262,7 @@ def test_robustness_is_printed_and_refuses_what_it_cannot_measure(robust, whole,
     with pytest.raises(UserError, match="holds no run that has ended: it has no results.json"):
         measure_robustness(str(whole[0]))
     (tmp_path / "fold_0").mkdir()
-    with pytest.raises(UserError, match="measures one of them, as in --workdir=.*/fold_0"):
+    with pytest.raises(UserError, match="takes one of them, as in --workdir=.*/fold_0"):
         measure_robustness(str(tmp_path))
     with Lock(str(folder)), pytest.raises(UserError, match="is in use by process"):
         measure_robustness(str(folder))

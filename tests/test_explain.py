@@ -192,5 +192,5 @@ def test_what_cannot_be_explained_is_one_sentence(whole, tmp_path):
         with pytest.raises(UserError, match=message):
             modes.explain.run(options, None)
     (tmp_path / "fold_0").mkdir()
-    with pytest.raises(UserError, match="holds folds: --mode=explain explains one of them"):
+    with pytest.raises(UserError, match="holds folds: --mode=explain takes one of them"):
         explain_run(str(tmp_path), Wish("test"))

@@ -13,12 +13,11 @@ import inspect
 import logging
 import os
 import sys
-import traceback
 import typing
 from typing import Any
 
 from msajax.checks import Settings
-from msajax.errors import UserError, first_line
+from msajax.errors import UserError, failure_of
 from msajax.tasks import TASKS
 
 logger = logging.getLogger(__name__)
@@ -142,11 +141,7 @@ def load_models_from(path: str) -> None:
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # whatever the user's code raises
-        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
-        where = f", line {lines[-1]}" if lines else ""
-        raise UserError(
-            f"--models={path}{where}: {type(error).__name__}: {first_line(error)}"
-        ) from error
+        raise UserError(f"--models={path}{failure_of(path, error)}") from error
 
 
 def warn_of_other_source(name: str, digest: str, what: str) -> None:

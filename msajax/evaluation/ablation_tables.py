@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-import rich.box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from msajax import legend
+from msajax.evaluation.comparison_output import p_value, signed
+from msajax.evaluation.findings import interval, mean_sd
+from msajax.evaluation.tables import metric_table
 
 
 def print_ablation(report: Mapping[str, Any], console: Console) -> None:
@@ -16,24 +17,17 @@ def print_ablation(report: Mapping[str, Any], console: Console) -> None:
     metric = report["metric"]
     arrow = "↑" if legend.larger_is_better(metric) else "↓"
     seeds = max(len(subset["seeds"]) for subset in report["subsets"])
-    table = Table(
-        title=Text(
-            f"{report['model']}: {metric} {arrow} of every subset of modalities, {seeds} random "
-            f"seed{'s' * (seeds > 1)}, {report['samples']} test samples"
-        ),
-        title_justify="left",
-        box=rich.box.SIMPLE_HEAD,
-        padding=0,
-        show_edge=False,
+    table = metric_table(
+        f"{report['model']}: {metric} {arrow} of every subset of modalities, {seeds} random "
+        f"seed{'s' * (seeds > 1)}, {report['samples']} test samples",
+        *("valid", "test", "all - it", "95 % interval", "p", "p (Holm)"),
+        first="modalities",
     )
-    table.add_column("modalities", overflow="fold")
-    for column in ("valid", "test", "all - it", "95 % interval", "p", "p (Holm)"):
-        table.add_column(column, justify="right", no_wrap=True)
     for subset in report["subsets"]:
-        cells = [_mean_sd(metric, subset[split][metric]) for split in ("valid", "test")]
+        cells = [mean_sd(metric, subset[split][metric]) for split in ("valid", "test")]
         if pair := subset["all_against_it"]:
-            cells += [_signed(metric, pair["difference"])]
-            cells += [_interval(metric, pair), _p(pair["p"]), _p(pair["p_holm"])]
+            cells += [signed(metric, pair["difference"])]
+            cells += [interval(metric, pair), p_value(pair["p"]), p_value(pair["p_holm"])]
         table.add_row(Text(" + ".join(subset["modalities"])), *map(Text, cells))
     console.print(table)
     console.print()
@@ -56,8 +50,8 @@ def sentences(report: Mapping[str, Any]) -> list[str]:
         found.append(
             f"Does {m} help at all? By test {metric}, {answer}: {with_all} with it, "
             f"{legend.show(metric, test[without])} without it (difference "
-            f"{_signed(metric, pair['difference'])}, 95 % interval {_interval(metric, pair)}, "
-            f"p = {_p(pair['p'])}, {_p(pair['p_holm'])} after Holm)."
+            f"{signed(metric, pair['difference'])}, 95 % interval {interval(metric, pair)}, "
+            f"p = {p_value(pair['p'])}, {p_value(pair['p_holm'])} after Holm)."
         )
     return found
 
@@ -71,22 +65,3 @@ def _terms(report: Mapping[str, Any]) -> list[str]:
         "Which modalities to use is for validation to say: choosing by the test column is choosing "
         "on test.",
     ]
-
-
-def _signed(metric: str, value: float | None) -> str:
-    text = legend.show(metric, value)
-    return f"+{text}" if value is not None and value > 0 else text
-
-
-def _interval(metric: str, pair: Mapping[str, Any]) -> str:
-    return legend.show(metric, *pair["ci95"], form="[{}, {}]")
-
-
-def _p(value: float) -> str:
-    return f"{value:.4f}" if value < 0.01 else f"{value:.2f}"
-
-
-def _mean_sd(metric: str, values: Mapping[str, Any]) -> str:
-    if values["sd"] is None:
-        return legend.show(metric, values["mean"])
-    return legend.show(metric, values["mean"], values["sd"], form="{} ± {}")

@@ -76,9 +76,9 @@ def comparison_cells(
     for name, values in pair["metrics"].items():
         interval = values["ci95_videos"] or values["ci95_samples"]
         cells = [legend.show(name, values["first"]), legend.show(name, values["second"])]
-        cells.append(_signed(name, values["difference"]))
+        cells.append(signed(name, values["difference"]))
         cells.append(legend.show(name, *interval, form="[{}, {}]"))
-        cells += [_p(values["p"])] + ([_p(values["p_holm"])] if several else [])
+        cells += [p_value(values["p"])] + ([p_value(values["p_holm"])] if several else [])
         found[name] = [*cells, _MARKS[values["verdict"]]]
     return [*columns, *(["p Holm"] if several else []), "better"], found
 
@@ -106,12 +106,14 @@ def _terms(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _signed(metric: str, value: float) -> str:
+def signed(metric: str, value: float) -> str:
+    """Formats a difference in a metric with its sign, as `+0.079`."""
     sign = "+" if value > 0 else ""
     return sign + legend.show(metric, value)
 
 
-def _p(value: float) -> str:
+def p_value(value: float) -> str:
+    """Formats a p-value with four decimals; an undefined one is a dash."""
     return "-" if math.isnan(value) else f"{value:.4f}"
 
 
@@ -191,8 +193,8 @@ def as_latex(report: Mapping[str, Any]) -> str:
         for name, values in pair["metrics"].items():
             interval = values["ci95_videos"] or values["ci95_samples"]
             cells = [legend.show(name, values[key]) for key in ("first", "second")]
-            cells += [_signed(name, values["difference"])]
-            cells += [legend.show(name, *interval, form="[{}, {}]"), _p(values["p_holm"])]
+            cells += [signed(name, values["difference"])]
+            cells += [legend.show(name, *interval, form="[{}, {}]"), p_value(values["p_holm"])]
             numbers = [latex(cell).replace("-", "$-$") for cell in cells]
             is_better = values["verdict"] in (comparison.FIRST, comparison.SECOND)
             if is_better:

@@ -40,12 +40,6 @@ class Finished(NamedTuple):
         return protocol.score_split(self.corpus, split_name, preparation, budget, scorer)
 
 
-def require_ended(folder: RunFolder) -> None:
-    """Raises `UserError` for a folder without the results of a run."""
-    if not os.path.exists(folder.file("results.json")):
-        raise UserError(f"{folder.path} holds no run that has ended: it has no results.json.")
-
-
 def open_finished(folder: RunFolder, *split_names: str) -> Finished:
     """Opens a run that has ended, to measure it on some splits.
 
@@ -53,7 +47,7 @@ def open_finished(folder: RunFolder, *split_names: str) -> Finished:
         UserError: if the run has not ended, its numbers are those of another version, its corpus is
             gone or another one, or a split has no labels.
     """
-    require_ended(folder)
+    folder.require_ended()
     path = folder.corpus_path()
     folder.require_numerics()
     results, bundle = folder.read_results(), load(folder.bundle)

@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import rich.box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from msajax import legend
+from msajax.evaluation.tables import metric_table
 
 _SHOWN = (0.0, 0.3, 0.6, 0.9)
 _WORDS = {
@@ -28,19 +27,12 @@ def print_robustness(report: Mapping[str, Any], console: Console) -> None:
     """Prints the content of a robustness.json: a row for each curve, within 80 columns."""
     metric, seeds = report["metric"], len(report["seeds"])
     arrow = "↑" if legend.larger_is_better(metric) else "↓"
-    table = Table(
-        title=Text(
-            f"test {metric} {arrow} as inputs get worse: {seeds} random seed{'s' * (seeds > 1)}, "
-            f"{report['samples']} samples"
-        ),
-        title_justify="left",
-        box=rich.box.SIMPLE_HEAD,
-        padding=0,
-        show_edge=False,
+    table = metric_table(
+        f"test {metric} {arrow} as inputs get worse: {seeds} random seed{'s' * (seeds > 1)}, "
+        f"{report['samples']} samples",
+        *(*(f"{rate:g}" for rate in _SHOWN), "95 % interval", "area"),
+        first="rate",
     )
-    table.add_column("rate", overflow="fold")
-    for column in (*(f"{rate:g}" for rate in _SHOWN), "95 % interval", "area"):
-        table.add_column(column, justify="right", no_wrap=True)
     for curve in report["curves"]:
         points = {point["rate"]: point["metrics"][metric] for point in curve["points"]}
         cells = [legend.show(metric, points[rate]["mean"]) for rate in _SHOWN]

@@ -207,8 +207,8 @@ def _seeds(metrics: Mapping[str, Any]) -> int:
     return len(next(iter(metrics.values()))["seeds"])
 
 
-def metric_table(title: str, *columns: str) -> Table:
-    """Makes a table that fits 80 columns: long names of metrics are folded, numbers never cut."""
+def metric_table(title: str, *columns: str, first: str = "metric") -> Table:
+    """Makes a table that fits 80 columns: names in the first one are folded, numbers never cut."""
     table = Table(
         title=Text(title),  # no markup: names and paths may hold [brackets]
         title_justify="left",
@@ -216,7 +216,7 @@ def metric_table(title: str, *columns: str) -> Table:
         padding=0,
         show_edge=False,
     )
-    table.add_column("metric", overflow="fold")
+    table.add_column(first, overflow="fold")
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     return table

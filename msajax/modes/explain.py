@@ -20,7 +20,7 @@ from msajax.evaluation.explanation.choose import MOST, USUAL, Aim
 from msajax.evaluation.explanation.integrate import Tell
 from msajax.evaluation.explanation.report import Material, explain
 from msajax.evaluation.explanation.summary import print_explanation
-from msajax.evaluation.finished import open_finished, require_ended
+from msajax.evaluation.finished import open_finished
 from msajax.evaluation.protocol import stored_rows
 from msajax.files import refuse_inside, write_json, write_text
 from msajax.inference.bundle_files import load
@@ -88,15 +88,11 @@ def explain_run(workdir: str, wish: Wish) -> dict[str, Any]:
         UserError: if the run has not ended, its corpus is gone or another one, or its model cannot
             be explained.
     """
-    if cross_validation.holds_folds(workdir):
-        raise UserError(
-            f"{workdir} holds folds: --mode=explain explains one of them, as in "
-            f"--workdir={workdir}/fold_0."
-        )
+    cross_validation.refuse_folds(workdir, "--mode=explain")
     devices.require_devices()
     with Mirror(workdir) as mirror:
         folder = RunFolder(mirror.path)
-        require_ended(folder)
+        folder.require_ended()
         with Lock(folder.path):
             run = open_finished(folder, wish.split)
             aim = Aim.of(run.bundle.preparation.spec, wish.target)

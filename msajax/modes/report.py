@@ -49,8 +49,7 @@ def report(workdir: str, against: Sequence[str] = ()) -> str:
             return cross_validation.write_report(workdir)
     with Mirror(workdir) as mirror:
         folder = RunFolder(mirror.path)
-        if not os.path.exists(folder.file(manifest.RESULTS)):
-            raise UserError(f"{workdir} holds no run that has ended: it has no results.json.")
+        folder.require_ended()
         with Lock(folder.path):
             make(folder, against)
         mirror.replace(manifest.REPORT)

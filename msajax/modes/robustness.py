@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.progress import track
 
 from msajax import cross_validation
-from msajax.errors import OK, UserError
+from msajax.errors import OK
 from msajax.evaluation import robustness
-from msajax.evaluation.finished import open_finished, require_ended
+from msajax.evaluation.finished import open_finished
 from msajax.evaluation.robustness_tables import print_robustness
 from msajax.files import write_json
 from msajax.modes.options import Options
@@ -41,15 +41,11 @@ def measure_robustness(workdir: str) -> dict[str, Any]:
         UserError: if the run has not ended, its corpus is gone or another one, or its model has no
             labels.
     """
-    if cross_validation.holds_folds(workdir):
-        raise UserError(
-            f"{workdir} holds folds: --mode=robustness measures one of them, as in "
-            f"--workdir={workdir}/fold_0."
-        )
+    cross_validation.refuse_folds(workdir, "--mode=robustness")
     devices.require_devices()
     with Mirror(workdir) as mirror:
         folder = RunFolder(mirror.path)
-        require_ended(folder)
+        folder.require_ended()
         with Lock(folder.path):
             opened = open_finished(folder, "test")
             begun = robustness.begin(opened)

@@ -100,6 +100,11 @@ class RunFolder:
         """
         return processes.of_first(lambda: self._has_ended(epochs))
 
+    def require_ended(self) -> None:
+        """Raises `UserError` for a folder without the results of a run."""
+        if not os.path.exists(self.file(manifest.RESULTS)):
+            raise UserError(f"{self.path} holds no run that has ended: it has no results.json.")
+
     def _has_ended(self, epochs: int) -> bool:
         if not os.path.exists(self.file(manifest.RESULTS)) or not os.path.isdir(self.bundle):
             return False

@@ -4,14 +4,13 @@ import importlib.util
 import itertools
 import math
 import os
-import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from msajax.config import Config, check_key, flatten, from_config_dict, identity
-from msajax.errors import UserError, first_line
+from msajax.errors import UserError, failure_of
 
 Settings = dict[str, Any]  # what a trial changes of the experiment, by key
 
@@ -49,11 +48,7 @@ def load_space(path: str) -> Any:
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # whatever the user's code raises
-        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
-        where = f", line {lines[-1]}" if lines else ""
-        raise UserError(
-            f"{path}{where}: get_space() fails: {type(error).__name__}: {first_line(error)}"
-        ) from error
+        raise UserError(f"get_space() of {path}{failure_of(path, error)}") from error
 
 
 def plan(space: Any, config: Config, trials: int | None) -> list[Settings]:
