@@ -188,7 +188,7 @@ def test_what_cannot_be_explained_is_one_sentence(whole, tmp_path):
         ({"workdir": whole, "samples": 1001}, "--samples=1001: a page holds at most 1000"),
     ):
         given = dict.fromkeys(modes.MODES["explain"].flags) | given
-        options = Options("explain", Config(), {}, given, join=None, complain=None)
+        options = Options("explain", Config(), {}, given, (), join=None, complain=None)
         with pytest.raises(UserError, match=message):
             modes.explain.run(options, None)
     (tmp_path / "fold_0").mkdir()

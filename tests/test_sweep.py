@@ -23,11 +23,11 @@ from tiny import SMALLEST, lines_of, run, tiny_config
 import msajax
 from msajax import config as configuration
 from msajax.config import Config, flatten
+from msajax.data.closed import ClosedCorpus
 from msajax.data.corpus import Corpus
 from msajax.errors import UserError
 from msajax.sweeps import sweep as sweeps
 from msajax.sweeps.space import load_space, plan, with_settings
-from msajax.sweeps.trial import ClosedCorpus
 from msajax.sweeps.verdicts import (
     Metric,
     best_so_far,

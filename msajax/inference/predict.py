@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from msajax.data.corpus import Corpus
+from msajax.data.corpus import Corpus, Split
 from msajax.data.in_memory import with_text
 from msajax.data.predictions import Scored, write_predictions
 from msajax.errors import UserError
@@ -65,14 +65,23 @@ def predict_corpus(
     scorer = bundle.scorer
     scored = []
     for name in names:
-        stored = corpus.split(name)
+        stored, split = read_split(bundle, corpus, name)
         has_vectors |= wants_vectors(stored, spec)
-        split = bundle.prepare_split(stored, name)
         scored.append(Scored(split, *scorer.score(split, name)))
     if named and not has_vectors:
         logger.warning("Nothing reads data.glove_path = %s (needs words without features).", named)
     write_predictions(output, scored, bundle.seeds, spec, bundle.calibration)
     return sum(len(each.split) for each in scored)
+
+
+def read_split(bundle: Bundle, corpus: Corpus, name: str) -> tuple[Split, Split]:
+    """Reads a split of any corpus to be scored: as it is stored, and prepared.
+
+    Raises:
+        UserError: if it does not fit the model.
+    """
+    stored = corpus.split(name)
+    return stored, bundle.prepare_split(stored, name)
 
 
 def with_same_text(bundle: Bundle, corpus: Corpus) -> Corpus:

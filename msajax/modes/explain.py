@@ -24,7 +24,7 @@ from msajax.evaluation.finished import open_finished
 from msajax.evaluation.protocol import stored_rows
 from msajax.files import refuse_inside, write_json, write_text
 from msajax.inference.bundle_files import load
-from msajax.inference.predict import with_same_text
+from msajax.inference.predict import read_split, with_same_text
 from msajax.modes.convert import require_new
 from msajax.modes.options import Options
 from msajax.runs.folder import RunFolder
@@ -138,8 +138,7 @@ def explain_corpus(bundle: str, corpus: str, output: str, wish: Wish) -> dict[st
     opened = open_corpus(corpus, data)
     opened.require_splits(wish.split)
     opened = with_same_text(loaded, opened)
-    stored = opened.split(wish.split)
-    prepared = loaded.prepare_split(stored, wish.split)
+    _, prepared = read_split(loaded, opened, wish.split)
     material = Material(
         *(wish.split, prepared, *loaded.scorer.score(prepared, wish.split)),
         stored=lambda rows: stored_rows(opened, wish.split, rows),

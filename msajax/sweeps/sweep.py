@@ -15,15 +15,14 @@ from typing import Any
 import jax
 
 from msajax import experiment
-from msajax.building import Sources, check, fit, open_encoder
+from msajax.building import Sources, fit, open_encoder
 from msajax.checks import is_url
 from msajax.config import Config, checked, identity
 from msajax.data.cross_validation import require_one_fold
 from msajax.data.demands import require_glove
 from msajax.data.formats import open_corpus
-from msajax.data.prepare import check_split
 from msajax.errors import NonFiniteError, UserError
-from msajax.evaluation import protocol
+from msajax.family import check_run
 from msajax.runs.lock import Lock
 from msajax.runtime import cpu_devices, devices, processes
 from msajax.runtime.signals import StopRequest
@@ -143,11 +142,7 @@ class _Opener:
         self._opened: tuple[Any, Any, Any] = (None, None, None)
         self._is_a_file = os.path.exists(config.data.path)  # and not an embedded corpus
         corpus, encoder = self._open(config)
-        sources = check(config, corpus, encoder)
-        for name in ("train", "valid"):
-            check_split(corpus.split(name), sources.preparation)
-        protocol.check_test(corpus, sources.preparation, tell=False)  # the winner's run will
-        self.digests = sources.digests
+        self.digests = check_run(config, corpus, encoder)
 
     def __call__(self, config: Config) -> Sources:
         """Opens what a trial reads, and fits its preparation.

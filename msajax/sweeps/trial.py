@@ -13,7 +13,7 @@ import numpy as np
 
 from msajax.building import Sources, build
 from msajax.config import Config
-from msajax.data.corpus import Corpus, Split
+from msajax.data.closed import ClosedCorpus
 from msajax.errors import NonFiniteError, UserError
 from msajax.runs import frozen
 from msajax.runs.folder import RunFolder
@@ -22,24 +22,6 @@ from msajax.sweeps.verdicts import Ended, Metric, best_so_far, how_it_ended, mea
 from msajax.training.loop import train_seeds
 from msajax.training.progress import EpochProgress
 from msajax.training.run import Run
-
-
-class ClosedCorpus(Corpus):
-    """Holds a corpus whose test split cannot be read, whoever asks."""
-
-    def __init__(self, corpus: Corpus) -> None:
-        """Takes over what opening found."""
-        self.__dict__.update(vars(corpus))
-
-    def split(self, name: str) -> Split:
-        """Reads one split.
-
-        Raises:
-            RuntimeError: for test, which would be a bug: it ends the sweep.
-        """
-        if name == "test":
-            raise RuntimeError("A trial of a sweep asked for the test split.")
-        return super().split(name)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -92,6 +92,8 @@ def describe(bundle: Bundle, program: Program, digests: Mapping[str, str]) -> di
             _output("seeds", (seeds, BATCH, outputs), "the score of each random seed"),
             _output("weights", (BATCH, len(spec.modalities)), "of the modalities, their mean"),
         ],
+        # Of intervals: score ± quantile x spread, which is score_sd, or the floor where it is more.
+        "calibration": bundle.calibration and bundle.calibration.to_dict(),
         "not_a_number": "scores of a sample whose ids or steps are none that the model knows",
         "model": {
             "name": bundle.config.model.name,
