@@ -44,6 +44,7 @@ def get_config(arg: str = ""):
     config.optim.warmup_steps = 40
     config.optim.clip_norm = 1.0
     config.train.seeds = 5
+    config.train.batch_size = 16
     config.train.epochs = 8
     config.train.patience = 0
     return apply_argument(config, arg, widths={"text": 8}, lengths={"text": 20})
