@@ -249,13 +249,14 @@ def compare_subsets(
         pair["p_holm"] = p_holm
         gain = sign * pair["difference"]
         pair["verdict"] = "noise" if not p_holm <= _LEVEL else "better" if gain > 0 else "worse"
-    unit = groups_of(of_all.test.ids)[1]
+    group_of, unit = groups_of(of_all.test.ids)
     return {
         "metric": metric,
         "model": of_all.results["model"]["name"],
         "modalities": list(modalities),
         "samples": len(of_all.test.ids),
         "unit": unit,
+        "groups": int(group_of.max()) + 1,
         "subsets": [
             {
                 "modalities": name.split("+"),

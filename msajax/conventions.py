@@ -1,6 +1,7 @@
 """Defines the metrics that some papers print in another way, each convention by its name."""
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -13,6 +14,8 @@ from msajax.errors import UserError
 from msajax.measures import Metric, Rule, accuracy, f1_of
 from msajax.tasks import Task
 from msajax.tasks.regression import each_and_mean, mean_over_outputs, of_output
+
+logger = logging.getLogger(__name__)
 
 _TRAITS = 16
 _POM_SENTIMENT = 14  # from 0, of the 17 ratings of POM; the others are its traits
@@ -206,6 +209,13 @@ def by_convention(names: str, task: Task, labels: NDArray) -> Task:
         if not CONVENTIONS[name].takes(task, labels):
             raise UserError(
                 f"--convention={name} needs {CONVENTIONS[name].needs}; these are {_said(task)}."
+            )
+        if not CONVENTIONS[name].usual(labels):
+            logger.warning(
+                "--convention=%s is for labels of other corpora than these, which lie in [%g, %g].",
+                name,
+                labels.min(),
+                labels.max(),
             )
         reported |= CONVENTIONS[name].reported(task, labels)
     return dataclasses.replace(task, reported=reported)

@@ -162,14 +162,17 @@ def _measure(run: Run, trained: Trained, bundle: Bundle, kept: list[int]) -> dic
     bundle = dataclasses.replace(bundle, calibration=_calibrate(run, valid, dealt))
     if processes.is_first():
         save_bundle(run.folder.bundle, bundle)
-    _write_predictions(run, "valid", valid, bundle)
+    chose = valid.rows(dealt.chooses)
+    _write_predictions(run, "valid", chose, bundle)
+    if share:
+        _write_predictions(run, "calibration", valid.rows(dealt.calibrates), bundle)
     test = score("test")
     _write_predictions(run, "test", test, bundle)
     repairs = {**run.repairs, "valid": valid.repairs, "test": test.repairs}
     say_repairs("test", repairs["test"], run.preparation.clip)
     run.describe(repairs)
-    scores = {"valid": valid.scores[:, dealt.chooses], "test": test.scores}
-    labels = {"valid": valid.split.labels[dealt.chooses], "test": test.split.labels}
+    scores = {"valid": chose.scores, "test": test.scores}
+    labels = {"valid": chose.split.labels, "test": test.split.labels}
     measured = protocol.report(scores, labels, run.train.labels, run.task, bundle.calibration)
     processes.of_first(lambda: _write_results(run, trained, bundle, measured))
     artefacts.make_missing(run.folder, run.config)

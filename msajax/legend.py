@@ -123,10 +123,14 @@ def show(metric: str, *values: float | None, form: str = "{}") -> str:
     is_share = re.search("(^|_)(acc|f1)", base_of(metric)) is not None
     known = [value is not None and value == value for value in values]
     texts = [
-        (f"{100 * value:.1f}" if is_share else f"{value:.3f}") if here else "-"
+        _unsigned_zero(f"{100 * value:.1f}" if is_share else f"{value:.3f}") if here else "-"
         for value, here in zip(values, known, strict=True)
     ]
     return form.format(*texts) + (" %" if is_share and any(known) else "")
+
+
+def _unsigned_zero(text: str) -> str:
+    return text.removeprefix("-") if not text.strip("-0.") else text
 
 
 def metric_lines(metrics: Iterable[str]) -> list[tuple[str, str]]:
@@ -156,8 +160,8 @@ def calibration(results: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
         before, after = (percent(test[key]) for key in ("ece_before", "ece_after"))
         return (
             f"The ensemble's probabilities have an expected calibration error of {before} on test, "
-            f"{after} at temperature {found['temperature']:.3f}, which predictions leave to you "
-            f"({basis})."
+            f"{after} at temperature {found['temperature']:.3f} (predictions are not scaled by it; "
+            f"{basis})."
         )
     coverage = _range([100 * share for share in test["coverage"]], "{:.1f}")
     width, each = _range(test["width"], "{:.3f}"), " of each output" * (len(test["width"]) > 1)

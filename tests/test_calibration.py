@@ -312,13 +312,16 @@ def test_what_calibrates_chooses_nothing(held_out):
 
 
 def test_the_intervals_of_a_run_are_those_of_its_predictions(held_out):
-    of = columns_of(held_out, "valid")
-    rows = held_out.dealt.calibrates
-    assert len(of["id"]) == 60 and 15 < rows.sum() < 33
+    of, rows = columns_of(held_out, "calibration"), held_out.dealt.calibrates
+    assert len(of["id"]) == rows.sum() and 15 < rows.sum() < 33
+    chose = columns_of(held_out, "valid")
+    assert len(chose["id"]) == 60 - rows.sum() and not {*chose["id"]} & {*of["id"]}
+    mae = held_out.results["valid"]["mae"]["seeds"][0]
+    assert np.abs(chose["score_seed0"] - chose["label"]).mean() == pytest.approx(mae, abs=1e-7)
     deviation = np.std([of[f"score_seed{k}"] for k in range(3)], axis=0, ddof=1)
-    floor = np.median(deviation[rows])
+    floor = np.median(deviation)
     ratio = np.abs(of["label"] - of["score"]) / np.maximum(deviation, floor)
-    quantile = np.sort(ratio[rows])[math.ceil(0.9 * (rows.sum() + 1)) - 1]
+    quantile = np.sort(ratio)[math.ceil(0.9 * (rows.sum() + 1)) - 1]
     stored = held_out.results["calibration"]
     test = columns_of(held_out, "test")
     inside = (test["low"] <= test["label"]) & (test["label"] <= test["high"])

@@ -597,6 +597,9 @@ def test_a_report_never_replaces_what_it_is_about(mode, whole, refused, arrays, 
         shutil.copy(whole[0] / "predictions" / "test.csv", source)
     message = refused(f"--mode={mode}", "--input", source, "--output", source)
     assert f"{source} is the input itself" in message
+    (tmp_path / "notes.txt").write_text("mine")
+    message = refused(f"--mode={mode}", "--input", source, "--output", tmp_path / "notes.txt")
+    assert "notes.txt is there already and holds no JSON" in message
 
 
 @pytest.mark.parametrize("name", ["results.json", "bundle/report.json"])

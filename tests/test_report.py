@@ -174,7 +174,7 @@ def test_what_other_modes_leave_has_its_panels(tmp_path):
     nothing = write.page(dataclasses.replace(content, results=results | {"calibration": None}))
     assert "too few scores for a 90 % interval" in Parsed(nothing).text
     del content.explanation["summary"]
-    with pytest.raises(UserError, match=r"^explanation\.json is not of the form that this version"):
+    with pytest.raises(UserError, match=r"^explanation\.json of the run is not of the form"):
         write.page(content)
 
 
@@ -245,7 +245,7 @@ def test_a_report_is_asked_for_by_a_key_and_made_anew_by_the_mode(tmp_path):
     assert artefacts.missing(folder, asked) == []
     other = make_run(tmp_path / "other", "sentiment")
     report_mode.report(folder.path, [other.path])
-    assert "this run against other" in made.read_text(encoding="utf-8")
+    assert "This run against other" in made.read_text(encoding="utf-8")
     with Lock(folder.path), pytest.raises(UserError, match="is in use by process"):
         report_mode.report(folder.path)
     pathlib.Path(folder.file("results.json")).unlink()

@@ -13,6 +13,7 @@ import numpy as np
 from msajax.calibration import Calibration, Intervals
 from msajax.data.corpus import Split
 from msajax.data.foreign import read_table
+from msajax.data.on_demand import take_rows
 from msajax.errors import UserError, printable
 from msajax.files import replacing
 from msajax.spec import CorpusSpec
@@ -54,6 +55,11 @@ class Scored(NamedTuple):
     scores: np.ndarray
     weights: np.ndarray
     repairs: Mapping[str, Mapping[str, int]] = {}
+
+    def rows(self, chosen: np.ndarray) -> "Scored":
+        """Returns some of the samples, by `[N]` bool."""
+        split = take_rows(self.split, chosen)
+        return Scored(split, self.scores[:, chosen], self.weights[:, chosen], self.repairs)
 
 
 def require_replaceable(path: str) -> None:

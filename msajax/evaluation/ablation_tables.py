@@ -59,7 +59,13 @@ def sentences(report: Mapping[str, Any]) -> list[str]:
 def _terms(report: Mapping[str, Any]) -> list[str]:
     count, unit = len(report["subsets"]) - 1, report["unit"]
     tests = f"{count} tests" if count > 1 else "one test"
+    least = min(1.0, 2 / 2 ** report["groups"] * count)
+    few = [
+        f"Only {report['groups']} {unit}s: the smallest p that can come out is {least:.2g}, and "
+        "nothing can be shown.",
+    ]
     return [
+        *(few if least > 0.05 else []),
         f"all - it: the test {report['metric']} of all modalities less that of the subset; its "
         f"interval by bootstrap over {unit}s; p by exchanging whole {unit}s; Holm: for {tests}",
         "Which modalities to use is for validation to say: choosing by the test column is choosing "

@@ -202,10 +202,10 @@ def about_all(report: Mapping[str, Any]) -> list[str]:
 
 def _about_pairing(report: Mapping[str, Any]) -> list[str]:
     said, several = [], len(report["pairs"]) > 1
-    if report["groups"] < 6:
+    if (least := _least_p(report)) > _LEVEL:
         said.append(
             f"Only {report['groups']} {report['unit']}(s): the smallest p that can come out is "
-            f"{2 / 2 ** report['groups']:.2g}, and nothing can be shown."
+            f"{least:.2g}, and nothing can be shown."
         )
     if report["unit"] == "sample":
         said.append("The ids name no videos: samples were exchanged one by one.")
@@ -222,6 +222,11 @@ def _about_pairing(report: Mapping[str, Any]) -> list[str]:
     return said
 
 
+def _least_p(report: Mapping[str, Any]) -> float:
+    """Returns the smallest p that so few groups can give, adjusted for the number of pairs."""
+    return min(1.0, 2 / 2 ** report["groups"] * len(report["pairs"]))
+
+
 def _names(pair: Mapping[str, Any]) -> tuple[str, str]:
     return pair["first"], pair["second"]
 
@@ -235,6 +240,14 @@ def _main_sentence(report: Mapping[str, Any], pair: Mapping[str, Any]) -> str:
         return f"{name} is undefined for one of the two."
     if values["verdict"] == EQUAL:
         return f"{name} is the same for both."
+    least = _least_p(report)
+    if values["verdict"] == NOISE and least > _LEVEL:
+        return (
+            f"{name}: a difference of {shown}, of which nothing can be shown: exchanging "
+            f"{report['groups']} {report['unit']}s gives no p below {least:.2g}."
+        )
+    if values["verdict"] == NOISE and abs(values["difference"]) >= resolution(values):
+        return f"{name}: the difference of {shown} may be chance ({', '.join(doubts(values))})."
     if values["verdict"] == NOISE:
         return (
             f"{name}: the difference of {shown} is under the noise ({', '.join(doubts(values))}). "

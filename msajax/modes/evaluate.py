@@ -29,6 +29,9 @@ def run(options: Options, console: Console) -> int:
         raise UserError(
             "--mode=evaluate needs one of --workdir=RUN and --input=predictions.csv, not both."
         )
+    options.check_output()
+    if options["input"] and options["split"]:
+        raise UserError("--input is one file of predictions: leave out --split.")
     convention = options["convention"] or ""
     if options["input"]:
         report = evaluate_predictions(options["input"], convention)

@@ -16,6 +16,7 @@ from msajax.modes.options import Options
 
 def run(options: Options, console: Console) -> int:
     """Describes and prints; returns the exit code."""
+    options.check_output()
     if options["input"]:
         report, show = inspect(options["input"], options.config.data), render
     else:

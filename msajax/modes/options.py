@@ -1,6 +1,7 @@
 """Holds what a command line asks of a mode."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -63,13 +64,24 @@ class Options:
         model = dataclasses.replace(model, text_encoder=fetch(model.text_encoder))
         return dataclasses.replace(self, config=dataclasses.replace(self.config, model=model))
 
+    def check_output(self) -> None:
+        """Raises `UserError` if a report would replace its own input, or a file that is no JSON."""
+        output = self["output"]
+        if output and self["input"]:
+            refuse_inside(output, self["input"], "input")
+        if output and os.path.isfile(output) and os.path.getsize(output):
+            with open(output, "rb") as file:
+                if file.read(1024).lstrip()[:1] not in (b"{", b"["):
+                    raise UserError(
+                        f"--output={output} is there already and holds no JSON: choose another "
+                        "name."
+                    )
+
     def write_output(self, report: Mapping[str, Any]) -> None:
-        """Writes a report as JSON to --output, if that is given.
+        """Writes a report as JSON to --output, if that is given; `check_output` comes before it.
 
         Raises:
-            UserError: if the report would replace its own input, or cannot be written.
+            UserError: if it cannot be written.
         """
         if output := self["output"]:
-            if self["input"]:
-                refuse_inside(output, self["input"], "input")
             write_json(output, report)

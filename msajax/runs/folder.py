@@ -103,7 +103,11 @@ class RunFolder:
     def require_ended(self) -> None:
         """Raises `UserError` for a folder without the results of a run."""
         if not os.path.exists(self.file(manifest.RESULTS)):
-            raise UserError(f"{self.path} holds no run that has ended: it has no results.json.")
+            inside = sorted(pathlib.Path(self.path).glob(f"*/{manifest.RESULTS}"))
+            other = f" Name one of those inside it, as {inside[0].parent}." if inside else ""
+            raise UserError(
+                f"{self.path} holds no run that has ended: it has no results.json.{other}"
+            )
 
     def _has_ended(self, epochs: int) -> bool:
         if not os.path.exists(self.file(manifest.RESULTS)) or not os.path.isdir(self.bundle):

@@ -97,7 +97,8 @@ def _curves(
         f"{legend.show(metric, _at_end(c, metric, -1))} at last"
         for c in curves
     )
-    svg = draw(f"{title}. Test {metric} of {told}.", paint, labels=("rate in %", f"test {metric}"))
+    unit = "deviation, in % of that of training" if curves[0]["kind"] == "noise" else "rate in %"
+    svg = draw(f"{title}. Test {metric} of {told}.", paint, labels=(unit, f"test {metric}"))
     keys = [Key(_modalities(curve), k) for k, curve in enumerate(curves)]
     return Chart(title, svg, keys)
 

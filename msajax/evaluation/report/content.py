@@ -155,6 +155,6 @@ def reading(name: str) -> Iterator[None]:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
-            f"{name} is not of the form that this version reads ({type(error).__name__}: {error}): "
-            "make it anew, or move it away."
+            f"{name} of the run is not of the form that this version reads "
+            f"({type(error).__name__}: {error}): make it anew, or move it away."
         ) from error

@@ -121,7 +121,7 @@ def _temperature(found: Mapping[str, Any]) -> Panel:
         sizes = 25 + 150 * counts / counts.sum()
         axes.scatter(confidence, accuracy, s=sizes, color=colour(0), linewidths=0)
         axes.set_xlim(0, 1.02)
-        axes.set_ylim(0, 1.02)
+        axes.set_ylim(-0.04, 1.04)
         axes.grid(axis="x")
 
     told = ", ".join(
@@ -130,7 +130,10 @@ def _temperature(found: Mapping[str, Any]) -> Panel:
     svg = draw(
         f"Accuracy by confidence: {told}.", paint, height=320, labels=("confidence", "accuracy")
     )
-    note = "On the dashed line confidence is right. Larger dots hold more samples."
+    note = (
+        "Before the temperature. On the dashed line confidence is right; larger dots hold more "
+        "samples."
+    )
     rows = [
         (f"{b['confidence']:.3f}", f"{b['accuracy']:.3f}", f"{b['count']:,}") for b in full
     ]

@@ -38,7 +38,7 @@ def make(folder: RunFolder, against: Sequence[str] = ()) -> None:
 
 
 def _compared(path: str, against: Sequence[str]) -> list[Panel]:
-    found, name = compare([path, *against]), "this run"
+    found, name = compare([path, *against]), "This run"
     found["runs"][0] = name
     return compared_panels(found | {"pairs": [pair | {"first": name} for pair in found["pairs"]]})
 
