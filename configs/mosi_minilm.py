@@ -17,8 +17,8 @@ seeds 0 to 2, were tried:
     0.834 +- 0.011    optim.average = 0.98
     0.842 +- 0.017    layer_decay = 0.9 from layer to layer of the encoder
 
-The test split had been opened for batches of 32 (0.789 +- 0.014) before these trials, which were made
-because that was not enough. The lead of batches of 16 is within the spread of the seeds.
+The test split had been opened for batches of 32 (0.789 +- 0.014) before these trials, which were
+made because that was not enough. The lead of batches of 16 is within the spread of the seeds.
 
 In batches of 32, text and audio, pooled and weighed, came to 0.867 +- 0.027 on validation over five
 seeds, text alone to 0.839 +- 0.015; concatenated they were no better (0.856 against 0.830, one
