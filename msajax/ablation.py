@@ -34,7 +34,7 @@ from msajax.evaluation.compare import (
     holm,
     paired_tests,
 )
-from msajax.files import json_text, read_json
+from msajax.files import json_text, read_json, write_if_new
 from msajax.models import parameter_shapes
 from msajax.runs.folder import RunFolder
 from msajax.runtime import processes
@@ -222,7 +222,7 @@ def _measure(plan: _Plan, workdir: str) -> dict[str, Any]:
     seconds = sum(run.results["timing"]["train_seconds"] for run in runs.values())
     report["timing"] = {"train_seconds": round(seconds, 3)}
     path = os.path.join(workdir, RESULTS)
-    family.write_if_new(path, json_text(report))
+    write_if_new(path, json_text(report))
     return read_json(path)
 
 

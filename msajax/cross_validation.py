@@ -30,7 +30,7 @@ from msajax.data.predictions import Predictions, read_predictions
 from msajax.errors import UserError, writing
 from msajax.evaluation import artefacts, protocol
 from msajax.evaluation.report.write import make_of_folds
-from msajax.files import json_text, read_json, write_text
+from msajax.files import holds, json_text, read_json, write_text
 from msajax.runs.folder import RunFolder
 from msajax.runtime import processes
 from msajax.runtime.signals import StopRequest
@@ -140,7 +140,7 @@ def _measure(config: Config, workdir: str, folders: Sequence[RunFolder]) -> dict
     runs = [folder.read_results() for folder in folders]
     text = _joined([folder.file("predictions", "test.csv") for folder in folders])
     path, results_path = (os.path.join(workdir, name) for name in (_PREDICTIONS, _RESULTS))
-    if not family.holds(path, text):
+    if not holds(path, text):
         _remove(workdir, _REPORT, _RESULTS)  # they are of other predictions
         write_text(path, text)
     pooled, task = _pooled(path)
@@ -164,7 +164,7 @@ def _measure(config: Config, workdir: str, folders: Sequence[RunFolder]) -> dict
         "floors": _floors(runs, pooled.labels, task),
         "timing": {"train_seconds": round(sum(r["timing"]["train_seconds"] for r in runs), 3)},
     }
-    if not family.holds(results_path, json_text(results)):
+    if not holds(results_path, json_text(results)):
         _remove(workdir, _REPORT)
         write_text(results_path, json_text(results))
     return read_json(results_path)

@@ -17,7 +17,6 @@ from msajax.data.corpus import Corpus
 from msajax.data.prepare import check_split
 from msajax.errors import NonFiniteError, UserError
 from msajax.evaluation import protocol
-from msajax.files import write_text
 from msajax.pretrained.folder import Folder
 from msajax.runs.folder import RunFolder
 from msajax.runtime import cpu_devices, devices, processes
@@ -138,18 +137,3 @@ def _epochs(folder: RunFolder) -> int:
     return processes.of_first(
         lambda: max((line["epoch"] for line in folder.read_metrics()), default=0)
     )
-
-
-def holds(path: str, text: str) -> bool:
-    """Says whether a file is there and holds this text already."""
-    try:
-        with open(path, "rb") as file:
-            return file.read() == text.encode()
-    except FileNotFoundError:
-        return False
-
-
-def write_if_new(path: str, text: str) -> None:
-    """Writes a text file, unless it holds this text already: then it stays as it is."""
-    if not holds(path, text):
-        write_text(path, text)

@@ -143,3 +143,18 @@ def as_strict(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def holds(path: str, text: str) -> bool:
+    """Says whether a file is there and holds this text already."""
+    try:
+        with open(path, "rb") as file:
+            return file.read() == text.encode()
+    except FileNotFoundError:
+        return False
+
+
+def write_if_new(path: str, text: str) -> None:
+    """Writes a text file, unless it holds this text already: then it stays as it is."""
+    if not holds(path, text):
+        write_text(path, text)

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from msajax import legend
+from msajax.evaluation.compare import smallest_p
 from msajax.evaluation.comparison_output import p_value, signed
 from msajax.evaluation.findings import interval, mean_sd
 from msajax.evaluation.tables import metric_table
@@ -59,7 +60,7 @@ def sentences(report: Mapping[str, Any]) -> list[str]:
 def _terms(report: Mapping[str, Any]) -> list[str]:
     count, unit = len(report["subsets"]) - 1, report["unit"]
     tests = f"{count} tests" if count > 1 else "one test"
-    least = min(1.0, 2 / 2 ** report["groups"] * count)
+    least = smallest_p(report["groups"], count)
     few = [
         f"Only {report['groups']} {unit}s: the smallest p that can come out is {least:.2g}, and "
         "nothing can be shown.",

@@ -196,6 +196,11 @@ def interval_over_seeds(first: NDArray, second: NDArray) -> tuple[float, float] 
     return difference - half, difference + half
 
 
+def smallest_p(groups: int, tests: int) -> float:
+    """Computes the least p that exchanging so many groups gives, after Holm for so many tests."""
+    return min(1.0, 2 / 2**groups * tests)
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjusts the p-values of several tests, so that one error among them stays rare (Holm, 1979).
 

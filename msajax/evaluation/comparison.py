@@ -17,6 +17,7 @@ from msajax.evaluation.compare import (
     holm,
     interval_over_seeds,
     paired_tests,
+    smallest_p,
 )
 from msajax.evaluation.contenders import open_contender, pair_samples
 from msajax.tasks import Task, make_task
@@ -202,7 +203,7 @@ def about_all(report: Mapping[str, Any]) -> list[str]:
 
 def _about_pairing(report: Mapping[str, Any]) -> list[str]:
     said, several = [], len(report["pairs"]) > 1
-    if (least := _least_p(report)) > _LEVEL:
+    if (least := smallest_p(report["groups"], len(report["pairs"]))) > _LEVEL:
         said.append(
             f"Only {report['groups']} {report['unit']}(s): the smallest p that can come out is "
             f"{least:.2g}, and nothing can be shown."
@@ -222,11 +223,6 @@ def _about_pairing(report: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def _least_p(report: Mapping[str, Any]) -> float:
-    """Returns the smallest p that so few groups can give, adjusted for the number of pairs."""
-    return min(1.0, 2 / 2 ** report["groups"] * len(report["pairs"]))
-
-
 def _names(pair: Mapping[str, Any]) -> tuple[str, str]:
     return pair["first"], pair["second"]
 
@@ -240,7 +236,7 @@ def _main_sentence(report: Mapping[str, Any], pair: Mapping[str, Any]) -> str:
         return f"{name} is undefined for one of the two."
     if values["verdict"] == EQUAL:
         return f"{name} is the same for both."
-    least = _least_p(report)
+    least = smallest_p(report["groups"], len(report["pairs"]))
     if values["verdict"] == NOISE and least > _LEVEL:
         return (
             f"{name}: a difference of {shown}, of which nothing can be shown: exchanging "

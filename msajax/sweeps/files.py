@@ -24,7 +24,7 @@ from msajax.checks import differences
 from msajax.config import Config, flatten
 from msajax.config.registry import registered
 from msajax.errors import UserError, writing
-from msajax.files import as_strict, json_text, partial, read_json, write_json, write_text
+from msajax.files import as_strict, holds, json_text, partial, read_json, write_json, write_text
 from msajax.runs.folder import RunFolder
 
 SWEEP, TABLE, WINNER, WINNER_FILE = "sweep.json", "trials.csv", "winner", "winner.py"
@@ -155,13 +155,13 @@ class SweepFolder:
         if content["trials"]:
             files[TABLE] = _table(as_strict(content))
         for name, text in files.items():
-            if not _holds(self.file(name), text):
+            if not holds(self.file(name), text):
                 write_text(self.file(name), text)
 
     def write_winner(self, config: Config, sentence: str) -> None:
         """Writes the winning experiment as a file."""
         text = experiment_text(config, sentence)
-        if not _holds(self.file(WINNER_FILE), text):
+        if not holds(self.file(WINNER_FILE), text):
             write_text(self.file(WINNER_FILE), text)
 
 
@@ -190,15 +190,6 @@ def experiment_text(config: Config, sentence: str) -> str:
 
 def _in_docstring(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', "'")
-
-
-def _holds(path: str, text: str) -> bool:
-    """Says whether a file is there and holds this text already."""
-    try:
-        with open(path, "rb") as file:
-            return file.read() == text.encode()
-    except FileNotFoundError:
-        return False
 
 
 def _table(content: Mapping[str, Any]) -> str:

@@ -4,20 +4,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from msajax.evaluation.explanation.integrate import EXACT
+from msajax.evaluation.tables import metric_table
 
 
 def print_explanation(found: Mapping[str, Any], console: Console) -> None:
     """Prints what each modality contributes, over the samples that were explained."""
     samples, split = found["samples"], found["split"]
-    table = Table(title=f"{len(samples)} of {found['samples_in_split']} samples of {split}")
-    for name in ("modality", "mean absolute contribution", "mean weight"):
-        table.add_column(name, justify="left" if name == "modality" else "right")
+    title = f"{len(samples)} of {found['samples_in_split']} samples of {split}"
+    table = metric_table(title, "mean absolute contribution", "mean weight", first="modality")
     for m, size in found["summary"]["mean_absolute_contribution"].items():
         weight = sum(sample["weights"][m] for sample in samples) / len(samples)
-        table.add_row(m, f"{size:.3f}", f"{weight:.3f}")
+        table.add_row(Text(m), f"{size:.3f}", f"{weight:.3f}")
     console.print(table)
     console.print(completeness_in_words(found), highlight=False, soft_wrap=True)
 
