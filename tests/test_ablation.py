@@ -204,12 +204,14 @@ def test_a_request_to_stop_before_the_first_step_writes_nothing(tmp_path):
 @pytest.fixture(scope="module")
 def robust(whole) -> tuple[pathlib.Path, dict]:
     folder = whole[0] / "text+audio"
+    (folder / "report.html").touch()
     return folder, measure_robustness(str(folder))
 
 
 def test_curves_begin_at_the_results_and_lose_what_they_say(robust):
     folder, report = robust
     assert json.loads((folder / "robustness.json").read_text()) == report
+    assert "A modality is removed" in (folder / "report.html").read_text()  # made anew
     results = json.loads((folder / "results.json").read_text())
     assert report["rates"] == list(RATES) and report["seeds"] == results["seeds"] == [0, 1]
     assert (report["metric"], report["draws"]) == ("mae", DRAWS)

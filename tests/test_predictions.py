@@ -11,6 +11,7 @@ from msajax.calibration import Intervals, Temperature
 from msajax.data.corpus import Split
 from msajax.data.predictions import Scored, read_columns, read_predictions, write_predictions
 from msajax.errors import UserError
+from msajax.modes.evaluate import evaluate_predictions
 from msajax.spec import CorpusSpec
 
 MODALITIES = ("text", "audio")
@@ -315,6 +316,12 @@ def test_seeds_win_over_their_mean(path):
     np.testing.assert_array_equal(read_predictions(str(path)).scores, [[[2]], [[3]]])
 
 
+def test_rows_of_the_same_id_are_measured_and_said(path, caplog):
+    path.write_text("id,label,score\na,1,1\nb,2,2\na,1,4\n")
+    assert evaluate_predictions(str(path))["metrics"]["mae"]["mean"] == 1
+    assert "some ids, as a, stand in several rows; each counts" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
@@ -326,7 +333,7 @@ def test_seeds_win_over_their_mean(path):
         (b"label,score,score\n1,2,3\n", "has the column 'score' twice"),
         (b"text,label,score\nwell, so,1,2\n", "row 1: it has more values than there are columns"),
         (b"y,gold,pred\n1,2,3\n", "is 'y' or 'gold' the label\\? Name that column 'label'"),
-        (b"Label;Score\n1;0,5\n", "row 1: score is '0,5', not a finite number"),
+        (b"Label;Score\n1;0,5\n", "row 1: score is '0,5', not a .*: decimals have a point"),
         (b"\x1b[31m,label\n1,2\n", r"has no column 'score'; it has \\x1b\[31m, label"),
         (b"label,score\n", "holds no prediction"),
         (b"score,id\n1,2\n", "has no column 'label'; it has score, id"),
@@ -339,6 +346,8 @@ def test_seeds_win_over_their_mean(path):
         (b"label,score\n1,\xff\n", "cannot be read as CSV"),
         (b"label,predicted,score_a,score_b\nc,a,1,0\n", "row 1: label is 'c', not one of.* a, b"),
         (b"label,predicted,score_a,score_b\na,a,,0\n", "row 1: score_a is '', not a finite"),
+        (b"label,predicted,score_a,score_b\na,a,1,0\na,a,3,-2\n", "row 2: the columns score_a, sc"),
+        (b"label,predicted,score_a,score_b\na,a,.7,.7\n", "must be the probabilities of the cl"),
         (b"predicted,score_a\na,1\n", "has no column 'label'"),
         (b"label_a,label_b,score_a\n1,2,3\n", "has no column 'score_b'"),
         (

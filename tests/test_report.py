@@ -245,7 +245,24 @@ def test_a_report_is_asked_for_by_a_key_and_made_anew_by_the_mode(tmp_path):
     assert artefacts.missing(folder, asked) == []
     other = make_run(tmp_path / "other", "sentiment")
     report_mode.report(folder.path, [other.path])
-    assert "This run against other" in made.read_text(encoding="utf-8")
+    compared = made.read_text(encoding="utf-8")
+    assert "This run against other" in compared
+    report_mode.report(folder.path)  # the comparison stays
+    assert made.read_text(encoding="utf-8") == compared
+    found = json.loads(pathlib.Path(folder.file("comparison.json")).read_text())
+    assert found["runs"] == [folder.path, other.path]
+    # Undefined values are null in the file, and shown as such.
+    values = found["pairs"][0]["metrics"]["corr"]
+    values |= {"difference": None, "p": None, "p_holm": None, "verdict": "undefined"}
+    values |= {"ci95_samples": [None, None], "ci95_videos": [None, None]}
+    pathlib.Path(folder.file("comparison.json")).write_text(json.dumps(found))
+    assert "Undefined: corr." in page_of(folder)
+    pathlib.Path(folder.file("comparison.json")).write_text('{"pairs": [{}]}')
+    with pytest.raises(UserError, match="comparison.json of the run is not of the form"):
+        page_of(folder)
+    pathlib.Path(folder.file("comparison.json")).unlink()
+    report_mode.report(folder.path)
+    assert "This run against" not in made.read_text(encoding="utf-8")
     with Lock(folder.path), pytest.raises(UserError, match="is in use by process"):
         report_mode.report(folder.path)
     pathlib.Path(folder.file("results.json")).unlink()

@@ -193,6 +193,11 @@ def read_predictions(path: str, of_seeds: bool = True) -> Predictions:
         return found
 
     scores = np.stack([[values(c, finite) for c in of_seeds] for of_seeds in of_output], axis=-1)
+    if (wrong := np.flatnonzero(~task.is_score(scores))).size:
+        raise UserError(
+            f"{path}, row {wrong[0] + 1}: the columns {', '.join(map(printable, outputs))} must be "
+            "the probabilities of the classes, from 0 to 1 and 1 in sum."
+        )
     read = functools.partial(task.read_label, names=names)
     columns_of_labels = [values(c, read) for c in labels] or [np.zeros(len(rows))]
     labelled = np.stack(columns_of_labels, axis=1)

@@ -175,6 +175,36 @@ def resolution(values: Mapping[str, Any]) -> float:
     return max((width for width in widths if not math.isnan(width)), default=math.nan)
 
 
+def with_first(report: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Returns the result of `compare` with another name for the first run."""
+    old, *others = report["runs"]
+    pairs = [
+        pair | {"first": name} if pair["first"] == old else pair for pair in report["pairs"]
+    ]
+    return {**report, "runs": [name, *others], "pairs": pairs}
+
+
+def read_back(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the result of `compare` from JSON, where what is undefined has become null."""
+
+    def known(key: str, value: Any) -> Any:
+        if isinstance(value, list):
+            return [math.nan if end is None else end for end in value]
+        return math.nan if value is None and not key.startswith("ci95") else value
+
+    pairs = [
+        pair
+        | {
+            "metrics": {
+                name: {key: known(key, value) for key, value in values.items()}
+                for name, values in pair["metrics"].items()
+            }
+        }
+        for pair in report["pairs"]
+    ]
+    return {**report, "pairs": pairs}
+
+
 def in_words(report: Mapping[str, Any]) -> list[str]:
     """Says what a result of `compare` means, in sentences."""
     several = len(report["pairs"]) > 1

@@ -3,6 +3,7 @@
 What needs a model is imported where a run is measured: a file of predictions is read without JAX.
 """
 
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from rich.console import Console
 from msajax.checks import is_url
 from msajax.conventions import by_convention
 from msajax.data import predictions
-from msajax.errors import OK, UserError
+from msajax.errors import OK, UserError, printable
 from msajax.evaluation import protocol
 from msajax.evaluation.tables import print_summary
 from msajax.modes.options import Options
@@ -20,6 +21,8 @@ from msajax.tasks import Task, make_task
 
 if TYPE_CHECKING:
     from msajax.runs.folder import RunFolder
+
+logger = logging.getLogger(__name__)
 
 
 def run(options: Options, console: Console) -> int:
@@ -122,6 +125,10 @@ def evaluate_predictions(path: str, convention: str = "") -> dict[str, Any]:
         UserError: if the file cannot be read, or lacks a label or a score.
     """
     read = predictions.read_predictions(path)
+    ids, counts = np.unique(read.ids[read.ids != ""], return_counts=True)
+    if (counts > 1).any():
+        named = printable(str(ids[counts > 1][0]))
+        logger.warning("%s: some ids, as %s, stand in several rows; each counts.", path, named)
     task = make_task(read.kind, read.names, read.labels)
     task = by_convention(convention, task, read.labels)
     return {"input": path, **_report(read.scores, read.labels, task)}

@@ -11,7 +11,6 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from msajax import cross_validation
 from msajax.data.cross_validation import without_folds
 from msajax.data.formats import open_corpus
 from msajax.errors import OK, UserError
@@ -26,12 +25,9 @@ from msajax.files import refuse_inside, write_json, write_text
 from msajax.inference.bundle_files import load
 from msajax.inference.predict import read_split, with_same_text
 from msajax.modes.convert import require_new
+from msajax.modes.finished_run import adding
 from msajax.modes.options import Options
-from msajax.runs.folder import RunFolder
-from msajax.runs.lock import Lock
 from msajax.runs.manifest import EXPLANATION, EXPLANATION_PAGE
-from msajax.runs.remote.mirror import Mirror
-from msajax.runtime import devices
 
 logger = logging.getLogger(__name__)
 
@@ -82,31 +78,24 @@ def explain_run(workdir: str, wish: Wish) -> dict[str, Any]:
     """Explains samples of a finished run's corpus, and writes into its folder.
 
     Returns:
-        The content of explanation.json.
+        The content of explanation.json; a report that is in the folder shows it from then on.
 
     Raises:
         UserError: if the run has not ended, its corpus is gone or another one, or its model cannot
             be explained.
     """
-    cross_validation.refuse_folds(workdir, "--mode=explain")
-    devices.require_devices()
-    with Mirror(workdir) as mirror:
-        folder = RunFolder(mirror.path)
-        folder.require_ended()
-        with Lock(folder.path):
-            run = open_finished(folder, wish.split)
-            aim = Aim.of(run.bundle.preparation.spec, wish.target)
-            split, scores, weights, _ = run.score(wish.split)
-            material = Material(
-                *(wish.split, split, scores, weights),
-                stored=lambda rows: stored_rows(run.corpus, wish.split, rows),
-            )
-            with _progress() as tell:
-                found = explain(run.bundle, material, aim, wish.samples, tell)
-            write_text(folder.file(EXPLANATION_PAGE), page.render(found))
-            write_json(folder.file(EXPLANATION), found)
-        for name in (EXPLANATION_PAGE, EXPLANATION):
-            mirror.replace(name)
+    with adding("explain", workdir, EXPLANATION_PAGE, EXPLANATION) as folder:
+        run = open_finished(folder, wish.split)
+        aim = Aim.of(run.bundle.preparation.spec, wish.target)
+        split, scores, weights, _ = run.score(wish.split)
+        material = Material(
+            *(wish.split, split, scores, weights),
+            stored=lambda rows: stored_rows(run.corpus, wish.split, rows),
+        )
+        with _progress() as tell:
+            found = explain(run.bundle, material, aim, wish.samples, tell)
+        write_text(folder.file(EXPLANATION_PAGE), page.render(found))
+        write_json(folder.file(EXPLANATION), found)
     return found
 
 

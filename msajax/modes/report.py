@@ -7,7 +7,9 @@ from rich.console import Console
 
 from msajax.checks import is_url
 from msajax.errors import OK, UserError
+from msajax.evaluation.comparison import compare, with_first
 from msajax.evaluation.report.write import make
+from msajax.files import write_json
 from msajax.modes.options import Options
 from msajax.runs import manifest
 from msajax.runs.folder import RunFolder
@@ -30,7 +32,9 @@ def report(workdir: str, against: Sequence[str] = ()) -> str:
 
     Args:
         workdir: the run's folder, also in a bucket.
-        against: other runs, or files of predictions, that the run is compared with.
+        against: other runs, or files of predictions, that the run is compared with; the comparison
+            stays in the folder, as comparison.json, and in later reports. Without them an earlier
+            one stays as it is.
 
     Raises:
         UserError: if the run has not ended, a file of it is missing or damaged, or other runs are
@@ -51,6 +55,10 @@ def report(workdir: str, against: Sequence[str] = ()) -> str:
         folder = RunFolder(mirror.path)
         folder.require_ended()
         with Lock(folder.path):
-            make(folder, against)
-        mirror.replace(manifest.REPORT)
+            if against:
+                found = with_first(compare([folder.path, *against]), workdir)
+                write_json(folder.file(manifest.COMPARISON), found)
+            make(folder)
+        for name in (manifest.COMPARISON, manifest.REPORT):
+            mirror.replace(name)
     return os.path.join(workdir, manifest.REPORT)

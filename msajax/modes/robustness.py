@@ -7,18 +7,14 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from msajax import cross_validation
 from msajax.errors import OK
 from msajax.evaluation import robustness
 from msajax.evaluation.finished import open_finished
 from msajax.evaluation.robustness_tables import print_robustness
 from msajax.files import write_json
+from msajax.modes.finished_run import adding
 from msajax.modes.options import Options
-from msajax.runs.folder import RunFolder
-from msajax.runs.lock import Lock
 from msajax.runs.manifest import ROBUSTNESS
-from msajax.runs.remote.mirror import Mirror
-from msajax.runtime import devices
 
 logger = logging.getLogger(__name__)
 
@@ -35,25 +31,20 @@ def measure_robustness(workdir: str) -> dict[str, Any]:
     """Measures the test metrics of a finished run as modalities and steps are lost, and with noise.
 
     Returns:
-        The content of robustness.json, which is written into the run's folder.
+        The content of robustness.json, which is written into the run's folder; a report that is
+        there shows it from then on.
 
     Raises:
         UserError: if the run has not ended, its corpus is gone or another one, or its model has no
             labels.
     """
-    cross_validation.refuse_folds(workdir, "--mode=robustness")
-    devices.require_devices()
-    with Mirror(workdir) as mirror:
-        folder = RunFolder(mirror.path)
-        folder.require_ended()
-        with Lock(folder.path):
-            opened = open_finished(folder, "test")
-            begun = robustness.begin(opened)
-            if ids := robustness.without_noise(opened):
-                logger.info("Noise is added to features; %s is token ids.", ", ".join(ids))
-            report = begun.report(_show)
-            write_json(folder.file(ROBUSTNESS), report)
-        mirror.replace(ROBUSTNESS)
+    with adding("robustness", workdir, ROBUSTNESS) as folder:
+        opened = open_finished(folder, "test")
+        begun = robustness.begin(opened)
+        if ids := robustness.without_noise(opened):
+            logger.info("Noise is added to features; %s is token ids.", ", ".join(ids))
+        report = begun.report(_show)
+        write_json(folder.file(ROBUSTNESS), report)
     return report
 
 

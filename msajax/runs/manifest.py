@@ -52,7 +52,7 @@ FROZEN = "frozen.safetensors"
 CHECKPOINTS, BUNDLE, PREDICTIONS, RESULTS = "checkpoints", "bundle", "predictions", "results.json"
 CARD, REPORT = "bundle/README.md", "report.html"
 EXPLANATION, EXPLANATION_PAGE = "explanation.json", "explanation.html"
-ROBUSTNESS = "robustness.json"
+ROBUSTNESS, COMPARISON = "robustness.json", "comparison.json"
 
 # Uploads follow this order: an entry stands below what it needs. results.json is the last result,
 # because a run counts as ended once it is there; for the same reason it is the first one to go.
@@ -69,6 +69,7 @@ ENTRIES = (
     Entry(EXPLANATION, upload=Upload.AT_END, is_result=True, is_derived=True),
     Entry(EXPLANATION_PAGE, upload=Upload.AT_END, is_result=True, is_derived=True),
     Entry(ROBUSTNESS, upload=Upload.AT_END, is_result=True, is_derived=True),
+    Entry(COMPARISON, upload=Upload.AT_END, is_result=True, is_derived=True),
     Entry(
         REPORT,
         upload=Upload.AT_END,

@@ -103,6 +103,11 @@ class Task:
         del names
         return finite(text)
 
+    @staticmethod
+    def is_score(scores: NDArray) -> NDArray:
+        """Says which samples' scores `[S, N, K]` can be some, `[N]` bool."""
+        return np.ones(scores.shape[1], bool)
+
     def compute(self, scores: NDArray, labels: NDArray) -> dict[str, float]:
         """Computes every metric of scores `[N, K]` against labels `[N, L]`; NaN if undefined."""
         return metrics.measure(scores.T, self.targets(labels), self.reported)
@@ -167,5 +172,6 @@ def finite(text: str) -> float:
     except (TypeError, ValueError):
         value = np.nan
     if not np.isfinite(value):
-        raise ValueError("not a finite number")
+        has_comma = re.fullmatch(r"\s*[-+]?\d+,\d+\s*", text or "")
+        raise ValueError(f"not a finite number{': decimals have a point' if has_comma else ''}")
     return value

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from msajax import legend
-from msajax.evaluation.report.content import EXPLANATION, ROBUSTNESS, reading
+from msajax.evaluation.report.content import reading
 from msajax.evaluation.report.figures import Chart, Key, colour, dash, draw, mark
 from msajax.evaluation.report.page import Panel, fragment, shortened, signed
+from msajax.runs.manifest import EXPLANATION, ROBUSTNESS
 
 _KINDS = {
     "drop_modality": "A modality is removed",

@@ -9,8 +9,10 @@ from msajax import legend
 from msajax.evaluation import comparison
 from msajax.evaluation.comparison_output import comparison_cells, comparison_legend
 from msajax.evaluation.report import charts
+from msajax.evaluation.report.content import reading
 from msajax.evaluation.report.figures import Chart
 from msajax.evaluation.report.page import Panel, fragment, render, shortened
+from msajax.runs.manifest import COMPARISON
 
 _OVER = {"samples": "over samples", "videos": "over videos", "seeds": "over random seeds"}
 
@@ -38,6 +40,14 @@ def panels(report: Mapping[str, Any]) -> list[Panel]:
         )
         found.append(Panel(f"{_short(pair['first'])} against {_short(pair['second'])}", body))
     return found
+
+
+def of_this_run(report: Mapping[str, Any] | None) -> list[Panel]:
+    """Makes the panels of comparison.json in the folder of the first run; [] without."""
+    if report is None:
+        return []
+    with reading(COMPARISON):
+        return panels(comparison.with_first(comparison.read_back(report), "This run"))
 
 
 def _short(name: str) -> str:

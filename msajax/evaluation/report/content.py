@@ -17,9 +17,6 @@ from msajax.runs import manifest
 from msajax.runs.folder import RunFolder
 from msajax.tasks import TASKS
 
-ROBUSTNESS, EXPLANATION = "robustness.json", "explanation.json"
-EXPLANATION_PAGE = "explanation.html"
-
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
@@ -114,6 +111,7 @@ class Content:
         robustness: robustness.json; None if it is not there.
         explanation: explanation.json; None if it is not there.
         explanation_page: the name of the page where samples are stepped through; "" without.
+        comparison: comparison.json; None if it is not there.
     """
 
     results: Mapping[str, Any]
@@ -124,6 +122,7 @@ class Content:
     robustness: Mapping[str, Any] | None
     explanation: Mapping[str, Any] | None
     explanation_page: str
+    comparison: Mapping[str, Any] | None
 
 
 def read_content(folder: RunFolder) -> Content:
@@ -132,15 +131,17 @@ def read_content(folder: RunFolder) -> Content:
     Raises:
         UserError: if a file is missing or damaged.
     """
+    page = manifest.EXPLANATION_PAGE
     return Content(
         results=folder.read_results(),
         run=read_json(folder.file(manifest.RUN)),
         settings=read_json(folder.file(manifest.CONFIG)),
         lines=folder.read_metrics(),
         test=read_measured(folder.file(manifest.PREDICTIONS, "test.csv")),
-        robustness=_optional(folder.file(ROBUSTNESS)),
-        explanation=_optional(folder.file(EXPLANATION)),
-        explanation_page=EXPLANATION_PAGE if os.path.exists(folder.file(EXPLANATION_PAGE)) else "",
+        robustness=_optional(folder.file(manifest.ROBUSTNESS)),
+        explanation=_optional(folder.file(manifest.EXPLANATION)),
+        explanation_page=page if os.path.exists(folder.file(page)) else "",
+        comparison=_optional(folder.file(manifest.COMPARISON)),
     )
 
 

@@ -4,43 +4,30 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msajax.evaluation.comparison import compare
 from msajax.evaluation.report import (
     behaviour,
+    compared,
     measured,
     predicted,
     provenance,
     samples,
     uncertainty,
 )
-from msajax.evaluation.report.compared import panels as compared_panels
 from msajax.evaluation.report.content import Content, read_content, read_measured
 from msajax.evaluation.report.folds import page_of_folds
-from msajax.evaluation.report.page import Panel, render
+from msajax.evaluation.report.page import render
 from msajax.files import read_json, write_text
 from msajax.runs import manifest
 from msajax.runs.folder import RunFolder
 
 
-def make(folder: RunFolder, against: Sequence[str] = ()) -> None:
+def make(folder: RunFolder) -> None:
     """Writes report.html of a run that has ended, whole or not at all.
 
-    Args:
-        folder: of the run.
-        against: other runs, or files of predictions, that it is compared with.
-
     Raises:
-        UserError: if a file of the run is missing or damaged, other runs are not of the same
-            samples, or the report cannot be written.
+        UserError: if a file of the run is missing or damaged, or the report cannot be written.
     """
-    compared = _compared(folder.path, against) if against else []
-    write_text(folder.file(manifest.REPORT), page(read_content(folder), compared))
-
-
-def _compared(path: str, against: Sequence[str]) -> list[Panel]:
-    found, name = compare([path, *against]), "This run"
-    found["runs"][0] = name
-    return compared_panels(found | {"pairs": [pair | {"first": name} for pair in found["pairs"]]})
+    write_text(folder.file(manifest.REPORT), page(read_content(folder)))
 
 
 def make_of_folds(workdir: str, folders: Sequence[RunFolder], names: Sequence[str]) -> None:
@@ -68,13 +55,8 @@ def make_of_folds(workdir: str, folders: Sequence[RunFolder], names: Sequence[st
     write_text(report, text)
 
 
-def page(content: Content, compared: Sequence[Panel] = ()) -> str:
-    """Returns the report of a run as HTML; the same run gives the same text.
-
-    Args:
-        content: of the run's folder.
-        compared: panels of comparisons with other runs.
-    """
+def page(content: Content) -> str:
+    """Returns the report of a run as HTML; the same content gives the same text."""
     results, test = content.results, content.test
     is_sentiment = "acc7" in results["test"]
     panels = [
@@ -88,7 +70,7 @@ def page(content: Content, compared: Sequence[Panel] = ()) -> str:
         predicted.weights(test, is_sentiment),
         behaviour.robustness(content.robustness),
         behaviour.explanation(content.explanation, content.explanation_page),
-        *compared,
+        *compared.of_this_run(content.comparison),
         samples.best_and_worst(test),
         provenance.corpus(content),
         provenance.settings(content),
