@@ -133,6 +133,8 @@ def shrunk(path: pathlib.Path):
     config.model.head_dim = min(config.model.head_dim, 16)
     for depth in ("n_layers_mod", "n_layers_fuse", "n_layers_post_fuse"):
         config.model[depth] = min(config.model[depth], 1)
+    # What is only a number in a model is no reason to compile another one.
+    config.model.dropout_rate, config.model.max_len = min(config.model.dropout_rate, 0.1), 64
     config.train.seeds = 1
     return config
 
