@@ -3,10 +3,8 @@
 Text reaches a page through templates that escape it, or as `Markup` that such a template has made.
 """
 
-import base64
 import dataclasses
 import functools
-import hashlib
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -70,30 +68,24 @@ def render(
     *,
     eyebrow: str = "",
     facts: Sequence[str] = (),
-    script: str = "",
 ) -> str:
-    """Makes a page.
+    """Makes a page, in which no script can run: its content security policy forbids them.
 
     Args:
         title: its heading.
         panels: its sections, in their order.
         eyebrow: a few words above the heading.
         facts: short phrases below it.
-        script: JavaScript that the page runs. Nothing else can run in it: the page's content
-            security policy names this script by its digest, and forbids every request.
 
     Returns:
         A whole HTML document; the same values give the same text.
     """
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     names = [re.sub("[^a-z0-9]+", "-", panel.heading.lower()).strip("-") for panel in panels]
     return _templates().get_template("page.html").render(
         title=title,
         eyebrow=eyebrow,
         facts=facts,
         panels=list(zip(names, panels, strict=True)),
-        script=Markup(script),
-        script_source=f"'sha256-{digest}'" if script else "'none'",
     )
 
 
