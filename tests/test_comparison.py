@@ -136,6 +136,15 @@ def test_what_cannot_be_known_is_said(tmp_path):
     said = " ".join(in_words(report))
     assert "Only 2 video(s): the smallest p that can come out is 0.5" in said
     assert f"Of one random seed ({one})" in said and only(report)["ci95_seeds"] is None
+    assert f"{two} is the mean over its random seeds, each measured alone. If the scores" in said
+    assert np.isnan(only(report)["ci95_videos"]).all()  # two videos show nothing of others
+    assert re.search(r"mae ↓ .*\d +- +[\d.]+ +noise", printed(report))
+    single = compare([write(tmp_path / "a.csv", BAD[:1]), write(tmp_path / "b.csv", GOOD[:1])])
+    assert re.search(r"b.csv is better by [\d.]+ on these samples \(p = ", in_words(single)[0])
+    # Ids that count within a split, as those of the README's corpus, are of no video.
+    bare = [f"test_{i}" for i in range(40)]
+    bare = [write(tmp_path / "c.csv", GOOD, bare), write(tmp_path / "d.csv", BAD, bare)]
+    assert compare(bare)["unit"] == "sample"
     names = [str(i) for i in range(40)]
     report = compare(
         [write(tmp_path / "n.csv", GOOD, names), write(tmp_path / "m.csv", BAD, names)]
@@ -147,7 +156,7 @@ def test_what_cannot_be_known_is_said(tmp_path):
     values = only(report, "corr")
     assert values["verdict"] == "undefined" and np.isnan(values["p"])
     assert "Undefined: corr, spearman." in in_words(report)
-    assert re.search(r"corr ↑ +- +0\.\d+ +- +\[-, -\] +- +-\n", printed(report))
+    assert re.search(r"corr ↑ +- +0\.\d+ +- +- +- +-\n", printed(report))
 
 
 # --- who is paired with whom ---
@@ -163,6 +172,11 @@ def test_rows_are_paired_by_ids_in_whatever_order_and_form(files, tmp_path):
     report = compare([files["good"], str(path)])
     same = compare([files["good"], write(tmp_path / "plain.csv", BAD[:1])])
     assert only(report) == only(same) and report["notes"] == []
+    native = [f"v_{i // 4}_{i}" for i in range(len(IDS))]
+    theirs = [f"v_{i // 4}$_${i}" for i in range(len(IDS))]
+    spelled = [write(tmp_path / "n.csv", GOOD, native)]
+    spelled += [write(path, BAD[:1, order], [theirs[i] for i in order], LABELS[order])]
+    assert only(compare(spelled)) == only(same)
 
 
 def test_files_without_ids_are_paired_by_order_if_labels_agree(files, tmp_path):
@@ -309,8 +323,9 @@ def test_the_forms_hold_the_same_numbers(files, tmp_path):
         result.save(tmp_path / "c.xls")
     with pytest.raises(UserError, match="two runs or more"):
         msajax.compare(files["good"])
-    with pytest.raises(UserError, match="is named twice"):
-        msajax.compare(files["good"], files["good"])
+    (tmp_path / "link.csv").symlink_to(files["good"])
+    with pytest.raises(UserError, match="link.csv is named twice"):
+        msajax.compare(files["good"], str(tmp_path / "link.csv"))
     with pytest.raises(UserError, match="valid and test, not of 'train'"):
         msajax.compare(files["good"], files["bad"], split="train")
 

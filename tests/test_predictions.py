@@ -342,7 +342,7 @@ def test_rows_of_the_same_id_are_measured_and_said(path, caplog):
         (b"label,score\n1,2\n1,high\n", "row 2: score is 'high', not a finite number"),
         (b"label,score\n1,nan\n", "row 1: score is 'nan', not a finite number"),
         (b"label,score\ninf,1\n", "row 1: label is 'inf', not a finite number"),
-        (b"label,score_seed0,score_seed1\n1,2\n", "row 1: score_seed1 is None"),
+        (b"label,score_seed0,score_seed1\n1,2\n", "row 1: score_seed1 is missing"),
         (b"label,score\n1,\xff\n", "cannot be read as CSV"),
         (b"label,predicted,score_a,score_b\nc,a,1,0\n", "row 1: label is 'c', not one of.* a, b"),
         (b"label,predicted,score_a,score_b\na,a,,0\n", "row 1: score_a is '', not a finite"),

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from msajax import conventions, legend
+from msajax.evaluation.findings import noise_of_seeds
 from msajax.evaluation.tables import against_floors, print_results, print_summary
 from msajax.metrics import CLASSES, SENTIMENT
 from msajax.tasks import make_task
@@ -201,3 +202,20 @@ def test_losses_fall_and_all_other_metrics_rise_whatever_they_are_reported_of():
         for name, metric in make_task(kind, names, labels).reported.items():
             rises = legend.base_of(name) not in losses
             assert metric.larger_is_better == legend.larger_is_better(name) == rises, name
+
+
+def test_what_seeds_alone_may_change_follows_students_t():
+    """Of 95 % of simulated pairs of runs the difference lies below the bound of the first."""
+    rng = np.random.default_rng(0)
+    for seeds in (2, 5):
+        of_first, of_second = rng.normal(size=(2, 20_000, seeds))
+        bounds = []
+        for values in of_first[:3]:
+            test = {"mae": {"mean": 1.0, "sd": values.std(ddof=1), "seeds": values.tolist()}}
+            said = noise_of_seeds({"test": test})
+            (shown,) = re.findall(r"up to about ([\d.]+) in test mae by the seeds", said)
+            bounds.append(float(shown) / values.std(ddof=1))
+        np.testing.assert_allclose(bounds, bounds[0], rtol=2e-3)
+        differences = np.abs(of_first.mean(axis=1) - of_second.mean(axis=1))
+        inside = differences <= bounds[0] * of_first.std(axis=1, ddof=1)
+        assert abs(inside.mean() - 0.95) < 0.006  # 4 deviations of 20,000 draws

@@ -23,6 +23,8 @@ _MOSI_SEGMENTS = {"train": 1284, "valid": 229, "test": 686}
 _LARGEST = 1 << 26  # bytes of a folds file
 # video$_$clip, video[i], video[start-end], video_i
 _SEGMENT = re.compile(r"(.+?)(?:\$_\$.*|\[[^\[\]]*\]|_\d+)", re.DOTALL)
+# A bare number, or one behind the name of a split (test_17): it tells samples apart, not videos.
+_NUMBER = re.compile(rf"[\d.]*|(?:{'|'.join(SPLIT_NAMES)})_\d+")
 
 
 def choose_folds(
@@ -98,8 +100,8 @@ def deal_videos(segments: Mapping[str, int], folds: int, seed: int) -> list[list
 
 
 def video_of(id_: str) -> str | None:
-    """Returns the video of a sample; None for a bare number, which does not name one."""
-    if re.fullmatch(r"[\d.]*", id_):
+    """Returns the video of a sample; None for an id that does not name one, as 17 or test_17."""
+    if _NUMBER.fullmatch(id_):
         return None
     found = _SEGMENT.fullmatch(id_)
     return found[1] if found else id_

@@ -187,9 +187,8 @@ def read_predictions(path: str, of_seeds: bool = True) -> Predictions:
             try:
                 found[i] = read(row[column])
             except ValueError as error:
-                raise UserError(
-                    f"{path}, row {i + 1}: {column} is {row[column]!r}, {error}."
-                ) from error
+                said = "missing" if row[column] is None else f"{row[column]!r}, {error}"
+                raise UserError(f"{path}, row {i + 1}: {column} is {said}.") from error
         return found
 
     scores = np.stack([[values(c, finite) for c in of_seeds] for of_seeds in of_output], axis=-1)

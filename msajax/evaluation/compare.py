@@ -1,6 +1,8 @@
 """Tests whether the difference between two runs is more than chance, and bounds its size."""
 
+import logging
 import math
+import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,8 +14,12 @@ from msajax.data.folds import video_of
 from msajax.measures import Metric
 from msajax.tasks import Task
 
-DRAWS = 10_000
+logger = logging.getLogger(__name__)
 
+DRAWS = 10_000
+FEWEST_GROUPS = 3  # resamples of fewer groups than that hold nothing of what varies between them
+
+_LOG_SECONDS = 10.0
 _BLOCK = 2**19  # weights or sums of the draws that are looked at together
 
 
@@ -126,8 +132,12 @@ def paired_tests(pair: Pair, chosen: Mapping[str, Metric]) -> dict[str, PairedTe
     block = max(1, _BLOCK // max(2 * groups, p.size // p.shape[-1]))
     differences = {name: np.subtract(*map(np.mean, pair.values(m))) for name, m in chosen.items()}
     as_large = dict.fromkeys(chosen, 0)
+    told = time.monotonic()
     with np.errstate(all="ignore"):
         for start in range(0, DRAWS, block):
+            if time.monotonic() - told >= _LOG_SECONDS:
+                told = time.monotonic()
+                logger.info("comparing: %d of %d exchanges", start, DRAWS)
             swap = generator.integers(0, 2, (min(block, DRAWS - start), groups)).astype(np.float64)
             weights = np.concatenate([1 - swap, swap], axis=1)  # [draw, 2 groups]
             for name, metric in chosen.items():
@@ -156,7 +166,8 @@ def difference_intervals(
             given, samples are drawn one by one.
 
     Returns:
-        `{name: (2.5th, 97.5th percentile)}` of 1,000 resamples, the same for both runs.
+        `{name: (2.5th, 97.5th percentile)}` of 1,000 resamples, the same for both runs; NaN for
+        fewer than `FEWEST_GROUPS` groups.
     """
     groups = len(pair.group_of) if group_of is None else int(group_of.max()) + 1
 
@@ -167,6 +178,8 @@ def difference_intervals(
         )
         return first - second
 
+    if groups < FEWEST_GROUPS:
+        return dict.fromkeys(chosen, (math.nan, math.nan))
     rows = max(p.size // p.shape[-1] for p in (pair.first, pair.second))
     return intervals(difference, chosen, resampled(groups, rows))
 

@@ -2,12 +2,14 @@
 
 import itertools
 import math
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from msajax import legend
+from msajax.checks import is_url
 from msajax.conventions import by_convention
 from msajax.data.predictions import Predictions
 from msajax.errors import UserError
@@ -43,8 +45,9 @@ def compare(
         `{"runs": [names], "split", "metric", "samples", "unit", "groups", "notes", "pairs"}`.
         A pair is `{"first", "second", "seeds": [S, R], "metrics": {name: values}}`; its values are
         `first` and `second`, the means over random seeds, their `difference`, the intervals
-        `ci95_samples`, `ci95_videos` (None where ids name no videos) and `ci95_seeds` (None for one
-        seed), `p` of the paired test, `p_holm`, adjusted over all pairs, and the `verdict`.
+        `ci95_samples`, `ci95_videos` (None where ids name no videos; NaN for too few of them) and
+        `ci95_seeds` (None for one seed), `p` of the paired test, `p_holm`, adjusted over all pairs,
+        and the `verdict`.
 
     Raises:
         UserError: if fewer than two runs are named, or they are not of the same samples.
@@ -55,8 +58,9 @@ def compare(
         )
     if split not in ("valid", "test"):
         raise UserError(f"A run leaves predictions of valid and test, not of {split!r}.")
-    if twice := next((run for run in runs if list(runs).count(run) > 1), None):
-        raise UserError(f"{twice} is named twice.")
+    places = [run.rstrip("/") if is_url(run) else os.path.realpath(run) for run in runs]
+    if twice := [run for k, run in enumerate(runs) if places[k] in places[:k]]:
+        raise UserError(f"{twice[0]} is named twice.")
     contenders = [open_contender(run, split) for run in runs]
     samples, scores, notes = pair_samples(contenders)
     task = make_task(samples.kind, samples.names, samples.labels)
@@ -151,10 +155,8 @@ def doubts(values: Mapping[str, Any]) -> list[str]:
     if values["p_holm"] > _LEVEL:
         found.append(f"p = {values['p_holm']:.2g}")
     including = [
-        name
-        for name, (low, high) in _intervals(values).items()
-        if not (low > 0 or high < 0)  # an undefined one says nothing
-    ]
+        name for name, (low, high) in _intervals(values).items() if low <= 0 <= high
+    ]  # an undefined one says nothing
     if including:
         verb = "includes" if len(including) == 1 else "include"
         noun = "interval" if len(including) == 1 else "intervals"
@@ -218,7 +220,15 @@ def in_words(report: Mapping[str, Any]) -> list[str]:
 def about_pair(report: Mapping[str, Any], pair: Mapping[str, Any]) -> list[str]:
     """Says what is known of one pair of runs."""
     said = [_main_sentence(report, pair), *_other_sentences(report, pair)]
-    if ones := [run for run, n in zip(_names(pair), pair["seeds"], strict=True) if n == 1]:
+    ones = [run for run, n in zip(_names(pair), pair["seeds"], strict=True) if n == 1]
+    if len(ones) == 1:
+        several = next(run for run in _names(pair) if run not in ones)
+        said.append(
+            f"{several} is the mean over its random seeds, each measured alone. If the scores in "
+            f"{ones[0]} are means over seeds, they are an ensemble, which is usually better than "
+            f"its members: compare it with that of {several}, the column score of its predictions."
+        )
+    if ones:
         said.append(
             f"Of one random seed ({' and '.join(ones)}) it is not known how much training again "
             "would change."
@@ -270,7 +280,7 @@ def _main_sentence(report: Mapping[str, Any], pair: Mapping[str, Any]) -> str:
     if values["verdict"] == NOISE and least > _LEVEL:
         return (
             f"{name}: a difference of {shown}, of which nothing can be shown: exchanging "
-            f"{report['groups']} {report['unit']}s gives no p below {least:.2g}."
+            f"{report['groups']} {report['unit']}(s) gives no p below about {least:.2g}."
         )
     if values["verdict"] == NOISE and abs(values["difference"]) >= resolution(values):
         return f"{name}: the difference of {shown} may be chance ({', '.join(doubts(values))})."
@@ -281,10 +291,8 @@ def _main_sentence(report: Mapping[str, Any], pair: Mapping[str, Any]) -> str:
             f"about {legend.show(name, resolution(values))} cannot be told from chance."
         )
     better = pair["first"] if values["verdict"] == FIRST else pair["second"]
-    return (
-        f"{name}: {better} is better by {shown}, which is more than the noise (p = "
-        f"{values['p_holm']:.2g})."
-    )
+    which = ", which is more than the noise" if min(pair["seeds"]) > 1 else " on these samples"
+    return f"{name}: {better} is better by {shown}{which} (p = {values['p_holm']:.2g})."
 
 
 def _other_sentences(report: Mapping[str, Any], pair: Mapping[str, Any]) -> list[str]:

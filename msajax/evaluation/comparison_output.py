@@ -77,7 +77,8 @@ def comparison_cells(
         interval = values["ci95_videos"] or values["ci95_samples"]
         cells = [legend.show(name, values["first"]), legend.show(name, values["second"])]
         cells.append(signed(name, values["difference"]))
-        cells.append(legend.show(name, *interval, form="[{}, {}]"))
+        is_known = not math.isnan(interval[0])
+        cells.append(legend.show(name, *interval, form="[{}, {}]") if is_known else "-")
         cells += [p_value(values["p"])] + ([p_value(values["p_holm"])] if several else [])
         found[name] = [*cells, _MARKS[values["verdict"]]]
     return [*columns, *(["p Holm"] if several else []), "better"], found

@@ -139,9 +139,16 @@ def _columns(chief: Contender, other: Contender) -> list[int]:
 
 
 def _rows_by_id(chief: Contender, other: Contender) -> np.ndarray:
-    """Finds the samples of the chief among those of another."""
-    row_of = {id_: row for row, id_ in enumerate(other.predictions.ids.tolist())}
-    ids = chief.predictions.ids.tolist()
+    """Finds the samples of the chief among those of another.
+
+    Where not one id is the same, `video$_$3` and `video_3` are taken for the same segment.
+    """
+    ids, others = chief.predictions.ids.tolist(), other.predictions.ids.tolist()
+    if not set(ids) & set(others):
+        a, b = ([id_.replace("$_$", "_") for id_ in each] for each in (ids, others))
+        if (len(set(a)), len(set(b))) == (len(a), len(b)) and set(a) & set(b):
+            ids, others = a, b
+    row_of = {id_: row for row, id_ in enumerate(others)}
     there = set(ids)
     missing, more = [i for i in ids if i not in row_of], [i for i in row_of if i not in there]
     if len(missing) == len(ids):

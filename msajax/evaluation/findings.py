@@ -38,17 +38,20 @@ def finding(results: Mapping[str, Any], over: str = "") -> str:
 def noise_of_seeds(results: Mapping[str, Any]) -> str:
     """Says how far another such run may lie from this one by random seeds alone; "" if unknown.
 
-    The means of two runs of S seeds each differ by sd * sqrt(2 / S), of which twice is about a
-    95 % bound.
+    The difference of the means of two runs of S seeds has the deviation sigma * sqrt(2 / S), and sd
+    estimates sigma with S - 1 degrees of freedom: Student's t gives the 95 % bound.
     """
     name = headline(results)
     sd, seeds = results["test"][name]["sd"], len(results["test"][name]["seeds"])
     if not is_number(sd):
         return ""
+    from scipy.special import stdtrit  # here: it takes a while to load
+
+    bound = float(stdtrit(seeds - 1, 0.975)) * sd * math.sqrt(2 / seeds)
     return (
-        f"Two runs of {seeds} random seeds like these differ by up to about "
-        f"{legend.show(name, 2 * sd * math.sqrt(2 / seeds))} in test {name} by their seeds alone: "
-        "a smaller difference is noise."
+        f"Another run like this one, of {seeds} other random seeds, may differ from it by up to "
+        f"about {legend.show(name, bound)} in test {name} by the seeds alone (95 %): a smaller "
+        "difference is noise."
     )
 
 
