@@ -127,24 +127,33 @@ def average_ranks(x: NDArray, weights: NDArray | None = None) -> NDArray:
     Returns:
       (..., N), or (..., N, D): ranks about a mean of 0.
     """
-    n = x.shape[-1]
-    given = np.ones((n, 1)) if weights is None else weights
+    given = np.ones((x.shape[-1], 1)) if weights is None else weights
     ranks = np.empty((*x.shape[:-1], *given.shape))
     for index in np.ndindex(x.shape[:-1]):
-        order = np.argsort(x[index])
-        ordered, counts = x[index][order], given[order]
+        ranks[index] = _ranker(x[index])(given)
+    return ranks[..., 0] if weights is None else ranks
+
+
+def _ranker(x: NDArray) -> Callable[[NDArray], NDArray]:
+    """Makes the function from weights (N, D) to `average_ranks` of x (N,), which it sorts once."""
+    order, position = np.argsort(x), np.arange(len(x))
+    new = x[order][1:] != x[order][:-1]
+    first = np.maximum.accumulate(np.where(np.r_[True, new], position, 0))
+    last = np.minimum.accumulate(np.where(np.r_[new, True], position, len(x))[::-1])[::-1]
+
+    def rank(weights: NDArray) -> NDArray:
+        counts = weights[order]
         middle = np.cumsum(counts, axis=0)
         half = middle[-1] / 2
-        new = ordered[1:] != ordered[:-1]
         if new.all():
             middle -= counts / 2
         else:
-            position = np.arange(n)
-            first = np.maximum.accumulate(np.where(np.r_[True, new], position, 0))
-            last = np.minimum.accumulate(np.where(np.r_[new, True], position, n)[::-1])[::-1]
             middle = (middle[last] + middle[first] - counts[first]) / 2
-        ranks[index][order] = middle - half
-    return ranks[..., 0] if weights is None else ranks
+        ranks = np.empty_like(middle)
+        ranks[order] = middle - half
+        return ranks
+
+    return rank
 
 
 def _rankers(x: NDArray, group_of: NDArray) -> list[Callable[[NDArray], NDArray]]:
@@ -152,7 +161,8 @@ def _rankers(x: NDArray, group_of: NDArray) -> list[Callable[[NDArray], NDArray]
     rows = x.reshape(-1, x.shape[-1])
     groups = int(group_of.max()) + 1
     if groups > _FEW:
-        return [lambda block, row=row: average_ranks(row, block[group_of]) for row in rows]
+        rankers = map(_ranker, rows)
+        return [lambda block, rank=rank: rank(block[group_of]) for rank in rankers]
     # A rank is a sum of what each sample below adds to it: of few groups, each is ranked once.
     members = np.equal.outer(group_of, np.arange(groups)).astype(np.float64)
     return [partial(_product, average_ranks(row, members)) for row in rows]
