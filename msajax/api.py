@@ -61,7 +61,9 @@ class Table(Mapping[str, Any]):
 
     def __str__(self) -> str:
         text = io.StringIO()
-        type(self)._print(self._content, Console(file=text, width=_WIDTH, force_jupyter=False))
+        # Plain also in a notebook, which asks for colours: as HTML their codes would be text.
+        console = Console(file=text, width=_WIDTH, force_jupyter=False, force_terminal=False)
+        type(self)._print(self._content, console)
         return text.getvalue()
 
     def _repr_html_(self) -> str:

@@ -32,13 +32,14 @@ def trained(tmp_path_factory):
     return result, heard.getvalue()
 
 
-def test_the_result_is_that_of_the_folder_and_prints_as_its_table(trained):
+def test_the_result_is_that_of_the_folder_and_prints_as_its_table(trained, monkeypatch):
     result, _ = trained
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as notebooks do
     with open(os.path.join(result.workdir, "results.json"), encoding="utf-8") as file:
         stored = json.load(file)
     assert dict(result) == stored and result["test"]["mae"]["mean"] == stored["test"]["mae"]["mean"]
     table = io.StringIO()
-    print_results(stored, Console(file=table, width=100))
+    print_results(stored, Console(file=table, width=100, force_terminal=False))
     assert str(result) == table.getvalue() and "mae" in str(result)
     assert "<pre" in result._repr_html_() and "mae" in result._repr_html_()
     assert repr(result) == f"Result({result.workdir!r}; print it for its table)"

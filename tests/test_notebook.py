@@ -32,3 +32,4 @@ def test_results_are_kept_in_it_and_nothing_of_a_machine():
     text = json.dumps(TOUR)
     assert "/tmp" not in text and "/home" not in text and "/root" not in text
     assert len(text) < 200_000
+    assert "\\u001b" not in text  # codes of a terminal, which HTML does not know
