@@ -8,7 +8,8 @@ import numpy as np
 from msajax import legend
 from msajax.evaluation.report.content import reading
 from msajax.evaluation.report.figures import Chart, Key, colour, dash, draw, mark
-from msajax.evaluation.report.page import Panel, fragment, shortened, signed
+from msajax.evaluation.report.page import Panel, fragment
+from msajax.evaluation.report.text import shortened, signed
 from msajax.runs.manifest import EXPLANATION, ROBUSTNESS
 
 _KINDS = {

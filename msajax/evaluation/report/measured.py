@@ -8,7 +8,8 @@ from msajax.evaluation import findings
 from msajax.evaluation.report import charts
 from msajax.evaluation.report.content import Content
 from msajax.evaluation.report.figures import Chart
-from msajax.evaluation.report.page import Panel, fragment, shortened
+from msajax.evaluation.report.page import Panel, fragment
+from msajax.evaluation.report.text import shortened
 from msajax.evaluation.tables import results_cells, results_legend
 from msajax.training.failures import failure_message
 

@@ -8,7 +8,8 @@ from typing import Any
 from msajax.config.reading import changed_settings
 from msajax.data.repairs import describe_losses, describe_reading, describe_repairs
 from msajax.evaluation.report.content import Content, reading
-from msajax.evaluation.report.page import Panel, fragment, shortened
+from msajax.evaluation.report.page import Panel, fragment
+from msajax.evaluation.report.text import shortened
 from msajax.runs import manifest
 
 _VALUE = 300  # characters of a setting
