@@ -19,8 +19,8 @@ from msajax.config import ModelConfig
 from msajax.errors import UserError
 from msajax.evaluation import artefacts
 from msajax.evaluation.findings import finding
+from msajax.evaluation.report import charts, compared, figures, predicted, write
 from msajax.evaluation.report import page as pages
-from msajax.evaluation.report import predicted, write
 from msajax.evaluation.report.content import read_content
 from msajax.modes import report as report_mode
 from msajax.runs.folder import RunFolder
@@ -206,18 +206,159 @@ def test_large_corpora_make_pages_of_bounded_size(tmp_path):
         weights={m: rng.random(size) for m in content.test.weights},
     )
     lines = [
-        {"seed": seed, "epoch": epoch, "train_loss": 1 / epoch, "valid_mae": 1 / epoch}
-        for seed in range(30)
-        for epoch in range(1, 1001)
+        {"seed": s, "epoch": e, "train_loss": 1 / e, "valid_mae": 1 / e, "skipped": 0}
+        for s in range(30)
+        for e in range(1, 1001)
     ]
-    text = write.page(dataclasses.replace(content, test=test, lines=lines))
+    failed = [{"seed": seed, "epoch": 1001, "step": 9} for seed in range(30)]
+    results = {**content.results, "failed": failed}
+    text = write.page(dataclasses.replace(content, results=results, test=test, lines=lines))
     assert len(text) < 1_000_000
     assert "Hexagons hold more samples" in text
-    many = dataclasses.replace(test, kind="classification", names=tuple(map(str, range(100))))
+
+
+def test_many_classes_are_put_together_and_counted_as_themselves(tmp_path):
+    names = tuple(f"class {k}" for k in range(200))
+    true = np.repeat(np.arange(200), 3)
+    true = np.concatenate([true, np.repeat(np.arange(180, 199), 2)])  # these 19 are frequent
+    given = np.where(true < 180, (true + 1) % 180, true)  # the rare ones are all wrong …
+    given[true == 199] = 0  # … but stay among themselves
+    content = read_content(make_run(tmp_path / "run", "classes"))
     many = dataclasses.replace(
-        many, labels=np.arange(size)[:, None] % 100, scores=rng.dirichlet(np.ones(100), size)
+        content.test,
+        names=names,
+        labels=true[:, None].astype(float),
+        scores=np.eye(200)[given],
+        weights={m: np.full(len(true), 0.5) for m in content.test.weights},
     )
-    assert "all others" in str(predicted.confusion(many, False).body)
+    body = str(predicted.confusion(many, False).body)
+    assert f"{100 * 95 / 638:.1f} % of the samples are given their own class" in body  # 19 times 5
+    assert "on the diagonal" not in body and body.count('class="right"') == 19
+    assert f">{181 * 3}</td>" in body  # all others, taken for each other
+    for panel in (predicted.scatter(many), predicted.weights(many, False)):
+        shown = re.findall(r"<text[^>]*>(class \d+|all others)</text>", str(panel.body))
+        assert shown == [*names[180:199], "all others"]
+
+
+def test_files_that_are_not_of_one_another_are_refused(tmp_path):
+    folder = make_run(tmp_path / "run", "sentiment")
+    path = pathlib.Path(folder.file("predictions", "test.csv"))
+    rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join(rows[:-5]), encoding="utf-8", newline="")
+    said = r"test\.csv has 19 samples, and .*results\.json says 24: delete that file, and the run's"
+    with pytest.raises(UserError, match=said):
+        read_content(folder)
+
+
+def test_the_training_panel_says_what_is_lost_of_it(tmp_path):
+    folder = make_run(tmp_path / "run", "sentiment")
+    path = pathlib.Path(folder.file("metrics.jsonl"))
+    lines = path.read_text().splitlines(keepends=True)  # seeds 0 and 3 of epochs 1, 2 and 3
+    cases = [
+        (lines, []),
+        ([], ["metrics.jsonl is missing or empty"]),
+        (lines[::2], ["metrics.jsonl has no line of random seed 3."]),
+        (lines[:2] + lines[4:], ["no line of epoch 2 of random seed 0; epoch 2 was chosen.",
+                                 "no line of epoch 2 of random seed 3."]),
+        ([*lines, lines[0].replace('"seed": 0', '"seed": 7')],
+         ["has lines of random seed 7, which the results do not know: they are left out."]),
+    ]  # fmt: skip
+    for kept, said in cases:
+        path.write_text("".join(kept))
+        panel = page_of(folder).partition("Training</h2>")[2].partition("</section>")[0]
+        assert panel.count("<li>metrics.jsonl") == len(said)
+        assert [of for of in said if of not in panel] == []
+        assert "chosen epoch" in panel and "seed 7</bdi>" not in panel
+    path.unlink()
+    assert "metrics.jsonl is missing or empty" in page_of(folder)
+    path.write_text(lines[0].replace('"valid_mae": 2.0', '"valid_mae": "x"'))
+    with pytest.raises(UserError, match=r'metrics\.jsonl, line 1 .* valid_mae is "x", not a number'):
+        page_of(folder)
+
+
+WRONG = ["x", None, [], {}, -1, 1e308]
+
+
+def places(value, at=()):
+    """Yields where each value of JSON lies in another one, that one itself first."""
+    yield at
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, of in inner if isinstance(value, dict | list) else ():
+        yield from places(of, (*at, key))
+
+
+def replaced(value, at, new):
+    if not at:
+        return new
+    copy = value.copy()
+    copy[at[0]] = replaced(value[at[0]], at[1:], new)
+    return copy
+
+
+def test_a_wrong_value_in_any_file_is_named_with_its_file(tmp_path, monkeypatch):
+    folder = make_run(tmp_path / "run", "sentiment")
+    monkeypatch.setattr(figures, "draw", lambda told, paint, **more: "")  # which takes long
+    monkeypatch.setattr(charts, "draw", figures.draw)
+    refused = {"results.json": 0, "run.json": 0, "config.json": 0, "metrics.jsonl": 0}
+    for name in refused:
+        path = pathlib.Path(folder.file(name))
+        text = path.read_text()
+        first, rest = (text, "") if name.endswith("json") else text.split("\n", 1)
+        value = json.loads(first)
+        if name == "results.json":  # all metrics are alike
+            for key in ("valid", "test", "test_ensemble", "floors"):
+                of = value[key] if key != "floors" else value[key]["constant_0"]
+                for metric in of.keys() - {"mae", "acc7"}:
+                    del of[metric]
+            del value["floors"]["train_median"]
+        for at in places({"data": value["data"]} if name == "config.json" else value):
+            for wrong in WRONG:
+                path.write_text(f"{json.dumps(replaced(value, at, wrong))}\n{rest}")
+                try:
+                    page_of(folder)
+                except UserError as error:
+                    assert name in str(error), (at, wrong)
+                    refused[name] += 1
+        path.write_text(text)
+    assert all(count > 20 for count in refused.values()), refused
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "wrong", "said"),
+    [
+        ("results.json", "test.mae.mean", "x", 'test.mae.mean is "x", not a number or null'),
+        ("results.json", "best_epoch", [1], "best_epoch has 1 values, not 2"),
+        ("results.json", "test.mae.seeds", [1, 2, 3], "test.mae.seeds has 3 values, not 2"),
+        ("results.json", "floors", "x", 'floors is "x", not an object'),
+        ("results.json", "floors", {"x": {}}, 'floors."x" is unknown'),
+        ("results.json", "selection", "acc", "selection is no metric of test"),
+        ("results.json", "corpus.sizes", {"train": 1, "valid": 1}, "sizes.test is missing"),
+        ("config.json", "", [], "it is [], not an object"),
+        ("config.json", "", {}, "data is missing"),
+        ("config.json", "data", "x", 'data is "x", not an object'),
+    ],
+)
+def test_the_message_says_where_a_file_is_wrong(name, keys, wrong, said, tmp_path):
+    folder = make_run(tmp_path / "run", "sentiment")
+    path = pathlib.Path(folder.file(name))
+    value = json.loads(path.read_text())
+    path.write_text(json.dumps(replaced(value, keys.split(".") if keys else (), wrong)))
+    with pytest.raises(UserError, match=f"{name} .*{re.escape(said)}"):
+        page_of(folder)
+
+
+def test_a_comparison_names_runs_by_what_tells_them_apart():
+    def named(*paths):
+        return list(compared.short_names(paths).values())
+
+    assert named("This run", "/r/a/run/", "/r/b/run") == ["This run", "a/run", "b/run"]
+    assert named("/r/a", "b/") == ["a", "b"]
+    assert named("x/test.csv", "y/p/test.csv", "z/p/test.csv") == [
+        "x/test.csv", "y/p/test.csv", "z/p/test.csv",
+    ]  # fmt: skip
+    long = f"{'n' * 70}/run"
+    assert named(f"a/{long}", f"b/{long}") == [f"a/{'n' * 57}…", f"b/{'n' * 57}…"]
+    assert named(f"{long}1", f"{long}2", "/") == ["run1", "run2", "/"]
 
 
 def test_a_page_forbids_every_script():

@@ -25,7 +25,7 @@ def comparison_page(report: Mapping[str, Any]) -> str:
 
 def panels(report: Mapping[str, Any]) -> list[Panel]:
     """Makes a panel for each pair of a comparison; what concerns all of them stands in the last."""
-    found, names = [], _short_names(report["runs"])
+    found, names = [], short_names(report["runs"])
     for pair in report["pairs"]:
         columns, cells = comparison_cells(report, pair)
         is_last = pair is report["pairs"][-1]
@@ -50,7 +50,7 @@ def of_this_run(report: Mapping[str, Any] | None) -> list[Panel]:
         return panels(comparison.with_first(comparison.read_back(report), "This run"))
 
 
-def _short_names(paths: Sequence[str]) -> dict[str, str]:
+def short_names(paths: Sequence[str]) -> dict[str, str]:
     """Names runs and files by the fewest last parts of their paths that tell all of them apart."""
     parts = {path: path.rstrip("/").split("/") for path in paths}
     for count in range(1, max(map(len, parts.values())) + 1):

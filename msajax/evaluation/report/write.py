@@ -11,6 +11,7 @@ from msajax.evaluation.report import (
     predicted,
     provenance,
     samples,
+    training,
     uncertainty,
 )
 from msajax.evaluation.report.content import Content, read_content, read_measured
@@ -51,8 +52,13 @@ def make_of_folds(workdir: str, folders: Sequence[RunFolder], names: Sequence[st
         for folder in folders
     ]
     last = [provenance.settings(content), provenance.repeat(content)]
-    text = page_of_folds(read_json(results), read_measured(predictions), last, links)
-    write_text(report, text)
+    found = read_json(results)
+    pooled = read_measured(
+        predictions,
+        found["pooled"]["samples"],
+        f"{results} says {{}}: the train command of these folds writes both anew",
+    )
+    write_text(report, page_of_folds(found, pooled, last, links))
 
 
 def page(content: Content) -> str:
@@ -62,7 +68,7 @@ def page(content: Content) -> str:
     panels = [
         measured.finding(content),
         measured.results(content),
-        measured.training(content),
+        training.training(content),
         predicted.scatter(test),
         predicted.residuals(test, is_sentiment),
         predicted.confusion(test, is_sentiment),
