@@ -272,7 +272,7 @@ def test_the_training_panel_says_what_is_lost_of_it(tmp_path):
     path.unlink()
     assert "metrics.jsonl is missing or empty" in page_of(folder)
     path.write_text(lines[0].replace('"valid_mae": 2.0', '"valid_mae": "x"'))
-    with pytest.raises(UserError, match=r'metrics\.jsonl, line 1 .* valid_mae is "x", not a number'):
+    with pytest.raises(UserError, match=r'line 1 .*: valid_mae is "x", not a number or null\.'):
         page_of(folder)
 
 
@@ -282,9 +282,9 @@ WRONG = ["x", None, [], {}, -1, 1e308]
 def places(value, at=()):
     """Yields where each value of JSON lies in another one, that one itself first."""
     yield at
-    inner = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, of in inner if isinstance(value, dict | list) else ():
-        yield from places(of, (*at, key))
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from places(value[key], (*at, key))
 
 
 def replaced(value, at, new):
@@ -306,11 +306,10 @@ def test_a_wrong_value_in_any_file_is_named_with_its_file(tmp_path, monkeypatch)
         first, rest = (text, "") if name.endswith("json") else text.split("\n", 1)
         value = json.loads(first)
         if name == "results.json":  # all metrics are alike
-            for key in ("valid", "test", "test_ensemble", "floors"):
-                of = value[key] if key != "floors" else value[key]["constant_0"]
+            of_metrics = [value[key] for key in ("valid", "test", "test_ensemble")]
+            for of in (*of_metrics, *value["floors"].values()):
                 for metric in of.keys() - {"mae", "acc7"}:
                     del of[metric]
-            del value["floors"]["train_median"]
         for at in places({"data": value["data"]} if name == "config.json" else value):
             for wrong in WRONG:
                 path.write_text(f"{json.dumps(replaced(value, at, wrong))}\n{rest}")
@@ -320,7 +319,7 @@ def test_a_wrong_value_in_any_file_is_named_with_its_file(tmp_path, monkeypatch)
                     assert name in str(error), (at, wrong)
                     refused[name] += 1
         path.write_text(text)
-    assert all(count > 20 for count in refused.values()), refused
+    assert all(count > 10 for count in refused.values()), refused
 
 
 @pytest.mark.parametrize(
@@ -330,7 +329,7 @@ def test_a_wrong_value_in_any_file_is_named_with_its_file(tmp_path, monkeypatch)
         ("results.json", "best_epoch", [1], "best_epoch has 1 values, not 2"),
         ("results.json", "test.mae.seeds", [1, 2, 3], "test.mae.seeds has 3 values, not 2"),
         ("results.json", "floors", "x", 'floors is "x", not an object'),
-        ("results.json", "floors", {"x": {}}, 'floors."x" is unknown'),
+        ("results.json", "floors", {"x": {}}, "floors.x is no floor of the metrics of test"),
         ("results.json", "selection", "acc", "selection is no metric of test"),
         ("results.json", "corpus.sizes", {"train": 1, "valid": 1}, "sizes.test is missing"),
         ("config.json", "", [], "it is [], not an object"),

@@ -80,8 +80,9 @@ def _faults_of_run(results: Mapping[str, Any]) -> Iterator[str]:
     test, seeds = results["test"], len(results["seeds"])
     if not (seeds and test):
         yield "it has no random seed, or no metric of test"
-    for name in results["floors"].keys() - legend.FLOORS.keys():
-        yield f"floors.{_shown(name)} is unknown"
+    for floor, of in results["floors"].items():
+        if floor not in legend.FLOORS or not of.keys() <= test.keys():
+            yield f"floors.{floor} is no floor of the metrics of test"
     everywhere = [results[key] for key in ("valid", "test", "test_ensemble")]
     for name in dict.fromkeys(itertools.chain(*everywhere)):
         if not all(name in of for of in everywhere) or not _is_metric(name):
@@ -92,9 +93,12 @@ def _faults_of_run(results: Mapping[str, Any]) -> Iterator[str]:
     for split in ("valid", "test"):
         lengths += [(f"{split}.{n}.seeds", of["seeds"], seeds) for n, of in results[split].items()]
     lengths += [(f"test.{name}.ci95", of["ci95"], 2) for name, of in test.items()]
-    for where, of, length in lengths:
-        if len(of) != length:
-            yield f"{where} has {len(of)} values, not {length}"
+    for where, values, length in lengths:
+        if len(values) != length:
+            yield f"{where} has {len(values)} values, not {length}"
+    for name, of in test.items():
+        if (of["ci95"][0] is None) != (of["ci95"][1] is None):
+            yield f"test.{name}.ci95 has one end"
 
 
 def _is_metric(name: str) -> bool:
