@@ -36,7 +36,7 @@ class Bins(NamedTuple):
     def room(self) -> int:
         """Pixels below a chart that names its bins there."""
         longest = max(map(len, self.names))
-        return {0: 0, 30: 22 + 4 * longest, 60: 16 + 6 * longest}[self.angle]
+        return {0: 0, 30: 22 + 4 * longest, 60: 16 + 5 * longest}[self.angle]
 
 
 def of_values(labels: NDArray, rounded: bool) -> Bins:
@@ -68,7 +68,8 @@ def of_classes(classes: NDArray, names: tuple[str, ...]) -> Bins:
     groups = group_of[classes]
     there = np.unique(groups)
     rows = [np.flatnonzero(groups == k) for k in there]
-    return Bins([shortened(names[k], 14) for k in there], rows, "class")
+    length = 14 if len(there) <= _MOST_AT_30 else 20  # steep names reach less far to the left
+    return Bins([shortened(names[k], length) for k in there], rows, "class")
 
 
 def grouped(classes: NDArray, names: tuple[str, ...]) -> tuple[NDArray, tuple[str, ...]]:

@@ -6,7 +6,6 @@ with at least these keys; a key that ends in "?" may be missing.
 """
 
 import functools
-import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -35,6 +34,17 @@ _RESULTS = {
     "floors": {str: {str: _NUMBER}},
     "timing?": {"train_seconds?": float},
 }
+_FOLDS = {
+    **{"folds": int, "split_seed": int, "model": {"name": str}},
+    "corpus": [{"sizes": {"test": int}}],
+    "seeds": [[int]],
+    "best_epoch": [[int]],
+    "metrics": {
+        str: {"mean": _NUMBER, "sd_folds": _NUMBER, "sd_seeds": _NUMBER, "folds": [_NUMBER]},
+    },
+    "pooled": {"samples": int, "metrics": {str: {"value": _NUMBER, "ci95": [_NUMBER]}}},
+    "floors": {str: {str: _NUMBER}},
+}
 _SETTINGS = {"data": {"clip": float}}
 _NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true", None: "null"}
 
@@ -44,15 +54,27 @@ def check_results(results: Any, path: str) -> None:
     found = next(_faults(results, _RESULTS), None) or next(_faults_of_run(results), None)
     if found:
         raise UserError(
-            f"{path} is no results.json of a run: {found}. Delete it: the run's train command then "
-            "writes it anew."
+            f"{path} is not of the form that this version reads: {found}. Delete it: the run's "
+            "train command then writes it anew."
+        )
+
+
+def check_folds(results: Any, path: str) -> None:
+    """Raises `UserError` for the content of a folds.json that no cross-validation has written."""
+    found = next(_faults(results, _FOLDS), None) or next(_faults_of_folds(results), None)
+    if found:
+        raise UserError(
+            f"{path} is not of the form that this version reads: {found}. Delete it: the train "
+            "command of these folds then writes it anew."
         )
 
 
 def check_settings(settings: Any, path: str) -> None:
     """Raises `UserError` for the content of a config.json that no run has written."""
     if found := next(_faults(settings, _SETTINGS), None):
-        raise UserError(f"{path} holds no settings of a run: {found}. Restore it from a copy.")
+        raise UserError(
+            f"{path} is not of the form that this version reads: {found}. Restore it from a copy."
+        )
 
 
 def check_lines(lines: Sequence[Any], values: Sequence[str], path: str) -> None:
@@ -70,35 +92,57 @@ def check_lines(lines: Sequence[Any], values: Sequence[str], path: str) -> None:
             found = "an epoch is counted from 1, and skipped steps from 0"
         if found:
             raise UserError(
-                f"{path}, line {number} is not of the run's training: {found}. Restore the file "
-                "from a copy, or delete that line."
+                f"{path}, line {number} is not of the form that this version reads: {found}. "
+                "Restore the file from a copy, or delete that line."
             )
 
 
 def _faults_of_run(results: Mapping[str, Any]) -> Iterator[str]:
     """Yields what parts of a results.json, each of the right form, say against each other."""
     test, seeds = results["test"], len(results["seeds"])
-    if not (seeds and test):
-        yield "it has no random seed, or no metric of test"
-    for floor, of in results["floors"].items():
-        if floor not in legend.FLOORS or not of.keys() <= test.keys():
-            yield f"floors.{floor} is no floor of the metrics of test"
-    everywhere = [results[key] for key in ("valid", "test", "test_ensemble")]
-    for name in dict.fromkeys(itertools.chain(*everywhere)):
-        if not all(name in of for of in everywhere) or not _is_metric(name):
-            yield f"{_shown(name)} is no metric of valid, test and the ensemble"
+    if not seeds:
+        yield "seeds is empty"
+    yield from _faults_of_metrics(test, results["floors"])
+    for key in ("valid", "test_ensemble"):
+        if results[key].keys() != test.keys():
+            yield f"{key} has other metrics than test"
     if results.get("selection", next(iter(test), None)) not in test:
         yield "selection is no metric of test"
     lengths = [("best_epoch", results["best_epoch"], seeds)]
     for split in ("valid", "test"):
         lengths += [(f"{split}.{n}.seeds", of["seeds"], seeds) for n, of in results[split].items()]
-    lengths += [(f"test.{name}.ci95", of["ci95"], 2) for name, of in test.items()]
-    for where, values, length in lengths:
-        if len(values) != length:
-            yield f"{where} has {len(values)} values, not {length}"
+    yield from _faults_of_lengths(lengths)
+
+
+def _faults_of_folds(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what parts of a folds.json, each of the right form, say against each other."""
+    metrics, folds = results["metrics"], results["folds"]
+    yield from _faults_of_metrics(results["pooled"]["metrics"], results["floors"])
+    if metrics.keys() != results["pooled"]["metrics"].keys():
+        yield "metrics has other ones than pooled.metrics"
+    lengths = [(key, results[key], folds) for key in ("corpus", "seeds", "best_epoch")]
+    lengths += [(f"metrics.{name}.folds", of["folds"], folds) for name, of in metrics.items()]
+    yield from _faults_of_lengths(lengths)
+
+
+def _faults_of_metrics(test: Mapping[str, Any], floors: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what is wrong with the metrics of test, their intervals and their floors."""
+    if not test:
+        yield "it has no metric of test"
+    yield from (f"{name} is no metric" for name in test if not _is_metric(name))
+    yield from _faults_of_lengths([(f"ci95 of {n}", of["ci95"], 2) for n, of in test.items()])
     for name, of in test.items():
         if (of["ci95"][0] is None) != (of["ci95"][1] is None):
-            yield f"test.{name}.ci95 has one end"
+            yield f"ci95 of {name} has one end"
+    for floor, of in floors.items():
+        if floor not in legend.FLOORS or not of.keys() <= test.keys():
+            yield f"floors.{floor} is no floor of the metrics of test"
+
+
+def _faults_of_lengths(wanted: Sequence[tuple[str, Sequence[Any], int]]) -> Iterator[str]:
+    for where, values, length in wanted:
+        if len(values) != length:
+            yield f"{where} has {len(values)} values, not {length}"
 
 
 def _is_metric(name: str) -> bool:

@@ -16,6 +16,7 @@ from msajax.evaluation.report import (
 )
 from msajax.evaluation.report.content import Content, read_content, read_measured
 from msajax.evaluation.report.folds import page_of_folds
+from msajax.evaluation.report.forms import check_folds
 from msajax.evaluation.report.page import render
 from msajax.files import read_json, write_text
 from msajax.runs import manifest
@@ -53,6 +54,7 @@ def make_of_folds(workdir: str, folders: Sequence[RunFolder], names: Sequence[st
     ]
     last = [provenance.settings(content), provenance.repeat(content)]
     found = read_json(results)
+    check_folds(found, results)
     pooled = read_measured(
         predictions,
         found["pooled"]["samples"],
