@@ -245,7 +245,7 @@ def test_files_that_are_not_of_one_another_are_refused(tmp_path):
     path = pathlib.Path(folder.file("predictions", "test.csv"))
     rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join(rows[:-5]), encoding="utf-8", newline="")
-    said = r"test\.csv has 19 samples, and .*results\.json says 24: delete that file, and the run's"
+    said = r"test\.csv has 19 samples, not 24 as .*results\.json says\. Delete results\.json: the"
     with pytest.raises(UserError, match=said):
         read_content(folder)
 

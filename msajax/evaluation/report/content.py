@@ -71,14 +71,14 @@ def read_measured(path: str, size: int, otherwise: str) -> Measured:
     Args:
         path: the file.
         size: how many samples it must hold.
-        otherwise: the end of the message if it does not, with {} for the size.
+        otherwise: how the message ends if it does not: who says so, and what to do.
 
     Raises:
         UserError: if it cannot be read, lacks a label or a score, or is not of that size.
     """
     read, columns = read_predictions(path, of_seeds=False), read_columns(path)
     if len(read.ids) != size:
-        raise UserError(f"{path} has {len(read.ids)} samples, and {otherwise.format(size)}.")
+        raise UserError(f"{path} has {len(read.ids)} samples, not {size} as {otherwise}")
     outputs = TASKS[read.kind].score_columns(read.names)
 
     sd = _stacked(columns, [f"{column}_sd" for column in outputs])
@@ -152,7 +152,7 @@ def read_content(folder: RunFolder) -> Content:
         test=read_measured(
             folder.file(manifest.PREDICTIONS, "test.csv"),
             results["corpus"]["sizes"]["test"],
-            f"{path} says {{}}: delete that file, and the run's train command writes both anew",
+            f"{path} says. Delete results.json: the run's train command then writes both anew.",
         ),
         robustness=_optional(folder.file(manifest.ROBUSTNESS)),
         explanation=_optional(folder.file(manifest.EXPLANATION)),
@@ -182,12 +182,17 @@ def _optional(path: str) -> Any:
 
 
 @contextlib.contextmanager
-def reading(name: str) -> Iterator[None]:
-    """Raises `UserError` where a panel finds that a file of the run is not what it should be."""
+def reading(name: str, how: str = "make it anew, or move it away") -> Iterator[None]:
+    """Raises `UserError` where a panel finds that a file of the run is not what it should be.
+
+    Args:
+        name: of the file.
+        how: it is set right.
+    """
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
             f"{name} of the run is not of the form that this version reads "
-            f"({type(error).__name__}: {error}): make it anew, or move it away."
+            f"({type(error).__name__}: {error}): {how}."
         ) from error

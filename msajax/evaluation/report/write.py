@@ -58,7 +58,7 @@ def make_of_folds(workdir: str, folders: Sequence[RunFolder], names: Sequence[st
     pooled = read_measured(
         predictions,
         found["pooled"]["samples"],
-        f"{results} says {{}}: the train command of these folds writes both anew",
+        f"{results} says. The train command of these folds writes both anew.",
     )
     write_text(report, page_of_folds(found, pooled, last, links))
 
