@@ -64,12 +64,13 @@ def of_values(labels: NDArray, rounded: bool) -> Bins:
 
 def of_classes(classes: NDArray, names: tuple[str, ...]) -> Bins:
     """Sorts samples by their class `[N]`, as `grouped` puts classes together."""
-    group_of, names = grouped(classes, names)
+    group_of, shown = grouped(classes, names)
+    sort = "class" if len(shown) == len(names) else f"class; all others: the rarest of {len(names)}"
     groups = group_of[classes]
     there = np.unique(groups)
     rows = [np.flatnonzero(groups == k) for k in there]
     length = 14 if len(there) <= _MOST_AT_30 else 20  # steep names reach less far to the left
-    return Bins([shortened(names[k], length) for k in there], rows, "class")
+    return Bins([shortened(shown[k], length) for k in there], rows, sort)
 
 
 def grouped(classes: NDArray, names: tuple[str, ...]) -> tuple[NDArray, tuple[str, ...]]:
