@@ -19,7 +19,7 @@ from msajax.config import ModelConfig
 from msajax.errors import UserError
 from msajax.evaluation import artefacts
 from msajax.evaluation.findings import finding
-from msajax.evaluation.report import charts, compared, figures, predicted, write
+from msajax.evaluation.report import compared, predicted, write
 from msajax.evaluation.report import page as pages
 from msajax.evaluation.report.content import read_content
 from msajax.modes import report as report_mode
@@ -238,112 +238,6 @@ def test_many_classes_are_put_together_and_counted_as_themselves(tmp_path):
     for panel in (predicted.scatter(many), predicted.weights(many, False)):
         shown = re.findall(r"<text[^>]*>(class \d+|all others)</text>", str(panel.body))
         assert shown == [*names[180:199], "all others"]
-
-
-def test_files_that_are_not_of_one_another_are_refused(tmp_path):
-    folder = make_run(tmp_path / "run", "sentiment")
-    path = pathlib.Path(folder.file("predictions", "test.csv"))
-    rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    path.write_text("".join(rows[:-5]), encoding="utf-8", newline="")
-    said = r"test\.csv has 19 samples, not 24 as .*results\.json says\. Delete results\.json: the"
-    with pytest.raises(UserError, match=said):
-        read_content(folder)
-
-
-def test_the_training_panel_says_what_is_lost_of_it(tmp_path):
-    folder = make_run(tmp_path / "run", "sentiment")
-    path = pathlib.Path(folder.file("metrics.jsonl"))
-    lines = path.read_text().splitlines(keepends=True)  # seeds 0 and 3 of epochs 1, 2 and 3
-    cases = [
-        (lines, []),
-        ([], ["metrics.jsonl is missing or empty"]),
-        (lines[::2], ["metrics.jsonl has no line of random seed 3."]),
-        (lines[:2] + lines[4:], ["no line of epoch 2 of random seed 0; epoch 2 was chosen.",
-                                 "no line of epoch 2 of random seed 3."]),
-        ([*lines, lines[0].replace('"seed": 0', '"seed": 7')],
-         ["has lines of random seed 7, which the results do not know: they are left out."]),
-    ]  # fmt: skip
-    for kept, said in cases:
-        path.write_text("".join(kept))
-        panel = page_of(folder).partition("Training</h2>")[2].partition("</section>")[0]
-        assert panel.count("<li>metrics.jsonl") == len(said)
-        assert [of for of in said if of not in panel] == []
-        assert "chosen epoch" in panel and "seed 7</bdi>" not in panel
-    path.unlink()
-    assert "metrics.jsonl is missing or empty" in page_of(folder)
-    path.write_text(lines[0].replace('"valid_mae": 2.0', '"valid_mae": "x"'))
-    with pytest.raises(UserError, match=r'line 1 .*: valid_mae is "x", not a number or null\.'):
-        page_of(folder)
-
-
-WRONG = ["x", None, [], {}, -1, 1e308]
-
-
-def places(value, at=()):
-    """Yields where each value of JSON lies in another one, that one itself first."""
-    yield at
-    if isinstance(value, dict | list):
-        for key in value if isinstance(value, dict) else range(len(value)):
-            yield from places(value[key], (*at, key))
-
-
-def replaced(value, at, new):
-    if not at:
-        return new
-    copy = value.copy()
-    copy[at[0]] = replaced(value[at[0]], at[1:], new)
-    return copy
-
-
-def test_a_wrong_value_in_any_file_is_named_with_its_file(tmp_path, monkeypatch):
-    folder = make_run(tmp_path / "run", "sentiment")
-    monkeypatch.setattr(figures, "draw", lambda told, paint, **more: "")  # which takes long
-    monkeypatch.setattr(charts, "draw", figures.draw)
-    refused = {"results.json": 0, "run.json": 0, "config.json": 0, "metrics.jsonl": 0}
-    for name in refused:
-        path = pathlib.Path(folder.file(name))
-        text = path.read_text()
-        first, rest = (text, "") if name.endswith("json") else text.split("\n", 1)
-        value = json.loads(first)
-        if name == "results.json":  # all metrics are alike
-            of_metrics = [value[key] for key in ("valid", "test", "test_ensemble")]
-            for of in (*of_metrics, *value["floors"].values()):
-                for metric in of.keys() - {"mae", "acc7"}:
-                    del of[metric]
-        for at in places({"data": value["data"]} if name == "config.json" else value):
-            for wrong in WRONG:
-                path.write_text(f"{json.dumps(replaced(value, at, wrong))}\n{rest}")
-                try:
-                    page_of(folder)
-                except UserError as error:
-                    assert name in str(error), (at, wrong)
-                    refused[name] += 1
-        path.write_text(text)
-    assert all(count > 10 for count in refused.values()), refused
-
-
-@pytest.mark.parametrize(
-    ("name", "keys", "wrong", "said"),
-    [
-        ("results.json", "test.mae.mean", "x", 'test.mae.mean is "x", not a number or null'),
-        ("results.json", "best_epoch", [1], "best_epoch has 1 values, not 2"),
-        ("results.json", "test.mae.seeds", [1, 2, 3], "test.mae.seeds has 3 values, not 2"),
-        ("results.json", "floors", "x", 'floors is "x", not an object'),
-        ("results.json", "floors", {"x": {}}, "floors.x is no floor of the metrics of test"),
-        ("results.json", "selection", "acc", "selection is no metric of test"),
-        ("results.json", "corpus.sizes", {"train": 1, "valid": 1}, "sizes.test is missing"),
-        ("config.json", "", [], "it is [], not an object"),
-        ("config.json", "", {}, "data is missing"),
-        ("config.json", "data", "x", 'data is "x", not an object'),
-    ],
-)
-def test_the_message_says_where_a_file_is_wrong(name, keys, wrong, said, tmp_path):
-    folder = make_run(tmp_path / "run", "sentiment")
-    path = pathlib.Path(folder.file(name))
-    value = json.loads(path.read_text())
-    path.write_text(json.dumps(replaced(value, keys.split(".") if keys else (), wrong)))
-    with pytest.raises(UserError, match=f"{name} .*{re.escape(said)}"):
-        page_of(folder)
 
 
 def test_a_comparison_names_runs_by_what_tells_them_apart():

@@ -46,7 +46,7 @@ _FOLDS = {
     "floors": {str: {str: _NUMBER}},
 }
 _SETTINGS = {"data": {"clip": float}}
-_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true", None: "null"}
+_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "a bool", None: "null"}
 
 
 def check_results(results: Any, path: str) -> None:

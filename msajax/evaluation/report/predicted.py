@@ -95,21 +95,20 @@ def _confusion(
     true, predicted = true.astype(int), predicted.astype(int)
     # Of the classes themselves: one that is put together with others may be taken for another.
     right = legend.percent(np.mean(true == predicted) if len(true) else 0)
-    group_of, shown = bins.grouped(true, names)
-    is_merged, names = len(shown) < len(names), shown
+    group_of, groups = bins.grouped(true, names)
+    whole = len(groups) - (len(groups) < len(names))  # rows of a single class
     true, predicted = group_of[true], group_of[predicted]
-    counts = np.zeros((len(names), len(names)), int)
+    counts = np.zeros((len(groups), len(groups)), int)
     np.add.at(counts, (true, predicted), 1)
     sums = counts.sum(axis=1)
     shares = counts / np.maximum(sums, 1)[:, None]
     rows = [
         (shortened(name, 24), int(total), list(zip(of, share, strict=True)))
         for name, total, of, share in zip(
-            names, sums, counts.tolist(), shares.round(3).tolist(), strict=True
+            groups, sums, counts.tolist(), shares.round(3).tolist(), strict=True
         )
     ]
-    columns = [shortened(name, 24) for name in names]
-    whole = len(names) - is_merged  # rows of a single class
+    columns = [shortened(name, 24) for name in groups]
     return {"title": title, "columns": columns, "rows": rows, "right": right, "whole": whole}
 
 
