@@ -191,7 +191,7 @@ def reading(name: str, how: str = "make it anew, or move it away") -> Iterator[N
     """
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise UserError(
             f"{name} of the run is not of the form that this version reads "
             f"({type(error).__name__}: {error}): {how}."
