@@ -19,7 +19,7 @@ KINDS = ("sentiment", "outputs", "classes", "tokens")
 SCRIPT = "<script>alert(1)</script>"
 # In each place where text of others comes to a page; $ would be a formula of matplotlib.
 HOSTILE = {
-    where: f"{where} $x^2_{{$ \"'& {SCRIPT} <img src=x onerror=alert(2)> \u202e\x00\x1b"
+    where: f"{where} $x^2_{{$ \"'& {SCRIPT} <img src=x onerror=alert(2)> \u202e\x00\x1b\uffff"
     for where in ("id", "text", "name", "modality", "path", "command", "setting")
 }
 

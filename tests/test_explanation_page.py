@@ -39,18 +39,21 @@ def explanation(*samples, **more) -> dict:
 
 FOUND = explanation(
     sample(EVIL, why=f"most moved by {EVIL}"),
-    sample("class", predicted=EVIL, label=EVIL, output=EVIL, text=None, words=None),
+    sample("class", predicted=EVIL, label=EVIL, output=EVIL, text="once \u202egnihton",
+           words=None),
     sample("pieces", words=["[CLS]", "go", "##od"], word_of_piece=[-1, 0, 0]),
     sample("absent", contributions={"text": [], "audio": []}, words=[], attention={}),
 )
 
 
 def test_nothing_of_a_corpus_can_end_the_data_or_begin_a_script():
-    text = page.render(FOUND)
+    text = page.render(FOUND | {"modalities": ["text", "\u202eaudio"]})
     assert len(re.findall("<script", text)) == len(re.findall("</script>", text)) == 2
     (data,) = re.findall(r'(?s)<script type="application/json" id="data">(.*?)</script>', text)
     assert not set("<>&") & set(data)
     assert json.loads(data)["samples"][0]["id"] == EVIL
+    assert json.loads(data)["samples"][1]["text"] == "once \ufffdgnihton"
+    assert json.loads(data)["modalities"] == ["text", "\ufffdaudio"]
     assert "innerHTML" not in text and "outerHTML" not in text and "document.write" not in text
     links = []
 

@@ -19,8 +19,8 @@ from msajax.config import ModelConfig
 from msajax.errors import UserError
 from msajax.evaluation import artefacts
 from msajax.evaluation.findings import finding
+from msajax.evaluation.report import compared, predicted, write
 from msajax.evaluation.report import page as pages
-from msajax.evaluation.report import predicted, write
 from msajax.evaluation.report.content import read_content
 from msajax.modes import report as report_mode
 from msajax.runs.folder import RunFolder
@@ -206,18 +206,52 @@ def test_large_corpora_make_pages_of_bounded_size(tmp_path):
         weights={m: rng.random(size) for m in content.test.weights},
     )
     lines = [
-        {"seed": seed, "epoch": epoch, "train_loss": 1 / epoch, "valid_mae": 1 / epoch}
-        for seed in range(30)
-        for epoch in range(1, 1001)
+        {"seed": s, "epoch": e, "train_loss": 1 / e, "valid_mae": 1 / e, "skipped": 0}
+        for s in range(30)
+        for e in range(1, 1001)
     ]
-    text = write.page(dataclasses.replace(content, test=test, lines=lines))
+    failed = [{"seed": seed, "epoch": 1001, "step": 9} for seed in range(30)]
+    results = {**content.results, "failed": failed}
+    text = write.page(dataclasses.replace(content, results=results, test=test, lines=lines))
     assert len(text) < 1_000_000
     assert "Hexagons hold more samples" in text
-    many = dataclasses.replace(test, kind="classification", names=tuple(map(str, range(100))))
+
+
+def test_many_classes_are_put_together_and_counted_as_themselves(tmp_path):
+    names = tuple(f"class {k}" for k in range(200))
+    true = np.repeat(np.arange(200), 3)
+    true = np.concatenate([true, np.repeat(np.arange(180, 199), 2)])  # these 19 are frequent
+    given = np.where(true < 180, (true + 1) % 180, true)  # the rare ones are all wrong …
+    given[true == 199] = 0  # … but stay among themselves
+    content = read_content(make_run(tmp_path / "run", "classes"))
     many = dataclasses.replace(
-        many, labels=np.arange(size)[:, None] % 100, scores=rng.dirichlet(np.ones(100), size)
+        content.test,
+        names=names,
+        labels=true[:, None].astype(float),
+        scores=np.eye(200)[given],
+        weights={m: np.full(len(true), 0.5) for m in content.test.weights},
     )
-    assert "all others" in str(predicted.confusion(many, False).body)
+    body = str(predicted.confusion(many, False).body)
+    assert f"{100 * 95 / 638:.1f} % of the samples are given their own class" in body  # 19 times 5
+    assert "on the diagonal" not in body and body.count('class="right"') == 19
+    assert f">{181 * 3}</td>" in body  # all others, taken for each other
+    for panel in (predicted.scatter(many), predicted.weights(many, False)):
+        shown = re.findall(r"<text[^>]*>(class \d+|all others)</text>", str(panel.body))
+        assert shown == [*names[180:199], "all others"]
+
+
+def test_a_comparison_names_runs_by_what_tells_them_apart():
+    def named(*paths):
+        return list(compared.short_names(paths).values())
+
+    assert named("This run", "/r/a/run/", "/r/b/run") == ["This run", "a/run", "b/run"]
+    assert named("/r/a", "b/") == ["a", "b"]
+    assert named("x/test.csv", "y/p/test.csv", "z/p/test.csv") == [
+        "x/test.csv", "y/p/test.csv", "z/p/test.csv",
+    ]  # fmt: skip
+    long = f"{'n' * 70}/run"
+    assert named(f"a/{long}", f"b/{long}") == [f"a/{'n' * 57}…", f"b/{'n' * 57}…"]
+    assert named(f"{long}1", f"{long}2", "/") == ["run1", "run2", "/"]
 
 
 def test_a_page_forbids_every_script():

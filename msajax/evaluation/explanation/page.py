@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from msajax.evaluation.explanation.summary import completeness_in_words
+from msajax.evaluation.report.text import all_printable
 from msajax.files import as_strict
 
 _FOLDER = "msajax.evaluation.explanation"
@@ -17,10 +18,12 @@ def render(found: Mapping[str, Any]) -> str:
     """Makes the page of the content of explanation.json; it is one file and loads nothing.
 
     What the corpus says, such as ids and transcripts, enters as data that no browser reads as HTML
-    or as a script; and the browser runs only the script that this page brings.
+    or as a script, and without characters that would turn the reading direction of what follows.
+    The browser runs only the script that this page brings.
     """
     style, script, body = (_read(name) for name in ("page.css", "page.js", "page.html"))
-    data = as_strict({**found, "completeness_in_words": completeness_in_words(found)})
+    told = {**found, "completeness_in_words": completeness_in_words(found)}
+    data = all_printable(as_strict(told))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     parts = {"STYLE": style, "SCRIPT": script, "DIGEST": digest, "DATA": json_for_script(data)}
     before, *rest = body.split("{{")

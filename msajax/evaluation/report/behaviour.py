@@ -8,7 +8,8 @@ import numpy as np
 from msajax import legend
 from msajax.evaluation.report.content import reading
 from msajax.evaluation.report.figures import Chart, Key, colour, dash, draw, mark
-from msajax.evaluation.report.page import Panel, fragment, shortened, signed
+from msajax.evaluation.report.page import Panel, fragment
+from msajax.evaluation.report.text import shortened, signed
 from msajax.runs.manifest import EXPLANATION, ROBUSTNESS
 
 _KINDS = {
@@ -83,7 +84,7 @@ def _curves(
 
     def paint(axes: Any) -> None:
         for k, curve in enumerate(curves):
-            rates = np.array([100 * point["rate"] for point in curve["points"]])
+            rates = np.array([100 * point["rate"] for point in curve["points"]], float)
             of = [point["metrics"][metric] for point in curve["points"]]
             mean = np.array([np.nan if m["mean"] is None else m["mean"] for m in of], float)
             ends = [m.get("ci95") or (None, None) for m in of]

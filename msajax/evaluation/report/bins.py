@@ -5,10 +5,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from msajax.evaluation.report.page import shortened
+from msajax.evaluation.report.text import shortened
 
 _MOST = 7  # bins of labels that are no classes
-_MOST_CLASSES = 20
+_MOST_CLASSES = 20  # groups of classes
+_MOST_AT_30 = 11  # oblique names that do not touch
 
 
 class Bins(NamedTuple):
@@ -25,14 +26,17 @@ class Bins(NamedTuple):
     sort: str
 
     @property
-    def are_long(self) -> bool:
-        """Whether names need more room than there is side by side."""
-        return sum(map(len, self.names)) + len(self.names) > 44
+    def angle(self) -> int:
+        """How far names are turned, in degrees: more where there is less room between them."""
+        if sum(map(len, self.names)) + len(self.names) <= 44:
+            return 0
+        return 30 if len(self.names) <= _MOST_AT_30 else 60
 
     @property
     def room(self) -> int:
         """Pixels below a chart that names its bins there."""
-        return 22 + 4 * max(map(len, self.names)) if self.are_long else 0
+        longest = max(map(len, self.names))
+        return {0: 0, 30: 22 + 4 * longest, 60: 16 + 5 * longest}[self.angle]
 
 
 def of_values(labels: NDArray, rounded: bool) -> Bins:
@@ -59,12 +63,33 @@ def of_values(labels: NDArray, rounded: bool) -> Bins:
 
 
 def of_classes(classes: NDArray, names: tuple[str, ...]) -> Bins:
-    """Sorts samples by their class `[N]`, the most frequent ones if there are many."""
+    """Sorts samples by their class `[N]`, as `grouped` puts classes together."""
+    group_of, shown = grouped(classes, names)
+    sort = "class" if len(shown) == len(names) else f"class; all others: the rarest of {len(names)}"
+    groups = group_of[classes]
+    there = np.unique(groups)
+    rows = [np.flatnonzero(groups == k) for k in there]
+    length = 14 if len(there) <= _MOST_AT_30 else 20  # steep names reach less far to the left
+    return Bins([shortened(shown[k], length) for k in there], rows, sort)
+
+
+def grouped(classes: NDArray, names: tuple[str, ...]) -> tuple[NDArray, tuple[str, ...]]:
+    """Puts the rarest of more classes than a page shows together, as "all others".
+
+    Args:
+        classes: `[N]`, the true class of each sample.
+        names: of the K classes.
+
+    Returns:
+        The group of each class, `[K]`, and the groups' names; without need every class is its own.
+    """
+    if len(names) <= _MOST_CLASSES:
+        return np.arange(len(names)), names
     counts = np.bincount(classes, minlength=len(names))
-    kept = np.sort(np.argsort(-counts, kind="stable")[:_MOST_CLASSES])
-    kept = [k for k in kept if counts[k]]
-    rows = [np.flatnonzero(classes == k) for k in kept]
-    return Bins([shortened(names[k], 14) for k in kept], rows, "class")
+    kept = np.sort(np.argsort(-counts, kind="stable")[: _MOST_CLASSES - 1])
+    group_of = np.full(len(names), len(kept))
+    group_of[kept] = np.arange(len(kept))
+    return group_of, (*(names[k] for k in kept), "all others")
 
 
 def _number(value: float) -> str:

@@ -184,8 +184,8 @@ def spreads(title: str, bins: Bins, values: NDArray, what: str) -> Chart:
 
 def label_bins(axes: Any, bins: Bins) -> None:
     """Names the bins below the horizontal axis, obliquely where the names are long."""
-    turned = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if bins.are_long else {}
-    axes.set_xticks(range(len(bins.names)), bins.names, **turned)
+    oblique = {"rotation": bins.angle, "ha": "right", "rotation_mode": "anchor"}
+    axes.set_xticks(range(len(bins.names)), bins.names, **(oblique if bins.angle else {}))
     axes.set_xlim(-0.6, len(bins.names) - 0.4)
 
 

@@ -1,8 +1,7 @@
 """Shows comparisons of runs: a panel for each pair, and a page of them alone."""
 
 import math
-import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msajax import legend
@@ -11,7 +10,8 @@ from msajax.evaluation.comparison_output import comparison_cells, comparison_leg
 from msajax.evaluation.report import charts
 from msajax.evaluation.report.content import reading
 from msajax.evaluation.report.figures import Chart
-from msajax.evaluation.report.page import Panel, fragment, render, shortened
+from msajax.evaluation.report.page import Panel, fragment, render
+from msajax.evaluation.report.text import printable, shortened
 from msajax.runs.manifest import COMPARISON
 
 _OVER = {"samples": "over samples", "videos": "over videos", "seeds": "over random seeds"}
@@ -25,7 +25,7 @@ def comparison_page(report: Mapping[str, Any]) -> str:
 
 def panels(report: Mapping[str, Any]) -> list[Panel]:
     """Makes a panel for each pair of a comparison; what concerns all of them stands in the last."""
-    found = []
+    found, names = [], short_names(report["runs"])
     for pair in report["pairs"]:
         columns, cells = comparison_cells(report, pair)
         is_last = pair is report["pairs"][-1]
@@ -38,7 +38,7 @@ def panels(report: Mapping[str, Any]) -> list[Panel]:
             notes=comparison.about_all(report) if is_last else [],
             terms=comparison_legend(report) if is_last else [],
         )
-        found.append(Panel(f"{_short(pair['first'])} against {_short(pair['second'])}", body))
+        found.append(Panel(f"{names[pair['first']]} against {names[pair['second']]}", body))
     return found
 
 
@@ -50,9 +50,14 @@ def of_this_run(report: Mapping[str, Any] | None) -> list[Panel]:
         return panels(comparison.with_first(comparison.read_back(report), "This run"))
 
 
-def _short(name: str) -> str:
-    """Returns the last part of a path, by which people call a run."""
-    return shortened(os.path.basename(name.rstrip("/")) or name, 60)
+def short_names(paths: Sequence[str]) -> dict[str, str]:
+    """Names runs and files by the fewest last parts of their paths that tell all of them apart."""
+    parts = {path: path.rstrip("/").split("/") for path in paths}
+    for count in range(1, max(map(len, parts.values())) + 1):
+        names = {path: shortened("/".join(of[-count:]) or path, 60) for path, of in parts.items()}
+        if len(set(names.values())) == len(names):
+            return names
+    return {path: printable(path) for path in paths}
 
 
 def _arrow(metric: str) -> str:

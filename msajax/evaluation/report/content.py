@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from msajax.data.predictions import read_columns, read_predictions
 from msajax.errors import UserError
+from msajax.evaluation import findings
+from msajax.evaluation.report.forms import check_lines, check_results, check_settings
 from msajax.files import read_json
 from msajax.runs import manifest
 from msajax.runs.folder import RunFolder
@@ -63,13 +65,20 @@ class Measured:
         return np.abs(self.scores - self.labels).mean(axis=1)
 
 
-def read_measured(path: str) -> Measured:
+def read_measured(path: str, size: int, otherwise: str) -> Measured:
     """Reads a file of predictions with labels.
 
+    Args:
+        path: the file.
+        size: how many samples it must hold.
+        otherwise: how the message ends if it does not: who says so, and what to do.
+
     Raises:
-        UserError: if it cannot be read, or lacks a label or a score.
+        UserError: if it cannot be read, lacks a label or a score, or is not of that size.
     """
     read, columns = read_predictions(path, of_seeds=False), read_columns(path)
+    if len(read.ids) != size:
+        raise UserError(f"{path} has {len(read.ids)} samples, not {size} as {otherwise}")
     outputs = TASKS[read.kind].score_columns(read.names)
 
     sd = _stacked(columns, [f"{column}_sd" for column in outputs])
@@ -129,15 +138,22 @@ def read_content(folder: RunFolder) -> Content:
     """Reads what a report shows of a run that has ended.
 
     Raises:
-        UserError: if a file is missing or damaged.
+        UserError: if a file is missing or damaged, or is of another run than the others.
     """
-    page = manifest.EXPLANATION_PAGE
+    page, path = manifest.EXPLANATION_PAGE, folder.file(manifest.RESULTS)
+    results, settings = folder.read_results(), read_json(folder.file(manifest.CONFIG))
+    check_results(results, path)
+    check_settings(settings, folder.file(manifest.CONFIG))
     return Content(
-        results=folder.read_results(),
+        results=results,
         run=read_json(folder.file(manifest.RUN)),
-        settings=read_json(folder.file(manifest.CONFIG)),
-        lines=folder.read_metrics(),
-        test=read_measured(folder.file(manifest.PREDICTIONS, "test.csv")),
+        settings=settings,
+        lines=_read_lines(folder, results),
+        test=read_measured(
+            folder.file(manifest.PREDICTIONS, "test.csv"),
+            results["corpus"]["sizes"]["test"],
+            f"{path} says. Delete results.json: the run's train command then writes both anew.",
+        ),
         robustness=_optional(folder.file(manifest.ROBUSTNESS)),
         explanation=_optional(folder.file(manifest.EXPLANATION)),
         explanation_page=page if os.path.exists(folder.file(page)) else "",
@@ -145,17 +161,38 @@ def read_content(folder: RunFolder) -> Content:
     )
 
 
+def _read_lines(folder: RunFolder, results: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Reads the lines of metrics.jsonl, whose curves follow a metric of results.json."""
+    path = folder.file(manifest.METRICS)
+    try:
+        lines = folder.read_metrics()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+    check_lines(lines, ("train_loss", f"valid_{selection(results)}"), path)
+    return lines
+
+
+def selection(results: Mapping[str, Any]) -> str:
+    """Names the metric of validation that chose epochs; runs of older versions do not say it."""
+    return results.get("selection") or findings.headline(results)
+
+
 def _optional(path: str) -> Any:
     return read_json(path) if os.path.exists(path) else None
 
 
 @contextlib.contextmanager
-def reading(name: str) -> Iterator[None]:
-    """Raises `UserError` where a panel finds that a file of the run is not what it should be."""
+def reading(name: str, how: str = "make it anew, or move it away") -> Iterator[None]:
+    """Raises `UserError` where a panel finds that a file of the run is not what it should be.
+
+    Args:
+        name: of the file.
+        how: it is set right.
+    """
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise UserError(
             f"{name} of the run is not of the form that this version reads "
-            f"({type(error).__name__}: {error}): make it anew, or move it away."
+            f"({type(error).__name__}: {error}): {how}."
         ) from error

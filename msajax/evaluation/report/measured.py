@@ -1,4 +1,4 @@
-"""Makes the panels of what was found: the sentence, the table of metrics, the training."""
+"""Makes the panels of what was found: the sentence, and the table of metrics."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,11 +8,10 @@ from msajax.evaluation import findings
 from msajax.evaluation.report import charts
 from msajax.evaluation.report.content import Content
 from msajax.evaluation.report.figures import Chart
-from msajax.evaluation.report.page import Panel, fragment, shortened
+from msajax.evaluation.report.page import Panel, fragment
+from msajax.evaluation.report.text import shortened
 from msajax.evaluation.tables import results_cells, results_legend
 from msajax.training.failures import failure_message
-
-_MOST_SEEDS = 50  # rows of a table by seed
 
 
 def finding(content: Content) -> Panel:
@@ -87,55 +86,3 @@ def metrics_panel(
         for name, of in cells.items()
     ]
     return Panel("Results", fragment("results.html", columns=columns, rows=rows, terms=terms))
-
-
-def training(content: Content) -> Panel | None:
-    """Makes the panel of learning curves; None where nothing was kept of the training."""
-    found, lines = content.results, content.lines
-    name = found.get("selection") or findings.headline(found)
-    best = dict(zip(found["seeds"], found["best_epoch"], strict=True))
-    drawn = [
-        charts.curves(lines, f"valid_{name}", f"Validation {name}", best),
-        charts.curves(lines, "train_loss", "Training loss", best),
-    ]
-    if not any(drawn):
-        return None
-    metric = findings.headline(found)
-    rows = [
-        (seed, epoch, legend.show(metric, valid), legend.show(metric, test))
-        for seed, epoch, valid, test in zip(
-            found["seeds"],
-            found["best_epoch"],
-            found["valid"][metric]["seeds"],
-            found["test"][metric]["seeds"],
-            strict=True,
-        )
-    ]
-    skipped = sum(line.get("skipped") or 0 for line in lines)
-    seconds = found.get("timing", {}).get("train_seconds")
-    sentence = (
-        f"Each random seed trained for at most {found.get('epochs', max(best.values()))} epochs; "
-        f"the epoch of its best {name} on validation was chosen, which a mark shows."
-    )
-    if seconds is not None:
-        sentence += f" All took {_duration(seconds)}."
-    if skipped:
-        sentence += f" {skipped} steps were skipped because their numbers were not finite."
-    return Panel(
-        "Training",
-        fragment(
-            "training.html",
-            sentence=sentence,
-            charts=[chart for chart in drawn if chart],
-            metric=metric,
-            rows=rows[:_MOST_SEEDS],
-            left=max(0, len(rows) - _MOST_SEEDS),
-        ),
-    )
-
-
-def _duration(seconds: float) -> str:
-    minutes = seconds / 60
-    if minutes < 2:
-        return f"{seconds:.0f} seconds"
-    return f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.1f} hours"

@@ -12,8 +12,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-# What HTML cannot hold, and what would turn the reading direction of its surroundings.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+from msajax.evaluation.report.text import printable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +34,7 @@ def _templates() -> jinja2.Environment:
         loader=jinja2.PackageLoader("msajax.evaluation.report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=_printable,
+        finalize=_finalized,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -49,10 +48,10 @@ def _unbroken(text: str) -> str:
     return re.sub(r"(\[[^\[\] ]+,) ", "\\1\u00a0", text)
 
 
-def _printable(value: Any) -> Any:
-    """Replaces characters that HTML cannot hold, or that would reverse what follows them."""
-    if isinstance(value, str) and _UNPRINTABLE.search(value):
-        clean = _UNPRINTABLE.sub("\ufffd", value)
+def _finalized(value: Any) -> Any:
+    """Makes text printable where it enters a template; markup stays markup."""
+    if isinstance(value, str):
+        clean = printable(value)
         return Markup(clean) if isinstance(value, Markup) else clean
     return value
 
@@ -87,14 +86,3 @@ def render(
         facts=facts,
         panels=list(zip(names, panels, strict=True)),
     )
-
-
-def shortened(text: str, length: int) -> str:
-    """Makes a text printable, and cuts it to so many characters; a cut one ends in an ellipsis."""
-    text = _UNPRINTABLE.sub("\ufffd", text)
-    return text if len(text) <= length else f"{text[: length - 1].rstrip()}…"
-
-
-def signed(value: float) -> str:
-    """Formats a label or a score with its sign and two decimals."""
-    return f"{value:+.2f}".replace("-", "−")

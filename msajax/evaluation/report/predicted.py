@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from msajax import legend
 from msajax.evaluation.report import bins, charts
 from msajax.evaluation.report.content import Measured
-from msajax.evaluation.report.page import Panel, fragment, shortened
+from msajax.evaluation.report.page import Panel, fragment
+from msajax.evaluation.report.text import shortened
 
 _MOST_OUTPUTS = 12  # charts of several outputs
-_MOST_CLASSES = 20  # rows of a confusion
 _OF_MEAN = "Scores are means over random seeds."
 _SEVEN = tuple("−3 −2 −1 0 +1 +2 +3".split())
 
@@ -93,26 +93,23 @@ def _confusion(
 ) -> dict[str, Any]:
     """Counts which class is taken for which; rare ones of many classes are put together."""
     true, predicted = true.astype(int), predicted.astype(int)
-    if len(names) > _MOST_CLASSES:
-        counts = np.bincount(true, minlength=len(names))
-        kept = np.sort(np.argsort(-counts, kind="stable")[: _MOST_CLASSES - 1])
-        place = np.full(len(names), len(kept))
-        place[kept] = np.arange(len(kept))
-        true, predicted = place[true], place[predicted]
-        names = (*(names[k] for k in kept), "all others")
-    counts = np.zeros((len(names), len(names)), int)
+    # Of the classes themselves: one that is put together with others may be taken for another.
+    right = legend.percent(np.mean(true == predicted) if len(true) else 0)
+    group_of, groups = bins.grouped(true, names)
+    whole = len(groups) - (len(groups) < len(names))  # rows of a single class
+    true, predicted = group_of[true], group_of[predicted]
+    counts = np.zeros((len(groups), len(groups)), int)
     np.add.at(counts, (true, predicted), 1)
     sums = counts.sum(axis=1)
     shares = counts / np.maximum(sums, 1)[:, None]
     rows = [
         (shortened(name, 24), int(total), list(zip(of, share, strict=True)))
         for name, total, of, share in zip(
-            names, sums, counts.tolist(), shares.round(3).tolist(), strict=True
+            groups, sums, counts.tolist(), shares.round(3).tolist(), strict=True
         )
     ]
-    right = legend.percent(counts.trace() / max(1, counts.sum()))
-    columns = [shortened(name, 24) for name in names]
-    return {"title": title, "columns": columns, "rows": rows, "right": right}
+    columns = [shortened(name, 24) for name in groups]
+    return {"title": title, "columns": columns, "rows": rows, "right": right, "whole": whole}
 
 
 def weights(test: Measured, is_sentiment: bool) -> Panel | None:

@@ -8,17 +8,20 @@ from typing import Any
 from msajax.config.reading import changed_settings
 from msajax.data.repairs import describe_losses, describe_reading, describe_repairs
 from msajax.evaluation.report.content import Content, reading
-from msajax.evaluation.report.page import Panel, fragment, shortened
+from msajax.evaluation.report.page import Panel, fragment
+from msajax.evaluation.report.text import shortened
 from msajax.runs import manifest
 
 _VALUE = 300  # characters of a setting
+_RESTORE = "restore it from a copy"
 
 
 def corpus(content: Content) -> Panel:
     """Makes the panel of the corpus, and of what was repaired in it."""
     of_run = content.results["corpus"]
-    with reading(manifest.RUN):
-        repaired = _repairs(content.run["repairs"], content.settings["data"]["clip"])
+    clip = content.settings["data"]["clip"]
+    with reading(manifest.RUN, _RESTORE):
+        repaired = _repairs(content.run["repairs"], clip)
     modalities = [
         (name, width or "token ids", "read" if name in of_run["modalities"] else "left out")
         for name, width in of_run["widths"].items()
@@ -70,7 +73,7 @@ def _shown(value: Any) -> str:
 def repeat(content: Content) -> Panel:
     """Makes the panel of versions, of the machine, and of the command that repeats the run."""
     run = content.run
-    with reading(manifest.RUN):
+    with reading(manifest.RUN, _RESTORE):
         versions = [("msajax", run["msajax"]), ("Python", run["python"]), *run["packages"].items()]
         machine = f"{run['devices']} × {run['device_kind']}"
         machine += f" ({run['backend']})" * (run["backend"] != run["device_kind"])

@@ -7,7 +7,8 @@ import numpy as np
 
 from msajax import legend
 from msajax.evaluation.report.content import Measured
-from msajax.evaluation.report.page import Panel, fragment, shortened, signed
+from msajax.evaluation.report.page import Panel, fragment
+from msajax.evaluation.report.text import shortened, signed
 
 _SHOWN = 10
 _TEXT, _ID, _NAME = 400, 80, 40  # characters

@@ -8,7 +8,8 @@ import numpy as np
 from msajax import legend
 from msajax.evaluation.report.content import Measured, reading
 from msajax.evaluation.report.figures import MUTED, Chart, Key, colour, draw
-from msajax.evaluation.report.page import Panel, fragment, shortened
+from msajax.evaluation.report.page import Panel, fragment
+from msajax.evaluation.report.text import shortened
 
 _SHOWN = 120  # samples whose intervals are drawn
 

@@ -11,10 +11,12 @@ from msajax.evaluation.report import (
     predicted,
     provenance,
     samples,
+    training,
     uncertainty,
 )
 from msajax.evaluation.report.content import Content, read_content, read_measured
 from msajax.evaluation.report.folds import page_of_folds
+from msajax.evaluation.report.forms import check_folds
 from msajax.evaluation.report.page import render
 from msajax.files import read_json, write_text
 from msajax.runs import manifest
@@ -51,8 +53,14 @@ def make_of_folds(workdir: str, folders: Sequence[RunFolder], names: Sequence[st
         for folder in folders
     ]
     last = [provenance.settings(content), provenance.repeat(content)]
-    text = page_of_folds(read_json(results), read_measured(predictions), last, links)
-    write_text(report, text)
+    found = read_json(results)
+    check_folds(found, results)
+    pooled = read_measured(
+        predictions,
+        found["pooled"]["samples"],
+        f"{results} says. The train command of these folds writes both anew.",
+    )
+    write_text(report, page_of_folds(found, pooled, last, links))
 
 
 def page(content: Content) -> str:
@@ -62,7 +70,7 @@ def page(content: Content) -> str:
     panels = [
         measured.finding(content),
         measured.results(content),
-        measured.training(content),
+        training.training(content),
         predicted.scatter(test),
         predicted.residuals(test, is_sentiment),
         predicted.confusion(test, is_sentiment),
