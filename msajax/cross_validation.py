@@ -297,7 +297,14 @@ def ended_folds(workdir: str) -> list[RunFolder]:
             f"{workdir} holds folds that have not all ended: it has no {_RESULTS}. Their train "
             f"command goes on; one that has ended is --workdir={first}."
         )
-    return [RunFolder(os.path.join(workdir, f"fold_{i}")) for i in range(read_json(path)["folds"])]
+    found = read_json(path)
+    count = found.get("folds") if isinstance(found, dict) else None
+    if type(count) is not int or count < 1:
+        raise UserError(
+            f"{path} does not say how many folds there are. Delete it: the folds' train command "
+            "then writes it anew."
+        )
+    return [RunFolder(os.path.join(workdir, f"fold_{i}")) for i in range(count)]
 
 
 def write_report(workdir: str) -> str:
