@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import IO, Any
 
 from msajax.errors import UserError, writing
@@ -134,6 +134,23 @@ def refuse_inside(output: str, source: str, what: str) -> None:
     inside = os.path.realpath(source)
     if os.path.commonpath([os.path.realpath(output), inside]) == inside:
         raise UserError(f"--output={output} lies inside the {what} {source}: choose another place.")
+
+
+def require_replaceable(output: str, what: str, is_what: Callable[[str], bool]) -> None:
+    """Raises `UserError` if a file is there that is not empty and not `what` is written."""
+    if os.path.isfile(output) and os.path.getsize(output) and not is_what(output):
+        raise UserError(
+            f"--output={output} is there already and holds no {what}: choose another name."
+        )
+
+
+def has_keys(path: str, keys: Collection[str]) -> bool:
+    """Says whether a file holds a JSON object that has all of these keys at its top."""
+    try:
+        content = read_json(path)
+    except UserError:
+        return False
+    return isinstance(content, Mapping) and content.keys() >= set(keys)
 
 
 def read_json(path: str) -> Any:
