@@ -30,15 +30,17 @@ def replacing(path: str, *, binary: bool = False) -> Iterator[IO]:
         UserError: if it cannot be written.
     """
     temporary = partial(path)
-    with writing(path), _removed_at_the_end(temporary):
+    with writing(path):
         kind = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": ""}
         with _changing:
             opened = open(temporary, **kind)
-        with opened as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        put_in_place(temporary, path)
+            _unfinished.add(temporary)
+        with _removed_at_the_end(temporary):
+            with opened as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            put_in_place(temporary, path)
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from tiny import SMALLEST, run, tiny_config
 
 from msajax import experiment as experiment_module
 from msajax.errors import UserError
+from msajax.files import write_text
 from msajax.inference.bundle_files import load_bundle
 from msajax.runs.checkpoints import Checkpoints
 from msajax.runtime.signals import StopRequest
@@ -360,6 +361,13 @@ def test_a_signal_while_files_are_written_and_no_python_runs_leaves_nothing(numb
     assert told == ("", f"error: Stopped by {number.name}.\n")
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["before", "file", "folder"]
     assert (tmp_path / "file").read_text() == "before"
+
+
+def test_a_folder_that_has_the_name_of_an_unfinished_file_is_kept(tmp_path):
+    (tmp_path / "file.partial").mkdir()
+    with pytest.raises(UserError, match="/file cannot be written: Is a directory.$"):
+        write_text(str(tmp_path / "file"), "content")
+    assert [p.name for p in tmp_path.iterdir()] == ["file.partial"]
 
 
 def test_a_request_that_comes_before_training_writes_nothing(tmp_path):

@@ -22,6 +22,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # After these a process that is asked to stop, and has not begun to save, ends without saving:
 # schedulers kill soon.
 PATIENCE_SECONDS = 8.0
+TIDYING_SECONDS = 0.2  # after a second signal
 
 
 class StopRequest(contextlib.AbstractContextManager):
@@ -85,23 +86,26 @@ class StopRequest(contextlib.AbstractContextManager):
 def interruptible() -> Iterator[None]:
     """Ends the process at SIGTERM or SIGINT, in a mode that has nothing to save.
 
-    It says so in one line, removes unfinished files, and exits with 128 plus the signal's number. A
-    second signal ends the process without removing anything more. Signals are heard until the
-    process ends, also when the context has been left.
+    It says so in one line, removes unfinished files, and exits with 128 plus the signal's number.
+    After a second signal that may take `TIDYING_SECONDS` more. Signals are heard until the process
+    ends, also when the context has been left.
     """
     leaving = threading.Event()
 
     def listen(ear: socket.socket) -> None:
+        leaver = None
         with ear:
             while heard := ear.recv(1):
                 if heard[0] not in SIGNALS:
                     continue
-                if leaving.is_set():
+                if leaver is not None:
+                    leaver.join(TIDYING_SECONDS)
                     os._exit(128 + heard[0])
                 leaving.set()
-                threading.Thread(target=_stop, args=(heard[0],), daemon=True).start()
-        if leaving.is_set():
-            _wait_for_the_end()
+                leaver = threading.Thread(target=_stop, args=(heard[0],), daemon=True)
+                leaver.start()
+        if leaver is not None:
+            leaver.join()
 
     hearing = contextlib.ExitStack()
     hearing.enter_context(_listening(listen))
