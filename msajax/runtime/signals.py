@@ -123,7 +123,7 @@ def interruptible() -> Iterator[None]:
         yield
     finally:
         if leaving.is_set():  # what came up because files were removed is not to be told
-            _wait_for_the_end()
+            threading.Event().wait()
 
 
 def leave(code: int) -> NoReturn:
@@ -134,11 +134,6 @@ def leave(code: int) -> NoReturn:
             os.write(2, b"\033[?25h")  # the cursor, which a bar hides
     finally:
         os._exit(code)
-
-
-def _wait_for_the_end() -> NoReturn:
-    while True:
-        time.sleep(60)
 
 
 def _stop(number: int) -> NoReturn:
