@@ -5,10 +5,19 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import IO, Any
 
 from msajax.errors import UserError, writing
+
+# What must not outlive this process: temporary files and folders, by their paths.
+_unfinished: set[str] = set()
+# Held while a temporary name is taken, or what lies there is put in its place. `remove_unfinished`
+# takes it for ever, so that nothing comes to be there while it removes.
+_changing = threading.RLock()
+_PATIENCE_SECONDS = 1.0  # for a rename, which hangs with its file system
 
 
 @contextlib.contextmanager
@@ -21,18 +30,17 @@ def replacing(path: str, *, binary: bool = False) -> Iterator[IO]:
         UserError: if it cannot be written.
     """
     temporary = partial(path)
-    try:
-        with writing(path):
-            kind = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": ""}
-            with open(temporary, **kind) as file:
+    with writing(path):
+        kind = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": ""}
+        with _changing:
+            opened = open(temporary, **kind)
+            _unfinished.add(temporary)
+        with _removed_at_the_end(temporary):
+            with opened as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, path)
-    except BaseException:  # an interruption, too, leaves nothing behind
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+            put_in_place(temporary, path)
 
 
 @contextlib.contextmanager
@@ -46,20 +54,74 @@ def replacing_folder(path: str) -> Iterator[str]:
     """
     temporary = partial(path)
     new, former = (os.path.join(temporary, name) for name in ("new", "former"))
-    try:
-        with writing(path):
-            shutil.rmtree(temporary, ignore_errors=True)  # a killed process leaves it
+    with writing(path), _removed_at_the_end(temporary):
+        shutil.rmtree(temporary, ignore_errors=True)  # a killed process leaves it
+        with _changing:
             os.makedirs(new)
-            yield new
-            # By two renames, since none replaces a folder that holds something.
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(path, former)
-            os.rename(new, path)
+        yield new
+        with _changing:
+            try:
+                # By two renames, since none replaces a folder that holds something.
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(path, former)
+                os.rename(new, path)
+            finally:
+                with contextlib.suppress(OSError):
+                    if not os.path.exists(path):
+                        os.rename(former, path)
+
+
+@contextlib.contextmanager
+def scratch_folder(parent: str | None = None) -> Iterator[str]:
+    """Lends a private folder for temporary files; it goes at the end, also of the process.
+
+    It lies among the system's temporary files or, under a hidden name, in `parent`.
+    """
+    with _changing:
+        path = tempfile.mkdtemp(prefix=".msajax-" if parent else "msajax-", dir=parent)
+        _unfinished.add(path)
+    with _removed_at_the_end(path):
+        yield path
+
+
+def put_in_place(temporary: str, path: str) -> None:
+    """Renames what is whole now, a file or a folder, to the name that it was written for."""
+    with _changing:
+        os.replace(temporary, path)
+        _unfinished.discard(temporary)
+
+
+def is_kept(path: str) -> bool:
+    """Returns whether a scratch folder is still whole, because nobody has begun to remove it."""
+    return path in _unfinished
+
+
+def remove_unfinished() -> None:
+    """Removes all temporary files and folders of this process, which must end right after.
+
+    Other threads can neither make new ones from here on, nor put one in its place.
+    """
+    if _changing.acquire(timeout=_PATIENCE_SECONDS):
+        for path in list(_unfinished):
+            _remove(path)
+
+
+@contextlib.contextmanager
+def _removed_at_the_end(path: str) -> Iterator[None]:
+    _unfinished.add(path)
+    try:
+        yield
     finally:
-        with contextlib.suppress(OSError):
-            if not os.path.exists(path):
-                os.rename(former, path)
-        shutil.rmtree(temporary, ignore_errors=True)
+        if path in _unfinished:
+            _remove(path)
+
+
+def _remove(path: str) -> None:
+    _unfinished.discard(path)
+    with contextlib.suppress(OSError):  # which a folder raises, too
+        os.unlink(path)
+    for _ in range(3):  # a thread may be writing into it
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def partial(path: str) -> str:
@@ -74,6 +136,23 @@ def refuse_inside(output: str, source: str, what: str) -> None:
     inside = os.path.realpath(source)
     if os.path.commonpath([os.path.realpath(output), inside]) == inside:
         raise UserError(f"--output={output} lies inside the {what} {source}: choose another place.")
+
+
+def require_replaceable(output: str, what: str, is_what: Callable[[str], bool]) -> None:
+    """Raises `UserError` if a file is there that is not empty and not `what` is written."""
+    if os.path.isfile(output) and os.path.getsize(output) and not is_what(output):
+        raise UserError(
+            f"--output={output} is there already and holds no {what}: choose another name."
+        )
+
+
+def has_keys(path: str, keys: Collection[str]) -> bool:
+    """Says whether a file holds a JSON object that has all of these keys at its top."""
+    try:
+        content = read_json(path)
+    except UserError:
+        return False
+    return isinstance(content, Mapping) and content.keys() >= set(keys)
 
 
 def read_json(path: str) -> Any:

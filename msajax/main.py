@@ -21,7 +21,7 @@ from msajax import flags
 from msajax.errors import NON_FINITE, OK, USER_ERROR, NonFiniteError, UserError
 from msajax.modes import MODES
 from msajax.runtime import compilers
-from msajax.runtime.signals import Interrupted, interruptible
+from msajax.runtime.signals import interruptible
 from msajax.version import __version__
 
 
@@ -107,9 +107,6 @@ def _outcome() -> int:
         place = f"{error.filename}: " if error.filename else ""
         flags.complain(f"{place}{error.strerror or error}.")
         return USER_ERROR
-    except Interrupted as error:
-        flags.complain(str(error))
-        return 128 + error.number
 
 
 def _log_to_stderr() -> None:

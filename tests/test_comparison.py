@@ -16,7 +16,13 @@ import msajax
 from msajax.errors import UserError
 from msajax.evaluation import comparison, comparison_output
 from msajax.evaluation.comparison import compare, in_words
-from msajax.evaluation.comparison_output import as_csv, as_latex, latex, print_comparison
+from msajax.evaluation.comparison_output import (
+    as_csv,
+    as_latex,
+    latex,
+    print_comparison,
+    write_comparison,
+)
 from msajax.evaluation.report.compared import comparison_page
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -351,6 +357,23 @@ def test_names_are_escaped_in_every_form(tmp_path):
     page = comparison_page(report)
     assert "<b>" not in page and "&lt;b&gt;" in page and "\x1b" not in page
     assert latex("a\nb") == r"a\textbackslash{}nb"
+
+
+@pytest.mark.parametrize("ending", comparison_output.ENDINGS)
+def test_a_comparison_replaces_an_earlier_one_and_nothing_else(ending, files, tmp_path):
+    report, path = compare([files["good"], files["bad"]]), tmp_path / f"out{ending}"
+    path.touch()  # an empty file is nobody's
+    write_comparison(str(path), report)
+    written = path.read_bytes()
+    write_comparison(str(path), report)
+    assert path.read_bytes() == written
+    mine = ('{"runs": []}', "id,label,score\n", "\\begin{tabular}{l}", "<p>mine</p>", "\xff")
+    for content in mine:
+        path.write_text(content, encoding="latin-1")
+        said = f"^--output={path} is there already and holds no comparison: choose another name.$"
+        with pytest.raises(UserError, match=said):
+            write_comparison(str(path), report)
+        assert path.read_text(encoding="latin-1") == content
 
 
 def command(*arguments) -> subprocess.CompletedProcess:

@@ -599,15 +599,29 @@ def test_a_report_never_replaces_what_it_is_about(mode, whole, refused, arrays, 
     assert f"{source} is the input itself" in message
     (tmp_path / "notes.txt").write_text("mine")
     message = refused(f"--mode={mode}", "--input", source, "--output", tmp_path / "notes.txt")
-    assert "notes.txt is there already and holds no JSON" in message
+    mine = tmp_path / "notes.json"
+    for content in ("mine", '["samples"]', (whole[0] / "results.json").read_text()):
+        mine.write_text(content)
+        message = refused(f"--mode={mode}", "--input", source, "--output", mine)
+        said = f"{mine} is there already and holds no report of --mode={mode}: choose another name."
+        assert said in message
 
 
-@pytest.mark.parametrize("name", ["results.json", "bundle/report.json"])
-def test_a_report_never_replaces_a_part_of_its_run(name, whole, refused, tmp_path):
-    folder = tmp_path / "run"
+@pytest.mark.parametrize("mode", ["evaluate", "inspect", "compare", "predict", "sweep"])
+@pytest.mark.parametrize("name", ["results.json", "bundle/mine.csv"])
+def test_nothing_is_written_into_the_folder_of_any_run(mode, name, whole, refused, tmp_path):
+    folder, predictions = tmp_path / "run", whole[0] / "predictions" / "test.csv"
     shutil.copytree(whole[0], folder)
-    message = refused("--mode=evaluate", "--workdir", folder, "--output", folder / name)
-    assert f"--output={folder / name} is the run's own: choose another file." in message
+    asked = {
+        "evaluate": ["--input", predictions],
+        "inspect": [],
+        "compare": [predictions, predictions],
+        "predict": ["--bundle", whole[0] / "bundle", "--input", tmp_path / "corpus.npz"],
+        "sweep": ["--workdir", tmp_path / "sweep"],
+    }[mode]
+    message = refused(f"--mode={mode}", *asked, "--output", folder / name)
+    said = f"--output={folder / name} lies in the folder of a run, {folder}: choose another place."
+    assert said in message
 
 
 def test_a_prediction_never_replaces_a_part_of_what_it_reads(whole, refused, tmp_path):
@@ -855,10 +869,10 @@ def test_evaluate_measures_a_run_anew(whole, command, tmp_path):
 
 def test_evaluate_measures_a_file_of_predictions(whole, command, tmp_path):
     folder, _ = whole
-    answer = command(
-        "--mode=evaluate", "--input", folder / "predictions/test.csv", "--output", tmp_path / "r"
-    )
-    assert (answer.code, answer.err) == (0, "")
+    asked = ("--input", folder / "predictions/test.csv", "--output", tmp_path / "r")
+    for _ in range(2):  # its own report is replaced
+        answer = command("--mode=evaluate", *asked)
+        assert (answer.code, answer.err) == (0, "")
     report = json.loads((tmp_path / "r").read_text())
     stored = json.loads((folder / "results.json").read_text())
     assert report["ensemble"]["mae"] == pytest.approx(stored["test_ensemble"]["mae"], abs=1e-6)
@@ -902,8 +916,9 @@ def test_predict_cuts_if_it_is_asked_to_and_says_that_a_file_is_replaced(
 
 def test_inspect_prints_and_writes_the_facts_of_a_corpus(command, arrays, experiment, tmp_path):
     path = write(tmp_path / "corpus.npz", arrays)
-    answer = command("--mode=inspect", "--input", path, "--output", tmp_path / "report.json")
-    assert (answer.code, answer.err) == (0, "")
+    for _ in range(2):  # its own report is replaced
+        answer = command("--mode=inspect", "--input", path, "--output", tmp_path / "report.json")
+        assert (answer.code, answer.err) == (0, "")
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["sizes"] == {"train": 44, "valid": 20, "test": 20}
     assert report["digest"] in answer.out and "44 train, 20 valid, 20 test" in answer.out

@@ -23,13 +23,11 @@ from survivors import ROOT, Fork, Forks, StopAfter, differences, newest_step
 from tiny import SMALLEST, run, tiny_config
 
 from msajax import experiment as experiment_module
-from msajax.data.predictions import write_predictions
 from msajax.errors import UserError
 from msajax.files import write_text
 from msajax.inference.bundle_files import load_bundle
 from msajax.runs.checkpoints import Checkpoints
-from msajax.runtime.signals import Interrupted, StopRequest, interruptible
-from msajax.spec import CorpusSpec
+from msajax.runtime.signals import StopRequest
 from msajax.training import feed, saving
 
 STEPS = 6  # of an epoch of the smallest run
@@ -322,18 +320,54 @@ def test_a_signal_in_another_mode_is_one_line(number, forks, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["log", "predictions.csv"]
 
 
-def save_predictions(path: str, content: str) -> None:
-    del content
-    write_predictions(path, [], [0], CorpusSpec(("text",), (1,), (1,)))
+WRITING = """
+import hashlib, os, sys
+from msajax import files
+from msajax.runtime.signals import interruptible
+os.chdir(sys.argv[1])
+with interruptible():
+    try:
+        with files.replacing("file") as file, files.replacing_folder("folder") as folder:
+            with files.scratch_folder(".") as scratch:
+                open(f"{folder}/part", "w").close()
+                open(f"{scratch}/part", "w").close()
+                print("busy", flush=True)
+                hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # like a compiler
+    finally:
+        print("unwound")
+"""
 
 
-@pytest.mark.parametrize("write", [write_text, save_predictions], ids=["json", "csv"])
-def test_a_file_whose_writing_is_interrupted_is_not_there(write, tmp_path, monkeypatch):
-    (tmp_path / "out").write_text("before")
-    monkeypatch.setattr(os, "replace", lambda *_: signal.raise_signal(signal.SIGINT))
-    with pytest.raises(Interrupted), interruptible():
-        write(str(tmp_path / "out"), "after")
-    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("out", "before")]
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_files_are_written_and_no_python_runs_leaves_nothing(number, tmp_path):
+    (tmp_path / "file").write_text("before")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "before").touch()
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITING, tmp_path],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout.readline() == "busy\n"
+            assert len(list(tmp_path.rglob("*"))) == 9
+            process.send_signal(number)
+            assert process.wait(50) == 128 + number
+            told = process.communicate()
+        finally:
+            process.kill()
+    assert told == ("", f"error: Stopped by {number.name}.\n")
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["before", "file", "folder"]
+    assert (tmp_path / "file").read_text() == "before"
+
+
+def test_a_folder_that_has_the_name_of_an_unfinished_file_is_kept(tmp_path):
+    (tmp_path / "file.partial").mkdir()
+    with pytest.raises(UserError, match="/file cannot be written: Is a directory.$"):
+        write_text(str(tmp_path / "file"), "content")
+    assert [p.name for p in tmp_path.iterdir()] == ["file.partial"]
 
 
 def test_a_request_that_comes_before_training_writes_nothing(tmp_path):

@@ -14,9 +14,14 @@ from msajax import legend
 from msajax.errors import UserError, on_one_line
 from msajax.evaluation import comparison
 from msajax.evaluation.tables import directions, metric_name, metric_table, terms_grid
-from msajax.files import refuse_inside, write_json, write_text
+from msajax.files import has_keys, refuse_inside, require_replaceable, write_json, write_text
+from msajax.runs.manifest import refuse_in_run
 
 ENDINGS = (".json", ".csv", ".tex", ".html")
+# By these a comparison that was written before is known: it may be replaced.
+_CSV = "first,second,metric,first_mean,second_mean,difference,"
+_TABULAR = r"metric & first & second & difference & 95\,\% interval over "
+_MARKERS = {".tex": _TABULAR, ".html": '<p class="eyebrow">msajax compare</p>'}
 _MARKS = {
     comparison.FIRST: "first",
     comparison.SECOND: "second",
@@ -119,13 +124,30 @@ def p_value(value: float) -> str:
 
 
 def require_output(path: str, runs: Sequence[str]) -> None:
-    """Raises `UserError` for a file whose ending says no form, or that lies in what is compared."""
+    """Refuses a file whose ending says no form, that lies in a run, or that holds something else.
+
+    Raises:
+        UserError: naming it.
+    """
     if os.path.splitext(path)[1] not in ENDINGS:
         raise UserError(
             f"--output={path} must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}."
         )
     for run in runs:
         refuse_inside(path, run, "run")
+    refuse_in_run(path)
+    require_replaceable(path, "comparison", _is_comparison)
+
+
+def _is_comparison(path: str) -> bool:
+    """Says whether a file is what `write_comparison` writes to a name of its ending."""
+    ending = os.path.splitext(path)[1]
+    if ending == ".json":
+        return has_keys(path, ("runs", "pairs"))
+    with open(path, encoding="utf-8", errors="replace", newline="") as file:
+        if ending == ".csv":
+            return file.read(len(_CSV)) == _CSV
+        return _MARKERS[ending] in file.read()
 
 
 def write_comparison(path: str, report: Mapping[str, Any]) -> None:
@@ -186,7 +208,7 @@ def as_latex(report: Mapping[str, Any]) -> str:
         *(f"% {on_one_line(sentence)}" for sentence in comparison.in_words(report)),
         r"\begin{tabular}{lrrrrr}",
         r"\hline",
-        rf"metric & first & second & difference & 95\,\% interval over {unit}s & $p$ \\",
+        rf"{_TABULAR}{unit}s & $p$ \\",
     ]
     for pair in report["pairs"]:
         against = f"{latex(pair['first'])} against {latex(pair['second'])}"

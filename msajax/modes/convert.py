@@ -1,7 +1,6 @@
 """Runs --mode=convert: writes any corpus as a native archive, or as a mapped folder."""
 
 import os
-import tempfile
 
 from rich.console import Console
 
@@ -10,7 +9,7 @@ from msajax.data.corpus import Corpus
 from msajax.data.demands import say_what_is_idle
 from msajax.data.formats import mapped, native, open_own_or_fold
 from msajax.errors import OK, UserError, writing
-from msajax.files import refuse_inside
+from msajax.files import put_in_place, refuse_inside, scratch_folder
 from msajax.modes.options import Options
 
 
@@ -55,10 +54,10 @@ def save(corpus: Corpus, output: str) -> None:
     """
     # Under a temporary name first: a fixed one may be a file of the user's, or the corpus itself.
     parent = os.path.dirname(output) or "."
-    with writing(output), tempfile.TemporaryDirectory(prefix=".msajax-", dir=parent) as folder:
+    with writing(output), scratch_folder(parent) as folder:
         temporary = os.path.join(folder, "corpus")
         if output.endswith(".npz"):
             native.save_native(temporary, corpus)
         else:
             mapped.save_mapped(temporary, corpus)
-        os.rename(temporary, output)
+        put_in_place(temporary, output)

@@ -32,7 +32,7 @@ def run(options: Options, console: Console) -> int:
         raise UserError(
             "--mode=evaluate needs one of --workdir=RUN and --input=predictions.csv, not both."
         )
-    options.check_output()
+    options.check_output(("input", "samples", "metrics", "ensemble"))
     if options["input"] and options["split"]:
         raise UserError("--input is one file of predictions: leave out --split.")
     convention = options["convention"] or ""
@@ -51,11 +51,8 @@ def _evaluate_workdir(
     workdir: str, split: str, convention: str, output: str | None
 ) -> dict[str, Any]:
     from msajax import cross_validation
-    from msajax.runs.folder import RunFolder
 
     if not cross_validation.holds_folds(workdir):
-        if output:
-            RunFolder(workdir).refuse_output(output)
         return evaluate_run(workdir, split, convention)
     if convention:
         raise UserError(

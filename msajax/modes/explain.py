@@ -94,7 +94,8 @@ def explain_run(workdir: str, wish: Wish) -> dict[str, Any]:
         )
         with _progress() as tell:
             found = explain(run.bundle, material, aim, wish.samples, tell)
-        write_text(folder.file(EXPLANATION_PAGE), page.render(found))
+        rendered = page.render(found)  # before either is written: a stop would part them
+        write_text(folder.file(EXPLANATION_PAGE), rendered)
         write_json(folder.file(EXPLANATION), found)
     return found
 
@@ -134,8 +135,9 @@ def explain_corpus(bundle: str, corpus: str, output: str, wish: Wish) -> dict[st
     )
     with _progress() as tell:
         found = explain(loaded, material, aim, wish.samples, tell)
+    rendered = page.render(found)  # before either is written: a stop would part them
     write_json(numbers, found)
-    write_text(output, page.render(found))
+    write_text(output, rendered)
     return found
 
 

@@ -16,7 +16,7 @@ from msajax.modes.options import Options
 
 def run(options: Options, console: Console) -> int:
     """Describes and prints; returns the exit code."""
-    options.check_output()
+    options.check_output(("digest", "splits", "memory"), ("parameters", "stages", "plan"))
     if options["input"]:
         report, show = inspect(options["input"], options.config.data), render
     else:

@@ -1,14 +1,14 @@
 """Holds what a command line asks of a mode."""
 
 import dataclasses
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from msajax.config import Config
 from msajax.errors import UserError
-from msajax.files import refuse_inside, write_json
+from msajax.files import has_keys, refuse_inside, require_replaceable, write_json
 from msajax.pretrained.hub import fetch
+from msajax.runs.manifest import refuse_in_run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,18 +64,26 @@ class Options:
         model = dataclasses.replace(model, text_encoder=fetch(model.text_encoder))
         return dataclasses.replace(self, config=dataclasses.replace(self.config, model=model))
 
-    def check_output(self) -> None:
-        """Raises `UserError` if a report would replace its own input, or a file that is no JSON."""
+    def check_output(self, *kinds: Collection[str]) -> None:
+        """Refuses an output that would replace its own input, a run's file or what others wrote.
+
+        Args:
+            kinds: the keys by which a report of this mode is known, of each kind that it writes.
+
+        Raises:
+            UserError: naming it.
+        """
         output = self["output"]
-        if output and self["input"]:
+        if not output:
+            return
+        if self["input"]:
             refuse_inside(output, self["input"], "input")
-        if output and os.path.isfile(output) and os.path.getsize(output):
-            with open(output, "rb") as file:
-                if file.read(1024).lstrip()[:1] not in (b"{", b"["):
-                    raise UserError(
-                        f"--output={output} is there already and holds no JSON: choose another "
-                        "name."
-                    )
+        refuse_in_run(output)
+        require_replaceable(
+            output,
+            f"report of --mode={self.mode}",
+            lambda path: any(has_keys(path, keys) for keys in kinds),
+        )
 
     def write_output(self, report: Mapping[str, Any]) -> None:
         """Writes a report as JSON to --output, if that is given; `check_output` comes before it.

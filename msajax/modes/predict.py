@@ -15,6 +15,7 @@ from msajax.files import refuse_inside
 from msajax.inference.bundle_files import load
 from msajax.inference.predict import predict_corpus
 from msajax.modes.options import Options
+from msajax.runs.manifest import refuse_in_run
 
 
 def run(options: Options, console: Console) -> int:
@@ -39,6 +40,7 @@ def predict(bundle: str, corpus: str, output: str, split: str = "all", **overrid
     """
     refuse_inside(output, corpus, "corpus")
     refuse_inside(output, bundle, "bundle")
+    refuse_in_run(output)
     predictions.require_replaceable(output)
     require_glove(overrides.get("glove_path", ""))
     loaded = load(bundle)

@@ -11,7 +11,7 @@ from msajax.runtime.signals import StopRequest
 def run(options: Options, console: Console) -> int:
     """Sweeps, and prints the best trials and the winner's results; returns the exit code."""
     (workdir,) = options.required("workdir")
-    options.check_output()
+    options.check_output(("planned", "trials", "winner"))
     if options["output"]:
         refuse_inside(options["output"], workdir, "workdir")
     with StopRequest() as stop:

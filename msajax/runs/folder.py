@@ -82,11 +82,6 @@ class RunFolder:
                 f"The workdir {self.path} cannot be written: {error.strerror}."
             ) from error
 
-    def refuse_output(self, output: str) -> None:
-        """Raises `UserError` for an output that would replace a file of the run, or lie in it."""
-        if manifest.find(self.name_above(output)):
-            raise UserError(f"--output={output} is the run's own: choose another file.")
-
     def name_above(self, path: str) -> str:
         """Returns the name in this folder at or below which a path lies; `..` or `.` if none is."""
         inside = os.path.relpath(os.path.realpath(path), os.path.realpath(self.path))

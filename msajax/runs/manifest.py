@@ -1,12 +1,15 @@
 """Lists what a run's folder holds: the one table that the folder and its mirror in a bucket read.
 
-One more row is all that it takes for an artefact to be kept, refused as an output, checked for its
-kind, uploaded, and taken away with the results that it is about.
+One more row is all that it takes for an artefact to be kept, checked for its kind, uploaded, and
+taken away with the results that it is about.
 """
 
 import dataclasses
 import enum
+import os
+import pathlib
 
+from msajax.errors import UserError
 from msajax.files import partial
 
 
@@ -86,6 +89,16 @@ ENTRIES = (
 def find(name: str) -> Entry | None:
     """Returns the entry of this name, or None for a name that is none of a run's."""
     return next((entry for entry in ENTRIES if entry.name == name), None)
+
+
+def refuse_in_run(output: str) -> None:
+    """Raises `UserError` for an output that lies in the folder of any run, however deep."""
+    inside = pathlib.Path(os.path.realpath(os.path.dirname(output)))
+    for folder in (inside, *inside.parents):
+        if (folder / CONFIG).is_file() and (folder / RUN).is_file():
+            raise UserError(
+                f"--output={output} lies in the folder of a run, {folder}: choose another place."
+            )
 
 
 def uploaded(*times: Upload) -> list[Entry]:

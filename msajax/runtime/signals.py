@@ -1,24 +1,28 @@
-"""Handles requests to stop: what SIGTERM and SIGINT do to a run, and to the other modes."""
+"""Handles requests to stop: what SIGTERM and SIGINT do to a run, and to the other modes.
 
+A thread hears them. Python calls a handler only between two instructions of the main thread, and
+compiling a program, which is one of them, takes many seconds; and an exception that a handler
+raises can come up anywhere, also where a library swallows it or crashes.
+"""
+
+import atexit
 import contextlib
 import os
-import shutil
 import signal
 import socket
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from types import FrameType
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from msajax.errors import STOPPED
+from msajax.files import remove_unfinished
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # After these a process that is asked to stop, and has not begun to save, ends without saving:
 # schedulers kill soon.
 PATIENCE_SECONDS = 8.0
-_scratch: set[str] = set()  # folders that must not outlive this process
+TIDYING_SECONDS = 0.2  # after a second signal
 
 
 class StopRequest(contextlib.AbstractContextManager):
@@ -42,17 +46,8 @@ class StopRequest(contextlib.AbstractContextManager):
 
     def __enter__(self) -> "StopRequest":
         """Begins to listen."""
-        # A thread listens: Python calls a handler only between two of its own instructions, and
-        # compiling a program, which is one of them, takes many seconds.
-        ear, mouth = socket.socketpair()
-        mouth.setblocking(False)
-        listener = threading.Thread(target=self._listen, args=(ear,), daemon=True)
-        listener.start()
-        self._undo.callback(listener.join)
-        self._undo.callback(mouth.close)  # which ends the listener
-        before = signal.set_wakeup_fd(mouth.fileno(), warn_on_full_buffer=False)
-        self._undo.callback(signal.set_wakeup_fd, before)
-        self._undo.enter_context(_handled_by(lambda number, frame: None))
+        self._undo.enter_context(_listening(self._listen))
+        self._undo.enter_context(_handled_by(_do_nothing))
         return self
 
     def __exit__(self, *exc_info) -> None:
@@ -87,70 +82,79 @@ class StopRequest(contextlib.AbstractContextManager):
                     came, self.requested = time.monotonic(), True
 
 
-class Interrupted(KeyboardInterrupt):
-    """Says that SIGTERM or SIGINT has come, in a mode that has nothing to save.
-
-    Attributes:
-        number: of the signal.
-    """
-
-    def __init__(self, number: int) -> None:
-        """Keeps the number of the signal, and names it in the message."""
-        super().__init__(f"Stopped by {signal.Signals(number).name}.")
-        self.number = number
-
-
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Turns SIGTERM and SIGINT into an exception, so that unfinished files are removed.
+    """Ends the process at SIGTERM or SIGINT, in a mode that has nothing to save.
 
-    A second signal ends the process at once, with 128 plus its number.
-
-    Raises:
-        Interrupted: at the first signal.
+    It says so in one line, removes unfinished files, and exits with 128 plus the signal's number.
+    After a second signal that may take `TIDYING_SECONDS` more. Signals are heard until the process
+    ends, also when the context has been left.
     """
-    heard = []
+    leaving = threading.Event()
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        del frame
-        if heard:
-            leave(128 + number)
-        heard.append(number)
-        raise Interrupted(number)
+    def listen(ear: socket.socket) -> None:
+        leaver = None
+        with ear:
+            while heard := ear.recv(1):
+                if heard[0] not in SIGNALS:
+                    continue
+                if leaver is not None:
+                    leaver.join(TIDYING_SECONDS)
+                    os._exit(128 + heard[0])
+                leaving.set()
+                leaver = threading.Thread(target=_stop, args=(heard[0],), daemon=True)
+                leaver.start()
+        if leaver is not None:
+            leaver.join()
 
-    with _handled_by(interrupt):
-        yield
+    hearing = contextlib.ExitStack()
+    hearing.enter_context(_listening(listen))
+    for number in SIGNALS:
+        signal.signal(number, _do_nothing)
 
+    def finish() -> None:
+        # Python would give signals back their power to kill while it takes libraries down.
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        hearing.close()
 
-@contextlib.contextmanager
-def scratch_folder() -> Iterator[str]:
-    """Lends a private folder for temporary files; it goes at the end, and at `leave`."""
-    path = tempfile.mkdtemp(prefix="msajax-")
-    _scratch.add(path)
+    atexit.register(finish)
     try:
-        yield path
+        yield
     finally:
-        _scratch.discard(path)
-        _remove(path)
-
-
-def is_kept(path: str) -> bool:
-    """Returns whether a scratch folder is still whole, because nobody has begun to remove it."""
-    return path in _scratch
+        if leaving.is_set():  # what came up because files were removed is not to be told
+            threading.Event().wait()
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process at once; of all that is to be tidied up, only removes scratch folders."""
-    while _scratch:
-        _remove(_scratch.pop())
-    if os.isatty(2):
-        os.write(2, b"\033[?25h")  # the cursor, which a bar hides
-    os._exit(code)
+    """Ends the process at once; of all that is to be tidied up, only removes unfinished files."""
+    try:
+        remove_unfinished()
+        if os.isatty(2):
+            os.write(2, b"\033[?25h")  # the cursor, which a bar hides
+    finally:
+        os._exit(code)
 
 
-def _remove(path: str) -> None:
-    for _ in range(3):  # a thread may be writing into it
-        shutil.rmtree(path, ignore_errors=True)
+def _stop(number: int) -> NoReturn:
+    _say(f"error: Stopped by {signal.Signals(number).name}.")
+    leave(128 + number)
+
+
+@contextlib.contextmanager
+def _listening(listen: Callable[[socket.socket], None]) -> Iterator[None]:
+    """Has a thread call `listen` with a socket on which each signal's number comes, a byte each."""
+    ear, mouth = socket.socketpair()
+    mouth.setblocking(False)
+    listener = threading.Thread(target=listen, args=(ear,), daemon=True)
+    listener.start()
+    before = signal.set_wakeup_fd(mouth.fileno(), warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before, warn_on_full_buffer=False)
+        mouth.close()  # which ends the listener
+        listener.join()
 
 
 @contextlib.contextmanager
@@ -163,7 +167,12 @@ def _handled_by(handler) -> Iterator[None]:
             signal.signal(number, handled)
 
 
+def _do_nothing(*_) -> None:
+    """Handles a signal for Python, which tells the listening thread of those with handlers."""
+
+
 def _say(text: str) -> None:
     # Not by logging or print: they may be at work just now, and neither can be entered twice.
     with contextlib.suppress(OSError):
-        os.write(2, f"{text}\n".encode())
+        start = "\r\033[2K" if os.isatty(2) else ""  # in place of a bar
+        os.write(2, f"{start}{text}\n".encode())

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from msajax.checks import is_url
 from msajax.errors import UserError
-from msajax.runtime.signals import scratch_folder
+from msajax.files import scratch_folder
 
 
 @contextlib.contextmanager

@@ -28,13 +28,14 @@ from typing import Any
 
 from msajax.checks import is_url
 from msajax.errors import UserError
+from msajax.files import scratch_folder
 from msajax.runs import manifest
 from msajax.runs.folder import KEPT
 from msajax.runs.manifest import Upload
 from msajax.runs.remote.local_copy import files_in, folder_beside, named_by_url
 from msajax.runs.remote.uploads import UPLOADING, Uploads, top
 from msajax.runtime import processes
-from msajax.runtime.signals import StopRequest, scratch_folder
+from msajax.runtime.signals import StopRequest
 
 logger = logging.getLogger(__name__)
 

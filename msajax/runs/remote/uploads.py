@@ -9,10 +9,10 @@ import secrets
 import shutil
 
 from msajax.errors import UserError
+from msajax.files import is_kept
 from msajax.runs import lock, manifest
 from msajax.runs.remote.local_copy import files_in, folder_beside
 from msajax.runs.remote.object_store import Bucket
-from msajax.runtime.signals import is_kept
 
 logger = logging.getLogger(__name__)
 
