@@ -260,6 +260,10 @@ def test_a_page_forbids_every_script():
     assert "script-src 'none'" in html.unescape(text)
     assert "<i>" not in text and "<b>" not in text
     assert pages.render("\ud800", []).encode()
+    alike = [pages.Panel(f"This run against a{sign}b", panel.body) for sign in "/-"]
+    found = Parsed(pages.render("t", alike)).elements
+    ids = [own["id"] for tag, own in found if tag == "section"]
+    assert ids == ["this-run-against-a-b", "this-run-against-a-b-1"]
 
 
 def test_a_report_is_asked_for_by_a_key_and_made_anew_by_the_mode(tmp_path):

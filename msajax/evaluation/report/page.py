@@ -79,7 +79,10 @@ def render(
     Returns:
         A whole HTML document; the same values give the same text.
     """
-    names = [re.sub("[^a-z0-9]+", "-", panel.heading.lower()).strip("-") for panel in panels]
+    names: list[str] = []
+    for panel in panels:
+        name = re.sub("[^a-z0-9]+", "-", panel.heading.lower()).strip("-")
+        names.append(f"{name}-{len(names)}" if name in names else name)
     return _templates().get_template("page.html").render(
         title=title,
         eyebrow=eyebrow,
