@@ -205,12 +205,14 @@ def write_bytes(path: str, content: bytes) -> None:
 
 
 def strict_json(text: str | bytes) -> Any:
-    """Reads JSON; raises `ValueError` for NaN and infinity, which Python would accept."""
+    """Reads JSON; raises `ValueError` for NaN and infinity, also as 1e400, which Python accepts."""
 
-    def refuse(name: str) -> None:
-        raise ValueError(f"{name} is no number of JSON")
+    def finite(number: str) -> float:
+        if not math.isfinite(value := float(number)):
+            raise ValueError(f"{number} is no number of JSON")
+        return value
 
-    return json.loads(text, parse_constant=refuse)
+    return json.loads(text, parse_constant=finite, parse_float=finite)
 
 
 def as_strict(value: Any) -> Any:

@@ -140,7 +140,7 @@ def test_what_cannot_be_known_is_said(tmp_path):
     two = write(tmp_path / "two.csv", BAD, ids)
     report = compare([one, two])
     said = " ".join(in_words(report))
-    assert "Only 2 video(s): the smallest p that can come out is 0.5" in said
+    assert "Only 2 video(s): the smallest p that can come out is about 0.5" in said
     assert f"Of one random seed ({one})" in said and only(report)["ci95_seeds"] is None
     assert f"{two} is the mean over its random seeds, each measured alone. If the scores" in said
     assert np.isnan(only(report)["ci95_videos"]).all()  # two videos show nothing of others

@@ -348,6 +348,7 @@ def test_rows_of_the_same_id_are_measured_and_said(path, caplog):
         (b"label,predicted,score_a,score_b\na,a,,0\n", "row 1: score_a is '', not a finite"),
         (b"label,predicted,score_a,score_b\na,a,1,0\na,a,3,-2\n", "row 2: the columns score_a, sc"),
         (b"label,predicted,score_a,score_b\na,a,.7,.7\n", "must be the probabilities of the cl"),
+        (b"label,predicted,score_a,score_b\na,a,1.01,0\n", "must be the probabilities of the cl"),
         (b"predicted,score_a\na,1\n", "has no column 'label'"),
         (b"label_a,label_b,score_a\n1,2,3\n", "has no column 'score_b'"),
         (

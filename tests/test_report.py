@@ -280,6 +280,13 @@ def test_a_report_is_asked_for_by_a_key_and_made_anew_by_the_mode(tmp_path):
     assert made.read_text(encoding="utf-8") == page_of(folder)
     assert artefacts.missing(folder, asked) == []
     other = make_run(tmp_path / "other", "sentiment")
+    lines = pathlib.Path(folder.file("metrics.jsonl"))
+    kept = lines.read_text()
+    lines.write_text("{}\n")
+    with pytest.raises(UserError, match=r"metrics\.jsonl, line 1"):
+        report_mode.report(folder.path, [other.path])
+    assert not pathlib.Path(folder.file("comparison.json")).exists()  # without its page
+    lines.write_text(kept)
     report_mode.report(folder.path, [other.path])
     compared = made.read_text(encoding="utf-8")
     assert "This run against other" in compared
@@ -293,8 +300,12 @@ def test_a_report_is_asked_for_by_a_key_and_made_anew_by_the_mode(tmp_path):
     values |= {"ci95_samples": [None, None], "ci95_videos": [None, None]}
     pathlib.Path(folder.file("comparison.json")).write_text(json.dumps(found))
     assert "Undefined: corr." in page_of(folder)
-    pathlib.Path(folder.file("comparison.json")).write_text('{"pairs": [{}]}')
-    with pytest.raises(UserError, match="comparison.json of the run is not of the form"):
+    for wrong in ('{"pairs": [{}]}', '{"runs": ["a"], "pairs": []}'):
+        pathlib.Path(folder.file("comparison.json")).write_text(wrong)
+        with pytest.raises(UserError, match="comparison.json of the run is not of the form"):
+            page_of(folder)
+    pathlib.Path(folder.file("comparison.json")).write_text("null")
+    with pytest.raises(UserError, match="comparison.json holds nothing but null"):
         page_of(folder)
     pathlib.Path(folder.file("comparison.json")).unlink()
     report_mode.report(folder.path)

@@ -246,7 +246,12 @@ def _about_pairing(report: Mapping[str, Any]) -> list[str]:
     if (least := smallest_p(report["groups"], len(report["pairs"]))) > _LEVEL:
         said.append(
             f"Only {report['groups']} {report['unit']}(s): the smallest p that can come out is "
-            f"{least:.2g}, and nothing can be shown."
+            f"about {least:.2g}, and nothing can be shown."
+        )
+    if report["unit"] == "video" and report["groups"] == 1:
+        said.append(
+            "By their ids all samples are of one video, as name[3], name$_$3 and name_3 say; of no "
+            "video are bare numbers, and numbers behind train, valid or test."
         )
     if report["unit"] == "sample":
         said.append("The ids name no videos: samples were exchanged one by one.")

@@ -9,7 +9,6 @@ from msajax.checks import is_url
 from msajax.errors import OK, UserError
 from msajax.evaluation.comparison import compare, with_first
 from msajax.evaluation.report.write import make
-from msajax.files import write_json
 from msajax.modes.options import Options
 from msajax.runs import manifest
 from msajax.runs.folder import RunFolder
@@ -55,10 +54,8 @@ def report(workdir: str, against: Sequence[str] = ()) -> str:
         folder = RunFolder(mirror.path)
         folder.require_ended()
         with Lock(folder.path):
-            if against:
-                found = with_first(compare([folder.path, *against]), workdir)
-                write_json(folder.file(manifest.COMPARISON), found)
-            make(folder)
+            compared = compare([folder.path, *against]) if against else None
+            make(folder, compared and with_first(compared, workdir))
         for name in (manifest.COMPARISON, manifest.REPORT):
             mirror.replace(name)
     return os.path.join(workdir, manifest.REPORT)

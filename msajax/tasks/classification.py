@@ -10,7 +10,7 @@ from msajax import metrics
 from msajax.calibration import Basis, Temperature
 from msajax.tasks.base import Task, named_by
 
-_ROUNDED = 1e-2  # of a probability that some tool prints with two digits
+_ROUNDED = 5e-3  # what a probability is off by that some tool prints with two digits
 _LEAST = -87.0  # the logarithm of the smallest probability
 
 
@@ -72,8 +72,9 @@ class Classification(Task):
     @staticmethod
     def is_score(scores: NDArray) -> NDArray:
         """Says of which samples `[N]` all scores are probabilities, as printed by any tool."""
-        sums = np.abs(scores.sum(axis=2) - 1).max(axis=0)
-        return (scores >= 0).all(axis=(0, 2)) & (sums <= _ROUNDED * scores.shape[2])
+        off = np.abs(scores.sum(axis=2) - 1).max(axis=0)
+        inside = ((scores >= 0) & (scores <= 1 + _ROUNDED)).all(axis=(0, 2))
+        return inside & (off <= min(_ROUNDED * scores.shape[2], 0.5))
 
     def calibrate(self, scores: NDArray, labels: NDArray, basis: Basis) -> Temperature | None:
         """Fits the temperature of the probabilities; None of too few samples."""

@@ -47,6 +47,8 @@ def of_this_run(report: Mapping[str, Any] | None) -> list[Panel]:
     if report is None:
         return []
     with reading(COMPARISON):
+        if not report["pairs"]:
+            raise ValueError("it compares nothing")
         return panels(comparison.with_first(comparison.read_back(report), "This run"))
 
 

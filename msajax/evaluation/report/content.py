@@ -178,7 +178,11 @@ def selection(results: Mapping[str, Any]) -> str:
 
 
 def _optional(path: str) -> Any:
-    return read_json(path) if os.path.exists(path) else None
+    if not os.path.exists(path):
+        return None
+    if (found := read_json(path)) is None:
+        raise UserError(f"{path} holds nothing but null: make it anew, or move it away.")
+    return found
 
 
 @contextlib.contextmanager

@@ -7,11 +7,13 @@ with at least these keys; a key that ends in "?" may be missing.
 
 import functools
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msajax import legend
-from msajax.errors import UserError, printable
+from msajax.errors import UserError
+from msajax.evaluation.report.text import shortened
 
 _NUMBER = (float, None)  # undefined ones are null
 _OVER_SEEDS = {"mean": _NUMBER, "sd": _NUMBER, "seeds": [_NUMBER]}
@@ -189,8 +191,10 @@ def _is(value: Any, kind: type | None) -> bool:
     """Says whether a value is of one of the types that are no containers."""
     if kind is None or isinstance(value, bool):
         return value is None if kind is None else kind is bool
-    return isinstance(value, int | float) if kind is float else isinstance(value, kind)
+    if kind is float:
+        return isinstance(value, int | float) and abs(value) <= sys.float_info.max
+    return isinstance(value, kind)
 
 
 def _shown(value: Any) -> str:
-    return printable(json.dumps(value))
+    return shortened(json.dumps(value), 60)

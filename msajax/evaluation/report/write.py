@@ -1,5 +1,6 @@
 """Writes reports: of a run, and of the folds of a cross-validation."""
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,18 +19,28 @@ from msajax.evaluation.report.content import Content, read_content, read_measure
 from msajax.evaluation.report.folds import page_of_folds
 from msajax.evaluation.report.forms import check_folds
 from msajax.evaluation.report.page import render
-from msajax.files import read_json, write_text
+from msajax.files import as_strict, read_json, write_json, write_text
 from msajax.runs import manifest
 from msajax.runs.folder import RunFolder
 
 
-def make(folder: RunFolder) -> None:
+def make(folder: RunFolder, comparison: Mapping[str, Any] | None = None) -> None:
     """Writes report.html of a run that has ended, whole or not at all.
+
+    Args:
+        folder: of the run.
+        comparison: with other runs, to be kept in the folder in place of an earlier one.
 
     Raises:
         UserError: if a file of the run is missing or damaged, or the report cannot be written.
     """
-    write_text(folder.file(manifest.REPORT), page(read_content(folder)))
+    content = read_content(folder)
+    if comparison is None:
+        write_text(folder.file(manifest.REPORT), page(content))
+        return
+    text = page(dataclasses.replace(content, comparison=as_strict(comparison)))
+    write_json(folder.file(manifest.COMPARISON), comparison)  # once it is known to have a page
+    write_text(folder.file(manifest.REPORT), text)
 
 
 def make_of_folds(workdir: str, folders: Sequence[RunFolder], names: Sequence[str]) -> None:
