@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -58,12 +58,7 @@ def choose_folds(
             f"{path} has segments of {len(videos)} video(s); at least {len(SPLITS)} are needed to "
             "split it by video without a folds file."
         )
-    sizes = {name: max(1, round(SHARES[name] * len(videos))) for name in ("valid", "test")}
-    sizes["train"] = len(videos) - sum(sizes.values())
-    shuffled = np.random.Generator(np.random.PCG64(seed)).permutation(videos).tolist()
-    folds = {}
-    for name in SPLITS:
-        folds[name], shuffled = sorted(shuffled[: sizes[name]]), shuffled[sizes[name] :]
+    folds = deal_at_random(videos, seed)
     logger.warning(
         "%s has no folds file: %s videos were split at random with seed %d into %s; results on "
         "such a split compare with nobody's.",
@@ -73,6 +68,26 @@ def choose_folds(
         ", ".join(f"{len(folds[name])} {name}" for name in SPLITS),
     )
     return folds
+
+
+def deal_at_random(groups: Iterable[str], seed: int) -> dict[str, list[str]]:
+    """Splits groups of samples, such as videos or people, at random.
+
+    Args:
+        groups: their names, at least as many as there are splits.
+        seed: of the order.
+
+    Returns:
+        The groups of each split, sorted, by the shares of `SHARES`, at least one each.
+    """
+    groups = sorted(groups)
+    sizes = {name: max(1, round(SHARES[name] * len(groups))) for name in ("valid", "test")}
+    sizes["train"] = len(groups) - sum(sizes.values())
+    shuffled = np.random.Generator(np.random.PCG64(seed)).permutation(groups).tolist()
+    dealt = {}
+    for name in SPLITS:
+        dealt[name], shuffled = sorted(shuffled[: sizes[name]]), shuffled[sizes[name] :]
+    return dealt
 
 
 def deal_videos(segments: Mapping[str, int], folds: int, seed: int) -> list[list[str]]:
