@@ -81,7 +81,8 @@ def read_split(bundle: Bundle, corpus: Corpus, name: str) -> tuple[Split, Split]
         UserError: if it does not fit the model, or its classes have other names.
     """
     stored, preparation = corpus.split(name), bundle.preparation
-    trained = dict(zip(preparation.classes, preparation.spec.label_names, strict=True))
+    # Labels that are no classes have names, too.
+    trained = dict(zip(preparation.classes, preparation.spec.label_names, strict=False))
     for number, called in corpus.headers[name].classes.items():
         if called != str(number) and trained.get(number, called) != called:
             raise UserError(

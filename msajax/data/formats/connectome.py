@@ -243,7 +243,7 @@ def _checked_header(
 
 
 def _count_one_sided(path: str, allowed: bool) -> int:
-    """Counts the matrices of a file that are not symmetric; zeros below the diagonal count for none.
+    """Counts the matrices of a file that are not symmetric; one of zeros below counts as symmetric.
 
     Raises:
         UserError: for numbers above a diagonal that are not finite; for a matrix that is not
