@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -58,7 +58,7 @@ def choose_folds(
             f"{path} has segments of {len(videos)} video(s); at least {len(SPLITS)} are needed to "
             "split it by video without a folds file."
         )
-    folds = deal_at_random(videos, seed)
+    folds = deal_by_shares(videos, SHARES, seed)
     logger.warning(
         "%s has no folds file: %s videos were split at random with seed %d into %s; results on "
         "such a split compare with nobody's.",
@@ -70,24 +70,28 @@ def choose_folds(
     return folds
 
 
-def deal_at_random(groups: Iterable[str], seed: int) -> dict[str, list[str]]:
-    """Splits groups of samples, such as videos or people, at random.
+def deal_by_shares(
+    videos: Sequence[str], shares: Mapping[str, float], seed: int
+) -> dict[str, list[str]]:
+    """Deals videos to splits at random.
 
     Args:
-        groups: their names, at least as many as there are splits.
-        seed: of the order.
+        videos: sorted by code points.
+        shares: of the videos, by split; they sum to 1, and a split of 0 gets none.
+        seed: of the order in which they are dealt.
 
     Returns:
-        The groups of each split, sorted, by the shares of `SHARES`, at least one each.
+        Videos by split, sorted by code points: at least one each, the rest for the first split.
+        With fewer videos than splits the first one gets none.
     """
-    groups = sorted(groups)
-    sizes = {name: max(1, round(SHARES[name] * len(groups))) for name in ("valid", "test")}
-    sizes["train"] = len(groups) - sum(sizes.values())
-    shuffled = np.random.Generator(np.random.PCG64(seed)).permutation(groups).tolist()
-    dealt = {}
-    for name in SPLITS:
-        dealt[name], shuffled = sorted(shuffled[: sizes[name]]), shuffled[sizes[name] :]
-    return dealt
+    first, *others = [name for name in SPLITS if shares[name] > 0]
+    sizes = {name: max(1, round(shares[name] * len(videos))) for name in others}
+    sizes = {first: max(0, len(videos) - sum(sizes.values())), **sizes}
+    shuffled = np.random.Generator(np.random.PCG64(seed)).permutation(videos).tolist()
+    folds = {}
+    for name, size in sizes.items():
+        folds[name], shuffled = sorted(shuffled[:size]), shuffled[size:]
+    return folds
 
 
 def deal_videos(segments: Mapping[str, int], folds: int, seed: int) -> list[list[str]]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from msajax.config import DataConfig
 from msajax.data.corpus import SPLITS, Corpus, Source, Split, SplitHeader, is_finite
-from msajax.data.folds import deal_at_random, video_of
+from msajax.data.folds import SHARES, deal_by_shares, video_of
 from msajax.data.formats import arrays
 from msajax.data.formats.connectome_tables import BANDS, SAMPLES, Sample, read_bands, read_samples
 from msajax.data.labels import read_labels
@@ -58,7 +58,7 @@ def open_connectome(path: str, data: DataConfig) -> Corpus:
     edges, samples = read_bands(path), _with_people(read_samples(path))
     table, bands = os.path.join(path, SAMPLES), os.path.join(path, BANDS)
     labels, names = _labels(table, samples)
-    rows_of = _rows_of_splits(table, samples, data.split_seed)
+    rows_of = _rows_of_splits(table, samples, data)
     said = [edges.tolist(), [sample[:4] for sample in samples], rows_of]
     digest = hashlib.sha256(json.dumps(said).encode())
     channels, one_sided = 0, 0
@@ -131,7 +131,9 @@ def _person(sample: Sample) -> str:
     return found[1] if found else sample.id
 
 
-def _rows_of_splits(table: str, samples: Sequence[Sample], seed: int) -> dict[str, list[int]]:
+def _rows_of_splits(
+    table: str, samples: Sequence[Sample], data: DataConfig
+) -> dict[str, list[int]]:
     """Returns the rows of each split: as the table says, or by person at random.
 
     Raises:
@@ -145,14 +147,15 @@ def _rows_of_splits(table: str, samples: Sequence[Sample], seed: int) -> dict[st
                 f"{table} has no column split, and fewer than {len(SPLITS)} people to split at "
                 "random: add one with train, valid or test in every row."
             )
-        dealt = deal_at_random(people, seed)
+        dealt = deal_by_shares(sorted(people), SHARES, data.split_seed)
         split_of_person = {person: name for name, found in dealt.items() for person in found}
         split_of = [split_of_person[_person(sample)] for sample in samples]
-        logger.warning(
-            "%s has no column split: %s people were split at random with seed %d into %s.",
-            *(table, len(people), seed),
-            ", ".join(f"{len(found)} {name}" for name, found in dealt.items()),
-        )
+        if not data.folds:  # which pool all of them again
+            logger.warning(
+                "%s has no column split: %s people were split at random with seed %d into %s.",
+                *(table, len(people), data.split_seed),
+                ", ".join(f"{len(found)} {name}" for name, found in dealt.items()),
+            )
     rows = {name: [k for k, split in enumerate(split_of) if split == name] for name in SPLITS}
     return {name: found for name, found in rows.items() if found}
 
