@@ -2,6 +2,7 @@
 
 import logging
 import pathlib
+import types
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from msajax.config import DataConfig, ModelConfig
 from msajax.data.folds import video_of
 from msajax.data.formats import open_corpus
 from msajax.data.labels import label_kind
+from msajax.errors import UserError
+from msajax.inference.predict import read_split
 
 BANDS, CHANNELS = 3, 4
 EDGES = [(1, 4), (4, 8), (8, 12.5)]
@@ -125,6 +128,25 @@ def test_labels_are_classes_by_name_or_number_or_scores(folder, labels, kind, na
     number = {"ADHD": 0, "MDD": 1, "OCD": 2}
     assert stored == [number.get(y, y) if y in number else float(y) for y in labels[:4]]
     assert_converts(corpus, folder.parent)
+
+
+def test_classes_of_other_names_than_the_models_are_not_scored(folder):
+    spec = types.SimpleNamespace(label_names=("adhd", "control", "mdd"))
+    preparation = types.SimpleNamespace(classes=(0, 1, 2), spec=spec)
+    bundle = types.SimpleNamespace(preparation=preparation, prepare_split=lambda split, _: split)
+    for names, problem in (
+        (["control", "mdd"], "train: class 0 is 'control', but 'adhd' in the corpus of the model"),
+        (["adhd", "control"], ""),
+        (["0", "1"], ""),
+        (["0.5", "1"], ""),
+    ):
+        write_table(folder, [[r[0], names[int(r[1])], *r[2:]] for r in rows()])
+        corpus = open_corpus(folder)
+        if problem:
+            with pytest.raises(UserError, match=problem):
+                read_split(bundle, corpus, "train")
+        else:
+            assert len(read_split(bundle, corpus, "train")[1]) == 4
 
 
 def test_a_split_may_have_no_labels(folder):
@@ -242,5 +264,5 @@ def test_a_file_that_is_cut_is_refused_and_one_that_changes_later_too(folder):
     (folder / "eeg" / "1.npy").write_bytes(whole)
     corpus = open_corpus(folder)
     (folder / "eeg" / "1.npy").write_bytes(whole[:50])
-    with pytest.raises(ValueError, match=r"1\.npy changed or went bad while in use"):
+    with pytest.raises(UserError, match=r"1\.npy changed or went bad while in use"):
         corpus.split("train")
