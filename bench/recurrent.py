@@ -2,9 +2,9 @@
 
     python bench/recurrent.py [--lengths=16,64,256,1024] [--rows=16] [--repeats=5]
 
-One encoder layer of width 128 for each kind (a Transformer block with four heads and a feed-forward
-of 512, whose parts are not told apart; an RNN, a GRU, an LSTM), in float32: milliseconds of a forward and backward pass over a batch
-of equal lengths without dropout, the gradients being those of parameters and inputs. Prints a
+One encoder layer of width 128 of each kind (a Transformer block with four heads and a feed-forward
+of 512, an RNN, a GRU, an LSTM), in float32: milliseconds of a forward and backward pass over a
+batch of equal lengths without dropout, the gradients being those of parameters and inputs. Prints a
 Markdown table of medians with their ranges, and of each kind's time over that of attention. The
 kinds take turns in every repeat. A few minutes on 2 cores.
 """
@@ -36,7 +36,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    print(f"{jax.devices()[0].device_kind}, {len(os.sched_getaffinity(0))} cores, batches of {options.rows}\n")
+    device, cores = jax.devices()[0].device_kind, len(os.sched_getaffinity(0))
+    print(f"{device}, {cores} cores, batches of {options.rows}\n")
     print(f"| steps | {' | '.join(KINDS)} | {' | '.join(f'{k} / attention' for k in KINDS[1:])} |")
     print(f"|{'---|' * 2 * len(KINDS)}")
     for length in map(int, options.lengths.split(",")):

@@ -56,7 +56,7 @@ FORMATS = {
         lambda path, data: old_hdf5.open_old_hdf5(path),
     ),
     "connectome": Format(
-        "a folder of samples.csv, bands.csv and matrices of connectivity",
+        "a folder of samples.csv, bands.csv …",
         "the folder holds samples.csv and bands.csv",
         connectome.matches,
         connectome.open_connectome,

@@ -166,7 +166,7 @@ def _rows_of_splits(
 def _labels(
     table: str, samples: Sequence[Sample]
 ) -> tuple[list[float | int | None], tuple[str, ...]]:
-    """Reads the labels of all samples: numbers as they are, names by their place when they are sorted.
+    """Reads the labels of all samples: numbers as they are, names by their place among all sorted.
 
     Returns:
         A number for each sample, whole where all are, None where it has no label; and the names.

@@ -102,7 +102,7 @@ def read_samples(folder: str) -> list[Sample]:
 
 
 def _place(folder: str, file: str, where: str) -> str:
-    """Returns the path of a file that a row names; raises `UserError` if it is not in the folder."""
+    """Returns the path of a file that a row names; raises `UserError` unless it is a file there."""
     inside = os.path.normpath(file)
     path = os.path.join(folder, inside)
     if not file or os.path.isabs(inside) or inside.split(os.sep)[0] == os.pardir or "\0" in file:
