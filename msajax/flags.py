@@ -46,6 +46,11 @@ DOWNLOAD = flags.DEFINE_boolean(
 )
 SAMPLES = flags.DEFINE_integer("samples", None, "How many samples to explain.", lower_bound=1)
 TARGET = flags.DEFINE_string("target", None, "The output or class to explain.")
+STEPS = flags.DEFINE_integer("steps", 50, "Words to continue a text by.", lower_bound=1)
+TEMPERATURE = flags.DEFINE_float(
+    "temperature", 1.0, "How freely words are drawn; 0 takes the likeliest.", lower_bound=0
+)
+SAMPLE_SEED = flags.DEFINE_integer("sample_seed", 0, "Seed of the words drawn.", lower_bound=0)
 TRIALS = flags.DEFINE_integer("trials", None, "How many trials are drawn.", lower_bound=1)
 TRIAL_SEEDS = flags.DEFINE_integer("trial_seeds", 3, "Random seeds of a trial.", lower_bound=1)
 MEDIAN = flags.DEFINE_boolean("median", True, "Stop hopeless trials by the median rule.")

@@ -124,6 +124,21 @@ def csd_sample(folder: pathlib.Path) -> Sample:
     return Sample(folder, files, DataConfig(truncate="first"))
 
 
+def connectome_sample(folder: pathlib.Path) -> Sample:
+    rng = np.random.default_rng(0)
+    table, files = ["id,label,age,gender,file,split"], []
+    for name, size in SIZES.items():
+        for i in range(size):
+            files.append(folder / f"{name}{i}.npy")
+            matrices = rng.normal(size=(2, 3, 3))
+            np.save(files[-1], matrices + matrices.swapaxes(1, 2))
+            table.append(f"{name}é{i},{i % 2},{20 + i}.5,{i % 2},{files[-1].name},{name}")
+    files += [folder / "samples.csv", folder / "bands.csv"]
+    files[-2].write_text("\n".join(table))
+    files[-1].write_text("low_hz,high_hz\n1,4.5\n4.5,8\n")
+    return Sample(folder, files, DataConfig(truncate="first"))
+
+
 def mmsa_sample(folder: pathlib.Path) -> Sample:
     path = write_pickle(folder / "corpus.pkl", mmsa(), 2)
     return Sample(path, [path], DataConfig(truncate="first"))
@@ -145,6 +160,7 @@ SAMPLES: dict[str, Callable[[pathlib.Path], Sample]] = {
     "native": native_sample,
     "mapped": mapped_sample,
     "old_hdf5": old_hdf5_sample,
+    "connectome": connectome_sample,
     "csd": csd_sample,
     "mmsa": mmsa_sample,
     "mult": mult_sample,

@@ -89,6 +89,7 @@ def test_no_import_climbs(path):
                 *(f"modes/{m}.py" for m in ("train", "evaluate", "predict", "inspect", "convert")),
                 *(f"modes/{m}.py" for m in ("embed", "ablate", "robustness", "compare")),
                 *(f"modes/{m}.py" for m in ("explain", "export", "report", "sweep")),
+                "modes/generate.py",
                 "data/inspection_tables.py",
             },
         ),

@@ -30,6 +30,7 @@ import absl.app, msajax.experiment
 
 NEEDED = {"train": ["workdir"], "sweep": ["workdir"], "convert": ["input", "output"]}
 NEEDED["predict"] = ["bundle", "input", "output"]
+NEEDED["generate"] = ["bundle", "input"]
 NEEDED["export"] = ["bundle", "output"]
 
 def of_flags(words):

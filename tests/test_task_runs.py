@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import pytest
+import scipy.stats
 import sklearn.metrics
 from rich.console import Console
 from tiny import tiny_config
 
+import msajax
 from msajax import experiment, modes
 from msajax.calibration import calibration_error, reliability
 from msajax.config import Config
@@ -31,6 +33,7 @@ from msajax.evaluation import robustness
 from msajax.evaluation.tables import print_results, print_summary
 from msajax.inference.bundle_files import load_bundle
 from msajax.models import parameter_shapes
+from msajax.modes.options import Options
 
 SIZES = {"train": 48, "valid": 16, "test": 16}
 SEEDS = (0, 1)
@@ -466,6 +469,132 @@ def test_a_decoder_learns_which_word_comes_next(run_of):
     floor = results["floors"]["train_shares"]
     assert floor["perplexity"] == pytest.approx(6, rel=0.1)  # six words, each as likely
     assert max(results["test"]["perplexity"]["seeds"]) < 0.7 * floor["perplexity"]
+
+
+# --- text that a decoder continues ---
+
+
+@pytest.fixture(scope="module")
+def decoder(run_of):
+    return load_bundle(run_of("decoder").folder / "bundle")
+
+
+def what_follows(bundle, words: list[str]) -> np.ndarray:
+    """The probability of each word of the vocabulary behind a text, by what `predict` scores."""
+    texts = [" ".join([*words, word]) for word in bundle.preparation.words[2:]]
+    nats = bundle.predict(raw_text=[" ".join(words), *texts]).seeds[:, :, 0]
+    p = np.exp(nats[:, :1] - nats[:, 1:]).mean(axis=0)  # of padding and unknown words, too
+    return p / p.sum()
+
+
+def test_the_likeliest_word_follows_at_temperature_0(decoder):
+    for words in (["film", "was", "good"], ["long", "the", "was"]):
+        likeliest = decoder.preparation.words[2 + what_follows(decoder, words).argmax()]
+        assert msajax.generate(decoder, words, 1, 0) == [likeliest]
+        assert (
+            msajax.generate(decoder, f"{words[0].upper()}, {words[1]} {words[2]}?", 1, 0)
+            == likeliest
+        )
+
+
+def test_words_are_drawn_as_often_as_their_probability_at_a_temperature_says(decoder):
+    words, draws = ["film", "was", "good"], 500
+    p = what_follows(decoder, words)
+    vocabulary = decoder.preparation.words[2:]
+    for temperature in (1.0, 3.0):
+        expected = p ** (1 / temperature) / (p ** (1 / temperature)).sum() * draws
+        drawn = [msajax.generate(decoder, words, 1, temperature, k)[0] for k in range(draws)]
+        found = np.array([drawn.count(word) for word in vocabulary])
+        often = expected > 5
+        found, expected = (np.append(x[often], x[~often].sum()) for x in (found, expected))
+        kept = expected > 0
+        deviation = (np.square(found - expected)[kept] / expected[kept]).sum()
+        assert deviation < scipy.stats.chi2.ppf(0.999, kept.sum() - 1)
+    assert often.sum() >= 3
+
+
+def test_a_text_goes_on_behind_its_last_words_by_one_program(decoder):
+    """The longest text of training has four words."""
+    words = ["the", "film", "was", "good", "but", "long"]
+    for temperature in (0, 2.0):
+        one_by_one = list(words)
+        found = msajax.generate(decoder, words, 9, temperature, 3)
+        assert found == msajax.generate(decoder, words[-4:], 9, temperature, 3) and len(found) == 9
+        assert found[:4] == msajax.generate(decoder, words, 4, temperature, 3)
+        if temperature == 0:
+            for _ in range(9):
+                one_by_one += msajax.generate(decoder, one_by_one[-4:], 1, 0)
+            assert one_by_one[6:] == found
+    others = {tuple(msajax.generate(decoder, words, 9, 2.0, seed)) for seed in range(5)}
+    assert len(others) > 1
+    assert decoder.next_token.func._cache_size() == 1
+
+
+def test_a_decoder_of_token_ids_continues_token_ids(decoder):
+    preparation = dataclasses.replace(decoder.preparation, words=())
+    of_ids = dataclasses.replace(decoder, preparation=preparation)
+    ids = [decoder.preparation.words.index(word) for word in ("film", "was")]
+    found = msajax.generate(of_ids, ids, 3, 0)
+    named = [decoder.preparation.words[id_] for id_ in found]
+    assert named == msajax.generate(decoder, ["film", "was"], 3, 0)
+    assert msajax.generate(of_ids, " ".join(map(str, ids)), 3, 0) == " ".join(map(str, found))
+    for wrong in ([2, 8], [0], [-1], [True], "2 x", ["a"], [2.5]):
+        with pytest.raises(UserError, match="is no token of this decoder, .* ids from 1 to 7"):
+            msajax.generate(of_ids, wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("the movie",), "'movie' is not among the 6 words that this decoder was trained on"),
+        ((["the", "<padding>"],), "'<padding>' is not among"),
+        ((["the", 3],), "'3' is not among"),
+        (("?!",), "nothing to continue"),
+        (([],), "nothing to continue"),
+        (("the", 0), "steps = 0 must be a whole number of 1 or more"),
+        (("the", 2.0), "steps = 2.0 must be"),
+        (("the", 1, -1), "temperature = -1 must be a number of 0 or more"),
+        (("the", 1, float("nan")), "temperature = nan must be"),
+        (("the", 1, 1, -1), "seed = -1 must be a whole number of 0 or more"),
+    ],
+)
+def test_what_cannot_be_continued_is_refused_by_name(decoder, given, message):
+    with pytest.raises(UserError, match=message):
+        msajax.generate(decoder, *given)
+
+
+def test_a_bundle_of_another_task_continues_nothing(run_of):
+    with pytest.raises(UserError, match="a model of the regression task, which continues no text"):
+        msajax.generate(run_of("emotions").folder / "bundle", "the")
+
+
+def test_the_command_line_continues_each_line_of_a_text(run_of, decoder, tmp_path, capsys):
+    lines = ["The film was", "good, but", "long"]
+    source, output = tmp_path / "lines.txt", tmp_path / "more.txt"
+    source.write_text("\r\n".join(lines) + "\n")
+    bundle = run_of("decoder").folder / "bundle"
+
+    def run(**more) -> int:
+        given = {"bundle": str(bundle), "input": str(source), "output": str(output), "steps": 3}
+        given |= {"temperature": 1.5, "sample_seed": 7, **more}
+        options = Options("generate", Config(), {}, given, (), lambda: None, print)
+        return modes.generate.run(options, Console())
+
+    expected = [msajax.generate(decoder, line, 3, 1.5, 7) for line in lines]
+    assert run() == 0
+    assert output.read_text().splitlines() == expected
+    capsys.readouterr()
+    assert run(output=None) == 0 and capsys.readouterr().out.splitlines() == expected
+    source.write_text("the film\nthe movie\n")
+    for wrong, message in (
+        ({}, "more.txt is there already"),
+        ({"output": str(tmp_path / "x")}, "lines.txt, line 2: 'movie' is not among the 6 words"),
+        ({"output": str(bundle / "x")}, "lies inside the bundle"),
+        ({"output": None, "input": str(tmp_path / "no")}, "no cannot be read as text in UTF-8"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run(**wrong)
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_decoder_needs_no_label_and_a_run_of_labels_does(run_of, tmp_path):

@@ -89,7 +89,7 @@ class DataConfig(Settings):
         min_count: how often a word must occur in train to be in that vocabulary; the others share
             one embedding.
         format: what the corpus looks like: auto finds it by its content; native, mapped, old_hdf5,
-            csd, mmsa, mult or misa insist on one.
+            connectome, csd, mmsa, mult or misa insist on one.
         glove_path: a text file of word vectors (GloVe, plain or gzip): the text of corpora that
             bring words, and what the embeddings of data.text = words begin with.
         word_shift: seconds added to the start of a word to find its segment in computational

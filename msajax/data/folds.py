@@ -58,12 +58,7 @@ def choose_folds(
             f"{path} has segments of {len(videos)} video(s); at least {len(SPLITS)} are needed to "
             "split it by video without a folds file."
         )
-    sizes = {name: max(1, round(SHARES[name] * len(videos))) for name in ("valid", "test")}
-    sizes["train"] = len(videos) - sum(sizes.values())
-    shuffled = np.random.Generator(np.random.PCG64(seed)).permutation(videos).tolist()
-    folds = {}
-    for name in SPLITS:
-        folds[name], shuffled = sorted(shuffled[: sizes[name]]), shuffled[sizes[name] :]
+    folds = deal_by_shares(videos, SHARES, seed)
     logger.warning(
         "%s has no folds file: %s videos were split at random with seed %d into %s; results on "
         "such a split compare with nobody's.",
@@ -72,6 +67,30 @@ def choose_folds(
         seed,
         ", ".join(f"{len(folds[name])} {name}" for name in SPLITS),
     )
+    return folds
+
+
+def deal_by_shares(
+    videos: Sequence[str], shares: Mapping[str, float], seed: int
+) -> dict[str, list[str]]:
+    """Deals videos to splits at random.
+
+    Args:
+        videos: sorted by code points.
+        shares: of the videos, by split; they sum to 1, and a split of 0 gets none.
+        seed: of the order in which they are dealt.
+
+    Returns:
+        Videos by split, sorted by code points: at least one each, the rest for the first split.
+        With fewer videos than splits the first one gets none.
+    """
+    first, *others = [name for name in SPLITS if shares[name] > 0]
+    sizes = {name: max(1, round(shares[name] * len(videos))) for name in others}
+    sizes = {first: max(0, len(videos) - sum(sizes.values())), **sizes}
+    shuffled = np.random.Generator(np.random.PCG64(seed)).permutation(videos).tolist()
+    folds = {}
+    for name, size in sizes.items():
+        folds[name], shuffled = sorted(shuffled[:size]), shuffled[size:]
     return folds
 
 

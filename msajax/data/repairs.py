@@ -16,6 +16,7 @@ _REPAIRS = {
     "length_disagrees": "{count} length(s) end before steps that are not zero, which are kept",
     "empty_transcripts": "{count} transcript(s) are empty, where text is absent",
     "cut_pieces": "{count} piece(s) of transcripts that are too long are cut",
+    "one_sided_matrices": "{count} matrices are not symmetric, and read above the diagonal alone",
     "clipped_labels": "{count} label(s) outside [-3, 3] are clipped",
 }
 _LOSSES = {

@@ -27,6 +27,11 @@ def tokenize(text: str) -> list[str]:
     return [word.replace("\u2019", "'") for word in _WORD.findall(text)]
 
 
+def detokenize(words: Sequence[str]) -> str:
+    """Joins words to a text of which `tokenize` makes them again."""
+    return re.sub(rf"(?<=[{_UNSPACED}]) (?=[{_UNSPACED}])", "", " ".join(words))
+
+
 def build_vocabulary(texts: Iterable[str], min_count: int) -> tuple[str, ...]:
     """Collects padding, the unknown word, then the words of `texts`, the most frequent first.
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +19,8 @@ from msajax.data.vocabulary import embed
 from msajax.errors import UserError
 from msajax.inference.embed import Embedder
 from msajax.inference.scores import Scores, as_split, make_scorer
-from msajax.inference.scoring import Scorer
+from msajax.inference.scoring import Scorer, make_next_token
+from msajax.models import build_model
 from msajax.models.parameters import joined
 from msajax.pretrained.folder import open_folder
 from msajax.spec import CorpusSpec
@@ -194,6 +195,15 @@ class Bundle:
         return make_scorer(
             self.config, self.preparation, self.variables, self.shared, len(self.seeds)
         )
+
+    @functools.cached_property
+    def next_token(self) -> Callable[[np.ndarray, np.ndarray], jax.Array]:
+        """What follows a sequence, as `make_next_token` says; made at its first use.
+
+        Only of a model of the next_token task.
+        """
+        module = build_model(self.config.model, self.preparation.spec)
+        return make_next_token(module, self.scorer, jax.tree.structure(self.variables))
 
     @functools.cached_property
     def _lenient(self) -> Preparation:

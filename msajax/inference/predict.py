@@ -78,9 +78,17 @@ def read_split(bundle: Bundle, corpus: Corpus, name: str) -> tuple[Split, Split]
     """Reads a split of any corpus to be scored: as it is stored, and prepared.
 
     Raises:
-        UserError: if it does not fit the model.
+        UserError: if it does not fit the model, or its classes have other names.
     """
-    stored = corpus.split(name)
+    stored, preparation = corpus.split(name), bundle.preparation
+    # Labels that are no classes have names, too.
+    trained = dict(zip(preparation.classes, preparation.spec.label_names, strict=False))
+    for number, called in corpus.headers[name].classes.items():
+        if called != str(number) and trained.get(number, called) != called:
+            raise UserError(
+                f"{stored.where}: class {number} is {called!r}, but {trained[number]!r} in the "
+                "corpus of the model: number the classes as there, or leave out the labels."
+            )
     return stored, bundle.prepare_split(stored, name)
 
 

@@ -84,6 +84,37 @@ def make_predict(
     return Predict(predict, layout.put(shared or {}))
 
 
+def make_next_token(module: nn.Module, scorer: "Scorer", tree: jax.tree_util.PyTreeDef) -> Any:
+    """Makes the program that says what follows a sequence of tokens.
+
+    Args:
+        module: a model of the next_token task, which keeps its `logits` `[B, T, V]` in the
+            `intermediates` collection.
+        scorer: has its variables on the devices.
+        tree: the structure of these variables.
+
+    Returns:
+        (ids `[1, T]`, mask `[1, T]`) -> the probabilities `[V]` float32 of the token behind the
+        valid steps, which stand in front; a mean over random seeds. Compiled once for each T.
+    """
+    (m,) = scorer.spec.modalities
+
+    @jax.jit
+    def probabilities(leaves, shared, ids, mask):
+        def of_one(variables):
+            if shared:
+                variables = variables | {"params": joined(variables["params"], shared)}
+            _, kept = module.apply(
+                variables, {m: ids}, {m: mask}, train=False, mutable="intermediates"
+            )
+            (logits,) = kept["intermediates"]["logits"]
+            return jax.nn.softmax(logits[0, mask.sum() - 1])
+
+        return jax.lax.map(of_one, tree.unflatten(leaves)).mean(axis=0)
+
+    return functools.partial(probabilities, scorer.variables, scorer.predict.shared)
+
+
 class EvaluationBatch(NamedTuple):
     """Holds rows of a split, filled up to one of the fixed sizes.
 

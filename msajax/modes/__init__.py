@@ -104,6 +104,14 @@ with runs or files of predictions, that compare takes: also how they differ""",
         ("bundle", "input", "output", "split", "models", "download"),
         ("data.glove_path", "data.truncate", "data.allow_loss", "model.text_encoder"),
     ),
+    "generate": Mode(
+        """\
+--bundle DIR --input TEXT.txt | -   [--steps=50] [--temperature=1] [--sample_seed=0]
+continues each line of a text by a decoder (model.name = next_token); 0 is greedy
+[--output FILE.txt, a continuation in each line] [--models=FILE.py, for a model of your own]""",
+        ("bundle", "input", "output", "models", "steps", "temperature", "sample_seed"),
+        (),
+    ),
     "export": Mode(
         """\
 --bundle DIR --output FOLDER: a program that jax runs without msajax

@@ -9,7 +9,7 @@ from msajax.config import SYNTHETIC, DataConfig
 from msajax.data import synthetic as synthetic_corpus
 from msajax.data.corpus import Corpus
 from msajax.data.cross_validation import cut_fold, require_one_fold, without_folds
-from msajax.data.formats import csd, mapped, misa, mmsa, mult, native, old_hdf5
+from msajax.data.formats import connectome, csd, mapped, misa, mmsa, mult, native, old_hdf5
 from msajax.data.formats.pickled import describe, read_pickled
 from msajax.errors import UserError
 
@@ -54,6 +54,12 @@ FORMATS = {
         "the folder holds HDF5 files named <modality>_<split>.h5",
         old_hdf5.matches,
         lambda path, data: old_hdf5.open_old_hdf5(path),
+    ),
+    "connectome": Format(
+        "a folder of samples.csv, bands.csv …",
+        "the folder holds samples.csv and bands.csv",
+        connectome.matches,
+        connectome.open_connectome,
     ),
     "csd": Format(
         "a folder of .csd files", "the folder holds .csd files", csd.matches, csd.open_csd

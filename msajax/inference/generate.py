@@ -1,0 +1,152 @@
+"""Continues text by a decoder: a model of the next_token task."""
+
+import math
+import os
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from msajax.data.preparation import Preparation
+from msajax.data.vocabulary import PADDING, UNKNOWN, detokenize, tokenize
+from msajax.errors import UserError, printable
+from msajax.inference.bundle import Bundle
+from msajax.inference.bundle_files import load
+
+
+def generate(
+    bundle: Bundle | str | os.PathLike,
+    words: str | Sequence[str] | Sequence[int],
+    steps: int = 50,
+    temperature: float = 1.0,
+    seed: int = 0,
+) -> str | list[str] | list[int]:
+    """Continues a text, token by token, by a decoder (`configs/decoder.py`).
+
+    With the probabilities p that the decoder gives the next token, a mean over its random seeds,
+    each token is drawn with a probability proportional to p^(1 / temperature). Padding and the
+    unknown word are never drawn. The decoder reads at most as many tokens as the longest sequence
+    that it was trained on (`bundle.preparation.spec.length("text")`): of a longer text the last
+    ones, whose positions count from 0, be they learned or sinusoidal; a recurrent decoder forgets
+    what is before them, too.
+
+    Args:
+        bundle: of the decoder, or its folder.
+        words: one token or more: a text, read as transcripts are, or a list of words. For a decoder
+            of token ids that its corpus brought, whole numbers, or a text of them between spaces.
+        steps: how many tokens to add, 1 or more.
+        temperature: 0 takes the likeliest token every time; below 1 likely tokens become likelier,
+            above 1 less so.
+        seed: of the draws, 0 or more; the same seed continues the same text in the same way.
+
+    Returns:
+        What follows `words`, without them, in the same form: a text, or a list of `steps` tokens.
+
+    Raises:
+        UserError: for a model of another task, a token that the decoder has not learned, no token
+            at all, and for numbers out of range.
+    """
+    bundle = bundle if isinstance(bundle, Bundle) else load(bundle)
+    require_decoder(bundle)
+    _require_numbers(steps, temperature, seed)
+    preparation = bundle.preparation
+    tokens = token_ids(words, preparation)
+    length = preparation.spec.length(preparation.spec.modalities[0])
+    rng = np.random.Generator(np.random.PCG64(seed))
+    first = 2 if preparation.words else 1  # behind padding, and the unknown word
+    start = len(tokens)
+    for _ in range(steps):
+        # Always as long as the longest sequence, so that one program serves every step.
+        read = tokens[-length:]
+        ids, mask = np.zeros((1, length), np.int32), np.arange(length)[None] < len(read)
+        ids[0, : len(read)] = read
+        with jax.transfer_guard("allow"):
+            found = np.asarray(bundle.next_token(ids, mask), np.float64)
+        tokens.append(first + _draw(found[first:], temperature, rng))
+    return _in_the_form_of(words, tokens[start:], preparation.words)
+
+
+def _draw(p: np.ndarray, temperature: float, rng: np.random.Generator) -> int:
+    """Draws an index of `p` with a probability proportional to p^(1 / temperature).
+
+    Raises:
+        UserError: if nothing can be drawn.
+    """
+    if not p.sum() > 0:  # NaN, or a vocabulary without a word
+        raise UserError("The decoder gives no token a probability above 0: none can follow.")
+    if not temperature:
+        return int(p.argmax())
+    with np.errstate(divide="ignore"):
+        scaled = np.log(p / p.max()) / temperature
+    total = np.exp(scaled).cumsum()
+    return int(np.searchsorted(total, rng.random() * total[-1], side="right"))
+
+
+def token_ids(words: str | Sequence[str] | Sequence[int], preparation: Preparation) -> list[int]:
+    """Returns the token ids of a text or list of tokens.
+
+    Raises:
+        UserError: naming a token that the decoder has not learned, and for no token.
+    """
+    if isinstance(words, str):
+        given = tokenize(words) if preparation.words else words.split()
+    else:
+        given = list(words)
+    if not given:
+        raise UserError("There is nothing to continue: give one word or more.")
+    if not preparation.words:
+        (size,) = preparation.spec.vocabularies
+        ids = [_whole(token) for token in given]
+        for token, id_ in zip(given, ids, strict=True):
+            if not 0 < id_ < size:
+                raise UserError(
+                    f"{printable(str(token))!r} is no token of this decoder, which was trained on "
+                    f"token ids from 1 to {size - 1}."
+                )
+        return ids
+    row = {word: i for i, word in enumerate(preparation.words) if word != PADDING}
+    # A word of a list is spelled as those of transcripts are.
+    ids = [row.get(w, row.get("".join(tokenize(w)))) if isinstance(w, str) else None for w in given]
+    if None in ids:
+        unknown = given[ids.index(None)]
+        raise UserError(
+            f"{printable(str(unknown))!r} is not among the {len(row) - 1} words that this decoder "
+            f"was trained on: leave it out, or put {UNKNOWN!r} in its place in a list of words."
+        )
+    return ids
+
+
+def _whole(token: object) -> int:
+    """Returns the whole number that a token is; -1 if it is none."""
+    is_whole = isinstance(token, int | np.integer) and not isinstance(token, bool)
+    is_text = isinstance(token, str) and token.isascii() and token.isdigit() and len(token) < 16
+    return int(token) if is_whole or is_text else -1
+
+
+def _in_the_form_of(
+    words: str | Sequence[str] | Sequence[int], tokens: list[int], vocabulary: Sequence[str]
+) -> str | list[str] | list[int]:
+    if not vocabulary:
+        return " ".join(map(str, tokens)) if isinstance(words, str) else tokens
+    named = [vocabulary[token] for token in tokens]
+    return detokenize(named) if isinstance(words, str) else named
+
+
+def require_decoder(bundle: Bundle) -> None:
+    """Raises `UserError` for a model of another task."""
+    kind = bundle.preparation.spec.label_kind
+    if kind != "next_token":
+        raise UserError(
+            f"This bundle holds a model of the {kind} task, which continues no text: train "
+            "configs/decoder.py."
+        )
+
+
+def _require_numbers(steps: int, temperature: float, seed: int) -> None:
+    """Raises `UserError` for numbers out of range."""
+    for name, value, least in (("steps", steps, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            raise UserError(f"{name} = {value!r} must be a whole number of {least} or more.")
+    is_number = isinstance(temperature, int | float | np.number)
+    if not (is_number and math.isfinite(temperature) and temperature >= 0):
+        raise UserError(f"temperature = {temperature!r} must be a number of 0 or more.")

@@ -1,0 +1,65 @@
+"""Runs --mode=generate: continues each line of a text by a decoder."""
+
+import sys
+
+from rich.console import Console
+
+from msajax.errors import OK, UserError
+from msajax.files import refuse_inside, write_text
+from msajax.inference.bundle_files import load
+from msajax.inference.generate import generate, require_decoder, token_ids
+from msajax.modes.convert import require_new
+from msajax.modes.options import Options
+from msajax.runs.manifest import refuse_in_run
+
+
+def run(options: Options, console: Console) -> int:
+    """Continues the lines, and prints or writes what follows each; returns the exit code."""
+    del console
+    path, source = options.required("bundle", "input")
+    if output := options["output"]:
+        refuse_inside(output, path, "bundle")
+        refuse_in_run(output)
+        require_new(output)
+    lines = _read_lines(source)
+    bundle = load(path)
+    require_decoder(bundle)
+    for number, line in enumerate(lines, 1):
+        try:
+            token_ids(line, bundle.preparation)
+        except UserError as error:
+            raise UserError(f"{_name(source)}, line {number}: {error}") from error
+    settings = [options[name] for name in ("steps", "temperature", "sample_seed")]
+    found = []
+    for line in lines:
+        found.append(generate(bundle, line, *settings))
+        if not output:
+            print(found[-1], flush=True)
+    if output:
+        write_text(output, "".join(f"{text}\n" for text in found))
+        print(f"{len(found)} continuation(s): {output}")
+    return OK
+
+
+def _read_lines(source: str) -> list[str]:
+    """Reads the lines of a text file in UTF-8, or of standard input.
+
+    Raises:
+        UserError: if it cannot be read or has no line.
+    """
+    try:
+        if source == "-":
+            content = sys.stdin.buffer.read()
+        else:
+            with open(source, "rb") as file:
+                content = file.read()
+        text = content.decode("utf-8-sig")
+    except (OSError, UnicodeError) as error:
+        raise UserError(f"{_name(source)} cannot be read as text in UTF-8: {error}.") from error
+    if not text.strip():
+        raise UserError(f"{_name(source)} is empty: expected a text to continue in each line.")
+    return text.removesuffix("\n").split("\n")
+
+
+def _name(source: str) -> str:
+    return "standard input" if source == "-" else source
