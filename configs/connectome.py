@@ -19,6 +19,7 @@ def get_config(arg: str = ""):
     config.model.ff_dim = 512
     config.model.norm_eps = 1e-5
     config.model.final_norm = True
+    config.model.projection_dropout = 0.0  # the document's tokens go into the layers as they are
     config.model.positions = "none"
     config.model.head = "mean"
     return apply_argument(config, arg, widths={"connectome": 128}, lengths={"connectome": 9})

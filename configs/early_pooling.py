@@ -1,7 +1,8 @@
-"""Trains the early-pooling baseline with the reference's heads: every head as wide as the model.
+"""Trains the early-pooling baseline with msa-tf2's heads: every head as wide as the model.
 
 Each modality is encoded and pooled by itself; the pooled vectors attend to each other as a sequence
-of length M. 768,004 parameters at MOSEI's widths, 725,380 at MOSI's.
+of length M. 768,004 parameters at MOSEI's widths, 725,380 at MOSI's. msa-tf2 is the public project
+ababthedon/msa-tf2, which implements source 002 and this model.
 
     python -m msajax.main --config configs/early_pooling.py --config.data.path=CORPUS.npz \
         --workdir W

@@ -11,7 +11,7 @@ from msajax.config import apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """Sets the reference sizes with n_layers_fuse = 0, five random seeds."""
+    """Sets the sizes of `configs/sequence_base.py`, n_layers_fuse = 0, five random seeds."""
     config = default_config()
     config.data.truncate = "uniform"
     config.model.max_len = 20

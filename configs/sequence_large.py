@@ -4,7 +4,7 @@
         --workdir W
 """
 
-from msajax.config import apply_argument, default_config
+from msajax.config import apply_argument, default_config, space_of_ranges
 
 
 def get_config(arg: str = ""):
@@ -12,6 +12,7 @@ def get_config(arg: str = ""):
     config = default_config()
     config.data.truncate = "uniform"
     config.model.max_len = 20
+    config.model.ranges = "002"
     config.model.model_dim = 256
     config.model.ff_dim = 512
     config.model.n_layers_mod = 3
@@ -23,3 +24,8 @@ def get_config(arg: str = ""):
         widths={"text": 300, "audio": 74, "video": 47},
         lengths={"text": 20, "audio": 20, "video": 20},
     )
+
+
+def get_space():
+    """Says what a sweep tries: all that the document's table gives a range."""
+    return space_of_ranges()

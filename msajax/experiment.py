@@ -11,8 +11,7 @@ from flax.traverse_util import unflatten_dict
 from msajax.building import build, open_sources
 from msajax.calibration import FEWEST, Basis, Calibration
 from msajax.checks import is_url
-from msajax.config import Config, checked, flatten
-from msajax.config.model import unusual_settings
+from msajax.config import Config, checked, flatten, outside_ranges
 from msajax.data import predictions
 from msajax.data.corpus import Corpus
 from msajax.data.cross_validation import require_one_fold
@@ -229,8 +228,8 @@ def _say_what_is_read(run: Run) -> None:
     _say_modalities(run.corpus, run.spec)
     say_what_is_idle(run.corpus, run.config, bool(run.spec.vocabularies))
     _say_what_is_aligned(run.corpus, run.config, run.spec.modalities)
-    for phrase in unusual_settings(run.config.model):
-        logger.info("Outside the range that was studied: %s.", phrase)
+    for phrase in outside_ranges(run.config.model):
+        logger.info("Outside the range in source 002's table: %s.", phrase)
 
 
 def _say_modalities(corpus: Corpus, spec: CorpusSpec) -> None:

@@ -28,9 +28,9 @@ from msajax.config import (
     identity,
     idle_settings,
     known_keys,
+    outside_ranges,
     unknown_key,
 )
-from msajax.config.model import unusual_settings
 from msajax.data import prepare as preparing
 from msajax.data.formats import open_corpus
 from msajax.errors import UserError
@@ -246,6 +246,9 @@ IMPOSSIBLE = {
     "model.guidance_weight": (-0.1, 1.1, math.nan),
     "model.guidance_steps": (-1, 0),
     "model.gate_input": ("", "max"),
+    "model.gate_activation": ("", "gelu"),
+    "model.final_norm_type": ("", "batchnorm"),
+    "model.ranges": ("", "003"),
     "model.head": ("", "sum"),
     "model.attention_dropout": (-0.5, 1.0, math.nan),
     "model.ffn_dropout": (-0.5, 1.0, math.nan),
@@ -364,6 +367,8 @@ def test_an_impossible_value_is_refused_by_name(key, value):
         ({"model.guidance": "deeplift", "model.mixer": "rnn"}, "model.guidance"),
         ({"model.guidance": "deeplift", "model.n_layers_mod": 0}, "model.guidance"),
         ({"model.head": "concat", "model.gate_hidden": False}, "model.gate_hidden"),
+        ({"model.head": "mean", "model.gate_activation": "none"}, "model.gate_activation"),
+        ({"model.gate_hidden": False, "model.gate_activation": "none"}, "model.gate_activation"),
         ({"model.overrides": ("video.n_layers_mod=1",), "model.modalities": ("text", "audio")},
          "model.overrides"),
         ({"train.first_seed": 2**31 - 1, "train.seeds": 2}, "train.first_seed"),
@@ -556,6 +561,7 @@ ANOTHER = {
     "model.norm": "rmsnorm",
     "model.norm_position": "pre",
     "model.final_norm": True,
+    "model.final_norm_type": "layernorm",
     "model.positions": "sinusoidal",
     "model.guidance": "deeplift",
     "model.guidance_weight": 0.5,
@@ -564,6 +570,8 @@ ANOTHER = {
     "model.out_bias": False,
     "model.gate_input": "concat",
     "model.gate_hidden": False,
+    "model.gate_activation": "none",
+    "model.ranges": "002",
     "model.head": "mean",
     "model.attention_dropout": 0.0,
     "model.ffn_dropout": 0.0,
@@ -606,6 +614,7 @@ FREE = {
     "data.path",  # the corpus digest decides, for the embedded corpus too
     "data.device_memory_budget",
     "model.text_encoder",  # its digest decides
+    "model.ranges",
     "data.allow_loss",
     *(key for key in ANOTHER if key.startswith("data.synthetic.")),
     "train.seed_axis",
@@ -674,16 +683,16 @@ def test_identity_survives_json():
 # --- what merely surprises ---
 
 
-def test_settings_within_the_studied_ranges_are_not_mentioned():
-    assert unusual_settings(ModelConfig()) == []
+def test_settings_within_the_ranges_of_002_are_not_mentioned():
+    assert outside_ranges(ModelConfig(ranges="002")) == []
     small = {"model_dim": 64, "num_heads": 2, "ff_dim": 128, "n_layers_mod": 1, "n_layers_fuse": 1}
     large = {"model_dim": 256, "num_heads": 8, "ff_dim": 512, "n_layers_mod": 3, "n_layers_fuse": 2}
-    assert unusual_settings(ModelConfig(**small, dropout_rate=0.0)) == []
-    assert unusual_settings(ModelConfig(**large, dropout_rate=0.3)) == []
+    assert outside_ranges(ModelConfig(**small, dropout_rate=0.0, ranges="002")) == []
+    assert outside_ranges(ModelConfig(**large, dropout_rate=0.3, ranges="002")) == []
 
 
 @pytest.mark.parametrize(
-    ("key", "outside", "studied"),
+    ("key", "outside", "written"),
     [
         ("model_dim", (60, 260), "64 to 256"),
         ("num_heads", (1, 16), "2 to 8"),
@@ -693,10 +702,13 @@ def test_settings_within_the_studied_ranges_are_not_mentioned():
         ("dropout_rate", (0.31,), "0.0 to 0.3"),
     ],
 )
-def test_a_setting_outside_the_studied_range_is_one_phrase(key, outside, studied):
+def test_a_setting_outside_the_range_of_002_is_one_phrase_where_the_ranges_are_asked_for(
+    key, outside, written
+):
     for value in outside:
-        phrases = unusual_settings(ModelConfig(**{key: value}))
-        assert phrases == [f"model.{key} = {value} (studied: {studied})"]
+        phrases = outside_ranges(ModelConfig(**{key: value}, ranges="002"))
+        assert phrases == [f"model.{key} = {value} (range: {written})"]
+        assert outside_ranges(ModelConfig(**{key: value})) == []
 
 
 # --- experiment files ---

@@ -80,6 +80,20 @@ def test_the_encoder_of_a_run_is_the_documents_where_features_are_as_wide_as_the
     assert projected["tokens_encoder"] == expected + 31 * width
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        # The document's text has RMSNorm, its code ends in LayerNorm.
+        ("connectome_rmsnorm", {"final_norm_type": "layernorm"}, 792_320),
+        # The formulas write no biases of attention: four of 512 in each of five layers.
+        ("classic_encoder", {"qkv_bias": False, "out_bias": False}, 15_751_680),
+    ],
+)
+def test_the_other_reading_of_a_document_is_a_setting_away(name, settings, expected):
+    (encoder,) = (p for m, p in parameters(name, **settings).items() if m.endswith("_encoder"))
+    assert count(encoder) == expected
+
+
 @pytest.mark.parametrize("name", sorted(WHOLE))
 def test_the_models_of_twenty_steps_are_the_same_on_longer_corpora(name):
     synthetic = load(CONFIGS[0].with_name(f"{name}.py")).get_config("smoke").data.synthetic

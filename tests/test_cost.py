@@ -54,6 +54,9 @@ def test_the_sequence_level_model_costs_what_its_formulas_say():
     one_block = 4 * d**2 + 2 * d * f + 9 * d + f
     assert encoder == modules["text_encoder"] == (300 + 1 + s) * d + 2 * one_block
     assert modules["text_encoder/blocks_1"] == one_block
+    text = io.StringIO()
+    print_cost(found, Console(file=text, width=100))
+    assert "dominate the cost, take 3.6 % of these FLOPs." in text.getvalue()
     # Element-wise work comes on top of the products.
     assert found["flops"] < found["xla_flops"] < 1.2 * found["flops"]
 

@@ -1,4 +1,4 @@
-"""dRoFE (source 003, R31): the formula, what a rotation keeps, and where it stands in a model."""
+"""dRoFE (XAIguiFormer, R31): the formula, what a rotation keeps, where it stands in a model."""
 
 import dataclasses
 import functools

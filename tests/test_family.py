@@ -33,6 +33,7 @@ AXES = {
     "norm": ("layernorm", "rmsnorm"),
     "norm_position": ("post", "pre"),
     "final_norm": (False, True),
+    "final_norm_type": ("same", "layernorm", "rmsnorm"),
     "positions": ("learned", "sinusoidal", "none", "drofe"),
     "qkv_bias": (True, False),
     "out_bias": (True, False),
@@ -47,6 +48,7 @@ AXES = {
     "pooling_method": ("mean", "attention"),
     "gate_input": ("mean", "concat"),
     "gate_hidden": (True, False),
+    "gate_activation": ("relu", "none"),
     "head": ("weighted_sum", "mean", "concat"),
     "missing_modality": ("mask", "reference"),
     "dtype": ("float32", "bfloat16"),
@@ -395,6 +397,17 @@ def test_concat_head_has_zeros_for_an_absent_modality():
     assert params == {}
     np.testing.assert_array_equal(vector, POOLED.reshape(B, -1))
     np.testing.assert_allclose(weights, PRESENT / np.maximum(PRESENT.sum(1, keepdims=True), 1))
+
+
+def test_a_hidden_layer_of_the_gate_without_an_activation_is_linear():
+    _, weights, params = apply_head(gate_activation="none")
+    hidden, last = params["gate"]["hidden"], params["gate"]["weights"]
+    mean = np.where(PRESENT[..., None], POOLED, 0).sum(1) / np.maximum(PRESENT.sum(1)[:, None], 1)
+    inner = mean @ np.float64(hidden["kernel"]) + hidden["bias"]
+    assert (inner < 0).any()  # which relu would cut off
+    logits = inner @ np.float64(last["kernel"]) + last["bias"]
+    expected = scipy.special.softmax(np.where(PRESENT, logits, -1e30), 1) * PRESENT
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
 
 
 def test_a_linear_gate_over_all_modalities_side_by_side():

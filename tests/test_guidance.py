@@ -1,4 +1,4 @@
-"""Guidance (source 003, R31): what explains the first pass, and what it does to the second."""
+"""Guidance (XAIguiFormer's, R31): what explains the first pass, and what it does to the second."""
 
 import dataclasses
 import functools

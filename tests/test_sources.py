@@ -1,5 +1,10 @@
-"""The encoder of each source document's preset against that document's formulas, in float64."""
+"""The encoder of each source document's preset against that document's formulas, in float64.
 
+And where each of these models drops out in training.
+"""
+
+import collections
+import dataclasses
 import functools
 import importlib.util
 import pathlib
@@ -9,10 +14,12 @@ import numpy as np
 import pytest
 import scipy.special
 
-from msajax.config import from_config_dict
-from msajax.models import build_model
+from msajax.config import from_config_dict, outside_ranges
+from msajax.models import blank_sample, build_model
+from msajax.models.cost import _equations
 from msajax.models.parts.encoders import ModalityEncoder, PostFusionEncoder
 from msajax.spec import CorpusSpec
+from msajax.sweeps.space import plan, with_settings
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent / "configs"
 B, T, D, V = 2, 5, 8, 11
@@ -21,16 +28,21 @@ X = RNG.normal(size=(B, T, D)).astype(np.float32)
 MASK = np.array([[1, 1, 1, 1, 1], [0, 1, 1, 0, 1]], bool)
 
 
-@functools.cache
-def preset(name: str):
-    """The model settings of an experiment file, at a width of 8 with two layers."""
+def experiment(name: str):
+    """An experiment file as a module."""
     spec = importlib.util.spec_from_file_location(name, CONFIGS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    config = module.get_config()
+    return module
+
+
+@functools.cache
+def preset(name: str, most_layers: int = 2):
+    """The model settings of an experiment file, at a width of 8 with two layers."""
+    config = experiment(name).get_config()
     config.model.update(model_dim=D, num_heads=2, ff_dim=12)
     for depth in ("n_layers_mod", "n_layers_post_fuse"):
-        config.model[depth] = min(config.model[depth], 2)
+        config.model[depth] = min(config.model[depth], most_layers)
     return from_config_dict(config).model
 
 
@@ -100,24 +112,27 @@ POST_NORM = {
 }
 
 
-@pytest.mark.parametrize("name", POST_NORM)
-def test_post_norm_encoders_are_those_of_their_documents(name):
+@pytest.mark.parametrize(
+    ("name", "final"),
+    # The code of 003 ends in LayerNorm, its diagram has RMSNorm inside.
+    [*((name, None) for name in POST_NORM), ("connectome_rmsnorm", layer_norm)],
+)
+def test_post_norm_encoders_are_those_of_their_documents(name, final):
     kind, norm, eps, activation, has_final_norm = POST_NORM[name]
     config = preset(name)
+    if final:
+        config = dataclasses.replace(config, final_norm_type="layernorm")
     module = kind(config) if kind is PostFusionEncoder else kind(config, T)
     params = random_params(module, X, MASK)
     got = module.apply({"params": params}, X, MASK, train=False)
 
-    norm = functools.partial(norm, eps=eps)
+    norm, last = functools.partial(norm, eps=eps), functools.partial(final or norm, eps=eps)
     p = jax.tree.map(np.float64, params)
     x = np.where(MASK[..., None], np.float64(X), 0) if kind is ModalityEncoder else np.float64(X)
-    if name == "classic_encoder":  # the document names no positions: sinusoids are our choice
-        angles = np.arange(T)[:, None] / 10000.0 ** (np.arange(D) // 2 * 2 / D)
-        x = x + np.where(np.arange(D) % 2 == 0, np.sin(angles), np.cos(angles))
     for i in range(2):
         x = post_norm_block(p[f"blocks_{i}"], x, MASK[:, None, None], norm, activation)
     if has_final_norm:
-        x = norm(p["final_norm"], x)
+        x = last(p["final_norm"], x)
     np.testing.assert_allclose(got, x, atol=5e-6)
     blocks = {f"blocks_{i}" for i in range(2)}
     assert set(params) == blocks | ({"final_norm"} if has_final_norm else set())
@@ -151,3 +166,81 @@ def test_the_lectures_decoder_is_that_of_its_formulas():
         x = x + multi_head(block["attention"], layer_norm(block["norm_attention"], x, 1e-6), causal)
         x = x + feed_forward(block["ffn"], layer_norm(block["norm_ffn"], x, 1e-6), relu)
     np.testing.assert_allclose(kept["intermediates"]["logits"][0], x @ table.T, atol=2e-5)
+
+
+def active_dropout(name: str) -> dict[str, int]:
+    """How many sites of an experiment's model draw a mask in training, by module of the model."""
+    config = preset(name, most_layers=100)
+    names = ("text",) if config.own_task else ("text", "audio", "video")
+    names = ("tokens",) if name.startswith(("connectome", "classic")) else names
+    spec = CorpusSpec(names, (D,) * len(names), (T,) * len(names))
+    if config.own_task:
+        spec = CorpusSpec(names, (0,), (T,), config.own_task, ("nats", "tokens"), (V,))
+    model, sample = build_model(config, spec), blank_sample(spec)
+    rngs = dict.fromkeys(("params", "dropout"), jax.random.key(0))
+    program = jax.make_jaxpr(functools.partial(model.init, train=True))(rngs, *sample)
+    return collections.Counter(
+        scope[1]
+        for equation, scope, _ in _equations(program.jaxpr)
+        # Parameters are drawn, too, but outside any module of dropout.
+        if equation.primitive.name == "random_bits" and "dropout" in "/".join(scope).lower()
+    )
+
+
+def of_002(layers: int, fusion_layers: int) -> dict[str, int]:
+    """After positions, then "in all components": four sites a block, and the gate's."""
+    encoders = dict.fromkeys(("text_encoder", "audio_encoder", "video_encoder"), 1 + 4 * layers)
+    return {**encoders, "fusion": fusion_layers * 2 * 4, "head": 1}
+
+
+# 000: one after attention, one after the FFN. What comes before it is not the document's: dropout
+# after each modality's projection, and two sites in each of the four cross-attention blocks.
+# 001 names no dropout; the decoder has 002's. 003 and 004: four in each layer, none before it.
+DROPOUT = {
+    "fuse_then_encode": {
+        **dict.fromkeys(("text_after_fusion", "audio_after_fusion", "video_after_fusion"), 2 * 2),
+        **dict.fromkeys(("text_encoder", "audio_encoder", "video_encoder"), 1),
+        "fusion": 4 * 2,
+    },
+    "decoder": {"text_encoder": 1 + 4 * 4},
+    "sequence_small": of_002(1, 1),
+    "sequence_base": of_002(2, 1),
+    "sequence_large": of_002(3, 2),
+    "mosi_trimodal": of_002(2, 1),
+    "connectome": {"tokens_encoder": 16},
+    "connectome_rmsnorm": {"tokens_encoder": 16},
+    "connectome_guided": {"tokens_encoder": 16},
+    "classic_encoder": {"tokens_encoder": 20},
+}
+
+
+@pytest.mark.parametrize("name", DROPOUT)
+def test_dropout_sites_in_training_are_those_of_the_document(name):
+    assert active_dropout(name) == DROPOUT[name]
+
+
+OF_002 = ("sequence_small", "sequence_base", "sequence_large", "mosi_trimodal")
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.py")), ids=lambda path: path.stem)
+def test_only_the_presets_of_002_are_held_to_the_ranges_of_its_table(path):
+    model = from_config_dict(experiment(path.stem).get_config()).model
+    assert (model.ranges == "002") == (path.stem in OF_002)
+    assert outside_ranges(model) == []
+
+
+@pytest.mark.parametrize("name", OF_002)
+def test_the_space_of_a_preset_of_002_is_its_table_and_all_draws_can_be_built(name):
+    module = experiment(name)
+    config, space = from_config_dict(module.get_config()), module.get_space()
+    ends = {}
+    for key, values in space.items():
+        numbers = [value for value in values if value not in ("log", "linear")]
+        ends[key.removeprefix("model.")] = (min(numbers), max(numbers))
+    assert ends == {
+        **{"model_dim": (64, 256), "num_heads": (2, 8), "ff_dim": (128, 512)},
+        **{"n_layers_mod": (1, 3), "n_layers_fuse": (1, 2), "dropout_rate": (0.0, 0.3)},
+        **{"bidirectional_fusion": (False, True), "pooling_method": ("attention", "mean")},
+    }
+    for trial in plan(space, config, 50):
+        assert outside_ranges(with_settings(config, trial).model) == []  # it can be made at all

@@ -3,6 +3,7 @@
 from msajax.config.data import SYNTHETIC, DataConfig, SyntheticConfig
 from msajax.config.identity import identity, idle_settings
 from msajax.config.model import ModelConfig
+from msajax.config.ranges import outside_ranges, space_of_ranges
 from msajax.config.reading import (
     apply_argument,
     check_key,
@@ -39,6 +40,8 @@ __all__ = [
     "known_keys",
     "list_keys",
     "load_models_from",
+    "outside_ranges",
     "register_model",
+    "space_of_ranges",
     "unknown_key",
 ]

@@ -11,11 +11,13 @@ def identity(config: Config) -> dict[str, Any]:
 
     What may change between two starts is left out: the path (the corpus digest decides; of a text
     encoder its own), how the run is spread over programs and devices (which changes rounding
-    alone), caches and checkpoint intervals, whether lost steps are accepted, and reports.
+    alone), caches and checkpoint intervals, whether lost steps are accepted, reports, and with
+    which ranges the log compares settings.
     """
     free = ("data.path", "data.synthetic.", "train.seed_axis", "train.checkpoint_every_")
     free += ("train.compile_cache", "train.deterministic", "train.accumulation_steps", "mesh.")
     free += ("data.device_memory_budget", "data.allow_loss", "model.text_encoder", "train.report")
+    free += ("model.ranges",)
     flat = flatten(config) | {"data.text": config.reading.text}
     return {key: value for key, value in flat.items() if not key.startswith(free)}
 
@@ -31,13 +33,15 @@ def idle_settings(config: Config, *, reads_tokens: bool, reads_vectors: bool) ->
         reads_vectors: whether word vectors are asked for.
     """
     model = config.model
-    positions = {model.positions, *(model.encoder_of(m).positions for m in model.overridden)}
+    encoders = [model, *map(model.encoder_of, model.overridden)]
+    positions = {encoder.positions for encoder in encoders}
     readers = {
         "data.glove_path": (reads_vectors, "words without features"),
         "data.folds": (config.data.fold >= 0, "data.fold, to choose one"),
         "data.min_count": (config.data.text == "words", "data.text = words"),
         "model.embedding_dim": (reads_tokens, "token ids"),
         "model.embedding_scale": (reads_tokens, "token ids"),
+        "model.final_norm_type": (any(e.final_norm for e in encoders), "model.final_norm"),
         "model.position_init": ("learned" in positions, "model.positions = learned"),
         "model.drofe_age_unit": ("drofe" in positions, "model.positions = drofe"),
         "train.huber_delta": (config.train.loss == "huber", "train.loss = huber"),

@@ -68,6 +68,7 @@ class ModelConfig(Settings):
         norm_position: post (after the residual sum) or pre (on a sub-layer's input).
         final_norm: one more norm after the layers of every encoder (before and after fusion), and
             of pooled fusion.
+        final_norm_type: which one: same (as norm), layernorm or rmsnorm.
         positions: learned, sinusoidal, none, or drofe: the first four features of every step (band
             edges in Hz, age in years, gender 0 or 1, none of them standardised) rotate the queries
             and keys of the modality's encoder; they are not part of its input.
@@ -82,6 +83,7 @@ class ModelConfig(Settings):
         pooling_method: mean, or attention (a learned scorer per modality).
         gate_input: what the gate sees: the mean of the pooled modalities, or concat.
         gate_hidden: a hidden layer of D / 2 in the gate; if off, it is linear.
+        gate_activation: of that layer: relu, or none, which leaves it linear.
         head: how pooled modalities become one vector: weighted_sum (by the gate), mean, or concat.
         dropout_rate: every dropout site inside the model that has no rate of its own.
         attention_dropout: on attention probabilities; -1 means dropout_rate.
@@ -104,6 +106,8 @@ class ModelConfig(Settings):
         guidance_weight: share of the second pass in the loss, in [0, 1]; the rest is the first's.
         guidance_steps: points of the path of integrated gradients.
         overrides: settings of single modalities' encoders, each as `modality.setting=value`.
+        ranges: 002 lets the log say which settings lie outside the ranges of that source's table;
+            none says nothing. It changes no number.
         own: the settings `model.<name>.*` of a model that has some; None for the others.
     """
 
@@ -137,6 +141,7 @@ class ModelConfig(Settings):
     norm_eps: float = 1e-6
     norm_position: str = "post"
     final_norm: bool = False
+    final_norm_type: str = "same"
     positions: str = "learned"
     position_init: float = 0.1
     drofe_age_unit: float = 100.0
@@ -146,6 +151,7 @@ class ModelConfig(Settings):
     pooling_method: str = "mean"
     gate_input: str = "mean"
     gate_hidden: bool = True
+    gate_activation: str = "relu"
     head: str = "weighted_sum"
     dropout_rate: float = 0.1
     attention_dropout: float = SAME
@@ -160,13 +166,11 @@ class ModelConfig(Settings):
     guidance_weight: float = 0.7
     guidance_steps: int = 16
     overrides: tuple[str, ...] = ()
+    ranges: str = "none"
     own: Settings | None = None
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be built or contradicts itself.
-
-        `unusual_settings` lists what merely surprises.
-        """
+        """Refuses what cannot be built or contradicts itself."""
         self._check_name()
         self._check_choices()
         self._check_sizes()
@@ -240,11 +244,14 @@ class ModelConfig(Settings):
         one_of(self, "model.activation", "gelu", "gelu_tanh", "relu", "geglu")
         one_of(self, "model.norm", "layernorm", "rmsnorm")
         one_of(self, "model.norm_position", "post", "pre")
+        one_of(self, "model.final_norm_type", "same", "layernorm", "rmsnorm")
         one_of(self, "model.positions", "learned", "sinusoidal", "none", "drofe")
         one_of(self, "model.input_projection", "always", "where_needed")
         one_of(self, "model.embedding_scale", "none", "sqrt_dim")
         one_of(self, "model.pooling_method", "mean", "attention")
         one_of(self, "model.gate_input", "mean", "concat")
+        one_of(self, "model.gate_activation", "relu", "none")
+        one_of(self, "model.ranges", "none", "002")
         one_of(self, "model.head", "weighted_sum", "mean", "concat")
         one_of(self, "model.text_pool", "pieces", "words", "first")
         one_of(self, "model.missing_modality", "mask", "reference")
@@ -325,20 +332,6 @@ class ModelConfig(Settings):
         requirement = f"model.head = {self.head!r} has no gate; leave it at its default"
         require(self, "model.gate_input", gated or self.gate_input == "mean", requirement)
         require(self, "model.gate_hidden", gated or self.gate_hidden, requirement)
-
-
-def unusual_settings(config: ModelConfig) -> list[str]:
-    """Lists settings outside the ranges that source 002 studies, each as a short phrase."""
-    studied = {
-        "model_dim": (64, 256),
-        "num_heads": (2, 8),
-        "ff_dim": (128, 512),
-        "n_layers_mod": (1, 3),
-        "n_layers_fuse": (1, 2),
-        "dropout_rate": (0.0, 0.3),
-    }
-    return [
-        f"model.{key} = {getattr(config, key)} (studied: {low} to {high})"
-        for key, (low, high) in studied.items()
-        if not low <= getattr(config, key) <= high
-    ]
+        ok = self.gate_activation == "relu" or (gated and self.gate_hidden)
+        requirement = "is of the gate's hidden layer, and there is none; leave it at its default"
+        require(self, "model.gate_activation", ok, requirement)

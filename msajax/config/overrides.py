@@ -26,6 +26,7 @@ OF_AN_ENCODER = (
     "norm_eps",
     "norm_position",
     "final_norm",
+    "final_norm_type",
     "input_projection",
     "positions",
     "position_init",

@@ -16,7 +16,7 @@ from msajax.errors import UserError
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class OptimConfig(Settings):
-    """Says how parameters move. The defaults are this project's own, no document's.
+    """Says how parameters move. The defaults are no document's: `docs/sources.md`.
 
     Attributes:
         name: adam or adamw.

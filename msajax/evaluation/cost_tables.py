@@ -44,6 +44,12 @@ def print_cost(report: Mapping[str, Any], console: Console) -> None:
         table.add_row(*map(Text, cells))  # no markup: names of modules may hold [brackets]
     table.add_row("total", "", "", f"{report['flops']:,}", "")
     console.print(table)
+    if maps := sum(row["flops"] for row in report["stages"] if row["part"] == "attention maps"):
+        share = legend.percent(maps / report["flops"])
+        console.print(
+            "Attention maps (S^2 D), which source 002 says dominate the cost, take "
+            f"{share} of these FLOPs."
+        )
     if any(row["counted_once"] for row in report["stages"]):
         console.print("(*) in a loop of unknown length, of which one pass is counted")
     training, xla = (

@@ -1,4 +1,9 @@
-"""Explains a first pass of a model, to guide a second one (R31; source 003 names it)."""
+"""Explains a first pass of a model, to guide a second one (R31; source 003 names it).
+
+It is the guidance of XAIguiFormer (Guo et al., ICLR 2025): queries and keys of the second pass come
+from what each layer's input contributed to the first pass's largest output, through the same
+weights. That all passes draw the same dropout masks is our own.
+"""
 
 import dataclasses
 import functools

@@ -15,9 +15,10 @@ from msajax.models.parts.positions import DROFE_FEATURES, LearnedPositions, add_
 from msajax.models.parts.recurrent import Recurrence
 
 
-def make_norm(config: ModelConfig, name: str) -> nn.Module:
-    """Makes the normalisation that a configuration names."""
-    return NORMS[config.norm](config.norm_eps, jnp.dtype(config.dtype), name=name)
+def make_norm(config: ModelConfig, name: str, kind: str = "same") -> nn.Module:
+    """Makes the normalisation of a kind, or the same as everywhere in a configuration."""
+    kind = config.norm if kind == "same" else kind
+    return NORMS[kind](config.norm_eps, jnp.dtype(config.dtype), name=name)
 
 
 class TransformerBlock(nn.Module):
@@ -141,7 +142,7 @@ def stack(
             x = dropout(layer(x, given.masks[0]), train=train)
         read.append(x)
     if config.final_norm and layers.stop:
-        x = make_norm(config, "final_norm")(x)
+        x = make_norm(config, "final_norm", config.final_norm_type)(x)
     return x, tuple(read)
 
 

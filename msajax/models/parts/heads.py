@@ -63,8 +63,10 @@ def pool(
 class ModalityGate(nn.Module):
     """Weighs the modalities of each sample: Dense(D/2, relu) -> Dropout -> Dense(M, softmax).
 
+    Source 002 names no activation of the hidden layer; relu is msa-tf2's (`docs/sources.md`).
+
     Attributes:
-        config: what the gate sees, whether it has the hidden layer, and its dropout rate.
+        config: what the gate sees, whether it has the hidden layer, its activation and dropout.
     """
 
     config: ModelConfig
@@ -83,7 +85,8 @@ class ModalityGate(nn.Module):
             hidden = mean_pool(pooled, present)  # [batch, model_dim]
         if self.config.gate_hidden:
             units = max(model_dim // 2, 1)
-            hidden = nn.relu(nn.Dense(units, kernel_init=kernel_init, name="hidden")(hidden))
+            hidden = nn.Dense(units, kernel_init=kernel_init, name="hidden")(hidden)
+            hidden = nn.relu(hidden) if self.config.gate_activation == "relu" else hidden
             hidden = Dropout(self.config.dropout_rate)(hidden, train=train)
         logits = nn.Dense(modalities, kernel_init=kernel_init, name="weights")(hidden)
         logits = jnp.where(present, logits, jnp.finfo(jnp.float32).min)  # [batch, modalities]

@@ -126,7 +126,9 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """Applies `x / sqrt(mean x^2 + eps) * scale` over the last axis (source 003), in float32.
+    """Applies `x / sqrt(mean x^2 + eps) * scale` over the last axis, in float32.
+
+    It is source 003's, whose formula writes no epsilon.
 
     Attributes:
         eps: added to the mean square.

@@ -61,6 +61,7 @@ def drofe(
 ) -> tuple[jax.Array, jax.Array]:
     """Computes the factors of the demographic rotary frequency encoding (dRoFE), for `rotate`.
 
+    It is that of XAIguiFormer (Guo et al., ICLR 2025), but for the unit of age, which is our own.
     With `theta = pi linspace(1, 5, head_dim / 4)`, the angles of a head are `lo theta_j,
     lo theta_j, hi theta_j, hi theta_j` for one j after another; then `C = age cos(angle) + gender`
     and `S = age sin(angle) + gender`.
