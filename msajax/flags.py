@@ -28,6 +28,7 @@ BUNDLE = flags.DEFINE_string("bundle", None, "A run's bundle folder, also in a b
 MODELS = flags.DEFINE_string("models", None, "A Python file that registers models of your own.")
 SPLIT = flags.DEFINE_enum("split", None, ["train", "valid", "test", "all"], "Which split.")
 CONVENTION = flags.DEFINE_string("convention", None, "Metrics as some papers print them, by name.")
+METRICS = flags.DEFINE_string("metrics", None, "The columns of a table of runs, by name.")
 EVERY_PAIR = flags.DEFINE_boolean("every_pair", False, "Compare each run with each.")
 # Counted from this start, so that the same command, repeated, always makes progress.
 STOP_AFTER = flags.DEFINE_integer(

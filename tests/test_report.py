@@ -18,10 +18,12 @@ from tiny import tiny_config
 from msajax.config import ModelConfig
 from msajax.errors import UserError
 from msajax.evaluation import artefacts
+from msajax.evaluation.contenders import short_names
 from msajax.evaluation.findings import finding
-from msajax.evaluation.report import compared, predicted, write
 from msajax.evaluation.report import page as pages
+from msajax.evaluation.report import predicted, write
 from msajax.evaluation.report.content import read_content
+from msajax.evaluation.report.text import shortened
 from msajax.modes import report as report_mode
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
@@ -242,7 +244,7 @@ def test_many_classes_are_put_together_and_counted_as_themselves(tmp_path):
 
 def test_a_comparison_names_runs_by_what_tells_them_apart():
     def named(*paths):
-        return list(compared.short_names(paths).values())
+        return list(short_names(paths, lambda name: shortened(name, 60)).values())
 
     assert named("This run", "/r/a/run/", "/r/b/run") == ["This run", "a/run", "b/run"]
     assert named("/r/a", "b/") == ["a", "b"]

@@ -229,7 +229,8 @@ def test_seeds_tell_trials_apart_as_the_paired_t_test_does():
         first + "No other trial ran to its end.",
         first + "Its lead over the other trial that ran to its end is more than a change of random "
         "seeds explains.",
-        first + "Its lead over 2 of the 3 other trials that ran to their end (trials 0, 1)" + chance,
+        first + "Its lead over 2 of the 3 other trials that ran to their end (trials 0, 1)"
+        + chance,
         first + "Its lead over each of the 2 other trials that ran to their end" + chance,
     ]
     alone = winner_sentence(record(7, 1.0), {1: False}, MAE)

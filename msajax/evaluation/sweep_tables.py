@@ -62,7 +62,7 @@ def _trials_table(content: Mapping[str, Any]) -> Table:
     )
     table.add_column("trial", justify="right")
     table.add_column("settings", overflow="fold", ratio=1, min_width=16)
-    table.add_column(metric_name(metric), justify="right", overflow="fold", max_width=24)
+    table.add_column(metric_name(metric), justify="right", overflow="fold", max_width=26)
     for column in ("epochs", "seconds"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("", overflow="fold", max_width=16)

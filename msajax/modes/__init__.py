@@ -79,6 +79,15 @@ a RUN is a run's folder, its predictions/test.csv, or another tool's table of id
         (),
         takes_paths=True,
     ),
+    "table": Mode(
+        """\
+RUN RUN …   [--split=test|valid] [--metrics=NAME,…] [--convention=NAME,…]
+[--output FILE.tex | FILE.csv | FILE.json]
+one table for a paper: a row a run, as compare takes them, a column a metric, the best marked""",
+        ("output", "split", "convention", "metrics"),
+        (),
+        takes_paths=True,
+    ),
     "robustness": Mode(
         """\
 --workdir W   [--models=FILE.py, for the run of a model of your own]
