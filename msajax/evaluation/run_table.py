@@ -30,9 +30,10 @@ def tabulate(
         "notes"}`, with the largest number of comparisons that a p is adjusted for. A row is
         `{"run", "path", "seeds", "metrics": {name: values}}`: the path as given, and its last parts
         that tell it from the others; the number of random seeds; and of each metric `mean` and `sd`
-        over them (None for one seed), `p_holm`, against the best run (None for that run and where the metric
-        is undefined), and `mark`: `BEST` of a run that is distinguishably better than every other;
-        else `ALIKE` of the best and of those that cannot be told from it; "" of all others.
+        over them (None for one seed), `p_holm`, against the best run (None for that run and where
+        the metric is undefined), and `mark`: `BEST` of a run that is distinguishably better than
+        every other; else `ALIKE` of the best and of those that cannot be told from it; "" of all
+        others.
 
     Raises:
         UserError: if no run is named, a metric is unknown, or the runs are not of the same samples.

@@ -9,18 +9,26 @@ from msajax.evaluation.comparison_output import (
     require_output,
     write_comparison,
 )
+from msajax.evaluation.report.compared import panels
+from msajax.evaluation.report.figure_files import draw_figures, require_folder, write_figures
 from msajax.modes.options import Options
 
 
 def run(options: Options, console: Console) -> int:
     """Compares and prints; returns the exit code."""
-    runs, output = options.paths, options["output"]
+    runs, output, figures = options.paths, options["output"], options["figures"]
     if output:
         require_output(output, runs)
+    if figures:
+        require_folder(figures)
     report = compare(
         runs, options["split"] or "test", options["convention"] or "", options["every_pair"]
     )
     if output:
         write_comparison(output, report)
+    if figures:
+        write_figures(figures, draw_figures(panels(report)))
     print_comparison(report, console)
+    if figures:
+        print(f"Figures: {figures}")
     return OK

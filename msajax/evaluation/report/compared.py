@@ -11,7 +11,7 @@ from msajax.evaluation.contenders import short_names
 from msajax.evaluation.report import charts
 from msajax.evaluation.report.content import reading
 from msajax.evaluation.report.figures import Chart
-from msajax.evaluation.report.page import Panel, fragment, render
+from msajax.evaluation.report.page import Panel, render
 from msajax.evaluation.report.text import shortened
 from msajax.runs.manifest import COMPARISON
 
@@ -30,7 +30,8 @@ def panels(report: Mapping[str, Any]) -> list[Panel]:
     for pair in report["pairs"]:
         columns, cells = comparison_cells(report, pair)
         is_last = pair is report["pairs"][-1]
-        body = fragment(
+        panel = Panel.of(
+            f"{names[pair['first']]} against {names[pair['second']]}",
             "compared.html",
             sentences=comparison.about_pair(report, pair),
             charts=[chart] if (chart := _chart(report["metric"], pair)) else [],
@@ -39,7 +40,7 @@ def panels(report: Mapping[str, Any]) -> list[Panel]:
             notes=comparison.about_all(report) if is_last else [],
             terms=comparison_legend(report) if is_last else [],
         )
-        found.append(Panel(f"{names[pair['first']]} against {names[pair['second']]}", body))
+        found.append(panel)
     return found
 
 
