@@ -22,7 +22,7 @@ def require_folder(folder: str) -> None:
     """
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise UserError(f"--figures={folder} is a file: figures go to a folder.")
-    refuse_in_run(os.path.join(folder, "figure"), "figures")
+    refuse_in_run(os.path.join(folder, ""), "figures")
 
 
 def draw_figures(panels: Sequence[Panel]) -> dict[str, bytes]:

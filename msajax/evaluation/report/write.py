@@ -42,12 +42,12 @@ def make(
     if comparison is not None:
         content = dataclasses.replace(content, comparison=as_strict(comparison))
     panels = panels_of(content)
-    text, drawn = _laid_out(content.results, panels), draw_figures(panels) if figures else {}
+    text = _laid_out(content.results, panels)
+    if figures:
+        write_figures(figures, draw_figures(panels))
     if comparison is not None:
         write_json(folder.file(manifest.COMPARISON), comparison)  # once it is known to have a page
     write_text(folder.file(manifest.REPORT), text)
-    if figures:
-        write_figures(figures, drawn)
 
 
 def make_of_folds(
@@ -82,10 +82,10 @@ def make_of_folds(
         f"{results} says. The train command of these folds writes both anew.",
     )
     panels = panels_of_folds(found, pooled, last, links)
-    drawn = draw_figures(panels) if figures else {}
-    write_text(report, page_of_folds(found, panels))
+    text = page_of_folds(found, panels)
     if figures:
-        write_figures(figures, drawn)
+        write_figures(figures, draw_figures(panels))
+    write_text(report, text)
 
 
 def page(content: Content) -> str:
