@@ -9,8 +9,6 @@ from msajax.evaluation.comparison_output import (
     require_output,
     write_comparison,
 )
-from msajax.evaluation.report.compared import panels
-from msajax.evaluation.report.figure_files import draw_figures, require_folder, write_figures
 from msajax.modes.options import Options
 
 
@@ -20,14 +18,17 @@ def run(options: Options, console: Console) -> int:
     if output:
         require_output(output, runs)
     if figures:
-        require_folder(figures)
+        from msajax.evaluation.report import compared, figure_files  # which take a while to load
+
+        figure_files.require_folder(figures)
     report = compare(
         runs, options["split"] or "test", options["convention"] or "", options["every_pair"]
     )
     if output:
         write_comparison(output, report)
     if figures:
-        write_figures(figures, draw_figures(panels(report)))
+        drawn = figure_files.draw_figures(compared.panels(report))
+        figure_files.write_figures(figures, drawn)
     print_comparison(report, console)
     if figures:
         print(f"Figures: {figures}")
