@@ -13,6 +13,7 @@ Look at a corpus, train on it, and score samples of your own:
     scores = bundle.predict({"text": text, "audio": audio})    # arrays [N, T, d] as in a file
     scores.score                                  # [N, K]
     msajax.compare("runs/mine", "runs/other")     # paired: is the difference more than chance?
+    msajax.table("runs/mine", "runs/other").save("table.tex")    # one table for a paper
 
 The settings are the fields of `Config` and its sections; help(msajax.TrainConfig) explains one.
 For the linen module itself see `build_model`, `Bundle.prepare` and `Bundle.params`.
@@ -51,13 +52,14 @@ _LAZY = {
     "SweepResult": "msajax.api",
     "blank_sample": "msajax.models",
     "build_model": "msajax.models",
-    "compare": "msajax.api",
+    "compare": "msajax.comparing",
     "cross_validate": "msajax.api",
     "generate": "msajax.inference.generate",
     "load": "msajax.inference.bundle_files",
     "open_corpus": "msajax.data.formats",
     "row_weight": "msajax.models.parts.layers",
     "sweep": "msajax.api",
+    "table": "msajax.comparing",
     "train": "msajax.api",
 }
 
@@ -94,6 +96,7 @@ __all__ = [
     "register_model",
     "row_weight",
     "sweep",
+    "table",
     "train",
 ]
 

@@ -18,8 +18,6 @@ from msajax.checks import is_url
 from msajax.config import Config
 from msajax.data.predictions import read_columns
 from msajax.errors import UserError
-from msajax.evaluation import comparison
-from msajax.evaluation.comparison_output import print_comparison, rows, write_comparison
 from msajax.evaluation.sweep_tables import print_sweep
 from msajax.evaluation.tables import print_folds, print_results
 from msajax.inference.bundle import Bundle
@@ -117,58 +115,6 @@ class Result(Table):
     def _folder(self) -> Iterator[RunFolder]:
         with Mirror(self.workdir) as mirror:
             yield RunFolder(mirror.path)
-
-
-class Comparison(Table):
-    """Holds the differences between runs on the same samples, with what chance would give.
-
-    `comparison["pairs"][0]["metrics"]["mae"]` has the difference, its intervals, p and a verdict;
-    `print(comparison)` shows a table for each pair and says in words what it means.
-    """
-
-    _print = staticmethod(print_comparison)
-
-    def __repr__(self) -> str:
-        return f"Comparison({', '.join(map(repr, self['runs']))}; print it for its tables)"
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Lists the values of every pair and metric, ready for a data frame."""
-        return rows(self)
-
-    def save(self, path: str | os.PathLike) -> None:
-        """Writes the comparison as .json, .csv or .tex, which the ending says.
-
-        Raises:
-            UserError: for another ending, or a file that cannot be written.
-        """
-        write_comparison(os.fspath(path), self._content)
-
-
-def compare(
-    *runs: "str | os.PathLike | Result",
-    split: str = "test",
-    convention: str = "",
-    every_pair: bool = False,
-) -> Comparison:
-    """Compares runs with the first of them, on the same samples: every metric, paired.
-
-    Args:
-        runs: two or more: results, folders of runs that have ended, also in a bucket, or files of
-            predictions, also of other tools.
-        split: valid or test, of results and folders.
-        convention: names of other metrics than those that suit the labels, with commas between;
-            all for every one that fits.
-        every_pair: whether to compare each with each.
-
-    Returns:
-        The comparison, which prints as tables and sentences.
-
-    Raises:
-        UserError: for runs that are not of the same samples, naming those that differ.
-    """
-    paths = [run.workdir if isinstance(run, Result) else os.fspath(run) for run in runs]
-    content = comparison.compare(paths, split, convention, every_pair)
-    return Comparison(os.getcwd(), content)
 
 
 class SweepResult(Table):

@@ -307,11 +307,15 @@ def ended_folds(workdir: str) -> list[RunFolder]:
     return [RunFolder(os.path.join(workdir, f"fold_{i}")) for i in range(count)]
 
 
-def write_report(workdir: str) -> str:
+def write_report(workdir: str, figures: str = "") -> str:
     """Writes the report of folds that have all ended; returns its path.
+
+    Args:
+        workdir: the folder of the folds.
+        figures: a folder for every chart as PDF and SVG; "" for none.
 
     Raises:
         UserError: if one has not, or a file is missing or damaged.
     """
-    make_of_folds(workdir, ended_folds(workdir), (_RESULTS, _PREDICTIONS, _REPORT))
+    make_of_folds(workdir, ended_folds(workdir), (_RESULTS, _PREDICTIONS, _REPORT), figures)
     return os.path.join(workdir, _REPORT)

@@ -28,6 +28,8 @@ BUNDLE = flags.DEFINE_string("bundle", None, "A run's bundle folder, also in a b
 MODELS = flags.DEFINE_string("models", None, "A Python file that registers models of your own.")
 SPLIT = flags.DEFINE_enum("split", None, ["train", "valid", "test", "all"], "Which split.")
 CONVENTION = flags.DEFINE_string("convention", None, "Metrics as some papers print them, by name.")
+FIGURES = flags.DEFINE_string("figures", None, "Folder for a report's figures, as PDF and SVG.")
+METRICS = flags.DEFINE_string("metrics", None, "The columns of a table of runs, by name.")
 EVERY_PAIR = flags.DEFINE_boolean("every_pair", False, "Compare each run with each.")
 # Counted from this start, so that the same command, repeated, always makes progress.
 STOP_AFTER = flags.DEFINE_integer(
@@ -56,7 +58,7 @@ TRIAL_SEEDS = flags.DEFINE_integer("trial_seeds", 3, "Random seeds of a trial.",
 MEDIAN = flags.DEFINE_boolean("median", True, "Stop hopeless trials by the median rule.")
 WINNER = flags.DEFINE_boolean("winner", True, "Train the winner of a sweep, and test it.")
 VERSION = flags.DEFINE_boolean("version", False, "Print the version.")
-_PATHS = ("workdir", "input", "output", "bundle", "profile", "models")
+_PATHS = ("workdir", "input", "output", "figures", "bundle", "profile", "models")
 _overridden: list[str] = []  # keys that the command line sets
 _positional: list[str] = []  # words of the command line that are no flags
 _EXIT_CODES = """\
@@ -271,7 +273,7 @@ def refuse_remote_paths() -> None:
 
     A corpus is read where it lies, in pieces; an output is one file, which can be copied.
     """
-    for name in ("input", "output", "profile"):
+    for name in ("input", "output", "figures", "profile"):
         if is_url(flags.FLAGS[name].value or ""):
             raise UserError(
                 f"--{name}={flags.FLAGS[name].value} is no path: a bucket can hold a --workdir or "

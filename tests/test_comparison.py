@@ -359,7 +359,7 @@ def test_names_are_escaped_in_every_form(tmp_path):
     assert latex("a\nb") == r"a\textbackslash{}nb"
 
 
-@pytest.mark.parametrize("ending", comparison_output.ENDINGS)
+@pytest.mark.parametrize("ending", comparison_output.FORMS.endings)
 def test_a_comparison_replaces_an_earlier_one_and_nothing_else(ending, files, tmp_path):
     report, path = compare([files["good"], files["bad"]]), tmp_path / f"out{ending}"
     path.touch()  # an empty file is nobody's

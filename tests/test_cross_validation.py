@@ -282,7 +282,11 @@ def test_folds_get_a_report_each_and_one_together(whole, config, tmp_path):
     cross_validation.cross_validate(asked, str(folder))
     assert snapshot(folder) == before
     (folder / "report.html").unlink()
-    assert modes.report.report(str(folder)) == str(folder / "report.html")
+    figures = tmp_path / "figures"
+    made = modes.report.report(str(folder), figures=str(figures))
+    assert made == str(folder / "report.html")
+    assert (figures / "predicted-against-true.pdf").is_file()  # of all folds together
+    assert (figures / "fold_2" / "training-validation-mae.svg").is_file()
     assert (folder / "report.html").read_text(encoding="utf-8") == text
     (folder / "folds.json").unlink()
     with pytest.raises(UserError, match="have not all ended: it has no folds.json"):

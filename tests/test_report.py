@@ -4,10 +4,12 @@ import dataclasses
 import html
 import html.parser
 import json
+import os
 import pathlib
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
@@ -18,10 +20,12 @@ from tiny import tiny_config
 from msajax.config import ModelConfig
 from msajax.errors import UserError
 from msajax.evaluation import artefacts
+from msajax.evaluation.contenders import short_names
 from msajax.evaluation.findings import finding
-from msajax.evaluation.report import compared, predicted, write
+from msajax.evaluation.report import compared, figure_files, figures, predicted, write
 from msajax.evaluation.report import page as pages
 from msajax.evaluation.report.content import read_content
+from msajax.evaluation.report.text import shortened
 from msajax.modes import report as report_mode
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
@@ -242,7 +246,7 @@ def test_many_classes_are_put_together_and_counted_as_themselves(tmp_path):
 
 def test_a_comparison_names_runs_by_what_tells_them_apart():
     def named(*paths):
-        return list(compared.short_names(paths).values())
+        return list(short_names(paths, lambda name: shortened(name, 60)).values())
 
     assert named("This run", "/r/a/run/", "/r/b/run") == ["This run", "a/run", "b/run"]
     assert named("/r/a", "b/") == ["a", "b"]
@@ -332,6 +336,92 @@ def test_nothing_that_draws_is_loaded_before_a_report_is_made():
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+# --- files of figures ---
+
+
+def test_colours_of_figures_are_those_of_paper():
+    style = pathlib.Path(compared.__file__).parent / "templates" / "page.css"
+    light = style.read_text(encoding="utf-8").partition("@media")[0]
+    assert dict(re.findall(r"--(ink|muted|grid|paper|s[1-6]): (#[0-9a-f]{6});", light)) == {
+        name: value for value, name in figures.NAMES.items()
+    }
+
+
+def test_every_chart_of_a_report_is_a_file_of_pdf_and_svg(tmp_path, caplog):
+    folder = make_run(tmp_path / "run", "sentiment")
+    add_extras(folder)
+    other = make_run(tmp_path / "other", "sentiment")
+    report_mode.report(folder.path, [other.path], str(tmp_path / "figures"))
+    made = {path.name: path.read_bytes() for path in (tmp_path / "figures").iterdir()}
+    drawn = [
+        *("what-was-found-test-mae-smaller-is-better", "training-validation-mae"),
+        *("training-training-loss", "predicted-against-true", "residuals-by-label"),
+        "confusion-seven-classes-clipped-to-3-and-rounded",
+        *("confusion-two-classes-labels-of-0-left-out", "modality-weights"),
+        *("robustness-a-modality-is-removed", "robustness-two-modalities-are-removed"),
+        *("robustness-random-steps-are-removed", "robustness-noise-is-added"),
+        "explanation-mean-absolute-contribution-by-modality",
+        "this-run-against-other-difference-in-mae-with-its-95-intervals",
+    ]
+    assert sorted(made) == sorted(f"{name}.{form}" for name in drawn for form in ("pdf", "svg"))
+    page = pathlib.Path(folder.file("report.html")).read_text(encoding="utf-8")
+    assert page.count('<svg viewBox') == len(drawn) - 3  # tables and bars have figures, too
+    for name, content in made.items():
+        if name.endswith(".svg"):
+            root = ElementTree.fromstring(content)
+            colours = set(re.findall("#[0-9a-f]{6}", content.decode()))
+            assert root.tag.endswith("svg") and colours <= set(figures.NAMES)
+        else:  # its fonts are in it, as TrueType, and no date
+            assert content.startswith(b"%PDF") and b"/FontFile2" in content
+            assert b"/Type3" not in content and b"Date" not in content
+    weights = made["modality-weights.svg"].decode()
+    assert ">text</text>" in weights and ">audio</text>" in weights  # the key
+    assert caplog.text == ""
+    figure_files.write_figures(str(tmp_path / "figures"), made)  # over those that are there
+
+
+def test_figures_are_the_same_in_every_process():
+    script = (
+        "import hashlib; from msajax.evaluation.report.charts import contributions\n"
+        "files = contributions([('text', '0.5', 1.0), ('audio', '0.25', 0.5)]).files('name')\n"
+        "print([(k, hashlib.sha256(of).hexdigest()) for k, of in sorted(files.items())])"
+    )
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", script], check=True, capture_output=True, text=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in "01"  # of the hashes by which Python orders sets
+    ]  # fmt: skip
+    assert said[0] == said[1] and "name.pdf" in said[0]
+
+
+def test_figures_go_to_a_folder_that_is_no_run_and_replace_nothing_else(tmp_path):
+    folder = make_run(tmp_path / "run", "tokens")
+    report, mine = pathlib.Path(folder.file("report.html")), tmp_path / "mine"
+    mine.mkdir()
+    (mine / "training-training-loss.svg").write_text("<svg/>")
+    for place, said in (
+        (mine / "training-training-loss.svg", "is a file: figures go to a folder"),
+        (tmp_path / "run" / "figures", "lies in the folder of a run"),
+        (mine, "training-training-loss.svg is there already and is no figure of msajax"),
+    ):
+        with pytest.raises(UserError, match=said):
+            report_mode.report(folder.path, figures=str(place))
+        assert not report.exists() and [path.name for path in mine.iterdir()] == [
+            "training-training-loss.svg"
+        ]
+
+
+def test_charts_of_one_name_have_files_of_their_own_and_boxes_are_said(caplog):
+    drawing = figures.Drawing("nothing", lambda axes: None)
+    chart = figures.Chart("模态", drawing, [figures.Key("文本", 0), figures.Key("b", 1, "band")])
+    files = figure_files.draw_figures([pages.Panel("Weights", "", [chart, chart])])
+    assert sorted(files) == ["weights-2.pdf", "weights-2.svg", "weights.pdf", "weights.svg"]
+    assert "文本".encode() in files["weights.svg"]
+    assert "weights.pdf shows boxes for letters that its font lacks (态 文 本 模)" in caplog.text
 
 
 # --- seen in a browser ---

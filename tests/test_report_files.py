@@ -8,7 +8,7 @@ import pytest
 from made_runs import make_run
 
 from msajax.errors import UserError
-from msajax.evaluation.report import charts, forms, write
+from msajax.evaluation.report import figures, forms, write
 from msajax.evaluation.report.content import read_content
 from msajax.runs.folder import RunFolder
 
@@ -74,7 +74,7 @@ def replaced(value, at, new):
 
 def test_a_wrong_value_in_any_file_is_named_with_its_file(tmp_path, monkeypatch):
     folder = make_run(tmp_path / "run", "sentiment")
-    monkeypatch.setattr(charts, "draw", lambda *told, **more: "")  # which takes long
+    monkeypatch.setattr(figures.Chart, "svg", "")  # which takes long
     refused = {"results.json": 0, "run.json": 0, "config.json": 0, "metrics.jsonl": 0}
     for name in refused:
         path = pathlib.Path(folder.file(name))

@@ -224,12 +224,14 @@ def test_seeds_tell_trials_apart_as_the_paired_t_test_does():
         for apart in ({}, {1: True}, {1: False, 2: True, 0: False}, {1: False, 2: False})
     ]
     first = "Trial 7 is the best on validation, mae 1.5000 ± 0.7071 with 2 random seeds. "
+    chance = " may be chance: the difference changes as much from one random seed to another."
     assert words == [
         first + "No other trial ran to its end.",
-        first + "Its seeds tell it from the other one.",
-        first + "Of the 3 others that ran to their end, the seeds do not tell it from 2: trials 0, "
-        "1.",
-        first + "Its seeds tell it from none of the 2 others that ran to their end.",
+        first + "Its lead over the other trial that ran to its end is more than a change of random "
+        "seeds explains.",
+        first + "Its lead over 2 of the 3 other trials that ran to their end (trials 0, 1)"
+        + chance,
+        first + "Its lead over each of the 2 other trials that ran to their end" + chance,
     ]
     alone = winner_sentence(record(7, 1.0), {1: False}, MAE)
     assert alone.endswith("take --trial_seeds=3 or more.")

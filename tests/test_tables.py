@@ -10,6 +10,7 @@ from rich.console import Console
 
 from msajax import conventions, legend
 from msajax.evaluation.findings import noise_of_seeds
+from msajax.evaluation.sweep_tables import print_sweep
 from msajax.evaluation.tables import against_floors, print_results, print_summary
 from msajax.metrics import CLASSES, SENTIMENT
 from msajax.tasks import make_task
@@ -167,6 +168,36 @@ def test_every_metric_of_many_outputs_is_readable(width):
     assert row(text, "mae_entertaining")[-1] == "1.000 (m)"
     sentence = " ".join(text.partition("No better than the floor on test: ")[2].split())
     assert sentence.count("1.234 (floor 1.000)") == 17
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_columns_without_room_stand_below_and_no_name_is_cut(width):
+    """Perplexities of a model that has learned nothing are wide."""
+    names = make_task("next_token", ("text",), None).reported
+    test = {name: values(123456.5, 12345.25, (1e5, 2e5)) for name in names}
+    text = printed(results_of(test, {"train_shares": dict.fromkeys(names, 123456.5)}), width)
+    number = "123456.500 ± 12345.250"
+    for name in names:
+        lines = re.findall(rf"(?m)^{name} ↓ (.*)$", text)
+        assert len(lines) == 2
+        assert " ".join(" ".join(lines).split()) == (
+            f"{number} {number} [100000.000, 200000.000] 123456.500 123456.500 (s)"
+        )
+    assert len(re.findall(r"(?m)^metric .*$", text)) == 2
+
+
+def test_the_table_of_a_sweep_cuts_no_name():
+    name = "mae_self-presentation_of_the_speaker"
+    trial = {"trial": 0, "score": 0.5, "sd": 0.01, "ended": "epochs", "told_apart": None}
+    trial |= {"epochs": 30, "seconds": 1e4, "settings": {"train.a_name_without_any_space": 1}}
+    content = {"metric": name, "larger_is_better": False, "trials": [trial], "winner": None}
+    console = Console(file=io.StringIO(), width=80)
+    print_sweep(content | {"rank_correlations": {}}, console)
+    text = console.file.getvalue()
+    head = text.partition("─")[0].splitlines()[1:]
+    assert "…" not in text and max(map(len, text.splitlines())) <= 80
+    parts = re.findall(r"mae\S+|_\S+ ↓|\S+ ↓", "\n".join(head))
+    assert "".join(parts) == f"{name} ↓" and "0.500 ± 0.010" in text
 
 
 def test_a_summary_has_the_same_units_and_its_legend():

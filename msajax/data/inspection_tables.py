@@ -113,9 +113,9 @@ def _label_legend(labels: list[dict[str, Any]]) -> list[str]:
 def _print_table(title: str, columns: dict[str, dict[str, str]], console: Console) -> None:
     """Prints one column per split; a row that no split fills is left out."""
     table = Table(title=Text(f"\n{title}"), title_justify="left", title_style="bold", box=None)
-    table.add_column("")
+    table.add_column("", overflow="fold")
     for name in columns:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     for row in dict.fromkeys(row for cells in columns.values() for row in cells):
         values = [cells.get(row, "") for cells in columns.values()]
         if any(values):

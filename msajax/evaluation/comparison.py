@@ -2,16 +2,12 @@
 
 import itertools
 import math
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from msajax import legend
-from msajax.checks import is_url
-from msajax.conventions import by_convention
-from msajax.data.predictions import Predictions
 from msajax.errors import UserError
 from msajax.evaluation.compare import (
     Pair,
@@ -21,8 +17,8 @@ from msajax.evaluation.compare import (
     paired_tests,
     smallest_p,
 )
-from msajax.evaluation.contenders import open_contender, pair_samples
-from msajax.tasks import Task, make_task
+from msajax.evaluation.contenders import open_runs
+from msajax.measures import Metric
 
 FIRST, SECOND, NOISE = "first is better", "second is better", "under the noise"
 EQUAL, UNDEFINED = "equal", "undefined"
@@ -56,59 +52,42 @@ def compare(
         raise UserError(
             "Comparing needs two runs or more: folders of runs, or files of predictions."
         )
-    if split not in ("valid", "test"):
-        raise UserError(f"A run leaves predictions of valid and test, not of {split!r}.")
-    places = [run.rstrip("/") if is_url(run) else os.path.realpath(run) for run in runs]
-    if twice := [run for k, run in enumerate(runs) if places[k] in places[:k]]:
-        raise UserError(f"{twice[0]} is named twice.")
-    contenders = [open_contender(run, split) for run in runs]
-    samples, scores, notes = pair_samples(contenders)
-    task = make_task(samples.kind, samples.names, samples.labels)
-    task = by_convention(convention, task, samples.labels)
-    numbered = list(zip(runs, scores, strict=True))
-    combined = list(itertools.combinations(numbered, 2))
+    opened = open_runs(runs, split, convention)
+    combined = list(itertools.combinations(range(len(runs)), 2))
     if not every_pair:
         combined = combined[: len(runs) - 1]
-    pairs, groups, unit = [], 0, ""
-    for (first, a), (second, b) in combined:
-        pair = Pair.of(a, b, samples.labels, _ids(samples), task)
-        groups, unit = int(pair.group_of.max()) + 1, pair.unit
-        pairs.append(
-            {
-                "first": first,
-                "second": second,
-                "seeds": [len(a), len(b)],
-                "metrics": _compare_pair(pair, task),
-            }
-        )
-    _adjust(pairs, task)
-    metric = task.usual_selection
+    pairs = [
+        {
+            "first": runs[i],
+            "second": runs[j],
+            "seeds": [len(opened.scores[i]), len(opened.scores[j])],
+            "metrics": measure_pair(opened.pair(i, j), opened.task.reported),
+        }
+        for i, j in combined
+    ]
+    for name, metric in opened.task.reported.items():
+        judge([pair["metrics"][name] for pair in pairs], metric)
     return {
         "runs": list(runs),
         "split": split,
-        "metric": metric if metric in task.reported else next(iter(task.reported)),
-        "samples": len(samples.labels),
-        "unit": unit,
-        "groups": groups,
-        "notes": notes,
+        "metric": opened.headline,
+        "samples": len(opened.samples.labels),
+        "unit": opened.unit,
+        "groups": opened.groups,
+        "notes": opened.notes,
         "pairs": pairs,
     }
 
 
-def _ids(samples: Predictions) -> list[str]:
-    """Returns the ids, or numbers, which name no videos."""
-    return samples.ids.tolist() if samples.ids[0] else [str(i) for i in range(len(samples.ids))]
-
-
-def _compare_pair(pair: Pair, task: Task) -> dict[str, dict[str, Any]]:
-    """Measures the differences of two runs: all but what depends on other pairs."""
-    tests = paired_tests(pair, task.reported)
-    of_samples = difference_intervals(pair, task.reported)
+def measure_pair(pair: Pair, chosen: Mapping[str, Metric]) -> dict[str, dict[str, Any]]:
+    """Measures the differences of two runs in some metrics: all but what `judge` adds."""
+    tests = paired_tests(pair, chosen)
+    of_samples = difference_intervals(pair, chosen)
     of_videos = {}
     if pair.unit == "video":
-        of_videos = difference_intervals(pair, task.reported, pair.group_of)
+        of_videos = difference_intervals(pair, chosen, pair.group_of)
     found = {}
-    for name, metric in task.reported.items():
+    for name, metric in chosen.items():
         first, second = pair.values(metric)
         is_defined = bool(np.isfinite(tests[name].difference))
         found[name] = {
@@ -123,15 +102,13 @@ def _compare_pair(pair: Pair, task: Task) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _adjust(pairs: Sequence[Mapping[str, Any]], task: Task) -> None:
-    """Adds to every metric of every pair the adjusted p and the verdict."""
-    for name, metric in task.reported.items():
-        of_pairs = [pair["metrics"][name] for pair in pairs]
-        tested = [values for values in of_pairs if not math.isnan(values["p"])]
-        adjusted = iter(holm([values["p"] for values in tested]))
-        for values in of_pairs:
-            values["p_holm"] = math.nan if math.isnan(values["p"]) else next(adjusted)
-            values["verdict"] = _verdict(values, metric.larger_is_better)
+def judge(of_pairs: Sequence[dict[str, Any]], metric: Metric) -> None:
+    """Adds the adjusted p and the verdict to what `measure_pair` says of one metric, by pair."""
+    tested = [values for values in of_pairs if not math.isnan(values["p"])]
+    adjusted = iter(holm([values["p"] for values in tested]))
+    for values in of_pairs:
+        values["p_holm"] = math.nan if math.isnan(values["p"]) else next(adjusted)
+        values["verdict"] = _verdict(values, metric.larger_is_better)
 
 
 def _verdict(values: Mapping[str, Any], larger_is_better: bool) -> str:
@@ -241,9 +218,15 @@ def about_all(report: Mapping[str, Any]) -> list[str]:
     return [*report["notes"], *_about_pairing(report)]
 
 
-def _about_pairing(report: Mapping[str, Any]) -> list[str]:
-    said, several = [], len(report["pairs"]) > 1
-    if (least := smallest_p(report["groups"], len(report["pairs"]))) > _LEVEL:
+def about_groups(report: Mapping[str, Any], tests: int) -> list[str]:
+    """Says what limits the paired test of samples in groups.
+
+    Args:
+        report: has "groups", how many there are, and "unit", what a group is.
+        tests: how many comparisons p is adjusted for.
+    """
+    said = []
+    if tests and (least := smallest_p(report["groups"], tests)) > _LEVEL:
         said.append(
             f"Only {report['groups']} {report['unit']}(s): the smallest p that can come out is "
             f"about {least:.2g}, and nothing can be shown."
@@ -255,6 +238,11 @@ def _about_pairing(report: Mapping[str, Any]) -> list[str]:
         )
     if report["unit"] == "sample":
         said.append("The ids name no videos: samples were exchanged one by one.")
+    return said
+
+
+def _about_pairing(report: Mapping[str, Any]) -> list[str]:
+    said, several = about_groups(report, len(report["pairs"])), len(report["pairs"]) > 1
     if len(report["runs"]) > 2 and len(report["pairs"]) == len(report["runs"]) - 1:
         said.append(
             f"All were compared with the first, {report['runs'][0]}; p is adjusted for "

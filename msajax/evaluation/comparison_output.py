@@ -5,7 +5,7 @@ import io
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
@@ -17,7 +17,6 @@ from msajax.evaluation.tables import directions, metric_name, metric_table, term
 from msajax.files import has_keys, refuse_inside, require_replaceable, write_json, write_text
 from msajax.runs.manifest import refuse_in_run
 
-ENDINGS = (".json", ".csv", ".tex", ".html")
 # By these a comparison that was written before is known: it may be replaced.
 _CSV = "first,second,metric,first_mean,second_mean,difference,"
 _TABULAR = r"metric & first & second & difference & 95\,\% interval over "
@@ -123,31 +122,53 @@ def p_value(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.4f}"
 
 
-def require_output(path: str, runs: Sequence[str]) -> None:
+class Forms(NamedTuple):
+    """Describes the files that hold what runs on the same samples amount to.
+
+    Attributes:
+        what: such a file holds.
+        keys: at the top of its JSON.
+        csv: how its CSV begins.
+        markers: what the text of other forms holds, by their endings.
+    """
+
+    what: str
+    keys: tuple[str, ...]
+    csv: str
+    markers: Mapping[str, str]
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """The endings of such files."""
+        return ".json", ".csv", *self.markers
+
+    def wrote(self, path: str) -> bool:
+        """Says whether a file is such a one, of the form that its ending says."""
+        ending = os.path.splitext(path)[1]
+        if ending == ".json":
+            return has_keys(path, self.keys)
+        with open(path, encoding="utf-8", errors="replace", newline="") as file:
+            if ending == ".csv":
+                return file.read(len(self.csv)) == self.csv
+            return self.markers[ending] in file.read()
+
+
+FORMS = Forms("comparison", ("runs", "pairs"), _CSV, _MARKERS)
+
+
+def require_output(path: str, runs: Sequence[str], forms: Forms = FORMS) -> None:
     """Refuses a file whose ending says no form, that lies in a run, or that holds something else.
 
     Raises:
         UserError: naming it.
     """
-    if os.path.splitext(path)[1] not in ENDINGS:
-        raise UserError(
-            f"--output={path} must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}."
-        )
+    *endings, last = forms.endings
+    if os.path.splitext(path)[1] not in forms.endings:
+        raise UserError(f"--output={path} must end in {', '.join(endings)} or {last}.")
     for run in runs:
         refuse_inside(path, run, "run")
     refuse_in_run(path)
-    require_replaceable(path, "comparison", _is_comparison)
-
-
-def _is_comparison(path: str) -> bool:
-    """Says whether a file is what `write_comparison` writes to a name of its ending."""
-    ending = os.path.splitext(path)[1]
-    if ending == ".json":
-        return has_keys(path, ("runs", "pairs"))
-    with open(path, encoding="utf-8", errors="replace", newline="") as file:
-        if ending == ".csv":
-            return file.read(len(_CSV)) == _CSV
-        return _MARKERS[ending] in file.read()
+    require_replaceable(path, forms.what, forms.wrote)
 
 
 def write_comparison(path: str, report: Mapping[str, Any]) -> None:
@@ -186,19 +207,23 @@ def rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def as_csv(report: Mapping[str, Any]) -> str:
     """Writes the rows of a comparison as CSV (RFC 4180, 9 significant digits, undefined empty)."""
+    return csv_text(rows(report))
+
+
+def csv_text(listed: Sequence[Mapping[str, Any]]) -> str:
+    """Writes rows of the same keys as CSV; an undefined number, NaN or None, is an empty field."""
     text = io.StringIO()
     writer = csv.writer(text)
-    listed = rows(report)
     writer.writerow(listed[0])
     for row in listed:
         writer.writerow([_cell(value) for value in row.values()])
     return text.getvalue()
 
 
-def _cell(value: str | float) -> str:
+def _cell(value: str | float | None) -> str:
     if isinstance(value, str):
         return value
-    return "" if math.isnan(value) else f"{value:.9g}"
+    return "" if value is None or math.isnan(value) else f"{value:.9g}"
 
 
 def as_latex(report: Mapping[str, Any]) -> str:

@@ -3,12 +3,17 @@
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from msajax.checks import is_url
+from msajax.conventions import by_convention
 from msajax.data.predictions import Predictions, read_predictions
-from msajax.errors import UserError, printable
+from msajax.errors import UserError, on_one_line, printable
+from msajax.evaluation.compare import Pair, groups_of
+from msajax.tasks import Task, make_task
 
 _NAMED = 3  # samples that a sentence names
 _SAME_LABEL = 1e-6  # relative: labels are stored as float32, and printed with other digits
@@ -30,6 +35,83 @@ class Contender:
     def has_ids(self) -> bool:
         """Whether the samples are named."""
         return bool(self.predictions.ids.astype(bool).any())
+
+
+class Opened(NamedTuple):
+    """Holds the predictions of runs for the same N samples.
+
+    Attributes:
+        samples: labels, ids and names of outputs.
+        scores: `[S, N, K]` of each run, a row for each random seed.
+        task: whose metrics are measured.
+        notes: what a reader must know of how samples were paired, in sentences.
+        groups: how many groups of samples are exchanged as one by the paired test.
+        unit: what such a group is: video, or sample where ids name no videos.
+    """
+
+    samples: Predictions
+    scores: Sequence[NDArray]
+    task: Task
+    notes: Sequence[str]
+    groups: int
+    unit: str
+
+    @property
+    def headline(self) -> str:
+        """The metric that validation follows by default, else the first."""
+        usual = self.task.usual_selection
+        return usual if usual in self.task.reported else next(iter(self.task.reported))
+
+    def pair(self, first: int, second: int) -> Pair:
+        """Arranges the scores of two runs, by their places, for the paired test."""
+        a, b = self.scores[first], self.scores[second]
+        return Pair.of(a, b, self.samples.labels, _ids(self.samples), self.task)
+
+
+def open_runs(runs: Sequence[str], split: str, convention: str = "") -> Opened:
+    """Opens the predictions of runs and brings their samples into the same order.
+
+    Args:
+        runs: folders of runs that have ended, also in a bucket, or files of predictions.
+        split: valid or test, of the folders.
+        convention: names of `conventions.CONVENTIONS`; "" for the metrics that suit the labels.
+
+    Raises:
+        UserError: if one is named twice or cannot be read, or they are not of the same samples.
+    """
+    if split not in ("valid", "test"):
+        raise UserError(f"A run leaves predictions of valid and test, not of {split!r}.")
+    places = [run.rstrip("/") if is_url(run) else os.path.realpath(run) for run in runs]
+    if twice := [run for k, run in enumerate(runs) if places[k] in places[:k]]:
+        raise UserError(f"{twice[0]} is named twice.")
+    contenders = [open_contender(run, split) for run in runs]
+    samples, scores, notes = pair_samples(contenders)
+    task = make_task(samples.kind, samples.names, samples.labels)
+    task = by_convention(convention, task, samples.labels)
+    group_of, unit = groups_of(_ids(samples))
+    return Opened(samples, scores, task, notes, int(group_of.max()) + 1, unit)
+
+
+def _ids(samples: Predictions) -> list[str]:
+    """Returns the ids, or numbers, which name no videos."""
+    return samples.ids.tolist() if samples.ids[0] else [str(i) for i in range(len(samples.ids))]
+
+
+def short_names(
+    paths: Sequence[str], shown: Callable[[str], str] = on_one_line
+) -> dict[str, str]:
+    """Names runs and files by the fewest last parts of their paths that tell all of them apart.
+
+    Args:
+        paths: as the user gave them.
+        shown: makes a name of the parts, which stays the name if all of them differ.
+    """
+    parts = {path: path.rstrip("/").split("/") for path in paths}
+    for count in range(1, max(map(len, parts.values())) + 1):
+        names = {path: shown("/".join(of[-count:]) or path) for path, of in parts.items()}
+        if len(set(names.values())) == len(names):
+            return names
+    return {path: on_one_line(path) for path in paths}
 
 
 def open_contender(path: str, split: str) -> Contender:

@@ -25,18 +25,18 @@ def print_cost(report: Mapping[str, Any], console: Console) -> None:
     reads = {f"{m}_{part}": size for m, size in sizes.items() for part in ("encoder", "embedding")}
     reads["total"] = ", ".join(sizes.values())
     table = Table(title="parameters", title_justify="left")
-    table.add_column("module")
-    table.add_column("parameters", justify="right")
-    table.add_column("reads (steps x features)")
+    table.add_column("module", overflow="fold")
+    table.add_column("parameters", justify="right", no_wrap=True)
+    table.add_column("reads (steps x features)", overflow="fold")
     for module, count in report["parameters"].items():
         inner = "  " * module.count("/")
         table.add_row(Text(inner + module), f"{count:,}", Text(reads.get(module, "")))
     console.print(table)
     table = Table(title="matrix products of one sample, forward", title_justify="left")
     for column in ("stage", "part", "grows as"):
-        table.add_column(column)
-    table.add_column("FLOPs", justify="right")
-    table.add_column("share", justify="right")
+        table.add_column(column, overflow="fold")
+    for column in ("FLOPs", "share"):
+        table.add_column(column, justify="right", no_wrap=True)
     for row in report["stages"]:
         share = legend.percent(row["flops"] / report["flops"])
         part = row["part"] + " (*)" * row["counted_once"]

@@ -184,10 +184,8 @@ def _numbers(values: list[Any]) -> str:
 def _scores(results: Mapping[str, Any]) -> str:
     """Makes the table of results: the one that a terminal shows."""
     table = results_table(results)
-    rows = zip(*(column.cells for column in table.columns), strict=True)
-    lines = [[column.header for column in table.columns], ["---"] * len(table.columns), *rows]
-    shown = [f"| {' | '.join(markdown(cell) for cell in line)} |\n" for line in lines]
-    shown[1] = f"|{'---|' * len(table.columns)}\n"
+    shown = [f"| {' | '.join(map(markdown, line))} |\n" for line in (table.header, *table.rows)]
+    shown.insert(1, f"|{'---|' * len(table.header)}\n")
     how = (
         f"Epochs were chosen by {markdown(results['selection'])} on the validation split; the "
         "test split was read once, afterwards.\n"

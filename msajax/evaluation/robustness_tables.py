@@ -24,7 +24,7 @@ def describe(curve: Mapping[str, Any]) -> str:
 
 
 def print_robustness(report: Mapping[str, Any], console: Console) -> None:
-    """Prints the content of a robustness.json: a row for each curve, within 80 columns."""
+    """Prints the content of a robustness.json: a row for each curve."""
     metric, seeds = report["metric"], len(report["seeds"])
     arrow = "↑" if legend.larger_is_better(metric) else "↓"
     table = metric_table(

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from msajax import legend
-from msajax.evaluation.tables import print_results
+from msajax.evaluation.tables import metric_name, print_results
 
 _SHOWN = 10  # trials
 _MEANINGS = {
@@ -61,8 +61,9 @@ def _trials_table(content: Mapping[str, Any]) -> Table:
         show_edge=False,
     )
     table.add_column("trial", justify="right")
-    table.add_column("settings", overflow="fold", ratio=1)
-    for column in (f"{metric} {'↑' if sign < 0 else '↓'}", "epochs", "seconds"):
+    table.add_column("settings", overflow="fold", ratio=1, min_width=16)
+    table.add_column(metric_name(metric), justify="right", overflow="fold", max_width=26)
+    for column in ("epochs", "seconds"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("", overflow="fold", max_width=16)
     winner = content["winner"]

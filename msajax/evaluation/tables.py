@@ -1,10 +1,10 @@
 """Prints results as tables for people, with units, terms and floors in words."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import rich.box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +17,66 @@ from msajax.evaluation.findings import (
     is_number,
     mean_sd,
 )
+
+# Characters that a column of names has at least: where all others stand beside it, and where not.
+_LEAST_NAME, _NAME = 10, 24
+
+
+class MetricTable:
+    """Lays out values in rows whose names come first, and cuts nothing.
+
+    Columns that the console has no room for stand below the others, behind the same names again;
+    a name that is longer than its room goes on in the next line.
+
+    Attributes:
+        header: of the columns, that of the names included.
+        rows: their cells.
+    """
+
+    def __init__(self, title: str, header: Sequence[str]) -> None:
+        """Makes a table without rows."""
+        self._title = title
+        self.header = list(header)
+        self.rows: list[tuple[Text, ...]] = []
+
+    def add_row(self, *cells: Text) -> None:
+        """Adds a row: its name, and a cell for each of the other columns."""
+        self.rows.append(cells)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yields one table, or several below each other."""
+        cells = [(Text(head), *of) for head, *of in zip(self.header, *self.rows, strict=True)]
+        names, *widths = (max(cell.cell_len for cell in column) for column in cells)
+        room = options.max_width - min(names, _LEAST_NAME)
+        if sum(widths) + len(widths) > room:
+            room = options.max_width - min(names, _NAME)
+        block: list[int] = []
+        for k, width in enumerate(widths, 1):
+            if block and sum(widths[j - 1] + 1 for j in block) + width + 1 > room:
+                yield self._block(block)
+                yield ""
+                block = []
+            block.append(k)
+        yield self._block(block)
+
+    def _block(self, shown: Sequence[int]) -> Table:
+        """Makes a table of some columns; the title stands above the first."""
+        table = Table(
+            # No markup: names and paths may hold [brackets].
+            title=Text(self._title) if shown[0] == 1 else None,
+            title_justify="left",
+            box=rich.box.SIMPLE_HEAD,
+            padding=0,
+            show_edge=False,
+        )
+        table.add_column(Text(self.header[0]), overflow="fold")
+        for k in shown:  # one alone may be wider than the console: then its cells are folded, too
+            is_alone = len(shown) == 1
+            heading = Text(self.header[k])
+            table.add_column(heading, justify="right", no_wrap=not is_alone, overflow="fold")
+        for row in self.rows:
+            table.add_row(row[0], *(row[k] for k in shown))
+        return table
 
 
 def print_results(results: Mapping[str, Any], console: Console) -> None:
@@ -121,8 +181,8 @@ def print_summary(title: str, summary: Mapping[str, Any], console: Console) -> N
     console.print(terms_grid(_terms(metrics)))
 
 
-def results_table(results: Mapping[str, Any]) -> Table:
-    """Makes the table of a results.json: a row for each metric, within 80 columns."""
+def results_table(results: Mapping[str, Any]) -> MetricTable:
+    """Makes the table of a results.json: a row for each metric."""
     seeds, model, sizes = results["seeds"], results["model"], results["corpus"]["sizes"]
     calibration = results.get("calibration")
     held_out = 0 if calibration is None or calibration["optimistic"] else calibration["samples"]
@@ -207,26 +267,16 @@ def _seeds(metrics: Mapping[str, Any]) -> int:
     return len(next(iter(metrics.values()))["seeds"])
 
 
-def metric_table(title: str, *columns: str, first: str = "metric") -> Table:
-    """Makes a table that fits 80 columns: names in the first one are folded, numbers never cut."""
-    table = Table(
-        title=Text(title),  # no markup: names and paths may hold [brackets]
-        title_justify="left",
-        box=rich.box.SIMPLE_HEAD,
-        padding=0,
-        show_edge=False,
-    )
-    table.add_column(first, overflow="fold")
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
+def metric_table(title: str, *columns: str, first: str = "metric") -> MetricTable:
+    """Makes a table without rows, of a column of names and some of numbers."""
+    return MetricTable(title, (first, *columns))
 
 
 def terms_grid(terms: list[tuple[str, str]]) -> Table:
     """Makes a legend: terms and their meanings."""
     grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(max_width=30)
-    grid.add_column()
+    grid.add_column(max_width=30, overflow="fold")
+    grid.add_column(overflow="fold")
     for term, meaning in terms:
         grid.add_row(Text(term, style="dim"), Text(meaning, style="dim"))
     return grid

@@ -73,9 +73,18 @@ pom, nonzero_mae, acc7_away_from_zero, f1_by_prediction]
     "compare": Mode(
         """\
 RUN RUN …   [--split=test|valid] [--every_pair] [--convention=NAME,…]
-[--output FILE.json | FILE.csv | FILE.tex | FILE.html]
+[--output FILE.json | FILE.csv | FILE.tex | FILE.html] [--figures=FOLDER, as of a report]
 a RUN is a run's folder, its predictions/test.csv, or another tool's table of id, label, score""",
-        ("output", "split", "convention", "every_pair"),
+        ("output", "figures", "split", "convention", "every_pair"),
+        (),
+        takes_paths=True,
+    ),
+    "table": Mode(
+        """\
+RUN RUN …   [--split=test|valid] [--metrics=NAME,…] [--convention=NAME,…]
+[--output FILE.tex | FILE.csv | FILE.json]
+one table for a paper: a row a run, as compare takes them, a column a metric, the best marked""",
+        ("output", "split", "convention", "metrics"),
         (),
         takes_paths=True,
     ),
@@ -89,8 +98,9 @@ test metrics as modalities and steps are lost, and with noise: W/robustness.json
     "report": Mode(
         """\
 --workdir W [RUN …]   writes W/report.html, as a run that ends does
-with runs or files of predictions, that compare takes: also how they differ""",
-        ("workdir",),
+with runs or files of predictions, that compare takes: also how they differ
+[--figures=FOLDER: every figure of the report as a PDF and an SVG file, for a paper]""",
+        ("workdir", "figures"),
         (),
         takes_paths=True,
     ),

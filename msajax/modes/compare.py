@@ -14,13 +14,22 @@ from msajax.modes.options import Options
 
 def run(options: Options, console: Console) -> int:
     """Compares and prints; returns the exit code."""
-    runs, output = options.paths, options["output"]
+    runs, output, figures = options.paths, options["output"], options["figures"]
     if output:
         require_output(output, runs)
+    if figures:
+        from msajax.evaluation.report import compared, figure_files  # which take a while to load
+
+        figure_files.require_folder(figures)
     report = compare(
         runs, options["split"] or "test", options["convention"] or "", options["every_pair"]
     )
     if output:
         write_comparison(output, report)
+    if figures:
+        drawn = figure_files.draw_figures(compared.panels(report))
+        figure_files.write_figures(figures, drawn)
     print_comparison(report, console)
+    if figures:
+        print(f"Figures: {figures}")
     return OK

@@ -8,6 +8,7 @@ from rich.console import Console
 from msajax.checks import is_url
 from msajax.errors import OK, UserError
 from msajax.evaluation.comparison import compare, with_first
+from msajax.evaluation.report.figure_files import require_folder
 from msajax.evaluation.report.write import make
 from msajax.modes.options import Options
 from msajax.runs import manifest
@@ -20,11 +21,14 @@ def run(options: Options, console: Console) -> int:
     """Writes the report and says where it is; returns the exit code."""
     del console
     (workdir,) = options.required("workdir")
-    print(f"Report: {report(workdir, options.paths)}")
+    figures = options["figures"] or ""
+    print(f"Report: {report(workdir, options.paths, figures)}")
+    if figures:
+        print(f"Figures: {figures}")
     return OK
 
 
-def report(workdir: str, against: Sequence[str] = ()) -> str:
+def report(workdir: str, against: Sequence[str] = (), figures: str = "") -> str:
     """Writes report.html of a finished run, in place of one that is there; returns its path.
 
     Of the folder of a cross-validation it writes that of every fold, and of all together.
@@ -34,11 +38,14 @@ def report(workdir: str, against: Sequence[str] = ()) -> str:
         against: other runs, or files of predictions, that the run is compared with; the comparison
             stays in the folder, as comparison.json, and in later reports. Without them an earlier
             one stays as it is.
+        figures: a folder for every chart as PDF and SVG, of folds one in it for each; "" for none.
 
     Raises:
-        UserError: if the run has not ended, a file of it is missing or damaged, or other runs are
-            not of the same samples.
+        UserError: if the run has not ended, a file of it is missing or damaged, other runs are not
+            of the same samples, or `figures` is no folder to write to.
     """
+    if figures:
+        require_folder(figures)
     if not is_url(workdir) and not os.path.exists(os.path.join(workdir, manifest.CONFIG)):
         from msajax import cross_validation  # which brings all of training with it
 
@@ -48,14 +55,15 @@ def report(workdir: str, against: Sequence[str] = ()) -> str:
                     f"{workdir} holds folds, whose report compares nothing: use --mode=compare."
                 )
             for folder in cross_validation.ended_folds(workdir):
-                report(folder.path)
-            return cross_validation.write_report(workdir)
+                of_fold = os.path.join(figures, os.path.basename(folder.path)) if figures else ""
+                report(folder.path, figures=of_fold)
+            return cross_validation.write_report(workdir, figures)
     with Mirror(workdir) as mirror:
         folder = RunFolder(mirror.path)
         folder.require_ended()
         with Lock(folder.path):
             compared = compare([folder.path, *against]) if against else None
-            make(folder, compared and with_first(compared, workdir))
+            make(folder, compared and with_first(compared, workdir), figures)
         for name in (manifest.COMPARISON, manifest.REPORT):
             mirror.replace(name)
     return os.path.join(workdir, manifest.REPORT)

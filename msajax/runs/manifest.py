@@ -91,13 +91,13 @@ def find(name: str) -> Entry | None:
     return next((entry for entry in ENTRIES if entry.name == name), None)
 
 
-def refuse_in_run(output: str) -> None:
+def refuse_in_run(output: str, flag: str = "output") -> None:
     """Raises `UserError` for an output that lies in the folder of any run, however deep."""
     inside = pathlib.Path(os.path.realpath(os.path.dirname(output)))
     for folder in (inside, *inside.parents):
         if (folder / CONFIG).is_file() and (folder / RUN).is_file():
             raise UserError(
-                f"--output={output} lies in the folder of a run, {folder}: choose another place."
+                f"--{flag}={output} lies in the folder of a run, {folder}: choose another place."
             )
 
 

@@ -33,14 +33,16 @@ def winner_sentence(best: Mapping[str, Any], apart: Mapping[int, bool], metric: 
     if count < 2:
         return f"{text} One seed cannot tell it from any other trial: take --trial_seeds=3 or more."
     same = sorted(number for number, is_apart in apart.items() if not is_apart)
-    others = f"the {len(apart)} others that ran to their end" if len(apart) > 1 else "the other one"
+    of_all = f"the {len(apart)} other trials that ran to their end"
+    if len(apart) == 1:
+        of_all = "the other trial that ran to its end"
+    each = f"each of {of_all}" if len(apart) > 1 else of_all
     if not same:
-        return f"{text} Its seeds tell it from {others}."
-    if len(same) == len(apart):
-        none = "do not tell it from" if len(apart) == 1 else "tell it from none of"
-        return f"{text} Its seeds {none} {others}."
-    listed = ", ".join(map(str, same))
+        return f"{text} Its lead over {each} is more than a change of random seeds explains."
+    if len(same) < len(apart):
+        named = f"trial{'s' * (len(same) > 1)} {', '.join(map(str, same))}"
+        each = f"{len(same)} of {of_all} ({named})"
     return (
-        f"{text} Of {others}, the seeds do not tell it from {len(same)}: trial"
-        f"{'s' * (len(same) > 1)} {listed}."
+        f"{text} Its lead over {each} may be chance: the difference changes as much from one "
+        "random seed to another."
     )

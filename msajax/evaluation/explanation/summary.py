@@ -17,7 +17,7 @@ def print_explanation(found: Mapping[str, Any], console: Console) -> None:
     table = metric_table(title, "mean absolute contribution", "mean weight", first="modality")
     for m, size in found["summary"]["mean_absolute_contribution"].items():
         weight = sum(sample["weights"][m] for sample in samples) / len(samples)
-        table.add_row(Text(m), f"{size:.3f}", f"{weight:.3f}")
+        table.add_row(*map(Text, (m, f"{size:.3f}", f"{weight:.3f}")))
     console.print(table)
     console.print(completeness_in_words(found), highlight=False, soft_wrap=True)
 

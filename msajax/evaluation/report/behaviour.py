@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from msajax import legend
+from msajax.evaluation.report import charts
 from msajax.evaluation.report.content import reading
-from msajax.evaluation.report.figures import Chart, Key, colour, dash, draw, mark
-from msajax.evaluation.report.page import Panel, fragment
+from msajax.evaluation.report.figures import Chart, Drawing, Key, colour, dash, mark
+from msajax.evaluation.report.page import Panel
 from msajax.evaluation.report.text import shortened, signed
 from msajax.runs.manifest import EXPLANATION, ROBUSTNESS
 
@@ -51,9 +52,9 @@ def robustness(found: Mapping[str, Any] | None) -> Panel | None:
             f"Test {metric} as a part of the input is removed or disturbed at a growing rate; the "
             "band is the 95 % interval. The area under a curve sums it up, to compare models by."
         )
-        return Panel(
+        return Panel.of(
             "Robustness",
-            fragment("robustness.html", charts=drawn, text=text, rows=rows, last=last),
+            "robustness.html", charts=drawn, text=text, rows=rows, last=last,
         )
 
 
@@ -100,9 +101,9 @@ def _curves(
         for c in curves
     )
     unit = "deviation, in % of that of training" if curves[0]["kind"] == "noise" else "rate in %"
-    svg = draw(f"{title}. Test {metric} of {told}.", paint, labels=(unit, f"test {metric}"))
+    drawing = Drawing(f"{title}. Test {metric} of {told}.", paint, labels=(unit, f"test {metric}"))
     keys = [Key(_modalities(curve), k) for k, curve in enumerate(curves)]
-    return Chart(title, svg, keys)
+    return Chart(title, drawing, keys)
 
 
 def explanation(found: Mapping[str, Any] | None, page: str) -> Panel | None:
@@ -123,18 +124,17 @@ def explanation(found: Mapping[str, Any] | None, page: str) -> Panel | None:
             for m, value in shares.items()
         ]
         worded = [sample for sample in found["samples"] if _words(sample)]
-        return Panel(
+        return Panel.of(
             "Explanation",
-            fragment(
-                "explanation.html",
-                bars=bars,
-                median=f"{summary['completeness']['median']:.2g}",
-                largest=f"{summary['completeness']['max']:.2g}",
-                samples=[_shaded(sample) for sample in worded[:_MOST_SAMPLES]],
-                count=len(found["samples"]),
-                split=found["split"],
-                page=page,
-            ),
+            "explanation.html",
+            [charts.contributions(bars)] if bars else (),
+            bars=bars,
+            median=f"{summary['completeness']['median']:.2g}",
+            largest=f"{summary['completeness']['max']:.2g}",
+            samples=[_shaded(sample) for sample in worded[:_MOST_SAMPLES]],
+            count=len(found["samples"]),
+            split=found["split"],
+            page=page,
         )
 
 

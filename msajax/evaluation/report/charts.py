@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 from numpy.typing import NDArray
 
 from msajax.evaluation.report.bins import Bins
@@ -14,21 +13,23 @@ from msajax.evaluation.report.figures import (
     PAPER,
     SERIES,
     Chart,
+    Drawing,
     Key,
     colour,
     dash,
-    draw,
     mark,
 )
 
 _MOST_POINTS = 1500  # of a scatter plot; more are counted in hexagons
 _LINE_POINTS = 300  # of a line
+_LETTERS = 45  # of names that stand beside each other below an axis
+_DEEPEST = 0.8  # shade on which ink can be read
 
 
 Row = tuple[str, Sequence[float], Sequence[float] | None]
 
 
-def value_rows(rows: Sequence[Row], ours: int) -> Markup:
+def value_rows(rows: Sequence[Row], ours: int) -> Drawing:
     """Draws named values on one axis: points of each row, and an interval where it has one.
 
     Args:
@@ -53,7 +54,7 @@ def value_rows(rows: Sequence[Row], ours: int) -> Markup:
         axes.locator_params(axis="x", nbins=5)
 
     told = "; ".join(f"{name}: {', '.join(f'{v:.3f}' for v in of)}" for name, of, _ in rows)
-    return draw(told, paint, height=26 * len(rows) + 36, left=128)
+    return Drawing(told, paint, height=26 * len(rows) + 36, left=128)
 
 
 def curves(
@@ -91,9 +92,9 @@ def curves(
         axes.xaxis.get_major_locator().set_params(integer=True)
 
     chosen = ", ".join(f"seed {seed} epoch {epoch}" for seed, epoch in best.items())
-    svg = draw(f"{title} by epoch. Chosen: {chosen}.", paint, labels=("epoch", ""))
+    drawing = Drawing(f"{title} by epoch. Chosen: {chosen}.", paint, labels=("epoch", ""))
     keys = [Key(f"seed {seed}", k) for k, seed in enumerate(seeds)] if several else []
-    return Chart(title, svg, keys)
+    return Chart(title, drawing, keys)
 
 
 def _thinned(points: list[tuple[int, float]], best: int | None) -> list[tuple[int, float]]:
@@ -125,7 +126,7 @@ def predicted_true(title: str, labels: NDArray, scores: NDArray) -> Chart:
 
     correlation = np.corrcoef(labels, scores)[0, 1] if np.ptp(labels) and np.ptp(scores) else None
     told = "" if correlation is None else f", correlation {correlation:.3f}"
-    svg = draw(
+    drawing = Drawing(
         f"Scores against labels of {len(labels)} test samples{told}; the dashed line is a score "
         "that equals its label.",
         paint,
@@ -133,7 +134,7 @@ def predicted_true(title: str, labels: NDArray, scores: NDArray) -> Chart:
         labels=("label", "score"),
     )
     note = "Hexagons hold more samples the stronger they are." if is_many else ""
-    return Chart(title, svg, note=note)
+    return Chart(title, drawing, note=note)
 
 
 def hexagons(axes: Any, x: NDArray, y: NDArray, limits: tuple[float, float]) -> None:
@@ -175,11 +176,11 @@ def spreads(title: str, bins: Bins, values: NDArray, what: str) -> Chart:
     told = "; ".join(
         f"{name}: median {of[2]:+.2f}" for name, of in zip(bins.names, found, strict=True)
     )
-    svg = draw(
+    drawing = Drawing(
         f"{what} by {bins.sort}. {told}.", paint, labels=(bins.sort, what), below=bins.room
     )
     note = "Line: the median; box: half of the samples; whisker: nine in ten."
-    return Chart(title, svg, note=note)
+    return Chart(title, drawing, note=note)
 
 
 def label_bins(axes: Any, bins: Bins) -> None:
@@ -210,11 +211,62 @@ def means_by_bin(title: str, bins: Bins, values: Mapping[str, NDArray], what: st
         axes.set_ylim(bottom=0)
 
     means = ", ".join(f"{name} {of.mean():.2f}" for name, of in values.items())
-    svg = draw(
+    drawing = Drawing(
         f"{what} by {bins.sort}. Over all: {means}.",
         paint,
         labels=(bins.sort, what),
         below=bins.room,
     )
     keys = [Key(name, k) for k, name in enumerate(values)]
-    return Chart(title, svg, keys, "Mean; the band holds half of the samples.")
+    return Chart(title, drawing, keys, "Mean; the band holds half of the samples.")
+
+
+def confusion(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[tuple[str, int, Sequence[tuple[int, float]]]],
+    right: str,
+    **_: Any,
+) -> Chart:
+    """Draws which class is taken for which: counts, shaded by their share of the row.
+
+    Args:
+        title: of the chart.
+        columns: names of the classes that are predicted.
+        rows: of each true class its name, its samples, and of each predicted one count and share.
+        right: the share of right answers, in words.
+    """
+    at = np.arange(len(columns))
+    longest = max(map(len, columns))
+    is_oblique = len(columns) * longest > _LETTERS
+
+    def paint(axes: Any) -> None:
+        for k, (_, _, cells) in enumerate(rows):
+            shades = [(*_rgb(colour(0)), _DEEPEST * share) for _, share in cells]
+            axes.bar(at, 0.96, 0.96, k - 0.48, color=shades)
+            for x, (count, _) in zip(at, cells, strict=True):
+                small = 11 if len(columns) <= 8 else 7
+                axes.text(x, k, f"{count}", ha="center", va="center", color=INK, fontsize=small)
+        axes.set_xlim(-0.5, len(columns) - 0.5)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        oblique = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
+        axes.set_xticks(at, columns, **(oblique if is_oblique else {}))
+        axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+        axes.grid(visible=False)
+        axes.spines["bottom"].set_visible(False)
+
+    drawing = Drawing(
+        f"Counts of labels, in rows, by predictions, in columns; {right} are right.",
+        paint,
+        height=68 + len(rows) * min(44, max(15, 300 // len(rows))),
+        labels=("prediction", "label"),
+        left=min(20 + 7 * longest, 150),
+        below=5 * longest if is_oblique else 0,
+    )
+    return Chart(title, drawing)
+
+
+def contributions(bars: Sequence[tuple[str, str, float]]) -> Chart:
+    """Draws the mean absolute contribution of modalities: of each its name, and value as text."""
+    rows = [(name, [float(value)], None) for name, value, _ in bars]
+    return Chart("Mean absolute contribution by modality", value_rows(rows, len(rows)))

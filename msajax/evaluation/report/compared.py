@@ -1,17 +1,18 @@
 """Shows comparisons of runs: a panel for each pair, and a page of them alone."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from msajax import legend
 from msajax.evaluation import comparison
 from msajax.evaluation.comparison_output import comparison_cells, comparison_legend
+from msajax.evaluation.contenders import short_names
 from msajax.evaluation.report import charts
 from msajax.evaluation.report.content import reading
 from msajax.evaluation.report.figures import Chart
-from msajax.evaluation.report.page import Panel, fragment, render
-from msajax.evaluation.report.text import printable, shortened
+from msajax.evaluation.report.page import Panel, render
+from msajax.evaluation.report.text import shortened
 from msajax.runs.manifest import COMPARISON
 
 _OVER = {"samples": "over samples", "videos": "over videos", "seeds": "over random seeds"}
@@ -25,11 +26,12 @@ def comparison_page(report: Mapping[str, Any]) -> str:
 
 def panels(report: Mapping[str, Any]) -> list[Panel]:
     """Makes a panel for each pair of a comparison; what concerns all of them stands in the last."""
-    found, names = [], short_names(report["runs"])
+    found, names = [], short_names(report["runs"], lambda name: shortened(name, 60))
     for pair in report["pairs"]:
         columns, cells = comparison_cells(report, pair)
         is_last = pair is report["pairs"][-1]
-        body = fragment(
+        panel = Panel.of(
+            f"{names[pair['first']]} against {names[pair['second']]}",
             "compared.html",
             sentences=comparison.about_pair(report, pair),
             charts=[chart] if (chart := _chart(report["metric"], pair)) else [],
@@ -38,7 +40,7 @@ def panels(report: Mapping[str, Any]) -> list[Panel]:
             notes=comparison.about_all(report) if is_last else [],
             terms=comparison_legend(report) if is_last else [],
         )
-        found.append(Panel(f"{names[pair['first']]} against {names[pair['second']]}", body))
+        found.append(panel)
     return found
 
 
@@ -50,16 +52,6 @@ def of_this_run(report: Mapping[str, Any] | None) -> list[Panel]:
         if not report["pairs"]:
             raise ValueError("it compares nothing")
         return panels(comparison.with_first(comparison.read_back(report), "This run"))
-
-
-def short_names(paths: Sequence[str]) -> dict[str, str]:
-    """Names runs and files by the fewest last parts of their paths that tell all of them apart."""
-    parts = {path: path.rstrip("/").split("/") for path in paths}
-    for count in range(1, max(map(len, parts.values())) + 1):
-        names = {path: shortened("/".join(of[-count:]) or path, 60) for path, of in parts.items()}
-        if len(set(names.values())) == len(names):
-            return names
-    return {path: printable(path) for path in paths}
 
 
 def _arrow(metric: str) -> str:

@@ -10,14 +10,14 @@ from msajax.evaluation.report.charts import value_rows
 from msajax.evaluation.report.content import Measured
 from msajax.evaluation.report.figures import Chart
 from msajax.evaluation.report.measured import metrics_panel
-from msajax.evaluation.report.page import Panel, fragment, render
+from msajax.evaluation.report.page import Panel, render
 from msajax.evaluation.tables import folds_cells, folds_legend, pooled_results
 
 
-def page_of_folds(
+def panels_of_folds(
     results: Mapping[str, Any], pooled: Measured, last: Sequence[Panel], links: Sequence[str]
-) -> str:
-    """Returns the report of folds as HTML; the same folds give the same text.
+) -> list[Panel]:
+    """Makes the panels of a report of folds.
 
     Args:
         results: folds.json.
@@ -37,9 +37,14 @@ def page_of_folds(
         samples.best_and_worst(pooled),
         *last,
     ]
+    return [panel for panel in panels if panel]
+
+
+def page_of_folds(results: Mapping[str, Any], panels: Sequence[Panel]) -> str:
+    """Returns a report of folds as HTML; the same folds give the same text."""
     return render(
         f"{results['model']['name']}, {results['folds']} folds",
-        [panel for panel in panels if panel],
+        panels,
         eyebrow="msajax cross-validation",
         facts=[
             f"{results['pooled']['samples']:,} samples, each tested once",
@@ -75,14 +80,14 @@ def _finding(results: Mapping[str, Any]) -> Panel:
         facts.append((f"floor: {floor.name}", legend.show(name, hardest[name][1]), floor.meaning))
     notes = [s for s in findings.against_floors(together) if not s.startswith(f"Test {name} ")]
     better = "larger" if legend.larger_is_better(name) else "smaller"
-    body = fragment(
+    return Panel.of(
+        "What was found",
         "finding.html",
         sentence=findings.finding(together, over),
         notes=notes,
         facts=facts,
         chart=Chart(f"Test {name}, {better} is better", value_rows(rows, ours)),
     )
-    return Panel("What was found", body)
 
 
 def _folds(results: Mapping[str, Any], links: Sequence[str]) -> Panel:
@@ -97,4 +102,4 @@ def _folds(results: Mapping[str, Any], links: Sequence[str]) -> Panel:
         )
         for k, value in enumerate(results["metrics"][name]["folds"])
     ]
-    return Panel("Folds", fragment("folds.html", metric=name, rows=rows))
+    return Panel.of("Folds", "folds.html", metric=name, rows=rows)

@@ -8,7 +8,7 @@ from msajax.evaluation import findings
 from msajax.evaluation.report import charts
 from msajax.evaluation.report.content import Content
 from msajax.evaluation.report.figures import Chart
-from msajax.evaluation.report.page import Panel, fragment
+from msajax.evaluation.report.page import Panel
 from msajax.evaluation.report.text import shortened
 from msajax.evaluation.tables import results_cells, results_legend
 from msajax.training.failures import failure_message
@@ -33,15 +33,13 @@ def finding(content: Content) -> Panel:
         notes.append(noise)
     if results["failed"]:
         notes.append(failure_message(results["failed"]))
-    return Panel(
+    return Panel.of(
         "What was found",
-        fragment(
-            "finding.html",
-            sentence=findings.finding(results),
-            notes=notes,
-            facts=facts,
-            chart=_rows_chart(results, name),
-        ),
+        "finding.html",
+        sentence=findings.finding(results),
+        notes=notes,
+        facts=facts,
+        chart=_rows_chart(results, name),
     )
 
 
@@ -85,4 +83,4 @@ def metrics_panel(
         (shortened(name, 40), "↑" if legend.larger_is_better(name) else "↓", of)
         for name, of in cells.items()
     ]
-    return Panel("Results", fragment("results.html", columns=columns, rows=rows, terms=terms))
+    return Panel.of("Results", "results.html", columns=columns, rows=rows, terms=terms)

@@ -12,6 +12,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from msajax.evaluation.report.figures import Chart
 from msajax.evaluation.report.text import printable
 
 
@@ -22,10 +23,27 @@ class Panel:
     Attributes:
         heading: in words; also the entry in the table of contents.
         body: HTML, as `fragment` makes it.
+        charts: what is drawn of it in files of figures.
     """
 
     heading: str
     body: Markup
+    charts: Sequence[Chart] = ()
+
+    @classmethod
+    def of(
+        cls, heading: str, template: str, drawn: Sequence[Chart] = (), **values: Any
+    ) -> "Panel":
+        """Fills a template, whose value "charts" or "chart" is what it draws.
+
+        Args:
+            heading: of the panel.
+            template: of this package.
+            drawn: what the template shows without a drawing, and figures need one for.
+            **values: of the template; all are escaped.
+        """
+        charts = [*values.get("charts", ()), values.get("chart"), *drawn]
+        return cls(heading, fragment(template, **values), [chart for chart in charts if chart])
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from msajax import legend
 from msajax.evaluation.report import bins, charts
 from msajax.evaluation.report.content import Measured
-from msajax.evaluation.report.page import Panel, fragment
+from msajax.evaluation.report.page import Panel
 from msajax.evaluation.report.text import shortened
 
 _MOST_OUTPUTS = 12  # charts of several outputs
@@ -27,7 +27,7 @@ def scatter(test: Measured) -> Panel | None:
         charts.predicted_true(_title(test, k), test.labels[:, k], test.scores[:, k]) for k in shown
     ]
     text = f"On the dashed line a score equals its label. {_left(test)}"
-    return Panel("Predicted against true", fragment("charts.html", charts=drawn, text=text))
+    return Panel.of("Predicted against true", "charts.html", charts=drawn, text=text)
 
 
 def residuals(test: Measured, is_sentiment: bool) -> Panel | None:
@@ -44,7 +44,7 @@ def residuals(test: Measured, is_sentiment: bool) -> Panel | None:
         "Above 0 a score is too high, below too low. A model that is unsure answers near the "
         f"middle: too high for low labels, too low for high ones. {_left(test)}"
     )
-    return Panel("Residuals by label", fragment("charts.html", charts=drawn, text=text))
+    return Panel.of("Residuals by label", "charts.html", charts=drawn, text=text)
 
 
 def _title(test: Measured, k: int) -> str:
@@ -65,7 +65,7 @@ def _probabilities(test: Measured) -> Panel:
         "The probability that the model gives to the true class, by that class. Probabilities are "
         "means over random seeds."
     )
-    return Panel("Predicted against true", fragment("charts.html", charts=[chart], text=text))
+    return Panel.of("Predicted against true", "charts.html", charts=[chart], text=text)
 
 
 def confusion(test: Measured, is_sentiment: bool) -> Panel | None:
@@ -85,7 +85,8 @@ def confusion(test: Measured, is_sentiment: bool) -> Panel | None:
         ]
     else:
         return None
-    return Panel("Confusion", fragment("confusion.html", tables=tables, text=_OF_MEAN))
+    drawn = [charts.confusion(**of) for of in tables]
+    return Panel.of("Confusion", "confusion.html", drawn, tables=tables, text=_OF_MEAN)
 
 
 def _confusion(
@@ -132,4 +133,4 @@ def weights(test: Measured, is_sentiment: bool) -> Panel | None:
         "listens to, not what it would lose without it."
     )
     rows = [(name, f"{of.mean():.3f}", f"{of.std():.3f}") for name, of in shown.items()]
-    return Panel("Modality weights", fragment("weights.html", charts=[chart], text=text, rows=rows))
+    return Panel.of("Modality weights", "weights.html", charts=[chart], text=text, rows=rows)

@@ -8,7 +8,7 @@ from typing import Any
 from msajax.config.reading import changed_settings
 from msajax.data.repairs import describe_losses, describe_reading, describe_repairs
 from msajax.evaluation.report.content import Content, reading
-from msajax.evaluation.report.page import Panel, fragment
+from msajax.evaluation.report.page import Panel
 from msajax.evaluation.report.text import shortened
 from msajax.runs import manifest
 
@@ -31,11 +31,13 @@ def corpus(content: Content) -> Panel:
         told = ", ".join(f"{key} {value}" for key, value in embedded.items())
         facts.append(("text embedded by", told))
     sizes = [(name, f"{size:,}") for name, size in of_run["sizes"].items()]
-    return Panel(
+    return Panel.of(
         "Corpus",
-        fragment(
-            "corpus.html", facts=facts, sizes=sizes, modalities=modalities, repaired=repaired
-        ),
+        "corpus.html",
+        facts=facts,
+        sizes=sizes,
+        modalities=modalities,
+        repaired=repaired,
     )
 
 
@@ -57,7 +59,7 @@ def settings(content: Content) -> Panel:
         (key, _shown(value), _shown(default))
         for key, (value, default) in changed_settings(content.settings).items()
     ]
-    return Panel("Settings", fragment("settings.html", rows=rows))
+    return Panel.of("Settings", "settings.html", rows=rows)
 
 
 def _shown(value: Any) -> str:
@@ -84,7 +86,7 @@ def repeat(content: Content) -> Panel:
             told = ", ".join(f"{key} {value}" for key, value in of.items())
             versions.append((f"began from: {name}", shortened(told, _VALUE)))
         command = command_of(run["command"])
-    return Panel("Repeat it", fragment("repeat.html", versions=versions, command=command))
+    return Panel.of("Repeat it", "repeat.html", versions=versions, command=command)
 
 
 def command_of(arguments: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from msajax import legend
 from msajax.evaluation.report.content import Measured
-from msajax.evaluation.report.page import Panel, fragment
+from msajax.evaluation.report.page import Panel
 from msajax.evaluation.report.text import shortened, signed
 
 _SHOWN = 10
@@ -39,15 +39,13 @@ def best_and_worst(test: Measured) -> Panel | None:
     text = f"Of {len(order)} test samples, {ranked}; scores are means over random seeds."
     if test.texts is None:
         text += " The corpus has no transcripts."
-    return Panel(
+    return Panel.of(
         "Best and worst samples",
-        fragment(
-            "samples.html",
-            groups=groups,
-            text=text,
-            kind=test.kind,
-            ends=[signed(end) for end in ends],
-        ),
+        "samples.html",
+        groups=groups,
+        text=text,
+        kind=test.kind,
+        ends=[signed(end) for end in ends],
     )
 
 

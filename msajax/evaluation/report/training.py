@@ -8,7 +8,7 @@ from msajax import legend
 from msajax.evaluation import findings
 from msajax.evaluation.report import charts
 from msajax.evaluation.report.content import Content, selection
-from msajax.evaluation.report.page import Panel, fragment
+from msajax.evaluation.report.page import Panel
 from msajax.runs.manifest import METRICS
 
 _MOST_SEEDS = 50  # rows of a table by seed
@@ -36,17 +36,15 @@ def training(content: Content) -> Panel:
             strict=True,
         )
     ]
-    return Panel(
+    return Panel.of(
         "Training",
-        fragment(
-            "training.html",
-            sentence=_sentence(found, name, lines),
-            notes=_notes(content.lines, best, of_run),
-            charts=[chart for chart in drawn if chart],
-            metric=metric,
-            rows=rows[:_MOST_SEEDS],
-            left=max(0, len(rows) - _MOST_SEEDS),
-        ),
+        "training.html",
+        sentence=_sentence(found, name, lines),
+        notes=_notes(content.lines, best, of_run),
+        charts=[chart for chart in drawn if chart],
+        metric=metric,
+        rows=rows[:_MOST_SEEDS],
+        left=max(0, len(rows) - _MOST_SEEDS),
     )
 
 

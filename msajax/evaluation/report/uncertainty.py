@@ -7,8 +7,8 @@ import numpy as np
 
 from msajax import legend
 from msajax.evaluation.report.content import Measured, reading
-from msajax.evaluation.report.figures import MUTED, Chart, Key, colour, draw
-from msajax.evaluation.report.page import Panel, fragment
+from msajax.evaluation.report.figures import MUTED, Chart, Drawing, Key, colour
+from msajax.evaluation.report.page import Panel
 from msajax.evaluation.report.text import shortened
 
 _SHOWN = 120  # samples whose intervals are drawn
@@ -32,10 +32,14 @@ def _panel(
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
 ) -> Panel:
-    body = fragment(
-        "calibration.html", sentences=sentences, charts=charts, columns=columns, rows=rows
+    return Panel.of(
+        "Calibration and coverage",
+        "calibration.html",
+        sentences=sentences,
+        charts=charts,
+        columns=columns,
+        rows=rows,
     )
-    return Panel("Calibration and coverage", body)
 
 
 def _source(found: Mapping[str, Any]) -> str:
@@ -86,7 +90,7 @@ def _band(test: Measured) -> Chart:
         axes.set_xticks([])
 
     share = legend.percent(inside.mean())
-    svg = draw(
+    drawing = Drawing(
         f"Intervals of {len(shown)} test samples in the order of their scores; {share} of the "
         "labels lie inside.",
         paint,
@@ -100,7 +104,7 @@ def _band(test: Measured) -> Chart:
     ]
     left = len(shown) < len(order)
     note = f"{len(shown)} of {len(order)} samples, evenly by score." if left else ""
-    return Chart("", svg, keys, note)
+    return Chart("", drawing, keys, note)
 
 
 def _temperature(found: Mapping[str, Any]) -> Panel:
@@ -128,7 +132,7 @@ def _temperature(found: Mapping[str, Any]) -> Panel:
     told = ", ".join(
         f"{c:.2f}: {a:.2f}" for c, a in zip(confidence, accuracy, strict=True)
     )
-    svg = draw(
+    drawing = Drawing(
         f"Accuracy by confidence: {told}.", paint, height=320, labels=("confidence", "accuracy")
     )
     note = (
@@ -139,4 +143,4 @@ def _temperature(found: Mapping[str, Any]) -> Panel:
         (f"{b['confidence']:.3f}", f"{b['accuracy']:.3f}", f"{b['count']:,}") for b in full
     ]
     columns = ("confidence", "accuracy", "samples")
-    return _panel(sentences, [Chart("", svg, (), note)], columns, rows)
+    return _panel(sentences, [Chart("", drawing, (), note)], columns, rows)

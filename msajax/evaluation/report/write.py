@@ -16,40 +16,50 @@ from msajax.evaluation.report import (
     uncertainty,
 )
 from msajax.evaluation.report.content import Content, read_content, read_measured
-from msajax.evaluation.report.folds import page_of_folds
+from msajax.evaluation.report.figure_files import draw_figures, write_figures
+from msajax.evaluation.report.folds import page_of_folds, panels_of_folds
 from msajax.evaluation.report.forms import check_folds
-from msajax.evaluation.report.page import render
+from msajax.evaluation.report.page import Panel, render
 from msajax.files import as_strict, read_json, write_json, write_text
 from msajax.runs import manifest
 from msajax.runs.folder import RunFolder
 
 
-def make(folder: RunFolder, comparison: Mapping[str, Any] | None = None) -> None:
+def make(
+    folder: RunFolder, comparison: Mapping[str, Any] | None = None, figures: str = ""
+) -> None:
     """Writes report.html of a run that has ended, whole or not at all.
 
     Args:
         folder: of the run.
         comparison: with other runs, to be kept in the folder in place of an earlier one.
+        figures: a folder for every chart as PDF and SVG; "" for none.
 
     Raises:
         UserError: if a file of the run is missing or damaged, or the report cannot be written.
     """
     content = read_content(folder)
-    if comparison is None:
-        write_text(folder.file(manifest.REPORT), page(content))
-        return
-    text = page(dataclasses.replace(content, comparison=as_strict(comparison)))
-    write_json(folder.file(manifest.COMPARISON), comparison)  # once it is known to have a page
+    if comparison is not None:
+        content = dataclasses.replace(content, comparison=as_strict(comparison))
+    panels = panels_of(content)
+    text = _laid_out(content.results, panels)
+    if figures:
+        write_figures(figures, draw_figures(panels))
+    if comparison is not None:
+        write_json(folder.file(manifest.COMPARISON), comparison)  # once it is known to have a page
     write_text(folder.file(manifest.REPORT), text)
 
 
-def make_of_folds(workdir: str, folders: Sequence[RunFolder], names: Sequence[str]) -> None:
+def make_of_folds(
+    workdir: str, folders: Sequence[RunFolder], names: Sequence[str], figures: str = ""
+) -> None:
     """Writes the report of a cross-validation that has ended, beside the folders of its folds.
 
     Args:
         workdir: of the cross-validation.
         folders: of the folds.
         names: of its results, its predictions and its report.
+        figures: a folder for every chart as PDF and SVG; "" for none.
 
     Raises:
         UserError: if a file is missing or damaged, or the report cannot be written.
@@ -71,11 +81,20 @@ def make_of_folds(workdir: str, folders: Sequence[RunFolder], names: Sequence[st
         found["pooled"]["samples"],
         f"{results} says. The train command of these folds writes both anew.",
     )
-    write_text(report, page_of_folds(found, pooled, last, links))
+    panels = panels_of_folds(found, pooled, last, links)
+    text = page_of_folds(found, panels)
+    if figures:
+        write_figures(figures, draw_figures(panels))
+    write_text(report, text)
 
 
 def page(content: Content) -> str:
     """Returns the report of a run as HTML; the same content gives the same text."""
+    return _laid_out(content.results, panels_of(content))
+
+
+def panels_of(content: Content) -> list[Panel]:
+    """Makes the panels of a run's report."""
     results, test = content.results, content.test
     is_sentiment = "acc7" in results["test"]
     panels = [
@@ -95,9 +114,13 @@ def page(content: Content) -> str:
         provenance.settings(content),
         provenance.repeat(content),
     ]
+    return [panel for panel in panels if panel]
+
+
+def _laid_out(results: Mapping[str, Any], panels: Sequence[Panel]) -> str:
     return render(
         f"{results['model']['name']} on {_name(results['corpus'])}",
-        [panel for panel in panels if panel],
+        panels,
         eyebrow="msajax run",
         facts=_facts(results),
     )
