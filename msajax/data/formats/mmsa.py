@@ -86,7 +86,7 @@ class _Notes:
         if self.disagree:
             total = sum(count for count, _ in self.disagree.values())
             told.append(
-                f"{total} lengths end before a step that is not zero ({_listed(self.disagree)}) "
+                f"{total} length(s) end before a step that is not zero ({_listed(self.disagree)}) "
                 "and are read as numbers of steps, wherever these lie"
             )
         if self.in_front:
@@ -102,8 +102,8 @@ class _Notes:
         if self.too_long:
             total = sum(count for count, _ in self.too_long.values())
             told.append(
-                f"{total} lengths exceed the steps that are stored ({_listed(self.too_long)}) and "
-                "count as all of them"
+                f"{total} length(s) exceed the steps that are stored ({_listed(self.too_long)}) "
+                "and count as all of them"
             )
         if told:
             logger.warning("%s: %s.", self.path, "; ".join(told))
