@@ -75,6 +75,7 @@ def test_text_by_hand(tmp_path):
         "width": 2,
         "steps": 5,
         "mask": "explicit",
+        "hidden": 11,  # every value but the first one is not zero
         "absent": 1 / 4,
         "all_zero": 0.0,
         "valid_steps": {"min": 2.0, "median": 3.0, "mean": 3.0, "max": 4.0},
@@ -99,6 +100,7 @@ def test_audio_by_hand(tmp_path):
         "width": 3,
         "steps": 3,
         "mask": "from zeros",
+        "hidden": 0,
         "absent": 1 / 4,
         "all_zero": 0.0,
         "valid_steps": {"min": 1.0, "median": 2.0, "mean": 2.0, "max": 3.0},
@@ -246,6 +248,7 @@ def test_what_would_change_results_is_warned_of(tmp_path):
         "1 sample(s) of valid are identical to an earlier one.",
         "train: 1 of 4 has no valid step in any modality: its score is that of an "
         "empty input.",
+        "train/text: 11 stored step(s) that are not zero are left out, as its mask says.",
         "train/audio has 2 non-finite value(s) in 1 column(s): preparation sets them to 0.",
         "video has no valid step in train: models leave it out everywhere.",
         "valid/text has up to 8 steps, train only 5: set data.truncate or model.max_len.",
@@ -371,6 +374,7 @@ def test_token_ids_by_hand(tmp_path):
         "width": 0,
         "steps": 4,
         "mask": "from zeros",
+        "hidden": 0,
         "absent": 1 / 3,
         "all_zero": 0.0,
         "valid_steps": {"min": 2.0, "median": 2.5, "mean": 2.5, "max": 3.0},

@@ -15,6 +15,8 @@ from msajax.data.inspection import inspect_corpus
 from msajax.data.prepare import check_split, fit, prepare
 from msajax.errors import UserError
 
+BERT = mmsa_split("train", 5)["text_bert"]
+
 
 @pytest.fixture
 def path(tmp_path):
@@ -46,16 +48,57 @@ def test_arrays_ids_labels_and_transcripts_are_those_of_the_file(path, protocol)
         np.testing.assert_array_equal(split.labels, labels, strict=True)
 
 
-def test_the_text_mask_is_berts_attention_and_the_others_follow_the_lengths(path):
+def test_without_padding_of_zeros_berts_mask_says_which_steps_of_text_are_real(path, caplog):
+    """An encoder ran over the padding, so that features alone would not tell."""
     tree = mmsa()
-    corpus = open_corpus(write_pickle(path, tree))
+    tree["train"]["text"][2] = 0  # not recorded, which says nothing of how the others are padded
+    tree["valid"]["text"][0, 0, 0], tree["valid"]["text"][0, 0, 1:] = np.nan, 0  # is not zero
+    with caplog.at_level(logging.INFO):
+        corpus = open_corpus(write_pickle(path, tree))
+    hidden = {}
     for name, wanted in tree.items():
-        masks = corpus.split(name).masks
-        assert masks["text"].tolist() == (wanted["text_bert"][:, 1] == 1).tolist()
-        assert np.abs(wanted["text"][~masks["text"]]).min() > 0  # zeros would not tell
+        split = corpus.split(name)
+        mask, stored = wanted["text_bert"][:, 1] == 1, wanted["text"].any(axis=2)
+        np.testing.assert_array_equal(split.masks["text"], mask & stored.any(axis=1)[:, None])
         for m, key in (("audio", "audio"), ("video", "vision")):
-            for row, length in zip(masks[m], wanted[f"{key}_lengths"], strict=True):
+            for row, length in zip(split.masks[m], wanted[f"{key}_lengths"], strict=True):
                 assert row.tolist() == [True] * length + [False] * (len(row) - length)
+        hidden[name] = int((stored & ~mask).sum())
+    assert caplog.text.count("text_bert") == 1
+    assert (
+        f"{path}: no sample of train/text, valid/text, test/text is padded with steps of zeros, so "
+        "the attention mask of text_bert says which of its steps are real: it hides "
+        f"{sum(hidden.values())}, which are not zero."
+    ) in caplog.text
+    found = inspect_corpus(corpus, DataConfig())
+    preparation = fit(corpus, DataConfig(), ModelConfig())
+    for name, count in hidden.items():
+        said = f"{name}/text: {count} stored step(s) that are not zero are left out, as its mask"
+        assert any(warning.startswith(said) for warning in found["warnings"])
+        assert prepare(corpus.split(name), preparation)[1]["text"]["hidden_steps"] == count
+
+
+@pytest.mark.parametrize("bert", [BERT, BERT[:, :, :3], BERT + 0.5], ids=["4", "3", "no mask"])
+@pytest.mark.parametrize("padded", ["one before", "one behind"])
+def test_features_of_text_that_are_padded_with_zeros_are_read_by_them_alone(path, padded, bert):
+    """text_bert's mask is one of ids, which may be padded on the other side, or cut elsewhere."""
+    text = np.ones((5, TOKENS, 3), np.float16)
+    text[:3, 2] = 0  # a step inside is valid
+    text[3, 0 if padded == "one before" else -1] = 0
+    text[4] = 0
+    corpus = open_corpus(write_pickle(path, changed(text=text, text_bert=bert)))
+    assert corpus.headers["train"].masked == {"audio", "video"}
+    split = corpus.split("train")
+    found, repairs = prepare(split, fit(corpus, DataConfig(), ModelConfig(modalities=("text",))))
+    assert found.masks["text"].sum(axis=1).tolist() == [4, 4, 4, 3, 0] and repairs == {}
+
+
+def test_features_of_text_of_one_step_need_no_mask(path):
+    tree = mmsa()
+    for fields in tree.values():
+        fields["text"] = np.ones((len(fields["id"]), 3))
+    corpus = open_corpus(write_pickle(path, tree))
+    assert corpus.headers["train"].masked == {"audio", "video"}
 
 
 def test_inner_zero_rows_within_a_length_stay_valid(path):
@@ -168,7 +211,8 @@ def test_lengths_beyond_the_steps_count_as_all_of_them_and_are_counted(path, cap
     corpus = open_corpus(write_pickle(path, tree))
     assert corpus.split("train").masks["audio"].sum(axis=1).tolist() == [6, 6, 6, 1, 6]
     assert corpus.repairs == {"cut_lengths": 2}
-    assert "train/audio_lengths: 2 of 5 exceed the 6 steps that are there" in caplog.text
+    said = "2 length(s) exceed the steps that are stored (2 of 5 in train/audio_lengths)"
+    assert f"{path}: {said} and count as all of them." in caplog.text
 
 
 # Steps that are not zero, the length, and the steps that are valid then.
@@ -200,11 +244,14 @@ def test_a_length_is_a_number_of_steps_wherever_they_lie_and_nothing_is_lost(pat
     found = ["".join(".1"[step] for step in row) for row in split.masks["audio"].astype(int)]
     assert found == list(wanted)
     assert corpus.repairs == {"length_disagrees": 7, "cut_lengths": 1}
-    assert (
-        f"{path}: train/audio_lengths: length disagrees in 7 of {size} samples, whose steps beyond "
-        "it are not all zero: 4 are padded in front and keep as many steps at their end, 3 keep "
-        "all steps from the first to the last that is not zero."
-    ) in caplog.text
+    assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [
+        f"{path}: 7 length(s) end before a step that is not zero (7 of {size} in "
+        "train/audio_lengths) and are read as numbers of steps, wherever these lie; 4 of these "
+        "sequences are padded in front, and as many steps as the length says are read, up to the "
+        "last that is not zero; 3 of them have more steps than their length, and all are read, "
+        "from the first to the last that is not zero; 1 length(s) exceed the steps that are stored "
+        f"(1 of {size} in train/audio_lengths) and count as all of them."
+    ]
     preparation = fit(corpus, DataConfig(), ModelConfig())
     assert check_split(split, preparation)[0] == {}
     assert inspect_corpus(corpus, DataConfig())["splits"]["train"]["lost"] == {}
@@ -219,8 +266,9 @@ def test_a_mistake_in_masks_made_of_lengths_is_found(path, monkeypatch, truncate
     audio[:in_front, 3:], audio[in_front:, 1:4] = 1, 1
     tree["train"] |= {"audio": audio, "audio_lengths": np.full(20, 2)}
 
-    def ends(where, lengths, nonzero, draft):
-        return np.arange(nonzero.shape[1]) < lengths[:, None]
+    def ends(lengths, nonzero):
+        none = np.zeros(len(lengths), bool)
+        return np.arange(nonzero.shape[1]) < lengths[:, None], none, none
 
     monkeypatch.setattr(reader, "_place_lengths", ends)
     corpus = open_corpus(write_pickle(path, tree))
@@ -234,7 +282,7 @@ def test_a_mistake_in_masks_made_of_lengths_is_found(path, monkeypatch, truncate
     counts = {"lost_steps": steps, "emptied_samples": in_front}
     if in_front == 2:  # a tenth, and not more
         assert f"{said}." in report["warnings"]
-        assert prepare(corpus.split("train"), fit(corpus, data, model))[1] == {"audio": counts}
+        assert prepare(corpus.split("train"), fit(corpus, data, model))[1]["audio"] == counts
         return
     assert f"{said}: training needs data.allow_loss = true." in report["warnings"]
     for refuse in (check_split, prepare):
@@ -245,8 +293,9 @@ def test_a_mistake_in_masks_made_of_lengths_is_found(path, monkeypatch, truncate
 
 
 def test_a_modality_whose_every_step_a_mistake_hides_is_refused_and_not_left_out(path, monkeypatch):
-    def nothing(where, lengths, nonzero, draft):
-        return np.zeros(nonzero.shape, bool)
+    def nothing(lengths, nonzero):
+        none = np.zeros(len(lengths), bool)
+        return np.zeros(nonzero.shape, bool), none, none
 
     monkeypatch.setattr(reader, "_place_lengths", nothing)
     corpus = open_corpus(write_pickle(path, mmsa()))
@@ -263,15 +312,12 @@ def test_a_value_that_is_none_is_not_there(path):
     assert open_corpus(write_pickle(path, tree)).split("test").labels is None
 
 
-BERT = mmsa_split("train", 5)["text_bert"]
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"text_bert": BERT[:4]}, r"text_bert is an array .*\(4, 3, 4\); expected numbers \(5, "),
         ({"text_bert": BERT[:, :2]}, r"text_bert is an array of float64 of shape \(5, 2, 4\)"),
-        ({"text_bert": BERT[:, :, :3]}, r"train/text has 4 steps, but .*train/text_bert has 3"),
+        ({"text_bert": BERT[:, :, :3]}, r"train/text has 4 steps, no .*train/text_bert has 3"),
         ({"text_bert": BERT[:, :, :0]}, r"text_bert has no step"),
         ({"text_bert": BERT + 0.5}, r"train/text_bert holds a number that is not a whole one"),
         ({"text_bert": -BERT}, r"train/text_bert holds a number that is not a whole one"),

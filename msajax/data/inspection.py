@@ -13,8 +13,8 @@ from msajax import metrics
 from msajax.config import DataConfig, ModelConfig
 from msajax.data.corpus import Corpus, Split, is_finite, modality_order
 from msajax.data.labels import label_kind
-from msajax.data.lost import Lost, count_in_full, count_without_any
-from msajax.data.repairs import describe_empty
+from msajax.data.lost import Lost, count_hidden, count_in_full, count_without_any
+from msajax.data.repairs import describe_empty, describe_repairs
 from msajax.data.repeated import count_repeated, describe_repeated, describe_repeated_ids
 from msajax.data.steps import (
     Groups,
@@ -59,7 +59,8 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
 
     Returns:
         A strict-JSON-ready report. Per split and modality: lengths and rows with padding count
-        only samples that have the modality; `padded_steps` is a share of all stored steps;
+        only samples that have the modality; `padded_steps` is a share of all stored steps, `hidden`
+        counts those that are not zero although the mask of the file hides them;
         `non_finite`, `range` and `constant_columns` look at valid steps alone, the last two at
         their finite values; `all_zero` is the share of samples whose valid steps are all zero.
         `task` is what `model.task = auto` would learn. `identical` counts samples that are equal to
@@ -106,6 +107,7 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
                 m: {
                     "dtype": header.dtypes[m],
                     "mask": "explicit" if m in split.masks else derived,
+                    "hidden": count_hidden(split, m),
                     **_modality(split.features[m], masks[m]),
                 }
                 for m in corpus.modalities
@@ -287,6 +289,9 @@ def _warnings(report: dict[str, Any], groups: Groups, data: DataConfig) -> list[
                 )
             for m in members:
                 facts = split["modalities"].get(m)
+                if facts and facts["hidden"]:
+                    told = describe_repairs({m: {"hidden_steps": facts["hidden"]}}, 0)
+                    found.append(f"{name}/{told}.")
                 if facts and facts["non_finite"]:
                     found.append(
                         f"{name}/{m} has {facts['non_finite']} non-finite value(s) in "

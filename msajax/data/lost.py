@@ -1,6 +1,7 @@
 """Counts lost steps: those stored, not zero, that a model does not read although nothing hid them.
 
-Two things may hide a step: the file's own mask, and a truncation that was asked for. What a split
+Two things may hide a step: the file's own mask, whose hidden steps are counted by themselves, and a
+truncation that was asked for. What a split
 stores is compared with the steps that are really read of it, not with the rules for masks and
 compaction that led there, so that a mistake in these rules is found as well.
 """
@@ -137,17 +138,34 @@ def count_among(
     split: Split, modality: str, steps: np.ndarray, nonzero: np.ndarray | None = None
 ) -> int:
     """Counts the stored steps among some `[N, T]` that are not zero and that no mask hides."""
-    (rows,) = np.logical_or.reduce(steps, axis=1).nonzero()
-    if not rows.size:
+    if modality in split.masks and modality not in split.derived:
+        steps = steps & split.masks[modality]
+    return _count_nonzero(split, modality, steps, nonzero)
+
+
+def count_hidden(split: Split, modality: str) -> int:
+    """Counts the stored steps that are not zero and that the mask of the file hides.
+
+    0 for a modality without a mask, and for masks that its reader has made.
+    """
+    if modality not in split.masks or modality in split.derived:
         return 0
-    found = steps[rows]
+    return _count_nonzero(split, modality, ~split.masks[modality])
+
+
+def _count_nonzero(
+    split: Split, modality: str, steps: np.ndarray, nonzero: np.ndarray | None = None
+) -> int:
+    (rows,) = np.logical_or.reduce(steps, axis=1).nonzero()
+    count = 0
     for start in range(0, len(rows), _ROWS):
         part = rows[start : start + _ROWS]
-        stored = nonzero_steps(split.features[modality][part]) if nonzero is None else nonzero[part]
-        found[start : start + _ROWS] &= stored
-    if modality in split.masks and modality not in split.derived:
-        found &= split.masks[modality][rows]
-    return int(found.sum())
+        x = split.features[modality]
+        stored = nonzero_steps(x[part]) if nonzero is None else nonzero[part]
+        if x.ndim == 2:
+            stored = stored & (x[part] != _PADDING)
+        count += int(np.count_nonzero(steps[part] & stored))
+    return count
 
 
 def _read(source: np.ndarray, kept: np.ndarray, steps: int) -> np.ndarray:

@@ -52,7 +52,8 @@ def read_pieces(split: Split, source: TextSource) -> tuple[Split, dict[str, int]
     Returns:
         The split with text as pieces `[N, S, 3]`, not yet cut, and their mask; or without text, if
         it has none. The step of a piece is the stored step of its word if the model is trained on
-        words. And the number of samples whose transcript is empty, by kind.
+        words. And the number of samples whose transcript is empty, and of token ids that the mask
+        of the file hides although they are no padding, by kind.
 
     Raises:
         UserError: for token ids or segment ids that the encoder has no row for, for transcripts
@@ -73,6 +74,8 @@ def read_pieces(split: Split, source: TextSource) -> tuple[Split, dict[str, int]
         features[TEXT], masks[TEXT] = pieces
         if empty := int((~pieces.mask.any(axis=1)).sum()):
             counts["empty_transcripts"] = empty
+        if kind == "ids" and (hidden := _count_hidden(split, source.architecture.padding_id)):
+            counts["hidden_steps"] = hidden
     derived = split.derived - {TEXT}
     read = dataclasses.replace(split, features=features, masks=masks, derived=derived)
     return read, counts
@@ -124,6 +127,13 @@ def _stored(split: Split, source: TextSource) -> Pieces:
     values[..., 1] = np.where(mask, np.clip(segments, within.min, within.max), 0)
     values[..., 2] = np.where(mask & ~special, np.arange(x.shape[1]), -1)
     return Pieces(values, mask)
+
+
+def _count_hidden(split: Split, padding_id: int) -> int:
+    if TEXT not in split.masks or TEXT in split.derived:
+        return 0
+    is_padding = np.isin(split.features[TEXT], (0, padding_id, FILE_PADDING))
+    return int(np.count_nonzero(~split.masks[TEXT] & ~is_padding))
 
 
 def _require_rows(split: Split, pieces: Pieces, architecture: Architecture) -> None:

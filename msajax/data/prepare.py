@@ -21,6 +21,7 @@ from msajax.data.fit_pieces import Encoder, find_source, measure
 from msajax.data.labels import as_targets, label_kind, require_two_classes
 from msajax.data.lost import (
     count_among,
+    count_hidden,
     count_lost,
     count_without_any,
     nothing_read,
@@ -79,9 +80,11 @@ def fit(
         if m not in used:
             if m in train.features:
                 require_little_lost(train.where, nothing_read(train, m), data.allow_loss)
+            hidden = count_hidden(train, m)
             logger.warning(
-                "Modality %r has no valid training step; the model leaves it out in every split.",
+                "Modality %r has no valid training step%s; the model leaves it out in every split.",
                 m,
+                f", as its mask hides {hidden} that are not zero" if hidden else "",
             )
     if not used:
         raise UserError(f"{corpus.path}: no modality has a valid training step.")
@@ -243,6 +246,8 @@ def prepare(
             on_demand = OnDemand(x, source, masks[m], statistics, preparation.clip)
             out = np.empty((*shape, x.shape[2]), np.float32) if keep else None
             features[m], made = out if keep else on_demand, on_demand.read_all(out)
+        if not spec.is_pieces(m) and (hidden := count_hidden(split, m)):
+            made = made | {"hidden_steps": hidden}
         if any(made.values()):
             repairs[m] = made | repairs.get(m, {})
     task = TASKS[spec.label_kind]

@@ -14,6 +14,7 @@ _REPAIRS = {
     "unknown_ids": "{count} token id(s) that the model has no row for are padding",
     "cut_lengths": "{count} length(s) beyond the stored steps count as all of them",
     "length_disagrees": "{count} length(s) end before steps that are not zero, which are kept",
+    "hidden_steps": "{count} stored step(s) that are not zero are left out, as its mask says",
     "empty_transcripts": "{count} transcript(s) are empty, where text is absent",
     "cut_pieces": "{count} piece(s) of transcripts that are too long are cut",
     "one_sided_matrices": "{count} matrices are not symmetric, and read above the diagonal alone",
