@@ -16,7 +16,7 @@ from msajax.config.model import unusual_settings
 from msajax.data import predictions
 from msajax.data.corpus import Corpus
 from msajax.data.cross_validation import require_one_fold
-from msajax.data.demands import say_what_is_idle
+from msajax.data.demands import say_unread_transcripts, say_what_is_idle
 from msajax.data.folds import Dealt, deal_validation
 from msajax.data.repairs import say_repairs
 from msajax.data.steps import describe_groups, find_groups
@@ -228,6 +228,7 @@ def _write_results(
 def _say_what_is_read(run: Run) -> None:
     _say_modalities(run.corpus, run.spec)
     say_what_is_idle(run.corpus, run.config, bool(run.spec.vocabularies))
+    say_unread_transcripts(run.corpus, run.config)
     _say_what_is_aligned(run.corpus, run.config, run.spec.modalities)
     for phrase in unusual_settings(run.config.model):
         logger.info("Outside the range that was studied: %s.", phrase)
