@@ -1,4 +1,4 @@
-"""Finds what the maker of a corpus has probably not meant, and says it in a sentence each."""
+"""Finds what the makers of a corpus have probably not meant; says it in a sentence each."""
 
 import unicodedata
 from collections.abc import Mapping, Sequence
