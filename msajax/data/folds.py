@@ -70,7 +70,7 @@ def choose_folds(
             len(videos),
             data.split_seed,
             ", ".join(f"{len(folds[name])} {name}" for name in SPLITS),
-            _count_folds(len(videos)),
+            offer_folds(len(videos)),
         )
     return folds
 
@@ -138,12 +138,13 @@ def advise_folds(ids: Iterable[str]) -> str:
             f"data.folds={len(SPLITS)} makes splits of the samples of {len(SPLITS)} or more "
             f"videos; here are {len(videos)}."
         )
-    return _count_folds(len(videos))
+    return offer_folds(len(videos))
 
 
-def _count_folds(videos: int) -> str:
+def offer_folds(count: int, unit: str = "video") -> str:
+    """Says what `data.folds` does for samples of so many videos, 3 or more, or other units."""
     return (
-        f"--config.data.folds={min(videos, _USUAL_FOLDS)} makes splits of all samples, by video, "
+        f"--config.data.folds={min(count, _USUAL_FOLDS)} makes splits of all samples, by {unit}, "
         "and tests each of them once."
     )
 
