@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from msajax.config import Config
 from msajax.data import prepare as preparing
 from msajax.data.corpus import Corpus, Split
-from msajax.data.demands import require_glove, require_targets
+from msajax.data.demands import require_glove, require_run
 from msajax.data.folds import deal_validation
 from msajax.data.formats import open_corpus
 from msajax.data.glove import read_glove
@@ -67,14 +67,14 @@ def open_encoder(config: Config) -> Folder | None:
 
 def check(config: Config, corpus: Corpus, encoder: Folder | None) -> Sources:
     """Fits the preparation; raises `UserError` unless a run can train on the corpus and measure."""
-    require_targets(corpus, config, "train", "valid", "test")
+    require_run(corpus, config)
     corpus.verify()  # after what headers alone can say: it may read all that there is
     return fit(config, corpus, encoder)
 
 
 def fit(config: Config, corpus: Corpus, encoder: Folder | None) -> Sources:
     """Does what `check` does, for a corpus that has been verified."""
-    require_targets(corpus, config, "train", "valid", "test")
+    require_run(corpus, config)
     preparation = preparing.fit(corpus, config.reading, config.model, encoder)
     check_model(config, preparation.spec)
     _check_share(config, corpus, preparation)

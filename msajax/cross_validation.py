@@ -24,8 +24,8 @@ from msajax import family
 from msajax.building import open_encoder
 from msajax.checks import is_url
 from msajax.config import Config, checked
-from msajax.data.cross_validation import cut_fold, without_folds
-from msajax.data.formats import open_corpus
+from msajax.data.cross_validation import cut_fold
+from msajax.data.formats import open_own
 from msajax.data.predictions import Predictions, read_predictions
 from msajax.errors import UserError, writing
 from msajax.evaluation import artefacts, protocol
@@ -119,7 +119,7 @@ def _require_no_others(workdir: str, folds: int, profile: str | None) -> None:
 def _check(configs: Sequence[Config]) -> list[dict[str, str]]:
     """Refuses what any fold cannot train on or measure; returns the digests of their corpora."""
     data, digests = configs[0].reading, []
-    corpus, encoder = open_corpus(data.path, without_folds(data)), open_encoder(configs[0])
+    corpus, encoder = open_own(data.path, data), open_encoder(configs[0])
     for config in configs:
         cut = cut_fold(corpus, config.reading)
         try:

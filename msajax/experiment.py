@@ -15,7 +15,7 @@ from msajax.config import Config, checked, flatten, outside_ranges
 from msajax.data import predictions
 from msajax.data.corpus import Corpus
 from msajax.data.cross_validation import require_one_fold
-from msajax.data.demands import say_what_is_idle
+from msajax.data.demands import say_unread_transcripts, say_what_is_idle
 from msajax.data.folds import Dealt, deal_validation
 from msajax.data.repairs import say_repairs
 from msajax.data.steps import describe_groups, find_groups
@@ -227,6 +227,7 @@ def _write_results(
 def _say_what_is_read(run: Run) -> None:
     _say_modalities(run.corpus, run.spec)
     say_what_is_idle(run.corpus, run.config, bool(run.spec.vocabularies))
+    say_unread_transcripts(run.corpus, run.config)
     _say_what_is_aligned(run.corpus, run.config, run.spec.modalities)
     for phrase in outside_ranges(run.config.model):
         logger.info("Outside the range in source 002's table: %s.", phrase)

@@ -512,6 +512,58 @@ def test_an_array_stored_twice_is_refused(path):
     assert re.search("holds two arrays of the same name", refusal(path))
 
 
+# --- without splits ---
+
+
+def whole_arrays() -> dict[str, np.ndarray]:
+    """Twelve samples of four videos, without splits; each holds its own number."""
+    numbers = np.arange(12.0)
+    return {
+        "id": np.array([f"v{i // 3}[{i % 3}]" for i in range(12)]),
+        "text": numbers[:, None, None] + np.ones((12, 2, 3)),
+        "text_mask": np.ones((12, 2), bool),
+        "label": numbers / 4,
+        "aligned": np.array(["text"]),
+    }
+
+
+def test_arrays_without_splits_are_split_by_video(path, caplog):
+    corpus = open_corpus(write(path, whole_arrays()))
+    assert {s: h.size for s, h in corpus.headers.items()} == {"train": 6, "valid": 3, "test": 3}
+    assert corpus.aligned == ("text",)
+    seen = []
+    for name in corpus.headers:
+        split = corpus.split(name)
+        numbers = (4 * split.labels[:, 0]).astype(int)
+        assert split.ids.tolist() == [f"v{i // 3}[{i % 3}]" for i in numbers]
+        np.testing.assert_array_equal(split.features["text"][:, 0, 0], numbers + 1)
+        assert split.masks["text"].shape == (len(numbers), 2)
+        seen.append(set(numbers // 3))
+    assert sorted(video for videos in seen for video in videos) == [0, 1, 2, 3]
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "4 videos were split at random with seed 0 into 2 train, 1 valid, 1 test" in told
+    assert "--config.data.folds=4 makes splits of all samples, by video" in told
+    digests = {open_corpus(path, DataConfig(split_seed=seed)).digest for seed in (0, 1, 2)}
+    assert corpus.digest in digests and len(digests) > 1
+
+
+def test_folds_of_arrays_without_splits_test_every_sample_once(path, caplog):
+    write(path, whole_arrays())
+    tested = []
+    for fold in range(4):
+        corpus = open_corpus(path, DataConfig(folds=4, fold=fold))
+        tested += corpus.split("test").ids.tolist()
+    assert sorted(tested) == sorted(whole_arrays()["id"].tolist())
+    assert "at random" not in caplog.text  # the folds take the place of that split
+
+
+def test_arrays_without_splits_need_ids_of_videos(path):
+    numbered = whole_arrays() | {"id": np.array([str(i) for i in range(12)])}
+    assert re.search("has no splits, and the id '0' does not tell", refusal(write(path, numbered)))
+    nameless = {k: x for k, x in whole_arrays().items() if k != "id"}
+    assert re.search("or all without <split>/, id among them", refusal(write(path, nameless)))
+
+
 # --- arrays that do not fit the format ---
 
 NAN_LABEL = np.array([0.0, np.nan, 1.0, np.nan])

@@ -239,10 +239,10 @@ def test_pauses_are_no_words_and_spaces_inside_words_are_one(folder):
 
 def test_words_alone_are_enough_for_a_text_encoder(folder):
     small_folder(folder, audio=None)
-    corpus = open_csd(folder, text="pieces")
+    corpus = open_csd(folder)
     assert corpus.aligned == ("text",) and corpus.modalities == ()
     assert corpus.split("train").words.tolist() == [["it", "was"]] * 2
-    assert "but no features" in refusal(folder)
+    assert corpus.split("train").raw_text.tolist() == ["it was"] * 2
 
 
 def test_rows_that_are_left_out_are_counted_once(folder, caplog):
@@ -383,12 +383,10 @@ def test_two_files_of_labels_or_words_are_refused_and_phones_are_not_words(folde
     assert re.search(r"several files of labels, .*e\.csd and .*labels\.csd;", refusal(folder))
 
 
-def test_words_alone_are_no_features(folder):
+def test_labels_alone_are_no_corpus(folder):
     small_folder(folder, audio=None)
-    found = refusal(folder)
-    assert "has labels and words, but no features: name a GloVe text file in data." in found
     (folder / "words.csd").unlink()
-    assert "has labels and nothing else, but no features" in refusal(folder)
+    assert "has labels and nothing else: add .csd files of features" in refusal(folder)
 
 
 def test_word_vectors_must_fit_the_folder(tmp_path, folder):

@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from msajax.config import DataConfig
 from msajax.data.folds import choose_folds, deal_videos, mosi_folds
 from msajax.errors import UserError
 
@@ -21,7 +22,7 @@ def folds_file(tmp_path: pathlib.Path) -> pathlib.Path:
 
 def choose(folds_file: pathlib.Path, content, segments=SEGMENTS):
     folds_file.write_text(content if isinstance(content, str) else json.dumps(content))
-    return choose_folds("corpus", segments, str(folds_file), 0)
+    return choose_folds("corpus", segments, str(folds_file), DataConfig())
 
 
 def refusal(folds_file: pathlib.Path, content) -> str:
@@ -104,16 +105,16 @@ def test_a_file_that_cannot_be_used_is_refused(folds_file, content, message):
 def test_a_file_that_is_no_text_is_refused(folds_file):
     folds_file.write_bytes(b'{"train": ["\xff"]}')
     with pytest.raises(UserError, match="is not JSON"):
-        choose_folds("corpus", SEGMENTS, str(folds_file), 0)
+        choose_folds("corpus", SEGMENTS, str(folds_file), DataConfig())
     with pytest.raises(UserError, match=r"cannot be read: No such file or directory\."):
-        choose_folds("corpus", SEGMENTS, str(folds_file) + "x", 0)
+        choose_folds("corpus", SEGMENTS, str(folds_file) + "x", DataConfig())
 
 
 def test_the_numbers_of_cmu_mosi_bring_its_standard_folds():
     segments = mosi_like()
     assert list(segments) != sorted(segments)
     folds = mosi_folds(segments)
-    assert folds == choose_folds("corpus", segments, None, 3)
+    assert folds == choose_folds("corpus", segments, None, DataConfig(split_seed=3))
     assert [len(folds[name]) for name in ("train", "valid", "test")] == [52, 10, 31]
     assert folds["train"] + folds["valid"] + folds["test"] == sorted(segments)
 
@@ -140,7 +141,7 @@ def test_a_file_goes_before_the_standard_folds(folds_file):
 )
 def test_without_folds_videos_are_split_in_the_stated_shares(videos, sizes, caplog):
     segments = {f"v{k}": 1 for k in range(videos)}
-    folds = choose_folds("corpus", segments, None, 0)
+    folds = choose_folds("corpus", segments, None, DataConfig())
     assert tuple(len(folds[name]) for name in ("train", "valid", "test")) == sizes
     assert all(fold == sorted(fold) for fold in folds.values())
     times = collections.Counter(video for fold in folds.values() for video in fold)
@@ -151,21 +152,21 @@ def test_without_folds_videos_are_split_in_the_stated_shares(videos, sizes, capl
 
 def test_the_seed_decides_and_the_order_of_videos_does_not():
     segments = {f"v{k}": 1 for k in range(40)}
-    first = choose_folds("corpus", segments, None, 0)
-    assert choose_folds("corpus", dict(reversed(segments.items())), None, 0) == first
-    assert choose_folds("corpus", segments, None, 1) != first
+    first = choose_folds("corpus", segments, None, DataConfig())
+    assert choose_folds("corpus", dict(reversed(segments.items())), None, DataConfig()) == first
+    assert choose_folds("corpus", segments, None, DataConfig(split_seed=1)) != first
 
 
 def test_videos_without_segments_take_no_place():
-    folds = choose_folds("corpus", {"a": 1, "b": 0, "c": 1, "d": 1}, None, 0)
+    folds = choose_folds("corpus", {"a": 1, "b": 0, "c": 1, "d": 1}, None, DataConfig())
     assert sorted(video for fold in folds.values() for video in fold) == ["a", "c", "d"]
     with pytest.raises(UserError, match=r"segments of 2 video\(s\); at least 3 are needed"):
-        choose_folds("corpus", {"a": 1, "b": 0, "c": 1}, None, 0)
+        choose_folds("corpus", {"a": 1, "b": 0, "c": 1}, None, DataConfig())
 
 
 def test_the_standard_folds_are_said(caplog):
     with caplog.at_level(logging.INFO):
-        choose_folds("corpus", mosi_like(), None, 0)
+        choose_folds("corpus", mosi_like(), None, DataConfig())
     assert "corpus: the standard folds of CMU-MOSI." in caplog.text
 
 

@@ -89,6 +89,7 @@ def test_text_by_hand(tmp_path):
         "first_non_finite_columns": [],
         "constant_columns": 0,
         "range": {"min": 2.0, "max": 39.0},
+        "scale": math.sqrt((16**2 + 17**2) / 2),  # the fifth of nine steps
     }
 
 
@@ -114,6 +115,7 @@ def test_audio_by_hand(tmp_path):
         "first_non_finite_columns": [2],
         "constant_columns": 1,  # column 0; column 1 has a zero in the hole
         "range": {"min": -4.0, "max": 5.0},
+        "scale": math.sqrt((0 + 25 + 1) / 3),  # of squares 25, 25, 26, 31.25, 41; a step is zero
     }
 
 
@@ -244,6 +246,7 @@ def test_what_would_change_results_is_warned_of(tmp_path):
     report = report_of(tmp_path, train=train(), valid=valid())
     assert report["warnings"] == [
         "There is no test split: a run has no test result.",
+        "--config.data.folds=4 makes splits of all samples, by video, and tests each of them once.",
         "2 sample(s) of valid have the id of one of train: samples may leak.",
         "1 sample(s) of valid are identical to an earlier one.",
         "train: 1 of 4 has no valid step in any modality: its score is that of an "
@@ -349,6 +352,7 @@ def test_labels_off_the_scale_or_missing_are_warned_of(tmp_path):
     report = report_of(tmp_path, valid=outside, test=unlabelled)
     assert report["warnings"] == [
         "There is no train split: nothing can be trained on this corpus, only predicted.",
+        "data.folds=3 makes splits of the samples of 3 or more videos; here are 2.",
         "valid: sentiment reaches from 1 to 5, outside [-3, 3]: "
         "the accuracies and F1 of sentiment do not suit it.",
         "test has no labels: it can be predicted, not learned or scored.",
@@ -388,6 +392,7 @@ def test_token_ids_by_hand(tmp_path):
         "first_non_finite_columns": [],
         "constant_columns": 0,
         "range": {"min": 0.0, "max": 9.0},
+        "scale": None,
     }
     assert "text: token ids" in rendered(report)
 

@@ -253,13 +253,14 @@ def test_embedding_says_what_it_cuts_and_refuses_to_cut_all(corpus, folder, tmp_
     assert not (tmp_path / "nothing.npz").exists()
 
 
-def test_predict_embeds_with_the_same_folder_alone(corpus, folder, tmp_path):
+def test_predict_embeds_with_the_same_folder_alone(corpus, folder, tmp_path, caplog):
     output, csv = str(tmp_path / "embedded.npz"), str(tmp_path / "scores.csv")
     modes.embed.embed(corpus, config_of(corpus, folder), output)
     config = config_of(output, "", model__max_len=0)
     experiment.train(config, str(tmp_path / "run"))
     bundle = str(tmp_path / "run" / "bundle")
     modes.predict.predict(bundle, corpus, csv, "test", text_encoder=folder)
+    assert "lacks modality" not in caplog.text
     columns = [
         [row.split(",")[2] for row in text.splitlines()]
         for text in (pathlib.Path(csv).read_text(), scores_in(tmp_path / "run"))

@@ -2,9 +2,11 @@
 
 import logging
 import os
+from collections.abc import Sequence
 
-from msajax.config import Config, idle_settings
-from msajax.data.corpus import Corpus
+from msajax.config import Config, DataConfig, ModelConfig, idle_settings
+from msajax.data.corpus import SPLITS, Corpus
+from msajax.data.folds import advise_folds
 from msajax.errors import UserError
 from msajax.tasks import TASKS
 
@@ -22,6 +24,77 @@ def say_what_is_idle(corpus: Corpus, config: Config, reads_tokens: bool) -> None
     reads_vectors = corpus.source.has_vectors or config.data.text == "words"
     for phrase in idle_settings(config, reads_tokens=reads_tokens, reads_vectors=reads_vectors):
         logger.warning("Nothing reads %s.", phrase)
+
+
+def say_unread_transcripts(corpus: Corpus, config: Config) -> None:
+    """Logs `describe_unread_transcripts`: a warning where there is no other text."""
+    if unread := describe_unread_transcripts(corpus, config.data, config.model):
+        level = logging.INFO if "text" in corpus.modalities else logging.WARNING
+        logger.log(level, "%s", unread)
+
+
+def describe_unread_transcripts(corpus: Corpus, data: DataConfig, model: ModelConfig) -> str:
+    """Says how many transcripts nothing reads, and what would read them; "" if they are read.
+
+    They are also read where the features of text were made of them by a pretrained encoder, or of
+    their words by `data.glove_path`.
+    """
+    found = sum(header.size for header in corpus.headers.values() if header.has_raw_text)
+    made_of_them = corpus.source.embedding is not None or corpus.source.has_vectors
+    if not found or model.text_encoder or data.text == "words" or made_of_them:
+        return ""
+    return (
+        f"{found} transcripts found; not read: data.text=words or model.text_encoder=FOLDER reads "
+        "them"
+    )
+
+
+def require_modalities(
+    corpus: Corpus, there: Sequence[str], data: DataConfig, model: ModelConfig
+) -> None:
+    """Raises `UserError` unless a corpus has any modality, and those that settings name.
+
+    Args:
+        corpus: opened.
+        there: its modalities, text among them if transcripts or words are read.
+        data: `standardize`, and what reads transcripts.
+        model: `modalities`, and what reads transcripts.
+    """
+    unread = describe_unread_transcripts(corpus, data, model) if "text" not in there else ""
+    if not there:
+        words = "it holds words alone, which model.text_encoder=FOLDER reads"
+        raise UserError(f"{corpus.path}: {unread or words}.")
+    standardized = [m for m in data.standardize if m != "auto"]
+    for key, names in (("model.modalities", model.modalities), ("data.standardize", standardized)):
+        for m in names:
+            if m not in there:
+                why = f"; {unread}" if m == "text" and unread else ""
+                raise UserError(
+                    f"{key} names {m!r}, which {corpus.path} does not have: it has "
+                    f"{', '.join(there)}{why}."
+                )
+
+
+def require_run(corpus: Corpus, config: Config) -> None:
+    """Raises `UserError` unless a run has what it trains on, chooses by and is tested on.
+
+    The sentence names `data.folds`, which makes such splits of labelled samples.
+    """
+    try:
+        require_targets(corpus, config, *SPLITS)
+    except UserError as error:
+        pooled = splits_for_folds(corpus, config.model)
+        if not pooled:
+            raise
+        ids = [id_ for name in pooled for id_ in corpus.split(name).ids.tolist()]
+        raise UserError(f"{error} {advise_folds(ids)}") from error
+
+
+def splits_for_folds(corpus: Corpus, model: ModelConfig) -> list[str]:
+    """Returns the splits of which `data.folds` makes others: those with what a model learns."""
+    if model.own_task and not TASKS[model.own_task].reads_labels:
+        return list(corpus.headers)
+    return [name for name, header in corpus.headers.items() if header.label_names]
 
 
 def require_targets(corpus: Corpus, config: Config, *splits: str) -> None:

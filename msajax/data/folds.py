@@ -4,15 +4,17 @@ Segments of one video share a speaker, a voice and an opinion; a model that has 
 knows more of the others than of a stranger.
 """
 
+import collections
 import json
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from msajax.config import DataConfig
 from msajax.data.corpus import SPLIT_NAMES, SPLITS
 from msajax.errors import UserError
 
@@ -21,6 +23,7 @@ logger = logging.getLogger(__name__)
 SHARES = {"train": 0.7, "valid": 0.1, "test": 0.2}
 _MOSI_SEGMENTS = {"train": 1284, "valid": 229, "test": 686}
 _LARGEST = 1 << 26  # bytes of a folds file
+_USUAL_FOLDS = 5
 # video$_$clip, video[i], video[start-end], video_i
 _SEGMENT = re.compile(r"(.+?)(?:\$_\$.*|\[[^\[\]]*\]|_\d+)", re.DOTALL)
 # A bare number, or one behind the name of a split (test_17): it tells samples apart, not videos.
@@ -28,7 +31,7 @@ _NUMBER = re.compile(rf"[\d.]*|(?:{'|'.join(SPLIT_NAMES)})_\d+")
 
 
 def choose_folds(
-    path: str, segments: Mapping[str, int], folds_file: str | None, seed: int
+    path: str, segments: Mapping[str, int], folds_file: str | None, data: DataConfig
 ) -> dict[str, list[str]]:
     """Splits the videos of a corpus.
 
@@ -39,7 +42,7 @@ def choose_folds(
         path: of the corpus, for messages.
         segments: how many segments each video has.
         folds_file: JSON with a list of videos for train, valid (or dev, val) and test.
-        seed: of the random split.
+        data: `split_seed`, of the random split, which is warned of unless `folds` pools all anyway.
 
     Returns:
         Videos by split, sorted by code points; no split without a video.
@@ -58,15 +61,17 @@ def choose_folds(
             f"{path} has segments of {len(videos)} video(s); at least {len(SPLITS)} are needed to "
             "split it by video without a folds file."
         )
-    folds = deal_by_shares(videos, SHARES, seed)
-    logger.warning(
-        "%s has no folds file: %s videos were split at random with seed %d into %s; results on "
-        "such a split compare with nobody's.",
-        path,
-        len(videos),
-        seed,
-        ", ".join(f"{len(folds[name])} {name}" for name in SPLITS),
-    )
+    folds = deal_by_shares(videos, SHARES, data.split_seed)
+    if not data.folds:
+        logger.warning(
+            "%s has neither splits nor a folds file: %d videos were split at random with seed %d "
+            "into %s; results on such a split compare with nobody's. %s",
+            path,
+            len(videos),
+            data.split_seed,
+            ", ".join(f"{len(folds[name])} {name}" for name in SPLITS),
+            offer_folds(len(videos)),
+        )
     return folds
 
 
@@ -92,6 +97,56 @@ def deal_by_shares(
     for name, size in sizes.items():
         folds[name], shuffled = sorted(shuffled[:size]), shuffled[size:]
     return folds
+
+
+def rows_of_splits(path: str, ids: Sequence[str], data: DataConfig) -> dict[str, np.ndarray]:
+    """Splits the samples of a corpus without splits, so that those of a video stay together.
+
+    Args:
+        path: of the corpus, for messages.
+        ids: of the samples, which tell the videos.
+        data: as `choose_folds` takes it.
+
+    Returns:
+        The samples of each split in their order, as indices.
+
+    Raises:
+        UserError: if the ids tell no videos, or too few.
+    """
+    videos = videos_of(ids, f"{path} has no splits, and")
+    folds = choose_folds(path, collections.Counter(videos), None, data)
+    owner = {video: name for name in folds for video in folds[name]}
+    names = np.array([owner[video] for video in videos])
+    return {name: np.flatnonzero(names == name) for name in SPLITS}
+
+
+def advise_folds(ids: Iterable[str]) -> str:
+    """Says how samples that lack splits can be trained on, in one sentence: by `data.folds`.
+
+    Args:
+        ids: of the samples.
+    """
+    ids = list(ids)
+    videos = {video_of(id_): id_ for id_ in ids}
+    if None in videos:
+        return (
+            "data.folds=5 makes splits of all samples once their ids tell which video each is of, "
+            f"as 'video[0]' or 'video$_$0' do and {videos[None][:100]!r} does not."
+        )
+    if len(videos) < len(SPLITS):
+        return (
+            f"data.folds={len(SPLITS)} makes splits of the samples of {len(SPLITS)} or more "
+            f"videos; here are {len(videos)}."
+        )
+    return offer_folds(len(videos))
+
+
+def offer_folds(count: int, unit: str = "video") -> str:
+    """Says what `data.folds` does for samples of so many videos, 3 or more, or other units."""
+    return (
+        f"--config.data.folds={min(count, _USUAL_FOLDS)} makes splits of all samples, by {unit}, "
+        "and tests each of them once."
+    )
 
 
 def deal_videos(segments: Mapping[str, int], folds: int, seed: int) -> list[list[str]]:

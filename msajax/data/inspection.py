@@ -4,6 +4,7 @@ Shares lie in [0, 1], every number is computed in float64, and None stands for t
 """
 
 import hashlib
+import itertools
 import warnings
 from typing import Any
 
@@ -12,8 +13,11 @@ import numpy as np
 from msajax import metrics
 from msajax.config import DataConfig, ModelConfig
 from msajax.data.corpus import Corpus, Split, is_finite, modality_order
-from msajax.data.labels import label_kind
+from msajax.data.demands import describe_unread_transcripts, splits_for_folds
+from msajax.data.folds import advise_folds
+from msajax.data.labels import LabelKind, label_kind
 from msajax.data.lost import Lost, count_hidden, count_in_full, count_without_any
+from msajax.data.plausibility import suspect_ids, suspect_labels, suspect_scales
 from msajax.data.repairs import describe_empty, describe_repairs
 from msajax.data.repeated import count_repeated, describe_repeated, describe_repeated_ids
 from msajax.data.steps import (
@@ -29,6 +33,7 @@ from msajax.data.steps import (
 )
 from msajax.errors import UserError
 
+ANY_MODEL = ModelConfig()
 _BLOCK = 2**22  # feature values looked at in one go, so that float64 copies stay small
 _SHOWN = 8  # columns listed by number
 _MOST_BINS = 64  # of a histogram; labels on a wider scale go without
@@ -49,13 +54,16 @@ _CONSEQUENCE = {
 }
 
 
-def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
+def inspect_corpus(
+    corpus: Corpus, data: DataConfig, model: ModelConfig = ANY_MODEL
+) -> dict[str, Any]:
     """Describes a corpus as it is stored, before any repair.
 
     Args:
         corpus: opened.
         data: says how masks that the corpus lacks are derived, and which of the modalities that
             train has are aligned.
+        model: says what would read transcripts, and what labels are learned as.
 
     Returns:
         A strict-JSON-ready report. Per split and modality: lengths and rows with padding count
@@ -63,16 +71,18 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
         counts those that are not zero although the mask of the file hides them;
         `non_finite`, `range` and `constant_columns` look at valid steps alone, the last two at
         their finite values; `all_zero` is the share of samples whose valid steps are all zero.
-        `task` is what `model.task = auto` would learn. `identical` counts samples that are equal to
+        `task` is what labels would be learned as. `identical` counts samples that are equal to
         an earlier one in every valid step of every modality, within a split and across splits;
         `repeated_ids_in` counts those of the same id likewise. Per split, `lost` counts by modality
         what preparation would lose (see `lost.py`), truncation aside, and `without_any` samples
         that have no valid step in any modality.
         `memory` is in bytes, as stored and as prepared for a model. Per split and label: `sd` has
         ddof 0, the histogram rounds half to even as `acc7` does, and the floors need labels in
-        train. `alignment` says which modalities share their steps and why; per split, `begin_apart`
-        counts samples in which such modalities begin at different steps, and `aligned_spans` are
-        from the first step to the last that is valid in any of them.
+        train. `scale` is the median root mean square of steps that are not zero. `alignment` says
+        which modalities share their steps and why; per split, `begin_apart` counts samples in which
+        such modalities begin at different steps, and `aligned_spans` are from the first step to the
+        last that is valid in any of them. `warnings` say what would change or surprise in results,
+        `notes` what need not.
 
     Raises:
         UserError: if the corpus went bad since it was opened, or cannot be aligned as `data` says.
@@ -82,11 +92,14 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
     report["repeated_ids"] = corpus.repeated_ids
     report["repeated_ids_in"] = corpus.repeated_ids_in
     report["repairs"] = corpus.repairs
-    report["task"] = _task(corpus)
+    kind = _label_kind(corpus, model)
+    report["task"] = {"kind": kind.kind, "names": list(kind.names)} if kind else None
     report["splits"], train, groups = {}, None, None
     report["memory"] = dict.fromkeys(("stored", "prepared"), 0)
     derived = "from zeros" if data.mask_from_zeros else "every step"
     contents: dict[str, list[bytes | None]] = {}
+    ids: dict[str, list[str]] = {}
+    labels: dict[str, np.ndarray | None] = {}
     table_rows: dict[str, int] = {}
     for name, header in corpus.headers.items():  # train first, one split in memory at a time
         split = corpus.split(name)
@@ -130,9 +143,25 @@ def inspect_corpus(corpus: Corpus, data: DataConfig) -> dict[str, Any]:
         report["memory"]["stored"] += sum(array.nbytes for array in stored)
         report["memory"]["prepared"] += _prepared_bytes(report["splits"][name], groups)
         contents[name] = _contents(split, masks)
+        ids[name], labels[name] = split.ids.tolist(), split.labels
         del split
     report["identical"] = count_repeated(contents)
-    report["warnings"] = _warnings(report, groups, data)
+    unread = describe_unread_transcripts(corpus, data, model)
+    unread = [unread] if unread else []
+    has_text = "text" in corpus.modalities
+    report["notes"] = unread if has_text else []
+    report["warnings"] = [] if has_text else unread
+    lacking = [s for s in _CONSEQUENCE if s not in corpus.headers]
+    report["warnings"] += [f"There is no {s} split: {_CONSEQUENCE[s]}." for s in lacking]
+    if lacking and (pooled := splits_for_folds(corpus, model)):
+        samples = itertools.chain.from_iterable(ids[name] for name in pooled)
+        report["warnings"].append(advise_folds(samples))
+    report["warnings"] += _warnings(report, groups, data) + suspect_ids(ids)
+    if kind:
+        names = next(h.label_names for h in corpus.headers.values() if h.label_names)
+        is_auto = model.task == "auto"
+        report["warnings"] += suspect_labels(labels, kind, names, is_auto=is_auto)
+    report["warnings"] += suspect_scales(report["splits"])
     return report
 
 
@@ -152,7 +181,7 @@ def _modality(x: np.ndarray, mask: np.ndarray) -> dict[str, Any]:
     x = x[..., None] if are_tokens else x
     size, steps, width = x.shape
     low, high = np.full(width, np.inf), np.full(width, -np.inf)
-    bad, zero = np.zeros(width, np.int64), np.zeros(size, bool)
+    bad, zero, sizes = np.zeros(width, np.int64), np.zeros(size, bool), []
     block = max(1, _BLOCK // (steps * width))
     for start in range(0, size, block):
         rows = slice(start, start + block)
@@ -162,6 +191,10 @@ def _modality(x: np.ndarray, mask: np.ndarray) -> dict[str, Any]:
         bad += (~finite).sum(axis=0)
         low = np.minimum(low, values.min(axis=0, where=finite, initial=np.inf))
         high = np.maximum(high, values.max(axis=0, where=finite, initial=-np.inf))
+        if not are_tokens:
+            values[~finite] = 0
+            found = np.sqrt(np.mean(np.square(values, out=values), axis=1))
+            sizes.append(found[found > 0])
 
     known = low <= high  # columns with a finite value
 
@@ -182,19 +215,19 @@ def _modality(x: np.ndarray, mask: np.ndarray) -> dict[str, Any]:
         "non_finite": int(bad.sum()),
         "non_finite_columns": int((bad > 0).sum()),
         "first_non_finite_columns": np.flatnonzero(bad)[:_SHOWN].tolist(),
+        "scale": float(np.median(sizes)) if (sizes := np.concatenate([*sizes, []])).size else None,
         "constant_columns": int((~known | (low == high)).sum()) if here.any() else None,
         "range": {"min": float(low.min()), "max": float(high.max())} if known.any() else None,
     }
 
 
-def _task(corpus: Corpus) -> dict[str, Any] | None:
+def _label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind | None:
     """Returns what the labels would be learned as; None without labels, or with a single class."""
     try:
-        task = label_kind(corpus, ModelConfig())
+        kind = label_kind(corpus, model)
     except UserError:
         return None
-    labelled = any(header.label_names for header in corpus.headers.values())
-    return {"kind": task.kind, "names": list(task.names)} if labelled else None
+    return kind if any(header.label_names for header in corpus.headers.values()) else None
 
 
 def _prepared_bytes(split: dict[str, Any], groups: Groups) -> int:
@@ -254,8 +287,7 @@ def _labels(y: np.ndarray, train: np.ndarray | None, kind: str) -> dict[str, Any
 def _warnings(report: dict[str, Any], groups: Groups, data: DataConfig) -> list[str]:
     """Says what would change or surprise in the results, a sentence each."""
     splits = report["splits"]
-    found = [f"There is no {s} split: {why}." for s, why in _CONSEQUENCE.items() if s not in splits]
-    found += describe_repeated_ids(report["repeated_ids_in"])
+    found = describe_repeated_ids(report["repeated_ids_in"])
     found += describe_repeated(report["identical"], "are identical to")
     labelled = any(split["labels"] for split in splits.values())
     if labelled and not report["task"]:

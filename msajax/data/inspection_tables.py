@@ -72,6 +72,8 @@ def render(report: dict[str, Any], console: Console) -> None:
         _print_table(f"label: {label}", cells, console)
     for line in _label_legend([facts for split in labels.values() for facts in split.values()]):
         say(line)
+    for note in report["notes"]:
+        say(f"\nnote: {note}")
     for warning in report["warnings"] or ["none"]:
         say(f"\nwarning: {warning}")
 

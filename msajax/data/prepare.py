@@ -11,12 +11,12 @@ import dataclasses
 import logging
 import math
 import operator
-from collections.abc import Sequence
 
 import numpy as np
 
 from msajax.config import DataConfig, ModelConfig
 from msajax.data.corpus import Corpus, Split, describe_width, modality_order
+from msajax.data.demands import require_modalities
 from msajax.data.fit_pieces import Encoder, find_source, measure
 from msajax.data.labels import as_targets, label_kind, require_two_classes
 from msajax.data.lost import (
@@ -70,9 +70,7 @@ def fit(
     train, words, text = _read_train(corpus, data, model, encoder)
     there = modality_order({*corpus.modalities, *(("text",) if words or text else ())})
     wanted = model.modalities or there
-    _require_modalities("model.modalities", wanted, corpus.path, there)
-    named = [m for m in data.standardize if m != "auto"]
-    _require_modalities("data.standardize", named, corpus.path, there)
+    require_modalities(corpus, there, data, model)
     masks, _ = step_masks(train, [m for m in wanted if m in train.features], data.mask_from_zeros)
     masks = readable_steps(train, masks, {})
     used = tuple(m for m in wanted if m in masks and masks[m].any())
@@ -154,15 +152,6 @@ def _read_train(
     if data.text == "ids" and ("text" not in train.features or train.features["text"].ndim != 2):
         raise UserError(f"data.text = ids: {corpus.path} has no token ids as text in train.")
     return train, words, None
-
-
-def _require_modalities(key: str, named: Sequence[str], path: str, there: Sequence[str]) -> None:
-    """Raises `UserError` unless a corpus has the modalities that a setting names."""
-    for m in named:
-        if m not in there:
-            raise UserError(
-                f"{key} names {m!r}, which {path} does not have: it has {', '.join(there)}."
-            )
 
 
 def _standardized(spec: CorpusSpec, data: DataConfig, model: ModelConfig) -> list[str]:

@@ -1,6 +1,7 @@
 """Scores a corpus with a bundle."""
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from msajax.data.corpus import Corpus, Split
@@ -41,13 +42,9 @@ def predict_corpus(
         if m not in spec.modalities:
             logger.warning("The model does not know modality %r; it is ignored.", m)
     named, has_vectors = overrides.get("glove_path"), corpus.source.has_vectors
-    glove_path = bundle.config.data.glove_path
     for m in spec.modalities:
-        preparation = bundle.preparation
-        reads_words = bool(preparation.words or glove_path or preparation.text_from)
-        header = corpus.headers[names[0]]
-        from_words = m == "text" and reads_words and (header.has_raw_text or header.words)
-        if m not in corpus.modalities and not from_words:
+        makes_text = m == "text" and _makes_text(bundle, corpus, names)
+        if m not in corpus.modalities and not makes_text:
             logger.warning("%s lacks modality %r; it is absent in every sample.", corpus.path, m)
 
     # Warned of and not refused while the numbers of steps are equal: the user may know better than
@@ -72,6 +69,15 @@ def predict_corpus(
         logger.warning("Nothing reads data.glove_path = %s (needs words without features).", named)
     write_predictions(output, scored, bundle.seeds, spec, bundle.calibration)
     return sum(len(each.split) for each in scored)
+
+
+def _makes_text(bundle: Bundle, corpus: Corpus, names: Sequence[str]) -> bool:
+    """Says whether splits have transcripts or words of which the model's text is made."""
+    preparation = bundle.preparation
+    readers = (preparation.words, preparation.text_from, bundle.config.data.glove_path)
+    is_embedded = preparation.embedding is not None and bundle.embedder is not None
+    headers = [corpus.headers[name] for name in names]
+    return (any(readers) or is_embedded) and any(h.has_raw_text or h.words for h in headers)
 
 
 def read_split(bundle: Bundle, corpus: Corpus, name: str) -> tuple[Split, Split]:

@@ -4,9 +4,9 @@ from typing import Any
 
 from rich.console import Console
 
-from msajax.config import Config, DataConfig
+from msajax.config import Config, DataConfig, ModelConfig
 from msajax.data import inspection
-from msajax.data.demands import say_what_is_idle
+from msajax.data.demands import say_unread_transcripts, say_what_is_idle
 from msajax.data.formats import open_own_or_fold
 from msajax.data.inspection_tables import render
 from msajax.errors import OK
@@ -17,17 +17,20 @@ from msajax.modes.options import Options
 def run(options: Options, console: Console) -> int:
     """Describes and prints; returns the exit code."""
     options.check_output(("digest", "splits", "memory"), ("parameters", "stages", "plan"))
+    config = options.config
     if options["input"]:
-        report, show = inspect(options["input"], options.config.data), render
+        report, show = inspect(options["input"], config.data, config.model), render
     else:
-        report, show = inspect_model(options.config), print_model
+        report, show = inspect_model(config), print_model
     options.write_output(report)
     show(report, console)
     return OK
 
 
-def inspect(path: str, data: DataConfig) -> dict[str, Any]:
-    """Describes a corpus; strict-JSON-ready.
+def inspect(
+    path: str, data: DataConfig, model: ModelConfig = inspection.ANY_MODEL
+) -> dict[str, Any]:
+    """Describes a corpus as `inspect_corpus` does; strict-JSON-ready.
 
     Raises:
         UserError: if it cannot be used.
@@ -35,7 +38,7 @@ def inspect(path: str, data: DataConfig) -> dict[str, Any]:
     corpus = open_own_or_fold(path, data)
     corpus.verify()
     say_what_is_idle(corpus, Config(data=data), False)
-    return inspection.inspect_corpus(corpus, data)
+    return inspection.inspect_corpus(corpus, data, model)
 
 
 def inspect_model(config: Config) -> dict[str, Any]:
@@ -63,4 +66,5 @@ def inspect_model(config: Config) -> dict[str, Any]:
     if "test" in corpus.headers:
         protocol.check_test(corpus, preparation)
     say_what_is_idle(corpus, config, bool(spec.vocabularies))
+    say_unread_transcripts(corpus, config)
     return cost_report(build_model(config.model, spec), spec) | {"plan": plan(config, spec)}

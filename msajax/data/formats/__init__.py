@@ -41,7 +41,7 @@ FORMATS = {
         "a native .npz archive (arrays named <split>/<modality>, <split>/label, <split>/id)",
         "the file begins as a zip archive does",
         native.matches,
-        lambda path, data: native.open_native(path),
+        native.open_native,
     ),
     "mapped": Format(
         "a folder of such arrays",
@@ -104,7 +104,7 @@ def open_corpus(path: str | os.PathLike, data: DataConfig | None = None) -> Corp
     """
     path, data = os.path.expanduser(os.fspath(path)), data or DataConfig()
     require_one_fold(data)
-    corpus = _open(path, data)
+    corpus = open_own(path, data)
     if not data.folds:
         return corpus
     cut = cut_fold(corpus, data)
@@ -122,8 +122,9 @@ def open_own_or_fold(path: str, data: DataConfig) -> Corpus:
     return open_corpus(path, data if data.fold >= 0 else without_folds(data))
 
 
-def _open(path: str, data: DataConfig) -> Corpus:
-    """Opens a corpus with its own splits, whatever folds are asked for."""
+def open_own(path: str, data: DataConfig) -> Corpus:
+    """Opens a corpus as `open_corpus` does, with its own splits, whatever folds are asked for."""
+    path = os.path.expanduser(path)
     if not path:
         raise UserError(
             "data.path is empty: pass your corpus, as in --config.data.path=corpus.npz; or train "

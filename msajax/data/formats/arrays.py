@@ -32,9 +32,9 @@ from msajax.data.labels import read_labels
 from msajax.errors import UserError
 
 LABEL_NAME, ALIGNED, EMBEDDING = "label_name", "aligned", "embedding"
-_OF_CORPUS = (LABEL_NAME, ALIGNED, EMBEDDING)
+OF_CORPUS = (LABEL_NAME, ALIGNED, EMBEDDING)
 WORDS, SEGMENTS = "words", "text_segments"
-SMALL = ("label", "id", *_OF_CORPUS)  # arrays that opening a corpus reads
+SMALL = ("label", "id", *OF_CORPUS)  # arrays that opening a corpus reads
 BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
 # RuntimeError: an encrypted member, or a compression that zipfile does not know.
 DAMAGED = (*BROKEN, RuntimeError, ValueError)
@@ -77,13 +77,13 @@ def array_name(path: str, member: str) -> str:
     if split not in SPLITS and split in SPLIT_NAMES:
         right = SPLIT_NAMES[split]
         raise UserError(f"{path}: {member[:40]!r} is of no split: rename {split}/… to {right}/….")
-    known = name in _OF_CORPUS or (split in SPLITS and _NAME.fullmatch(array))
+    known = name in OF_CORPUS or (split in SPLITS and _NAME.fullmatch(array))
     if name == member or not known:
         raise UserError(
             f"{path}: {member[:40]!r} does not belong in a native archive, whose arrays are named "
             "<split>/<modality>, <split>/<modality>_mask, <split>/label, <split>/id, "
             "<split>/raw_text, <split>/words or <split>/text_segments with split one of "
-            f"{', '.join(SPLITS)}, {', '.join(_OF_CORPUS)}."
+            f"{', '.join(SPLITS)}, {', '.join(OF_CORPUS)}; or all without <split>/, id among them."
         )
     return name
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from msajax.config import DataConfig
 from msajax.data.corpus import SPLITS, Corpus, Source, Split, SplitHeader, is_finite
-from msajax.data.folds import SHARES, deal_by_shares, video_of
+from msajax.data.folds import SHARES, deal_by_shares, offer_folds, video_of
 from msajax.data.formats import arrays
 from msajax.data.formats.connectome_tables import BANDS, SAMPLES, Sample, read_bands, read_samples
 from msajax.data.labels import read_labels
@@ -152,9 +152,10 @@ def _rows_of_splits(
         split_of = [split_of_person[_person(sample)] for sample in samples]
         if not data.folds:  # which pool all of them again
             logger.warning(
-                "%s has no column split: %s people were split at random with seed %d into %s.",
+                "%s has no column split: %s people were split at random with seed %d into %s. %s",
                 *(table, len(people), data.split_seed),
                 ", ".join(f"{len(found)} {name}" for name, found in dealt.items()),
+                offer_folds(len(people), "person"),
             )
     rows = {name: [k for k, split in enumerate(split_of) if split == name] for name in SPLITS}
     return {name: found for name, found in rows.items() if found}

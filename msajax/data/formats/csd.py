@@ -87,8 +87,8 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
 
     Args:
         folder: with the `.csd` files, and at most one `.json` file with folds.
-        data: `glove_path`, word vectors for the modality text; without them only a pretrained
-            encoder (`text`) reads the words. `word_shift`; rows of other sequences are averaged
+        data: `glove_path`, word vectors for the modality text; without them the words are
+            transcripts alone. `word_shift`; rows of other sequences are averaged
             over the word's own interval in any case. `split_seed`, for a corpus without folds.
 
     Raises:
@@ -101,7 +101,7 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
         word_shift = MOSI_WORD_SHIFT if mosi_folds(counts) else 0.0
     else:
         word_shift = float(data.word_shift)
-    folds = choose_folds(parts.path, counts, parts.folds_file, data.split_seed)
+    folds = choose_folds(parts.path, counts, parts.folds_file, data)
     said = read_words(parts.words, segments)
     videos = {
         video: place_words(segments[video], words, spoken, word_shift)
@@ -116,11 +116,9 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
         )
     _log_parts(parts, videos, spoken, word_shift)
     vectors = _read_vectors(parts, placed, data.glove_path) if data.glove_path else None
-    reads_words = parts.words is not None and data.text == "pieces"
-    if not (parts.modalities or vectors is not None or reads_words):
+    if not (parts.modalities or vectors is not None or parts.words is not None):
         raise UserError(
-            f"{parts.path} has labels and {'words' if parts.words else 'nothing else'}, but no "
-            "features: name a GloVe text file in data.glove_path, or add .csd files of features."
+            f"{parts.path} has labels and nothing else: add .csd files of features or words."
         )
     content = _Content(parts, videos, vectors, word_shift)
     of_splits = {n: {v: videos[v] for v in folds[n]} for n in SPLITS if n in folds}

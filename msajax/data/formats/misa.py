@@ -31,6 +31,7 @@ from msajax.data.corpus import (
     pad_words,
     require_modest_padding,
 )
+from msajax.data.folds import rows_of_splits
 from msajax.data.formats import fields
 from msajax.data.formats.misa_samples import (
     Rows,
@@ -40,7 +41,7 @@ from msajax.data.formats.misa_samples import (
     read_rows,
     read_samples,
 )
-from msajax.data.formats.pickled import WHOLE, Pickled, rows_of_splits
+from msajax.data.formats.pickled import WHOLE, Pickled
 from msajax.data.formats.word_vectors import read_vectors
 from msajax.data.in_memory import update_digest
 from msajax.data.labels import clip_sentiment, describe_labels, read_labels
@@ -110,7 +111,7 @@ def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
         samples[name] = read_samples(pickled.where(name).rstrip("/: "), pickled.trees.pop(name))
     if WHOLE in samples:
         whole = samples.pop(WHOLE)
-        rows = rows_of_splits(path, _ids(path, whole).tolist(), data.split_seed)
+        rows = rows_of_splits(path, _ids(path, whole).tolist(), data)
         samples = {name: [whole[i] for i in kept] for name, kept in rows.items()}
         del whole
     text = _choose_text(path, [sample for found in samples.values() for sample in found], data)

@@ -1,15 +1,25 @@
-"""Reads and writes the native format: named arrays (`arrays.py`) in one `.npz`, never pickled."""
+"""Reads and writes the native format: named arrays (`arrays.py`) in one `.npz`, never pickled.
 
+Arrays without the names of splits (text, label, id …) are one set of samples, split by video.
+"""
+
+import dataclasses
 import hashlib
 import os
 import zipfile
+from collections.abc import Sequence
 
 import numpy as np
 
+from msajax.config import DataConfig
 from msajax.data.corpus import Corpus, Source
+from msajax.data.folds import rows_of_splits
 from msajax.data.formats import arrays
 from msajax.data.formats.to_arrays import named_arrays
+from msajax.data.on_demand import take_rows
 from msajax.errors import UserError
+
+_DEFAULT = DataConfig()
 
 
 def matches(path: str) -> bool:
@@ -23,8 +33,12 @@ def matches(path: str) -> bool:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-def open_native(path: str) -> Corpus:
+def open_native(path: str, data: DataConfig = _DEFAULT) -> Corpus:
     """Opens a native archive: reads every byte once for the digest, and keeps headers only.
+
+    Args:
+        path: of the archive.
+        data: `split_seed` and `folds`, for an archive without splits.
 
     Raises:
         UserError: for a damaged archive, a pickled array, a wrong name, type, shape or label.
@@ -35,8 +49,11 @@ def open_native(path: str) -> Corpus:
             # zipfile does not count entries: a mask would be missing without an error.
             if any(b"PK\1\2" in info.comment + info.extra for info in archive.infolist()):
                 raise zipfile.BadZipFile("its directory is inconsistent")
-            members = {arrays.array_name(path, n): n for n in archive.namelist()}
-            if len(members) != len(archive.namelist()):
+            files = archive.namelist()
+            # An archive without splits is read as train alone, which is split by video below.
+            is_whole = "id.npy" in files and not any("/" in file for file in files)
+            members = {arrays.array_name(path, _in_split(file, is_whole)): file for file in files}
+            if len(members) != len(files):
                 raise UserError(f"{path} holds two arrays of the same name.")
             headers, digest = {}, hashlib.sha256()
             for name in sorted(members):
@@ -57,14 +74,47 @@ def open_native(path: str) -> Corpus:
 
     def load(name: str) -> np.ndarray:
         with zipfile.ZipFile(path) as archive:
-            return _load(archive, f"{name}.npy")
+            return _load(archive, members[name])
 
-    return arrays.make_corpus(
+    corpus = arrays.make_corpus(
         source=Source(path, "native npz"),
         digest=digest.hexdigest(),
         arrays=headers,
         small=small,
         load=load,
+    )
+    return split_by_video(corpus, small["train/id"].tolist(), data) if is_whole else corpus
+
+
+def _in_split(file: str, is_whole: bool) -> str:
+    """Returns the name of a member as an archive with splits would have it."""
+    is_of_split = is_whole and file.removesuffix(".npy") not in arrays.OF_CORPUS
+    return f"train/{file}" if is_of_split else file
+
+
+def split_by_video(corpus: Corpus, ids: Sequence[str], data: DataConfig) -> Corpus:
+    """Makes the splits of a corpus whose samples are all in train; none is in memory twice.
+
+    Args:
+        corpus: with that split alone.
+        ids: of the samples.
+        data: as `rows_of_splits` takes it.
+
+    Raises:
+        UserError: if the ids tell no videos, or too few.
+    """
+    rows = rows_of_splits(corpus.path, ids, data)
+    digest = hashlib.sha256(corpus.digest.encode())
+    for name, chosen in rows.items():
+        digest.update(f"{name} {chosen.tolist()}".encode())
+    (header,) = corpus.headers.values()
+    return Corpus(
+        source=corpus.source,
+        digest=digest.hexdigest(),
+        headers={s: dataclasses.replace(header, size=len(chosen)) for s, chosen in rows.items()},
+        ids={name: [ids[row] for row in chosen] for name, chosen in rows.items()},
+        read=lambda name: take_rows(corpus.split("train"), rows[name]),
+        aligned=corpus.aligned,
     )
 
 

@@ -8,18 +8,16 @@ Each may be compressed with gzip, also by its name (train.pkl.gz). A pickle has 
 it is read into memory. The readers of the formats know what the content of a split means.
 """
 
-import collections
 import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
 from msajax.data.corpus import SPLIT_NAMES, SPLITS
-from msajax.data.folds import choose_folds, videos_of
 from msajax.data.safe_pickle import NoPickle, read_pickle
 from msajax.errors import UserError
 
@@ -140,27 +138,6 @@ def describe(value: Any) -> str:
         return f"a {type(value).__name__} of {len(value)}"
     kind = type(value).__name__
     return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
-
-
-def rows_of_splits(path: str, ids: Sequence[str], seed: int) -> dict[str, np.ndarray]:
-    """Splits the samples of a corpus without splits, so that those of a video stay together.
-
-    Args:
-        path: of the corpus, for messages.
-        ids: of the samples, which tell the videos.
-        seed: `data.split_seed`.
-
-    Returns:
-        The samples of each split in their order, as indices.
-
-    Raises:
-        UserError: if the ids tell no videos, or too few.
-    """
-    videos = videos_of(ids, f"{path} has no splits, and")
-    folds = choose_folds(path, collections.Counter(videos), None, seed)
-    owner = {video: name for name in folds for video in folds[name]}
-    names = np.array([owner[video] for video in videos])
-    return {name: np.flatnonzero(names == name) for name in SPLITS}
 
 
 def log_unread(path: str, names: Collection[str]) -> None:

@@ -19,16 +19,17 @@ import numpy as np
 
 from msajax.config import DataConfig
 from msajax.data.corpus import Corpus, Source, Split, modality_order
+from msajax.data.folds import rows_of_splits
 from msajax.data.formats import fields
 from msajax.data.formats.pickled import (
     WHOLE,
     Pickled,
     describe,
     log_unread,
-    rows_of_splits,
 )
 from msajax.data.in_memory import corpus_of
 from msajax.data.labels import clip_sentiment, read_labels
+from msajax.data.on_demand import take_rows
 from msajax.errors import UserError
 
 
@@ -112,8 +113,8 @@ def read_corpus(
         repairs["clipped_labels"] = clip_sentiment(pickled.path, columns)
     if WHOLE in splits:
         whole = splits.pop(WHOLE)
-        rows = rows_of_splits(pickled.path, whole.ids.tolist(), data.split_seed)
-        splits = {name: _cut(whole, kept) for name, kept in rows.items()}
+        rows = rows_of_splits(pickled.path, whole.ids.tolist(), data)
+        splits = {name: take_rows(whole, kept) for name, kept in rows.items()}
     modalities = modality_order({m for split in splits.values() for m in split.features})
     corpus = corpus_of(
         splits,
@@ -164,16 +165,3 @@ def _read_split(
     derived = frozenset(draft.derived)
     split = Split(ids, draft.features, draft.masks, labels, raw_text, derived)
     return dataclasses.replace(split, segments=draft.segments), kind, draft.aligned
-
-
-def _cut(split: Split, rows: np.ndarray) -> Split:
-    """Returns the samples of a split at the indices `rows`."""
-    return dataclasses.replace(
-        split,
-        ids=split.ids[rows],
-        features={m: x[rows] for m, x in split.features.items()},
-        masks={m: mask[rows] for m, mask in split.masks.items()},
-        labels=None if split.labels is None else split.labels[rows],
-        raw_text=None if split.raw_text is None else split.raw_text[rows],
-        segments=None if split.segments is None else split.segments[rows],
-    )
