@@ -42,9 +42,9 @@ def draw(rng, size: int, steps: int, padded: str = "anywhere") -> np.ndarray:
 
 
 def as_features(numbers: np.ndarray, dtype=np.float32) -> np.ndarray:
-    """Two features of each step: its number, and 0 or NaN."""
+    """Two features of each step: 0 or NaN, and its number."""
     other = np.where(numbers % 7 == 1, np.nan, 0.0)
-    return np.stack([numbers, other], axis=-1).astype(dtype)
+    return np.stack([other, numbers], axis=-1).astype(dtype)
 
 
 def native(rng, folder: pathlib.Path) -> tuple[pathlib.Path, Stored]:
@@ -134,10 +134,25 @@ def misa(rng, folder: pathlib.Path) -> tuple[pathlib.Path, Stored]:
     return write_pickle(folder / "corpus.pkl", tree), stored
 
 
+def connectome(rng, folder: pathlib.Path) -> tuple[pathlib.Path, Stored]:
+    """Two channels: a number for each band; the band's edges make every step one that is not 0."""
+    lines, stored = ["id,label,age,gender,file,split"], {}
+    for name, size in SIZES.items():
+        numbers = (rng.permutation(size * 4) + 1).reshape(size, 4)
+        for i, row in enumerate(numbers):
+            np.save(folder / f"{name}{i}.npy", np.broadcast_to(row[:, None, None], (4, 2, 2)))
+            lines.append(f"{name}{i},{rng.normal()},30,{i % 2},{name}{i}.npy,{name}")
+        stored[name] = {"connectome": list(numbers)}
+    (folder / "samples.csv").write_text("\n".join(lines))
+    (folder / "bands.csv").write_text("low_hz,high_hz\n1,4\n4,8\n8,13\n13,30\n")
+    return folder, stored
+
+
 LAYOUTS = {
     "native": (native, "auto"),
     "mapped": (mapped, "auto"),
     "old_hdf5": (old_hdf5, "auto"),
+    "connectome": (connectome, "auto"),
     "mult": (mult, "auto"),
     "misa": (misa, "auto"),
     "mmsa padded before": (lambda *args: mmsa(*args, "before", True), "auto"),
@@ -171,7 +186,7 @@ def test_what_is_read_and_what_is_counted_are_all_stored_steps_that_are_not_zero
         facts, warned = report["splits"][name], " ".join(report["warnings"])
         for m, rows in modalities.items():
             x, mask = split.features[m], split.masks[m]
-            numbers = x if x.ndim == 2 else x[..., 0]
+            numbers = x if x.ndim == 2 else x[..., -1]
             read = 0
             for found, valid, row in zip(numbers, mask, rows, strict=True):
                 arrived = found[valid & (found != 0)].astype(int).tolist()
