@@ -6,7 +6,7 @@ import logging
 import numpy as np
 import pytest
 
-from msajax.config import Config, DataConfig, ModelConfig
+from msajax.config import SYNTHETIC, Config, DataConfig, ModelConfig
 from msajax.data.corpus import Corpus, Source, Split
 from msajax.data.demands import (
     describe_unread_transcripts,
@@ -66,6 +66,11 @@ def test_transcripts_that_are_read_are_passed_over(data, model, source):
     assert describe_unread_transcripts(corpus(**source), data, model) == ""
     report = inspect_corpus(corpus(**source), data, model)
     assert (report["notes"], report["warnings"]) == ([], [])
+
+
+def test_transcripts_of_the_embedded_corpus_are_passed_over():
+    toy = corpus_of({"train": split_of(0)}, source=Source(SYNTHETIC, "f"))
+    assert describe_unread_transcripts(toy, DataConfig(), ModelConfig()) == ""
 
 
 def test_a_corpus_of_transcripts_alone_is_refused_by_the_same_words():

@@ -928,8 +928,7 @@ def test_inspect_without_a_corpus_prints_and_writes_the_cost_of_a_model(
     command, experiment, tmp_path
 ):
     answer = command("--mode=inspect", "--config", experiment, "--output", tmp_path / "cost.json")
-    assert answer.code == 0
-    assert re.fullmatch(r"\S+ 84 transcripts found; not read: [^\n]*\n", answer.err)
+    assert (answer.code, answer.err) == (0, "")
     report = json.loads((tmp_path / "cost.json").read_text())
     assert f"{report['flops']:,}" in answer.out and f"{report['xla_flops']:,.0f}" in answer.out
     assert f"{report['parameters']['total']:,}" in answer.out

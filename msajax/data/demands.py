@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Sequence
 
-from msajax.config import Config, DataConfig, ModelConfig, idle_settings
+from msajax.config import SYNTHETIC, Config, DataConfig, ModelConfig, idle_settings
 from msajax.data.corpus import SPLITS, Corpus
 from msajax.data.folds import advise_folds
 from msajax.errors import UserError
@@ -37,10 +37,12 @@ def describe_unread_transcripts(corpus: Corpus, data: DataConfig, model: ModelCo
     """Says how many transcripts nothing reads, and what would read them; "" if they are read.
 
     They are also read where the features of text were made of them by a pretrained encoder, or of
-    their words by `data.glove_path`.
+    their words by `data.glove_path`. Those of the embedded corpus are nobody's, and passed over.
     """
     found = sum(header.size for header in corpus.headers.values() if header.has_raw_text)
     made_of_them = corpus.source.embedding is not None or corpus.source.has_vectors
+    if corpus.path == SYNTHETIC:
+        return ""
     if not found or model.text_encoder or data.text == "words" or made_of_them:
         return ""
     return (
