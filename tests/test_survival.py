@@ -248,7 +248,8 @@ BUSY = """
 import hashlib, sys
 from msajax.runtime import signals
 signals.PATIENCE_SECONDS = float(sys.argv[1])
-with signals.StopRequest():
+with signals.StopRequest() as stop:
+    stop.will_serve()
     print("busy", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # like a compiler: no Python for minutes
 """

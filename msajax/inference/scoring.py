@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
+from msajax import announce
 from msajax.data.batches import cut_lengths, quarters_of
 from msajax.data.corpus import Split
 from msajax.data.on_demand import streams
@@ -266,6 +267,7 @@ class Scorer(NamedTuple):
         Raises:
             UserError: naming a sample, if a score is not finite.
         """
+        announce.now("Compiling and scoring")
         batches = cut_batches(split, self.spec, self.place, like)
         with jax.transfer_guard_host_to_device("allow"):  # `place` may leave it to the call
             scores, weights = predict_batches(self.predict, self.variables, batches)
