@@ -235,7 +235,7 @@ def test_the_real_process_refuses_in_one_line(arguments, expected, tmp_path):
         (["--config.train.epochs=[1]"], "train.epochs=.1.: must be a whole number[.]$"),
         (["--config.train.epochs"], "train.epochs"),
         (["--config.optim.learning_rate=fast"], "learning_rate=fast: must be a number[.]$"),
-        (["--config.model.bidirectional_fusion=maybe"], "bidirectional_fusion=maybe: must be true or false[.]$"),
+        (["--config.model.bidirectional_fusion=maybe"], "=maybe: must be true or false[.]$"),
         (["--config.model.num_heads=3"], "model.num_heads = 3: must divide model.model_dim = 8"),
         (["--config.model.dropout_rate=1"], "model.dropout_rate = 1.0"),
         (["--config.train.seeds=0"], "train.seeds = 0"),

@@ -128,9 +128,17 @@ def test_each_program_is_compiled_once_and_a_guard_of_transfers_does_not_hinder(
                 with jax.transfer_guard("disallow"):  # of the caller: samples are moved as asked
                     again.predict({m: v[:n, :steps] for m, v in x.items()})
         compiled.append(sum("compile" in name for name in events))
-    again.predict({m: np.tile(v, (20, 1, 1)) for m, v in x.items()})  # the largest batches
     assert compiled[0] > 0 and compiled[1] == 0
     assert again.scorer.predict.program._cache_size() <= 12
+
+
+def test_a_new_number_of_samples_compiles_once_for_its_size_class_whatever_their_lengths(bundle):
+    again, rng = dataclasses.replace(bundle), np.random.default_rng(0)
+    programs = []
+    for n in (2, 16, 5, 9, 17, 128, 40, 129, 300):
+        again.predict({"text": [rng.normal(size=(t, 6)) for t in rng.integers(1, 6, n)]})
+        programs.append(again.scorer.predict.program._cache_size())
+    assert programs == [1] * 4 + [2] * 5
 
 
 def test_scores_are_the_bits_of_the_program_whose_input_lies_on_the_devices(bundle):
