@@ -32,7 +32,7 @@ class StopRequest(contextlib.AbstractContextManager):
     exit code of a stopped run after SIGTERM, and where the same command goes on with what is there;
     else with 128 plus its number. From `will_serve` on it is noted; the run serves it between two
     dispatches, or while it waits for a program, by saving a checkpoint. If it has not begun to
-    after `PATIENCE_SECONDS`, because a corpus is read, the process ends with the exit code of a
+    after `PATIENCE_SECONDS`, because the run measures, the process ends with the exit code of a
     stopped run all the same: the checkpoint before stands, and what follows it comes out again bit
     for bit. A second signal ends the process at once, with 128 plus its number.
 
