@@ -46,5 +46,5 @@ def _watch(last: float) -> None:
                 _changed.wait(left)
             stage = _stage
         if stage not in ("", said):
-            logger.info("%s …", stage)
+            logger.info("%s ...", stage)
             said, last = stage, time.monotonic()

@@ -160,7 +160,9 @@ def parse_flags(argv: list[str]) -> list[str]:
 def _unknown_flag(error: flags.UnrecognizedFlagError) -> str:
     """Names the flag or the configuration key that was meant by an unknown flag."""
     keys = configuration.keys_named(error.flagname)
-    near = [f"--config.{key}" for key in keys] or [f"--{name}" for name in error.suggestions]
+    near = [f"--config.{key}" for key in keys]
+    if not keys and (suggested := re.search(r"Did you mean: (.*) \?", str(error))):
+        near = [f"--{name}" for name in suggested[1].split(", ")]
     advice = f": did you mean {' or '.join(near)}?" if near else "; see --help."
     return f"There is no flag --{error.flagname}{advice}"
 

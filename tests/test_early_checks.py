@@ -163,4 +163,4 @@ time.sleep(0.6)
 def test_what_a_command_does_is_said_where_it_is_silent_for_long():
     assert SECONDS < 2
     done = subprocess.run([sys.executable, "-c", ANNOUNCED], cwd=ROOT, capture_output=True)
-    assert done.stdout.decode().splitlines() == ["second …", "fourth …"]
+    assert done.stdout.decode().splitlines() == ["second ...", "fourth ..."]

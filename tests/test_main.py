@@ -76,7 +76,12 @@ def run(*arguments) -> Answer:
         text=True,
         timeout=300,
     )
-    return Answer(done.returncode, done.stdout, done.stderr)
+    return Answer(done.returncode, done.stdout, calm(done.stderr))
+
+
+def calm(said: str) -> str:
+    """What a command says but for what it does just now, which a busy machine makes it say."""
+    return re.sub(r"(?m)^[\d:]+ .* [.]{3}\n", "", said)
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +119,9 @@ def one_line(answer: Answer) -> str:
     """The message of a refusal that is as it must be."""
     assert answer.code == 2, answer
     assert answer.out == ""
-    said = re.sub(r"(?m)^[\d:]+ [^\n]+ …\n", "", answer.err)  # what is done, on a busy machine
-    assert re.fullmatch(r"error: [^\n]+\n", said), answer.err
-    assert "Traceback" not in said
-    return said
+    assert re.fullmatch(r"error: [^\n]+\n", answer.err), answer.err
+    assert "Traceback" not in answer.err
+    return answer.err
 
 
 @pytest.fixture
@@ -482,7 +486,7 @@ def test_a_reader_that_goes_early_is_no_error(mode, whole, tmp_path):
         text=True,
     ) as process:
         process.stdout.close()
-        said = process.stderr.read()
+        said = calm(process.stderr.read())
     assert (process.returncode, said) == (0, "")
     assert output.exists()
 
@@ -536,7 +540,7 @@ def test_a_stream_that_cannot_be_written_is_no_bug(arguments, streams, code, sai
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, done.stderr) == (code, said)
+    assert (done.returncode, calm(done.stderr)) == (code, said)
 
 
 # --- folders and files ---
@@ -992,7 +996,7 @@ def test_every_mode_works_from_another_folder(whole, tmp_path):
         capture_output=True,
         text=True,
     )
-    assert (answer.returncode, answer.stderr) == (0, "")
+    assert (answer.returncode, calm(answer.stderr)) == (0, "")
     assert "20 samples" in answer.stdout
 
 
