@@ -64,6 +64,8 @@ WRONG = """
 --mode=evaluate --workdir=runs/ta/bundle  # It is a bundle; did you mean runs/ta?
 --mode=evaluate --workdir=runs/ta --output=no/r.json  # there is no folder no
 --mode=robustness --workdir=runs/ta  # The corpus of this run is no longer at
+--mode=generate --bundle=runs/ta --input=text  # did you mean runs/ta/bundle?
+--mode=generate --bundle=runs/ta/bundle --input=text --output=no/t  # there is no folder no
 --mode=export --bundle=runs/ta --output=exported  # did you mean runs/ta/bundle?
 --mode=export --bundle=runs/ta/bundle --output=/proc/e  # cannot be written
 --mode=embed --input=corpus.npz --config.model.text_encoder=bert --output=e.npz  # no folder bert
