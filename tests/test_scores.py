@@ -158,7 +158,7 @@ def test_scores_are_the_bits_of_the_program_whose_input_lies_on_the_devices(bund
         given = [*given, *[None] * (3 - len(given))]
         split = as_split(*given, scoring.preparation)
         split = scoring.prepare_split(split, "the samples", refuse=False)
-        scores, weights = direct.score(split, "the samples")
+        scores, weights = direct.score(split, "the samples", one_program=True)
         found = scoring.predict(*given)
         np.testing.assert_array_equal(found.seeds, scores)
         np.testing.assert_array_equal(found.weights, weights.mean(axis=0))
