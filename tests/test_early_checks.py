@@ -73,6 +73,9 @@ WRONG = """
 --mode=inspect --input=corpsu.npz  # did you mean corpus.npz?
 --mode=inspect --config.data.path=corpsu.npz  # did you mean corpus.npz?
 --mode=compare runs/ta runs/taa  # no run and no file runs/taa; did you mean runs/ta?
+--mode=compare runs/ta runs/ta2 --figures=/proc/f  # cannot be written
+--mode=table runs/ta runs/taa  # no run and no file runs/taa; did you mean runs/ta?
+--mode=report --workdir=runs/ta --figures=/proc/f  # cannot be written
 --mode=report --workdir=other  # holds no run that has ended
 """
 

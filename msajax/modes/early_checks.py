@@ -15,6 +15,7 @@ from msajax.inference.description import read_description
 from msajax.runs.claim import refuse_other_run, require_place
 from msajax.runs.ended import refuse_folds, require_ended
 from msajax.runs.ended import require_corpus as require_corpus_of_run
+from msajax.runs.manifest import refuse_in_run
 
 
 def check_training(config: Config, workdir: str, profile: str | None, is_single: bool) -> None:
@@ -101,3 +102,15 @@ def reading_of(bundle: str) -> DataConfig:
     """
     config = from_config_dict(read_description(bundle)["config"])
     return dataclasses.replace(without_folds(config.reading), format="auto")
+
+
+def check_figures(folder: str) -> None:
+    """Refuses a place for figures that is a file, or that lies in the folder of a run.
+
+    Raises:
+        UserError: naming it.
+    """
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise UserError(f"--figures={folder} is a file: figures go to a folder.")
+    refuse_in_run(os.path.join(folder, ""), "figures")
+    require_writable(folder)

@@ -8,8 +8,7 @@ from rich.console import Console
 from msajax import announce
 from msajax.errors import OK, UserError
 from msajax.evaluation.comparison import compare, with_first
-from msajax.files import require_writable
-from msajax.modes.early_checks import check_run, load_jax
+from msajax.modes.early_checks import check_figures, check_run, load_jax
 from msajax.modes.options import Options
 from msajax.runs import manifest
 from msajax.runs.ended import holds_folds
@@ -43,10 +42,7 @@ def report(workdir: str, against: Sequence[str] = (), figures: str = "") -> str:
             of the same samples, or `figures` is no folder to write to.
     """
     if figures:
-        from msajax.evaluation.report.figure_files import require_folder  # brings matplotlib
-
-        require_folder(figures)
-        require_writable(figures)
+        check_figures(figures)
     if holds_folds(workdir):
         if against:
             raise UserError(
