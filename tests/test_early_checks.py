@@ -13,6 +13,7 @@ from made_runs import make_run
 from tiny import tiny_config
 
 from msajax.announce import SECONDS
+from msajax.config import known_keys, meanings
 from msajax.files import meant
 from msajax.inference.description import FORMAT_VERSION, digest
 from msajax.version import NUMERICS
@@ -169,3 +170,24 @@ def test_what_a_command_does_is_said_where_it_is_silent_for_long():
     assert SECONDS < 2
     done = subprocess.run([sys.executable, "-c", ANNOUNCED], cwd=ROOT, capture_output=True)
     assert done.stdout.decode().splitlines() == ["second ...", "fourth ..."]
+
+
+def test_every_key_has_a_meaning_in_help():
+    found = meanings.meanings()
+    assert sorted(known_keys()) == sorted(meaning.key for meaning in found)
+    assert [meaning.key for meaning in found if len(meaning.text) < 5] == []
+    (epochs,) = [meaning for meaning in found if meaning.key == "train.epochs"]
+    assert epochs == ("train.epochs", 100, "most passes over the training split")
+
+
+@pytest.mark.parametrize("name", ["JAX_NUM_CPU_DEVICES", "JAX_ENABLE_X64"])
+def test_a_variable_that_jax_does_not_take_is_named(name):
+    done = subprocess.run(
+        [sys.executable, "-c", "from msajax.modes.early_checks import load_jax; load_jax()"],
+        cwd=ROOT,
+        env={"PATH": "", name: "abc"},
+        capture_output=True,
+        text=True,
+    )
+    *_, said = done.stderr.splitlines()
+    assert f"UserError: JAX cannot be loaded: it does not take {name} = 'abc'" in said
