@@ -23,40 +23,39 @@ On the command line: msajax --help.
 import importlib
 from typing import Any
 
-from msajax.checks import Settings
-from msajax.config import (
-    Config,
-    DataConfig,
-    MeshConfig,
-    ModelConfig,
-    OptimConfig,
-    TrainConfig,
-    default_config,
-    register_model,
-)
-from msajax.errors import NonFiniteError, UserError
-from msajax.spec import CorpusSpec
-from msajax.version import __version__
-
-# What needs JAX, and where it is: loaded at its first use, so that `import msajax` is quick.
+# Where each name is: loaded at its first use, so that `import msajax` is quick, and a command that
+# is stopped while it loads can say so.
 _LAZY = {
     "Bundle": "msajax.inference.bundle",
+    "Config": "msajax.config",
+    "CorpusSpec": "msajax.spec",
+    "DataConfig": "msajax.config",
     "Dropout": "msajax.models.parts.layers",
     "Memory": "msajax.models.contract",
+    "MeshConfig": "msajax.config",
     "Model": "msajax.models.contract",
+    "ModelConfig": "msajax.config",
+    "NonFiniteError": "msajax.errors",
+    "OptimConfig": "msajax.config",
     "Prediction": "msajax.models.contract",
     "Stage": "msajax.models.contract",
     "Term": "msajax.models.contract",
     "Result": "msajax.api",
     "Scores": "msajax.inference.scores",
+    "Settings": "msajax.checks",
     "SweepResult": "msajax.api",
+    "TrainConfig": "msajax.config",
+    "UserError": "msajax.errors",
+    "__version__": "msajax.version",
     "blank_sample": "msajax.models",
     "build_model": "msajax.models",
     "compare": "msajax.comparing",
     "cross_validate": "msajax.api",
+    "default_config": "msajax.config",
     "generate": "msajax.inference.generate",
     "load": "msajax.inference.bundle_files",
     "open_corpus": "msajax.data.formats",
+    "register_model": "msajax.config",
     "row_weight": "msajax.models.parts.layers",
     "sweep": "msajax.api",
     "table": "msajax.comparing",

@@ -1,11 +1,11 @@
 """Runs the command `msajax`, and `python -m msajax`, as `python -m msajax.main` does."""
 
-import signal
+from msajax.early import end_at_signals
 
 
 def run() -> None:
-    """Runs the command line; SIGINT leaves no traceback while the program is being loaded."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """Runs the command line; SIGTERM and SIGINT are one line while the program is being loaded."""
+    end_at_signals()
     from msajax.main import run
 
     run()

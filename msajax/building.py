@@ -3,6 +3,7 @@
 import logging
 from typing import Any, NamedTuple
 
+from msajax import announce
 from msajax.config import Config
 from msajax.data import prepare as preparing
 from msajax.data.corpus import Corpus, Split
@@ -115,6 +116,7 @@ def build(config: Config, sources: Sources, folder: RunFolder) -> Run:
         UserError: for a split that cannot be prepared, and parameters that cannot be read.
     """
     corpus, encoder, preparation = sources
+    announce.now("Preparing the splits")
     initial, shared, origin = _initial(config, preparation, encoder)
     train, valid, repairs = _prepare(config, corpus, preparation)
     return Run(

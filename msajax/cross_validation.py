@@ -22,7 +22,6 @@ import numpy as np
 
 from msajax import family
 from msajax.building import open_encoder
-from msajax.checks import is_url
 from msajax.config import Config, checked
 from msajax.data.cross_validation import cut_fold
 from msajax.data.formats import open_own
@@ -31,6 +30,7 @@ from msajax.errors import UserError, writing
 from msajax.evaluation import artefacts, protocol
 from msajax.evaluation.report.write import make_of_folds
 from msajax.files import holds, json_text, read_json, write_text
+from msajax.runs.ended import FOLDS
 from msajax.runs.folder import RunFolder
 from msajax.runtime import processes
 from msajax.runtime.signals import StopRequest
@@ -38,7 +38,7 @@ from msajax.tasks import Task, make_task
 
 logger = logging.getLogger(__name__)
 
-_RESULTS, _PREDICTIONS, _REPORT = "folds.json", "predictions.csv", "report.html"
+_RESULTS, _PREDICTIONS, _REPORT = FOLDS, "predictions.csv", "report.html"
 
 
 def cross_validate(
@@ -239,21 +239,6 @@ def _floors(runs: Sequence[dict[str, Any]], labels: np.ndarray, task: Task) -> d
             known = [np.nan if value is None else value for value in of_folds]
             floors[name][metric] = float(np.average(known, weights=sizes))
     return floors
-
-
-def refuse_folds(workdir: str, mode: str) -> None:
-    """Raises `UserError` for a folder of folds, of which a mode takes one."""
-    if holds_folds(workdir):
-        raise UserError(
-            f"{workdir} holds folds: {mode} takes one of them, as in --workdir={workdir}/fold_0."
-        )
-
-
-def holds_folds(workdir: str) -> bool:
-    """Says whether a folder is one of `cross_validate`, whether or not its folds have ended."""
-    if is_url(workdir) or os.path.exists(os.path.join(workdir, "config.json")):
-        return False
-    return any(os.path.exists(os.path.join(workdir, name)) for name in (_RESULTS, "fold_0"))
 
 
 def evaluate_folds(workdir: str, split: str, output: str | None = None) -> dict[str, Any]:

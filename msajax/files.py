@@ -1,6 +1,7 @@
 """Writes files whole or not at all, and reads and writes strict JSON."""
 
 import contextlib
+import difflib
 import json
 import math
 import os
@@ -127,6 +128,50 @@ def _remove(path: str) -> None:
 def partial(path: str) -> str:
     """Returns where a file or folder is written that takes the place of `path` once it is whole."""
     return f"{path}.partial"
+
+
+def require_writable(path: str) -> None:
+    """Raises `UserError` unless a file or a folder can be made at `path`; leaves nothing there.
+
+    A file is tried in the nearest folder that is there: permissions alone do not tell, for the file
+    system may be read-only.
+    """
+    folder = os.path.abspath(path)
+    folder = folder if os.path.isdir(folder) else os.path.dirname(folder)
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    with writing(path), tempfile.TemporaryFile(dir=folder):
+        pass
+
+
+def require_file_place(path: str) -> None:
+    """Raises `UserError` unless a file can be written at `path`, whose folder must be there."""
+    if os.path.isdir(path):
+        raise UserError(f"{path} cannot be written: it is a folder, where a file is to be.")
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        near = meant(folder) or "."
+        raise UserError(f"{path} cannot be written: there is no folder {folder}{near}")
+    require_writable(path)
+
+
+def meant(path: str) -> str:
+    """Returns `; did you mean …` with what is there under nearly the name of what is not."""
+    there, wrong = os.path.abspath(path), []
+    while not os.path.lexists(there):
+        there, name = os.path.split(there)
+        wrong.insert(0, name)
+    stems: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        stems = {os.path.splitext(name)[0]: name for name in os.listdir(there)}
+    stem = os.path.splitext(wrong[0])[0] if wrong else ""
+    near = [one for one in stems if abs(len(one) - len(stem)) <= 2]
+    near = [stems[one] for one in difflib.get_close_matches(stem, near, 1)]
+    found = os.path.join(there, *near, *wrong[1:])
+    if not near or not os.path.exists(found):
+        return ""
+    found = found if os.path.isabs(path) else os.path.relpath(found)
+    return f"; did you mean {found}?"
 
 
 def refuse_inside(output: str, source: str, what: str) -> None:

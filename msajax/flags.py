@@ -13,6 +13,7 @@ from ml_collections import config_flags
 
 from msajax import config as configuration
 from msajax.checks import is_url
+from msajax.config.meanings import meanings
 from msajax.errors import OK, USER_ERROR, UserError, on_one_line
 from msajax.modes import MODES
 from msajax.modes.options import Options
@@ -77,6 +78,18 @@ def usage() -> str:
     return "\n".join([*lines, "", _EXIT_CODES])
 
 
+def explained_keys() -> str:
+    """Writes what --help says of every configuration key: its default and its meaning, a line."""
+    lines, section = ["", "Configuration keys, with their defaults:"], ""
+    for key, default, text in meanings():
+        if (above := key.rpartition(".")[0]) != section:
+            section = above
+            lines.append("")
+        value = ",".join(map(str, default)) if isinstance(default, tuple) else default
+        lines.append(f"  --config.{key}={value}".ljust(48) + f"  {text}")
+    return "\n".join(lines)
+
+
 def parse_flags(argv: list[str]) -> list[str]:
     """Parses flags; a mistake is one line and exit code 2.
 
@@ -84,7 +97,8 @@ def parse_flags(argv: list[str]) -> list[str]:
         SystemExit: for a mistake, and for --help.
     """
     if any(re.fullmatch("--?h(elp(full|short|xml)?)?", argument) for argument in argv[1:]):
-        print(usage(), "\nConfiguration keys:", ", ".join(configuration.known_keys()))
+        print(usage())
+        print(explained_keys())
         sys.exit(OK)
     absl_logging.set_verbosity(absl_logging.ERROR)  # what goes wrong is told in one line, below
     try:
@@ -122,8 +136,10 @@ def parse_flags(argv: list[str]) -> list[str]:
             problem = f"{problem} Did you mean {name}.py?"
         if pathlib.Path(name).is_file():  # then its get_config() missed another file
             problem = f"The experiment file cannot be loaded: {error.__cause__ or error}"
+    except flags.UnrecognizedFlagError as error:
+        problem = _unknown_flag(error)
     except flags.Error as error:
-        problem = str(error)
+        problem = _of_wrong_type(str(error))
         if "Traceback" in problem:  # of an experiment file: what follows its last frame
             first, last = problem.split(": ")[0], re.split(r"(?m)^  .*\n", problem)[-1]
             problem = f"{first}: {last.removeprefix(f'{UserError.__module__}.UserError: ')}"
@@ -139,6 +155,29 @@ def parse_flags(argv: list[str]) -> list[str]:
             problem = _NOT_A_CONFIG
     complain(problem)
     sys.exit(USER_ERROR)
+
+
+def _unknown_flag(error: flags.UnrecognizedFlagError) -> str:
+    """Names the flag or the configuration key that was meant by an unknown flag."""
+    keys = configuration.keys_named(error.flagname)
+    near = [f"--config.{key}" for key in keys]
+    if not keys and (suggested := re.search(r"Did you mean: (.*) \?", str(error))):
+        near = [f"--{name}" for name in suggested[1].split(", ")]
+    advice = f": did you mean {' or '.join(near)}?" if near else "; see --help."
+    return f"There is no flag --{error.flagname}{advice}"
+
+
+def _of_wrong_type(problem: str) -> str:
+    """Says what a value must be, in place of Python's own words."""
+    found = re.match(r"flag (--.*): .*(int\(\)|to float|boolean argument)", problem, re.DOTALL)
+    if found is None or "Traceback" in problem:  # of an experiment file
+        return problem
+    needed = {
+        "int()": "a whole number",
+        "to float": "a number",
+        "boolean argument": "true or false",
+    }
+    return f"{found[1]}: must be {needed[found[2]]}."
 
 
 def _as_list(argument: str) -> str:

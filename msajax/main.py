@@ -1,11 +1,10 @@
 """Runs the command line: one mode, one exit code. `flags.py` says what can be asked."""
 
-import signal
+from msajax.early import end_at_signals
 
-# What follows takes a while to load, and an import that is interrupted prints a traceback. SIGINT
-# may end the process at once: nothing is written before a mode begins.
+# What follows takes a while to load, and an import that is interrupted prints a traceback.
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    end_at_signals()
 
 import io
 import logging
@@ -17,7 +16,7 @@ from typing import TextIO
 from absl import app
 from rich.console import Console
 
-from msajax import flags
+from msajax import announce, flags
 from msajax.errors import NON_FINITE, OK, USER_ERROR, NonFiniteError, UserError
 from msajax.modes import MODES
 from msajax.runtime import compilers
@@ -90,6 +89,7 @@ def _opened(stream: TextIO | None, descriptor: int) -> TextIO:
 
 def _outcome() -> int:
     """Runs the mode that is asked for; what ends it early becomes one line and an exit code."""
+    announce.begin("Loading the program")
     try:
         with interruptible():
             flags.refuse_strangers()
@@ -107,6 +107,8 @@ def _outcome() -> int:
         place = f"{error.filename}: " if error.filename else ""
         flags.complain(f"{place}{error.strerror or error}.")
         return USER_ERROR
+    finally:
+        announce.now()
 
 
 def _log_to_stderr() -> None:

@@ -28,6 +28,7 @@ from msajax.data.steps import find_groups
 from msajax.errors import NonFiniteError, UserError
 from msajax.files import write_json
 from msajax.metrics import SENTIMENT, names_for
+from msajax.runs import ended
 from msajax.runs.folder import RunFolder
 
 SIZES = {"train": (4, 3, 1, 2), "valid": (3,), "test": (2, 5)}  # segments of each video
@@ -415,8 +416,8 @@ def test_what_any_fold_cannot_train_on_is_refused_before_the_first_one_trains(co
 
 def test_evaluate_refuses_what_it_cannot_measure_or_would_replace(whole):
     folder = whole[0]
-    assert cross_validation.holds_folds(str(folder))
-    assert not cross_validation.holds_folds(str(folder / "fold_0"))
+    assert ended.holds_folds(str(folder))
+    assert not ended.holds_folds(str(folder / "fold_0"))
     with pytest.raises(UserError, match="leave out --split=valid, or name one .*fold_0"):
         cross_validation.evaluate_folds(str(folder), "valid")
     with pytest.raises(UserError, match="lies in the folder of the folds"):

@@ -12,7 +12,7 @@ from msajax.data import safe_pickle
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FLOORS = [
-    {"errors", "version", "checks", "files"},
+    {"errors", "version", "checks", "files", "early", "announce"},
     {"pretrained"},
     {
         *("spec", "bootstrap", "calibration", "measures", "metrics", "conventions", "legend"),

@@ -58,7 +58,9 @@ def test_scores_are_those_of_the_file_and_their_means_and_deviations(
     output = tmp_path / "scores.csv"
     assert predict_corpus(bundle, corpus_of({"test": samples(N)}), "all", str(output)) == N
     rows = np.genfromtxt(output, delimiter=",", names=True, dtype=None, encoding="utf-8")
-    scores = all_at_once
+    prepared = bundle.prepare_split(samples(N), "")
+    scores = msajax.Scores.of_seeds(*bundle.scorer.score(prepared, ""), bundle.calibration)
+    np.testing.assert_allclose(all_at_once.seeds, scores.seeds, atol=2e-6)  # longer batches
     arrays = [x.shape for x in dataclasses.astuple(scores) if x is not None]
     assert arrays == [(N, 1), (N, 1), (3, N, 1), (N, 2)]
     columns = {"score": scores.score, "score_sd": scores.score_sd}
@@ -128,9 +130,17 @@ def test_each_program_is_compiled_once_and_a_guard_of_transfers_does_not_hinder(
                 with jax.transfer_guard("disallow"):  # of the caller: samples are moved as asked
                     again.predict({m: v[:n, :steps] for m, v in x.items()})
         compiled.append(sum("compile" in name for name in events))
-    again.predict({m: np.tile(v, (20, 1, 1)) for m, v in x.items()})  # the largest batches
     assert compiled[0] > 0 and compiled[1] == 0
     assert again.scorer.predict.program._cache_size() <= 12
+
+
+def test_a_new_number_of_samples_compiles_once_for_its_size_class_whatever_their_lengths(bundle):
+    again, rng = dataclasses.replace(bundle), np.random.default_rng(0)
+    programs = []
+    for n in (2, 16, 5, 9, 17, 128, 40, 129, 300):
+        again.predict({"text": [rng.normal(size=(t, 6)) for t in rng.integers(1, 6, n)]})
+        programs.append(again.scorer.predict.program._cache_size())
+    assert programs == [1] * 4 + [2] * 5
 
 
 def test_scores_are_the_bits_of_the_program_whose_input_lies_on_the_devices(bundle):
@@ -148,7 +158,7 @@ def test_scores_are_the_bits_of_the_program_whose_input_lies_on_the_devices(bund
         given = [*given, *[None] * (3 - len(given))]
         split = as_split(*given, scoring.preparation)
         split = scoring.prepare_split(split, "the samples", refuse=False)
-        scores, weights = direct.score(split, "the samples")
+        scores, weights = direct.score(split, "the samples", one_program=True)
         found = scoring.predict(*given)
         np.testing.assert_array_equal(found.seeds, scores)
         np.testing.assert_array_equal(found.weights, weights.mean(axis=0))

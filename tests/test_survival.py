@@ -244,11 +244,20 @@ def test_of_many_trainers_one_trains_and_a_killed_ones_lock_is_taken_over(
 
 # --- signals at other moments ---
 
+STARTING = """
+import time
+from msajax.runtime import signals
+with signals.StopRequest(lambda: {begun}):
+    print("starting", flush=True)
+    time.sleep(60)
+"""
+
 BUSY = """
 import hashlib, sys
 from msajax.runtime import signals
 signals.PATIENCE_SECONDS = float(sys.argv[1])
-with signals.StopRequest():
+with signals.StopRequest() as stop:
+    stop.will_serve()
     print("busy", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # like a compiler: no Python for minutes
 """
@@ -280,6 +289,32 @@ def test_a_run_that_is_not_between_two_steps_ends_all_the_same(patience, signals
     assert told.count("\n") == int(ends == 75) and "Traceback" not in told
 
 
+@pytest.mark.parametrize(
+    ("number", "begun", "ends", "said"),
+    [
+        (signal.SIGINT, False, 130, "nothing was trained yet; the same command begins anew"),
+        (signal.SIGTERM, False, 75, "nothing was trained yet; the same command begins anew"),
+        (signal.SIGINT, True, 75, "SIGINT while starting; the same command continues"),
+    ],
+)
+def test_a_start_that_is_stopped_ends_at_once(number, begun, ends, said):
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTING.format(begun=begun)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout.readline() == "starting\n"
+            process.send_signal(number)
+            assert process.wait(50) == ends
+            told = process.stderr.read()
+        finally:
+            process.kill()
+    assert said in told and told.count("\n") == 1
+
+
 def test_a_process_that_leaves_at_once_shows_the_cursor_again():
     terminal, its_end = os.openpty()
     os.set_blocking(terminal, False)
@@ -302,8 +337,9 @@ def test_a_signal_before_a_mode_has_begun_leaves_no_traceback(number, tmp_path):
     process = survivors.start("--config", experiment, "--workdir", tmp_path / "run", log=log)
     until(process, (tmp_path / "ready").exists)
     process.send_signal(number)
-    assert process.wait(60) == -number  # 130 or 143 in a shell
-    assert log.read_text() == "" and not (tmp_path / "run").exists()
+    assert process.wait(60) == 128 + number
+    assert log.read_text() == f"error: Stopped by {number.name}.\n"
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -598,7 +634,8 @@ def test_a_checkpoint_that_cannot_be_written_is_one_line_and_the_run_goes_on_aft
     shutil.copytree(paused, folder)
     # No file longer than that: a checkpoint is, and the error is one of a save in the background.
     assert train(folder, "--stop_after_epochs=1", largest_file=6000).wait() == 2
-    assert "A checkpoint cannot be written to" in error_of(folder)
+    said = f"A checkpoint cannot be written to {folder}/checkpoints: File too large. The last"
+    assert said in error_of(folder)
     assert newest_step(folder) == newest_step(paused)
     finish(train, folder)
     assert differences(folder, whole.folder) == []

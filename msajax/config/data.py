@@ -16,16 +16,16 @@ class SyntheticConfig(Settings):
         train: samples in the training split.
         valid: samples in the validation split.
         test: samples in the test split.
-        modalities: names.
+        modalities: names of the modalities.
         widths: features per time step, one per modality.
         lengths: time steps, one per modality.
         absent_share: share of samples that lack a modality, per modality, in [0, 1); of the task
             sentiment.
         seed: the corpus is a function of this number and the sizes.
-        task: sentiment; sign or stress, whose score needs what two modalities say at the same step
-            (see `data/synthetic_coincidence.py`); or connectome: one modality of at least five
-            features, whose first four are a frequency band's edges, age and gender, and three
-            groups to tell apart.
+        task: what is predicted, sentiment, sign, stress or connectome; sign and stress need what
+            two modalities say at the same step (see `data/synthetic_coincidence.py`); connectome is
+            one modality of at least five features, whose first four are a frequency band's edges,
+            age and gender, and three groups to tell apart.
     """
 
     train: int = 1284
@@ -86,21 +86,21 @@ class DataConfig(Settings):
             the corpus brings; pieces, the transcripts through the tokenizer of model.text_encoder
             (token ids that the corpus brings, if it has no transcripts); or auto: pieces with a
             model.text_encoder, else features.
-        min_count: how often a word must occur in train to be in that vocabulary; the others share
-            one embedding.
+        min_count: how often a word must occur in train to be in the vocabulary of data.text =
+            words; the others share one embedding.
         format: what the corpus looks like: auto finds it by its content; native, mapped, old_hdf5,
             connectome, csd, mmsa, mult or misa insist on one.
         glove_path: a text file of word vectors (GloVe, plain or gzip): the text of corpora that
             bring words, and what the embeddings of data.text = words begin with.
         word_shift: seconds added to the start of a word to find its segment in computational
             sequences; auto is -0.04 for CMU-MOSI, whose words come late, else 0.
-        split_seed: of the random split by video of a corpus without splits, and of `folds`.
-        folds: 0 takes the splits of the corpus; from 3 on, all its labelled samples are pooled and
-            split by video into so many folds, for cross-validation.
-        fold: which of them, from 0, is the test split; the next one is for validation, the others
-            for training. -1 is all of them, one after another.
-        device_memory_budget: bytes; a split whose prepared features take more, counted once for
-            each device that shares the memory, is read from its file as it is needed.
+        split_seed: seed of the random split by video of a corpus without splits, and of `folds`.
+        folds: folds of a cross-validation, 3 or more, or 0 for the splits of the corpus; all its
+            labelled samples are pooled, and split by video into so many folds.
+        fold: which fold, from 0, is the test split, or -1 for all, one after another; the next fold
+            is for validation, the others for training.
+        device_memory_budget: bytes of prepared features above which a split is read from its file
+            as it is needed, counted once for each device that shares the memory.
         mask_from_zeros: derive a mask from non-zero steps where the corpus brings none; if off,
             every step of such a modality counts as valid.
         allow_loss: go on although steps that are not zero, and that no mask of the file hides, are

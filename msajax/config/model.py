@@ -37,16 +37,16 @@ class ModelConfig(Settings):
             encoder reads them in any case.
         gradient_checkpointing: compute what the layers of the text encoder wrote a second time for
             their gradients, which takes longer and saves memory.
-        modalities: names and order; () takes those of the corpus that have a valid training step,
-            in the order text, audio, video, then alphabetical.
+        modalities: names of the modalities that are read, in order; () takes those of the corpus
+            that have a valid training step, in the order text, audio, video, then alphabetical.
         anchor: the modality that attends to the others; "" takes text, else the first.
         model_dim: width D of every sequence inside the model.
         num_heads: attention heads.
         head_dim: size of one head's queries and keys; 0 means model_dim / num_heads.
         value_dim: size of one head's values; 0 means that of its queries and keys.
         ff_dim: inner width of the feed-forward network.
-        input_projection: always, or where_needed: features that are model_dim wide already go into
-            the encoder as they are.
+        input_projection: whether features are projected, always or where_needed: features that are
+            model_dim wide already go into the encoder as they are.
         n_layers_mod: layers of each modality's encoder.
         n_layers_fuse: fusion layers; 0 goes straight on after the encoders.
         n_layers_post_fuse: self-attention blocks per modality after fusion (source 000).
@@ -58,20 +58,22 @@ class ModelConfig(Settings):
         mixer: what a layer of an encoder is: transformer (a block of attention and feed-forward),
             or one of the recurrent rnn, gru, lstm (source 001).
         both_directions: recurrent layers read forwards and backwards, with D / 2 units each.
-        fusion: sequential (each cross-attention reads what the ones before it wrote, source 002),
-            parallel (all read the layer's inputs), or pooled (every modality is pooled first and
-            the M vectors attend to each other: the early-pooling baseline).
+        fusion: how modalities meet: sequential (each cross-attention reads what the ones before it
+            wrote, source 002), parallel (all read the layer's inputs), or pooled (every modality is
+            pooled first and the M vectors attend to each other: the early-pooling baseline).
         bidirectional_fusion: let the other modalities attend to the anchor as well.
-        activation: of the feed-forward network: gelu (erf), gelu_tanh, relu or geglu (gated).
-        norm: layernorm or rmsnorm.
-        norm_eps: its epsilon.
-        norm_position: post (after the residual sum) or pre (on a sub-layer's input).
+        activation: activation of the feed-forward network: gelu (erf), gelu_tanh, relu or geglu
+            (gated).
+        norm: kind of normalisation, layernorm or rmsnorm.
+        norm_eps: epsilon of the norms.
+        norm_position: where the norms stand, post (after the residual sum) or pre (on a sub-layer's
+            input).
         final_norm: one more norm after the layers of every encoder (before and after fusion), and
             of pooled fusion.
-        final_norm_type: which one: same (as norm), layernorm or rmsnorm.
-        positions: learned, sinusoidal, none, or drofe: the first four features of every step (band
-            edges in Hz, age in years, gender 0 or 1, none of them standardised) rotate the queries
-            and keys of the modality's encoder; they are not part of its input.
+        final_norm_type: kind of that norm: same (as norm), layernorm or rmsnorm.
+        positions: kind of positions: learned, sinusoidal, none, or drofe: the first four features
+            of every step (band edges in Hz, age in years, gender 0 or 1, none of them standardised)
+            rotate the queries and keys of the modality's encoder; they are not part of its input.
         position_init: standard deviation of the learned position tables at the start. Cross-modal
             attention finds what happens at the same step only if the tables stand out from the
             features: at 0.02, as is usual, it never does.
@@ -80,29 +82,33 @@ class ModelConfig(Settings):
         qkv_bias: biases on the query, key and value projections.
         out_bias: biases on attention's output projection.
         ffn_inner_bias: biases of the feed-forward network's first layer.
-        pooling_method: mean, or attention (a learned scorer per modality).
+        pooling_method: how steps become one vector: mean, or attention (a learned scorer per
+            modality).
         gate_input: what the gate sees: the mean of the pooled modalities, or concat.
         gate_hidden: a hidden layer of D / 2 in the gate; if off, it is linear.
-        gate_activation: of that layer: relu, or none, which leaves it linear.
+        gate_activation: activation of the gate's hidden layer: relu, or none, which leaves it
+            linear.
         head: how pooled modalities become one vector: weighted_sum (by the gate), mean, or concat.
-        dropout_rate: every dropout site inside the model that has no rate of its own.
-        attention_dropout: on attention probabilities; -1 means dropout_rate.
-        ffn_dropout: between the two layers of the feed-forward network; -1 means dropout_rate.
-        projection_dropout: after the input projection and positions; -1 means dropout_rate.
-        input_dropout: dropout on the raw input features.
+        dropout_rate: dropout rate of every site inside the model that has no rate of its own.
+        attention_dropout: dropout rate of attention probabilities; -1 means dropout_rate.
+        ffn_dropout: dropout rate between the two layers of the feed-forward network; -1 means
+            dropout_rate.
+        projection_dropout: dropout rate after the input projection and positions; -1 means
+            dropout_rate.
+        input_dropout: dropout rate of the raw input features.
         max_len: rows of every learned position table and the longest sequence; 0 takes each
             modality's longest training sequence.
-        missing_modality: mask (an absent modality gets weight 0) or reference (the literal
-            formula: its zero vector still gets weight).
+        missing_modality: what a modality that a sample lacks becomes: mask (an absent modality gets
+            weight 0) or reference (the literal formula: its zero vector still gets weight).
         dtype: computation type; parameters, norms, softmax, pooling, gate and head stay float32.
         matmul_precision: how accelerators multiply float32 matrices, forwards and backwards, by
             JAX's names: float32 (in full), tensorfloat32 or bfloat16, which round the factors and
             are faster where the device has units for it (an NVIDIA GPU takes TF32 for both). CPUs
             always multiply in full.
-        guidance: none, or how a first pass is explained for a second one that the explanation
-            guides: the attribution of every encoder layer's input, by
-            gradient_x_input, integrated_gradients or deeplift against a zero baseline, replaces
-            the source of that layer's queries and keys. The weights are the same.
+        guidance: none, or how a first pass is explained for a second one, which that guides: the
+            attribution of every encoder layer's input, by gradient_x_input, integrated_gradients or
+            deeplift against a zero baseline, replaces the source of that layer's queries and keys.
+            The weights are the same.
         guidance_weight: share of the second pass in the loss, in [0, 1]; the rest is the first's.
         guidance_steps: points of the path of integrated gradients.
         overrides: settings of single modalities' encoders, each as `modality.setting=value`.

@@ -130,6 +130,16 @@ def unknown_key(key: str) -> str:
     return f"Unknown configuration key {key!r}: did you mean {max(known_keys(), key=similarity)!r}?"
 
 
+def keys_named(word: str) -> list[str]:
+    """Returns the keys whose last word is this one, or nearly; also what other programs call it."""
+    word = _OTHER_NAMES.get(word, word)
+    last: dict[str, list[str]] = {}
+    for key in known_keys():
+        last.setdefault(key.rpartition(".")[2], []).append(key)
+    near = difflib.get_close_matches(word, last, 1, 0.8)
+    return last.get(word) or (last[near[0]] if near else [])
+
+
 def from_config_dict(values: Mapping[str, Any]) -> Config:
     """Checks an experiment and freezes it.
 

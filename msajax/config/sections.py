@@ -19,12 +19,13 @@ class OptimConfig(Settings):
     """Says how parameters move. The defaults are no document's: `docs/sources.md`.
 
     Attributes:
-        name: adam or adamw.
-        learning_rate: the peak.
+        name: the optimiser, adam or adamw.
+        learning_rate: peak of the learning rate.
         weight_decay: decoupled decay of the kernels (adamw only).
-        schedule: after the warm-up: plateau (constant, and multiplied by plateau_factor whenever
-            plateau_patience epochs in a row bring no better validation score), constant, or cosine
-            or linear (down to min_learning_rate at the last planned step). Never two at once.
+        schedule: learning rate after the warm-up: plateau (constant, and multiplied by
+            plateau_factor whenever plateau_patience epochs in a row bring no better validation
+            score), constant, or cosine or linear (down to min_learning_rate at the last planned
+            step). Never two at once.
         warmup_steps: steps of linear warm-up from 0.
         clip_norm: largest global gradient norm; 0 turns clipping off.
         plateau_factor: factor of the plateau schedule, in (0, 1).
@@ -92,7 +93,7 @@ class TrainConfig(Settings):
             less memory and gives the same numbers; 0 trains all together.
         epochs: most passes over the training split. The same run may get more, but not with the
             cosine and linear schedules.
-        batch_size: rows of a step.
+        batch_size: samples of a step.
         accumulation_steps: parts into which a step's rows are split to save memory; the gradient
             is that of the whole batch.
         patience: a random seed stops after this many epochs in a row without a strictly smaller
@@ -103,12 +104,12 @@ class TrainConfig(Settings):
             which makes intervals too narrow.
         select_by: the metric on validation that chooses each seed's best epoch, stops early and
             moves the plateau schedule: auto, or any that the report shows.
-        loss: l1 (mean absolute error), mse, huber, or ccc (1 less the concordance correlation of a
-            batch) of real numbers; cross_entropy or focal of classes; cross_entropy of tokens; auto
-            is l1 or cross_entropy.
+        loss: what is minimised: l1 (mean absolute error), mse, huber, or ccc (1 less the
+            concordance correlation of a batch) of real numbers; cross_entropy or focal of classes;
+            cross_entropy of tokens; auto is l1 or cross_entropy.
         huber_delta: where the Huber loss turns from square to linear.
         focal_gamma: how much the focal loss favours samples that are wrong; 0 is cross_entropy.
-        terms: what the loss has beside that, each as `name=weight`: gate_entropy (the entropy of
+        terms: terms beside the loss, each as `name=weight`: gate_entropy (the entropy of
             the modality weights; a negative weight spreads them).
         transforms: random changes of training batches, each as `name:modality=amount`, where *
             stands for every modality of features: modality_dropout and step_dropout (a

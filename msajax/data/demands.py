@@ -8,15 +8,28 @@ from msajax.config import SYNTHETIC, Config, DataConfig, ModelConfig, idle_setti
 from msajax.data.corpus import SPLITS, Corpus
 from msajax.data.folds import advise_folds
 from msajax.errors import UserError
+from msajax.files import meant
 from msajax.tasks import TASKS
 
 logger = logging.getLogger(__name__)
 
 
+def require_corpus(path: str) -> None:
+    """Raises `UserError` for the path of a corpus that is empty, or where nothing is."""
+    if not path:
+        raise UserError(
+            "data.path is empty: pass your corpus, as in --config.data.path=corpus.npz; or train "
+            f"on the embedded toy corpus with --config.data.path={SYNTHETIC} --workdir runs/toy."
+        )
+    if path != SYNTHETIC and not os.path.exists(path):
+        raise UserError(f"There is no corpus at {path}{meant(path) or '.'}")
+
+
 def require_glove(path: str) -> None:
     """Raises `UserError` for a file of word vectors that is named and not there."""
     if path and not os.path.isfile(path):
-        raise UserError(f"data.glove_path: there is no file at {path}.")
+        near = meant(path) or "."
+        raise UserError(f"data.glove_path: there is no file at {path}{near}")
 
 
 def say_what_is_idle(corpus: Corpus, config: Config, reads_tokens: bool) -> None:

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable
 
+from msajax import announce
 from msajax.config import Config, flatten
 from msajax.errors import first_line
 from msajax.runs import manifest
@@ -46,6 +47,7 @@ def _make(folder: RunFolder, names: list[str]) -> None:
 
 def attempt(path: str, make: Callable[[], None]) -> None:
     """Makes a file, or warns that it cannot be made: the results are there, and must be shown."""
+    announce.now(f"Writing {path}")
     try:
         make()
     except Exception as error:

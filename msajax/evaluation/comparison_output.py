@@ -14,7 +14,14 @@ from msajax import legend
 from msajax.errors import UserError, on_one_line
 from msajax.evaluation import comparison
 from msajax.evaluation.tables import directions, metric_name, metric_table, terms_grid
-from msajax.files import has_keys, refuse_inside, require_replaceable, write_json, write_text
+from msajax.files import (
+    has_keys,
+    refuse_inside,
+    require_file_place,
+    require_replaceable,
+    write_json,
+    write_text,
+)
 from msajax.runs.manifest import refuse_in_run
 
 # By these a comparison that was written before is known: it may be replaced.
@@ -168,6 +175,7 @@ def require_output(path: str, runs: Sequence[str], forms: Forms = FORMS) -> None
     for run in runs:
         refuse_inside(path, run, "run")
     refuse_in_run(path)
+    require_file_place(path)
     require_replaceable(path, forms.what, forms.wrote)
 
 

@@ -13,6 +13,8 @@ from msajax.conventions import by_convention
 from msajax.data.predictions import Predictions, read_predictions
 from msajax.errors import UserError, on_one_line, printable
 from msajax.evaluation.compare import Pair, groups_of
+from msajax.files import meant
+from msajax.runs.ended import require_ended
 from msajax.tasks import Task, make_task
 
 _NAMED = 3  # samples that a sentence names
@@ -136,14 +138,13 @@ def _file_of(path: str, split: str) -> str:
     """Finds the file of predictions that a path stands for."""
     if not os.path.isdir(path):
         if not os.path.exists(path):
-            raise UserError(f"There is no run and no file {path}.")
+            raise UserError(f"There is no run and no file {path}{meant(path) or '.'}")
         return path
     if os.path.isfile(os.path.join(path, "folds.json")):
         if split != "test":
             raise UserError(f"{path} holds folds, whose predictions are those of test.")
         return os.path.join(path, "predictions.csv")
-    if not os.path.isfile(os.path.join(path, "results.json")):
-        raise UserError(f"{path} holds no run that has ended: it has no results.json.")
+    require_ended(path)
     return os.path.join(path, "predictions", f"{split}.csv")
 
 

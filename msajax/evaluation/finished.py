@@ -1,9 +1,7 @@
 """Opens runs that have ended: their results, their model and their corpus, which fit each other."""
 
-import os
 from typing import Any, NamedTuple
 
-from msajax.config import SYNTHETIC
 from msajax.data.corpus import Corpus
 from msajax.data.demands import require_targets
 from msajax.data.formats import open_corpus
@@ -12,6 +10,7 @@ from msajax.errors import UserError
 from msajax.evaluation import protocol
 from msajax.inference.bundle import Bundle
 from msajax.inference.bundle_files import load
+from msajax.runs.ended import corpus_path, require_corpus
 from msajax.runs.folder import RunFolder
 from msajax.tasks import TASKS, Task, make_task
 
@@ -48,14 +47,10 @@ def open_finished(folder: RunFolder, *split_names: str) -> Finished:
             gone or another one, or a split has no labels.
     """
     folder.require_ended()
-    path = folder.corpus_path()
+    path = corpus_path(folder.path)
     folder.require_numerics()
+    require_corpus(folder.path)
     results, bundle = folder.read_results(), load(folder.bundle)
-    if path != SYNTHETIC and not os.path.exists(path):
-        raise UserError(
-            f"The corpus of this run is no longer at {path}: run its train command with the new "
-            "--config.data.path, which only notes where it is."
-        )
     corpus = open_corpus(path, bundle.config.reading)
     if corpus.digest != bundle.corpus_digest:
         raise UserError(f"{path} is not the corpus that this run was trained on: it has changed.")

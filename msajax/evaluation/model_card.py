@@ -13,9 +13,9 @@ from msajax import legend
 from msajax.evaluation.findings import against_floors
 from msajax.evaluation.tables import results_legend, results_table
 from msajax.files import read_json, write_text
-from msajax.inference.bundle_files import DESCRIPTION
 from msajax.runs import manifest
 from msajax.runs.folder import RunFolder
+from msajax.runs.manifest import DESCRIPTION
 from msajax.spec import CorpusSpec
 
 # The hub's names of metrics, by the beginning of ours; others keep their own.

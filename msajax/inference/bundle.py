@@ -112,7 +112,7 @@ class Bundle:
             found = seeds.repeat(outputs, 2), seeds.repeat(modalities, 2)
         else:
             prepared = self.prepare_split(split, "the samples", refuse=False)
-            found = self.scorer.score(prepared, "the samples")
+            found = self.scorer.score(prepared, "the samples", one_program=True)
         return Scores.of_seeds(*found, self.calibration)
 
     def prepare(

@@ -13,7 +13,6 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import flax.traverse_util
@@ -22,23 +21,23 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from msajax import calibration
-from msajax.config import Config, from_config_dict, is_registered
+from msajax import announce, calibration
+from msajax.config import Config, from_config_dict
 from msajax.config.registry import registered, warn_of_other_source
 from msajax.data.embedding import Embedding
 from msajax.data.prepare import Preparation
 from msajax.errors import UserError
 from msajax.files import replacing_folder
 from msajax.inference.bundle import Bundle
+from msajax.inference.description import DAMAGE, FORMAT_VERSION, digest, read_description
 from msajax.models import declared, parameter_shapes
 from msajax.runs import frozen
-from msajax.runs.manifest import FROZEN
+from msajax.runs.manifest import DESCRIPTION, FROZEN
 from msajax.runs.remote.local_copy import bundle_folder
 from msajax.spec import CorpusSpec
-from msajax.version import NUMERICS, __version__, require_numerics
+from msajax.version import NUMERICS, __version__
 
-FORMAT_VERSION = 6
-DESCRIPTION, _ARRAYS, _TOKENIZER = "bundle.json", "parameters.safetensors", "tokenizer.json"
+_ARRAYS, _TOKENIZER = "parameters.safetensors", "tokenizer.json"
 
 
 def save_bundle(path: str, bundle: Bundle) -> None:
@@ -78,7 +77,7 @@ def save_bundle(path: str, bundle: Bundle) -> None:
         "corpus_digest": bundle.corpus_digest,
         "sha256_of": {name: hashlib.sha256(x).hexdigest() for name, x in files.items()},
     }
-    content["sha256"] = _digest(content)
+    content["sha256"] = digest(content)
 
     with replacing_folder(path) as folder:
         for name, encoded in files.items():
@@ -95,25 +94,11 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
         UserError: if it is missing, damaged, of another format or of other numerics.
     """
     path = os.fspath(path)
-    if not os.path.isfile(os.path.join(path, DESCRIPTION)):
-        raise UserError(f"There is no bundle at {path}: it would hold a file {DESCRIPTION}.")
+    announce.now(f"Loading the bundle {path}")
+    content = read_description(path)
     try:
-        with open(os.path.join(path, DESCRIPTION), encoding="utf-8") as file:
-            content = json.load(file)
-        if int(content["format_version"]) > FORMAT_VERSION:
-            raise UserError(
-                f"The bundle {path} has format {content['format_version']}, newer than this "
-                f"program's {FORMAT_VERSION}: install msajax {content['msajax']} or newer."
-            )
-        if int(content["format_version"]) < FORMAT_VERSION:
-            raise UserError(
-                f"The bundle {path} was written by an older msajax, {content['msajax']}, in format "
-                f"{content['format_version']}; this program reads {FORMAT_VERSION}: train anew."
-            )
-        if content.pop("sha256") != _digest(content):
-            raise ValueError(f"{DESCRIPTION} does not match its digest")
-        require_numerics(content, f"The bundle {path}")
-        require_model(content["model"], f"The bundle {path}")
+        model = content["model"]
+        warn_of_other_source(model["name"], model["file_sha256"], f"The bundle {path}")
         files = {}
         for name in {_ARRAYS, FROZEN, _TOKENIZER} & content["sha256_of"].keys():
             with open(os.path.join(path, name), "rb") as file:
@@ -126,10 +111,7 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
         return _from_parts(content, safetensors.numpy.load(files[_ARRAYS]), shared)
     except UserError:
         raise
-    except (
-        *(OSError, ValueError, LookupError, TypeError, AttributeError),
-        *(RecursionError, OverflowError, safetensors.SafetensorError),
-    ) as error:
+    except (*DAMAGE, safetensors.SafetensorError) as error:
         raise UserError(f"The bundle {path} is damaged: {error}.") from error
 
 
@@ -187,22 +169,6 @@ def _model_of(config: Config) -> dict[str, str]:
     }
 
 
-def require_model(content: Mapping[str, Any], where: str) -> None:
-    """Raises `UserError` for a model that is not registered here.
-
-    Args:
-        content: has "name", "module" and "file", from `_model_of`.
-        where: what has the model.
-    """
-    if not is_registered(content["name"]):
-        raise UserError(
-            f"{where} has the model {content['name']!r}, which is no model of msajax: it was "
-            f"{content['module']} in {content['file']}. Add --models=FILE.py with that file, or in "
-            "Python import it first."
-        )
-    warn_of_other_source(content["name"], content["file_sha256"], where)
-
-
 def _require_shapes(config: Config, spec: CorpusSpec, params: Any, shared: Any) -> None:
     """Raises `UserError` unless the module that is registered has parameters of these shapes."""
     shapes = parameter_shapes(config.model, spec)
@@ -216,7 +182,3 @@ def _require_shapes(config: Config, spec: CorpusSpec, params: Any, shared: Any) 
             f"bundle's: its parameter {path} is {shapes.get(path, 'missing')} here, "
             f"{stored.get(path, 'missing')} in the bundle."
         )
-
-
-def _digest(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -8,7 +8,8 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from msajax.data.batches import cut_lengths, quarters_of
+from msajax import announce
+from msajax.data.batches import QUARTERS, cut_lengths, quarters_of
 from msajax.data.corpus import Split
 from msajax.data.on_demand import streams
 from msajax.errors import UserError
@@ -21,6 +22,10 @@ from msajax.tasks import Task
 # Rows of an evaluation batch: as many as fit of the largest, then the smallest that holds the rest.
 # With the length quarters they make 12 programs at most, whatever the size of a file.
 EVALUATION_ROWS = (1, 16, 128)
+# Samples of one call in memory, up to which their number alone says which program scores them: with
+# length quarters each new call could be the first with samples of some quarter, and compile for
+# seconds what it then does in milliseconds. Of more samples the time that short ones save counts.
+ONE_PROGRAM_ROWS = 2048
 
 Place = Callable[[Any], Any]
 
@@ -145,6 +150,22 @@ def cut_batches(
         yield _load(split, spec, place, part)
 
 
+def batches_of_one_program(
+    split: Split, spec: CorpusSpec, place: Place
+) -> Iterator[EvaluationBatch]:
+    """Cuts a prepared split into batches of one shape, which its number of samples alone decides.
+
+    A single sample is cut to its length quarter all the same, and many samples are as well.
+    """
+    rows = np.arange(len(split))
+    if not 1 < len(rows) <= ONE_PROGRAM_ROWS:
+        yield from cut_batches(split, spec, place)
+        return
+    size = next((n for n in EVALUATION_ROWS if n >= len(rows)), EVALUATION_ROWS[-1])
+    for start in range(0, len(rows), size):
+        yield _load(split, spec, place, _Part(rows[start : start + size], size, QUARTERS))
+
+
 class _Part(NamedTuple):
     """Says which rows of a split a batch has, how many rows it is filled up to, and its quarter."""
 
@@ -251,7 +272,7 @@ class Scorer(NamedTuple):
     kept: Sequence[int] | None = None
 
     def score(
-        self, split: Split, name: str, like: Split | None = None
+        self, split: Split, name: str, like: Split | None = None, *, one_program: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
         """Scores a prepared split.
 
@@ -259,6 +280,7 @@ class Scorer(NamedTuple):
             split: prepared.
             name: of the split, for a message.
             like: the split whose batches are cut: see `cut_batches`.
+            one_program: whether to cut batches as `batches_of_one_program` does.
 
         Returns:
             As `predict_batches`, of the seeds that count.
@@ -266,7 +288,11 @@ class Scorer(NamedTuple):
         Raises:
             UserError: naming a sample, if a score is not finite.
         """
-        batches = cut_batches(split, self.spec, self.place, like)
+        announce.now("Compiling and scoring")
+        if one_program:
+            batches = batches_of_one_program(split, self.spec, self.place)
+        else:
+            batches = cut_batches(split, self.spec, self.place, like)
         with jax.transfer_guard_host_to_device("allow"):  # `place` may leave it to the call
             scores, weights = predict_batches(self.predict, self.variables, batches)
         if self.kept is not None:

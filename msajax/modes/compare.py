@@ -9,6 +9,7 @@ from msajax.evaluation.comparison_output import (
     require_output,
     write_comparison,
 )
+from msajax.modes.early_checks import check_figures
 from msajax.modes.options import Options
 
 
@@ -18,15 +19,15 @@ def run(options: Options, console: Console) -> int:
     if output:
         require_output(output, runs)
     if figures:
-        from msajax.evaluation.report import compared, figure_files  # which take a while to load
-
-        figure_files.require_folder(figures)
+        check_figures(figures)
     report = compare(
         runs, options["split"] or "test", options["convention"] or "", options["every_pair"]
     )
     if output:
         write_comparison(output, report)
     if figures:
+        from msajax.evaluation.report import compared, figure_files  # which take a while to load
+
         drawn = figure_files.draw_figures(compared.panels(report))
         figure_files.write_figures(figures, drawn)
     print_comparison(report, console)

@@ -9,7 +9,7 @@ from msajax.data.corpus import Corpus
 from msajax.data.demands import say_what_is_idle
 from msajax.data.formats import mapped, native, open_own_or_fold
 from msajax.errors import OK, UserError, writing
-from msajax.files import put_in_place, refuse_inside, scratch_folder
+from msajax.files import put_in_place, refuse_inside, require_writable, scratch_folder
 from msajax.modes.options import Options
 
 
@@ -32,6 +32,7 @@ def convert(path: str, data: DataConfig, output: str) -> None:
     """
     output = require_new(output)
     refuse_inside(output, path, "corpus")
+    require_writable(output)
     corpus = open_own_or_fold(path, data)
     corpus.verify()
     say_what_is_idle(corpus, Config(data=data), False)

@@ -2,17 +2,18 @@
 
 from rich.console import Console
 
-from msajax.building import open_encoder
+from msajax import announce
 from msajax.config import Config
+from msajax.data.demands import require_corpus
 from msajax.data.embedding import Embedding
 from msajax.data.formats import open_own_or_fold
 from msajax.data.in_memory import with_text
 from msajax.errors import OK, UserError
-from msajax.files import refuse_inside
-from msajax.inference.embed import Embedder, embedding_of
+from msajax.files import refuse_inside, require_writable
 from msajax.modes.convert import require_new, save
+from msajax.modes.early_checks import load_jax
 from msajax.modes.options import Options
-from msajax.runtime import devices
+from msajax.pretrained.folder import open_folder
 
 
 def run(options: Options, console: Console) -> int:
@@ -41,11 +42,17 @@ def embed(path: str, config: Config, output: str) -> Embedding:
         raise UserError("--mode=embed needs --config.model.text_encoder, the encoder's folder.")
     output = require_new(output)
     refuse_inside(output, path, "corpus")
-    devices.configure_jax(config.train)
-    devices.require_devices()
-    folder = open_encoder(config)
+    require_writable(output)
+    require_corpus(path)
+    folder = open_folder(model.text_encoder)
     corpus = open_own_or_fold(path, config.reading)
     corpus.verify()
+    load_jax()
+    from msajax.inference.embed import Embedder, embedding_of
+    from msajax.runtime import devices
+
+    devices.configure_jax(config.train)
+    devices.require_devices()
     embedding = embedding_of(
         folder,
         pool=model.text_pool,
@@ -53,5 +60,6 @@ def embed(path: str, config: Config, output: str) -> Embedding:
         max_len=model.max_len,
         truncate=config.data.truncate,
     )
+    announce.now("Embedding")
     save(with_text(corpus, Embedder(folder, embedding), embedding), output)
     return embedding

@@ -16,7 +16,9 @@ from msajax.data import predictions
 from msajax.errors import OK, UserError, printable
 from msajax.evaluation import protocol
 from msajax.evaluation.tables import print_summary
+from msajax.modes.early_checks import check_run, load_jax
 from msajax.modes.options import Options
+from msajax.runs.ended import holds_folds
 from msajax.tasks import Task, make_task
 
 if TYPE_CHECKING:
@@ -50,14 +52,15 @@ def run(options: Options, console: Console) -> int:
 def _evaluate_workdir(
     workdir: str, split: str, convention: str, output: str | None
 ) -> dict[str, Any]:
-    from msajax import cross_validation
-
-    if not cross_validation.holds_folds(workdir):
+    if not holds_folds(workdir):
         return evaluate_run(workdir, split, convention)
     if convention:
         raise UserError(
             f"--convention is not read with folds: measure --input={workdir}/predictions.csv."
         )
+    load_jax()
+    from msajax import cross_validation
+
     return cross_validation.evaluate_folds(workdir, split, output)
 
 
@@ -78,6 +81,7 @@ def evaluate_run(workdir: str, split_name: str, convention: str = "") -> dict[st
     """
     if split_name == "all":
         raise UserError("--mode=evaluate takes one split: train, valid or test.")
+    check_run(workdir, "evaluate", writes=False)
     from msajax.runs.folder import RunFolder
     from msajax.runs.remote.mirror import Mirror
     from msajax.runtime import devices

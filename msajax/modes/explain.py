@@ -6,28 +6,26 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from msajax.data.cross_validation import without_folds
+from msajax import announce
+from msajax.data.demands import require_corpus
 from msajax.data.formats import open_corpus
 from msajax.errors import OK, UserError
-from msajax.evaluation.explanation import page
 from msajax.evaluation.explanation.choose import MOST, USUAL, Aim
-from msajax.evaluation.explanation.integrate import Tell
-from msajax.evaluation.explanation.report import Material, explain
-from msajax.evaluation.explanation.summary import print_explanation
-from msajax.evaluation.finished import open_finished
 from msajax.evaluation.protocol import stored_rows
-from msajax.files import refuse_inside, write_json, write_text
-from msajax.inference.bundle_files import load
-from msajax.inference.predict import read_split, with_same_text
+from msajax.files import refuse_inside, require_file_place, write_json, write_text
 from msajax.modes.convert import require_new
-from msajax.modes.finished_run import adding
+from msajax.modes.early_checks import check_run, load_jax, reading_of
 from msajax.modes.options import Options
 from msajax.runs.manifest import EXPLANATION, EXPLANATION_PAGE
+from msajax.runs.remote.local_copy import bundle_folder
+
+if TYPE_CHECKING:
+    from msajax.evaluation.explanation.integrate import Tell
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +67,8 @@ def run(options: Options, console: Console) -> int:
             raise UserError("--mode=explain needs --workdir=RUN, or --bundle with --input.")
         bundle, corpus, where = options.required("bundle", "input", "output")
         found = explain_corpus(bundle, corpus, where, wish)
+    from msajax.evaluation.explanation.summary import print_explanation
+
     print_explanation(found, console)
     print(f"Page to step through: {where}")
     return OK
@@ -84,6 +84,12 @@ def explain_run(workdir: str, wish: Wish) -> dict[str, Any]:
         UserError: if the run has not ended, its corpus is gone or another one, or its model cannot
             be explained.
     """
+    check_run(workdir, "explain")
+    from msajax.evaluation.explanation import page
+    from msajax.evaluation.explanation.report import Material, explain
+    from msajax.evaluation.finished import open_finished
+    from msajax.modes.finished_run import adding
+
     with adding("explain", workdir, EXPLANATION_PAGE, EXPLANATION) as folder:
         run = open_finished(folder, wish.split)
         aim = Aim.of(run.bundle.preparation.spec, wish.target)
@@ -122,11 +128,19 @@ def explain_corpus(bundle: str, corpus: str, output: str, wish: Wish) -> dict[st
     numbers = f"{os.path.splitext(output)[0]}.json"
     for path in (output, numbers):
         require_new(path)
-    loaded = load(bundle)
+        require_file_place(path)
+    require_corpus(corpus)
+    with bundle_folder(os.path.expanduser(bundle)) as folder:
+        opened = open_corpus(corpus, reading_of(folder))
+        opened.require_splits(wish.split)
+        load_jax()
+        from msajax.evaluation.explanation import page
+        from msajax.evaluation.explanation.report import Material, explain
+        from msajax.inference.bundle_files import load_bundle
+        from msajax.inference.predict import read_split, with_same_text
+
+        loaded = load_bundle(folder)
     aim = Aim.of(loaded.preparation.spec, wish.target)
-    data = dataclasses.replace(without_folds(loaded.config.reading), format="auto")
-    opened = open_corpus(corpus, data)
-    opened.require_splits(wish.split)
     opened = with_same_text(loaded, opened)
     _, prepared = read_split(loaded, opened, wish.split)
     material = Material(
@@ -142,8 +156,9 @@ def explain_corpus(bundle: str, corpus: str, output: str, wish: Wish) -> dict[st
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Tell]:
+def _progress() -> Iterator["Tell"]:
     """Shows a bar on a terminal; a log gets a line every half minute."""
+    announce.now()
     console = Console(stderr=True)
     columns = (TextColumn("explaining"), BarColumn(bar_width=20), TaskProgressColumn())
     with Progress(

@@ -1,14 +1,17 @@
 """Runs --mode=export: writes a bundle as a program that jax runs without msajax."""
 
+import os
+
 from rich.console import Console
 
+from msajax import announce
 from msajax.errors import OK
-from msajax.files import refuse_inside
-from msajax.inference.bundle_files import load
-from msajax.inference.export.folder import write_export
+from msajax.files import refuse_inside, require_writable
+from msajax.inference.description import read_description
 from msajax.modes.convert import require_new
+from msajax.modes.early_checks import load_jax
 from msajax.modes.options import Options
-from msajax.runtime import devices
+from msajax.runs.remote.local_copy import bundle_folder
 
 
 def run(options: Options, console: Console) -> int:
@@ -32,5 +35,15 @@ def export(bundle: str, output: str) -> dict:
     """
     output = require_new(output)
     refuse_inside(output, bundle, "bundle")
-    devices.require_devices()
-    return write_export(load(bundle), output)
+    require_writable(output)
+    with bundle_folder(os.path.expanduser(bundle)) as folder:
+        read_description(folder)
+        load_jax()
+        from msajax.inference.bundle_files import load_bundle
+        from msajax.inference.export.folder import write_export
+        from msajax.runtime import devices
+
+        devices.require_devices()
+        loaded = load_bundle(folder)
+    announce.now("Exporting")
+    return write_export(loaded, output)

@@ -1,16 +1,19 @@
 """Runs --mode=generate: continues each line of a text by a decoder."""
 
+import os
 import sys
 
 from rich.console import Console
 
+from msajax import announce
 from msajax.errors import OK, UserError
-from msajax.files import refuse_inside, write_text
-from msajax.inference.bundle_files import load
-from msajax.inference.generate import generate, require_decoder, token_ids
+from msajax.files import refuse_inside, require_file_place, write_text
+from msajax.inference.description import read_description
 from msajax.modes.convert import require_new
+from msajax.modes.early_checks import load_jax
 from msajax.modes.options import Options
 from msajax.runs.manifest import refuse_in_run
+from msajax.runs.remote.local_copy import bundle_folder
 
 
 def run(options: Options, console: Console) -> int:
@@ -21,8 +24,16 @@ def run(options: Options, console: Console) -> int:
         refuse_inside(output, path, "bundle")
         refuse_in_run(output)
         require_new(output)
-    lines = _read_lines(source)
-    bundle = load(path)
+        require_file_place(output)
+    with bundle_folder(os.path.expanduser(path)) as folder:
+        read_description(folder)
+        lines = _read_lines(source)
+        load_jax()
+        from msajax.inference.bundle_files import load_bundle
+        from msajax.inference.generate import generate, require_decoder, token_ids
+
+        bundle = load_bundle(folder)
+    announce.now("Compiling and continuing")
     require_decoder(bundle)
     for number, line in enumerate(lines, 1):
         try:

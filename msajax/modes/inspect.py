@@ -11,6 +11,7 @@ from msajax.data.formats import open_own_or_fold
 from msajax.data.inspection_tables import render
 from msajax.errors import OK
 from msajax.evaluation.cost_tables import print_model
+from msajax.modes.early_checks import check_sources, load_jax
 from msajax.modes.options import Options
 
 
@@ -47,6 +48,8 @@ def inspect_model(config: Config) -> dict[str, Any]:
     Raises:
         UserError: if the corpus cannot be used.
     """
+    check_sources(config)
+    load_jax()
     # Imported here: describing a corpus need not wait for JAX.
     from msajax.building import open_encoder
     from msajax.data import prepare as preparing

@@ -6,7 +6,13 @@ from typing import Any
 
 from msajax.config import Config
 from msajax.errors import UserError
-from msajax.files import has_keys, refuse_inside, require_replaceable, write_json
+from msajax.files import (
+    has_keys,
+    refuse_inside,
+    require_file_place,
+    require_replaceable,
+    write_json,
+)
 from msajax.pretrained.hub import fetch
 from msajax.runs.manifest import refuse_in_run
 
@@ -76,6 +82,7 @@ class Options:
         output = self["output"]
         if not output:
             return
+        require_file_place(output)
         if self["input"]:
             refuse_inside(output, self["input"], "input")
         refuse_in_run(output)

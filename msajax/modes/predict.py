@@ -7,15 +7,14 @@ from typing import Any
 from rich.console import Console
 
 from msajax.data import predictions
-from msajax.data.cross_validation import without_folds
-from msajax.data.demands import require_glove
+from msajax.data.demands import require_corpus, require_glove
 from msajax.data.formats import open_corpus
 from msajax.errors import OK
-from msajax.files import refuse_inside
-from msajax.inference.bundle_files import load
-from msajax.inference.predict import predict_corpus
+from msajax.files import refuse_inside, require_file_place
+from msajax.modes.early_checks import load_jax, reading_of
 from msajax.modes.options import Options
 from msajax.runs.manifest import refuse_in_run
+from msajax.runs.remote.local_copy import bundle_folder
 
 
 def run(options: Options, console: Console) -> int:
@@ -42,12 +41,18 @@ def predict(bundle: str, corpus: str, output: str, split: str = "all", **overrid
     refuse_inside(output, bundle, "bundle")
     refuse_in_run(output)
     predictions.require_replaceable(output)
+    require_file_place(output)
+    require_corpus(corpus)
     require_glove(overrides.get("glove_path", ""))
-    loaded = load(bundle)
-    data = without_folds(loaded.config.reading)
     of_data = {name: value for name, value in overrides.items() if name != "text_encoder"}
-    data = dataclasses.replace(data, format="auto", **of_data)
-    opened = open_corpus(corpus, data)
-    if split != "all":
-        opened.require_splits(split)
+    with bundle_folder(os.path.expanduser(bundle)) as folder:
+        data = dataclasses.replace(reading_of(folder), **of_data)
+        opened = open_corpus(corpus, data)
+        if split != "all":
+            opened.require_splits(split)
+        load_jax()
+        from msajax.inference.bundle_files import load_bundle
+        from msajax.inference.predict import predict_corpus
+
+        loaded = load_bundle(folder)
     return predict_corpus(loaded, opened, split, output, **overrides)

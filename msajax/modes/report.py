@@ -5,16 +5,13 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from msajax.checks import is_url
+from msajax import announce
 from msajax.errors import OK, UserError
 from msajax.evaluation.comparison import compare, with_first
-from msajax.evaluation.report.figure_files import require_folder
-from msajax.evaluation.report.write import make
+from msajax.modes.early_checks import check_figures, check_run, load_jax
 from msajax.modes.options import Options
 from msajax.runs import manifest
-from msajax.runs.folder import RunFolder
-from msajax.runs.lock import Lock
-from msajax.runs.remote.mirror import Mirror
+from msajax.runs.ended import holds_folds
 
 
 def run(options: Options, console: Console) -> int:
@@ -45,19 +42,26 @@ def report(workdir: str, against: Sequence[str] = (), figures: str = "") -> str:
             of the same samples, or `figures` is no folder to write to.
     """
     if figures:
-        require_folder(figures)
-    if not is_url(workdir) and not os.path.exists(os.path.join(workdir, manifest.CONFIG)):
+        check_figures(figures)
+    if holds_folds(workdir):
+        if against:
+            raise UserError(
+                f"{workdir} holds folds, whose report compares nothing: use --mode=compare."
+            )
+        load_jax()
         from msajax import cross_validation  # which brings all of training with it
 
-        if cross_validation.holds_folds(workdir):
-            if against:
-                raise UserError(
-                    f"{workdir} holds folds, whose report compares nothing: use --mode=compare."
-                )
-            for folder in cross_validation.ended_folds(workdir):
-                of_fold = os.path.join(figures, os.path.basename(folder.path)) if figures else ""
-                report(folder.path, figures=of_fold)
-            return cross_validation.write_report(workdir, figures)
+        for folder in cross_validation.ended_folds(workdir):
+            of_fold = os.path.join(figures, os.path.basename(folder.path)) if figures else ""
+            report(folder.path, figures=of_fold)
+        return cross_validation.write_report(workdir, figures)
+    check_run(workdir, "report", reads_corpus=False)
+    from msajax.evaluation.report.write import make
+    from msajax.runs.folder import RunFolder
+    from msajax.runs.lock import Lock
+    from msajax.runs.remote.mirror import Mirror
+
+    announce.now("Writing the report")
     with Mirror(workdir) as mirror:
         folder = RunFolder(mirror.path)
         folder.require_ended()

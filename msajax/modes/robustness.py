@@ -7,12 +7,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
+from msajax import announce
 from msajax.errors import OK
-from msajax.evaluation import robustness
-from msajax.evaluation.finished import open_finished
 from msajax.evaluation.robustness_tables import print_robustness
 from msajax.files import write_json
-from msajax.modes.finished_run import adding
+from msajax.modes.early_checks import check_run
 from msajax.modes.options import Options
 from msajax.runs.manifest import ROBUSTNESS
 
@@ -38,8 +37,14 @@ def measure_robustness(workdir: str) -> dict[str, Any]:
         UserError: if the run has not ended, its corpus is gone or another one, or its model has no
             labels.
     """
+    check_run(workdir, "robustness")
+    from msajax.evaluation import robustness
+    from msajax.evaluation.finished import open_finished
+    from msajax.modes.finished_run import adding
+
     with adding("robustness", workdir, ROBUSTNESS) as folder:
         opened = open_finished(folder, "test")
+        announce.now("Compiling and scoring the test split")
         begun = robustness.begin(opened)
         if ids := robustness.without_noise(opened):
             logger.info("Noise is added to features; %s is token ids.", ", ".join(ids))
@@ -50,6 +55,7 @@ def measure_robustness(workdir: str) -> dict[str, Any]:
 
 def _show(points: Iterable[Any], count: int) -> Iterator[Any]:
     """Passes points through: with a bar on a terminal, with a line for each curve in a log."""
+    announce.now()
     console = Console(stderr=True)
     if console.is_terminal:
         yield from track(points, "robustness", count, console=console, transient=True)

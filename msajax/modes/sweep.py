@@ -1,10 +1,14 @@
 """Runs --mode=sweep: tries settings, trains the winner on fresh seeds, tests it once."""
 
+import functools
+
 from rich.console import Console
 
 from msajax.errors import NON_FINITE, OK, STOPPED
 from msajax.files import refuse_inside
+from msajax.modes.early_checks import check_training, load_jax
 from msajax.modes.options import Options
+from msajax.runs.ended import has_begun
 from msajax.runtime.signals import StopRequest
 
 
@@ -14,8 +18,10 @@ def run(options: Options, console: Console) -> int:
     options.check_output(("planned", "trials", "winner"))
     if options["output"]:
         refuse_inside(options["output"], workdir, "workdir")
-    with StopRequest() as stop:
+    check_training(options.config, workdir, None, False)
+    with StopRequest(functools.partial(has_begun, workdir)) as stop:
         # From here on a signal is noted: loading what follows takes seconds.
+        load_jax()
         from msajax.evaluation.sweep_tables import print_sweep
         from msajax.sweeps.space import load_space
         from msajax.sweeps.sweep import Plan, sweep

@@ -1,5 +1,6 @@
 """Runs --mode=train: trains a run, or a run for each fold of a corpus."""
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +9,9 @@ from rich.console import Console
 
 from msajax.config import Config
 from msajax.errors import NON_FINITE, OK, STOPPED
+from msajax.modes.early_checks import check_training, load_jax
 from msajax.modes.options import Options
+from msajax.runs.ended import has_begun
 from msajax.runtime.signals import StopRequest
 
 Choose = Callable[[Config], tuple[Callable[..., Any], Callable[..., None]]]
@@ -42,8 +45,11 @@ def supervise(options: Options, console: Console, choose: Choose) -> int:
         The exit code.
     """
     config, (workdir,) = options.config, options.required("workdir")
-    with StopRequest() as stop:
+    is_single = options.mode == "train" and (config.data.folds == 0 or config.data.fold >= 0)
+    check_training(config, workdir, options["profile"], is_single)
+    with StopRequest(functools.partial(has_begun, workdir)) as stop:
         # From here on a signal is noted: loading what follows takes seconds.
+        load_jax()
         from msajax.runtime import cpu_devices, processes
         from msajax.runtime.devices import configure_jax
         from msajax.training.failures import failure_message
@@ -52,6 +58,8 @@ def supervise(options: Options, console: Console, choose: Choose) -> int:
         configure_jax(config.train)  # before other processes are met, or a device is asked for
         cpu_devices.set_asked(config.mesh)
         options.join()
+        if processes.several():
+            stop.will_serve()  # all of them stop together
         if not processes.is_first():
             logging.getLogger("msajax").setLevel(logging.ERROR)  # the first process logs
         asked = {"--mode": options.mode, "data.folds": config.data.folds}

@@ -6,6 +6,7 @@ verifies. Of several processes the first one writes and reads; the others get wh
 """
 
 import contextlib
+import errno
 import hashlib
 import logging
 import os
@@ -126,7 +127,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             yield
         except Exception as error:  # orbax and tensorstore raise many kinds
             raise UserError(
-                f"A checkpoint cannot be written to {self._folder}: {first_line(error)}. The last "
+                f"A checkpoint cannot be written to {self._folder}: {_reason(error)}. The last "
                 "whole one is kept; when there is room, and the right to write, the same command "
                 "continues from it."
             ) from error
@@ -251,3 +252,10 @@ def _digest(flat: dict[str, np.ndarray]) -> str:
     for key in sorted(flat):
         update_digest(digest, key, np.atleast_1d(flat[key]))
     return digest.hexdigest()
+
+
+def _reason(error: Exception) -> str:
+    """Returns the system's word for what storage lacks, without the libraries' own paths."""
+    said = str(error)
+    numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)
+    return next((os.strerror(n) for n in numbers if os.strerror(n) in said), first_line(error))

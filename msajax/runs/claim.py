@@ -7,20 +7,31 @@ from typing import Any
 from msajax.checks import differences
 from msajax.config import Config, from_config_dict, identity
 from msajax.errors import UserError
-from msajax.files import read_json
+from msajax.files import read_json, require_writable
 from msajax.runs import manifest
 from msajax.version import require_numerics
 
 
+def require_place(workdir: str) -> None:
+    """Raises `UserError` unless a folder can be made and written at `workdir`; makes nothing."""
+    if os.path.exists(workdir) and not os.path.isdir(workdir):
+        raise UserError(f"The workdir {workdir} is a file; it must be a folder.")
+    try:
+        require_writable(workdir)
+    except UserError as error:
+        why = str(error.__cause__.strerror)
+        raise UserError(f"The workdir {workdir} cannot be written: {why}.") from error
+
+
 def refuse_other_run(
-    folder: str, config: Config, digests: Mapping[str, str], beside: str | None
+    folder: str, config: Config, digests: Mapping[str, str] | None, beside: str | None
 ) -> None:
     """Refuses a folder that belongs to another run than this one, or than its first epochs.
 
     Args:
         folder: which may not exist yet.
         config: of this run.
-        digests: of its corpus and its text encoder, by name.
+        digests: of its corpus and its text encoder, by name; None before they are known.
         beside: a name that may lie in the folder before the run does.
 
     Raises:
@@ -43,6 +54,14 @@ def refuse_other_run(
     _refuse_differences(folder, config, _stored_identity(folder), digests)
 
 
+def run_of_bundle(folder: str) -> str:
+    """Returns `; did you mean …?` if the folder above a bundle is that of a run, else a dot."""
+    above = os.path.dirname(os.path.abspath(folder))
+    above = above if os.path.isabs(folder) else os.path.relpath(above)
+    is_run = os.path.isfile(os.path.join(above, manifest.CONFIG))
+    return f"; did you mean {above}?" if is_run else "."
+
+
 def read_run(folder: str) -> dict[str, Any]:
     """Reads run.json.
 
@@ -57,6 +76,11 @@ def read_run(folder: str) -> dict[str, Any]:
 
 def _refuse_others(folder: str, others: set[str]) -> None:
     """Raises `UserError` if a folder that is no run's holds anything, which a run may replace."""
+    if manifest.DESCRIPTION in others:
+        raise UserError(
+            f"The workdir {folder} is a bundle, the model that a run has left: name the run's "
+            f"folder, or a new one{run_of_bundle(folder)}"
+        )
     if others:
         # A write that is under way while somebody deletes a run's folder makes it anew.
         remains = others <= {manifest.CHECKPOINTS, manifest.METRICS}
@@ -92,10 +116,13 @@ def _stored_config(folder: str) -> Config:
 
 
 def _refuse_differences(
-    folder: str, config: Config, stored: dict[str, Any], digests: Mapping[str, str]
+    folder: str, config: Config, stored: dict[str, Any], digests: Mapping[str, str] | None
 ) -> None:
     """Raises `UserError` with every difference; a run may go on with more epochs than it had."""
-    wanted = identity(config) | digests
+    wanted = identity(config)
+    if digests is None:
+        digests = {key: value for key, value in stored.items() if key not in wanted}
+    wanted |= digests
     found = differences(wanted, stored, "{key}: {there} there, {here} here")
     if wanted["train.epochs"] > stored["train.epochs"] and len(found) == 1:
         if config.optim.schedule not in ("cosine", "linear"):

@@ -13,7 +13,6 @@ import pathlib
 import platform
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
@@ -24,7 +23,8 @@ from msajax.config.registry import registered, warn_of_other_source
 from msajax.errors import UserError, writing
 from msajax.files import as_strict, read_json, strict_json, write_json, write_text
 from msajax.runs import manifest
-from msajax.runs.claim import read_run, refuse_other_run
+from msajax.runs.claim import read_run, refuse_other_run, require_place
+from msajax.runs.ended import require_ended
 from msajax.runtime import processes
 from msajax.version import NUMERICS, __version__
 
@@ -71,16 +71,9 @@ class RunFolder:
         processes.of_first(self._make)
 
     def _make(self) -> None:
-        if os.path.exists(self.path) and not os.path.isdir(self.path):
-            raise UserError(f"The workdir {self.path} is a file; it must be a folder.")
-        try:
+        require_place(self.path)
+        with writing(f"The workdir {self.path}"):
             os.makedirs(self.path, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.path):
-                pass  # permissions alone do not tell: the file system may be read-only
-        except OSError as error:
-            raise UserError(
-                f"The workdir {self.path} cannot be written: {error.strerror}."
-            ) from error
 
     def name_above(self, path: str) -> str:
         """Returns the name in this folder at or below which a path lies; `..` or `.` if none is."""
@@ -97,12 +90,7 @@ class RunFolder:
 
     def require_ended(self) -> None:
         """Raises `UserError` for a folder without the results of a run."""
-        if not os.path.exists(self.file(manifest.RESULTS)):
-            inside = sorted(pathlib.Path(self.path).glob(f"*/{manifest.RESULTS}"))
-            other = f" Name one of those inside it, as {inside[0].parent}." if inside else ""
-            raise UserError(
-                f"{self.path} holds no run that has ended: it has no results.json.{other}"
-            )
+        require_ended(self.path)
 
     def _has_ended(self, epochs: int) -> bool:
         if not os.path.exists(self.file(manifest.RESULTS)) or not os.path.isdir(self.bundle):
@@ -160,18 +148,6 @@ class RunFolder:
                 f"{error} Delete it: the run's train command then writes it anew."
             ) from error
         return results
-
-    def corpus_path(self) -> str:
-        """Returns where the run's corpus is, as run.json says.
-
-        Raises:
-            UserError: if run.json is missing or damaged.
-        """
-        path = self.file(manifest.RUN)
-        try:
-            return os.fspath(read_json(path)["corpus"]["path"])
-        except (LookupError, TypeError) as error:
-            raise UserError(f"{path} does not say where the corpus of a run is.") from error
 
     def cpu_devices(self) -> int | None:
         """Returns how many CPU devices the run had in one process; None if it is none of these.

@@ -55,6 +55,7 @@ FROZEN = "frozen.safetensors"
 CHECKPOINTS, BUNDLE, PREDICTIONS, RESULTS = "checkpoints", "bundle", "predictions", "results.json"
 CARD, REPORT = "bundle/README.md", "report.html"
 EXPLANATION, EXPLANATION_PAGE = "explanation.json", "explanation.html"
+DESCRIPTION = "bundle.json"  # by which a bundle's folder is known
 ROBUSTNESS, COMPARISON = "robustness.json", "comparison.json"
 
 # Uploads follow this order: an entry stands below what it needs. results.json is the last result,

@@ -28,20 +28,23 @@ TIDYING_SECONDS = 0.2  # after a second signal
 class StopRequest(contextlib.AbstractContextManager):
     """Listens to SIGTERM and SIGINT while it is entered.
 
-    The first signal is noted; the run serves it between two dispatches, or while it waits for a
-    program, by saving a checkpoint. If it has not begun to after `PATIENCE_SECONDS`, because a
-    corpus is read, the process ends with the exit code of a stopped run all the same: the
-    checkpoint before stands, and what follows it comes out again bit for bit. A second signal ends
-    the process at once, with 128 plus its number.
+    While a run starts, and has nothing to save, the first signal ends the process at once: with the
+    exit code of a stopped run after SIGTERM, and where the same command goes on with what is there;
+    else with 128 plus its number. From `will_serve` on it is noted; the run serves it between two
+    dispatches, or while it waits for a program, by saving a checkpoint. If it has not begun to
+    after `PATIENCE_SECONDS`, because the run measures, the process ends with the exit code of a
+    stopped run all the same: the checkpoint before stands, and what follows it comes out again bit
+    for bit. A second signal ends the process at once, with 128 plus its number.
 
     Attributes:
         requested: whether a signal has come.
     """
 
-    def __init__(self) -> None:
-        """Prepares to listen, but does not begin to."""
+    def __init__(self, has_begun: Callable[[], bool] = lambda: False) -> None:
+        """Prepares to listen, but does not begin to; asks `has_begun` if a start is stopped."""
         self.requested = False
-        self._served = False
+        self._has_begun = has_begun
+        self._will_serve, self._served = False, False
         self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> "StopRequest":
@@ -53,6 +56,10 @@ class StopRequest(contextlib.AbstractContextManager):
     def __exit__(self, *exc_info) -> None:
         """Lets signals do what they did before."""
         self._undo.close()
+
+    def will_serve(self) -> None:
+        """Notes that signals are served from now on: the run has started."""
+        self._will_serve = True
 
     def serve(self) -> None:
         """Notes that the run saves and ends: it is waited for, however long that takes."""
@@ -78,8 +85,17 @@ class StopRequest(contextlib.AbstractContextManager):
                     if self.requested:
                         leave(128 + heard[0])
                     name = signal.Signals(heard[0]).name
+                    if not (self._will_serve or self._served):
+                        self._leave_start(heard[0], name)
                     _say(f"{name}: stopping after this step; once more: at once.")
                     came, self.requested = time.monotonic(), True
+
+    def _leave_start(self, number: int, name: str) -> NoReturn:
+        if self._has_begun():
+            _say(f"{name} while starting; the same command continues.")
+            leave(STOPPED)
+        _say(f"{name} while starting: nothing was trained yet; the same command begins anew.")
+        leave(STOPPED if number == signal.SIGTERM else 128 + number)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from msajax import announce
 from msajax.data.batches import epoch_order, in_passes
 from msajax.errors import NonFiniteError
 from msajax.files import as_strict
@@ -126,6 +127,8 @@ def _train_group(run: Run, *, alone: bool) -> Trained:
             pause_at = done + run.stop_after_epochs
         if state is None or not (state.selection.stopped.all() or done >= pause_at):
             compile_ahead(run, equipment, state, pause_at)
+        run.stop.will_serve()
+        announce.now()
         if state is None:
             if stopped_before(run.stop, functools.partial(compilers.is_ready, INIT)):
                 return Trained(False, None, [], [], equipment.predict)

@@ -5,10 +5,12 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from msajax import announce
 from msajax.config import SYNTHETIC, DataConfig
 from msajax.data import synthetic as synthetic_corpus
 from msajax.data.corpus import Corpus
 from msajax.data.cross_validation import cut_fold, require_one_fold, without_folds
+from msajax.data.demands import require_corpus
 from msajax.data.formats import connectome, csd, mapped, misa, mmsa, mult, native, old_hdf5
 from msajax.data.formats.pickled import describe, read_pickled
 from msajax.errors import UserError
@@ -125,15 +127,10 @@ def open_own_or_fold(path: str, data: DataConfig) -> Corpus:
 def open_own(path: str, data: DataConfig) -> Corpus:
     """Opens a corpus as `open_corpus` does, with its own splits, whatever folds are asked for."""
     path = os.path.expanduser(path)
-    if not path:
-        raise UserError(
-            "data.path is empty: pass your corpus, as in --config.data.path=corpus.npz; or train "
-            f"on the embedded toy corpus with --config.data.path={SYNTHETIC} --workdir runs/toy."
-        )
+    require_corpus(path)
+    announce.now(f"Reading {path}")
     if path == SYNTHETIC:
         return synthetic_corpus.generate(data.synthetic).corpus
-    if not os.path.exists(path):
-        raise UserError(f"There is no corpus at {path}.")
     if data.format not in ("auto", *FORMATS):
         raise UserError(
             f"data.format = {data.format!r}: must be one of auto, {', '.join(FORMATS)}."

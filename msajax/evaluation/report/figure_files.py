@@ -9,20 +9,8 @@ from msajax.errors import UserError, writing
 from msajax.evaluation.report.figures import PROGRAM
 from msajax.evaluation.report.page import Panel
 from msajax.files import write_bytes
-from msajax.runs.manifest import refuse_in_run
 
 _LONGEST = 80  # characters of a name
-
-
-def require_folder(folder: str) -> None:
-    """Refuses a place for figures that is a file, or that lies in the folder of a run.
-
-    Raises:
-        UserError: naming it.
-    """
-    if os.path.lexists(folder) and not os.path.isdir(folder):
-        raise UserError(f"--figures={folder} is a file: figures go to a folder.")
-    refuse_in_run(os.path.join(folder, ""), "figures")
 
 
 def draw_figures(panels: Sequence[Panel]) -> dict[str, bytes]:

@@ -1,0 +1,193 @@
+"""Wrong commands of every mode: one line, nothing left behind, and JAX is not loaded for it."""
+
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from made_runs import make_run
+from tiny import tiny_config
+
+from msajax.announce import SECONDS
+from msajax.config import known_keys, meanings
+from msajax.files import meant
+from msajax.inference.description import FORMAT_VERSION, digest
+from msajax.version import NUMERICS
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# Each command in a fork of a process that has not loaded JAX: what it says, its code, what it left.
+COMMANDS = """
+import json, os, sys
+import msajax.main
+msajax.announce.SECONDS = 1e9
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        os.dup2(os.open("../err", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 2)
+        sys.argv = ["msajax", *json.loads(line)]
+        code = 99
+        try:
+            msajax.main.run()
+        except SystemExit as end:
+            code = end.code
+        sys.stderr.flush()
+        os._exit(98 if "jax" in sys.modules else code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(json.dumps([code, open("../err").read()]), flush=True)
+"""
+
+WRONG = """
+--config.data.path=corpsu.npz --workdir=new  # no corpus at corpsu.npz; did you mean corpus.npz?
+--config.data.path=corpus.npz --workdir=corpus.npz  # is a file; it must be a folder
+--config.data.path=corpus.npz --workdir=corpus.npz/run  # cannot be written: Not a directory
+--config.data.path=corpus.npz --workdir=other  # 'notes' but no config.json
+--config.data.path=corpus.npz --workdir=runs/ta/bundle  # is a bundle.*did you mean runs/ta?
+--config.data.path=corpus.npz --workdir=new --profile=corpus.npz/t  # cannot be written: Not a dir
+--config.data.path=corpus.npz --workdir=new --config.data.glove_path=no.txt  # no file at no.txt
+--config.data.path=corpus.npz --workdir=new --config.model.init_from=runs/ta  # mean runs/ta/bundle?
+--mode=ablate --config.data.path=nothing --workdir=new  # There is no corpus at nothing.
+--mode=sweep --config.data.path=nothing --workdir=new  # There is no corpus at nothing.
+--mode=predict --bundle=runs/ta --input=corpus.npz --output=p.csv  # did you mean runs/ta/bundle?
+--mode=predict --bundle=runs/taa/bundle --input=corpus.npz --output=p.csv  # mean runs/ta/bundle?
+--mode=predict --bundle=runs/ta/bundle --input=corpsu.npz --output=p.csv  # did you mean corpus.npz?
+--mode=predict --bundle=runs/ta/bundle --input=corpus.npz --output=no/p.csv  # no folder no
+--mode=predict --bundle=runs/ta/bundle --input=corpus.npz --output=/proc/p.csv  # cannot be written
+--mode=predict --bundle=runs/ta/bundle --input=corpus.npz --output=p.csv --split=train  # 'train'
+--mode=explain --bundle=runs/ta/bundle --input=corpus.npz --output=p.html --split=valid  # 'valid'
+--mode=explain --bundle=runs/ta/bundle --input=corpus.npz --output=p.csv  # must end in .html
+--mode=explain --workdir=runs/taa  # no such folder; did you mean runs/ta?
+--mode=evaluate --workdir=other  # holds no run that has ended
+--mode=evaluate --workdir=runs/ta/bundle  # It is a bundle; did you mean runs/ta?
+--mode=evaluate --workdir=runs/ta --output=no/r.json  # there is no folder no
+--mode=robustness --workdir=runs/ta  # The corpus of this run is no longer at
+--mode=generate --bundle=runs/ta --input=text  # did you mean runs/ta/bundle?
+--mode=generate --bundle=runs/ta/bundle --input=text --output=no/t  # there is no folder no
+--mode=export --bundle=runs/ta --output=exported  # did you mean runs/ta/bundle?
+--mode=export --bundle=runs/ta/bundle --output=/proc/e  # cannot be written
+--mode=embed --input=corpus.npz --config.model.text_encoder=bert --output=e.npz  # no folder bert
+--mode=convert --input=corpus.npz --output=/proc/c.npz  # cannot be written
+--mode=inspect --input=corpsu.npz  # did you mean corpus.npz?
+--mode=inspect --config.data.path=corpsu.npz  # did you mean corpus.npz?
+--mode=compare runs/ta runs/taa  # no run and no file runs/taa; did you mean runs/ta?
+--mode=compare runs/ta runs/ta2 --figures=/proc/f  # cannot be written
+--mode=table runs/ta runs/taa  # no run and no file runs/taa; did you mean runs/ta?
+--mode=report --workdir=runs/ta --figures=/proc/f  # cannot be written
+--mode=report --workdir=other  # holds no run that has ended
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> pathlib.Path:
+    """A folder with a corpus of a test split alone, a run whose corpus has gone, and a stranger."""
+    place = tmp_path_factory.mktemp("early") / "here"
+    place.mkdir()
+    rng = np.random.default_rng(0)
+    arrays = {"text": rng.normal(size=(4, 5, 6)), "label": np.zeros(4), "id": list("abcd")}
+    np.savez(place / "corpus.npz", **{f"test/{name}": x for name, x in arrays.items()})
+    make_run(place / "runs" / "ta", "sentiment")
+    (place / "other").mkdir()
+    (place / "other" / "notes").touch()
+    (place / "runs" / "ta" / "run.json").write_text('{"corpus": {"path": "/gone.npz"}}')
+    model = {"name": "sequence_level", "module": "", "file": "", "file_sha256": ""}
+    content = {"format_version": FORMAT_VERSION, "numerics": NUMERICS, "model": model}
+    content |= {"msajax": "", "config": tiny_config().to_dict()}
+    content = json.loads(json.dumps(content))
+    bundle = place / "runs" / "ta" / "bundle"
+    bundle.mkdir(exist_ok=True)
+    (bundle / "bundle.json").write_text(json.dumps(content | {"sha256": digest(content)}))
+    return place
+
+
+def test_a_wrong_command_is_refused_before_jax_is_loaded_and_leaves_nothing(place):
+    asked = [line.split("  # ") for line in WRONG.strip().splitlines()]
+    lines = "".join(json.dumps(shlex.split(command)) + "\n" for command, _ in asked)
+    before = sorted(place.rglob("*"))
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS],
+        cwd=place,
+        env={"PATH": "", "PYTHONPATH": str(ROOT)},
+        input=lines,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    for (command, expected), (code, said) in zip(asked, answers, strict=True):
+        assert code == 2, f"{command}: {code}: {said}"  # 98: JAX was loaded
+        pattern = ".*".join(map(re.escape, expected.split(".*")))
+        assert re.fullmatch(f"error: .*{pattern}.*\n", said), f"{command}: {said}"
+    assert sorted(place.rglob("*")) == before
+
+
+def test_no_mode_imports_jax_before_it_needs_it():
+    code = (
+        "import importlib, sys; from msajax.modes import MODES; import msajax, msajax.main;"
+        "[importlib.import_module(f'msajax.modes.{name}') for name in MODES];"
+        "sys.exit('jax' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_what_was_meant_is_a_path_that_is_there(tmp_path):
+    (tmp_path / "runs" / "ta" / "bundle").mkdir(parents=True)
+    (tmp_path / "corpus.npz").touch()
+    for wrong, right in (
+        ("corpsu.npz", "corpus.npz"),
+        ("corpus", "corpus.npz"),
+        ("runs/taa/bundle", "runs/ta/bundle"),
+        ("rnus/ta", "runs/ta"),
+        ("runs/ta/bundle", None),
+        ("runs/taa/checkpoints", None),
+        ("nothing", None),
+    ):
+        advice = f"; did you mean {tmp_path / right}?" if right else ""
+        assert meant(str(tmp_path / wrong)) == advice
+
+
+ANNOUNCED = """
+import logging, sys, time
+from msajax import announce
+announce.SECONDS = 0.2
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+announce.now("not yet")
+announce.begin("first")
+announce.now("second")
+time.sleep(0.6)
+announce.now("third")
+announce.now()
+time.sleep(0.6)
+announce.now("fourth")
+time.sleep(0.6)
+"""
+
+
+def test_what_a_command_does_is_said_where_it_is_silent_for_long():
+    assert SECONDS < 2
+    done = subprocess.run([sys.executable, "-c", ANNOUNCED], cwd=ROOT, capture_output=True)
+    assert done.stdout.decode().splitlines() == ["second ...", "fourth ..."]
+
+
+def test_every_key_has_a_meaning_in_help():
+    found = meanings.meanings()
+    assert sorted(known_keys()) == sorted(meaning.key for meaning in found)
+    assert [meaning.key for meaning in found if len(meaning.text) < 5] == []
+    (epochs,) = [meaning for meaning in found if meaning.key == "train.epochs"]
+    assert epochs == ("train.epochs", 100, "most passes over the training split")
+
+
+@pytest.mark.parametrize("name", ["JAX_NUM_CPU_DEVICES", "JAX_ENABLE_X64"])
+def test_a_variable_that_jax_does_not_take_is_named(name):
+    done = subprocess.run(
+        [sys.executable, "-c", "from msajax.modes.early_checks import load_jax; load_jax()"],
+        cwd=ROOT,
+        env={"PATH": "", name: "abc"},
+        capture_output=True,
+        text=True,
+    )
+    *_, said = done.stderr.splitlines()
+    assert f"UserError: JAX cannot be loaded: it does not take {name} = 'abc'" in said
