@@ -5,12 +5,12 @@ from rich.console import Console
 from msajax.building import open_encoder
 from msajax.config import Config
 from msajax.data.embedding import Embedding
-from msajax.data.formats import open_own_or_fold
+from msajax.data.formats import open_own_or_fold, save
 from msajax.data.in_memory import with_text
 from msajax.errors import OK, UserError
 from msajax.files import refuse_inside
 from msajax.inference.embed import Embedder, embedding_of
-from msajax.modes.convert import require_new, save
+from msajax.modes.convert import require_new
 from msajax.modes.options import Options
 from msajax.runtime import devices
 
