@@ -21,6 +21,8 @@ On the command line: msajax --help.
 """
 
 import importlib
+import sys
+import types
 from typing import Any
 
 from msajax.checks import Settings
@@ -103,11 +105,28 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'msajax' has no attribute {name!r}")
+class _Package(types.ModuleType):
+    """The package; what needs JAX is a property, which completion in a shell does not read."""
+
+    def __dir__(self) -> list[str]:
+        return sorted(__all__)
 
 
-def __dir__() -> list[str]:
-    return [*globals(), *_LAZY]
+def _lazy(name: str) -> property:
+    def load(package: types.ModuleType) -> Any:
+        if name not in package.__dict__:
+            package.__dict__[name] = getattr(importlib.import_module(_LAZY[name]), name)
+        return package.__dict__[name]
+
+    def replace(package: types.ModuleType, value: Any) -> None:
+        package.__dict__[name] = value
+
+    def restore(package: types.ModuleType) -> None:
+        package.__dict__.pop(name, None)
+
+    return property(load, replace, restore)
+
+
+for _name in _LAZY:
+    setattr(_Package, _name, _lazy(_name))
+sys.modules[__name__].__class__ = _Package

@@ -56,8 +56,10 @@ class Table:
             UserError: for a column that is not there.
         """
         if name not in self.columns:
-            there = ", ".join(map(repr, self.columns))
-            raise UserError(f"{what}={printable(repr(name))}: the table has no such column; it has {there}.")
+            raise UserError(
+                f"{what}={printable(repr(name))}: the table has no such column; it has "
+                f"{', '.join(map(repr, self.columns))}."
+            )
         self.used.add(name)
         return self._values(name)
 
@@ -138,8 +140,8 @@ def draw_splits(groups: Sequence[str], shares: Any, seed: int, by: str) -> np.nd
     )
     if not are_numbers or abs(sum(numbers) - 1) > 1e-6:
         raise UserError(
-            f"split={printable(repr(shares))}: expected the name of a column, or three shares that sum to 1, of "
-            "train, valid and test, as (0.7, 0.1, 0.2)."
+            f"split={printable(repr(shares))}: expected the name of a column, or three shares that "
+            "sum to 1, of train, valid and test, as (0.7, 0.1, 0.2)."
         )
     if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
         raise UserError(f"seed={seed!r}: expected a whole number of 0 or more.")

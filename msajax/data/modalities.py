@@ -260,10 +260,12 @@ def _read_transcripts(
     rows: Sequence[Any], name: str, before: list[str] | None
 ) -> list[str]:
     where = f"sequences[{name!r}]"
-    if name not in ("text", "raw_text") or before is not None:
+    if before is not None:
+        raise UserError(f"{where} holds transcripts, of which there are others: give one of them.")
+    if name not in ("text", "raw_text"):
         raise UserError(
-            f"{where} holds text: transcripts are sequences['raw_text'] alone, and other "
-            "modalities arrays [T, d], which are not read from files."
+            f"{where} holds text: transcripts are sequences['raw_text'], and other modalities "
+            "arrays [T, d], which are not read from files."
         )
     for i, row in enumerate(rows):
         if row is not None and not isinstance(row, str):
@@ -321,8 +323,9 @@ def find_aligned(
         if apart.any():
             i = int(apart.argmax())
             raise UserError(
-                f"aligned={tuple(given)!r}: {printable(ids[i])!r} (sample {i}) has {other[i]} steps "
-                f"of {first[1]}, but {x[i]} of {key[1]}; aligned sequences are equally long."
+                f"aligned={tuple(given)!r}: {printable(ids[i])!r} (sample {i}) has {other[i]} "
+                f"step(s) of {first[1]}, but {x[i]} of {key[1]}; aligned sequences are equally "
+                "long."
             )
     said = f"aligned: {', '.join(given)}, as asked for" if given else "aligned: none, as asked for"
     return tuple(given), said

@@ -164,8 +164,9 @@ def _splits(
         return splits, f"splits: those of the column {split!r}; no {group} is in two of them"
     groups, by = columns.read_groups(table, group, ids)
     splits = columns.draw_splits(groups, split, seed, by)
-    counts = (f"{len({g for g, s in zip(groups, splits) if s == n})} {n}" for n in SPLITS)
-    return splits, f"splits: drawn by {by} with seed {seed}, none of which is in two: {', '.join(counts)}"
+    of_split = {name: set(np.array(groups)[splits == name].tolist()) for name in SPLITS}
+    counts = ", ".join(f"{len(found)} {name}" for name, found in of_split.items() if found)
+    return splits, f"splits: drawn by {by} with seed {seed}, none of which is in two: {counts}"
 
 
 def _corpus(
@@ -209,7 +210,7 @@ def _corpus(
 
 def _unused(table: columns.Table) -> str:
     left = [repr(name) for name in table.columns if name not in table.used]
-    return f"columns that are not written: {', '.join(left)}" if left else ""
+    return f"not read of the table: {', '.join(left)}" if left else ""
 
 
 def _describe(

@@ -135,7 +135,7 @@ def as_split(
             continue
         if x.dtype.kind == "V" and x.dtype.name == "bfloat16":
             x = x.astype(np.float32)
-        if is_features and x.ndim == 2:
+        if is_features and x.ndim == 2 and x.dtype.kind in "biuf":
             x = _with_steps(x, where, spec.length(m))
         kinds, dims = ("biuf", 3) if is_features else ("iu", 2)
         if x.dtype.kind not in kinds or x.ndim != dims or 0 in x.shape[1:]:
