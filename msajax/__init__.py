@@ -1,9 +1,10 @@
 """Sequence-level multimodal sentiment analysis in JAX and Flax.
 
-Look at a corpus, train on it, and score samples of your own:
+Make a corpus of a table and lists of arrays, train on it, and score samples of your own:
 
     import msajax
 
+    msajax.save_corpus("corpus.npz", table, {"audio": arrays}, label="y", split="split")
     corpus = msajax.open_corpus("corpus.npz")     # print(corpus) says what is in it
     config = msajax.Config(data=msajax.DataConfig(path="corpus.npz"))
     result = msajax.train(config, "runs/mine")    # continues where it was interrupted

@@ -125,7 +125,13 @@ def test_a_list_of_a_padded_array_is_warned_of(tmp_path, caplog):
     ("label", "columns", "kind", "names", "values"),
     [
         ("feel", {"feel": ["b", "a", "c"] * 4}, "classes", ("a", "b", "c"), [1, 0, 2] * 2),
-        ({"feel": list("cxba")}, {"feel": ["b", "a", "c"] * 4}, "classes", tuple("cxba"), [2, 3, 0] * 2),
+        (
+            {"feel": list("cxba")},
+            {"feel": ["b", "a", "c"] * 4},
+            "classes",
+            tuple("cxba"),
+            [2, 3, 0] * 2,
+        ),
         ("n", {"n": [2, 0, 1] * 4}, "classes", ("0", "1", "2"), [2, 0, 1] * 2),
         ("n", {"n": [1, 0, -1] * 4}, "scores", ("n",), [1, 0, -1] * 2),
         ("label", {"label": [1.0, 0.0, 2.0] * 4}, "scores", ("sentiment",), [1, 0, 2] * 2),
@@ -202,11 +208,17 @@ def changed(i, value):
 MISTAKES = {
     "table is no table": (dict(given=[1, 2]), "table is of type list: expected a data frame of"),
     "table is a path": (dict(given="labels.csv"), "table is of type str: expected a data frame"),
-    "columns differ": (dict(given=table(mood=[1.0])), "The columns of the table differ in length: 12"),
+    "columns differ": (
+        dict(given=table(mood=[1.0])),
+        "The columns of the table differ in length: 12",
+    ),
     "a column is a number": (dict(given=table(x=5)), "Column 'x' of the table is of type int"),
     "no rows": (dict(given={"id": []}), "The table has no row"),
     "no such id": (dict(id="clip"), "id='clip': the table has no such column; it has 'id', 'mood'"),
-    "ids repeat": (dict(given=table(id=["a"] * N)), "Column 'id' has the id 'a' twice, in the rows 0"),
+    "ids repeat": (
+        dict(given=table(id=["a"] * N)),
+        "Column 'id' has the id 'a' twice, in the rows 0",
+    ),
     "an id is missing": (
         dict(given=table(id=[None, *range(N - 1)])),
         "Column 'id', the id, is None in row 0 (from 0): expected text or a whole number.",
@@ -233,12 +245,18 @@ MISTAKES = {
         dict(given=table(mood=["a", "b"] * 6), label={"mood": ["a", "c"]}),
         "Column 'mood' has the class 'b', which is none of ['a', 'c'].",
     ),
-    "one class": (dict(given=table(mood=["a"] * N)), "Column 'mood' has 1 class(es): expected 2 to"),
+    "one class": (
+        dict(given=table(mood=["a"] * N)),
+        "Column 'mood' has 1 class(es): expected 2 to",
+    ),
     "text in two columns": (
         dict(given=table(mood=["a", "b"] * 6), label=["mood", "speaker"]),
         "label=['mood', 'speaker']: classes are one column of text",
     ),
-    "no such split column": (dict(split="set"), "split='set': the table has no such column; it has"),
+    "no such split column": (
+        dict(split="set"),
+        "split='set': the table has no such column; it has",
+    ),
     "unknown split": (
         dict(given=table(fold=["train", "holdout"] * 6)),
         "split='fold': row 1 (from 0) says 'holdout'; expected one of train, valid, val, dev, test",
@@ -253,12 +271,18 @@ MISTAKES = {
         dict(given=table(id=list(range(N))), split=(0.7, 0.1, 0.2)),
         "Shares are drawn by video, but the id '0' does not tell which video it is of",
     ),
-    "a negative seed": (dict(split=(0.5, 0.3, 0.2), seed=-1), "seed=-1: expected a whole number of"),
+    "a negative seed": (
+        dict(split=(0.5, 0.3, 0.2), seed=-1),
+        "seed=-1: expected a whole number of",
+    ),
     "a group in two splits": (
         dict(group="fold2", given=table(fold2=["x"] * N)),
         "group='fold2': samples of 'x' are in train and in valid",
     ),
-    "sequences are a list": (dict(sequences=[lists()]), "sequences is of type list and names no mo"),
+    "sequences are a list": (
+        dict(sequences=[lists()]),
+        "sequences is of type list and names no mo",
+    ),
     "a modality by id": (
         dict(sequences={"audio": {"a": 1}}),
         "sequences['audio'] is of type dict: expected a list with an entry for each sample in the",
@@ -271,8 +295,14 @@ MISTAKES = {
         dict(sequences={"audio": lists()[:5]}),
         "sequences['audio'] has 5 entries, but the table has 12 rows: expected one for each",
     ),
-    "called label": (dict(sequences={"label": lists()}), "sequences names 'label', which no modali"),
-    "called a mask": (dict(sequences={"audio_mask": lists()}), "sequences names 'audio_mask', which"),
+    "called label": (
+        dict(sequences={"label": lists()}),
+        "sequences names 'label', which no modali",
+    ),
+    "called a mask": (
+        dict(sequences={"audio_mask": lists()}),
+        "sequences names 'audio_mask', which",
+    ),
     "another width": (
         dict(sequences=changed(4, np.ones((2, 3)))),
         "sequences['audio']: sample 4 has steps of (3,), but sample 0 of (2,); expected arrays",
@@ -295,7 +325,7 @@ MISTAKES = {
     ),
     "names of files": (
         dict(sequences={"audio": ["a.wav"] * N}),
-        "sequences['audio'] holds text: transcripts are sequences['raw_text'], and other modalities",
+        "sequences['audio'] holds text: transcripts are sequences['raw_text'], and other",
     ),
     "transcripts twice": (
         dict(sequences={"text": ["so"] * N, "raw_text": ["so"] * N}),
@@ -321,14 +351,26 @@ MISTAKES = {
         dict(sequences={"audio": lists(), "face": lists()[::-1]}, aligned=("audio", "face")),
         "aligned=('audio', 'face'): 'v0[0]' (sample 0) has 3 step(s) of audio, but 5 of face",
     ),
-    "aligned names no modality": (dict(aligned=["audio", "txt"]), "aligned=['audio', 'txt']: expect"),
+    "aligned names no modality": (
+        dict(aligned=["audio", "txt"]),
+        "aligned=['audio', 'txt']: expect",
+    ),
     "half a character": (
         dict(sequences={"text": ["\ud800", *["so"] * 11]}),
         "sequences['text'][0] holds a character that Unicode does not have",
     ),
-    "a keyword of another name": (dict(labels="mood"), "save_corpus has no argument 'labels': did you"),
-    "a file of another kind": (dict(path="c.pkl"), "c.pkl: a corpus is written as an archive, whose"),
-    "no such folder": (dict(path="no/c.npz"), "no/c.npz cannot be written: No such file or directory"),
+    "a keyword of another name": (
+        dict(labels="mood"),
+        "save_corpus has no argument 'labels': did you",
+    ),
+    "a file of another kind": (
+        dict(path="c.pkl"),
+        "c.pkl: a corpus is written as an archive, whose",
+    ),
+    "no such folder": (
+        dict(path="no/c.npz"),
+        "no/c.npz cannot be written: No such file or directory",
+    ),
     "no path": (dict(path=None), "path=None: expected the name of a file, as 'corpus.npz'."),
 }
 

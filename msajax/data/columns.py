@@ -265,9 +265,7 @@ def _are_names(label: Any) -> bool:
     return (one or is_list(label)) and all(isinstance(name, str) for name in label)
 
 
-def _read_classes(
-    values: Sequence[Any], column: str, classes: Any, known: np.ndarray
-) -> Labels:
+def _read_classes(values: Sequence[Any], column: str, classes: Any, known: np.ndarray) -> Labels:
     """Reads classes by their names; numbers that are stored as text are refused."""
     for i in np.flatnonzero(known):
         if not isinstance(values[i], str):

@@ -1,4 +1,4 @@
-"""Reads the modalities of samples in memory, `{modality: N sequences}`, and which are aligned."""
+"""Reads the modalities of samples in memory, `{modality: N sequences}`."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -256,9 +256,7 @@ def _is_words(row: Any) -> bool:
     return is_list(row) and len(row) > 0 and isinstance(row[0], str)
 
 
-def _read_transcripts(
-    rows: Sequence[Any], name: str, before: list[str] | None
-) -> list[str]:
+def _read_transcripts(rows: Sequence[Any], name: str, before: list[str] | None) -> list[str]:
     where = f"sequences[{name!r}]"
     if before is not None:
         raise UserError(f"{where} holds transcripts, of which there are others: give one of them.")
@@ -285,68 +283,3 @@ def _read_words(rows: Sequence[Any], where: str) -> Modality:
         require_unicode(row, lambda k, i=i: f"{where}[{i}][{k}]")
     words = [[str(word) for word in row] for row in words]
     return Modality(words, where, np.array([len(row) for row in words]))
-
-
-def find_aligned(
-    modalities: Mapping[str, Modality], given: Any, ids: Sequence[str]
-) -> tuple[tuple[str, ...], str]:
-    """Finds the modalities that share their steps, and says why.
-
-    Words are those of `text`, and share its steps where both are there.
-
-    Args:
-        modalities: by name.
-        given: their names; True for all, False for none, None for those that are equally long in
-            every sample that has them.
-        ids: of the samples.
-
-    Raises:
-        UserError: for a name that is none, and for a sample in which their lengths differ.
-    """
-    lengths = {("text" if m == "words" else m, m): x.lengths for m, x in modalities.items()}
-    names = modality_order({name for name, _ in lengths})
-    if given is None:
-        return _equally_long(lengths, names)
-    if not isinstance(given, bool | str) and not is_list(given):
-        raise UserError(f"aligned={given!r}: expected names of modalities, True, False or None.")
-    if isinstance(given, bool):
-        given = names if given and len(names) > 1 else ()
-    given = [given] if isinstance(given, str) else list(given)
-    if len(given) == 1 or any(m not in names or given.count(m) > 1 for m in given):
-        raise UserError(
-            f"aligned={given!r}: expected two or more of {', '.join(names)}, each once."
-        )
-    chosen = {key: x for key, x in lengths.items() if key[0] in given}
-    for key, x in list(chosen.items())[1:]:
-        first, other = next(iter(chosen.items()))
-        apart = (x != other) & (x > 0) & (other > 0)
-        if apart.any():
-            i = int(apart.argmax())
-            raise UserError(
-                f"aligned={tuple(given)!r}: {printable(ids[i])!r} (sample {i}) has {other[i]} "
-                f"step(s) of {first[1]}, but {x[i]} of {key[1]}; aligned sequences are equally "
-                "long."
-            )
-    said = f"aligned: {', '.join(given)}, as asked for" if given else "aligned: none, as asked for"
-    return tuple(given), said
-
-
-def _equally_long(
-    lengths: Mapping[tuple[str, str], np.ndarray], names: Sequence[str]
-) -> tuple[tuple[str, ...], str]:
-    """Finds the first modalities that are equally long in every sample, and longer than a step."""
-
-    def same(*pair: str) -> bool:
-        both = [x for (name, _), x in lengths.items() if name in pair]
-        return all(
-            ((x == y) | (x == 0) | (y == 0)).all() and x.max() > 1 for x in both for y in both
-        )
-
-    for m in names:
-        group = tuple(other for other in names if same(m, other))
-        if len(group) > 1:
-            return group, (
-                f"aligned: {', '.join(group)}, which are equally long in every sample; "
-                "aligned=False says that they are not"
-            )
-    return (), "aligned: none"

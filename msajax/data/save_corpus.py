@@ -11,11 +11,12 @@ import numpy as np
 
 from msajax.config import ModelConfig
 from msajax.data import columns
-from msajax.data.corpus import SPLITS, Corpus, Source, Split, pad_words
+from msajax.data.corpus import SPLITS, Corpus, Source, Split, modality_order, pad_words
 from msajax.data.formats import native, save
 from msajax.data.in_memory import corpus_of
 from msajax.data.labels import label_kind, require_names
-from msajax.data.modalities import Modality, find_aligned, read_modalities
+from msajax.data.modalities import Modality, read_modalities
+from msajax.data.sequences import is_list
 from msajax.errors import UserError, printable
 
 logger = logging.getLogger(__name__)
@@ -110,7 +111,7 @@ def save_corpus(
     labels = columns.read_labels(rows, label, ids)
     splits, how = _splits(rows, split, group, ids, options.get("seed", 0))
     modalities, raw_text = read_modalities(sequences, ids)
-    aligned, why = find_aligned(modalities, options.get("aligned"), ids)
+    aligned, why = _find_aligned(modalities, options.get("aligned"), ids)
     shared = {"words" if m == "text" and m not in modalities else m for m in aligned}
     shared |= {"words"} if "text" in aligned and "words" in modalities else set()
     steps = max((modalities[m].steps for m in shared), default=1)
@@ -167,6 +168,71 @@ def _splits(
     of_split = {name: set(np.array(groups)[splits == name].tolist()) for name in SPLITS}
     counts = ", ".join(f"{len(found)} {name}" for name, found in of_split.items() if found)
     return splits, f"splits: drawn by {by} with seed {seed}, none of which is in two: {counts}"
+
+
+def _find_aligned(
+    modalities: Mapping[str, Modality], given: Any, ids: Sequence[str]
+) -> tuple[tuple[str, ...], str]:
+    """Finds the modalities that share their steps, and says why.
+
+    Words are those of `text`, and share its steps where both are there.
+
+    Args:
+        modalities: by name.
+        given: their names; True for all, False for none, None for those that are equally long in
+            every sample that has them.
+        ids: of the samples.
+
+    Raises:
+        UserError: for a name that is none, and for a sample in which their lengths differ.
+    """
+    lengths = {("text" if m == "words" else m, m): x.lengths for m, x in modalities.items()}
+    names = modality_order({name for name, _ in lengths})
+    if given is None:
+        return _equally_long(lengths, names)
+    if not isinstance(given, bool | str) and not is_list(given):
+        raise UserError(f"aligned={given!r}: expected names of modalities, True, False or None.")
+    if isinstance(given, bool):
+        given = names if given and len(names) > 1 else ()
+    given = [given] if isinstance(given, str) else list(given)
+    if len(given) == 1 or any(m not in names or given.count(m) > 1 for m in given):
+        raise UserError(
+            f"aligned={given!r}: expected two or more of {', '.join(names)}, each once."
+        )
+    chosen = {key: x for key, x in lengths.items() if key[0] in given}
+    for key, x in list(chosen.items())[1:]:
+        first, other = next(iter(chosen.items()))
+        apart = (x != other) & (x > 0) & (other > 0)
+        if apart.any():
+            i = int(apart.argmax())
+            raise UserError(
+                f"aligned={tuple(given)!r}: {printable(ids[i])!r} (sample {i}) has {other[i]} "
+                f"step(s) of {first[1]}, but {x[i]} of {key[1]}; aligned sequences are equally "
+                "long."
+            )
+    said = f"aligned: {', '.join(given)}, as asked for" if given else "aligned: none, as asked for"
+    return tuple(given), said
+
+
+def _equally_long(
+    lengths: Mapping[tuple[str, str], np.ndarray], names: Sequence[str]
+) -> tuple[tuple[str, ...], str]:
+    """Finds the first modalities that are equally long in every sample, and longer than a step."""
+
+    def same(*pair: str) -> bool:
+        both = [x for (name, _), x in lengths.items() if name in pair]
+        return all(
+            ((x == y) | (x == 0) | (y == 0)).all() and x.max() > 1 for x in both for y in both
+        )
+
+    for m in names:
+        group = tuple(other for other in names if same(m, other))
+        if len(group) > 1:
+            return group, (
+                f"aligned: {', '.join(group)}, which are equally long in every sample; "
+                "aligned=False says that they are not"
+            )
+    return (), "aligned: none"
 
 
 def _corpus(
