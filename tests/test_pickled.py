@@ -246,7 +246,7 @@ def test_a_pickle_that_asks_for_code_is_refused_and_nothing_runs(tmp_path, path)
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("protocol", [2, 5])
 @pytest.mark.parametrize("form", ["Series", "Index", "array", "StringDType"])
 def test_strings_of_pandas_are_refused_with_their_place_and_what_to_store(path, protocol, form):
     pandas = pytest.importorskip("pandas")
@@ -262,9 +262,7 @@ def test_strings_of_pandas_are_refused_with_their_place_and_what_to_store(path, 
     write_pickle(path, tree, protocol)
     found = refusal(path)
     method = "astype" if form == "StringDType" else "to_numpy"
-    assert "stands at 'train/id'" in found
-    if protocol > 1:  # in older ones pandas is asked for by a function of Python's
-        assert f"its .{method}(" in found
+    assert f"it stands at 'train/id'; its .{method}(" in found
 
 
 # --- splits that are not there ---

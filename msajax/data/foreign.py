@@ -40,7 +40,9 @@ def read_table(path: str) -> tuple[list[str], list[dict[str, str]]]:
     Raises:
         UserError: if the file cannot be read, or does not say which column is which.
     """
-    text = _read_text(path)
+    text = read_text(path)
+    if not text.strip():
+        raise UserError(f"{path} is empty: expected columns such as id, label and score.")
     first = text.lstrip("\r\n").partition("\n")[0]
     separator = max(_SEPARATORS, key=lambda s: _known_columns(_cells(first, s)))
     lines = re.split("\r\n|\n|\r", text)
@@ -67,7 +69,12 @@ def read_table(path: str) -> tuple[list[str], list[dict[str, str]]]:
     return new, renamed
 
 
-def _read_text(path: str) -> str:
+def read_text(path: str) -> str:
+    """Reads the text of a CSV file: UTF-8, or what spreadsheets call Unicode; a mark is left out.
+
+    Raises:
+        UserError: if it cannot be read, or is in another encoding, naming the line.
+    """
     try:
         with open(path, "rb") as file:
             content = file.read()
@@ -76,12 +83,9 @@ def _read_text(path: str) -> str:
     # Spreadsheets put a mark first, and some write two bytes a character.
     wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
     try:
-        text = content.decode("utf-16" if wide else "utf-8-sig")
+        return content.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeError as error:
         raise UserError(_no_unicode(path, b"" if wide else content)) from error
-    if not text.strip():
-        raise UserError(f"{path} is empty: expected columns such as id, label and score.")
-    return text
 
 
 def _no_unicode(path: str, content: bytes) -> str:
