@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import msajax
-from msajax.data.folds import SHARES, choose_folds, deal_by_shares
 
 N = 12
 LENGTHS = [3, 1, 2, 0, 4, 2, 3, 1, 1, 4, 2, 5]
@@ -175,13 +174,6 @@ def test_shares_are_drawn_by_group_and_seed(tmp_path):
     assert any(drawn(group="group", seed=seed) != found for seed in (1, 2, 3))
     shares = (0, 0, 1)
     assert set(drawn(group="id")) == {"test"}
-
-
-def test_videos_are_dealt_as_a_corpus_without_splits_deals_them():
-    videos = [f"v{i}" for i in range(20)]
-    found = choose_folds("c", dict.fromkeys(videos, 2), None, 3)
-    assert found == deal_by_shares(sorted(videos), SHARES, 3)
-    assert {name: len(of) for name, of in found.items()} == {"train": 14, "valid": 2, "test": 4}
 
 
 def test_a_corpus_is_replaced_only_if_that_is_asked_for(tmp_path):
