@@ -1,9 +1,10 @@
 """Sequence-level multimodal sentiment analysis in JAX and Flax.
 
-Look at a corpus, train on it, and score samples of your own:
+Make a corpus of a table and lists of arrays, train on it, and score samples of your own:
 
     import msajax
 
+    msajax.save_corpus("corpus.npz", table, {"audio": arrays}, label="y", split="split")
     corpus = msajax.open_corpus("corpus.npz")     # print(corpus) says what is in it
     config = msajax.Config(data=msajax.DataConfig(path="corpus.npz"))
     result = msajax.train(config, "runs/mine")    # continues where it was interrupted
@@ -21,6 +22,8 @@ On the command line: msajax --help.
 """
 
 import importlib
+import sys
+import types
 from typing import Any
 
 # Where each name is: loaded at its first use, so that `import msajax` is quick, and a command that
@@ -57,6 +60,7 @@ _LAZY = {
     "open_corpus": "msajax.data.formats",
     "register_model": "msajax.config",
     "row_weight": "msajax.models.parts.layers",
+    "save_corpus": "msajax.data.save_corpus",
     "sweep": "msajax.api",
     "table": "msajax.comparing",
     "train": "msajax.api",
@@ -94,17 +98,35 @@ __all__ = [
     "open_corpus",
     "register_model",
     "row_weight",
+    "save_corpus",
     "sweep",
     "table",
     "train",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'msajax' has no attribute {name!r}")
+class _Package(types.ModuleType):
+    """The package; what needs JAX is a property, which completion in a shell does not read."""
+
+    def __dir__(self) -> list[str]:
+        return sorted(__all__)
 
 
-def __dir__() -> list[str]:
-    return [*globals(), *_LAZY]
+def _lazy(name: str) -> property:
+    def load(package: types.ModuleType) -> Any:
+        if name not in package.__dict__:
+            package.__dict__[name] = getattr(importlib.import_module(_LAZY[name]), name)
+        return package.__dict__[name]
+
+    def replace(package: types.ModuleType, value: Any) -> None:
+        package.__dict__[name] = value
+
+    def restore(package: types.ModuleType) -> None:
+        package.__dict__.pop(name, None)
+
+    return property(load, replace, restore)
+
+
+for _name in _LAZY:
+    setattr(_Package, _name, _lazy(_name))
+sys.modules[__name__].__class__ = _Package

@@ -99,6 +99,21 @@ def test_a_run_that_pauses_gives_none_and_the_same_call_continues(tmp_path, trai
     assert continued["test"] == result["test"]
 
 
+def test_completion_shows_the_public_names_and_does_not_wait_for_jax():
+    script = """
+import rlcompleter, sys, msajax
+assert dir(msajax) == sorted(msajax.__all__)
+complete = rlcompleter.Completer({"msajax": msajax}).complete
+found = {complete("msajax.", i).split(".")[1].strip("()") for i in range(len(msajax.__all__) - 1)}
+assert found == {*msajax.__all__} - {"__version__"} and complete("msajax.", len(found)) is None
+assert "jax" not in sys.modules
+msajax.load = None  # as a test does that replaces it
+del msajax.load
+assert callable(msajax.load) and "jax" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 def test_help_explains_itself():
     """What help(msajax) prints names all that there is to use, with its own words."""
     script = "import msajax, pydoc; print(pydoc.plain(pydoc.render_doc(msajax)))"

@@ -224,7 +224,7 @@ def test_what_a_table_says_wrong_is_refused(folder):
     write_table(folder, [])
     assert "has no row below its first line" in refusal(folder)
     (folder / "samples.csv").write_bytes(b"id,label\n\xff")
-    assert "cannot be read as CSV in UTF-8" in refusal(folder)
+    assert "samples.csv, line 2: 'ÿ' cannot be read as CSV, because it is" in refusal(folder)
     without_splits(folder, ["a[0]", "a[1]", "b[0]", "b[1]", "b[2]", "b[3]", "b[4]", "b[5]"])
     assert "no column split, and fewer than 3 people" in refusal(folder)
 

@@ -400,7 +400,8 @@ def test_a_pickled_array_is_refused_and_nothing_in_it_runs(tmp_path, path, name)
     array = np.empty(len(good_arrays()[name]), object)
     array[:] = Payload()
     np.savez(path, allow_pickle=True, **(good_arrays() | {name: array}))
-    assert re.search(f"array '{name}' holds Python objects", refusal(path))
+    said = refusal(path)
+    assert re.search(f"array '{name}' holds Python objects.*msajax.save_corpus pads lists", said)
     assert not marker.exists()
     with np.load(path, allow_pickle=True) as archive:  # the payload does work
         assert archive[name] is not None

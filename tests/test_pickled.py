@@ -246,6 +246,25 @@ def test_a_pickle_that_asks_for_code_is_refused_and_nothing_runs(tmp_path, path)
     assert not marker.exists()
 
 
+@pytest.mark.parametrize("protocol", [2, 5])
+@pytest.mark.parametrize("form", ["Series", "Index", "array", "StringDType"])
+def test_strings_of_pandas_are_refused_with_their_place_and_what_to_store(path, protocol, form):
+    pandas = pytest.importorskip("pandas")
+    tree = mult()
+    given = pandas.Series([str(i) for i in tree["train"]["id"]], dtype="str")
+    kept = {
+        "Series": given,
+        "Index": pandas.Index(given),
+        "array": given.array,
+        "StringDType": np.array(given.tolist(), np.dtypes.StringDType()),
+    }
+    tree["train"] = {"label": tree["train"]["labels"], "id": kept[form]}
+    write_pickle(path, tree, protocol)
+    found = refusal(path)
+    method = "astype" if form == "StringDType" else "to_numpy"
+    assert f"it stands at 'train/id'; its .{method}(" in found
+
+
 # --- splits that are not there ---
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import pathlib
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -309,6 +310,14 @@ def test_a_video_and_a_clip_are_an_id(path):
 def test_the_mark_that_spreadsheets_put_first_is_no_part_of_a_name(path):
     path.write_bytes(b"\xef\xbb\xbflabel,score\r\n1,2\r\n")
     np.testing.assert_array_equal(read_predictions(str(path)).labels, [[1]])
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_a_file_in_latin_1_is_told_its_line_and_what_to_save(path, end):
+    path.write_bytes(end.join([b"id,label,score", b"a,1,2", b"Andr\xe9 1,1,2", b""]))
+    said = "line 3: 'André' cannot be read as CSV, because it is stored as Latin-1 and not as UTF-8"
+    with pytest.raises(UserError, match=re.escape(f"{path}, {said}: save the file anew as UTF-8")):
+        read_predictions(str(path))
 
 
 def test_seeds_win_over_their_mean(path):

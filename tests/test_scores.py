@@ -180,18 +180,20 @@ def test_masks_a_single_step_an_absent_modality_and_no_sample(bundle):
     np.testing.assert_allclose(alone.weights, np.tile([1.0, 0.0], (N, 1)), atol=1e-6)
     hidden = bundle.predict(x, {"audio": np.zeros((N, 3), bool)})
     np.testing.assert_allclose(hidden.score, alone.score, atol=2e-6)
-    one_step = {m: v[:, 2] for m, v in x.items()}
-    with_axis = {m: v[:, None] for m, v in one_step.items()}
-    found, expected = bundle.predict(one_step), bundle.predict(with_axis)
-    np.testing.assert_array_equal(found.score, expected.score)
+    one_step = {m: v[:, 2:3] for m, v in x.items()}
     flat = bundle.predict(one_step, {"audio": np.zeros(N, bool)})
     np.testing.assert_allclose(flat.weights[:, 1], 0)
     for nothing in (np.zeros((0, 5, 6)), []):
         none = bundle.predict({"text": nothing})
         shapes = [v.shape for v in dataclasses.astuple(none) if v is not None]
         assert shapes == [(0, 1), (0, 1), (3, 0, 1), (0, 2)]
-    some = bundle.predict({"text": [x["text"][1], []]})
-    np.testing.assert_allclose(some.weights, [[1, 0], [0, 0]], atol=1e-6)
+    for none in ([], None):
+        some = bundle.predict({"text": [x["text"][1], none]})
+        np.testing.assert_allclose(some.weights, [[1, 0], [0, 0]], atol=1e-6)
+    column = np.empty(2, object)  # as a data frame has it
+    column[:] = [x["text"][1], x["text"][2, :2]]
+    listed = bundle.predict({"text": list(column)})
+    np.testing.assert_array_equal(bundle.predict({"text": column}).score, listed.score)
 
 
 def test_what_is_longer_than_the_model_is_cut_only_if_that_is_asked_for(bundle):
@@ -224,14 +226,20 @@ X = np.ones((2, 3, 6))
             "The number of samples must be the same in all that is given: 2 in features['text'], "
             "1 in raw_text.",
         ),
-        (({"text": X}, None, "two"), "raw_text must be a list of transcripts, one for each "),
+        (({"text": X}, None, "two"), "raw_text is of type str: expected a list with an entry for "),
+        (({"text": X}, None, [1, 2]), "raw_text must be a list of transcripts, one for each "),
+        (
+            ({"audio": np.ones((7, 4))},),
+            "features['audio'] is float64 (7, 4): expected (N, T, d). One sample of 7 steps is "
+            "x[None], (1, 7, 4); 7 samples of one step each are x[:, None], (7, 1, 4).",
+        ),
         (
             ({"text": X}, {"text": np.ones((2, 4))}),
             "masks['text'] is float64 (2, 4): expected bool (2, 3).",
         ),
         (
             ({"text": np.array([["a", "b"]])},),
-            "features['text'] is <U1 (1, 1, 2): expected numbers (N, T, d) or (N, d).",
+            "features['text'] is <U1 (1, 2): expected numbers (N, T, d) or (N, d).",
         ),
         (
             ({"text": X}, {"text": np.ones((3, 2))}),
@@ -247,11 +255,11 @@ X = np.ones((2, 3, 6))
         ),
         (([X],), "features is a list: expected {modality: array}, of text, audio."),
         (({"text": X}, [X]), "masks is a list: expected {modality: array}, of text, audio."),
-        (({"text": X}, None, 5), "raw_text must be a list of transcripts"),
+        (({"text": X}, None, 5), "raw_text is of type int: expected a list"),
         (
             ({"text": [X[0], X[0, :, :4]]},),
-            "features['text'] is no array, and no list of arrays: one sample has steps of (4,), "
-            "another (6,).",
+            "features['text'] is no array, and no list of arrays: sample 1 has steps of (4,), but "
+            "sample 0 of (6,).",
         ),
         (({"text": 5},), "features['text'] is no array, and no list of arrays: 'int' object"),
         (

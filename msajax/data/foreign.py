@@ -5,7 +5,7 @@ import io
 import re
 from collections.abc import Sequence
 
-from msajax.errors import UserError
+from msajax.errors import UserError, printable
 
 _LONGEST_FIELD = 2**31 - 1  # a transcript may be long
 _SEPARATORS = (",", ";", "\t", "|")
@@ -40,7 +40,9 @@ def read_table(path: str) -> tuple[list[str], list[dict[str, str]]]:
     Raises:
         UserError: if the file cannot be read, or does not say which column is which.
     """
-    text = _read_text(path)
+    text = read_text(path)
+    if not text.strip():
+        raise UserError(f"{path} is empty: expected columns such as id, label and score.")
     first = text.lstrip("\r\n").partition("\n")[0]
     separator = max(_SEPARATORS, key=lambda s: _known_columns(_cells(first, s)))
     lines = re.split("\r\n|\n|\r", text)
@@ -67,18 +69,41 @@ def read_table(path: str) -> tuple[list[str], list[dict[str, str]]]:
     return new, renamed
 
 
-def _read_text(path: str) -> str:
+def read_text(path: str) -> str:
+    """Reads the text of a CSV file: UTF-8, or what spreadsheets call Unicode; a mark is left out.
+
+    Raises:
+        UserError: if it cannot be read, or is in another encoding, naming the line.
+    """
     try:
         with open(path, "rb") as file:
             content = file.read()
-        # Spreadsheets put a mark first, and some write two bytes a character.
-        wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
-        text = content.decode("utf-16" if wide else "utf-8-sig")
-    except (OSError, UnicodeError) as error:
-        raise UserError(f"{path} cannot be read as CSV: {error}.") from error
-    if not text.strip():
-        raise UserError(f"{path} is empty: expected columns such as id, label and score.")
-    return text
+    except OSError as error:
+        raise UserError(f"{path} cannot be read as CSV: {error.strerror}.") from error
+    # Spreadsheets put a mark first, and some write two bytes a character.
+    wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
+    try:
+        return content.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeError as error:
+        raise UserError(_no_unicode(path, b"" if wide else content)) from error
+
+
+def _no_unicode(path: str, content: bytes) -> str:
+    """Says why a file cannot be read: spreadsheets save text in older encodings, too."""
+    if b"\0" in content or b"\x1a" in content:
+        return f"{path} cannot be read as CSV: it is no text."
+    for number, line in enumerate(re.split(b"\r\n|\n|\r", content), 1):
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            word = re.search(rb"[^\s,;|]*\Z", line[: error.start])[0]
+            word += re.match(rb"[^\s,;|]*", line[error.start :])[0]
+            return (
+                f"{path}, line {number}: {printable(word.decode('latin-1'))!r} cannot be read as "
+                "CSV, because it is stored as Latin-1 and not as UTF-8: save the file anew as "
+                "UTF-8 (in a spreadsheet: 'CSV UTF-8')."
+            )
+    return f"{path} cannot be read as CSV: its text is neither whole UTF-16 nor UTF-8."
 
 
 def _cells(line: str, separator: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -114,6 +115,13 @@ def read_labels(
         return describe_labels(values, integers=labels.dtype.kind in "biu", names=names)
     except ValueError as error:
         raise UserError(f"{path}: {split}/label has {error}.") from error
+
+
+def require_names(names: Sequence[str], where: str) -> tuple[str, ...]:
+    """Returns names of labels or classes; raises `UserError` for one that tables cannot show."""
+    if not all(re.fullmatch(r"\S(.*\S)?", name) and name.isprintable() for name in names):
+        raise UserError(f"{where} has a name that is empty, ends in space or is not printable.")
+    return tuple(names)
 
 
 def clip_sentiment(where: str, columns: Sequence[np.ndarray]) -> int:

@@ -89,13 +89,15 @@ class Bundle:
         """Scores N samples, prepared as the training split was; any N and any lengths.
 
         Args:
-            features: `{modality: [N, T, d]}` numbers as a file would hold them, not standardised;
-                `[N, d]` is a single step, `[N, T]` token ids; or a list of N arrays `[T, d]` of
-                different lengths. A modality that is left out is absent. Text of a pretrained
-                encoder may be token ids, or `[N, 3, T]`: token ids, mask and segment ids.
-            masks: `{modality: [N, T]}`, True for a real step; without one, steps before the first
-                and after the last non-zero one are padding (or none, if the run's
-                `data.mask_from_zeros` is off).
+            features: `{modality: [N, T, d]}` numbers as a file would hold them, not standardised,
+                `[N, T]` token ids, or a list of N arrays `[T, d]` of different lengths, as
+                `save_corpus` takes them; None or an array without a step lacks the modality. A
+                single sample is a list of one, or `x[None]`; `[N, d]` is for a model of single
+                steps. A modality that is left out is absent. Text of a pretrained encoder may be
+                token ids, or `[N, 3, T]`: token ids, mask and segment ids.
+            masks: `{modality: [N, T]}`, True for a real step, or a list of N masks `[T]`; without
+                one, steps before the first and after the last non-zero one are padding, in a list
+                too (or none, if the run's `data.mask_from_zeros` is off).
             raw_text: N transcripts, for a model that reads words or has a pretrained text encoder.
             words: of each sample the words, one for each step, for a model whose pretrained text
                 encoder was trained with words and other modalities step by step.

@@ -12,6 +12,7 @@ from msajax.config import Config, MeshConfig
 from msajax.data.corpus import Split, pad_words
 from msajax.data.formats.fields import to_whole
 from msajax.data.prepare import Preparation
+from msajax.data.sequences import as_list, is_list, pad, require_unicode
 from msajax.errors import UserError
 from msajax.inference.scoring import Scorer, make_predict
 from msajax.models import build_model
@@ -103,9 +104,10 @@ def as_split(
     """Makes a split of samples in memory, as a file of them would be read.
 
     Args:
-        features: `{modality: [N, T, d]}`, `[N, d]` for a single step, `[N, T]` token ids, or a
-            list of N arrays of different lengths T. A modality may be missing. Text of a pretrained
-            encoder may be token ids, or `[N, 3, T]`: token ids, mask and segment ids.
+        features: `{modality: [N, T, d]}`, `[N, T]` token ids, or a list of N arrays of different
+            lengths T, in which None has no step; `[N, d]` for a model of single steps. A modality
+            may be missing. Text of a pretrained encoder may be token ids, or `[N, 3, T]`: token
+            ids, mask and segment ids.
         masks: `{modality: [N, T]}`, or a list of N masks, as long as the features. Without one it
             is as in a file: if `data.mask_from_zeros` was on, steps before the first and after the
             last non-zero one are padding.
@@ -133,8 +135,8 @@ def as_split(
             continue
         if x.dtype.kind == "V" and x.dtype.name == "bfloat16":
             x = x.astype(np.float32)
-        if is_features and x.ndim == 2:
-            x = x[:, None]
+        if is_features and x.ndim == 2 and x.dtype.kind in "biuf":
+            x = _with_steps(x, where, spec.length(m))
         kinds, dims = ("biuf", 3) if is_features else ("iu", 2)
         if x.dtype.kind not in kinds or x.ndim != dims or 0 in x.shape[1:]:
             expected = "numbers (N, T, d) or (N, d)" if is_features else "token ids (N, T)"
@@ -147,11 +149,11 @@ def as_split(
             derived.add(m)
     sizes = {f"features[{m!r}]": len(x) for m, x in arrays.items()}
     if raw_text is not None:
-        is_list = isinstance(raw_text, Sequence | np.ndarray) and not isinstance(raw_text, str)
-        if not is_list or not all(isinstance(text, str) for text in raw_text):
+        raw_text = as_list(raw_text, "raw_text")
+        if not all(isinstance(text, str) for text in raw_text):
             raise UserError("raw_text must be a list of transcripts, one for each sample.")
-        _require_unicode("raw_text", raw_text)
-        raw_text = np.array(list(raw_text), np.str_)
+        require_unicode(raw_text, "raw_text[{}]".format)
+        raw_text = np.array(raw_text, np.str_)
         sizes["raw_text"] = len(raw_text)
     if words is not None:
         words = _read_words(words)
@@ -165,16 +167,20 @@ def as_split(
     return dataclasses.replace(split, words=words, segments=segments)
 
 
-def _require_unicode(where: str, texts: Sequence[str]) -> None:
-    """Raises `UserError` for a text with characters that Unicode does not have."""
-    for i, text in enumerate(texts):
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise UserError(
-                f"{where}[{i}] holds a character that Unicode does not have (half of a surrogate "
-                f"pair, at {error.start})."
-            ) from error
+def _with_steps(x: np.ndarray, where: str, length: int) -> np.ndarray:
+    """Reads features `[N, d]` as single steps, `[N, 1, d]`.
+
+    Raises:
+        UserError: if the model reads longer sequences: then they may be one sequence `[T, d]`.
+    """
+    if length > 1:
+        rows, width = x.shape
+        raise UserError(
+            f"{where} is {x.dtype} {x.shape}: expected (N, T, d). One sample of {rows} steps is "
+            f"x[None], (1, {rows}, {width}); {rows} samples of one step each are x[:, None], "
+            f"({rows}, 1, {width})."
+        )
+    return x[:, None]
 
 
 def _require_one_text(
@@ -216,15 +222,11 @@ def _read_ids(
 
 def _read_words(value: Any) -> np.ndarray:
     """Reads words `[N, T]` of a list of N lists of them, or of an array."""
-    rows = value.tolist() if isinstance(value, np.ndarray) else value
-    is_list = isinstance(rows, Sequence) and not isinstance(rows, str)
-    are_lists = is_list and all(
-        isinstance(row, Sequence | np.ndarray) and not isinstance(row, str) for row in rows
-    )
-    if not are_lists or not all(isinstance(word, str) for row in rows for word in row):
+    rows = as_list(value, "words")
+    if not all(map(is_list, rows)) or not all(isinstance(word, str) for r in rows for word in r):
         raise UserError("words must be a list with a list of words for each sample.")
     for i, row in enumerate(rows):
-        _require_unicode(f"words[{i}]", row)
+        require_unicode(row, f"words[{i}][{{}}]".format)
     return pad_words(rows)
 
 
@@ -277,23 +279,18 @@ def _stack(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Stacks what may be a list of N arrays; if their lengths differ, returns the lengths too.
 
-    `empty` is the shape of no sample at all.
+    `empty` is the shape of no sample at all; None in the list is a sequence without a step.
     """
-    if hasattr(value, "__array__"):
-        return np.asarray(value), None
     try:
-        rows = [np.asarray(row) for row in value]
+        if hasattr(value, "__array__"):
+            value = np.asarray(value)
+            if value.dtype != object or not value.ndim:  # else a column of a table, of arrays
+                return value, None
+        rows = [np.zeros(0) if row is None else np.asarray(row) for row in value]
         if not rows:
             return np.zeros(empty, np.float32 if len(empty) == 3 else np.int64), None
         if len({row.shape for row in rows}) == 1:
             return np.stack(rows), None
-        lengths = np.array([len(row) for row in rows])
-        widths = [row.shape[1:] for row in rows if len(row)]  # a list without steps has none
-        padded = np.zeros((len(rows), lengths.max(), *widths[0]), np.result_type(*rows))
-        for out, row in zip(padded, rows, strict=True):
-            if len(row) and row.shape[1:] != widths[0]:
-                raise ValueError(f"one sample has steps of {row.shape[1:]}, another {widths[0]}")
-            out[: len(row)] = row if len(row) else 0
-        return padded, lengths
-    except (TypeError, ValueError) as error:
+        return pad(rows)
+    except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{where} is no array, and no list of arrays: {error}.") from error

@@ -5,11 +5,10 @@ import os
 from rich.console import Console
 
 from msajax.config import Config, DataConfig
-from msajax.data.corpus import Corpus
 from msajax.data.demands import say_what_is_idle
-from msajax.data.formats import mapped, native, open_own_or_fold
-from msajax.errors import OK, UserError, writing
-from msajax.files import put_in_place, refuse_inside, require_writable, scratch_folder
+from msajax.data.formats import open_own_or_fold, save
+from msajax.errors import OK, UserError
+from msajax.files import refuse_inside, require_writable
 from msajax.modes.options import Options
 
 
@@ -45,20 +44,3 @@ def require_new(output: str) -> str:
     if os.path.lexists(output):
         raise UserError(f"--output={output} is there already: choose another name.")
     return output
-
-
-def save(corpus: Corpus, output: str) -> None:
-    """Writes a corpus at a path from `require_new`, whole or not at all.
-
-    Raises:
-        UserError: if it cannot be written.
-    """
-    # Under a temporary name first: a fixed one may be a file of the user's, or the corpus itself.
-    parent = os.path.dirname(output) or "."
-    with writing(output), scratch_folder(parent) as folder:
-        temporary = os.path.join(folder, "corpus")
-        if output.endswith(".npz"):
-            native.save_native(temporary, corpus)
-        else:
-            mapped.save_mapped(temporary, corpus)
-        put_in_place(temporary, output)

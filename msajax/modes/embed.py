@@ -6,11 +6,11 @@ from msajax import announce
 from msajax.config import Config
 from msajax.data.demands import require_corpus
 from msajax.data.embedding import Embedding
-from msajax.data.formats import open_own_or_fold
+from msajax.data.formats import open_own_or_fold, save
 from msajax.data.in_memory import with_text
 from msajax.errors import OK, UserError
 from msajax.files import refuse_inside, require_writable
-from msajax.modes.convert import require_new, save
+from msajax.modes.convert import require_new
 from msajax.modes.early_checks import load_jax
 from msajax.modes.options import Options
 from msajax.pretrained.folder import open_folder

@@ -1,4 +1,4 @@
-"""Opens a corpus: finds the format of a path by its content."""
+"""Opens a corpus: finds the format of a path by its content; and writes one."""
 
 import logging
 import os
@@ -13,7 +13,8 @@ from msajax.data.cross_validation import cut_fold, require_one_fold, without_fol
 from msajax.data.demands import require_corpus
 from msajax.data.formats import connectome, csd, mapped, misa, mmsa, mult, native, old_hdf5
 from msajax.data.formats.pickled import describe, read_pickled
-from msajax.errors import UserError
+from msajax.errors import UserError, writing
+from msajax.files import put_in_place, scratch_folder
 
 logger = logging.getLogger(__name__)
 
@@ -122,6 +123,27 @@ def open_corpus(path: str | os.PathLike, data: DataConfig | None = None) -> Corp
 def open_own_or_fold(path: str, data: DataConfig) -> Corpus:
     """Opens a corpus with the splits of the chosen fold, or with its own if none is chosen."""
     return open_corpus(path, data if data.fold >= 0 else without_folds(data))
+
+
+def save(corpus: Corpus, output: str) -> None:
+    """Writes a corpus, whole or not at all: as a native archive, or as a new mapped folder.
+
+    Args:
+        corpus: what is written.
+        output: the archive, if it ends in .npz, which is replaced if it is there; else the folder.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
+    # Under a temporary name first: a fixed one may be a file of the user's, or the corpus itself.
+    parent = os.path.dirname(output) or "."
+    with writing(output), scratch_folder(parent) as folder:
+        temporary = os.path.join(folder, "corpus")
+        if output.endswith(".npz"):
+            native.save_native(temporary, corpus)
+        else:
+            mapped.save_mapped(temporary, corpus)
+        put_in_place(temporary, output)
 
 
 def open_own(path: str, data: DataConfig) -> Corpus:

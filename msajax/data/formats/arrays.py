@@ -28,7 +28,7 @@ import numpy as np
 
 from msajax.data.corpus import SPLIT_NAMES, SPLITS, Corpus, Source, Split, SplitHeader
 from msajax.data.embedding import Embedding
-from msajax.data.labels import read_labels
+from msajax.data.labels import read_labels, require_names
 from msajax.errors import UserError
 
 LABEL_NAME, ALIGNED, EMBEDDING = "label_name", "aligned", "embedding"
@@ -38,8 +38,9 @@ SMALL = ("label", "id", *OF_CORPUS)  # arrays that opening a corpus reads
 BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
 # RuntimeError: an encrypted member, or a compression that zipfile does not know.
 DAMAGED = (*BROKEN, RuntimeError, ValueError)
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 _LABELS_ELSEWHERE = ("labels", "regression_labels")  # as other formats call them
+RESERVED = {"id", "label", "raw_text", WORDS, SEGMENTS, *_LABELS_ELSEWHERE}  # for no modality
 _CHUNK = 1 << 20
 _AXES = {"label": (1, 2), WORDS: (2,)}  # of arrays that are no modality
 _EXPECTED = {"label": "numbers (N,) or (N, K)", WORDS: "strings (N, T)"}
@@ -77,7 +78,7 @@ def array_name(path: str, member: str) -> str:
     if split not in SPLITS and split in SPLIT_NAMES:
         right = SPLIT_NAMES[split]
         raise UserError(f"{path}: {member[:40]!r} is of no split: rename {split}/… to {right}/….")
-    known = name in OF_CORPUS or (split in SPLITS and _NAME.fullmatch(array))
+    known = name in OF_CORPUS or (split in SPLITS and NAME.fullmatch(array))
     if name == member or not known:
         raise UserError(
             f"{path}: {member[:40]!r} does not belong in a native archive, whose arrays are named "
@@ -115,7 +116,8 @@ def check_array(
     if header.dtype.hasobject:
         raise UserError(
             f"{path}: array {name!r} holds Python objects, which only a pickle can store and "
-            "opening could run code; store numbers or strings."
+            "opening could run code; store numbers or strings. In Python, msajax.save_corpus pads "
+            "lists of sequences and writes them as such an archive."
         )
     declared = math.prod(header.shape) * header.dtype.itemsize
     stored = size - file.tell()
@@ -262,11 +264,7 @@ def _label_names(path: str, small: dict[str, np.ndarray]) -> tuple[str, ...]:
     names = small.get(LABEL_NAME, np.empty(0, "U1"))
     if names.dtype.kind != "U" or names.ndim != 1 or len(set(names.tolist())) < len(names):
         raise UserError(f"{path}: {LABEL_NAME} must be different strings of shape (K,).")
-    if not all(re.fullmatch(r"\S(.*\S)?", name) and name.isprintable() for name in names.tolist()):
-        raise UserError(
-            f"{path}: {LABEL_NAME} has a name that is empty, ends in space or is not printable."
-        )
-    return tuple(names.tolist())
+    return require_names(names.tolist(), f"{path}: {LABEL_NAME}")
 
 
 def _aligned(path: str, small: dict[str, np.ndarray]) -> tuple[str, ...] | None:

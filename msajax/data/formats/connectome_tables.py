@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from msajax.data.corpus import SPLIT_NAMES
+from msajax.data.foreign import read_text
 from msajax.errors import UserError, printable
 
 SAMPLES, BANDS = "samples.csv", "bands.csv"
@@ -127,15 +128,14 @@ def _read(path: str, columns: Sequence[str]) -> list[dict[str, str]]:
     try:
         if os.path.getsize(path) > _LARGEST:
             raise UserError(f"{path} is larger than {_LARGEST} bytes, too large for a table.")
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            text = file.read()
+        text = read_text(path)
         first = text.partition("\n")[0]
         separator = max(",;\t", key=first.count)
         lines = [line for line in csv.reader(io.StringIO(text), delimiter=separator) if line]
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
-    except (UnicodeError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read as CSV in UTF-8: {error}.") from error
+    except csv.Error as error:
+        raise UserError(f"{path} cannot be read as CSV: {error}.") from error
     names = [name.strip().lower() for name in lines[0]] if lines else []
     if missing := [name for name in columns if name not in names]:
         raise UserError(f"{path} lacks the column {missing[0]!r}; expected {','.join(columns)}.")

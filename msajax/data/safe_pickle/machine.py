@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from msajax.data.safe_pickle.allow_list import Global, Limits, Pending, Refused
+from msajax.errors import printable
 
 # Longer numbers are in no corpus, and reading them takes more than linear time.
 _DIGITS = 640
@@ -108,6 +109,20 @@ class Machine:
         if value is _NOTHING or index < 0:
             raise ValueError("an index that holds nothing")
         self.stack.append(value)
+
+    def keys(self) -> list[str]:
+        """Returns, for a message, the keys of dicts that lead to the value that is being read."""
+        keys, below = [], None
+        for level in [*self.marked, self.stack]:
+            for i in range(len(level) - 1, max(-1, len(level) - 4), -1):
+                # A key stands behind its dict; several items at once, alternating, behind a mark.
+                behind = isinstance(level[i - 1], dict) if i else False
+                among = isinstance(below, dict) and i % 2 == 0
+                if isinstance(level[i], str) and (behind or among):
+                    keys.append(printable(level[i]))
+                    break
+            below = level[-1] if level else None
+        return keys[:4]
 
     def push(self, value: Any, cost: int = 0) -> None:
         """Puts a value on the stack; `cost` is what it takes beyond its bytes in the file."""

@@ -23,6 +23,12 @@ _INTEGER_BYTES = 255
 _UINT8, _INT32 = struct.Struct("<B"), struct.Struct("<i")
 _UINT32, _UINT64 = struct.Struct("<I"), struct.Struct("<Q")
 _FOREIGN_ESCAPE = re.compile(rb"\\(?![xnrt'\"])")
+# What holds strings in a form of its own, and what would be read in its place.
+_STRINGS = {
+    "pandas.": ".to_numpy(dtype=object)",
+    "pyarrow.": ".to_pylist()",
+    "numpy._core._internal._convert_to_stringdtype": ".astype(object)",
+}
 
 
 class _Finished(Exception):
@@ -190,7 +196,15 @@ def _frozenset(m: Machine) -> None:
 def _push_global(m: Machine, module: Any, name: Any) -> None:
     if type(module) is not str or type(name) is not str:
         raise TypeError("a name that is no text")
-    m.stack.append(m.find_global(module, name))
+    try:
+        m.stack.append(m.find_global(module, name))
+    except Refused as error:
+        keys = m.keys()
+        place = f"; it stands at {'/'.join(keys)!r}" if keys else ""
+        for origin, instead in _STRINGS.items():
+            if f"{module}.{name}".startswith(origin):
+                raise Refused(f"{error}{place}; its {instead} would be read") from None
+        raise Refused(f"{error}{place}") from None
 
 
 def _stack_global(m: Machine) -> None:
