@@ -7,6 +7,7 @@
     <split>/raw_text          (N,) str, optional
     <split>/words             (N, T) str, the words step by step, "" for none, optional
     <split>/text_segments     (N, T) int, the segment ids of token ids as text, optional
+    <split>/text_pieces       (N, T) str, the piece that each step of embedded text is, optional
     label_name                (K,) str, names of the K labels or classes, optional
     aligned                   (A,) str, the modalities that share their steps, optional; A = 0: none
     embedding                 (1,) str, by which text encoder the text was made, optional
@@ -33,7 +34,7 @@ from msajax.errors import UserError
 
 LABEL_NAME, ALIGNED, EMBEDDING = "label_name", "aligned", "embedding"
 OF_CORPUS = (LABEL_NAME, ALIGNED, EMBEDDING)
-WORDS, SEGMENTS = "words", "text_segments"
+WORDS, SEGMENTS, PIECES = "words", "text_segments", "text_pieces"
 SMALL = ("label", "id", *OF_CORPUS)  # arrays that opening a corpus reads
 BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
 # RuntimeError: an encrypted member, or a compression that zipfile does not know.
@@ -41,8 +42,8 @@ DAMAGED = (*BROKEN, RuntimeError, ValueError)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 _LABELS_ELSEWHERE = ("labels", "regression_labels")  # as other formats call them
 _CHUNK = 1 << 20
-_AXES = {"label": (1, 2), WORDS: (2,)}  # of arrays that are no modality
-_EXPECTED = {"label": "numbers (N,) or (N, K)", WORDS: "strings (N, T)"}
+_AXES = {"label": (1, 2), WORDS: (2,), PIECES: (2,)}  # of arrays that are no modality
+_EXPECTED = {"label": "numbers (N,) or (N, K)", WORDS: "strings (N, T)", PIECES: "strings (N, T)"}
 
 
 class Hash(Protocol):
@@ -82,8 +83,9 @@ def array_name(path: str, member: str) -> str:
         raise UserError(
             f"{path}: {member[:40]!r} does not belong in a native archive, whose arrays are named "
             "<split>/<modality>, <split>/<modality>_mask, <split>/label, <split>/id, "
-            "<split>/raw_text, <split>/words or <split>/text_segments with split one of "
-            f"{', '.join(SPLITS)}, {', '.join(OF_CORPUS)}; or all without <split>/, id among them."
+            "<split>/raw_text, <split>/words, <split>/text_segments or <split>/text_pieces with "
+            f"split one of {', '.join(SPLITS)}, {', '.join(OF_CORPUS)}; or all without <split>/, id "
+            "among them."
         )
     return name
 
@@ -168,7 +170,7 @@ def _split_header(
     names = _names_in(arrays, split)
     if "id" not in names:
         raise UserError(f"{path}: split {split!r} has no ids ({split}/id is missing).")
-    extras = {"id", "label", "raw_text", WORDS}
+    extras = {"id", "label", "raw_text", WORDS, PIECES}
     masks = {n for n in names if n.endswith("_mask")}
     modalities = [n for n in names if n not in extras | masks | {SEGMENTS}]
     size = arrays[f"{split}/id"].shape[0] if arrays[f"{split}/id"].shape else 0
@@ -216,6 +218,8 @@ def _split_header(
             )
     if SEGMENTS in names:
         _require_segments(path, split, arrays)
+    if PIECES in names:
+        _require_pieces(path, split, arrays)
     for name in names:
         rows = arrays[f"{split}/{name}"].shape[0]
         if rows != size:
@@ -246,6 +250,16 @@ def _require_segments(path: str, split: str, arrays: dict[str, ArrayHeader]) -> 
             f"{path}: {split}/{SEGMENTS} is {header.dtype} of shape {header.shape}; expected whole "
             f"numbers of shape {text.shape}."
         )
+
+
+def _require_pieces(path: str, split: str, arrays: dict[str, ArrayHeader]) -> None:
+    """Raises `UserError` unless there is the name of a piece for each step of text features."""
+    text, found = arrays.get(f"{split}/text"), arrays[f"{split}/{PIECES}"].shape
+    wanted = () if text is None else _shape_in_steps(text)
+    if len(wanted) != 3:
+        raise UserError(f"{path}: {split}/{PIECES} is there, but {split}/text is no features.")
+    if found != wanted[:2]:
+        raise UserError(f"{path}: {split}/{PIECES} is {found}; expected {wanted[:2]}.")
 
 
 def _shape_in_steps(features: ArrayHeader | np.ndarray) -> tuple[int, ...]:
@@ -333,6 +347,7 @@ def make_corpus(
                 raw_text=load(f"{split}/raw_text") if header.has_raw_text else None,
                 words=load(f"{split}/{WORDS}") if header.words else None,
                 segments=load(segments) if (segments := f"{split}/{SEGMENTS}") in arrays else None,
+                pieces=load(pieces) if (pieces := f"{split}/{PIECES}") in arrays else None,
             )
         except (KeyError, *DAMAGED) as error:
             raise UserError(f"{path} changed or went bad while in use: {reason(error)}.") from error
