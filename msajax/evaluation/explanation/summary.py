@@ -19,7 +19,8 @@ def print_explanation(found: Mapping[str, Any], console: Console) -> None:
         weight = sum(sample["weights"][m] for sample in samples) / len(samples)
         table.add_row(*map(Text, (m, f"{size:.3f}", f"{weight:.3f}")))
     console.print(table)
-    console.print(completeness_in_words(found), highlight=False, soft_wrap=True)
+    told = [completeness_in_words(found), *attention_in_words(found)]
+    console.print("\n".join(told), highlight=False, soft_wrap=True)
 
 
 def completeness_in_words(found: Mapping[str, Any]) -> str:
@@ -33,4 +34,30 @@ def completeness_in_words(found: Mapping[str, Any]) -> str:
     )
     if error["relative_median"] >= EXACT:
         said += " That is not exact: read single contributions with care."
+    return said
+
+
+def attention_in_words(found: Mapping[str, Any]) -> list[str]:
+    """Says what maps of attention are means of, and what of them is left out; [] without maps."""
+    maps = [one for sample in found["samples"] for one in sample["attention"]]
+    if not maps:
+        return []
+    detail, seeds = found["attention"], found["seeds"]
+    over = f" and {seeds} random seeds" if seeds > 1 else ""
+    said = [f"Attention of all heads is a mean over heads{over}."]
+    if not detail["heads"]:
+        said.append(
+            "Single heads are left out, which would make the page too large: --samples with a "
+            "smaller number shows them."
+        )
+    elif seeds > 1:
+        said.append(
+            f"A single head is that of random seed {detail['heads_of_seed']}: heads of different "
+            "seeds do not correspond."
+        )
+    if any(max(one["steps_of_cells"]) > 1 for one in maps):
+        said.append(
+            f"Maps have at most {detail['cells']} cells a side; a cell of several steps is the mean "
+            "of those that attend, and the sum over those that are attended to."
+        )
     return said
