@@ -278,8 +278,44 @@ WRONG = {
     "a stage of nothing": (lambda: wrong(stages=(msajax.Stage(trains=()),)), "it does nothing"),
     "a string of names": (lambda: wrong(mutable="batch_stats"), "must be a tuple of names"),
     "a name that is taken": (lambda: wrong(mutable=("statistics",)), "which is msajax's own"),
-    "no module": (lambda: msajax.Model(3), "must be a flax.linen.Module"),
+    "terms that are no dict": (
+        lambda: wrong(terms=lambda *_: [msajax.Term(a_sum)]),
+        "must be a dict of terms by name",
+    ),
+    "a weight that is text": (lambda: wrong(terms=term(a_sum, weight="0.3")), "finite weight"),
 }
+
+HERE = r"^test_own_model.py, line \d+: "
+DECLARED_WRONG = {
+    "no module": (lambda: msajax.Model(3), "must be a flax.linen.Module"),
+    "nothing": (lambda: None, "register_model: .* must be a msajax.Model or a flax.linen.Module"),
+    "an instance": (lambda: Constant(None, None), "an instance of Constant: give the class"),
+    "a module of its own mind": (lambda: nn.Dense, r"Dense must take \(config, spec\) when"),
+    "a call without train": (lambda: Deaf, r"Deaf must take \(features, masks, \*, train=False\)"),
+    "a dict of terms": (
+        lambda: wrong(terms={"own": msajax.Term(a_sum)}),
+        r"terms is a dict: it must be a function \(config, name of the task's loss, that loss\)",
+    ),
+    "values in place of a function": (lambda: wrong(initial={"bias": 0}), "initial is a dict"),
+    "a bias that is no path": (lambda: wrong(output_bias=("out", "bias")), "a path, as text"),
+    "bound as a list": (lambda: wrong(bound=["labels"]), "bound = .* must be a dict"),
+    "a memory that is none": (lambda: wrong(memory={}), "must be a msajax.Memory"),
+    "a lone stage": (lambda: wrong(stages=msajax.Stage()), "must be a tuple of msajax.Stage"),
+    "names that are none": (lambda: wrong(mutable=(3,)), "must be a tuple of names"),
+}
+
+
+class Deaf(Constant):
+    def __call__(self, features, masks):
+        return None
+
+
+@pytest.mark.parametrize("name", DECLARED_WRONG)
+def test_what_cannot_be_registered_is_one_sentence_with_the_users_line(entries, name):
+    make, message = DECLARED_WRONG[name]
+    with pytest.raises(UserError, match=f"{HERE}.*{message}"):
+        msajax.register_model("wrong", make())
+    assert "wrong" not in entries
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -57,7 +57,7 @@ def attention_in_words(found: Mapping[str, Any]) -> list[str]:
         )
     if any(max(one["steps_of_cells"]) > 1 for one in maps):
         said.append(
-            f"Maps have at most {detail['cells']} cells a side; a cell of several steps is the mean "
-            "of those that attend, and the sum over those that are attended to."
+            f"Maps have at most {detail['cells']} cells a side; a cell of several steps is the "
+            "mean of those that attend, and the sum over those that are attended to."
         )
     return said
