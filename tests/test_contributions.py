@@ -187,6 +187,54 @@ def require_rows_that_sum_to_one(attention, spec, features, masks):
         np.testing.assert_allclose(np.moveaxis(seen, 1, -1)[some], 1, atol=1e-5)
 
 
+def layers(part: str, *modalities: str) -> list[Map]:
+    return [Map(part, 0, m, m) for m in modalities]
+
+
+BOTH = ("text", "audio")
+MAPS = {
+    "encoders, fusion, encoders after it": (
+        {"n_layers_mod": 1, "n_layers_post_fuse": 1},
+        [*layers("encoder", *BOTH), Map("fusion", 0, *BOTH), *layers("after_fusion", *BOTH)],
+    ),
+    "pooled": ({"fusion": "pooled", "n_layers_mod": 0}, [Map("pooled", 0, "", "")]),
+    "recurrent": ({"mixer": "lstm", "n_layers_fuse": 0}, []),
+    "pretrained, its layers computed again": (
+        {"n_layers_mod": 1, "text_pool": "words", "gradient_checkpointing": True},
+        [*layers("pretrained", "text"), *layers("encoder", *BOTH), Map("fusion", 0, *BOTH)],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MAPS)
+def test_every_layer_of_attention_shows_the_map_of_every_head(kind):
+    settings, expected = MAPS[kind]
+    sizes = {"widths": (6, 5)}
+    masks = masks_of(4, {"text": 6, "audio": 4})
+    text = rng.normal(size=(4, 6, 6)).astype(np.float32)
+    if kind.startswith("pretrained"):
+        sizes = {"widths": (0, 5), "vocabularies": (17, 0), "text_steps": 4}
+        sizes["text_encoder"] = architecture()
+        step = np.where(masks["text"], np.cumsum(masks["text"], 1) // 2, -1)
+        text = np.stack([rng.integers(4, 17, (4, 6)), 0 * step, step], -1).astype(np.int32)
+    spec = CorpusSpec(BOTH, lengths=(6, 4), **sizes)
+    module = build_model(ModelConfig(**SMALL | {"n_layers_fuse": 1} | settings), spec)
+    features = {"text": text, "audio": rng.normal(size=(4, 4, 5)).astype(np.float32)}
+    variables = module.init(jax.random.key(0), *blank_sample(spec))
+    look = Explainer(module, spec, lambda x: x).look(variables, features, masks)
+    assert list(look.attention) == expected
+    require_rows_that_sum_to_one(look.attention, spec, features, masks)
+
+
+def test_special_pieces_that_fusion_does_not_read_do_not_ask():
+    spec = CorpusSpec(("text",), (0,), (3,), vocabularies=(17,), text_encoder=architecture())
+    features = {"text": np.array([[[2, 0, -1], [6, 0, 1], [3, 0, -1]]])}
+    masks, maps = {"text": np.ones((1, 3), bool)}, layers("encoder", "text")
+    maps += layers("pretrained", "text")
+    there = asking_and_answering(spec, features, masks, False, maps)
+    assert [there[key][0].tolist() for key in maps] == [[[False, True, False]], [[True] * 3]]
+
+
 def test_cells_of_attention_keep_rows_that_sum_to_one():
     attention = rng.dirichlet(np.ones(5), size=(2, 1, 7))
     asking = np.ones((2, 7), bool)
@@ -273,6 +321,19 @@ def test_words_move_with_the_steps_of_features_that_are_compacted_and_cut():
     assert words_in(stored, preparation, [1]) == [["", "at", "all"]]
     without = stored_split(features={"text": x}, labels=np.zeros((2, 1)))
     assert words_in(without, preparation) is None
+
+
+def test_pieces_of_embedded_text_move_with_its_steps():
+    x = np.ones((2, 4, 2), np.float32)
+    pieces = np.array([["[CLS]", "film", "##s", "[SEP]"], ["[CLS]", "a", "[SEP]", ""]])
+    mask = {"text": pieces != ""}
+    words = pad_words([["films"], ["a"]])
+    stored = stored_split(
+        features={"text": x}, masks=mask, words=words, pieces=pieces, labels=np.zeros((2, 1))
+    )
+    preparation = preparation_of(CorpusSpec(("text",), (2,), (5,)))
+    assert words_in(stored, preparation, [1]) == [["[CLS]", "a", "[SEP]", "", ""]]
+    assert words_in(stored, preparation)[0] == ["[CLS]", "film", "##s", "[SEP]", ""]
 
 
 def test_words_of_transcripts_are_those_that_a_vocabulary_cut_them_into():

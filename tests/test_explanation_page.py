@@ -101,6 +101,6 @@ def test_a_browser_shows_every_sample_without_an_error(tmp_path, width):
                 *("text to itself, encoder", "text to audio", "modalities to each other"),
                 *("1", "mean of all", "1", "2"),
             ]
-            assert "heads of different seeds do not correspond" in body
+            assert "for heads of different seeds do not correspond" in body
         if width == 390:
             break

@@ -26,7 +26,7 @@ def render(found: Mapping[str, Any]) -> str:
     told = {
         **found,
         "completeness_in_words": completeness_in_words(found),
-        "attention_in_words": " ".join(attention_in_words(found)),
+        "attention_in_words": " ".join(attention_in_words(found)).strip(),
     }
     data = all_printable(as_strict(told))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

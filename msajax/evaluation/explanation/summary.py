@@ -19,8 +19,9 @@ def print_explanation(found: Mapping[str, Any], console: Console) -> None:
         weight = sum(sample["weights"][m] for sample in samples) / len(samples)
         table.add_row(*map(Text, (m, f"{size:.3f}", f"{weight:.3f}")))
     console.print(table)
-    told = [completeness_in_words(found), *attention_in_words(found)]
-    console.print("\n".join(told), highlight=False, soft_wrap=True)
+    for said in (completeness_in_words(found), attention_in_words(found)[1]):
+        if said:
+            console.print(said, highlight=False, soft_wrap=True)
 
 
 def completeness_in_words(found: Mapping[str, Any]) -> str:
@@ -37,27 +38,26 @@ def completeness_in_words(found: Mapping[str, Any]) -> str:
     return said
 
 
-def attention_in_words(found: Mapping[str, Any]) -> list[str]:
-    """Says what maps of attention are means of, and what of them is left out; [] without maps."""
+def attention_in_words(found: Mapping[str, Any]) -> tuple[str, str]:
+    """Says what the maps of attention are, and what of them is left out; "" and "" without maps."""
     maps = [one for sample in found["samples"] for one in sample["attention"]]
     if not maps:
-        return []
-    detail, seeds = found["attention"], found["seeds"]
-    over = f" and {seeds} random seeds" if seeds > 1 else ""
-    said = [f"Attention of all heads is a mean over heads{over}."]
-    if not detail["heads"]:
-        said.append(
-            "Single heads are left out, which would make the page too large: --samples with a "
-            "smaller number shows them."
+        return "", ""
+    detail, seeds, left_out = found["attention"], found["seeds"], []
+    said = "Attention is the mean over heads" + (f" and {seeds} random seeds" if seeds > 1 else "")
+    if detail["heads"] and seeds > 1:
+        said += (
+            f"; a single head is that of random seed {detail['heads_of_seed']}, for heads of "
+            "different seeds do not correspond"
         )
-    elif seeds > 1:
-        said.append(
-            f"A single head is that of random seed {detail['heads_of_seed']}: heads of different "
-            "seeds do not correspond."
+    if not detail["heads"]:
+        left_out.append(
+            "Single heads of attention are left out, which would make the page too large: a "
+            "smaller number of --samples shows them."
         )
     if any(max(one["steps_of_cells"]) > 1 for one in maps):
-        said.append(
-            f"Maps have at most {detail['cells']} cells a side; a cell of several steps is the "
-            "mean of those that attend, and the sum over those that are attended to."
+        left_out.append(
+            f"Maps of attention have at most {detail['cells']} cells a side: a cell of several "
+            "steps is the mean of those that attend, and the sum over those attended to."
         )
-    return said
+    return f"{said}.", " ".join(left_out)
