@@ -42,8 +42,13 @@ DAMAGED = (*BROKEN, RuntimeError, ValueError)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 _LABELS_ELSEWHERE = ("labels", "regression_labels")  # as other formats call them
 _CHUNK = 1 << 20
-_AXES = {"label": (1, 2), WORDS: (2,), PIECES: (2,)}  # of arrays that are no modality
-_EXPECTED = {"label": "numbers (N,) or (N, K)", WORDS: "strings (N, T)", PIECES: "strings (N, T)"}
+_AXES = {"label": (1, 2), WORDS: (2,)}  # of arrays that are no modality
+_EXPECTED = {"label": "numbers (N,) or (N, K)", WORDS: "strings (N, T)"}
+# Types, axes of the text that they need, what that is, what they are.
+_BESIDE_TEXT = {
+    SEGMENTS: ("iu", 2, "token ids", "whole numbers"),
+    PIECES: ("U", 3, "features", "strings"),
+}
 
 
 class Hash(Protocol):
@@ -170,9 +175,9 @@ def _split_header(
     names = _names_in(arrays, split)
     if "id" not in names:
         raise UserError(f"{path}: split {split!r} has no ids ({split}/id is missing).")
-    extras = {"id", "label", "raw_text", WORDS, PIECES}
+    extras = {"id", "label", "raw_text", WORDS}
     masks = {n for n in names if n.endswith("_mask")}
-    modalities = [n for n in names if n not in extras | masks | {SEGMENTS}]
+    modalities = [n for n in names if n not in extras | masks | _BESIDE_TEXT.keys()]
     size = arrays[f"{split}/id"].shape[0] if arrays[f"{split}/id"].shape else 0
 
     for name in sorted(extras & set(names)):
@@ -216,10 +221,8 @@ def _split_header(
                 f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; "
                 f"expected bool of shape {wanted}."
             )
-    if SEGMENTS in names:
-        _require_segments(path, split, arrays)
-    if PIECES in names:
-        _require_pieces(path, split, arrays)
+    for name in _BESIDE_TEXT.keys() & set(names):
+        _require_beside_text(path, split, name, arrays)
     for name in names:
         rows = arrays[f"{split}/{name}"].shape[0]
         if rows != size:
@@ -240,26 +243,20 @@ def _split_header(
     )
 
 
-def _require_segments(path: str, split: str, arrays: dict[str, ArrayHeader]) -> None:
-    """Raises `UserError` unless segment ids are whole numbers, one for each token id of text."""
-    header, text = arrays[f"{split}/{SEGMENTS}"], arrays.get(f"{split}/text")
-    if text is None or text.dtype.kind not in "iu" or len(text.shape) != 2:
-        raise UserError(f"{path}: {split}/{SEGMENTS} is there, but {split}/text is no token ids.")
-    if header.dtype.kind not in "iu" or header.shape != text.shape:
+def _require_beside_text(
+    path: str, split: str, name: str, arrays: dict[str, ArrayHeader]
+) -> None:
+    """Raises `UserError` unless an array of `_BESIDE_TEXT` fits the text, step by step."""
+    kinds, axes, of, wanted = _BESIDE_TEXT[name]
+    header, text = arrays[f"{split}/{name}"], arrays.get(f"{split}/text")
+    shape = () if text is None else _shape_in_steps(text)
+    if len(shape) != axes:
+        raise UserError(f"{path}: {split}/{name} is there, but {split}/text is no {of}.")
+    if header.dtype.kind not in kinds or header.shape != shape[:2]:
         raise UserError(
-            f"{path}: {split}/{SEGMENTS} is {header.dtype} of shape {header.shape}; expected whole "
-            f"numbers of shape {text.shape}."
+            f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; expected {wanted} "
+            f"of shape {shape[:2]}."
         )
-
-
-def _require_pieces(path: str, split: str, arrays: dict[str, ArrayHeader]) -> None:
-    """Raises `UserError` unless there is the name of a piece for each step of text features."""
-    text, found = arrays.get(f"{split}/text"), arrays[f"{split}/{PIECES}"].shape
-    wanted = () if text is None else _shape_in_steps(text)
-    if len(wanted) != 3:
-        raise UserError(f"{path}: {split}/{PIECES} is there, but {split}/text is no features.")
-    if found != wanted[:2]:
-        raise UserError(f"{path}: {split}/{PIECES} is {found}; expected {wanted[:2]}.")
 
 
 def _shape_in_steps(features: ArrayHeader | np.ndarray) -> tuple[int, ...]:
