@@ -60,11 +60,11 @@ def differences(here: Mapping[str, Any], there: Mapping[str, Any], form: str) ->
     ]
 
 
-def is_finite_number(text: str) -> bool:
-    """Tells whether a setting that may also be a word is a finite number."""
+def is_finite_number(text: Any) -> bool:
+    """Tells whether a setting that may also be a word, or anything else, is a finite number."""
     try:
         return math.isfinite(float(text))
-    except ValueError:
+    except (ValueError, TypeError):
         return False
 
 

@@ -1,6 +1,8 @@
 """Defines the errors that end a run early without a bug in the program, and the exit codes."""
 
 import contextlib
+import os
+import sys
 import traceback
 from collections.abc import Iterator
 
@@ -41,6 +43,17 @@ def failure_of(path: str, error: BaseException) -> str:
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
     where = f", line {lines[-1]}" if lines else ""
     return f"{where}: {type(error).__name__}: {first_line(error)}"
+
+
+def line_of_user() -> str:
+    """Says which line outside this package is running, as `my_model.py, line 3: `; "" for none."""
+    frame, package = sys._getframe(1), os.path.dirname(__file__) + os.sep
+    # <string> is the code that dataclasses write.
+    while frame and (frame.f_code.co_filename + os.sep).startswith((package, "<string>")):
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_filename.startswith("<"):
+        return ""
+    return f"{os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno}: "
 
 
 def on_one_line(text: str) -> str:

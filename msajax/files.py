@@ -215,18 +215,26 @@ def read_json(path: str) -> Any:
         raise UserError(f"{path} cannot be read: {error}.") from error
 
 
-def write_json(path: str, value: Any) -> None:
+def write_json(path: str, value: Any, indent: int | None = 2) -> None:
     """Writes strict JSON, whole or not at all; numbers that are not finite become null.
+
+    Args:
+        path: of the file.
+        value: what it holds.
+        indent: spaces a level; None puts all on one line, where lists of many numbers would
+            otherwise take several times the room.
 
     Raises:
         UserError: if it cannot be written.
     """
-    write_text(path, json_text(value))
+    write_text(path, json_text(value, indent))
 
 
-def json_text(value: Any) -> str:
+def json_text(value: Any, indent: int | None = 2) -> str:
     """Formats a value as a file of strict JSON holds it: numbers that are not finite are null."""
-    return json.dumps(as_strict(value), indent=2, allow_nan=False) + "\n"
+    separators = (",", ":" if indent is None else ": ")
+    text = json.dumps(as_strict(value), indent=indent, separators=separators, allow_nan=False)
+    return text + "\n"
 
 
 def write_text(path: str, text: str) -> None:

@@ -175,7 +175,7 @@ def add_extras(folder: RunFolder, hostile: bool = False) -> None:
     write_json(folder.file("robustness.json"), {**whole, "seeds": SEEDS, "draws": 3})
     sample = {
         **{"id": HOSTILE["id"] if hostile else "video0[0]", "label": -1.5, "score": 0.25},
-        **{"weights": {}, "text": word, "words": [word, "not"], "attention": {}},
+        **{"weights": {}, "text": word, "words": [word, "not"], "attention": []},
         **{"contributions": {"text": [0.5, -0.25]}, "completeness_error": 0.01},
     }
     summary = {

@@ -14,14 +14,16 @@ from msajax.data.preparation import Preparation
 from msajax.data.prepare import prepare
 from msajax.data.step_words import words_of_steps
 from msajax.evaluation.explanation.choose import Aim, choose_samples
-from msajax.evaluation.explanation.integrate import (
-    _parts_of_path,
-    cell_sizes,
-    fused_masks,
+from msajax.evaluation.explanation.integrate import _parts_of_path
+from msajax.evaluation.explanation.maps import (
+    Detail,
+    asking_and_answering,
+    choose_detail,
     in_cells,
 )
 from msajax.models import Prediction, blank_sample, build_model
 from msajax.models.explain.contributions import Explainer
+from msajax.models.explain.maps import Map
 from msajax.pretrained.tokens import Tokenizer
 from msajax.spec import CorpusSpec
 
@@ -168,35 +170,101 @@ def test_contributions_sum_to_what_a_table_of_zeros_takes_from_the_score(kind):
         params = {**params, "text_embedding": blank}
     expected = module.apply({"params": params}, zeros, masks).score[:, 0]
     np.testing.assert_allclose(baseline, expected, atol=1e-6)
-    pairs = {(asks, answers) for _, asks, answers in look.attention}
+    pairs = {(key.asks, key.answers) for key in look.attention if key.part == "fusion"}
     both = {("text", "audio"), ("audio", "text")}
     assert pairs == (both if kind == "token ids" else {("text", "audio")})
-    fused = fused_masks(spec, features, masks)
-    for (_, asks, answers), attention in look.attention.items():
-        there = fused[asks].any(1) & fused[answers].any(1)
-        sums = np.where(fused[answers][:, None], attention, 0).sum(-1)
-        np.testing.assert_allclose(sums[there], 1, atol=1e-5)
+    require_rows_that_sum_to_one(look.attention, spec, features, masks)
+
+
+def require_rows_that_sum_to_one(attention, spec, features, masks):
+    """Every head of every step that asks, where there is one to answer, and nothing elsewhere."""
+    there = asking_and_answering(spec, features, masks, True, attention)
+    for key, x in attention.items():
+        asks, answers = there[key]
+        assert x.shape == (len(asks), 2, asks.shape[1], answers.shape[1]), key
+        seen = np.where(answers[:, None, None], x, 0).sum(-1)  # [B, H, T_asks]
+        some = asks & answers.any(1)[:, None]
+        np.testing.assert_allclose(np.moveaxis(seen, 1, -1)[some], 1, atol=1e-5)
+
+
+def layers(part: str, *modalities: str) -> list[Map]:
+    return [Map(part, 0, m, m) for m in modalities]
+
+
+BOTH = ("text", "audio")
+MAPS = {
+    "encoders, fusion, encoders after it": (
+        {"n_layers_mod": 1, "n_layers_post_fuse": 1},
+        [*layers("encoder", *BOTH), Map("fusion", 0, *BOTH), *layers("after_fusion", *BOTH)],
+    ),
+    "pooled": ({"fusion": "pooled", "n_layers_mod": 0}, [Map("pooled", 0, "", "")]),
+    "recurrent": ({"mixer": "lstm", "n_layers_fuse": 0}, []),
+    "pretrained, its layers computed again": (
+        {"n_layers_mod": 1, "text_pool": "words", "gradient_checkpointing": True},
+        [*layers("pretrained", "text"), *layers("encoder", *BOTH), Map("fusion", 0, *BOTH)],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MAPS)
+def test_every_layer_of_attention_shows_the_map_of_every_head(kind):
+    settings, expected = MAPS[kind]
+    sizes = {"widths": (6, 5)}
+    masks = masks_of(4, {"text": 6, "audio": 4})
+    text = rng.normal(size=(4, 6, 6)).astype(np.float32)
+    if kind.startswith("pretrained"):
+        sizes = {"widths": (0, 5), "vocabularies": (17, 0), "text_steps": 4}
+        sizes["text_encoder"] = architecture()
+        step = np.where(masks["text"], np.cumsum(masks["text"], 1) // 2, -1)
+        text = np.stack([rng.integers(4, 17, (4, 6)), 0 * step, step], -1).astype(np.int32)
+    spec = CorpusSpec(BOTH, lengths=(6, 4), **sizes)
+    module = build_model(ModelConfig(**SMALL | {"n_layers_fuse": 1} | settings), spec)
+    features = {"text": text, "audio": rng.normal(size=(4, 4, 5)).astype(np.float32)}
+    variables = module.init(jax.random.key(0), *blank_sample(spec))
+    look = Explainer(module, spec, lambda x: x).look(variables, features, masks)
+    assert list(look.attention) == expected
+    require_rows_that_sum_to_one(look.attention, spec, features, masks)
+
+
+def test_special_pieces_that_fusion_does_not_read_do_not_ask():
+    spec = CorpusSpec(("text",), (0,), (3,), vocabularies=(17,), text_encoder=architecture())
+    features = {"text": np.array([[[2, 0, -1], [6, 0, 1], [3, 0, -1]]])}
+    masks, maps = {"text": np.ones((1, 3), bool)}, layers("encoder", "text")
+    maps += layers("pretrained", "text")
+    there = asking_and_answering(spec, features, masks, False, maps)
+    assert [there[key][0].tolist() for key in maps] == [[[False, True, False]], [[True] * 3]]
 
 
 def test_cells_of_attention_keep_rows_that_sum_to_one():
-    attention = rng.dirichlet(np.ones(5), size=(2, 7))
+    attention = rng.dirichlet(np.ones(5), size=(2, 1, 7))
     asking = np.ones((2, 7), bool)
     asking[1, 4:] = False
     np.testing.assert_array_equal(
-        in_cells(attention, asking, (1, 1)), np.where(asking[..., None], attention, 0)
+        in_cells(attention, asking, (1, 1)), np.where(asking[:, None, :, None], attention, 0)
     )
     cells = in_cells(attention, asking, (3, 2))
-    assert cells.shape == (2, 3, 3)
-    np.testing.assert_allclose(cells.sum(-1), [[1, 1, 1], [1, 1, 0]], atol=1e-12)
-    np.testing.assert_allclose(cells[1, 1, 2], attention[1, 3, 4])
-    np.testing.assert_allclose(cells[0, 0, 0], attention[0, :3, :2].sum() / 3)
+    assert cells.shape == (2, 1, 3, 3)
+    np.testing.assert_allclose(cells.sum(-1)[:, 0], [[1, 1, 1], [1, 1, 0]], atol=1e-12)
+    np.testing.assert_allclose(cells[1, 0, 1, 2], attention[1, 0, 3, 4])
+    np.testing.assert_allclose(cells[0, 0, 0, 0], attention[0, 0, :3, :2].sum() / 3)
 
 
-def test_many_samples_get_few_cells_so_that_a_page_stays_small():
-    spec = CorpusSpec(("text", "audio"), (0, 5), (50, 500), text_steps=20)
-    assert cell_sizes(spec, 50, ("text", "audio")) == (1, 8)
-    assert cell_sizes(spec, 51, ("audio", "text")) == (16, 1)
-    assert cell_sizes(spec, 1000, ("text", "audio")) == (2, 32)
+def test_many_maps_get_few_cells_and_then_lose_their_heads_so_that_a_page_stays_small():
+    def detail(samples, steps, maps, heads=4):
+        there = np.ones((samples, steps), bool)
+        keys = [Map("encoder", k, "text", "text") for k in range(maps)]
+        shapes = {key: (16, heads, steps, steps) for key in keys}
+        return choose_detail(shapes, dict.fromkeys(keys, (there, there)))
+
+    assert detail(6, 50, 14) == (64, True)  # 6 * 14 * 5 * 50 * 50 = 1,050,000
+    assert detail(20, 50, 14) == (32, True)  # 3,500,000; cells of 2 steps: 875,000
+    assert detail(100, 50, 10) == (64, False)  # of 2 steps, with heads: 3,125,000; 2,500,000
+    assert detail(1000, 50, 10) == (16, False)
+    assert Detail(64, True).sizes((50, 500)) == (1, 8)
+    # What counts is how long the samples are, not how long they may be.
+    shapes = {Map("encoder", 0, "text", "text"): (16, 8, 500, 500)}
+    short = np.arange(500) < np.full((50, 1), 20)
+    assert choose_detail(shapes, {key: (short, short) for key in shapes}) == (64, True)
 
 
 def test_samples_are_taken_in_turn_by_rule_and_never_twice():
@@ -253,6 +321,19 @@ def test_words_move_with_the_steps_of_features_that_are_compacted_and_cut():
     assert words_in(stored, preparation, [1]) == [["", "at", "all"]]
     without = stored_split(features={"text": x}, labels=np.zeros((2, 1)))
     assert words_in(without, preparation) is None
+
+
+def test_pieces_of_embedded_text_move_with_its_steps():
+    x = np.ones((2, 4, 2), np.float32)
+    pieces = np.array([["[CLS]", "film", "##s", "[SEP]"], ["[CLS]", "a", "[SEP]", ""]])
+    mask = {"text": pieces != ""}
+    words = pad_words([["films"], ["a"]])
+    stored = stored_split(
+        features={"text": x}, masks=mask, words=words, pieces=pieces, labels=np.zeros((2, 1))
+    )
+    preparation = preparation_of(CorpusSpec(("text",), (2,), (5,)))
+    assert words_in(stored, preparation, [1]) == [["[CLS]", "a", "[SEP]", "", ""]]
+    assert words_in(stored, preparation)[0] == ["[CLS]", "film", "##s", "[SEP]", ""]
 
 
 def test_words_of_transcripts_are_those_that_a_vocabulary_cut_them_into():

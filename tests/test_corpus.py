@@ -688,6 +688,15 @@ BAD_ARRAYS = {
         {"train/text": np.ones((4, 5), int), "train/text_segments": np.zeros((4, 6), int)},
         r"text_segments is int64 of shape \(4, 6\); expected whole numbers of shape \(4, 5\)",
     ),
+    "pieces of token ids": (
+        {"train/text": np.ones((4, 5), int), "train/text_pieces": np.full((4, 5), "a")},
+        r"train/text_pieces is there, but train/text is no features",
+    ),
+    "pieces of other steps": (
+        {"train/text_pieces": np.full((4, 6), "a")},
+        r"train/text_pieces is <U1 of shape \(4, 6\); expected strings of shape \(4, 5\)",
+    ),
+    "pieces as numbers": ({"train/text_pieces": np.ones((4, 5))}, "float64 .* expected strings"),
     "labels of rank 3": ({"train/label": np.ones((4, 1, 1))}, r"numbers \(N,\) or \(N, K\)"),
 }
 

@@ -149,10 +149,15 @@ def test_explanations_hold_what_is_promised(whole, explained):
         total = sum(map(sum, sample["contributions"].values()))
         error = abs(total - (sample["score"] - sample["baseline"]))
         assert error == pytest.approx(sample["completeness_error"], abs=1e-4)
-        for maps in sample["attention"].values():
-            for one in maps:
-                assert len(one["weights"]) == len(sample["contributions"][one["from"]])
-                np.testing.assert_allclose(np.sum(one["weights"], 1)[-1], 1, atol=0.01)
+        for one in sample["attention"]:
+            steps = [len(sample["contributions"][one[side]]) for side in ("from", "to")]
+            maps = np.array([one["thousandths"], *one["heads"]]) / 1000
+            assert maps.shape == (1 + 2, *steps)
+            np.testing.assert_allclose(maps.sum(2), 1, atol=0.01)
+        assert [(one["part"], one["from"], one["to"]) for one in sample["attention"]] == [
+            ("fusion", "text", m) for m in MODALITIES[1:]
+        ]
+    assert written["attention"] == {"cells": 64, "heads": True, "heads_of_seed": 0}
     assert written["summary"]["completeness"]["relative_median"] < 0.01
     assert list(written["summary"]["mean_absolute_contribution"]) == list(MODALITIES)
 

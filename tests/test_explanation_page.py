@@ -20,8 +20,14 @@ def sample(name: str, **more) -> dict:
         "baseline": 0.5, "weights": {"text": 0.7, "audio": 0.3}, "text": f"good {EVIL}",
         "words": ["good", EVIL, ""],
         "contributions": {"text": [0.4, -0.2, 0.0], "audio": [0.25]},
-        "attention": {"0": [{"from": "text", "to": "audio", "steps_of_cells": [1, 1],
-                             "weights": [[1.0], [1.0], [0.0]]}]},
+        "attention": [
+            {"part": "encoder", "layer": 1, "from": "text", "to": "text", "steps_of_cells": [1, 1],
+             "thousandths": [[900, 100, 0], [500, 250, 250], [0, 0, 0]]},
+            {"part": "fusion", "layer": 0, "from": "text", "to": "audio", "steps_of_cells": [1, 1],
+             "thousandths": [[1000], [1000], [0]], "heads": [[[1000], [999], [0]]] * 2},
+            {"part": "pooled", "layer": 0, "from": "", "to": "", "steps_of_cells": [1, 1],
+             "thousandths": [[321, 679], [500, 500]]},
+        ],
         "completeness_error": 0.05,
     } | more  # fmt: skip
 
@@ -32,7 +38,7 @@ def explanation(*samples, **more) -> dict:
     return {
         "split": "test", "samples_in_split": 9, "seeds": 2, "task": "regression",
         "outputs": ["sentiment"], "modalities": ["text", "audio"], "with_words": [],
-        "samples": list(samples),
+        "samples": list(samples), "attention": {"cells": 64, "heads": True, "heads_of_seed": 3},
         "summary": {"mean_absolute_contribution": sizes, "completeness": completeness},
     } | more  # fmt: skip
 
@@ -42,7 +48,7 @@ FOUND = explanation(
     sample("class", predicted=EVIL, label=EVIL, output=EVIL, text="once \u202egnihton",
            words=None),
     sample("pieces", words=["[CLS]", "go", "##od"], word_of_piece=[-1, 0, 0]),
-    sample("absent", contributions={"text": [], "audio": []}, words=[], attention={}),
+    sample("absent", contributions={"text": [], "audio": []}, words=[], attention=[]),
 )
 
 
@@ -87,5 +93,14 @@ def test_a_browser_shows_every_sample_without_an_error(tmp_path, width):
         escaped = shown["id"].replace("<", "&lt;").replace(">", "&gt;")
         assert f'<h2 id="id">{escaped}</h2>' in body
         assert ("0.400" in body) == bool(shown["contributions"]["text"])
+        hidden = '<section aria-labelledby="attention-title" id="attention-section" hidden'
+        assert (hidden in body) == (not shown["attention"])
+        if shown["attention"]:
+            offered = re.findall(r'<option value="([^"]*)"[^>]*>([^<]*)</option>', body)[4:]
+            assert [label for _, label in offered] == [
+                *("text to itself, encoder", "text to audio", "modalities to each other"),
+                *("1", "mean of all", "1", "2"),
+            ]
+            assert "for heads of different seeds do not correspond" in body
         if width == 390:
             break

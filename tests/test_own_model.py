@@ -1,9 +1,11 @@
 """A user's own model, outside the package: the recipe as it stands, and what it can go wrong by."""
 
 import dataclasses
+import importlib
 import json
 import os
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
@@ -12,15 +14,16 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from pages import ROOT, blocks, commands
+from pages import PAGES, ROOT, blocks, commands
 from tiny import tiny_config_dict
 
 import msajax
 from msajax.config import from_config_dict, identity, known_keys, load_models_from, registry
+from msajax.data.batches import Batch
 from msajax.errors import UserError
 from msajax.runs import manifest
 
-(SOURCE,) = [code for code in blocks("docs/recipes.md", "python") if "register_model" in code]
+SOURCE, LOSS = (x for x in blocks("docs/recipes.md", "python") if "register_model" in x)
 
 
 @pytest.fixture
@@ -74,6 +77,77 @@ def test_the_recipe_trains_goes_on_and_is_measured(tmp_path):
     without = in_shell(predict.replace("--models my_model.py ", ""), tmp_path)
     assert without.returncode == 2
     assert "it was LateFusion in my_model.py. Add --models=FILE.py" in without.stderr
+
+
+def rows_of_tables(what: str) -> dict[str, tuple[str, str]]:
+    """Shape and type of every field that a table of the recipe has."""
+    (table,) = re.findall(rf"(?m)^\| `{what}\.…` .*\n\|.*\n((?:\|.*\n)+)", PAGES["docs/recipes.md"])
+    cells = (line.strip("| ").split(" | ") for line in table.splitlines())
+    return {name.strip("`"): (shape.strip("`"), kind) for name, shape, kind, *_ in cells}
+
+
+def test_the_recipe_of_a_loss_trains_on_what_its_tables_say(entries, tmp_path, monkeypatch):
+    (tmp_path / "my_loss.py").write_text(LOSS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = importlib.import_module("my_loss").get_config()
+    rng, arrays, seen = np.random.default_rng(0), {}, {}
+    for split, n in (("train", 7), ("valid", 4), ("test", 4)):
+        arrays[f"{split}/id"] = np.array([f"{split}_{i}" for i in range(n)])
+        for m, width in (("text", 4), ("audio", 2), ("video", 3)):
+            arrays[f"{split}/{m}"] = rng.normal(size=(n, 1, width)).astype(np.float32)
+        arrays[f"{split}/label"] = rng.uniform(-3, 3, n)
+    np.savez(tmp_path / "corpus.npz", **arrays)
+    entry = entries["two_modalities"]
+
+    def spying(config, name, loss):
+        def alone(prediction, batch):
+            seen["prediction"], seen["batch"] = prediction, batch  # the last trace is the program's
+            return of_recipe["alone"].measure(prediction, batch)
+
+        of_recipe = entry.declared.terms(config, name, loss)
+        return of_recipe | {"alone": of_recipe["alone"]._replace(measure=alone)}
+
+    model = dataclasses.replace(entry.declared, terms=spying)
+    msajax.register_model("two_modalities", model, entry.settings)
+    config.data.path, config.model.two_modalities.matched = str(tmp_path / "corpus.npz"), 0.2
+    config.model.model_dim, config.train.epochs, config.train.seeds = 4, 1, 1
+    config.train.batch_size, config.train.report = 4, False
+    result = msajax.train(from_config_dict(config), tmp_path / "run")
+    (line,) = result.history()
+    of_terms = line["train_l1"] + 0.3 * line["train_alone"] + 0.2 * line["train_matched"]
+    assert line["train_loss"] == pytest.approx(of_terms, rel=1e-5)
+    assert 0 < line["train_matched"] and set(result.bundle.variables) == {"params", "batch_stats"}
+    sizes = {"B": 4, "K": 1, "L": 1, "M": 2, "T_m": 1}
+    for what, kind in (("batch", Batch), ("prediction", msajax.Prediction)):
+        table = rows_of_tables(what)
+        assert list(table) == [field.name for field in dataclasses.fields(kind)]
+        for name, (shape, dtype) in table.items():
+            found = getattr(seen[what], name)
+            assert isinstance(found, dict) == shape.startswith("{"), name
+            for x in found.values() if isinstance(found, dict) else [found]:
+                axes = re.search(r"\[(.*?)\]", shape)[1].split(", ")
+                known = [sizes.get(axis) for axis in axes if axis != "…"]
+                assert "…" in axes or len(x.shape) == len(axes), name
+                assert all(k in (None, n) for k, n in zip(known, x.shape, strict=False)), name
+                assert dtype in (x.dtype.name, "any"), name
+
+
+def test_the_terms_of_the_recipe_are_what_it_says_and_rows_that_fill_count_nothing(entries):
+    recipe = {}
+    exec(LOSS, recipe)
+    rng = np.random.default_rng(0)
+    labels, guesses = rng.normal(size=(3, 1)), rng.normal(size=(3, 2, 1))
+    hidden, weight = rng.normal(size=(3, 2, 5)), np.array([1.0, 1.0, 0.0])
+    prediction = msajax.Prediction(labels, None, {"guesses": guesses, "hidden": hidden})
+    batch = Batch({}, {}, jnp.asarray(labels), jnp.asarray(weight), None)
+    total, rows = recipe["alone"](prediction, batch)
+    error = np.abs(guesses - labels[:, None])[:2].mean((1, 2))
+    np.testing.assert_allclose(total, error.sum(), 1e-5)
+    assert rows == 2
+    total, rows = recipe["matched"](prediction, batch)
+    alike = np.exp(hidden[:2, 0] @ hidden[:2, 1].T)
+    np.testing.assert_allclose(total, -np.log(np.diag(alike) / alike.sum(1)).sum(), 1e-5)
+    assert rows == 2
 
 
 class Constant(nn.Module):
@@ -278,8 +352,49 @@ WRONG = {
     "a stage of nothing": (lambda: wrong(stages=(msajax.Stage(trains=()),)), "it does nothing"),
     "a string of names": (lambda: wrong(mutable="batch_stats"), "must be a tuple of names"),
     "a name that is taken": (lambda: wrong(mutable=("statistics",)), "which is msajax's own"),
-    "no module": (lambda: msajax.Model(3), "must be a flax.linen.Module"),
+    "terms that are no dict": (
+        lambda: wrong(terms=lambda *_: [msajax.Term(a_sum)]),
+        "must be a dict of terms by name",
+    ),
+    "a weight that is text": (lambda: wrong(terms=term(a_sum, weight="0.3")), "finite weight"),
 }
+
+HERE = r"^test_own_model.py, line \d+: "
+DECLARED_WRONG = {
+    "no module": (lambda: msajax.Model(3), "must be a flax.linen.Module"),
+    "nothing": (lambda: None, "register_model: .* must be a msajax.Model or a flax.linen.Module"),
+    "an instance": (lambda: Constant(None, None), "an instance of Constant: give the class"),
+    "a module of its own mind": (lambda: Alone, r"Alone must take \(config, spec\) when"),
+    "a call without train": (lambda: Deaf, r"Deaf must take \(features, masks, \*, train=False\)"),
+    "a dict of terms": (
+        lambda: wrong(terms={"own": msajax.Term(a_sum)}),
+        r"terms is a dict: it must be a function \(config, name of the task's loss, that loss\)",
+    ),
+    "values in place of a function": (lambda: wrong(initial={"bias": 0}), "initial is a dict"),
+    "a bias that is no path": (lambda: wrong(output_bias=("out", "bias")), "a path, as text"),
+    "bound as a list": (lambda: wrong(bound=["labels"]), "bound = .* must be a dict"),
+    "a memory that is none": (lambda: wrong(memory={}), "must be a msajax.Memory"),
+    "a lone stage": (lambda: wrong(stages=msajax.Stage()), "must be a tuple of msajax.Stage"),
+    "names that are none": (lambda: wrong(mutable=(3,)), "must be a tuple of names"),
+}
+
+
+class Alone(nn.Module):
+    def __call__(self, features, masks, *, train=False):
+        return None
+
+
+class Deaf(Constant):
+    def __call__(self, features, masks):
+        return None
+
+
+@pytest.mark.parametrize("name", DECLARED_WRONG)
+def test_what_cannot_be_registered_is_one_sentence_with_the_users_line(entries, name):
+    make, message = DECLARED_WRONG[name]
+    with pytest.raises(UserError, match=f"{HERE}.*{message}"):
+        msajax.register_model("wrong", make())
+    assert "wrong" not in entries
 
 
 @pytest.mark.parametrize("name", WRONG)

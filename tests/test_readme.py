@@ -91,6 +91,10 @@ def test_the_python_of_the_pages_reads_that_run(trained):
     shown = python_of_the_pages() + """
 import numpy as np
 assert prediction.score.shape == (1, 1) and len(history) == 4
+valid, audio = (np.asarray(bundle.prepare(new)[1][m]) for m in ("text", "audio"))
+assert maps.shape[0] == len(valid) and maps.shape[2:] == 2 * valid.shape[1:]
+assert across.shape[2:] == (valid.shape[1], audio.shape[1])
+assert abs((maps * valid[:, None, None]).sum(-1)[:, 0][valid] - 1).max() < 1e-5
 assert mae == result["test"]["mae"]["mean"]
 assert abs(test["score"] - scores.score[:, 0]).max() < 1e-6 and result["seeds"] == [0, 1]
 assert both.score.shape == last.score.shape == (2, 1) and not both.weights[:, 0].any()

@@ -14,8 +14,9 @@ from tiny import lines_of, tiny_config
 from tiny_text import PIECES, WORDPIECE, write_folder
 
 from msajax import experiment, modes
-from msajax.config import Config
+from msajax.config import Config, DataConfig
 from msajax.data.formats import open_corpus
+from msajax.data.inspection import inspect_corpus
 from msajax.errors import UserError
 from msajax.evaluation import robustness
 from msajax.inference.bundle_files import load
@@ -234,6 +235,18 @@ def test_embedded_text_is_what_the_encoder_writes(corpus, folder, tmp_path):
             found.features["text"][row, : ids.size], expected[0], rtol=1e-5, atol=2e-6
         )
         assert not found.features["text"][row, ids.size :].any()
+        names = [PIECES[k] for k in ids[0]]  # of each step the piece, in words that are kept
+        assert found.pieces[row].tolist() == names + [""] * (found.pieces.shape[1] - ids.size)
+    folder_of_it = str(tmp_path / "embedded")
+    modes.convert.convert(output, DataConfig(), folder_of_it)
+    np.testing.assert_array_equal(open_corpus(folder_of_it).split("valid").pieces, found.pieces)
+    folds = open_corpus(output, DataConfig(folds=3, fold=1)).split("test")
+    for row, name in enumerate(folds.ids.tolist()):
+        split = there.split(name.rstrip("0123456789"))
+        (k,) = np.flatnonzero(split.ids == name)
+        assert [p for p in folds.pieces[row] if p] == [p for p in split.pieces[k] if p]
+    report = inspect_corpus(there, DataConfig())
+    assert report["splits"]["test"]["modalities"]["text"]["named_by"] == "pieces"
 
 
 def test_embedding_says_what_it_cuts_and_refuses_to_cut_all(corpus, folder, tmp_path, caplog):

@@ -14,10 +14,11 @@ import logging
 import os
 import sys
 import typing
+from collections.abc import Callable
 from typing import Any
 
 from msajax.checks import Settings
-from msajax.errors import UserError, failure_of
+from msajax.errors import UserError, failure_of, line_of_user
 from msajax.tasks import TASKS
 
 logger = logging.getLogger(__name__)
@@ -69,31 +70,73 @@ def register_model(
         task: the only task that the model is for; "" for whichever the labels ask for.
 
     Raises:
-        UserError: for a name that is taken by this package, or that cannot be a key.
+        UserError: naming the line that calls it, for a name that is taken by this package or cannot
+            be a key, and for a model, settings or a task that are none.
     """
+    here = f"{line_of_user()}register_model"
     if not isinstance(name, str):
-        raise UserError(f"register_model: the name {name!r} must be text.")
+        raise UserError(f"{here}: the name {name!r} must be text.")
     known = _ENTRIES.get(name)
     fields = {field.name for field in dataclasses.fields(_family())}
     is_key = name.isascii() and name.isidentifier()
     if not is_key or name in fields or (known and not known.origin):
         raise UserError(
-            f"register_model: the name {name!r} cannot be used: choose letters, digits and _, and "
+            f"{here}: the name {name!r} cannot be used: choose letters, digits and _, and "
             "none that a model or a setting of msajax has."
         )
+    # A declaration was checked when it was made. Nothing here imports JAX; who has made one has.
+    contract = sys.modules.get("msajax.models.contract")
+    if contract is None or not isinstance(model, contract.Model):
+        require_module(model, here, "a msajax.Model or a flax.linen.Module")
     if settings is not None and not _are_settings(settings):
         raise UserError(
-            f"register_model: the settings of {name!r} must be a frozen dataclass that inherits "
+            f"{here}: the settings of {name!r} must be a frozen dataclass that inherits "
             "from msajax.Settings, and whose fields have defaults and are int, float, str, bool or "
             "tuples of one of these."
         )
-    if task and task not in TASKS:
-        raise UserError(f"register_model: task = {task!r} must be one of {', '.join(TASKS)}.")
+    if task != "" and task not in tuple(TASKS):
+        raise UserError(f"{here}: task = {task!r} must be one of {', '.join(TASKS)}.")
     caller = inspect.currentframe().f_back  # by its file: nobody may be able to import its module
     origin, digest = caller.f_code.co_filename, ""
     with contextlib.suppress(OSError), open(origin, "rb") as file:  # a notebook's cell is no file
         digest = hashlib.sha256(file.read()).hexdigest()
     _ENTRIES[name] = Entry(model, settings, task, origin, digest)
+
+
+def require_module(module: Any, where: str, wanted: str = "a flax.linen.Module") -> None:
+    """Refuses what is no class of linen modules that a model can be built of.
+
+    Args:
+        module: the class.
+        where: begins the message.
+        wanted: what it must be, for the message.
+
+    Raises:
+        UserError: for anything else, an instance of such a class too, and for one that does not
+            take `(config, spec)`, or whose call does not take `(features, masks, train=…)`.
+    """
+    linen = sys.modules.get("flax.linen")  # there if this is a module
+    if linen is not None and isinstance(module, linen.Module):
+        raise UserError(
+            f"{where}: the module is an instance of {type(module).__name__}: give the class, which "
+            "is built with (config, spec)."
+        )
+    if linen is None or not (isinstance(module, type) and issubclass(module, linen.Module)):
+        raise UserError(f"{where}: the module = {module!r} must be {wanted}.")
+    for function, given, what in (
+        (module, (None, None), "(config, spec) when it is built"),
+        (module.__call__, (None, {}, {}), "(features, masks, *, train=False) when it is called"),
+    ):
+        if not _takes(function, *given, **({"train": True} if len(given) == 3 else {})):
+            raise UserError(f"{where}: the module {module.__name__} must take {what}.")
+
+
+def _takes(function: Callable, *given: Any, **named: Any) -> bool:
+    try:
+        inspect.signature(function).bind(*given, **named)
+    except TypeError:
+        return False
+    return True
 
 
 def _are_settings(settings: Any) -> bool:

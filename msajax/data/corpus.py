@@ -93,6 +93,8 @@ class Split:
         words: `[N, T]` str, or None: the words step by step; "" at a step without one, as in a
             pause.
         segments: `[N, T]` whole numbers, or None: the segment ids of text that is token ids.
+        pieces: `[N, T]` str, or None: of text features that an encoder made of pieces, which piece
+            each step is, as people read it; "" at padding. No model reads them.
     """
 
     ids: np.ndarray
@@ -104,6 +106,7 @@ class Split:
     where: str = "the split"
     words: np.ndarray | None = None
     segments: np.ndarray | None = None
+    pieces: np.ndarray | None = None
 
     def __len__(self) -> int:
         """Returns the number of samples N."""

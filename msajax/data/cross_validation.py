@@ -186,7 +186,6 @@ def _read(
         for name, chosen in rows.items()
         if chosen.size
     ]
-    has_none = any(part.segments is None for part in parts)
     return Split(
         ids=join([part.ids for part in parts]),
         features={m: join([part.features[m] for part in parts]) for m in common.shapes},
@@ -195,8 +194,14 @@ def _read(
         raw_text=join([part.raw_text for part in parts]) if common.has_raw_text else None,
         derived=frozenset.intersection(*(part.derived for part in parts)),
         words=join([part.words for part in parts]) if common.words else None,
-        segments=None if has_none else join([part.segments for part in parts]),
+        segments=_joined([part.segments for part in parts]),
+        pieces=_joined([part.pieces for part in parts]),
     )
+
+
+def _joined(parts: list[np.ndarray | None]) -> np.ndarray | None:
+    """Joins what each part of a new split has; None if one has not."""
+    return None if any(part is None for part in parts) else np.concatenate(parts)
 
 
 def _part(split: Split, rows: np.ndarray, common: SplitHeader, data: DataConfig) -> Split:
@@ -217,7 +222,7 @@ def _part(split: Split, rows: np.ndarray, common: SplitHeader, data: DataConfig)
     raw_text = np.full(len(rows), "") if split.raw_text is None else split.raw_text[rows]
     labels = None if split.labels is None else split.labels[rows]
     part = Split(split.ids[rows], features, masks, labels, raw_text, frozenset(derived))
-    words, segments = None, None
+    words, segments, pieces = None, None, None
     if common.words:
         words = np.full((len(rows), common.words), "", object)
         if split.words is not None:
@@ -226,4 +231,7 @@ def _part(split: Split, rows: np.ndarray, common: SplitHeader, data: DataConfig)
         segments = np.zeros(features["text"].shape, np.int32)
         if split.segments is not None:
             segments[:, : split.segments.shape[1]] = split.segments[rows]
-    return dataclasses.replace(part, words=words, segments=segments)
+    elif split.pieces is not None:
+        pieces = np.full((len(rows), common.shapes["text"][0]), "", split.pieces.dtype)
+        pieces[:, : split.pieces.shape[1]] = split.pieces[rows]
+    return dataclasses.replace(part, words=words, segments=segments, pieces=pieces)

@@ -45,7 +45,7 @@ def corpus_of(
     for name, split in splits.items():
         digest.update(name.encode())
         arrays = {"label": split.labels, "id": split.ids, "raw_text": split.raw_text}
-        arrays["text_segments"] = split.segments
+        arrays |= {"text_segments": split.segments, "text_pieces": split.pieces}
         arrays |= {**split.features, **{f"{m}_mask": mask for m, mask in split.masks.items()}}
         for part, array in arrays.items():
             if array is not None:

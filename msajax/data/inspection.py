@@ -71,6 +71,7 @@ def inspect_corpus(
         counts those that are not zero although the mask of the file hides them;
         `non_finite`, `range` and `constant_columns` look at valid steps alone, the last two at
         their finite values; `all_zero` is the share of samples whose valid steps are all zero.
+        `named_by` says what is known of each step of text: pieces, words, or None.
         `task` is what labels would be learned as. `identical` counts samples that are equal to
         an earlier one in every valid step of every modality, within a split and across splits;
         `repeated_ids_in` counts those of the same id likewise. Per split, `lost` counts by modality
@@ -121,6 +122,7 @@ def inspect_corpus(
                     "dtype": header.dtypes[m],
                     "mask": "explicit" if m in split.masks else derived,
                     "hidden": count_hidden(split, m),
+                    "named_by": _named_by(split) if m == "text" else None,
                     **_modality(split.features[m], masks[m]),
                 }
                 for m in corpus.modalities
@@ -163,6 +165,14 @@ def inspect_corpus(
         report["warnings"] += suspect_labels(labels, kind, names, is_auto=is_auto)
     report["warnings"] += suspect_scales(report["splits"])
     return report
+
+
+def _named_by(split: Split) -> str | None:
+    """Says what is known of each stored step of text: pieces, words, or nothing."""
+    steps = split.features["text"].shape[1]
+    if split.pieces is not None:
+        return "pieces"
+    return "words" if split.words is not None and split.words.shape[1] == steps else None
 
 
 def _aligned(masks: dict[str, np.ndarray], groups: Groups, size: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ _ROWS = {
     "dtype": "stored as",
     "steps": "stored steps",
     "mask": "mask",
+    "named_by": "each step is known by its",
     "absent": "samples without it",
     "all_zero": "samples of zeros",
     "valid_steps": "valid steps (*)",

@@ -125,7 +125,7 @@ def take_rows(split: Split, chosen: np.ndarray) -> Split:
             )
         else:
             features[m] = x[rows]
-    names = ("ids", "labels", "raw_text", "words", "segments")
+    names = ("ids", "labels", "raw_text", "words", "segments", "pieces")
     arrays = {name: getattr(split, name) for name in names}
     return dataclasses.replace(
         split,

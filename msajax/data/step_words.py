@@ -21,7 +21,8 @@ def words_of_steps(
 
     Returns:
         For each sample a list as long as its prepared text: words, pieces of a pretrained encoder
-        (see `Tokenizer.names`), or token ids as #17; "" at a step without one. None where nothing
+        (see `Tokenizer.names`), also of one that made the text's features, or token ids as #17; ""
+        at a step without one. None where nothing
         says what the steps are.
     """
     spec = preparation.spec
@@ -35,7 +36,7 @@ def words_of_steps(
             [name if there else "" for name, there in zip(*of_sample, strict=True)]
             for of_sample in zip(names, mask, strict=True)
         ]
-    words = stored.words
+    words = stored.words if stored.pieces is None else stored.pieces
     if preparation.words and stored.raw_text is not None:
         words = pad_words([tokenize(text) for text in stored.raw_text.tolist()])
     elif "text" not in stored.features or words is None:

@@ -21,6 +21,7 @@ from msajax.errors import UserError
 from msajax.models.pretrained import make_encoder, parameters_of
 from msajax.models.pretrained.text import pool_words
 from msajax.pretrained.folder import Folder
+from msajax.pretrained.tokens import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +61,8 @@ class Embedder:
     def __call__(self, split: Split, name: str = "") -> Split:
         """Replaces the text of a split by features `[N, T, D]` float32 with a mask `[N, T]`.
 
-        T is that of the words where they are pooled, else that of the longest transcript. A sample
-        with an empty transcript has no text.
+        T is that of the words where they are pooled, else that of the longest transcript, whose
+        pieces the split then names step by step. A sample with an empty transcript has no text.
 
         Args:
             split: as read, with transcripts or words.
@@ -99,7 +100,15 @@ class Embedder:
             features={**split.features, "text": features},
             masks={**split.masks, "text": valid},
             segments=None,
+            pieces=None if pools else self._names(pieces[..., 0], valid),
         )
+
+    def _names(self, ids: np.ndarray, valid: np.ndarray) -> np.ndarray:
+        """Writes pieces `[N, P]` for people, "" where a step is not valid."""
+        tokenizer = Tokenizer.from_json(self._folder.tokenizer, "The tokenizer of the text encoder")
+        known, number = np.unique(ids, return_inverse=True)
+        names = np.array(tokenizer.names(known), np.str_)
+        return np.where(valid, names[number.reshape(ids.shape)], "")
 
     def _encode(
         self, pieces: np.ndarray, mask: np.ndarray, words: int, name: str

@@ -2,7 +2,7 @@
 
 import dataclasses
 import fnmatch
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -11,13 +11,19 @@ import jax
 import jax.numpy as jnp
 
 from msajax.config import ModelConfig
-from msajax.errors import UserError
+from msajax.config.registry import require_module
+from msajax.errors import UserError, line_of_user
 from msajax.models.parts.layers import ROWS
 from msajax.spec import CorpusSpec
 
 # What parameters may be bound to: see `Model.bound`.
 LABELS, MODALITIES, VOCABULARY, POSITIONS = "labels", "modalities", "vocabulary", "positions"
 ROW, BATCH = "row", "batch"
+_FUNCTIONS = {  # of a declaration: what is given to each, and what it returns
+    "terms": "(config, name of the task's loss, that loss) -> terms by name",
+    "check": "(config, spec) -> None",
+    "initial": "(config, spec) -> values by path",
+}
 _RESERVED = {"params", "intermediates", ROWS, "statistics"}  # collections with another meaning
 
 
@@ -124,19 +130,35 @@ class Model:
     text_encoder: str = ""
 
     def __post_init__(self) -> None:
-        """Refuses a module that is none, and strings where several names belong."""
-        if not (isinstance(self.module, type) and issubclass(self.module, nn.Module)):
-            raise UserError(f"msajax.Model: module = {self.module!r} must be a flax.linen.Module.")
+        """Refuses what is of another kind than it must be, naming the line that declares it."""
+        here = f"{line_of_user()}msajax.Model"
+        require_module(self.module, here)
+        for what, meaning in _FUNCTIONS.items():
+            if (value := getattr(self, what)) is not None and not callable(value):
+                raise UserError(
+                    f"{here}: {what} is a {type(value).__name__}: it must be a function {meaning}."
+                )
+        for what in ("output_bias", "text_encoder"):
+            if not isinstance(path := getattr(self, what), str):
+                raise UserError(f"{here}: {what} = {path!r} must be a path, as text.")
+        if not isinstance(self.bound, Mapping):
+            raise UserError(f"{here}: bound = {self.bound!r} must be a dict, by pattern of paths.")
+        memory = self.memory
+        if memory is not None and not (isinstance(memory, Memory) and all(map(callable, memory))):
+            raise UserError(f"{here}: memory = {memory!r} must be a msajax.Memory of functions.")
+        if isinstance(self.stages, Stage) or not isinstance(self.stages, list | tuple):
+            raise UserError(f"{here}: stages = {self.stages!r} must be a tuple of msajax.Stage.")
         several = {"mutable": self.mutable}
         for k, stage in enumerate(self.stages):
             if not isinstance(stage, Stage):
-                raise UserError(f"msajax.Model: stages[{k}] = {stage!r} must be a msajax.Stage.")
+                raise UserError(f"{here}: stages[{k}] = {stage!r} must be a msajax.Stage.")
             several |= {f"stages[{k}].trains": stage.trains, f"stages[{k}].terms": stage.terms}
         for what, names in several.items():
-            if isinstance(names, str):
-                raise UserError(f"msajax.Model: {what} = {names!r} must be a tuple of names.")
+            is_several = isinstance(names, Collection) and not isinstance(names, str)
+            if not is_several or not all(isinstance(name, str) for name in names):
+                raise UserError(f"{here}: {what} = {names!r} must be a tuple of names.")
         if taken := _RESERVED.intersection(self.mutable):
-            raise UserError(f"msajax.Model: mutable names {min(taken)!r}, which is msajax's own.")
+            raise UserError(f"{here}: mutable names {min(taken)!r}, which is msajax's own.")
 
     def bound_to(self, path: str) -> set[str]:
         """Returns what a parameter is bound to."""

@@ -102,7 +102,7 @@ def explain_run(workdir: str, wish: Wish) -> dict[str, Any]:
             found = explain(run.bundle, material, aim, wish.samples, tell)
         rendered = page.render(found)  # before either is written: a stop would part them
         write_text(folder.file(EXPLANATION_PAGE), rendered)
-        write_json(folder.file(EXPLANATION), found)
+        write_json(folder.file(EXPLANATION), found, indent=None)
     return found
 
 
@@ -150,7 +150,7 @@ def explain_corpus(bundle: str, corpus: str, output: str, wish: Wish) -> dict[st
     with _progress() as tell:
         found = explain(loaded, material, aim, wish.samples, tell)
     rendered = page.render(found)  # before either is written: a stop would part them
-    write_json(numbers, found)
+    write_json(numbers, found, indent=None)
     write_text(output, rendered)
     return found
 

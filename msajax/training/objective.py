@@ -5,7 +5,6 @@ A task's loss is a function here and an entry in `LOSSES`; a term beside it is o
 
 import dataclasses
 import fnmatch
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -180,10 +179,13 @@ def make_objective(config: Config, model: Model, kind: str) -> Objective:
             f"train.loss = {name!r} does not suit {kind}: choose {' or '.join(suitable)}, or auto."
         )
     loss = suitable[name](train)
-    terms = {name: loss} if model.terms is None else dict(model.terms(config.model, name, loss))
+    terms = {name: loss} if model.terms is None else model.terms(config.model, name, loss)
+    if not isinstance(terms, Mapping) or not all(isinstance(own, str) for own in terms):
+        raise UserError(f"The model's terms are {terms!r}: they must be a dict of terms by name.")
+    terms = dict(terms)
     for own, term in terms.items():
         ok = isinstance(term, Term) and callable(term.measure) and term.scope in (ROW, BATCH)
-        if not ok or not math.isfinite(term.weight):
+        if not ok or isinstance(term.weight, str) or not is_finite_number(term.weight):
             raise UserError(
                 f"The model's term {own!r} is {term!r}: it must be a msajax.Term with a function, "
                 f"a finite weight, and the scope {ROW!r} or {BATCH!r}."

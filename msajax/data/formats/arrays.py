@@ -7,6 +7,7 @@
     <split>/raw_text          (N,) str, optional
     <split>/words             (N, T) str, the words step by step, "" for none, optional
     <split>/text_segments     (N, T) int, the segment ids of token ids as text, optional
+    <split>/text_pieces       (N, T) str, the piece that each step of embedded text is, optional
     label_name                (K,) str, names of the K labels or classes, optional
     aligned                   (A,) str, the modalities that share their steps, optional; A = 0: none
     embedding                 (1,) str, by which text encoder the text was made, optional
@@ -33,7 +34,7 @@ from msajax.errors import UserError
 
 LABEL_NAME, ALIGNED, EMBEDDING = "label_name", "aligned", "embedding"
 OF_CORPUS = (LABEL_NAME, ALIGNED, EMBEDDING)
-WORDS, SEGMENTS = "words", "text_segments"
+WORDS, SEGMENTS, PIECES = "words", "text_segments", "text_pieces"
 SMALL = ("label", "id", *OF_CORPUS)  # arrays that opening a corpus reads
 BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
 # RuntimeError: an encrypted member, or a compression that zipfile does not know.
@@ -44,6 +45,11 @@ RESERVED = {"id", "label", "raw_text", WORDS, SEGMENTS, *_LABELS_ELSEWHERE}  # f
 _CHUNK = 1 << 20
 _AXES = {"label": (1, 2), WORDS: (2,)}  # of arrays that are no modality
 _EXPECTED = {"label": "numbers (N,) or (N, K)", WORDS: "strings (N, T)"}
+# Types, axes of the text that they need, what that is, what they are.
+_BESIDE_TEXT = {
+    SEGMENTS: ("iu", 2, "token ids", "whole numbers"),
+    PIECES: ("U", 3, "features", "strings"),
+}
 
 
 class Hash(Protocol):
@@ -83,8 +89,9 @@ def array_name(path: str, member: str) -> str:
         raise UserError(
             f"{path}: {member[:40]!r} does not belong in a native archive, whose arrays are named "
             "<split>/<modality>, <split>/<modality>_mask, <split>/label, <split>/id, "
-            "<split>/raw_text, <split>/words or <split>/text_segments with split one of "
-            f"{', '.join(SPLITS)}, {', '.join(OF_CORPUS)}; or all without <split>/, id among them."
+            "<split>/raw_text, <split>/words, <split>/text_segments or <split>/text_pieces with "
+            f"split one of {', '.join(SPLITS)}, {', '.join(OF_CORPUS)}; or all without <split>/, id "
+            "among them."
         )
     return name
 
@@ -172,7 +179,7 @@ def _split_header(
         raise UserError(f"{path}: split {split!r} has no ids ({split}/id is missing).")
     extras = {"id", "label", "raw_text", WORDS}
     masks = {n for n in names if n.endswith("_mask")}
-    modalities = [n for n in names if n not in extras | masks | {SEGMENTS}]
+    modalities = [n for n in names if n not in extras | masks | _BESIDE_TEXT.keys()]
     size = arrays[f"{split}/id"].shape[0] if arrays[f"{split}/id"].shape else 0
 
     for name in sorted(extras & set(names)):
@@ -216,8 +223,8 @@ def _split_header(
                 f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; "
                 f"expected bool of shape {wanted}."
             )
-    if SEGMENTS in names:
-        _require_segments(path, split, arrays)
+    for name in _BESIDE_TEXT.keys() & set(names):
+        _require_beside_text(path, split, name, arrays)
     for name in names:
         rows = arrays[f"{split}/{name}"].shape[0]
         if rows != size:
@@ -238,15 +245,19 @@ def _split_header(
     )
 
 
-def _require_segments(path: str, split: str, arrays: dict[str, ArrayHeader]) -> None:
-    """Raises `UserError` unless segment ids are whole numbers, one for each token id of text."""
-    header, text = arrays[f"{split}/{SEGMENTS}"], arrays.get(f"{split}/text")
-    if text is None or text.dtype.kind not in "iu" or len(text.shape) != 2:
-        raise UserError(f"{path}: {split}/{SEGMENTS} is there, but {split}/text is no token ids.")
-    if header.dtype.kind not in "iu" or header.shape != text.shape:
+def _require_beside_text(
+    path: str, split: str, name: str, arrays: dict[str, ArrayHeader]
+) -> None:
+    """Raises `UserError` unless an array of `_BESIDE_TEXT` fits the text, step by step."""
+    kinds, axes, of, wanted = _BESIDE_TEXT[name]
+    header, text = arrays[f"{split}/{name}"], arrays.get(f"{split}/text")
+    shape = () if text is None else _shape_in_steps(text)
+    if len(shape) != axes:
+        raise UserError(f"{path}: {split}/{name} is there, but {split}/text is no {of}.")
+    if header.dtype.kind not in kinds or header.shape != shape[:2]:
         raise UserError(
-            f"{path}: {split}/{SEGMENTS} is {header.dtype} of shape {header.shape}; expected whole "
-            f"numbers of shape {text.shape}."
+            f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; expected {wanted} "
+            f"of shape {shape[:2]}."
         )
 
 
@@ -331,6 +342,7 @@ def make_corpus(
                 raw_text=load(f"{split}/raw_text") if header.has_raw_text else None,
                 words=load(f"{split}/{WORDS}") if header.words else None,
                 segments=load(segments) if (segments := f"{split}/{SEGMENTS}") in arrays else None,
+                pieces=load(pieces) if (pieces := f"{split}/{PIECES}") in arrays else None,
             )
         except (KeyError, *DAMAGED) as error:
             raise UserError(f"{path} changed or went bad while in use: {reason(error)}.") from error

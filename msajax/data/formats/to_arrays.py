@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from msajax.data.corpus import Corpus, Split
-from msajax.data.formats.arrays import ALIGNED, EMBEDDING, LABEL_NAME, SEGMENTS, WORDS
+from msajax.data.formats.arrays import ALIGNED, EMBEDDING, LABEL_NAME, PIECES, SEGMENTS, WORDS
 from msajax.data.labels import describe_labels
 from msajax.errors import UserError
 
@@ -38,6 +38,8 @@ def named_arrays(corpus: Corpus) -> Iterator[tuple[str, np.ndarray]]:
             arrays[WORDS] = _as_text(split)
         if split.segments is not None:
             arrays[SEGMENTS] = split.segments
+        if split.pieces is not None:
+            arrays[PIECES] = split.pieces
         for key in sorted(arrays):
             yield f"{name}/{key}", np.ascontiguousarray(arrays[key])
 

@@ -1,7 +1,7 @@
 """Computes what explains samples with a trained model: a mean over its random seeds."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,11 +11,18 @@ import numpy as np
 from msajax.data.batches import cut_lengths, quarters_of
 from msajax.data.corpus import Split
 from msajax.errors import UserError
+from msajax.evaluation.explanation.maps import (
+    Detail,
+    Shown,
+    asking_and_answering,
+    choose_detail,
+    in_cells,
+)
 from msajax.inference.bundle import Bundle
 from msajax.models import build_model
-from msajax.models.explain.contributions import Explainer, Map
+from msajax.models.explain.contributions import Explainer
+from msajax.models.explain.maps import Map
 from msajax.models.parameters import joined
-from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
 
 # Of a batch, at most: the gradient of a fine-tuned text encoder needs much memory for each.
@@ -23,9 +30,6 @@ ROWS = 16
 _POINTS = 16  # of a path in one call, so that one compiled program serves every number of points
 POINTS = (32, 64, 128, 256)  # of a path: the next number if the one before is not exact enough
 EXACT = 0.01  # of the score's difference from the baseline: the median completeness error
-
-# Cells a side of a map of attention, by the most samples: a page of 1000 stays some 10 MB.
-CELLS = {50: 64, 200: 32, 1000: 16}
 
 Tell = Callable[[float], None]
 
@@ -38,16 +42,16 @@ class Explained:
         score: `[N]`, the explained output.
         baseline: `[N]`, the same output at the baseline.
         contributions: `{modality: [N, T_m]}`, 0 at padding.
-        attention: `{map: [N, Q, A]}`, means over heads, too, of few cells a side (`CELLS`):
-            where there are more steps, a cell is the mean of as many asking steps as are needed,
-            and the sum over as many answering ones, so that rows still sum to 1.
+        attention: the maps of attention, in as few cells as `detail` says.
+        detail: how much of the maps is kept.
         points: how many points of a path the gradients were taken at.
     """
 
     score: np.ndarray
     baseline: np.ndarray
     contributions: dict[str, np.ndarray]
-    attention: dict[Map, np.ndarray]
+    attention: dict[Map, Shown]
+    detail: Detail
     points: int
 
     @property
@@ -100,19 +104,49 @@ class _Programs:
         def whole(variables: Any, shared: Any) -> Any:
             return variables | {"params": joined(variables["params"], shared)}
 
+        def maps(variables, shared, given):
+            return explainer.look(whole(variables, shared), *given).attention
+
         @jax.jit
-        def look(variables, shared, given, of):
+        def look(variables, shared, given, asking, of):
             variables = whole(variables, shared)
             found = explainer.look(variables, *given)
             blank = jax.tree.map(jnp.zeros_like, found.read)
             score = jnp.take_along_axis(found.scores, of[:, None], axis=1)[:, 0]
-            return found, score, explainer.score(variables, given, found, blank, of)
+            cells = {
+                key: in_cells(x, asking[key], self._sizes[key])
+                for key, x in found.attention.items()
+            }
+            found = found.replace(attention={})
+            return found, score, explainer.score(variables, given, found, blank, of), cells
 
         @jax.jit
         def walk(variables, shared, given, found, of, points):
             return explainer.contributions(whole(variables, shared), given, found, of, points)
 
         self._look, self._walk = look, walk
+        self._choose(maps)
+
+    def _choose(self, maps: Callable) -> None:
+        """Chooses how much of the maps is kept, before anything is computed."""
+        bundle, split = self._bundle, self._split
+        given = self._batch(slice(0, self._rows))
+        try:
+            shapes = jax.eval_shape(maps, self._variables(0), self._shared, given)
+        except LookupError as error:
+            raise UserError(
+                f"The model {bundle.config.model.name!r} embeds the token ids of "
+                f"{error.args[0]!r} in a way of its own: --mode=explain explains the models of "
+                "msajax, and models of your own that read features alone."
+            ) from error
+        shapes = {key: x.shape for key, x in shapes.items()}
+        features = {m: x for m, x in split.features.items() if bundle.preparation.spec.is_pieces(m)}
+        self._there = asking_and_answering(
+            bundle.preparation.spec, features, split.masks, bundle.config.model.text_special, shapes
+        )
+        self._detail = choose_detail(shapes, self._there)
+        self._steps = {key: shape[2] for key, shape in shapes.items()}
+        self._sizes = {key: self._detail.sizes(shape[2:]) for key, shape in shapes.items()}
 
     def run(self, points: int, tell: Tell) -> Explained:
         """Explains all samples by so many points of the path."""
@@ -123,45 +157,45 @@ class _Programs:
             variables = self._variables(seed)
             for first in starts:
                 rows = slice(first, min(first + self._rows, samples))
-                given, of = self._batch(rows), self._filled(self._outputs[rows])
-                found, score, baseline = self._begin(variables, given, of)
+                given, asking = self._batch(rows), self._asking(rows)
+                of = self._filled(self._outputs[rows])
+                found, score, baseline, cells = self._look(
+                    variables, self._shared, given, asking, of
+                )
                 steps: dict[str, Any] = {}
                 for part in parts:
                     more = self._walk(variables, self._shared, given, found, of, part)
                     steps = {m: steps.get(m, 0) + np.float64(x) for m, x in more.items()}
                     done += 1
                     tell(done / (seeds * len(starts) * len(parts)))
-                attention = {k: np.float64(x) for k, x in found.attention.items()}
-                attention = self._in_cells(attention, given)
                 of_batch = {
                     **{("score",): np.float64(score), ("baseline",): np.float64(baseline)},
                     **{("step", m): x for m, x in steps.items()},
-                    **{("map", k): x for k, x in attention.items()},
+                    **{("map", k): np.float64(x).mean(axis=1) for k, x in cells.items()},
                 }
+                of_batch = {key: x / seeds for key, x in of_batch.items()}
+                # A head has no counterpart in another random seed: those of the first are kept.
+                if self._detail.heads and not seed:
+                    of_batch |= {("heads", k): np.float32(x) for k, x in cells.items()}
                 for key, x in of_batch.items():
-                    whole = total.setdefault(key, np.zeros((samples, *x.shape[1:])))
-                    whole[rows] += x[: rows.stop - first] / seeds
+                    whole = total.setdefault(key, np.zeros((samples, *x.shape[1:]), x.dtype))
+                    whole[rows] += x[: rows.stop - first]
+        shown = {
+            key: Shown(sizes, total["map", key], total.get(("heads", key)))
+            for key, sizes in self._sizes.items()
+        }
         return Explained(
             total["score",],
             total["baseline",],
             {key[1]: x for key, x in total.items() if key[0] == "step"},
-            {key[1]: x for key, x in total.items() if key[0] == "map"},
+            shown,
+            self._detail,
             points,
         )
 
     def _variables(self, seed: int) -> Any:
         """Puts the variables of one random seed on the device."""
         return jax.device_put(jax.tree.map(lambda x: x[seed], self._bundle.variables))
-
-    def _begin(self, variables: Any, given: Any, of: np.ndarray) -> Any:
-        try:
-            return self._look(variables, self._shared, given, of)
-        except LookupError as error:
-            raise UserError(
-                f"The model {self._bundle.config.model.name!r} embeds the token ids of "
-                f"{error.args[0]!r} in a way of its own: --mode=explain explains the models of "
-                "msajax, and models of your own that read features alone."
-            ) from error
 
     def _batch(self, rows: slice) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Cuts rows out of the split, as features and masks."""
@@ -171,18 +205,16 @@ class _Programs:
             {m: self._filled(split.masks[m][rows, :length]) for m, length in lengths},
         )
 
+    def _asking(self, rows: slice) -> dict[Map, np.ndarray]:
+        """Returns for each map which steps of a batch ask, `[B, T]`."""
+        return {
+            key: self._filled(asking[rows, : self._steps[key]])
+            for key, (asking, _) in self._there.items()
+        }
+
     def _filled(self, x: np.ndarray) -> np.ndarray:
         """Fills the last batch up with rows of padding, so that one program serves all."""
         return np.pad(x, [(0, self._rows - len(x)), *[(0, 0)] * (x.ndim - 1)])
-
-    def _in_cells(self, attention: dict[Map, np.ndarray], given: Any) -> dict[Map, np.ndarray]:
-        """Makes maps of few cells of the attention of a batch."""
-        spec = self._bundle.preparation.spec
-        masks = fused_masks(spec, *given)
-        return {
-            key: in_cells(x, masks[key[1]], cell_sizes(spec, len(self._split), key[1:]))
-            for key, x in attention.items()
-        }
 
 
 def _parts_of_path(points: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -196,37 +228,3 @@ def _parts_of_path(points: int) -> list[tuple[np.ndarray, np.ndarray]]:
     cuts = [slice(k, k + _POINTS) for k in range(0, points, _POINTS)]
     return [(shares[cut], weights[cut]) for cut in cuts]
 
-
-def fused_masks(
-    spec: CorpusSpec, features: Mapping[str, np.ndarray], masks: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Returns the steps `[B, T]` that fusion reads: of pooled text, the words that have a piece."""
-    if not spec.text_steps:
-        return dict(masks)
-    step = np.where(masks["text"], features["text"][..., 2], -1)
-    words = np.arange(spec.pooled_steps(step.shape[1]))
-    return {**masks, "text": (step[:, None] == words[:, None]).any(-1)}
-
-
-def cell_sizes(spec: CorpusSpec, samples: int, modalities: Sequence[str]) -> tuple[int, ...]:
-    """Returns how many steps a cell of a map holds, of some modalities as fusion reads them."""
-    cells = next((cells for most, cells in CELLS.items() if samples <= most), min(CELLS.values()))
-    pooled = {"text": spec.text_steps} if spec.text_steps else {}
-    return tuple(-(-pooled.get(m, spec.length(m)) // cells) for m in modalities)
-
-
-def in_cells(attention: np.ndarray, asking: np.ndarray, sizes: tuple[int, int]) -> np.ndarray:
-    """Makes maps `[B, Q, A]` of few cells of attention `[B, T_from, T_to]`.
-
-    Args:
-        attention: a row for each asking step.
-        asking: `[B, T_from]`, the asking steps that count; a cell without any is 0.
-        sizes: steps of a cell, asking and answering ones.
-    """
-    fill = [(0, -n % size) for n, size in zip(attention.shape[1:], sizes, strict=True)]
-    kept = np.where(asking[..., None], attention, 0)
-    kept, asking = np.pad(kept, [(0, 0), *fill]), np.pad(asking, [(0, 0), fill[0]])
-    batch, queries, keys = kept.shape
-    cells = kept.reshape(batch, queries // sizes[0], sizes[0], keys // sizes[1], sizes[1])
-    count = asking.reshape(batch, -1, sizes[0]).sum(-1)
-    return cells.sum((2, 4)) / np.maximum(count, 1)[..., None]

@@ -5,7 +5,6 @@ const SVG = "http://www.w3.org/2000/svg";
 const byId = (id) => document.getElementById(id);
 const colours = data.modalities.map((_, k) => `var(--s${(k % 6) + 1})`);
 let shown = 0;
-let chosen = { layer: null, pair: null };
 
 function make(name, attributes = {}, ...children) {
   const isSvg = ["svg", "rect", "line", "text", "g", "title"].includes(name);
@@ -221,80 +220,6 @@ function showWeights(sample) {
       make("li", {}, make("i", { style: `background: ${colour}` }), `${m} ${percent(x)}`))));
 }
 
-// --- attention ---
-
-function stepNames(sample, modality, size) {
-  // The names of the cells of a map: words where they are known, else numbers of steps.
-  const found = [];
-  const pooled = modality === "text" && sample.word_of_piece && sample.words;
-  if (pooled) {
-    sample.words.forEach((word, k) => {
-      const of = sample.word_of_piece[k];
-      if (of >= 0) found[of] = (found[of] || "") + word.replace(/^##(?=.)/, "");
-    });
-  }
-  return (k) => {
-    if (size > 1) return `${modality} ${k * size + 1}–${(k + 1) * size}`;
-    const word = pooled ? found[k] : modality === "text" && sample.words ? sample.words[k] : "";
-    return word || `${modality} ${k + 1}`;
-  };
-}
-
-function showAttention(sample) {
-  const layers = Object.keys(sample.attention);
-  byId("attention-section").hidden = !layers.length;
-  if (!layers.length) return;
-  if (!layers.includes(chosen.layer)) chosen.layer = layers[0];
-  const maps = sample.attention[chosen.layer];
-  const name = (map) => `${map.from} to ${map.to}`;
-  const names = maps.map(name);
-  if (!names.includes(chosen.pair)) chosen.pair = names[0];
-  const option = (value, label, is) => make("option", { value, selected: is ? "" : null }, label);
-  fill(byId("layer"), layers.map((k) => option(k, String(Number(k) + 1), k === chosen.layer)));
-  fill(byId("pair"), names.map((pair) => option(pair, pair, pair === chosen.pair)));
-  showMap(sample, maps.find((map) => name(map) === chosen.pair));
-}
-
-function showMap(sample, map) {
-  const rowName = stepNames(sample, map.from, map.steps_of_cells[0]);
-  const columnName = stepNames(sample, map.to, map.steps_of_cells[1]);
-  const rows = map.weights.length, columns = map.weights[0].length;
-  const left = Math.min(112, room() * 0.28), top = 22;
-  const cell = Math.max(9, Math.min(26, Math.floor((room() - left - 4) / columns)));
-  const width = left + columns * cell + 4, height = top + rows * cell + 2;
-  const largest = Math.max(...map.weights.flat());
-  const svg = canvas(width, height, { role: "img",
-    "aria-label": `attention of ${map.from} to ${map.to}; the table below has its numbers` });
-  const every = Math.ceil(28 / cell);
-  for (let c = 0; c < columns; c += every) {
-    svg.append(make("text", { x: left + (c + 0.5) * cell, y: top - 7, "text-anchor": "middle" },
-      String(c * map.steps_of_cells[1] + 1)));
-  }
-  map.weights.forEach((row, r) => {
-    const label = rowName(r);
-    if (cell >= 11 || r % 2 === 0) {
-      svg.append(make("text", { x: left - 8, y: top + (r + 0.5) * cell + 4, "text-anchor": "end" },
-        label.length * 7 > left - 8 ? `${label.slice(0, Math.floor(left / 7) - 2)}…` : label));
-    }
-    row.forEach((x, c) => {
-      const said = `${label} → ${columnName(c)}: ${number(x)}`;
-      svg.append(make("rect", { x: left + c * cell, y: top + r * cell, width: cell - 1,
-        height: cell - 1, class: "cell", fill: "rgb(var(--up))",
-        "fill-opacity": (0.06 + 0.94 * (largest ? x / largest : 0)).toFixed(3),
-        onmouseenter: () => { byId("attention-readout").textContent = said; } },
-        make("title", {}, said)));
-    });
-  });
-  fill(byId("attention"), svg);
-  byId("attention-readout").textContent = `Rows: ${map.from}; columns: steps of ${map.to}. ` +
-    `Darkest: ${number(largest)}; equal attention would be ${number(1 / columns)}.`;
-  const table = map.weights.map((row, r) => {
-    const best = row.indexOf(Math.max(...row));
-    return [rowName(r), columnName(best), number(row[best])];
-  });
-  fill(byId("attention-table"), tableOf([map.from, `looks most at ${map.to}`, "weight"], table, 2));
-}
-
 // --- the page ---
 
 function begin() {
@@ -302,6 +227,8 @@ function begin() {
   byId("facts").textContent = `${data.samples.length} of the ${data.samples_in_split} samples of ` +
     `${data.split}; ${seeds}; ${data.modalities.join(", ")}.`;
   byId("completeness").textContent = data.completeness_in_words;
+  byId("attention-note").textContent = data.attention_in_words;
+  byId("attention-read").hidden = !data.samples.some((sample) => sample.attention.length);
   const picker = byId("picker");
   let group = null;
   data.samples.forEach((sample, k) => {
@@ -317,14 +244,12 @@ function begin() {
   picker.addEventListener("change", () => show(Number(picker.value)));
   byId("previous").addEventListener("click", () => show(shown - 1));
   byId("next").addEventListener("click", () => show(shown + 1));
-  byId("layer").addEventListener("change", (event) => {
-    chosen.layer = event.target.value;
-    showAttention(data.samples[shown]);
-  });
-  byId("pair").addEventListener("change", (event) => {
-    chosen.pair = event.target.value;
-    showAttention(data.samples[shown]);
-  });
+  for (const kind of ["which", "layer", "head"]) {
+    byId(kind).addEventListener("change", (event) => {
+      chosen[kind] = event.target.value;
+      showAttention(data.samples[shown]);
+    });
+  }
   document.addEventListener("keydown", (event) => {
     if (event.target.matches("select, input") || event.altKey || event.ctrlKey || event.metaKey) {
       return;
@@ -343,4 +268,4 @@ function begin() {
   show(Number(new URLSearchParams(location.hash.slice(1)).get("sample") || 1) - 1);
 }
 
-begin();
+document.addEventListener("DOMContentLoaded", begin);  // after the rest of the script

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from msajax.evaluation.explanation.summary import completeness_in_words
+from msajax.evaluation.explanation.summary import attention_in_words, completeness_in_words
 from msajax.evaluation.report.text import all_printable
 from msajax.files import as_strict
 
@@ -21,8 +21,13 @@ def render(found: Mapping[str, Any]) -> str:
     or as a script, and without characters that would turn the reading direction of what follows.
     The browser runs only the script that this page brings.
     """
-    style, script, body = (_read(name) for name in ("page.css", "page.js", "page.html"))
-    told = {**found, "completeness_in_words": completeness_in_words(found)}
+    style, body = _read("page.css"), _read("page.html")
+    script = "\n".join(map(_read, ("page.js", "attention.js")))
+    told = {
+        **found,
+        "completeness_in_words": completeness_in_words(found),
+        "attention_in_words": " ".join(attention_in_words(found)).strip(),
+    }
     data = all_printable(as_strict(told))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     parts = {"STYLE": style, "SCRIPT": script, "DIGEST": digest, "DATA": json_for_script(data)}

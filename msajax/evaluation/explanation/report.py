@@ -1,7 +1,7 @@
 """Explains samples of a split, and writes down what was found: explanation.json."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,13 +15,8 @@ from msajax.evaluation.explanation.choose import (
     choose_samples,
     ranked_by_change,
 )
-from msajax.evaluation.explanation.integrate import (
-    Explained,
-    Tell,
-    cell_sizes,
-    fused_masks,
-    integrate,
-)
+from msajax.evaluation.explanation.integrate import Explained, Tell, integrate
+from msajax.evaluation.explanation.maps import asking_and_answering, ends
 from msajax.inference.bundle import Bundle
 
 _DIGITS = 5  # of a contribution, significant ones
@@ -96,6 +91,11 @@ def explain(
         "modalities": list(spec.modalities),
         "with_words": [m for group in with_text for m in group if m != "text"],
         "samples": samples,
+        "attention": {
+            "cells": explained.detail.cells,
+            "heads": explained.detail.heads,
+            "heads_of_seed": bundle.seeds[0],
+        },
         "summary": {
             "mean_absolute_contribution": {m: float(x.mean()) for m, x in sums.items()},
             "completeness": {
@@ -128,7 +128,11 @@ class _Writer:
     ) -> None:
         self._spec, self._split, self._words = bundle.preparation.spec, split, words
         self._explained = explained
-        self._fused = fused_masks(self._spec, split.features, split.masks)
+        there = asking_and_answering(
+            *(self._spec, split.features, split.masks, bundle.config.model.text_special),
+            explained.attention,
+        )
+        self._ends = {key: tuple(map(ends, masks)) for key, masks in there.items()}
 
     def sample(self, i: int, chosen: Chosen, output: int, scores: np.ndarray) -> dict[str, Any]:
         """Describes sample number i of those that are explained."""
@@ -138,7 +142,7 @@ class _Writer:
         if split.labels is not None:
             label = split.labels[i]
             label = spec.label_names[int(label[0])] if is_classes else float(label[output])
-        lengths = {m: _end(split.masks[m][i]) for m in spec.modalities}
+        lengths = {m: int(ends(split.masks[m][i : i + 1])[0]) for m in spec.modalities}
         found = {
             "id": str(split.ids[i]),
             "why": chosen.why,
@@ -161,25 +165,29 @@ class _Writer:
             found["word_of_piece"] = split.features["text"][i, : lengths["text"], 2].tolist()
         return found
 
-    def _attention(self, i: int) -> dict[str, list[Mapping[str, Any]]]:
-        """Writes a sample's maps by fusion layer, but for those without a step to attend to."""
-        layers: dict[str, list[Mapping[str, Any]]] = {}
-        for (layer, asks, answers), maps in self._explained.attention.items():
-            ends = [_end(self._fused[m][i]) for m in (asks, answers)]
-            if not all(ends):
+    def _attention(self, i: int) -> list[dict[str, Any]]:
+        """Writes a sample's maps, but for those without a step to attend to.
+
+        Weights are whole thousandths, which take a third of the room that fractions do.
+        """
+        found = []
+        for key, shown in self._explained.attention.items():
+            steps = [int(of_samples[i]) for of_samples in self._ends[key]]
+            if not all(steps):
                 continue
-            sizes = cell_sizes(self._spec, len(self._split), (asks, answers))
-            rows, columns = (-(-end // size) for end, size in zip(ends, sizes, strict=True))
-            weights = maps[i, :rows, :columns].round(3).tolist()
-            layers.setdefault(str(layer), []).append(
-                {"from": asks, "to": answers, "steps_of_cells": sizes, "weights": weights}
-            )
-        return layers
+            sizes = shown.steps_of_cells
+            rows, columns = (-(-n // size) for n, size in zip(steps, sizes, strict=True))
+            one = {"part": key.part, "layer": key.layer, "from": key.asks, "to": key.answers}
+            one |= {"steps_of_cells": sizes}
+            one["thousandths"] = _thousandths(shown.mean[i, :rows, :columns])
+            if shown.heads is not None:
+                one["heads"] = _thousandths(shown.heads[i, :, :rows, :columns])
+            found.append(one)
+        return found
 
 
-def _end(mask: np.ndarray) -> int:
-    """Returns the number of steps `[T]` up to the last valid one."""
-    return int(mask.nonzero()[0].max(initial=-1)) + 1
+def _thousandths(x: np.ndarray) -> list:
+    return (1000 * x).round().astype(int).tolist()
 
 
 def _rounded(x: float) -> float:

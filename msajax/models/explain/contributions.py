@@ -15,14 +15,11 @@ import jax
 import jax.numpy as jnp
 
 from msajax.models.explain.attribution import gradients_along
-from msajax.models.parts.fusion import names_of, pairs_of
+from msajax.models.explain.maps import Map, maps_of
 from msajax.models.parts.layers import TokenEmbedding
-from msajax.models.sequence_level import SequenceLevelModel
 from msajax.spec import CorpusSpec
 
 Arrays = Mapping[str, jax.Array]
-Map = tuple[int, str, str]
-"""A map of attention: the number of the fusion layer, who asks, who answers."""
 
 
 @flax.struct.dataclass
@@ -32,7 +29,7 @@ class Look:
     Attributes:
         scores: `[B, K]`.
         weights: `[B, M]`, of the modalities.
-        attention: `{map: [B, T_from, T_to]}`, a mean over heads.
+        attention: `{map: [B, H, T_asks, T_answers]}`; see `maps_of`.
         read: `{modality: [B, T_m, d]}`, what the path of integrated gradients ends in: features,
             or the vectors of token ids.
         guides: of a guided model, what its layers took queries and keys from; else nothing.
@@ -94,7 +91,7 @@ class Explainer:
         return Look(
             self._scores(prediction.score),
             prediction.modality_weights,
-            _attention(self._module, kept),
+            maps_of(self._module, kept, masks),
             read,
             guides,
         )
@@ -192,18 +189,3 @@ def _to_place(of_step: jax.Array, mask: jax.Array) -> jax.Array:
     place = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
     return jnp.take_along_axis(of_step, place, axis=1)
 
-
-def _attention(module: nn.Module, kept: Mapping[str, Any]) -> dict[Map, jax.Array]:
-    """Collects the maps of cross-modal attention; a model without such fusion has none."""
-    fusion = kept.get("fusion")
-    if not isinstance(module, SequenceLevelModel) or fusion is None:
-        return {}
-    config = module.config
-    if config.fusion == "pooled":  # no steps are left to attend to
-        return {}
-    pairs = pairs_of(config, module.spec.modalities, module.anchor)
-    return {
-        (layer, *pair): fusion[f"layers_{layer}"][name]["attention"]["attention"][0].mean(1)
-        for layer in range(config.n_layers_fuse)
-        for name, pair in zip(names_of(pairs), pairs, strict=True)
-    }
