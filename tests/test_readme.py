@@ -185,10 +185,14 @@ def test_runs_are_compared_as_the_recipe_says(tmp_path):
     assert float(found[1]) == -0.375
     assert float(found[2]) == pytest.approx(2 / 64, abs=0.006)
     assert (tmp_path / "comparison.csv").exists()
-    pair, several, foreign = recipe("Comparing runs")
+    pair, several, foreign, one_table, for_paper = recipe("Comparing runs")
     assert "runs/mine is better by 0.375" in run_recipe(pair, tmp_path)
     assert "tabular" in (tmp_path / "comparison.tex").read_text()
     said = " ".join(run_recipe(several, tmp_path).split())
     assert "theirs.txt has no ids: its rows were paired with those of runs/mine" in said
     assert "Each was compared with each" in said
     assert re.search(r"mae_nonzero ↓ +0\.750 ", run_recipe(foreign, tmp_path))
+    assert re.search(r"(?m)^mine +0\.125", run_recipe(one_table, tmp_path))
+    assert r"\toprule" in (tmp_path / "table.tex").read_text()
+    run_recipe(for_paper, tmp_path)
+    assert (tmp_path / "table.csv").exists()
