@@ -14,7 +14,6 @@ import logging
 import os
 import sys
 import typing
-from collections.abc import Callable
 from typing import Any
 
 from msajax.checks import Settings
@@ -112,8 +111,8 @@ def require_module(module: Any, where: str, wanted: str = "a flax.linen.Module")
         wanted: what it must be, for the message.
 
     Raises:
-        UserError: for anything else, an instance of such a class too, and for one that does not
-            take `(config, spec)`, or whose call does not take `(features, masks, train=…)`.
+        UserError: for anything else, an instance of such a class too, and for one that is not
+            built with `(config, spec)`, or not called with `(features, masks, train=…)`.
     """
     linen = sys.modules.get("flax.linen")  # there if this is a module
     if linen is not None and isinstance(module, linen.Module):
@@ -123,20 +122,20 @@ def require_module(module: Any, where: str, wanted: str = "a flax.linen.Module")
         )
     if linen is None or not (isinstance(module, type) and issubclass(module, linen.Module)):
         raise UserError(f"{where}: the module = {module!r} must be {wanted}.")
-    for function, given, what in (
-        (module, (None, None), "(config, spec) when it is built"),
-        (module.__call__, (None, {}, {}), "(features, masks, *, train=False) when it is called"),
-    ):
-        if not _takes(function, *given, **({"train": True} if len(given) == 3 else {})):
-            raise UserError(f"{where}: the module {module.__name__} must take {what}.")
-
-
-def _takes(function: Callable, *given: Any, **named: Any) -> bool:
+    own = [f for f in dataclasses.fields(module) if f.init and f.name not in ("parent", "name")]
+    missing = dataclasses.MISSING
+    if len(own) < 2 or any(f.default is f.default_factory is missing for f in own[2:]):
+        raise UserError(
+            f"{where}: the module {module.__name__} must have two attributes to begin with, config "
+            "and spec, and none after them without a default."
+        )
     try:
-        inspect.signature(function).bind(*given, **named)
-    except TypeError:
-        return False
-    return True
+        inspect.signature(module.__call__).bind(None, {}, {}, train=True)
+    except TypeError as error:
+        raise UserError(
+            f"{where}: the call of the module {module.__name__} must take (features, masks, *, "
+            "train=False)."
+        ) from error
 
 
 def _are_settings(settings: Any) -> bool:
