@@ -1,5 +1,6 @@
 """Terms of the objective against closed forms, and one by one in every layout of a batch."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +11,6 @@ from msajax.config import TrainConfig
 from msajax.data.batches import Batch
 from msajax.errors import UserError
 from msajax.models.contract import BATCH, Model, Prediction, Term
-from msajax.models.sequence_level import SequenceLevelModel
 from msajax.training.objective import (
     LOSSES,
     TERMS,
@@ -108,7 +108,7 @@ def test_the_entropy_of_the_gate_is_over_rows_that_have_a_modality():
 )
 def test_an_objective_that_cannot_be_is_refused(settings, message):
     with pytest.raises(UserError, match=message):
-        make_objective(tiny_config(**settings), Model(module=SequenceLevelModel), "regression")
+        make_objective(tiny_config(**settings), Model(module=nn.Module), "regression")
 
 
 def test_weights_that_need_the_prediction_cannot_be_known_before():

@@ -85,8 +85,11 @@ def register_model(
         )
     # A declaration was checked when it was made. Nothing here imports JAX; who has made one has.
     contract = sys.modules.get("msajax.models.contract")
-    if contract is None or not isinstance(model, contract.Model):
+    if contract is not None and isinstance(model, contract.Model):
+        _require_use(model.module, here)
+    else:
         require_module(model, here, "a msajax.Model or a flax.linen.Module")
+        _require_use(model, here)
     if settings is not None and not _are_settings(settings):
         raise UserError(
             f"{here}: the settings of {name!r} must be a frozen dataclass that inherits "
@@ -103,7 +106,7 @@ def register_model(
 
 
 def require_module(module: Any, where: str, wanted: str = "a flax.linen.Module") -> None:
-    """Refuses what is no class of linen modules that a model can be built of.
+    """Refuses what is no class of linen modules.
 
     Args:
         module: the class.
@@ -111,8 +114,7 @@ def require_module(module: Any, where: str, wanted: str = "a flax.linen.Module")
         wanted: what it must be, for the message.
 
     Raises:
-        UserError: for anything else, an instance of such a class too, and for one that is not
-            built with `(config, spec)`, or not called with `(features, masks, train=…)`.
+        UserError: for anything else, an instance of such a class too.
     """
     linen = sys.modules.get("flax.linen")  # there if this is a module
     if linen is not None and isinstance(module, linen.Module):
@@ -122,6 +124,10 @@ def require_module(module: Any, where: str, wanted: str = "a flax.linen.Module")
         )
     if linen is None or not (isinstance(module, type) and issubclass(module, linen.Module)):
         raise UserError(f"{where}: the module = {module!r} must be {wanted}.")
+
+
+def _require_use(module: Any, where: str) -> None:
+    """Refuses modules that are not built with `(config, spec)` or not called as models are."""
     own = [f for f in dataclasses.fields(module) if f.init and f.name not in ("parent", "name")]
     missing = dataclasses.MISSING
     if len(own) < 2 or any(f.default is f.default_factory is missing for f in own[2:]):
