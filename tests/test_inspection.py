@@ -75,6 +75,7 @@ def test_text_by_hand(tmp_path):
         "width": 2,
         "steps": 5,
         "mask": "explicit",
+        "named_by": None,
         "hidden": 11,  # every value but the first one is not zero
         "absent": 1 / 4,
         "all_zero": 0.0,
@@ -378,6 +379,7 @@ def test_token_ids_by_hand(tmp_path):
         "width": 0,
         "steps": 4,
         "mask": "from zeros",
+        "named_by": None,
         "hidden": 0,
         "absent": 1 / 3,
         "all_zero": 0.0,

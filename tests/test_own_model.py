@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from pages import PAGES, ROOT, blocks, commands
+from pages import PAGES, ROOT, blocks, commands, words_of
 from tiny import tiny_config_dict
 
 import msajax
@@ -109,7 +109,11 @@ def test_the_recipe_of_a_loss_trains_on_what_its_tables_say(entries, tmp_path, m
 
     model = dataclasses.replace(entry.declared, terms=spying)
     msajax.register_model("two_modalities", model, entry.settings)
-    config.data.path, config.model.two_modalities.matched = str(tmp_path / "corpus.npz"), 0.2
+    (command,) = commands("docs/recipes.md", "A loss of your own")
+    words = dict(word.split("=") for word in words_of(command) if word.startswith("--config."))
+    config.data.path = str(tmp_path / words.pop("--config.data.path"))
+    config.model.two_modalities.matched = float(words.pop("--config.model.two_modalities.matched"))
+    assert not words
     config.model.model_dim, config.train.epochs, config.train.seeds = 4, 1, 1
     config.train.batch_size, config.train.report = 4, False
     result = msajax.train(from_config_dict(config), tmp_path / "run")
@@ -364,8 +368,8 @@ DECLARED_WRONG = {
     "no module": (lambda: msajax.Model(3), "must be a flax.linen.Module"),
     "nothing": (lambda: None, "register_model: .* must be a msajax.Model or a flax.linen.Module"),
     "an instance": (lambda: Constant(None, None), "an instance of Constant: give the class"),
-    "a module of its own mind": (lambda: Alone, r"Alone must take \(config, spec\) when"),
-    "a call without train": (lambda: Deaf, r"Deaf must take \(features, masks, \*, train=False\)"),
+    "a module of its own mind": (lambda: Alone, "Alone must have two attributes to begin with"),
+    "a call without train": (lambda: Deaf, r"Deaf must take \(features, masks, \*, train=F"),
     "a dict of terms": (
         lambda: wrong(terms={"own": msajax.Term(a_sum)}),
         r"terms is a dict: it must be a function \(config, name of the task's loss, that loss\)",

@@ -14,7 +14,6 @@ import logging
 import os
 import sys
 import typing
-from collections.abc import Callable
 from typing import Any
 
 from msajax.checks import Settings
@@ -86,8 +85,11 @@ def register_model(
         )
     # A declaration was checked when it was made. Nothing here imports JAX; who has made one has.
     contract = sys.modules.get("msajax.models.contract")
-    if contract is None or not isinstance(model, contract.Model):
+    if contract is not None and isinstance(model, contract.Model):
+        _require_use(model.module, here)
+    else:
         require_module(model, here, "a msajax.Model or a flax.linen.Module")
+        _require_use(model, here)
     if settings is not None and not _are_settings(settings):
         raise UserError(
             f"{here}: the settings of {name!r} must be a frozen dataclass that inherits "
@@ -104,7 +106,7 @@ def register_model(
 
 
 def require_module(module: Any, where: str, wanted: str = "a flax.linen.Module") -> None:
-    """Refuses what is no class of linen modules that a model can be built of.
+    """Refuses what is no class of linen modules.
 
     Args:
         module: the class.
@@ -112,8 +114,7 @@ def require_module(module: Any, where: str, wanted: str = "a flax.linen.Module")
         wanted: what it must be, for the message.
 
     Raises:
-        UserError: for anything else, an instance of such a class too, and for one that does not
-            take `(config, spec)`, or whose call does not take `(features, masks, train=…)`.
+        UserError: for anything else, an instance of such a class too.
     """
     linen = sys.modules.get("flax.linen")  # there if this is a module
     if linen is not None and isinstance(module, linen.Module):
@@ -123,20 +124,24 @@ def require_module(module: Any, where: str, wanted: str = "a flax.linen.Module")
         )
     if linen is None or not (isinstance(module, type) and issubclass(module, linen.Module)):
         raise UserError(f"{where}: the module = {module!r} must be {wanted}.")
-    for function, given, what in (
-        (module, (None, None), "(config, spec) when it is built"),
-        (module.__call__, (None, {}, {}), "(features, masks, *, train=False) when it is called"),
-    ):
-        if not _takes(function, *given, **({"train": True} if len(given) == 3 else {})):
-            raise UserError(f"{where}: the module {module.__name__} must take {what}.")
 
 
-def _takes(function: Callable, *given: Any, **named: Any) -> bool:
+def _require_use(module: Any, where: str) -> None:
+    """Refuses modules that are not built with `(config, spec)` or not called as models are."""
+    own = [f for f in dataclasses.fields(module) if f.init and f.name not in ("parent", "name")]
+    missing = dataclasses.MISSING
+    if len(own) < 2 or any(f.default is f.default_factory is missing for f in own[2:]):
+        raise UserError(
+            f"{where}: the module {module.__name__} must have two attributes to begin with, config "
+            "and spec, and none after them without a default."
+        )
     try:
-        inspect.signature(function).bind(*given, **named)
-    except TypeError:
-        return False
-    return True
+        inspect.signature(module.__call__).bind(None, {}, {}, train=True)
+    except TypeError as error:
+        raise UserError(
+            f"{where}: the call of the module {module.__name__} must take (features, masks, *, "
+            "train=False)."
+        ) from error
 
 
 def _are_settings(settings: Any) -> bool:

@@ -81,8 +81,7 @@ class Split:
 
     Attributes:
         ids: `[N]` str.
-        features: `{modality: [N, T_m, d_m]}`, or `[N, T_m]` whole numbers: token ids. A modality
-            may be missing.
+        features: `{modality: [N, T_m, d_m]}`, or token ids `[N, T_m]`; modalities may be missing.
         masks: `{modality: [N, T_m]}` bool, True for a real time step; as read from a file, only
             the masks that the file brings.
         labels: `[N, K]` float64, or None when unknown.
@@ -90,11 +89,9 @@ class Split:
         derived: modalities whose mask the reader made, of lengths or of its own rows. Such a mask
             may be wrong, so it hides nothing from the check for lost steps.
         where: the corpus and the split's name, for a message.
-        words: `[N, T]` str, or None: the words step by step; "" at a step without one, as in a
-            pause.
+        words: `[N, T]` str, or None: the words step by step; "" at a step without one.
         segments: `[N, T]` whole numbers, or None: the segment ids of text that is token ids.
-        pieces: `[N, T]` str, or None: of text features that an encoder made of pieces, which piece
-            each step is, as people read it; "" at padding. No model reads them.
+        pieces: `[N, T]` str, or None: the piece that each step of embedded text is, for people.
     """
 
     ids: np.ndarray

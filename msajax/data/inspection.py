@@ -20,6 +20,7 @@ from msajax.data.lost import Lost, count_hidden, count_in_full, count_without_an
 from msajax.data.plausibility import suspect_ids, suspect_labels, suspect_scales
 from msajax.data.repairs import describe_empty, describe_repairs
 from msajax.data.repeated import count_repeated, describe_repeated, describe_repeated_ids
+from msajax.data.step_words import named_by
 from msajax.data.steps import (
     Groups,
     begin_apart,
@@ -122,7 +123,7 @@ def inspect_corpus(
                     "dtype": header.dtypes[m],
                     "mask": "explicit" if m in split.masks else derived,
                     "hidden": count_hidden(split, m),
-                    "named_by": _named_by(split) if m == "text" else None,
+                    **({"named_by": named_by(split)} if m == "text" else {}),
                     **_modality(split.features[m], masks[m]),
                 }
                 for m in corpus.modalities
@@ -165,14 +166,6 @@ def inspect_corpus(
         report["warnings"] += suspect_labels(labels, kind, names, is_auto=is_auto)
     report["warnings"] += suspect_scales(report["splits"])
     return report
-
-
-def _named_by(split: Split) -> str | None:
-    """Says what is known of each stored step of text: pieces, words, or nothing."""
-    steps = split.features["text"].shape[1]
-    if split.pieces is not None:
-        return "pieces"
-    return "words" if split.words is not None and split.words.shape[1] == steps else None
 
 
 def _aligned(masks: dict[str, np.ndarray], groups: Groups, size: int) -> dict[str, Any]:

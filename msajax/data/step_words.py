@@ -52,3 +52,11 @@ def words_of_steps(
         return [[f"#{i}" if there else "" for i, there in zip(*both, strict=True)]
                 for both in zip(ids.tolist(), mask.tolist(), strict=True)]
     return None
+
+
+def named_by(stored: Split) -> str | None:
+    """Says what is known of each stored step of text features or ids: pieces, words, or nothing."""
+    if stored.pieces is not None:
+        return "pieces"
+    steps = stored.features["text"].shape[1]
+    return "words" if stored.words is not None and stored.words.shape[1] == steps else None

@@ -29,12 +29,13 @@ import numpy as np
 
 from msajax.data.corpus import SPLIT_NAMES, SPLITS, Corpus, Source, Split, SplitHeader
 from msajax.data.embedding import Embedding
+from msajax.data.formats.beside_text import PIECES, SEGMENTS, require_beside_text
 from msajax.data.labels import read_labels, require_names
 from msajax.errors import UserError
 
 LABEL_NAME, ALIGNED, EMBEDDING = "label_name", "aligned", "embedding"
 OF_CORPUS = (LABEL_NAME, ALIGNED, EMBEDDING)
-WORDS, SEGMENTS, PIECES = "words", "text_segments", "text_pieces"
+WORDS, _BESIDE_TEXT = "words", {SEGMENTS, PIECES}
 SMALL = ("label", "id", *OF_CORPUS)  # arrays that opening a corpus reads
 BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
 # RuntimeError: an encrypted member, or a compression that zipfile does not know.
@@ -45,11 +46,6 @@ RESERVED = {"id", "label", "raw_text", WORDS, SEGMENTS, *_LABELS_ELSEWHERE}  # f
 _CHUNK = 1 << 20
 _AXES = {"label": (1, 2), WORDS: (2,)}  # of arrays that are no modality
 _EXPECTED = {"label": "numbers (N,) or (N, K)", WORDS: "strings (N, T)"}
-# Types, axes of the text that they need, what that is, what they are.
-_BESIDE_TEXT = {
-    SEGMENTS: ("iu", 2, "token ids", "whole numbers"),
-    PIECES: ("U", 3, "features", "strings"),
-}
 
 
 class Hash(Protocol):
@@ -90,8 +86,8 @@ def array_name(path: str, member: str) -> str:
             f"{path}: {member[:40]!r} does not belong in a native archive, whose arrays are named "
             "<split>/<modality>, <split>/<modality>_mask, <split>/label, <split>/id, "
             "<split>/raw_text, <split>/words, <split>/text_segments or <split>/text_pieces with "
-            f"split one of {', '.join(SPLITS)}, {', '.join(OF_CORPUS)}; or all without <split>/, id "
-            "among them."
+            f"split one of {', '.join(SPLITS)}, {', '.join(OF_CORPUS)}; or all without <split>/, "
+            "id among them."
         )
     return name
 
@@ -179,7 +175,7 @@ def _split_header(
         raise UserError(f"{path}: split {split!r} has no ids ({split}/id is missing).")
     extras = {"id", "label", "raw_text", WORDS}
     masks = {n for n in names if n.endswith("_mask")}
-    modalities = [n for n in names if n not in extras | masks | _BESIDE_TEXT.keys()]
+    modalities = [n for n in names if n not in extras | masks | _BESIDE_TEXT]
     size = arrays[f"{split}/id"].shape[0] if arrays[f"{split}/id"].shape else 0
 
     for name in sorted(extras & set(names)):
@@ -223,8 +219,10 @@ def _split_header(
                 f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; "
                 f"expected bool of shape {wanted}."
             )
-    for name in _BESIDE_TEXT.keys() & set(names):
-        _require_beside_text(path, split, name, arrays)
+    for name in _BESIDE_TEXT & set(names):
+        header, text = arrays[f"{split}/{name}"], arrays.get(f"{split}/text")
+        steps = () if text is None else _shape_in_steps(text)
+        require_beside_text(f"{path}: {split}/{name}", header.dtype, header.shape, steps)
     for name in names:
         rows = arrays[f"{split}/{name}"].shape[0]
         if rows != size:
@@ -243,22 +241,6 @@ def _split_header(
         words=arrays[f"{split}/{WORDS}"].shape[1] if WORDS in names else 0,
         **described,
     )
-
-
-def _require_beside_text(
-    path: str, split: str, name: str, arrays: dict[str, ArrayHeader]
-) -> None:
-    """Raises `UserError` unless an array of `_BESIDE_TEXT` fits the text, step by step."""
-    kinds, axes, of, wanted = _BESIDE_TEXT[name]
-    header, text = arrays[f"{split}/{name}"], arrays.get(f"{split}/text")
-    shape = () if text is None else _shape_in_steps(text)
-    if len(shape) != axes:
-        raise UserError(f"{path}: {split}/{name} is there, but {split}/text is no {of}.")
-    if header.dtype.kind not in kinds or header.shape != shape[:2]:
-        raise UserError(
-            f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; expected {wanted} "
-            f"of shape {shape[:2]}."
-        )
 
 
 def _shape_in_steps(features: ArrayHeader | np.ndarray) -> tuple[int, ...]:

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from msajax.data.corpus import Corpus, Split
-from msajax.data.formats.arrays import ALIGNED, EMBEDDING, LABEL_NAME, PIECES, SEGMENTS, WORDS
+from msajax.data.formats.arrays import ALIGNED, EMBEDDING, LABEL_NAME, WORDS
+from msajax.data.formats.beside_text import PIECES, SEGMENTS
 from msajax.data.labels import describe_labels
 from msajax.errors import UserError
 
