@@ -40,6 +40,7 @@ from msajax.training.run import layout_of
 from msajax.training.step import Recipe
 from msajax.training.transforms import make_transforms
 
+STEPS = 6  # more than an epoch has
 # 44 rows in batches of 9: neither divides by the devices, and the last batch is filled.
 SETTINGS = {
     "train__batch_size": 9,
@@ -51,7 +52,7 @@ SETTINGS = {
 
 
 def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
-    """20 steps of SGD, or of AdamW, from the same start; parameters by path."""
+    """STEPS steps of SGD, or of AdamW, from the same start; parameters by path."""
     config = tiny_config(
         **SETTINGS,
         train__loss=layout.get("loss", "l1"),
@@ -73,7 +74,7 @@ def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
     spec = preparation.spec
     quarters = np.full(len(split), QUARTERS)  # one program, not one for each length quarter
     paths = parameter_shapes(config.model, spec)
-    adamw = make_optimizer(config.optim, 20, paths)
+    adamw = make_optimizer(config.optim, STEPS, paths)
     model = declared(config.model)
     recipe = Recipe(
         module=build_model(config.model, spec),
@@ -89,13 +90,13 @@ def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
     feed = Feed(split, spec, programs, where, layout["accumulation_steps"])
     dealt, taken, first = deal(np.zeros(layout["seeds"], bool), where), 0, None
     state = dealt.spread(state)
-    for epoch in range(20):  # a Pace takes one step at a time until it has learned more
+    for epoch in range(STEPS):  # a Pace takes one step at a time until it has learned more
         orders = [
             epoch_order(s, epoch, quarters=quarters, batch_size=9) for s in range(layout["seeds"])
         ]
         orders = [orders[k] for k in dealt.seeds]
         for _, batches, begin, end, _ in feed.epoch(orders, dealt.stopped, 0, Pace()):
-            if taken == 20:
+            if taken == STEPS:
                 break
             state, log = programs.train_steps(state, batches, dealt.stopped, begin, end)
             first = first or jax.device_get(log)

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 import pytest
 import survivors
+from layouts import STEPS
 from tiny import SMALLEST, tiny_config
 
 from msajax.config import Config, MeshConfig
@@ -35,6 +36,7 @@ from msajax.tasks import TASKS
 HERE = pathlib.Path(__file__).resolve().parent
 ONE = {"mode": "jit", "data": 1, "seed": 1, "seeds": 2, "accumulation_steps": 1}
 BOTH = {"optimizers": ["sgd", "adamw"]}
+SECONDS = 1800  # after which a process counts as hanging, also on a busy machine
 CCC = {"loss": "ccc"}  # which compares the rows of a batch
 LAYOUTS = {  # by the number of virtual devices
     1: [ONE | BOTH, ONE | {"accumulation_steps": 3}, ONE | CCC],
@@ -65,27 +67,31 @@ def start(devices: int, output: pathlib.Path, layouts: list[dict], **environment
     )
 
 
+def finish(running: list[subprocess.Popen]) -> None:
+    """Waits for processes that must succeed; leaves none behind."""
+    try:
+        codes = [process.wait(timeout=SECONDS) for process in running]
+        assert codes == [0] * len(running)
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Every layout's parameters after 20 steps, by the number of devices or of processes."""
+    """Every layout's parameters after the same steps, by the number of devices or of processes."""
     folder = tmp_path_factory.mktemp("layouts")
     for devices, layouts in LAYOUTS.items():
         more = {"INTERRUPTED": str(folder / "runs")} if devices == 8 else {}
-        assert start(devices, folder / f"{devices}.npz", layouts, **more).wait(timeout=300) == 0
+        finish([start(devices, folder / f"{devices}.npz", layouts, **more)])
     for count, layouts in TOGETHER.items():
         with socket.socket() as probe:
             probe.bind(("localhost", 0))
             port = probe.getsockname()[1]
         output = folder / f"{count} processes.npz"
-        running = [
-            start(1, output, layouts, PROCESSES=f"localhost:{port} {count} {i}")
-            for i in range(count)
-        ]
-        try:
-            assert [process.wait(timeout=300) for process in running] == [0] * count
-        finally:
-            for process in running:
-                process.kill()
+        meeting = f"localhost:{port} {count}"
+        finish([start(1, output, layouts, PROCESSES=f"{meeting} {i}") for i in range(count)])
     return {path.name.removesuffix(".npz"): dict(np.load(path)) for path in folder.glob("*.npz")}
 
 
@@ -101,7 +107,7 @@ def test_every_layout_takes_the_same_sgd_steps(trained, devices, i):
     layout = (LAYOUTS if devices.isdecimal() else TOGETHER)[int(devices.split()[0])][i]
     alone = 2 if "loss" in layout else 0
     expected, got = arrays_of(trained, "1", alone, "sgd"), arrays_of(trained, devices, i, "sgd")
-    assert got["steps"].tolist() == [20] * layout["seeds"]
+    assert got["steps"].tolist() == [STEPS] * layout["seeds"]
     for name, value in expected.items():  # of the first two seeds
         np.testing.assert_allclose(got[name][:2], value, atol=1e-6, rtol=1e-6, err_msg=name)
 
