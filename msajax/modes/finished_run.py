@@ -3,8 +3,8 @@
 import contextlib
 from collections.abc import Iterator
 
-from msajax import cross_validation
 from msajax.evaluation.artefacts import make_anew
+from msajax.runs.ended import refuse_folds
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
 from msajax.runs.manifest import REPORT
@@ -24,7 +24,7 @@ def adding(mode: str, workdir: str, *names: str) -> Iterator[RunFolder]:
     Raises:
         UserError: if it holds folds or no run that has ended, or another process uses it.
     """
-    cross_validation.refuse_folds(workdir, f"--mode={mode}")
+    refuse_folds(workdir, f"--mode={mode}")
     devices.require_devices()
     with Mirror(workdir) as mirror:
         folder = RunFolder(mirror.path)
