@@ -54,11 +54,18 @@ class Sources(NamedTuple):
         return digests | ({"text encoder digest": self.encoder.digest} if self.encoder else {})
 
 
-def open_sources(config: Config) -> Sources:
-    """Opens what a run reads; raises `UserError` for what cannot be trained on."""
+def open_sources(config: Config, corpus: Corpus | None = None) -> Sources:
+    """Opens what a run reads; raises `UserError` for what cannot be trained on.
+
+    Args:
+        config: says what that is.
+        corpus: the corpus, if it is open already.
+    """
     require_glove(config.data.glove_path)
     encoder = open_encoder(config)
-    return check(config, open_corpus(config.data.path, config.reading), encoder)
+    if corpus is None:
+        corpus = open_corpus(config.data.path, config.reading)
+    return check(config, corpus, encoder)
 
 
 def open_encoder(config: Config) -> Folder | None:

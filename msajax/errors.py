@@ -1,10 +1,12 @@
 """Defines the errors that end a run early without a bug in the program, and the exit codes."""
 
 import contextlib
+import functools
 import os
 import sys
 import traceback
 from collections.abc import Iterator
+from typing import Any
 
 OK, USER_ERROR, NON_FINITE, STOPPED = 0, 2, 3, 75  # exit codes
 
@@ -54,6 +56,16 @@ def line_of_user() -> str:
     if frame is None or frame.f_code.co_filename.startswith("<"):
         return ""
     return f"{os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno}: "
+
+
+def place_of(function: Any) -> str:
+    """Says where a user's function begins, as `my_model.py, line 3: `; "" for one of a library."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    code, package = getattr(function, "__code__", None), os.path.dirname(__file__) + os.sep
+    if code is None or code.co_filename.startswith((package, "<")):
+        return ""
+    return f"{os.path.basename(code.co_filename)}, line {code.co_firstlineno}: "
 
 
 def on_one_line(text: str) -> str:

@@ -45,6 +45,7 @@ def train(
     stop: StopRequest | None = None,
     profile: str | None = None,
     after_epoch: AfterEpoch | None = None,
+    corpus: Corpus | None = None,
 ) -> dict[str, Any] | None:
     """Trains, selects on validation, then opens the test split once; continues where it stopped.
 
@@ -57,6 +58,7 @@ def train(
         profile: folder for a trace of some steps.
         after_epoch: is called with an epoch's lines of metrics.jsonl when they are written, in the
             first process.
+        corpus: the corpus of the experiment, if it is open already.
 
     Returns:
         The content of results.json, or None if the run has paused.
@@ -77,7 +79,7 @@ def train(
     with processes.losses_noticed(), Mirror(workdir, stop) as mirror:
         cpu_devices.choose(config, RunFolder(mirror.path).cpu_devices())
         devices.require_devices()
-        sources = processes.together(lambda: open_sources(config))
+        sources = processes.together(lambda: open_sources(config, corpus))
         corpus, digests = sources.corpus, sources.digests
         # Paths, which differ between machines.
         own = {"data.path", "model.text_encoder", "train.compile_cache"}

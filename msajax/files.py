@@ -159,8 +159,8 @@ def meant(path: str) -> str:
     """Returns `; did you mean …` with what is there under nearly the name of what is not."""
     there, wrong = os.path.abspath(path), []
     while not os.path.lexists(there):
-        there, name = os.path.split(there)
-        wrong.insert(0, name)
+        wrong.insert(0, os.path.basename(there))
+        there = os.path.dirname(there)
     stems: dict[str, str] = {}
     with contextlib.suppress(OSError):
         stems = {os.path.splitext(name)[0]: name for name in os.listdir(there)}

@@ -711,6 +711,22 @@ def test_labels_that_are_no_single_score_are_left_out_with_a_warning(run, splits
     assert "Labels that do not suit the model's regression of sentiment" in caplog.text
 
 
+def test_transcripts_that_a_model_cannot_read_are_told_of_and_alone_are_refused(
+    run, splits, predict, caplog
+):
+    words = np.array(["good film"] * 20)
+    known = dataclasses.replace(splits["test"], raw_text=words)
+    alone = dataclasses.replace(known, features={}, masks={})
+    with pytest.raises(UserError, match="nothing that the model reads, which is text, audio; 20 t"):
+        predict({"test": alone})
+    without_text = dataclasses.replace(
+        known, features=without(known.features, "text"), masks=without(known.masks, "text")
+    )
+    predict({"test": without_text})
+    told = "20 transcripts found; not read: --config.data.glove_path=FILE reads them"
+    assert told in caplog.text
+
+
 def test_a_modality_that_the_corpus_lacks_is_absent_in_every_sample(run, splits, predict, caplog):
     test = splits["test"]
     fewer = dataclasses.replace(

@@ -162,7 +162,7 @@ def test_files_and_parameter_lists_are_short(path):
             of = node.args
             names = [a.arg for a in (*of.posonlyargs, *of.args, *of.kwonlyargs)]
             given = [name for name in names if name not in ("self", "cls")]
-            assert len(given) <= 6, f"{node.name} takes {', '.join(given)}"
+            assert len(given) <= 7, f"{node.name} takes {', '.join(given)}"
 
 
 def test_the_files_that_a_change_touches_are_there():

@@ -93,6 +93,30 @@ def test_features_of_text_that_are_padded_with_zeros_are_read_by_them_alone(path
     assert found.masks["text"].sum(axis=1).tolist() == [4, 4, 4, 3, 0] and repairs == {}
 
 
+def test_splits_that_are_padded_in_different_ways_are_warned_of(path, caplog):
+    tree = mmsa()
+    tree["train"]["text"][0, -1] = 0  # of one sample, and an encoder ran over the others' padding
+    open_corpus(write_pickle(path, tree))
+    mask, stored = tree["train"]["text_bert"][:, 1] == 1, tree["train"]["text"].any(axis=2)
+    (line,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert line.startswith(f"{path}: train/text has samples that are padded with zeros")
+    assert f"attention mask hides {int((stored & ~mask).sum())} that are not zero" in line
+
+
+def test_transcripts_alone_are_a_corpus(path):
+    tree = {
+        name: {key: split[key] for key in ("id", "raw_text", "regression_labels", "annotations")}
+        for name, split in mmsa().items()
+    }
+    corpus = open_corpus(write_pickle(path, tree))
+    assert (corpus.source.format, corpus.modalities) == ("MMSA pickle", ())
+    words = DataConfig(text="words", min_count=1)
+    assert fit(corpus, words, ModelConfig()).spec.modalities == ("text",)
+    count = sum(map(len, (split["id"] for split in tree.values())))
+    with pytest.raises(UserError, match=f"{count} transcripts found; not read: data.text=words"):
+        fit(corpus, DataConfig(), ModelConfig())
+
+
 def test_features_of_text_of_one_step_need_no_mask(path):
     tree = mmsa()
     for fields in tree.values():

@@ -340,7 +340,22 @@ WRONG = {
     "half a parameter": (lambda: wrong(dtype=jnp.bfloat16), "parameter bias is bfloat16"),
     "no such bias": (lambda: wrong(output_bias="out/bias"), "'out/bias' is no parameter"),
     "bound to nothing": (lambda: wrong(bound={"*": ("lables",)}), "a tuple of some of labels"),
-    "a term without a weight": (lambda: wrong(terms=term(lambda p, b: p.score.sum())), "fails"),
+    "a term without a weight": (
+        lambda: wrong(terms=term(lambda p, b: p.score.sum())),
+        r"py, line \d+: the term 'own' must return \(sum, weight\).* one value, not two",
+    ),
+    "a term of rows": (
+        lambda: wrong(terms=term(lambda p, b: (p.score[:, 0], b.row_weight))),
+        r"the term 'own' must return .*; here they are \[\(2,\), \(2,\)\]",
+    ),
+    "a term without a gradient": (
+        lambda: wrong(terms=term(lambda p, b: (p.score.sum().astype(int), b.row_weight.sum()))),
+        r"line \d+: the sum of the term 'own' is int32, which has no gradient",
+    ),
+    "terms of two arguments": (
+        lambda: wrong(terms=lambda config, name: {}),
+        r"line \d+: terms must take three arguments",
+    ),
     "a term of what is not": (lambda: wrong(terms=term(lambda p, b: p.aux["x"])), "KeyError: 'x'"),
     "an endless term": (lambda: wrong(terms=term(a_sum, weight=float("nan"))), "finite weight"),
     "a scope that is none": (lambda: wrong(terms=term(a_sum, scope="rows")), "the scope 'row' or"),
@@ -358,7 +373,7 @@ WRONG = {
     "a name that is taken": (lambda: wrong(mutable=("statistics",)), "which is msajax's own"),
     "terms that are no dict": (
         lambda: wrong(terms=lambda *_: [msajax.Term(a_sum)]),
-        "must be a dict of terms by name",
+        r"py, line \d+: terms must return a dict of terms by name; it returns list",
     ),
     "a weight that is text": (lambda: wrong(terms=term(a_sum, weight="0.3")), "finite weight"),
 }

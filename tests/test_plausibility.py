@@ -9,7 +9,7 @@ from msajax.config import DataConfig, ModelConfig
 from msajax.data.corpus import Split
 from msajax.data.in_memory import corpus_of
 from msajax.data.inspection import inspect_corpus
-from msajax.data.plausibility import suspect_ids
+from msajax.data.plausibility import suspect_ids, suspect_videos
 
 EVERY = [0.0, 1.0, 2.0] * 4
 
@@ -114,3 +114,10 @@ def test_ids_that_differ_in_their_unicode_form_alone_are_told_of():
         f"1 sample(s) of train {have} an earlier one."
     ]
     assert suspect_ids({"train": [*nfd, *nfd], "test": nfd}) == []  # equal ids are told elsewhere
+
+
+def test_videos_with_samples_in_two_splits_are_told_of():
+    e = unicodedata.normalize("NFD", "é[1]")
+    found = suspect_videos({"train": ["é[0]", "b_1", "17", "whole"], "test": [e, "c_1", "17", "whole"]})
+    assert len(found) == 1 and "(1 in train and test, as 'é')" in found[0]
+    assert suspect_videos({"train": ["a_1", "a_2"], "test": ["b[0]", "train_3"]}) == []

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -174,11 +175,20 @@ def deal_videos(segments: Mapping[str, int], folds: int, seed: int) -> list[list
 
 
 def video_of(id_: str) -> str | None:
-    """Returns the video of a sample; None for an id that does not name one, as 17 or test_17."""
+    """Returns the video of a sample; None for an id that does not name one, as 17 or test_17.
+
+    Names that differ in their Unicode form alone, as those of "é" may, are of one video.
+    """
+    id_ = unicodedata.normalize("NFC", id_)
     if _NUMBER.fullmatch(id_):
         return None
     found = _SEGMENT.fullmatch(id_)
     return found[1] if found else id_
+
+
+def is_part(id_: str) -> bool:
+    """Says whether an id names a part of a video, as `video[3]`, and not a whole one."""
+    return _SEGMENT.fullmatch(id_) is not None
 
 
 def videos_of(ids: Sequence[str], where: str) -> list[str]:

@@ -17,7 +17,7 @@ from msajax.data.demands import describe_unread_transcripts, splits_for_folds
 from msajax.data.folds import advise_folds
 from msajax.data.labels import LabelKind, label_kind
 from msajax.data.lost import Lost, count_hidden, count_in_full, count_without_any
-from msajax.data.plausibility import suspect_ids, suspect_labels, suspect_scales
+from msajax.data.plausibility import suspect_ids, suspect_labels, suspect_scales, suspect_videos
 from msajax.data.repairs import describe_empty, describe_repairs
 from msajax.data.repeated import count_repeated, describe_repeated, describe_repeated_ids
 from msajax.data.step_words import named_by
@@ -160,6 +160,7 @@ def inspect_corpus(
         samples = itertools.chain.from_iterable(ids[name] for name in pooled)
         report["warnings"].append(advise_folds(samples))
     report["warnings"] += _warnings(report, groups, data) + suspect_ids(ids)
+    report["warnings"] += suspect_videos(ids)
     if kind:
         names = next(h.label_names for h in corpus.headers.values() if h.label_names)
         is_auto = model.task == "auto"

@@ -1,13 +1,16 @@
 """Finds what the makers of a corpus have probably not meant; says it in a sentence each."""
 
+import itertools
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from msajax.data.folds import is_part, video_of
 from msajax.data.labels import LabelKind
 from msajax.data.repeated import count_repeated, describe_repeated
+from msajax.errors import printable
 
 _APART = 100  # times: units that were mixed up, or features that were scaled in one split alone
 _MOST_CLASSES = 20  # more whole numbers from 0 are counts or grades
@@ -27,6 +30,27 @@ def suspect_ids(ids: Mapping[str, Sequence[str]]) -> list[str]:
     found = {where: count - equal[where] for where, count in count_repeated(composed).items()}
     equals = "have, but for its Unicode form (NFC or NFD), the id of"
     return describe_repeated(found, equals, ": samples may leak")
+
+
+def suspect_videos(ids: Mapping[str, Sequence[str]]) -> list[str]:
+    """Tells of videos that have samples in more than one split.
+
+    Args:
+        ids: by split; one that names a video as a whole is told of where ids are repeated.
+    """
+    parts = {name: {video_of(id_) for id_ in of if is_part(id_)} for name, of in ids.items()}
+    videos = {name: found - {None} for name, found in parts.items()}
+    shared = [
+        f"{len(both)} in {one} and {other}, as {printable(min(both))!r}"
+        for one, other in itertools.combinations(videos, 2)
+        if (both := videos[one] & videos[other])
+    ]
+    if not shared:
+        return []
+    return [
+        f"By their ids, videos or persons have samples in two splits ({'; '.join(shared)}): what a "
+        "model learns of a speaker in one helps it in the other."
+    ]
 
 
 def suspect_labels(

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from msajax.config import SYNTHETIC
 from msajax.data.corpus import Corpus, Split
 from msajax.data.in_memory import with_text
 from msajax.data.predictions import Scored, write_predictions
@@ -42,10 +43,20 @@ def predict_corpus(
         if m not in spec.modalities:
             logger.warning("The model does not know modality %r; it is ignored.", m)
     named, has_vectors = overrides.get("glove_path"), corpus.source.has_vectors
-    for m in spec.modalities:
-        makes_text = m == "text" and _makes_text(bundle, corpus, names)
-        if m not in corpus.modalities and not makes_text:
-            logger.warning("%s lacks modality %r; it is absent in every sample.", corpus.path, m)
+    makes_text = _makes_text(bundle, corpus, names)
+    unread = "" if makes_text else _describe_unread_transcripts(bundle, corpus, names)
+    here = {*corpus.modalities, *(("text",) if makes_text else ())}
+    lacking = [m for m in spec.modalities if m not in here]
+    if len(lacking) == len(spec.modalities):
+        raise UserError(
+            f"{corpus.path} has nothing that the model reads, which is {', '.join(lacking)}"
+            f"{f'; {unread}' if unread else ''}."
+        )
+    for m in lacking:
+        logger.warning("%s lacks modality %r; it is absent in every sample.", corpus.path, m)
+    if unread:
+        level = logging.WARNING if "text" in lacking else logging.INFO
+        logger.log(level, "%s: %s.", corpus.path, unread)
 
     # Warned of and not refused while the numbers of steps are equal: the user may know better than
     # the file. Unequal ones cannot be shifted as one, and preparation refuses them.
@@ -78,6 +89,22 @@ def _makes_text(bundle: Bundle, corpus: Corpus, names: Sequence[str]) -> bool:
     is_embedded = preparation.embedding is not None and bundle.embedder is not None
     headers = [corpus.headers[name] for name in names]
     return (any(readers) or is_embedded) and any(h.has_raw_text or h.words for h in headers)
+
+
+def _describe_unread_transcripts(bundle: Bundle, corpus: Corpus, names: Sequence[str]) -> str:
+    """Says how many transcripts of splits nothing reads, and what would; "" for none."""
+    headers = [corpus.headers[name] for name in names]
+    count = sum(header.size for header in headers if header.has_raw_text)
+    trained = bundle.preparation.embedding
+    if not count or corpus.path == SYNTHETIC or corpus.source.embedding is not None:
+        return ""
+    if "text" not in bundle.preparation.spec.modalities:
+        return f"{count} transcripts found; not read: the model reads no text"
+    if trained is not None:
+        how = "--config.model.text_encoder=FOLDER reads them, with the encoder of the model's text"
+    else:
+        how = "--config.data.glove_path=FILE reads them if the model's text are vectors of words"
+    return f"{count} transcripts found; not read: {how}"
 
 
 def read_split(bundle: Bundle, corpus: Corpus, name: str) -> tuple[Split, Split]:

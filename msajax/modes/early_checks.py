@@ -7,8 +7,10 @@ import re
 from msajax import announce
 from msajax.checks import is_url
 from msajax.config import Config, DataConfig, from_config_dict
+from msajax.data.corpus import Corpus, modality_order
 from msajax.data.cross_validation import without_folds
-from msajax.data.demands import require_corpus, require_glove
+from msajax.data.demands import require_corpus, require_glove, require_modalities, require_run
+from msajax.data.formats import open_corpus
 from msajax.errors import UserError, first_line
 from msajax.files import meant, require_writable
 from msajax.inference.description import read_description
@@ -43,6 +45,20 @@ def check_training(config: Config, workdir: str, profile: str | None, is_single:
             refuse_other_run(workdir, config, None, beside)
     if profile:
         require_writable(profile)
+
+
+def open_for_training(config: Config) -> Corpus:
+    """Opens the corpus of a run, which lacks no split, label or modality that the run needs.
+
+    Raises:
+        UserError: naming what it lacks.
+    """
+    corpus = open_corpus(config.data.path, config.reading)
+    require_run(corpus, config)
+    reads_text = config.model.text_encoder or config.data.text == "words"
+    there = modality_order({*corpus.modalities, *(("text",) if reads_text else ())})
+    require_modalities(corpus, there, config.reading, config.model)
+    return corpus
 
 
 def load_jax() -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 from rich.console import Console
 
+from msajax import announce
 from msajax.config import Config, DataConfig, ModelConfig
 from msajax.data import inspection
 from msajax.data.demands import say_unread_transcripts, say_what_is_idle
@@ -23,6 +24,7 @@ def run(options: Options, console: Console) -> int:
         report, show = inspect(options["input"], config.data, config.model), render
     else:
         report, show = inspect_model(config), print_model
+    announce.now()
     options.write_output(report)
     show(report, console)
     return OK

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from msajax.config import Config
 from msajax.errors import NON_FINITE, OK, STOPPED
-from msajax.modes.early_checks import check_training, load_jax
+from msajax.modes.early_checks import check_training, load_jax, open_for_training
 from msajax.modes.options import Options
 from msajax.runs.ended import has_begun
 from msajax.runtime.signals import StopRequest
@@ -47,6 +47,10 @@ def supervise(options: Options, console: Console, choose: Choose) -> int:
     config, (workdir,) = options.config, options.required("workdir")
     is_single = options.mode == "train" and (config.data.folds == 0 or config.data.fold >= 0)
     check_training(config, workdir, options["profile"], is_single)
+    opened = {}
+    # Of several processes, the others would wait for one that refuses alone.
+    if is_single and not (options["distributed"] or options["coordinator_address"]):
+        opened["corpus"] = open_for_training(config)
     with StopRequest(functools.partial(has_begun, workdir)) as stop:
         # From here on a signal is noted: loading what follows takes seconds.
         load_jax()
@@ -64,7 +68,8 @@ def supervise(options: Options, console: Console, choose: Choose) -> int:
             logging.getLogger("msajax").setLevel(logging.ERROR)  # the first process logs
         asked = {"--mode": options.mode, "data.folds": config.data.folds}
         processes.require_same(asked | {"data.fold": config.data.fold})
-        results = train(config, workdir, options["stop_after_epochs"], stop, options["profile"])
+        epochs, profile = options["stop_after_epochs"], options["profile"]
+        results = train(config, workdir, epochs, stop, profile, **opened)
     if processes.is_first() and results is not None:
         show(results, console)
     if results is None:

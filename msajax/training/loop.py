@@ -113,6 +113,7 @@ def _train_group(run: Run, *, alone: bool) -> Trained:
 
     If all seeds of the run have failed, the last checkpoint before that stays the newest one.
     """
+    announce.now("Building the model")
     equipment = equip(run)
     with (
         Checkpoints(run.checkpoints) as checkpoints,

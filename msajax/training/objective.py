@@ -5,6 +5,7 @@ A task's loss is a function here and an entry in `LOSSES`; a term beside it is o
 
 import dataclasses
 import fnmatch
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ import optax
 from msajax.checks import is_finite_number
 from msajax.config import Config, TrainConfig
 from msajax.data.batches import Batch
-from msajax.errors import UserError
+from msajax.errors import UserError, place_of
 from msajax.models.contract import (
     BATCH,
     ROW,
@@ -179,19 +180,35 @@ def make_objective(config: Config, model: Model, kind: str) -> Objective:
             f"train.loss = {name!r} does not suit {kind}: choose {' or '.join(suitable)}, or auto."
         )
     loss = suitable[name](train)
-    terms = {name: loss} if model.terms is None else model.terms(config.model, name, loss)
-    if not isinstance(terms, Mapping) or not all(isinstance(own, str) for own in terms):
-        raise UserError(f"The model's terms are {terms!r}: they must be a dict of terms by name.")
+    terms = {name: loss}
+    if model.terms is not None:
+        here = place_of(model.terms)
+        try:
+            inspect.signature(model.terms).bind(config.model, name, loss)
+        except TypeError as error:
+            raise UserError(
+                f"{here}terms must take three arguments, the model's settings, the name of the "
+                f"task's loss and that loss; it does not ({error})."
+            ) from error
+        terms = model.terms(config.model, name, loss)
+        if not isinstance(terms, Mapping) or not all(isinstance(own, str) for own in terms):
+            raise UserError(
+                f"{here}terms must return a dict of terms by name; it returns "
+                f"{type(terms).__name__}."
+            )
+        if not terms:
+            raise UserError(f"{here}terms returns no term: there is nothing to minimise.")
     terms = dict(terms)
     for own, term in terms.items():
         ok = isinstance(term, Term) and callable(term.measure) and term.scope in (ROW, BATCH)
         if not ok or isinstance(term.weight, str) or not is_finite_number(term.weight):
+            said = type(term).__name__
+            if isinstance(term, Term):
+                said = f"a Term of weight {term.weight!r} and scope {term.scope!r}"
             raise UserError(
-                f"The model's term {own!r} is {term!r}: it must be a msajax.Term with a function, "
-                f"a finite weight, and the scope {ROW!r} or {BATCH!r}."
+                f"{place_of(model.terms)}the term {own!r} is {said}: it must be a msajax.Term "
+                f"with a function, a finite weight, and the scope {ROW!r} or {BATCH!r}."
             )
-    if not terms:
-        raise UserError("The model's terms are none: there is nothing to minimise.")
     if "loss" in terms:
         raise UserError("A term of the model is named 'loss', as the sum of all is: rename it.")
     for entry in train.terms:

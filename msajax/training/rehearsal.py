@@ -1,10 +1,13 @@
 """Traces a step of a user's own model before anything is written, so that a mistake is one line."""
 
 import contextlib
+import dataclasses
 import fnmatch
+import functools
 import os
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +16,7 @@ import numpy as np
 from msajax.config import Config
 from msajax.config.registry import registered
 from msajax.data.batches import Batch
-from msajax.errors import UserError, first_line
+from msajax.errors import UserError, first_line, place_of
 from msajax.models import Prediction, blank_sample, init_variables
 from msajax.models.contract import LABELS, MODALITIES, POSITIONS, VOCABULARY, Model, Stage
 from msajax.spec import CorpusSpec
@@ -49,7 +52,32 @@ def rehearse(recipe: Recipe, spec: CorpusSpec) -> None:
     Raises:
         UserError: for shapes and types that do not fit, beside whatever the model's code raises.
     """
+    terms = {
+        name: term._replace(measure=functools.partial(_measured, name, term.measure))
+        for name, term in recipe.objective.terms.items()
+    }
+    recipe = dataclasses.replace(recipe, objective=Objective(terms))
     jax.eval_shape(lambda: _trace(recipe, spec))
+
+
+def _measured(
+    name: str, measure: Callable[..., Any], prediction: Prediction, batch: Batch
+) -> tuple[jax.Array, jax.Array]:
+    """Measures a term; raises `UserError` unless it gives a sum with a gradient, and a weight."""
+    found = measure(prediction, batch)
+    is_pair = isinstance(found, tuple | list) and len(found) == 2
+    if not is_pair or any(np.shape(x) for x in found):
+        shapes = [np.shape(x) for x in found] if is_pair else "one value, not two"
+        raise UserError(
+            f"{place_of(measure)}the term {name!r} must return (sum, weight): the sum over the "
+            f"rows of a batch and what it is divided by, both of shape (); here they are {shapes}."
+        )
+    if not jnp.issubdtype(jnp.result_type(found[0]), jnp.floating):
+        raise UserError(
+            f"{place_of(measure)}the sum of the term {name!r} is {jnp.result_type(found[0])}, "
+            "which has no gradient: it must be a floating-point number."
+        )
+    return tuple(found)
 
 
 def _line_in(origin: str, error: Exception) -> str:

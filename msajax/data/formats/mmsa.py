@@ -18,6 +18,7 @@ aligned: step i of every modality is of the same word. Annotations, classes and 
 modalities are not read: a sample's label is `regression_labels`.
 """
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -40,11 +41,12 @@ _MARKS = {*_OWN, "regression_labels", "classification_labels", "annotations"}
 
 
 def matches(pickled: Pickled) -> bool:
-    """Says whether the first split is a dict with a modality and a name that only MMSA uses."""
+    """Says whether the first split is a dict of a text or a modality and a name of MMSA's own."""
     tree = next(iter(pickled.trees.values()))
     names = tree if isinstance(tree, dict) else ()
-    marks = {name.lower() for name in names if isinstance(name, str)} & _MARKS
-    return "text_bert" in marks or (bool(marks) and has_modality(pickled))
+    known = {name.lower() for name in names if isinstance(name, str)}
+    is_read = has_modality(pickled) or bool(known & {"raw_text", "text_bert"})
+    return is_read and bool(known & _MARKS)
 
 
 @dataclasses.dataclass
@@ -54,6 +56,8 @@ class _Notes:
     Attributes:
         path: of the file.
         by_bert: the features of text whose real steps are those of text_bert's attention mask.
+        by_zeros: the other features of text, and how many of their steps that are not zero that
+            mask would hide.
         hidden: how many of their other steps are not zero.
         disagree: by the name of lengths, how many end before a step that is not zero, and of how
             many.
@@ -63,6 +67,7 @@ class _Notes:
 
     path: str
     by_bert: list[str] = dataclasses.field(default_factory=list)
+    by_zeros: dict[str, int] = dataclasses.field(default_factory=dict)
     hidden: int = 0
     disagree: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
     in_front: int = 0
@@ -81,6 +86,18 @@ class _Notes:
                 self.path,
                 ", ".join(self.by_bert),
                 self.hidden,
+            )
+        hidden = {name: count for name, count in self.by_zeros.items() if count}
+        if self.by_bert and hidden:
+            logger.warning(
+                "%s: %s has samples that are padded with zeros, and is read from the first to the "
+                "last step that is not zero. If they are padded otherwise, too, as %s is, steps of "
+                "padding are read as words: text_bert's attention mask hides %d that are not zero. "
+                "Pad all splits in the same way.",
+                self.path,
+                ", ".join(hidden),
+                ", ".join(self.by_bert),
+                sum(hidden.values()),
             )
         told = []
         if self.disagree:
@@ -170,7 +187,14 @@ def _mask_text(draft: Draft, notes: _Notes) -> None:
     x, name = draft.features["text"], draft.names["text"]
     nonzero = nonzero_steps(x)
     recorded = nonzero.any(axis=1)
-    if x.shape[1] == 1 or not (nonzero[:, 0] & nonzero[:, -1])[recorded].all():
+    is_padded = not (nonzero[:, 0] & nonzero[:, -1])[recorded].all()
+    if is_padded:
+        with contextlib.suppress(UserError):  # of a text_bert that is not needed
+            mask = _read_bert(draft)[1]
+            if mask.shape == nonzero.shape:
+                hidden = int((first_to_last(nonzero) & nonzero & ~mask).sum())
+                notes.by_zeros[notes.name(draft, name)] = hidden
+    if x.shape[1] == 1 or is_padded:
         return
     mask = _read_bert(draft)[1]
     if mask.shape[1] != x.shape[1]:
