@@ -214,8 +214,12 @@ X = np.ones((2, 3, 6))
     ("arguments", "sentence"),
     [
         (({"vidoe": X},), "features names 'vidoe': expected some of text, audio."),
+        (
+            ({"audoi": X},),
+            "features names 'audoi': expected some of text, audio. Did you mean 'audio'?",
+        ),
         (({"text": X}, {"audio": X[..., 0]}), "masks names 'audio': expected some of text."),
-        (({},), "The number of samples must be the same in all that is given: none."),
+        (({},), "Nothing is given to predict: expected features, raw_text or words."),
         (
             ({"text": X, "audio": np.ones((3, 2, 4))},),
             "The number of samples must be the same in all that is given: 2 in features['text'], "
