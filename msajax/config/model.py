@@ -52,8 +52,8 @@ class ModelConfig(Settings):
         n_layers_post_fuse: self-attention blocks per modality after fusion (source 000).
         embedding_dim: width of the embeddings of token ids, which are then projected to model_dim;
             0 means model_dim itself, without a projection.
-        embedding_scale: none or sqrt_dim, what the embeddings of token ids are multiplied by: nothing,
-            or the square root of their width.
+        embedding_scale: none or sqrt_dim, what the embeddings of token ids are multiplied by:
+            nothing, or the square root of their width.
         causal: a step of an encoder sees itself and the steps before it, and no later one.
         mixer: what a layer of an encoder is: transformer (a block of attention and feed-forward),
             or one of the recurrent rnn, gru, lstm (source 001).
@@ -98,8 +98,8 @@ class ModelConfig(Settings):
         input_dropout: dropout rate of the raw input features.
         max_len: rows of every learned position table and the longest sequence; 0 takes each
             modality's longest training sequence.
-        missing_modality: mask or reference, what a modality that a sample lacks becomes: mask gives it
-            weight 0, reference is the literal formula, by which its zero vector still gets weight.
+        missing_modality: mask or reference, what a modality that a sample lacks becomes: mask gives
+            it weight 0, reference is the literal formula: its zero vector still gets weight.
         dtype: computation type; parameters, norms, softmax, pooling, gate and head stay float32.
         matmul_precision: how accelerators multiply float32 matrices, forwards and backwards, by
             JAX's names: float32 (in full), tensorfloat32 or bfloat16, which round the factors and

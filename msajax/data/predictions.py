@@ -173,8 +173,8 @@ def read_predictions(path: str, of_seeds: bool = True) -> Predictions:
     there = ", ".join(map(printable, columns))
     if not {"id", *needed} & set(columns):
         raise UserError(
-            f"{path} is no table of predictions, with the columns {' and '.join(needed)}: its first "
-            f"line has {there}."
+            f"{path} is no table of predictions, with the columns {' and '.join(needed)}: its "
+            f"first line has {there}."
         )
     for column in needed:
         if column not in columns:

@@ -77,8 +77,8 @@ def save_corpus(
             as `text` (or `words`) are words step by step.
         label: the column of labels, or several. Real numbers are scores; text, and whole numbers
             from 0 in a single column, are classes. `{column: names}` gives the classes of text an
-            order, which else is that of ordered categories, or of the alphabet. None writes no labels; a split in which all
-            labels are missing has none.
+            order, which else is that of ordered categories, or of the alphabet. None writes no
+            labels; a split in which all labels are missing has none.
         split: the column that says train, valid (or dev, val, validation) or test; or the shares of
             train, valid and test that are drawn, as (0.7, 0.1, 0.2): whole groups, none of which
             is in two splits. A share of 0 leaves that split out.

@@ -106,8 +106,8 @@ def as_split(
     Args:
         features: `{modality: [N, T, d]}`, `[N, T]` token ids, or a list of N arrays of different
             lengths T, in which None has no step; a list of N vectors `[d]` of a single step each,
-            or `[N, d]` for a model of single steps. A modality may be missing. Text of a pretrained encoder may be token ids, or `[N, 3, T]`: token
-            ids, mask and segment ids.
+            or `[N, d]` for a model of single steps. A modality may be missing. Text of a pretrained
+            encoder may be token ids, or `[N, 3, T]`: token ids, mask and segment ids.
         masks: `{modality: [N, T]}`, or a list of N masks, as long as the features. Without one it
             is as in a file: if `data.mask_from_zeros` was on, steps before the first and after the
             last non-zero one are padding.
@@ -171,9 +171,10 @@ def as_split(
 
 
 def _are_arrays(value: Any) -> bool:
-    """Says whether a value is a list of arrays, each of which is of a sample."""
-    listed = is_list(value) and not isinstance(value, np.ndarray)
-    return listed and all(hasattr(row, "__array__") for row in value)
+    """Says whether a value is a list, or a column of a table, of an array for each sample."""
+    kind = getattr(value, "dtype", None)
+    is_column = is_list(value) if kind is None else kind == np.dtype(object)
+    return is_column and all(hasattr(row, "__array__") for row in value)
 
 
 def _with_steps(x: np.ndarray, where: str, length: int) -> np.ndarray:
