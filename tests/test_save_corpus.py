@@ -286,7 +286,7 @@ MISTAKES = {
     "two shares": (dict(split=(0.8, 0.2)), "split=(0.8, 0.2): expected the name of a column, or"),
     "too few groups": (
         dict(split=(0.7, 0.1, 0.2), group="speaker"),
-        "split=(0.7, 0.1, 0.2): the 12 samples are of 2 speaker(s), too few for 3 splits that sh",
+        "split=(0.7, 0.1, 0.2): the 12 samples make 2 group(s) by speaker, too few for 3 splits t",
     ),
     "ids name no video": (
         dict(given=table(id=list(range(N))), split=(0.7, 0.1, 0.2)),

@@ -178,9 +178,9 @@ def draw_splits(groups: Sequence[str], shares: Any, seed: int, by: str) -> np.nd
     dealt = deal_by_shares(units, dict(zip(SPLITS, numbers, strict=True)), int(seed))
     if not all(dealt.values()):
         raise UserError(
-            f"split={shares!r}: the {len(groups)} samples are of {len(units)} {by}(s), too few for "
-            f"{wanted} splits that share none; give a share of 0 to one of them, or group= another "
-            "column (with the column of ids, samples are drawn one by one)."
+            f"split={shares!r}: the {len(groups)} samples make {len(units)} group(s) by {by}, too "
+            f"few for {wanted} splits that share none: give a share of 0 to one of them, or group= "
+            "another column (with the column of ids, samples are drawn one by one)."
         )
     owner = {unit: split for split, names in dealt.items() for unit in names}
     return np.array([owner[group] for group in groups])
