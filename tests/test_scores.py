@@ -253,7 +253,7 @@ X = np.ones((2, 3, 6))
         ),
         (
             ({"text": np.array([["a", "b"]])},),
-            "features['text'] is <U1 (1, 2): expected numbers (N, T, d) or (N, d).",
+            "features['text'] is <U1 (1, 2): expected numbers (N, T, d).",
         ),
         (
             ({"text": X}, {"text": np.ones((3, 2))}),
