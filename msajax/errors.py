@@ -1,11 +1,12 @@
 """Defines the errors that end a run early without a bug in the program, and the exit codes."""
 
 import contextlib
+import difflib
 import functools
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 OK, USER_ERROR, NON_FINITE, STOPPED = 0, 2, 3, 75  # exit codes
@@ -38,6 +39,12 @@ def writing(path: str) -> Iterator[None]:
 def first_line(error: BaseException) -> str:
     """Returns the first line of a library's error, or its type if it says nothing."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Returns ` Did you mean 'audio'?`, with what is known by nearly the same name, or ""."""
+    near = difflib.get_close_matches(word, known, 1)
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def failure_of(path: str, error: BaseException) -> str:

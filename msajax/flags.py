@@ -15,6 +15,7 @@ from msajax import config as configuration
 from msajax.checks import is_url
 from msajax.config.meanings import meanings
 from msajax.errors import OK, USER_ERROR, UserError, on_one_line
+from msajax.files import meant
 from msajax.modes import MODES
 from msajax.modes.options import Options
 
@@ -131,9 +132,8 @@ def parse_flags(argv: list[str]) -> list[str]:
         problem = str(error)
     except OSError as error:
         name = _experiment_file(_config_first(argv))
-        problem = f"There is no configuration file {name}."
-        if pathlib.Path(f"{name}.py").is_file():
-            problem = f"{problem} Did you mean {name}.py?"
+        near = meant(name) or meant(os.path.join("configs", name)) or "."
+        problem = f"There is no configuration file {name}{near}"
         if pathlib.Path(name).is_file():  # then its get_config() missed another file
             problem = f"The experiment file cannot be loaded: {error.__cause__ or error}"
     except flags.UnrecognizedFlagError as error:
@@ -246,6 +246,7 @@ def options() -> Options:
     config = configuration.from_config_dict(CONFIG.value)
     names = [key.removeprefix("data.") for key in _overridden if key.startswith("data.")]
     given = dict.fromkeys(itertools.chain(*(mode.flags for mode in MODES.values())))
+    experiment = _experiment_file(["", f"--config={flags.FLAGS['config'].config_filename}"])
     return Options(
         mode=MODE.value,
         config=config,
@@ -254,7 +255,7 @@ def options() -> Options:
         paths=tuple(_positional),
         join=join_processes,
         complain=complain,
-        experiment=_experiment_file(["", f"--config={flags.FLAGS['config'].config_filename}"]),
+        experiment="" if experiment == str(DEFAULT_CONFIG) else experiment,
     )
 
 

@@ -52,6 +52,9 @@ WRONG = """
 --config.data.path=corpus.npz --workdir=new --config.model.init_from=runs/ta  # mean runs/ta/bundle?
 --mode=ablate --config.data.path=nothing --workdir=new  # There is no corpus at nothing.
 --mode=sweep --config.data.path=nothing --workdir=new  # There is no corpus at nothing.
+--config=configs/mosii.py --workdir=new  # file configs/mosii.py; did you mean configs/mosi.py?
+--config=mosi --workdir=new  # no configuration file mosi; did you mean configs/mosi.py?
+--mode=sweep --config.data.path=corpus.npz --workdir=new  # sweep needs --config=FILE, a Python
 --mode=predict --bundle=runs/ta --input=corpus.npz --output=p.csv  # did you mean runs/ta/bundle?
 --mode=predict --bundle=runs/taa/bundle --input=corpus.npz --output=p.csv  # mean runs/ta/bundle?
 --mode=predict --bundle=runs/ta/bundle --input=corpsu.npz --output=p.csv  # did you mean corpus.npz?
@@ -90,6 +93,8 @@ def place(tmp_path_factory) -> pathlib.Path:
     arrays = {"text": rng.normal(size=(4, 5, 6)), "label": np.zeros(4), "id": list("abcd")}
     np.savez(place / "corpus.npz", **{f"test/{name}": x for name, x in arrays.items()})
     make_run(place / "runs" / "ta", "sentiment")
+    (place / "configs").mkdir()
+    (place / "configs" / "mosi.py").touch()
     (place / "other").mkdir()
     (place / "other" / "notes").touch()
     (place / "runs" / "ta" / "run.json").write_text('{"corpus": {"path": "/gone.npz"}}')

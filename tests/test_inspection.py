@@ -359,6 +359,13 @@ def test_labels_off_the_scale_or_missing_are_warned_of(tmp_path):
         "test has no labels: it can be predicted, not learned or scored.",
     ]
     assert report["splits"]["test"]["labels"] is None
+    inside = a_split(30, [1.0, 3.0], text=np.arange(8.0).reshape(2, 2, 2))
+    below = a_split(40, [-4.5, 2.0], text=np.arange(8.0).reshape(2, 2, 2))
+    told = report_of(tmp_path, train=outside, valid=inside, test=below)["warnings"]
+    assert [warning for warning in told if "reaches" in warning] == [
+        "train, test: sentiment reaches from -4.5 to 5, outside [-3, 3]: "
+        "the accuracies and F1 of sentiment do not suit it."
+    ]
 
 
 def test_a_faultless_corpus_has_no_warning(tmp_path):

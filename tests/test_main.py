@@ -278,7 +278,7 @@ def test_a_mistake_in_a_flag_is_named(arguments, expected, refused, experiment, 
         (["--mode=predict", "--bundle=b"], "--input"),
         (["--mode=predict", "--bundle=b", "--input=i"], "--output"),
         (["--mode=predict", "--input=i", "--output=o"], "--bundle"),
-        (["--mode=evaluate"], "one of --workdir=RUN and --input=predictions.csv"),
+        (["--mode=evaluate"], "one of --workdir=RUN and --input=predictions.csv.\n"),
         (["--mode=evaluate", "--workdir=w", "--input=i"], "not both"),
     ],
 )
@@ -300,7 +300,7 @@ def test_a_missing_experiment_file_is_named(name, override, refused, tmp_path):
 def test_an_experiment_file_without_its_suffix_is_guessed(refused, tmp_path):
     path = ROOT / "configs" / "mosi"
     message = refused(f"--config={path}", "--workdir", tmp_path / "run")
-    assert message.endswith(f"There is no configuration file {path}. Did you mean {path}.py?\n")
+    assert message.endswith(f"There is no configuration file {path}; did you mean {path}.py?\n")
 
 
 def test_a_corpus_in_place_of_an_experiment_file_is_told_where_it_goes(refused, arrays, tmp_path):

@@ -70,6 +70,11 @@ def test_without_padding_of_zeros_berts_mask_says_which_steps_of_text_are_real(p
         "the attention mask of text_bert says which of its steps are real: it hides "
         f"{sum(hidden.values())}, which are not zero."
     ) in caplog.text
+    for split in tree.values():
+        split["text_bert"][:, 1] = 1
+    with caplog.at_level(logging.INFO):
+        open_corpus(write_pickle(path, tree))
+    assert "says which of its steps are real.\n" in caplog.text
     found = inspect_corpus(corpus, DataConfig())
     preparation = fit(corpus, DataConfig(), ModelConfig())
     for name, count in hidden.items():

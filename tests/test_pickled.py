@@ -262,7 +262,7 @@ def test_strings_of_pandas_are_refused_with_their_place_and_what_to_store(path, 
     write_pickle(path, tree, protocol)
     found = refusal(path)
     method = "astype" if form == "StringDType" else "to_numpy"
-    assert f"it stands at 'train/id'; its .{method}(" in found
+    assert f"it stands at 'train/id'; store its .{method}(" in found
 
 
 # --- splits that are not there ---

@@ -546,7 +546,7 @@ def test_ids_of_different_lengths_are_padded_with_what_is_no_piece():
         ({"words": ["a film"]}, "words must be a list with a list of words for each sample."),
         ({"words": [["a", 3]]}, "words must be a list with a list of words for each sample."),
         ({"words": [["a"]], "raw_text": ["a", "b"]}, "2 in raw_text, 1 in words"),
-        ({}, "The number of samples must be the same in all that is given: none."),
+        ({}, "Nothing is given to predict: expected features, raw_text or words."),
     ],
 )
 def test_samples_that_do_not_fit_are_refused(given, message):

@@ -345,6 +345,10 @@ def test_rows_of_the_same_id_are_measured_and_said(path, caplog):
         (b"Label;Score\n1;0,5\n", "row 1: score is '0,5', not a .*: decimals have a point"),
         (b"\x1b[31m,label\n1,2\n", r"has no column 'score'; it has \\x1b\[31m, label"),
         (b"label,score\n", "holds no prediction"),
+        (
+            b"import numpy as np,pickle\n1,2\n",
+            "no table of predictions, with the columns label and score: its first line has import",
+        ),
         (b"score,id\n1,2\n", "has no column 'label'; it has score, id"),
         (b"label,id\n1,2\n", "has no column 'score'; it has label, id"),
         (b"label,score\n1,2\n,3\n", "row 2: label is '', not a finite number"),

@@ -548,14 +548,18 @@ def test_a_modality_missing_in_a_split_is_absent_there():
     assert found.masks["text"].all() and repairs == {}
 
 
+@pytest.mark.parametrize(
+    ("name", "near"), [("vidoe", ""), ("txet", " Did you mean 'text'?")], ids=["far", "near"]
+)
 @pytest.mark.parametrize("key", ["model.modalities", "data.standardize"])
-def test_a_name_that_the_corpus_lacks_is_refused_with_the_names_there_are(key):
+def test_a_name_that_the_corpus_lacks_is_refused_with_the_names_there_are(key, name, near):
     corpus = corpus_of(train=a_split({m: np.ones((3, 2, 2)) for m in ("eeg", "text")}))
-    data = DataConfig(standardize=("vidoe",)) if key.startswith("data") else PLAIN
-    model = ModelConfig(modalities=("text", "vidoe")) if key.startswith("model") else MODEL
+    data = DataConfig(standardize=(name,)) if key.startswith("data") else PLAIN
+    model = ModelConfig(modalities=("text", name)) if key.startswith("model") else MODEL
     with pytest.raises(UserError) as caught:
         fit(corpus, data, model)
-    assert str(caught.value) == f"{key} names 'vidoe', which c does not have: it has text, eeg."
+    there = f"which c does not have: it has text, eeg.{near}"
+    assert str(caught.value) == f"{key} names {name!r}, {there}"
 
 
 def test_another_width_is_refused():

@@ -3,6 +3,7 @@
 import os
 
 import numpy as np
+import pandas
 import pytest
 
 import msajax
@@ -40,6 +41,10 @@ def table(**columns):
 def lists(width=2, seed=0):
     rng = np.random.default_rng(seed)
     return [rng.normal(size=(t, width)) for t in LENGTHS]
+
+
+def feelings(ordered):
+    return pandas.Categorical(["b", "a", "c"] * 4, categories=list("xcba"), ordered=ordered)
 
 
 def save(path, given=None, sequences=None, **options):
@@ -120,6 +125,28 @@ def test_a_list_of_a_padded_array_is_warned_of(tmp_path, caplog):
     assert "warning" in str(saved)
 
 
+def test_values_that_are_no_numbers_are_warned_of(tmp_path, caplog):
+    audio = lists()
+    audio[2][0], audio[4][1, 0] = np.nan, -np.inf
+    face = np.ones((N, 2, 1))
+    face[7, 0] = 1e39
+    saved = save(tmp_path / "c.npz", sequences={"audio": audio, "face": face})
+    found = "has 3 value(s) in 2 sample(s) that are NaN, infinite or beyond float32, the first in"
+    assert f"sequences['audio'] {found} sequences['audio'][2]: training" in caplog.text
+    assert "sequences['face'] has 1 value(s) in 1 sample(s)" in str(saved)
+
+
+def test_words_that_are_not_as_long_as_text_beside_them_are_warned_of(tmp_path):
+    text = lists()
+    words = [["so"] * len(x) for x in text]
+    assert "warning" not in str(save(tmp_path / "c.npz", sequences={"text": text, "words": words}))
+    words[5] = ["so"] * 3
+    given = dict(sequences={"text": text, "words": words}, overwrite=True)
+    said = str(save(tmp_path / "c.npz", **given))
+    assert "sequences['words'] has 3 step(s) in 'v1[5]', the first of 1 such sample(s)" in said
+    assert "warning" not in str(save(tmp_path / "c.npz", **given, aligned=False))
+
+
 @pytest.mark.parametrize(
     ("label", "columns", "kind", "names", "values"),
     [
@@ -131,6 +158,8 @@ def test_a_list_of_a_padded_array_is_warned_of(tmp_path, caplog):
             tuple("cxba"),
             [2, 3, 0] * 2,
         ),
+        ("feel", {"feel": feelings(ordered=True)}, "classes", tuple("xcba"), [2, 3, 1] * 2),
+        ("feel", {"feel": feelings(ordered=False)}, "classes", tuple("abc"), [1, 0, 2] * 2),
         ("n", {"n": [2, 0, 1] * 4}, "classes", ("0", "1", "2"), [2, 0, 1] * 2),
         ("n", {"n": [1, 0, -1] * 4}, "scores", ("n",), [1, 0, -1] * 2),
         ("label", {"label": [1.0, 0.0, 2.0] * 4}, "scores", ("sentiment",), [1, 0, 2] * 2),
@@ -257,7 +286,7 @@ MISTAKES = {
     "two shares": (dict(split=(0.8, 0.2)), "split=(0.8, 0.2): expected the name of a column, or"),
     "too few groups": (
         dict(split=(0.7, 0.1, 0.2), group="speaker"),
-        "split=(0.7, 0.1, 0.2): the samples are of 2 speaker(s), too few for 3 splits",
+        "split=(0.7, 0.1, 0.2): the 12 samples make 2 group(s) by speaker, too few for 3 splits t",
     ),
     "ids name no video": (
         dict(given=table(id=list(range(N))), split=(0.7, 0.1, 0.2)),
@@ -297,7 +326,7 @@ MISTAKES = {
     ),
     "another width": (
         dict(sequences=changed(4, np.ones((2, 3)))),
-        "sequences['audio']: sample 4 has steps of (3,), but sample 0 of (2,); expected arrays",
+        "sequences['audio'][4], of 'v1[4]', is 3 wide, not 2 as sequences['audio'][0], of 'v0[0]'",
     ),
     "three axes": (
         dict(sequences=changed(4, np.ones((2, 3, 2)))),
@@ -330,6 +359,25 @@ MISTAKES = {
     "text among words": (
         dict(sequences={"words": [["so"], "good", *[["well"]] * 10]}),
         "sequences['words'][1] must be a list of words, as ['so', 'good'].",
+    ),
+    "a word is missing": (
+        dict(sequences={"text": [["so", None], *[["well"]] * 11]}),
+        "sequences['text'][0][1] is None: expected a word, or '' for a step without one.",
+    ),
+    "the first word is missing": (
+        dict(sequences={"text": [[None, "so"], *[["well"]] * 11]}),
+        "sequences['text'][0][0] is None: expected a word, or '' for a step without one.",
+    ),
+    "another index": (
+        dict(
+            given=pandas.DataFrame(table()).sample(frac=1, random_state=0),
+            sequences={"audio": pandas.Series(lists())},
+        ),
+        "sequences['audio'] and the table have different indices, but row i of one is paired with",
+    ),
+    "half an id": (
+        dict(given=table(id=[0.5, *range(N - 1)])),
+        "Column 'id', the id, is 0.5 in row 0 (from 0): expected text or a whole number.",
     ),
     "nothing anywhere": (
         dict(sequences={"audio": [None] * N}),

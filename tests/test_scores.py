@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import numpy as np
+import pandas
 import pytest
 from tiny import tiny_config
 
@@ -193,6 +194,10 @@ def test_masks_a_single_step_an_absent_modality_and_no_sample(bundle):
     column = np.empty(2, object)  # as a data frame has it
     column[:] = [x["text"][1], x["text"][2, :2]]
     listed = bundle.predict({"text": list(column)})
+    steps = as_split({"text": x["text"][:, 2:3]}, None, None, bundle.preparation)
+    for vectors in (list(x["text"][:, 2]), pandas.Series(list(x["text"][:, 2]))):
+        found = as_split({"text": vectors}, None, None, bundle.preparation)
+        np.testing.assert_array_equal(found.features["text"], steps.features["text"])
     np.testing.assert_array_equal(bundle.predict({"text": column}).score, listed.score)
 
 
@@ -214,8 +219,12 @@ X = np.ones((2, 3, 6))
     ("arguments", "sentence"),
     [
         (({"vidoe": X},), "features names 'vidoe': expected some of text, audio."),
+        (
+            ({"audoi": X},),
+            "features names 'audoi': expected some of text, audio. Did you mean 'audio'?",
+        ),
         (({"text": X}, {"audio": X[..., 0]}), "masks names 'audio': expected some of text."),
-        (({},), "The number of samples must be the same in all that is given: none."),
+        (({},), "Nothing is given to predict: expected features, raw_text or words."),
         (
             ({"text": X, "audio": np.ones((3, 2, 4))},),
             "The number of samples must be the same in all that is given: 2 in features['text'], "
@@ -225,6 +234,11 @@ X = np.ones((2, 3, 6))
             ({"text": X}, None, ["one"]),
             "The number of samples must be the same in all that is given: 2 in features['text'], "
             "1 in raw_text.",
+        ),
+        (({"text": X[0, 0]},), "features['text'] is float64 (6,): expected numbers (N, T, d)."),
+        (
+            ({"text": X[0].tolist()},),
+            "features['text'] is float64 (3, 6): expected (N, T, d). One sample of 3 steps is",
         ),
         (({"text": X}, None, "two"), "raw_text is of type str: expected a list with an entry for "),
         (({"text": X}, None, [1, 2]), "raw_text must be a list of transcripts, one for each "),
@@ -239,7 +253,7 @@ X = np.ones((2, 3, 6))
         ),
         (
             ({"text": np.array([["a", "b"]])},),
-            "features['text'] is <U1 (1, 2): expected numbers (N, T, d) or (N, d).",
+            "features['text'] is <U1 (1, 2): expected numbers (N, T, d).",
         ),
         (
             ({"text": X}, {"text": np.ones((3, 2))}),

@@ -75,21 +75,21 @@ class DataConfig(Settings):
         standardize: modalities to standardise per feature with the statistics of valid training
             steps; "auto" stands for every modality but text and token ids.
         clip: standardised features are clipped to +-clip deviations; 0 turns clipping off.
-        truncate: what happens to a sequence longer than its position table: error, or keep its
-            first or last steps, or uniform: as many of its valid steps at equal distances.
-        alignment: which modalities share their steps, so that what was recorded together stays
-            together when sequences are shifted and cut: auto (those that the corpus says, or else
-            those with the same number of stored steps, above 1, in every split), aligned (all of
-            the run) or unaligned (none).
-        text: what the text modality is: features, those of the corpus; words, the words of the
-            transcripts as token ids, by a vocabulary of the training split; ids, the token ids that
-            the corpus brings; pieces, the transcripts through the tokenizer of model.text_encoder
-            (token ids that the corpus brings, if it has no transcripts); or auto: pieces with a
-            model.text_encoder, else features.
+        truncate: error, or the first, last or uniform steps that are kept of a sequence longer than
+            its position table; uniform are as many of its valid steps at equal distances.
+        alignment: auto, aligned or unaligned, which modalities share their steps: what was recorded
+            together then stays together when sequences are shifted and cut; auto takes those that
+            the corpus says, or else those with the same number of stored steps, above 1, in every
+            split, aligned all that are read, and unaligned none.
+        text: auto, features, words, ids or pieces, what the text modality is: features, those of
+            the corpus; words, the words of the transcripts as token ids, by a vocabulary of the
+            training split; ids, the token ids that the corpus brings; pieces, the transcripts
+            through the tokenizer of model.text_encoder (token ids that the corpus brings, if it has
+            no transcripts); or auto: pieces with a model.text_encoder, else features.
         min_count: how often a word must occur in train to be in the vocabulary of data.text =
             words; the others share one embedding.
-        format: what the corpus looks like: auto finds it by its content; native, mapped, old_hdf5,
-            connectome, csd, mmsa, mult or misa insist on one.
+        format: auto or native, mapped, old_hdf5, connectome, csd, mmsa, mult or misa, the format
+            of the corpus; auto finds it by its content, the others insist on one.
         glove_path: a text file of word vectors (GloVe, plain or gzip): the text of corpora that
             bring words, and what the embeddings of data.text = words begin with.
         word_shift: seconds added to the start of a word to find its segment in computational

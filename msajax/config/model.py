@@ -39,11 +39,11 @@ class ModelConfig(Settings):
             their gradients, which takes longer and saves memory.
         modalities: names of the modalities that are read, in order; () takes those of the corpus
             that have a valid training step, in the order text, audio, video, then alphabetical.
-        anchor: the modality that attends to the others; "" takes text, else the first.
+        anchor: the modality that attends to the others (empty takes text, else the first).
         model_dim: width D of every sequence inside the model.
         num_heads: attention heads.
-        head_dim: size of one head's queries and keys; 0 means model_dim / num_heads.
-        value_dim: size of one head's values; 0 means that of its queries and keys.
+        head_dim: size of one head's queries and keys (0 takes model_dim / num_heads).
+        value_dim: size of one head's values (0 takes that of its queries and keys).
         ff_dim: inner width of the feed-forward network.
         input_projection: whether features are projected, always or where_needed: features that are
             model_dim wide already go into the encoder as they are.
@@ -52,8 +52,8 @@ class ModelConfig(Settings):
         n_layers_post_fuse: self-attention blocks per modality after fusion (source 000).
         embedding_dim: width of the embeddings of token ids, which are then projected to model_dim;
             0 means model_dim itself, without a projection.
-        embedding_scale: what the embeddings of token ids are multiplied by: none, or sqrt_dim (the
-            square root of their width).
+        embedding_scale: none or sqrt_dim, what the embeddings of token ids are multiplied by:
+            nothing, or the square root of their width.
         causal: a step of an encoder sees itself and the steps before it, and no later one.
         mixer: what a layer of an encoder is: transformer (a block of attention and feed-forward),
             or one of the recurrent rnn, gru, lstm (source 001).
@@ -90,16 +90,16 @@ class ModelConfig(Settings):
             linear.
         head: how pooled modalities become one vector: weighted_sum (by the gate), mean, or concat.
         dropout_rate: dropout rate of every site inside the model that has no rate of its own.
-        attention_dropout: dropout rate of attention probabilities; -1 means dropout_rate.
-        ffn_dropout: dropout rate between the two layers of the feed-forward network; -1 means
-            dropout_rate.
-        projection_dropout: dropout rate after the input projection and positions; -1 means
-            dropout_rate.
+        attention_dropout: dropout rate of attention probabilities (-1 takes dropout_rate).
+        ffn_dropout: dropout rate between the two layers of the feed-forward network (-1
+            takes dropout_rate).
+        projection_dropout: dropout rate after the input projection and positions (-1 takes
+            dropout_rate).
         input_dropout: dropout rate of the raw input features.
         max_len: rows of every learned position table and the longest sequence; 0 takes each
             modality's longest training sequence.
-        missing_modality: what a modality that a sample lacks becomes: mask (an absent modality gets
-            weight 0) or reference (the literal formula: its zero vector still gets weight).
+        missing_modality: mask or reference, what a modality that a sample lacks becomes: mask gives
+            it weight 0, reference is the literal formula: its zero vector still gets weight.
         dtype: computation type; parameters, norms, softmax, pooling, gate and head stay float32.
         matmul_precision: how accelerators multiply float32 matrices, forwards and backwards, by
             JAX's names: float32 (in full), tensorfloat32 or bfloat16, which round the factors and

@@ -63,6 +63,35 @@ class Table:
         self.used.add(name)
         return self._values(name)
 
+    def require_same_rows(self, sequences: Mapping[str, Any]) -> None:
+        """Raises `UserError` if indices, as pandas has them, put rows in another order.
+
+        Samples are paired by position: rows that were shuffled or left out in one place alone
+        would go to others.
+        """
+        parts = {"the table": self._table}
+        if isinstance(self._table, Mapping):
+            parts = {f"column {name!r} of the table": self._table[name] for name in self.columns}
+        parts |= {f"sequences[{name!r}]": value for name, value in sequences.items()}
+        # Lists have a method of that name.
+        indices = {where: getattr(part, "index", None) for where, part in parts.items()}
+        known = [(where, x) for where, x in indices.items() if hasattr(x, "equals")]
+        for where, index in known[1:]:
+            if not index.equals(known[0][1]):
+                raise UserError(
+                    f"{where} and {known[0][0]} have different indices, but row i of one is paired "
+                    "with row i of the other: bring them into the same order, and "
+                    ".reset_index(drop=True) both."
+                )
+
+    def ordered_classes(self, name: str) -> list[str] | None:
+        """Returns the names in the order of a column of ordered categories; None for others."""
+        kind = getattr(self._table[name], "dtype", None)  # pandas; polars calls it an Enum
+        if not getattr(kind, "ordered", type(kind).__name__ == "Enum"):
+            return None
+        names = as_list(kind.categories, f"The categories of column {name!r}")
+        return names if all(isinstance(one, str) for one in names) else None
+
     def _values(self, name: Any) -> list[Any]:
         return as_list(self._table[name], f"Column {name!r} of the table")
 
@@ -149,9 +178,9 @@ def draw_splits(groups: Sequence[str], shares: Any, seed: int, by: str) -> np.nd
     dealt = deal_by_shares(units, dict(zip(SPLITS, numbers, strict=True)), int(seed))
     if not all(dealt.values()):
         raise UserError(
-            f"split={shares!r}: the samples are of {len(units)} {by}(s), too few for {wanted} "
-            "splits of which none is empty; group= names the column of speakers or videos that "
-            "must not be in two splits (that of the ids splits sample by sample)."
+            f"split={shares!r}: the {len(groups)} samples make {len(units)} group(s) by {by}, too "
+            f"few for {wanted} splits that share none: give a share of 0 to one of them, or group= "
+            "another column (with the column of ids, samples are drawn one by one)."
         )
     owner = {unit: split for split, names in dealt.items() for unit in names}
     return np.array([owner[group] for group in groups])
@@ -166,13 +195,8 @@ def read_groups(table: Table, group: str | None, ids: Sequence[str]) -> tuple[li
     """
     if group is not None:
         return _names(table.column(group, "group"), f"Column {group!r}, the group,"), group
-    try:
-        return videos_of(ids, "Shares are drawn by video, but"), "video"
-    except UserError as error:
-        raise UserError(
-            f"{str(error).removesuffix('.')}; or name the column of videos or speakers: "
-            "group='speaker'."
-        ) from error
+    instead = "name the column of videos or speakers: group='speaker'"
+    return videos_of(ids, "Shares are drawn by video, but", instead), "video"
 
 
 def require_apart(groups: Sequence[str], splits: np.ndarray, column: str) -> None:
@@ -215,8 +239,8 @@ def read_labels(table: Table, label: Any, ids: Sequence[str]) -> Labels | None:
         ids: of the samples, for messages.
 
     Returns:
-        Scores of columns of numbers; classes of one column of text, in alphabetical order unless
-        they are given, or of whole numbers from 0.
+        Scores of columns of numbers; classes of one column of text, in the order that is given, or
+        that of its ordered categories, else of the alphabet; or of whole numbers from 0.
 
     Raises:
         UserError: naming the column and the row that is no finite number.
@@ -233,7 +257,8 @@ def read_labels(table: Table, label: Any, ids: Sequence[str]) -> Labels | None:
     known = np.array([not all(map(is_missing, row)) for row in zip(*cells, strict=True)])
     if not known.any():
         raise UserError(f"Column {columns[0]!r} of labels is empty: leave label out.")
-    classes = label[columns[0]] if isinstance(label, Mapping) else None
+    ordered = table.ordered_classes(columns[0])
+    classes = label[columns[0]] if isinstance(label, Mapping) else ordered
     if any(isinstance(value, str) for value in cells[0]) or classes is not None:
         if len(columns) > 1:
             raise UserError(

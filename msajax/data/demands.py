@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msajax.config import SYNTHETIC, Config, DataConfig, ModelConfig, idle_settings
 from msajax.data.corpus import SPLITS, Corpus
 from msajax.data.folds import advise_folds
-from msajax.errors import UserError
+from msajax.errors import UserError, nearest
 from msajax.files import meant
 from msajax.tasks import TASKS
 
@@ -86,7 +86,7 @@ def require_modalities(
                 why = f"; {unread}" if m == "text" and unread else ""
                 raise UserError(
                     f"{key} names {m!r}, which {corpus.path} does not have: it has "
-                    f"{', '.join(there)}{why}."
+                    f"{', '.join(there)}{why}.{nearest(m, there)}"
                 )
 
 

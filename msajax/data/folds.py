@@ -25,6 +25,7 @@ SHARES = {"train": 0.7, "valid": 0.1, "test": 0.2}
 _MOSI_SEGMENTS = {"train": 1284, "valid": 229, "test": 686}
 _LARGEST = 1 << 26  # bytes of a folds file
 _USUAL_FOLDS = 5
+_INSTEAD = "name splits in the file, as msajax.save_corpus(…, group='speaker') does"
 # video$_$clip, video[i], video[start-end], video_i
 _SEGMENT = re.compile(r"(.+?)(?:\$_\$.*|\[[^\[\]]*\]|_\d+)", re.DOTALL)
 # A bare number, or one behind the name of a split (test_17): it tells samples apart, not videos.
@@ -191,12 +192,13 @@ def is_part(id_: str) -> bool:
     return _SEGMENT.fullmatch(id_) is not None
 
 
-def videos_of(ids: Sequence[str], where: str) -> list[str]:
+def videos_of(ids: Sequence[str], where: str, instead: str = _INSTEAD) -> list[str]:
     """Returns the video of each sample.
 
     Args:
         ids: of the samples.
         where: how the message begins: why videos are needed, and the corpus.
+        instead: how it ends: what else to do.
 
     Raises:
         UserError: for an id that names no video.
@@ -205,7 +207,7 @@ def videos_of(ids: Sequence[str], where: str) -> list[str]:
     if None in videos:
         raise UserError(
             f"{where} the id {ids[videos.index(None)]!r} does not tell which video it is of: "
-            "expected ids like 'video[0]' or 'video$_$0', to split by video."
+            f"expected ids like 'video[0]' or 'video$_$0', to split by video; or {instead}."
         )
     return videos
 

@@ -17,7 +17,13 @@ from msajax.data.demands import describe_unread_transcripts, splits_for_folds
 from msajax.data.folds import advise_folds
 from msajax.data.labels import LabelKind, label_kind
 from msajax.data.lost import Lost, count_hidden, count_in_full, count_without_any
-from msajax.data.plausibility import suspect_ids, suspect_labels, suspect_scales, suspect_videos
+from msajax.data.plausibility import (
+    suspect_ids,
+    suspect_labels,
+    suspect_range,
+    suspect_scales,
+    suspect_videos,
+)
 from msajax.data.repairs import describe_empty, describe_repairs
 from msajax.data.repeated import count_repeated, describe_repeated, describe_repeated_ids
 from msajax.data.step_words import named_by
@@ -296,17 +302,11 @@ def _warnings(report: dict[str, Any], groups: Groups, data: DataConfig) -> list[
     labelled = any(split["labels"] for split in splits.values())
     if labelled and not report["task"]:
         found.append("Every label is of the same class: there is nothing to tell apart.")
+    if (report["task"] or {}).get("kind") == "regression":
+        found += suspect_range(splits)
     for name, split in splits.items():
         if not split["labels"]:
             found.append(f"{name} has no labels: it can be predicted, not learned or scored.")
-        for label, facts in (split["labels"] or {}).items():
-            task = report["task"] or {"kind": "one class"}
-            alone = len(split["labels"]) == 1 and task["kind"] == "regression"
-            if alone and (facts["min"] < -3 or facts["max"] > 3):
-                found.append(
-                    f"{name}: {label} reaches from {facts['min']:g} to {facts['max']:g}, outside "
-                    "[-3, 3]: the accuracies and F1 of sentiment do not suit it."
-                )
         for m, lost in split["lost"].items():
             found.append(Lost(**lost).describe(f"{name}/{m}", data.allow_loss))
         if split["without_any"]:

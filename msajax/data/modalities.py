@@ -6,7 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from msajax.data.corpus import describe_width, modality_order, require_modest_padding
+from msajax.data.corpus import (
+    describe_width,
+    is_finite,
+    modality_order,
+    require_modest_padding,
+)
 from msajax.data.formats.arrays import NAME, RESERVED
 from msajax.data.sequences import (
     as_list,
@@ -95,16 +100,28 @@ class Modality:
         padded = "; steps of zeros before the first and after the last other one are padding"
         return f"{kind}, {steps}{absent}{padded * (not self.has_mask)}"
 
-    def warning(self) -> str:
-        """Returns a sentence if sequences are as long as each other and end in zeros, or ""."""
-        if self.are_words or not self.has_mask or self.steps == 1 or np.ptp(self.lengths):
-            return ""
+    def warnings(self) -> list[str]:
+        """Says what is probably a mistake: values that are no numbers, and zeros as padding."""
+        if self.are_words:
+            return []
+        found = []
+        bad = np.array([(~is_finite(row)).sum() for row in self.rows])
+        if bad.any():
+            found.append(
+                f"{self.where} has {bad.sum()} value(s) in {(bad > 0).sum()} sample(s) that are "
+                f"NaN, infinite or beyond float32, the first in {self.where}[{bad.argmax()}]: "
+                "training and prediction set them to 0."
+            )
+        if not self.has_mask or self.steps == 1 or np.ptp(self.lengths):
+            return found
         ends = sum(not (row[0].any() and row[-1].any()) for row in self.rows)
-        return ends and (
-            f"{self.where} has {self.steps} steps in every sample, and {ends} of "
-            f"{len(self.rows)} begin or end with a step of zeros, which counts as real: if it is "
-            "padding, cut it off, or give one array [N, T, d] in place of the list."
-        )
+        if ends:
+            found.append(
+                f"{self.where} has {self.steps} steps in every sample, and {ends} of "
+                f"{len(self.rows)} begin or end with a step of zeros, which counts as real: if it "
+                "is padding, cut it off, or give one array [N, T, d] in place of the list."
+            )
+        return found
 
 
 def read_modalities(
@@ -226,12 +243,13 @@ def _read_rows(rows: Sequence[Any], where: str, ids: Sequence[str]) -> Modality:
                 "[T, d]; steps of a single number are x[:, None]."
             )
         arrays = [x[None] if x.size else x for x in arrays]
-    try:
-        pad([x[:1] for x in arrays])  # refuses steps of different widths
-    except ValueError as error:
-        raise UserError(
-            f"{where}: {error}; expected arrays [T, d] with the same d in all samples."
-        ) from error
+    for i, x in enumerate(arrays):
+        if x.size and x.shape[1:] != arrays[first].shape[1:]:
+            raise UserError(
+                f"{where}[{i}], of {printable(ids[i])!r}, is {x.shape[1]} wide, not "
+                f"{arrays[first].shape[1]} as {where}[{first}], of {printable(ids[first])!r}: "
+                "expected arrays [T, d] with the same d in all samples."
+            )
     lengths = np.array([len(x) if x.size else 0 for x in arrays])
     arrays = [x if x.size else x[:0] for x in arrays]
     width = arrays[first].shape[1] if arrays[first].ndim == 2 else 0
@@ -253,7 +271,9 @@ def _read_row(row: Any, where: str, id_: str) -> np.ndarray:
 
 
 def _is_words(row: Any) -> bool:
-    return is_list(row) and len(row) > 0 and isinstance(row[0], str)
+    """Says whether a sequence is of words, of which some may be missing in front."""
+    known = (step for step in row if step is not None) if is_list(row) else ()
+    return isinstance(next(iter(known), None), str)
 
 
 def _read_transcripts(rows: Sequence[Any], name: str, before: list[str] | None) -> list[str]:
@@ -278,8 +298,13 @@ def _read_transcripts(rows: Sequence[Any], name: str, before: list[str] | None) 
 def _read_words(rows: Sequence[Any], where: str) -> Modality:
     words = [[] if row is None else row for row in rows]
     for i, row in enumerate(words):
-        if not is_list(row) or not all(isinstance(word, str) for word in row):
+        if not is_list(row):
             raise UserError(f"{where}[{i}] must be a list of words, as ['so', 'good'].")
+        if other := [k for k, word in enumerate(row) if not isinstance(word, str)]:
+            raise UserError(
+                f"{where}[{i}][{other[0]}] is {printable(repr(row[other[0]]))}: expected a word, "
+                "or '' for a step without one."
+            )
         require_unicode(row, lambda k, i=i: f"{where}[{i}][{k}]")
     words = [[str(word) for word in row] for row in words]
     return Modality(words, where, np.array([len(row) for row in words]))

@@ -143,3 +143,24 @@ def _like_classes(labels: np.ndarray) -> list[float]:
     from_0 = len(values) <= _MOST_CLASSES and np.array_equal(values, np.arange(len(values)))
     is_few = 2 <= len(values) and (len(values) <= _FEW or from_0)
     return values.tolist() if whole and is_few and len(labels) >= _REPEATED * len(values) else []
+
+
+def suspect_range(splits: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Says in one sentence in which splits a single score leaves the scale of sentiment.
+
+    Args:
+        splits: `{split: facts}`, as `inspect` describes them; `labels` is `{label: facts}` or None.
+    """
+    wide = {
+        name: (label, facts["min"], facts["max"])
+        for name, split in splits.items()
+        for label, facts in (split["labels"] or {}).items()
+        if len(split["labels"]) == 1 and (facts["min"] < -3 or facts["max"] > 3)
+    }
+    if not wide:
+        return []
+    labels, low, high = zip(*wide.values(), strict=True)
+    return [
+        f"{', '.join(wide)}: {labels[0]} reaches from {min(low):g} to {max(high):g}, outside "
+        "[-3, 3]: the accuracies and F1 of sentiment do not suit it."
+    ]

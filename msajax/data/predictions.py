@@ -169,9 +169,15 @@ def read_predictions(path: str, of_seeds: bool = True) -> Predictions:
     )
     labels, outputs = task.read_columns_of(names), task.score_columns(names)
     of_output = [_score_columns(columns, c) if of_seeds else [c] for c in outputs]
-    for column in (*labels, *sum(of_output, [])):
+    needed = (*labels, *sum(of_output, []))
+    there = ", ".join(map(printable, columns))
+    if not {"id", *needed} & set(columns):
+        raise UserError(
+            f"{path} is no table of predictions, with the columns {' and '.join(needed)}: its "
+            f"first line has {there}."
+        )
+    for column in needed:
         if column not in columns:
-            there = ", ".join(map(printable, columns))
             raise UserError(f"{path} has no column {printable(column)!r}; it has {there}.")
     if len({len(of_seeds) for of_seeds in of_output}) != 1:
         raise UserError(f"{path}: every output must have scores of the same seeds.")

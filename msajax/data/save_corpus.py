@@ -77,8 +77,8 @@ def save_corpus(
             as `text` (or `words`) are words step by step.
         label: the column of labels, or several. Real numbers are scores; text, and whole numbers
             from 0 in a single column, are classes. `{column: names}` gives the classes of text an
-            order, which else is that of the alphabet. None writes no labels; a split in which all
-            labels are missing has none.
+            order, which else is that of ordered categories, or of the alphabet. None writes no
+            labels; a split in which all labels are missing has none.
         split: the column that says train, valid (or dev, val, validation) or test; or the shares of
             train, valid and test that are drawn, as (0.7, 0.1, 0.2): whole groups, none of which
             is in two splits. A share of 0 leaves that split out.
@@ -111,6 +111,7 @@ def save_corpus(
     labels = columns.read_labels(rows, label, ids)
     splits, how = _splits(rows, split, group, ids, options.get("seed", 0))
     modalities, raw_text = read_modalities(sequences, ids)
+    rows.require_same_rows(sequences)
     aligned, why = _find_aligned(modalities, options.get("aligned"), ids)
     shared = {"words" if m == "text" and m not in modalities else m for m in aligned}
     shared |= {"words"} if "text" in aligned and "words" in modalities else set()
@@ -119,7 +120,8 @@ def save_corpus(
     corpus = _corpus(path, np.array(ids), splits, (labels, modalities, raw_text), aligned)
     if corpus.modalities == () and not any(h.has_raw_text for h in corpus.headers.values()):
         raise UserError("No sample has a step of any modality: there is nothing to write.")
-    saved = _describe(corpus, modalities, raw_text, [why, how, _unused(rows)])
+    apart = _words_apart(modalities, ids) if options.get("aligned") is None else []
+    saved = _describe(corpus, modalities, raw_text, [why, how, _unused(rows)], apart)
     save(corpus, path)
     return saved
 
@@ -235,6 +237,20 @@ def _equally_long(
     return (), "aligned: none"
 
 
+def _words_apart(modalities: Mapping[str, Modality], ids: Sequence[str]) -> list[str]:
+    """Says in a sentence if words are not as long as the features of text beside them."""
+    if not {"words", "text"} <= modalities.keys():
+        return []
+    words, text = modalities["words"], modalities["text"]
+    apart = (words.lengths != text.lengths) & (words.lengths > 0) & (text.lengths > 0)
+    i = int(apart.argmax())
+    return [
+        f"{words.where} has {words.lengths[i]} step(s) in {printable(ids[i])!r}, the first of "
+        f"{apart.sum()} such sample(s), but {text.where} has {text.lengths[i]}: so words share "
+        "their steps with nothing; if that is meant, aligned=False says it."
+    ] * bool(apart.any())
+
+
 def _corpus(
     path: str,
     ids: np.ndarray,
@@ -284,17 +300,19 @@ def _describe(
     modalities: Mapping[str, Modality],
     raw_text: Sequence[str] | None,
     others: Sequence[str],
+    warnings: Sequence[str],
 ) -> SavedCorpus:
     """Says what a corpus holds; warns of what is probably a mistake."""
     sizes = {name: header.size for name, header in corpus.headers.items()}
     found = ", ".join(f"{size} {name}" for name, size in sizes.items())
-    sentences, facts = [f"{corpus.path}: {found}"], {}
+    sentences, facts, warnings = [f"{corpus.path}: {found}"], {}, list(warnings)
     for m, x in modalities.items():
         facts[m] = x.facts()
         sentences.append(f"{m} {x.describe(facts[m])}")
-        if warning := x.warning():
-            logger.warning("%s: %s", corpus.path, warning)
-            sentences.append(f"warning: {warning}")
+        warnings += x.warnings()
+    for warning in warnings:
+        logger.warning("%s: %s", corpus.path, warning)
+        sentences.append(f"warning: {warning}")
     if raw_text is not None:
         sentences.append(f"raw_text: transcripts of {sum(map(bool, raw_text))} samples")
     return SavedCorpus(

@@ -13,7 +13,7 @@ from msajax.data.corpus import Split, pad_words
 from msajax.data.formats.fields import to_whole
 from msajax.data.prepare import Preparation
 from msajax.data.sequences import as_list, is_list, pad, require_unicode
-from msajax.errors import UserError
+from msajax.errors import UserError, nearest
 from msajax.inference.scoring import Scorer, make_predict
 from msajax.models import build_model
 from msajax.runtime.devices import configure_jax, make_layout, require_devices
@@ -105,9 +105,9 @@ def as_split(
 
     Args:
         features: `{modality: [N, T, d]}`, `[N, T]` token ids, or a list of N arrays of different
-            lengths T, in which None has no step; `[N, d]` for a model of single steps. A modality
-            may be missing. Text of a pretrained encoder may be token ids, or `[N, 3, T]`: token
-            ids, mask and segment ids.
+            lengths T, in which None has no step; a list of N vectors `[d]` of a single step each,
+            or `[N, d]` for a model of single steps. A modality may be missing. Text of a pretrained
+            encoder may be token ids, or `[N, 3, T]`: token ids, mask and segment ids.
         masks: `{modality: [N, T]}`, or a list of N masks, as long as the features. Without one it
             is as in a file: if `data.mask_from_zeros` was on, steps before the first and after the
             last non-zero one are padding.
@@ -136,10 +136,11 @@ def as_split(
         if x.dtype.kind == "V" and x.dtype.name == "bfloat16":
             x = x.astype(np.float32)
         if is_features and x.ndim == 2 and x.dtype.kind in "biuf":
-            x = _with_steps(x, where, spec.length(m))
+            x = x[:, None] if _are_arrays(value) else _with_steps(x, where, spec.length(m))
         kinds, dims = ("biuf", 3) if is_features else ("iu", 2)
         if x.dtype.kind not in kinds or x.ndim != dims or 0 in x.shape[1:]:
-            expected = "numbers (N, T, d) or (N, d)" if is_features else "token ids (N, T)"
+            single = " or (N, d)" * (spec.length(m) == 1)
+            expected = f"numbers (N, T, d){single}" if is_features else "token ids (N, T)"
             raise UserError(f"{where} is {x.dtype} {x.shape}: expected {expected}.")
         arrays[m] = x
         if masks is not None and m in masks:
@@ -158,13 +159,22 @@ def as_split(
     if words is not None:
         words = _read_words(words)
         sizes["words"] = len(words)
+    if not sizes:
+        raise UserError("Nothing is given to predict: expected features, raw_text or words.")
     if len(set(sizes.values())) != 1:
-        found = ", ".join(f"{size} in {what}" for what, size in sizes.items()) or "none"
+        found = ", ".join(f"{size} in {what}" for what, size in sizes.items())
         raise UserError(f"The number of samples must be the same in all that is given: {found}.")
     ids = np.array([str(i) for i in range(next(iter(sizes.values())))], np.str_)
     valid = {m: mask for m, mask in valid.items() if mask is not None}
     split = Split(ids, arrays, valid, None, raw_text, frozenset(derived), "the samples")
     return dataclasses.replace(split, words=words, segments=segments)
+
+
+def _are_arrays(value: Any) -> bool:
+    """Says whether a value is a list, or a column of a table, of an array for each sample."""
+    kind = getattr(value, "dtype", None)
+    is_column = is_list(value) if kind is None else kind == np.dtype(object)
+    return is_column and all(hasattr(row, "__array__") for row in value)
 
 
 def _with_steps(x: np.ndarray, where: str, length: int) -> np.ndarray:
@@ -244,6 +254,7 @@ def _require_names(features: Any, masks: Any, preparation: Preparation) -> None:
                 known = [n for n in modalities if what == "features" or n in features]
                 raise UserError(
                     f"{what} names {m!r}: expected some of {', '.join(known) or 'none'}."
+                    f"{nearest(str(m), known)}"
                 )
     if preparation.words and "text" in features:
         raise UserError(

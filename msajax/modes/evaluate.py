@@ -32,7 +32,8 @@ def run(options: Options, console: Console) -> int:
     workdir, split = options["workdir"], options["split"] or "test"
     if bool(workdir) == bool(options["input"]):
         raise UserError(
-            "--mode=evaluate needs one of --workdir=RUN and --input=predictions.csv, not both."
+            "--mode=evaluate needs one of --workdir=RUN and --input=predictions.csv"
+            f"{', not both' * bool(workdir)}."
         )
     options.check_output(("input", "samples", "metrics", "ensemble"))
     if options["input"] and options["split"]:

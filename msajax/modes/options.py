@@ -29,7 +29,7 @@ class Options:
         paths: the words that are no flags, of a mode that takes paths.
         join: meets the other processes of a run, if flags say that there are any.
         complain: says in one line what went wrong.
-        experiment: path of the experiment file.
+        experiment: path of the experiment file; "" if none is given.
     """
 
     mode: str

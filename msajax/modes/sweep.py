@@ -4,7 +4,7 @@ import functools
 
 from rich.console import Console
 
-from msajax.errors import NON_FINITE, OK, STOPPED
+from msajax.errors import NON_FINITE, OK, STOPPED, UserError
 from msajax.files import refuse_inside
 from msajax.modes.early_checks import check_training, load_jax
 from msajax.modes.options import Options
@@ -19,6 +19,11 @@ def run(options: Options, console: Console) -> int:
     if options["output"]:
         refuse_inside(options["output"], workdir, "workdir")
     check_training(options.config, workdir, None, False)
+    if not options.experiment:
+        raise UserError(
+            "--mode=sweep needs --config=FILE, a Python file with get_config(), and with "
+            "get_space(), which returns what a sweep tries."
+        )
     with StopRequest(functools.partial(has_begun, workdir)) as stop:
         # From here on a signal is noted: loading what follows takes seconds.
         load_jax()

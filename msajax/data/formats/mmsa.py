@@ -82,10 +82,10 @@ class _Notes:
         if self.by_bert:
             logger.info(
                 "%s: no sample of %s is padded with steps of zeros, so the attention mask of "
-                "text_bert says which of its steps are real: it hides %d, which are not zero.",
+                "text_bert says which of its steps are real%s.",
                 self.path,
                 ", ".join(self.by_bert),
-                self.hidden,
+                f": it hides {self.hidden}, which are not zero" if self.hidden else "",
             )
         hidden = {name: count for name, count in self.by_zeros.items() if count}
         if self.by_bert and hidden:

@@ -52,6 +52,12 @@ def open_native(path: str, data: DataConfig = _DEFAULT) -> Corpus:
             files = archive.namelist()
             # An archive without splits is read as train alone, which is split by video below.
             is_whole = "id.npy" in files and not any("/" in file for file in files)
+            if files and not is_whole and not any("/" in file for file in files):
+                raise UserError(
+                    f"{path}: none of its arrays is of a split, as train/audio, and there is no "
+                    "'id' among them: without splits it needs id, which names the video of each "
+                    "sample, as in 'video[0]'."
+                )
             members = {arrays.array_name(path, _in_split(file, is_whole)): file for file in files}
             if len(members) != len(files):
                 raise UserError(f"{path} holds two arrays of the same name.")

@@ -203,7 +203,7 @@ def _push_global(m: Machine, module: Any, name: Any) -> None:
         place = f"; it stands at {'/'.join(keys)!r}" if keys else ""
         for origin, instead in _STRINGS.items():
             if f"{module}.{name}".startswith(origin):
-                raise Refused(f"{error}{place}; its {instead} would be read") from None
+                raise Refused(f"{error}{place}; store its {instead} instead") from None
         raise Refused(f"{error}{place}") from None
 
 
