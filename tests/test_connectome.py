@@ -156,9 +156,9 @@ def test_a_split_may_have_no_labels(folder):
     assert corpus.headers["train"].label_kind == "classes"
 
 
-def test_gender_may_be_letters(folder):
+@pytest.mark.parametrize("letters", [{"0": "F", "1": "male"}, {"0": "0.0", "1": "1.0"}])
+def test_gender_may_be_letters_or_decimal(folder, letters):
     first = open_corpus(folder)
-    letters = {"0": "F", "1": "male"}
     write_table(folder, [[*r[:3], letters[r[3]], *r[4:]] for r in rows()])
     assert open_corpus(folder).digest == first.digest
 
@@ -194,6 +194,7 @@ def test_matrices_that_are_not_symmetric_are_refused_or_counted(folder):
 
 
 def test_what_a_table_says_wrong_is_refused(folder):
+    (folder / "eeg" / "link.npy").symlink_to("0.npy")
     for row, column, value, said in [
         (1, 0, "p0", "2 rows have the id 'p0'"),
         (1, 0, "", "'' is no id"),
@@ -203,9 +204,11 @@ def test_what_a_table_says_wrong_is_refused(folder):
         (1, 2, "", "'p1' has the age ''; expected years, 0 to 130"),
         (1, 2, "-1", "'p1' has the age '-1'"),
         (1, 2, "nan", "'p1' has the age 'nan'"),
-        (1, 3, "2", "the gender of a row is '2'; expected 0 or 1 in all rows, or f or m"),
-        (1, 3, "f", "the gender of a row is 'f'"),
-        (1, 4, "eeg/0.npy", "2 rows have the file 'eeg/0.npy'"),
+        (1, 3, "2", "'p1' has the gender '2'; expected 0 or 1 in all rows, or f or m"),
+        (1, 3, "f", "'p1' has the gender 'f'"),
+        (1, 4, "eeg/0.npy", "'p1' has the file 'eeg/0.npy', which is that of 'p0', too"),
+        (1, 4, "./eeg/../eeg/0.npy", "which is that of 'p0', too"),
+        (1, 4, "eeg/link.npy", "which is that of 'p0', too"),
         (1, 4, "eeg/9.npy", "'p1' has the file 'eeg/9.npy', which is not there"),
         (1, 4, "../corpus/eeg/1.npy", "expected the path of an .npy file in this folder"),
         (1, 4, "/eeg/1.npy", "expected the path of an .npy file in this folder"),
@@ -215,6 +218,9 @@ def test_what_a_table_says_wrong_is_refused(folder):
         change(folder, row, column, value)
         message = refusal(folder)
         assert said in message and str(folder / "samples.csv") in message or "finite" in said
+    genders = [*"fmfx", *"fmfm"]
+    write_table(folder, [[*r[:3], g, *r[4:]] for r, g in zip(rows(), genders, strict=True)])
+    assert "'p3' has the gender 'x'; expected" in refusal(folder)
     write_table(folder, [[r[0], "MDD", *r[2:]] for r in rows()])
     assert "every label is 'MDD'; expected two classes or more, or an empty" in refusal(folder)
     write_table(folder, rows(), HEAD.replace("age", "years"))
@@ -227,6 +233,8 @@ def test_what_a_table_says_wrong_is_refused(folder):
     assert "samples.csv, line 2: 'ÿ' cannot be read as CSV, because it is" in refusal(folder)
     without_splits(folder, ["a[0]", "a[1]", "b[0]", "b[1]", "b[2]", "b[3]", "b[4]", "b[5]"])
     assert "no column split, and fewer than 3 people" in refusal(folder)
+    without_splits(folder, ["sub_01", "sub_01[0]", "b", "c", "d", "e", "f", "g"])
+    assert "has the ids 'sub_01' and 'sub_01[0]', which name the same" in refusal(folder)
 
 
 @pytest.mark.parametrize("edges", ["4,1", "-1,4", "1,inf", "1,", "a,4"])

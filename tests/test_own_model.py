@@ -359,6 +359,11 @@ WRONG = {
     "a term of what is not": (lambda: wrong(terms=term(lambda p, b: p.aux["x"])), "KeyError: 'x'"),
     "an endless term": (lambda: wrong(terms=term(a_sum, weight=float("nan"))), "finite weight"),
     "a scope that is none": (lambda: wrong(terms=term(a_sum, scope="rows")), "the scope 'row' or"),
+    "a check that answers": (lambda: wrong(check=lambda *_: False), "'wrong' returned a bool: it"),
+    "a value of nothing": (
+        lambda: wrong(initial=lambda *_: {"nope": 1.0}),
+        "gives initial values of nope, but there is no such parameter",
+    ),
     "no term": (lambda: wrong(terms=lambda *_: {}), "nothing to minimise"),
     "a memory of three": (
         lambda: wrong(memory=memory(lambda labels, spec: {"x": np.zeros(4)})),

@@ -114,6 +114,7 @@ def test_the_forms_hold_the_same_numbers(runs, tmp_path):
     shown = rf"{100 * values['mean']:.1f} $\pm$ {100 * values['sd']:.1f}"
     assert re.search(rf"(?m)^bad & [\d.]+ \$\\pm\$ [\d.]+ & {re.escape(shown)} \\\\$", text)
     assert re.search(r"(?m)^good & \\textbf{[\d.]+ \$\\pm\$ [\d.]+} & ", text)
+    assert "others. Two runs are told apart if a test that exchanges their predictions" in text
     assert "Bold: the best, told apart from all others." in text and "(bad 4, good 3)" in text
     assert "mae ↓" in str(table) and repr(table).startswith("RunTable('")
     for ending in FORMS.endings:

@@ -32,6 +32,7 @@ from msajax.errors import UserError
 from msajax.evaluation import robustness
 from msajax.evaluation.tables import print_results, print_summary
 from msajax.inference.bundle_files import load_bundle
+from msajax.inference.generate import _draw
 from msajax.models import parameter_shapes
 from msajax.modes.options import Options
 
@@ -551,6 +552,9 @@ def test_a_decoder_of_token_ids_continues_token_ids(decoder):
         ((["the", 3],), "'3' is not among"),
         (("?!",), "nothing to continue"),
         (([],), "nothing to continue"),
+        ((None,), r"words is of type NoneType: it must be a text \(str\), or a list of tokens"),
+        ((5,), "words is of type int"),
+        ((b"the",), "words is of type bytes"),
         (("the", 0), "steps = 0 must be a whole number of 1 or more"),
         (("the", 2.0), "steps = 2.0 must be"),
         (("the", 1, -1), "temperature = -1 must be a number of 0 or more"),
@@ -561,6 +565,12 @@ def test_a_decoder_of_token_ids_continues_token_ids(decoder):
 def test_what_cannot_be_continued_is_refused_by_name(decoder, given, message):
     with pytest.raises(UserError, match=message):
         msajax.generate(decoder, *given)
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_least_temperature_above_0_takes_the_likeliest():
+    rng = np.random.default_rng(0)
+    assert {_draw(np.array([0.2, 0.5, 0.0, 0.3]), 5e-324, rng) for _ in range(20)} == {1}
 
 
 def test_a_bundle_of_another_task_continues_nothing(run_of):
@@ -586,9 +596,12 @@ def test_the_command_line_continues_each_line_of_a_text(run_of, decoder, tmp_pat
     capsys.readouterr()
     assert run(output=None) == 0 and capsys.readouterr().out.splitlines() == expected
     source.write_text("the film\nthe movie\n")
+    blank = tmp_path / "blank.txt"
+    blank.write_text("the film\n\n")
     for wrong, message in (
         ({}, "more.txt is there already"),
         ({"output": str(tmp_path / "x")}, "lines.txt, line 2: 'movie' is not among the 6 words"),
+        ({"input": str(blank), "output": None}, "blank.txt, line 2 is blank, .*: remove it, or"),
         ({"output": str(bundle / "x")}, "lies inside the bundle"),
         ({"output": None, "input": str(tmp_path / "no")}, "no cannot be read as text in UTF-8"),
     ):

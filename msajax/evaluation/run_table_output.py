@@ -84,8 +84,9 @@ def _how(content: Mapping[str, Any]) -> str:
     count, unit = content["comparisons"], content["unit"]
     holm = f", adjusted for {count} comparisons of a metric (Holm)" * (count > 1)
     return (
-        f"two runs are if exchanging their predictions {unit} by {unit} gives a p of 0.05 or less"
-        f"{holm}, and no 95 % interval of their difference holds 0"
+        "two runs are told apart if a test that exchanges their predictions "
+        f"{unit} by {unit} gives a p of 0.05 or less{holm}, and no 95 % interval of "
+        "their difference holds 0"
     )
 
 
@@ -155,7 +156,7 @@ def _caption(content: Mapping[str, Any]) -> str:
     said += ["Bold: the best, told apart from all others."] if BEST in marks else []
     if ALIKE in marks:
         said.append(r"$^{\dagger}$: the best, and what is not told apart from it.")
-    said += [latex(f"Told apart: {_how(content)}.")] if marks & {BEST, ALIKE} else []
+    said += [latex(f"T{_how(content)[1:]}.")] if marks & {BEST, ALIKE} else []
     return " ".join(said)
 
 

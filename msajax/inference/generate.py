@@ -76,7 +76,7 @@ def _draw(p: np.ndarray, temperature: float, rng: np.random.Generator) -> int:
         raise UserError("The decoder gives no token a probability above 0: none can follow.")
     if not temperature:
         return int(p.argmax())
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):  # -inf is a probability of 0
         scaled = np.log(p / p.max()) / temperature
     total = np.exp(scaled).cumsum()
     return int(np.searchsorted(total, rng.random() * total[-1], side="right"))
@@ -86,8 +86,14 @@ def token_ids(words: str | Sequence[str] | Sequence[int], preparation: Preparati
     """Returns the token ids of a text or list of tokens.
 
     Raises:
-        UserError: naming a token that the decoder has not learned, and for no token.
+        UserError: naming a token that the decoder has not learned, for no token, and for what is
+            neither a text nor a list.
     """
+    if isinstance(words, bytes | bytearray) or not np.iterable(words):
+        raise UserError(
+            f"words is of type {type(words).__name__}: it must be a text (str), or a list of "
+            "tokens."
+        )
     if isinstance(words, str):
         given = tokenize(words) if preparation.words else words.split()
     else:

@@ -6,6 +6,7 @@ from flax.traverse_util import flatten_dict
 
 from msajax.config import Entry, ModelConfig
 from msajax.config.registry import registered
+from msajax.errors import UserError
 from msajax.models.contract import Model, Prediction, blank_sample, init_variables
 from msajax.spec import CorpusSpec
 
@@ -30,7 +31,12 @@ def build_model(config: ModelConfig, spec: CorpusSpec) -> nn.Module:
     """
     model = declared(config)
     if model.check is not None:
-        model.check(config, spec)
+        found = model.check(config, spec)
+        if found is not None:
+            raise UserError(
+                f"The check of the model {config.name!r} returned a {type(found).__name__}: it "
+                "must return None, and raise msajax.UserError for what cannot be built."
+            )
     return model.module(config, spec)
 
 

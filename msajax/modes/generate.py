@@ -36,6 +36,11 @@ def run(options: Options, console: Console) -> int:
     announce.now("Compiling and continuing")
     require_decoder(bundle)
     for number, line in enumerate(lines, 1):
+        if not line.strip():
+            raise UserError(
+                f"{_name(source)}, line {number} is blank, and there is nothing to continue: "
+                "remove it, or put a word there."
+            )
         try:
             token_ids(line, bundle.preparation)
         except UserError as error:

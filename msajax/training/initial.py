@@ -97,10 +97,14 @@ def from_model(
     for path, values in found.items():
         if values.dtype.kind not in "fiu" or not np.isfinite(values).all():
             raise UserError(f"The model's initial values of {path} are not all finite numbers.")
-        if values.shape != shapes.get(path):
+        if path not in shapes:
+            raise UserError(
+                f"The model gives initial values of {path}, but there is no such parameter."
+            )
+        if values.shape != shapes[path]:
             raise UserError(
                 f"The model's initial values of {path} are {values.shape}; the parameter is "
-                f"{shapes.get(path, 'missing')}."
+                f"{shapes[path]}."
             )
     return found
 

@@ -55,8 +55,8 @@ def open_connectome(path: str, data: DataConfig) -> Corpus:
             numbers nor names, too few people to split, and matrices that are damaged, of another
             shape, not finite or not symmetric.
     """
-    edges, samples = read_bands(path), _with_people(read_samples(path))
     table, bands = os.path.join(path, SAMPLES), os.path.join(path, BANDS)
+    edges, samples = read_bands(path), _with_people(table, read_samples(path))
     labels, names = _labels(table, samples)
     rows_of = _rows_of_splits(table, samples, data)
     said = [edges.tolist(), [sample[:4] for sample in samples], rows_of]
@@ -117,13 +117,27 @@ def open_connectome(path: str, data: DataConfig) -> Corpus:
 # --- people and splits ---
 
 
-def _with_people(samples: list[Sample]) -> list[Sample]:
+def _with_people(table: str, samples: list[Sample]) -> list[Sample]:
     """Renames samples so that `video_of` an id is the person, and of no others.
 
     Recordings of one person are named `person[…]` or `person$_$…`. Elsewhere ids like `sub_01` are
     segments of one video, and `17` is of no video; here they become `sub_01[0]` and `17[0]`.
+
+    Raises:
+        UserError: if another sample has that name.
     """
-    return [s if _person(s) == video_of(s.id) else s._replace(id=f"{s.id}[0]") for s in samples]
+    given, found = {sample.id for sample in samples}, []
+    for sample in samples:
+        if _person(sample) != video_of(sample.id):
+            name = f"{sample.id}[0]"
+            if name in given:
+                raise UserError(
+                    f"{table} has the ids {sample.id[:100]!r} and {name[:100]!r}, which name the "
+                    "same recording of the same person: rename one of them."
+                )
+            sample = sample._replace(id=name)
+        found.append(sample)
+    return found
 
 
 def _person(sample: Sample) -> str:

@@ -16,7 +16,10 @@ from msajax.errors import UserError, printable
 SAMPLES, BANDS = "samples.csv", "bands.csv"
 _COLUMNS, _EDGES = ("id", "label", "age", "gender", "file"), ("low_hz", "high_hz")
 _OLDEST = 130  # years
-_GENDERS = ({"0": 0.0, "1": 1.0}, {"f": 0.0, "female": 0.0, "m": 1.0, "male": 1.0})
+_GENDERS = (
+    {"0": 0.0, "0.0": 0.0, "1": 1.0, "1.0": 1.0},
+    {"f": 0.0, "female": 0.0, "m": 1.0, "male": 1.0},
+)
 _LARGEST = 1 << 28  # bytes of a table
 
 
@@ -70,19 +73,12 @@ def read_samples(folder: str) -> list[Sample]:
     """
     path = os.path.join(folder, SAMPLES)
     rows = _read(path, _COLUMNS)
-    for column in ("id", "file"):
-        value, times = collections.Counter(row[column] for row in rows).most_common(1)[0]
-        if times > 1:
-            raise UserError(f"{path}: {times} rows have the {column} {printable(value)!r}.")
-    spelled = {row["gender"].lower() for row in rows}
-    genders = next((known for known in _GENDERS if spelled <= known.keys()), None)
-    if genders is None:
-        odd = min(spelled - _GENDERS[0].keys())
-        raise UserError(
-            f"{path}: the gender of a row is {printable(odd)!r}; expected 0 or 1 in all rows, or f "
-            "or m in all rows, which count as 0 and 1."
-        )
-    samples = []
+    value, times = collections.Counter(row["id"] for row in rows).most_common(1)[0]
+    if times > 1:
+        raise UserError(f"{path}: {times} rows have the id {printable(value)!r}.")
+    # Those that most rows have, so that what is refused is the odd row.
+    genders = max(_GENDERS, key=lambda known: sum(row["gender"].lower() in known for row in rows))
+    samples, id_of_file = [], {}
     for row in rows:
         age, split, where = _number(row["age"]), row.get("split"), f"{path}: {row['id'][:100]!r}"
         if not row["id"] or not row["id"].isprintable():
@@ -91,12 +87,24 @@ def read_samples(folder: str) -> list[Sample]:
             raise UserError(
                 f"{where} has the age {printable(row['age'])!r}; expected years, 0 to {_OLDEST}."
             )
+        gender = genders.get(row["gender"].lower())
+        if gender is None:
+            raise UserError(
+                f"{where} has the gender {printable(row['gender'])!r}; expected 0 or 1 in all "
+                "rows, or f or m in all rows, which count as 0 and 1."
+            )
         if split is not None and split not in SPLIT_NAMES:
             raise UserError(
                 f"{where} has the split {printable(split)!r}; expected one of "
                 f"{', '.join(SPLIT_NAMES)} in every row, or no column of that name."
             )
-        gender, file = genders[row["gender"].lower()], _place(folder, row["file"], where)
+        file = _place(folder, row["file"], where)
+        first = id_of_file.setdefault(os.path.realpath(file), row["id"])
+        if first != row["id"]:
+            raise UserError(
+                f"{where} has the file {printable(row['file'])!r}, which is that of "
+                f"{first[:100]!r}, too; expected a file of its own for each row."
+            )
         split = SPLIT_NAMES[split] if split is not None else ""
         samples.append(Sample(row["id"], row["label"], age, gender, file, split))
     return samples
