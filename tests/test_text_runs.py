@@ -181,7 +181,8 @@ def test_a_bundle_predicts_without_the_folder(corpus, folder, tmp_path):
     found = bundle.predict(raw_text=test.raw_text.tolist())
     rows = scores_in(tmp_path / "run").splitlines()[1:]
     written = np.array([float(row.split(",")[2]) for row in rows])
-    np.testing.assert_allclose(found.score[:, 0], written, rtol=1e-6)
+    # Other batches than the file's, of full length: float32 sums of scores of some tenths.
+    np.testing.assert_allclose(found.score[:, 0], written, rtol=0, atol=5e-7)
 
 
 def test_the_folders_content_is_in_the_identity_and_its_path_is_not(corpus, fine_tuned, tmp_path):

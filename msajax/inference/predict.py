@@ -54,9 +54,8 @@ def predict_corpus(
         )
     for m in lacking:
         logger.warning("%s lacks modality %r; it is absent in every sample.", corpus.path, m)
-    if unread:
-        level = logging.WARNING if "text" in lacking else logging.INFO
-        logger.log(level, "%s: %s.", corpus.path, unread)
+    if unread and "text" not in corpus.modalities:
+        logger.warning("%s: %s.", corpus.path, unread)
 
     # Warned of and not refused while the numbers of steps are equal: the user may know better than
     # the file. Unequal ones cannot be shifted as one, and preparation refuses them.
