@@ -192,7 +192,7 @@ def _mask_text(draft: Draft, notes: _Notes) -> None:
         with contextlib.suppress(UserError):  # of a text_bert that is not needed
             mask = _read_bert(draft)[1]
             if mask.shape == nonzero.shape:
-                hidden = int((first_to_last(nonzero) & nonzero & ~mask).sum())
+                hidden = int((nonzero & ~mask).sum())
                 notes.by_zeros[notes.name(draft, name)] = hidden
     if x.shape[1] == 1 or is_padded:
         return
