@@ -19,7 +19,7 @@ from msajax.runtime.compilers import Compilers
 from msajax.runtime.signals import StopRequest
 from msajax.training import feed, loop, programs
 
-SOON = 60  # seconds, on a machine with much else to do
+SOON = 600  # seconds, on a machine with much else to do
 
 
 class Program:

@@ -119,7 +119,7 @@ def test_a_wrong_command_is_refused_before_jax_is_loaded_and_leaves_nothing(plac
         input=lines,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=1800,
     )
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     for (command, expected), (code, said) in zip(asked, answers, strict=True):

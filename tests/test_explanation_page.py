@@ -85,7 +85,7 @@ def test_a_browser_shows_every_sample_without_an_error(tmp_path, width):
                 *("--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}"),
                 *(f"--window-size={width},900", f"{path.as_uri()}#sample={k}"),
             ],
-            capture_output=True, text=True, timeout=240, check=True,
+            capture_output=True, text=True, timeout=1800, check=True,
         )  # fmt: skip
         assert "CONSOLE" not in done.stderr, done.stderr
         body, _ = done.stdout.split('<script type="application/json"')

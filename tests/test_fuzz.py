@@ -322,7 +322,7 @@ def test_a_damaged_hdf5_file_does_not_take_all_memory_either(reader, tmp_path):
         env=os.environ | {"PYTHONPATH": str(root)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=1800,
     )
     assert done.returncode == 0, done.stderr[-3000:]
 

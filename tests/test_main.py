@@ -74,7 +74,7 @@ def run(*arguments) -> Answer:
         env=os.environ | {"JAX_TRANSFER_GUARD": "disallow"},  # nothing moves unasked
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1800,
     )
     return Answer(done.returncode, done.stdout, calm(done.stderr))
 

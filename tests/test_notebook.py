@@ -18,7 +18,7 @@ def test_every_cell_runs_in_order_and_leaves_what_the_next_ones_read(tmp_path):
     environment = {**os.environ, "MPLBACKEND": "agg", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, env=environment, text=True,
-        stderr=subprocess.PIPE, timeout=600,
+        stderr=subprocess.PIPE, timeout=1800,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "both" / "report.html").exists()

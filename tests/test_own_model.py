@@ -43,7 +43,7 @@ def in_shell(line: str, folder: pathlib.Path, *more: str) -> subprocess.Complete
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1800,
     )
 
 

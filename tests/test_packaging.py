@@ -73,7 +73,7 @@ class Checkout:
             env={**inherited, "LOG": str(log), **environment},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=1800,
         )
         runs = [line.split("|")[:-1] for line in log.read_text(encoding="utf-8").splitlines()]
         return process, runs

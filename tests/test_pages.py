@@ -130,7 +130,7 @@ def test_every_command_is_known_to_its_parser():
         input=json.dumps(asked),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1800,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {}

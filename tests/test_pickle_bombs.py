@@ -263,7 +263,7 @@ def readings(tmp_path_factory) -> dict[str, tuple[float, int, str]]:
         [sys.executable, __file__, *map(str, paths)],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1800,
         check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (120, 120)),
     )

@@ -35,7 +35,7 @@ def python(arguments: list[str], folder: pathlib.Path) -> str:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1800,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

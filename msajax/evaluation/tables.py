@@ -40,8 +40,8 @@ class MetricTable:
         self.rows: list[tuple[Text, ...]] = []
 
     def add_row(self, *cells: Text) -> None:
-        """Adds a row: its name, and a cell for each of the other columns."""
-        self.rows.append(cells)
+        """Adds a row: its name, and cells for the other columns; those left out are empty."""
+        self.rows.append((*cells, *(Text() for _ in self.header[len(cells) :])))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yields one table, or several below each other."""
