@@ -194,7 +194,7 @@ def measure(setting: Setting, row: Row) -> dict:
     import train_step
 
     from msajax.config import ModelConfig
-    from msajax.data import batches
+    from msajax.preparation import batches
     from msajax.training import feed
 
     lengths = train_step.read_lengths(setting.lengths or None)

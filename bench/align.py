@@ -23,7 +23,7 @@ import h5py
 import numpy as np
 
 from msajax.config import DataConfig
-from msajax.data.formats.csd import open_csd
+from msajax.corpus.formats.csd import open_csd
 
 VIDEOS, SEGMENTS, HOURS, RATE, WIDTH = 3228, 22856, 65, 100, 74
 WORD = 0.3  # seconds of a word with its pause: 20 or so a segment

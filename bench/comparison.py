@@ -35,18 +35,18 @@ from rich.console import Console
 from rich.table import Table
 
 import msajax
-from msajax import experiment
+from msajax.comparison.statistics import paired_test
 from msajax.config import SYNTHETIC, Config, SyntheticConfig, from_config_dict
-from msajax.data.corpus import Corpus
-from msajax.data.formats import open_corpus
-from msajax.data.predictions import read_predictions
-from msajax.data.prepare import prepare
-from msajax.data.synthetic import generate
-from msajax.evaluation.compare import paired_test
+from msajax.corpus.corpus import Corpus
+from msajax.corpus.formats import open_corpus
+from msajax.corpus.predictions import read_predictions
+from msajax.corpus.synthetic import generate
+from msajax.experiment import run
 from msajax.files import write_json
 from msajax.inference.scores import make_scorer
 from msajax.inference.scoring import cut_batches, predict_batches
 from msajax.models import build_model
+from msajax.preparation.fit import prepare
 from msajax.tasks import make_task
 
 _CORPUS = flags.DEFINE_string("corpus", None, "sign, stress, or a corpus file.", required=True)
@@ -109,7 +109,7 @@ def config_of(file: str, changes: dict) -> Config:
 
 def run_row(config: Config, folder: pathlib.Path) -> dict:
     """Trains a row, or reads what it left; its figures and scores."""
-    results = experiment.train(config, str(folder))
+    results = run.train(config, str(folder))
     return {
         "parameters": results["model"]["parameters"],
         "valid_mae": results["valid"]["mae"],
@@ -125,7 +125,7 @@ def time_training(configs: list[Config], size: int) -> list[float]:
         for rate, config in zip(rates, configs, strict=True):
             train = dataclasses.replace(config.train, seeds=1, epochs=3)
             with tempfile.TemporaryDirectory() as folder:
-                experiment.train(dataclasses.replace(config, train=train), folder)
+                run.train(dataclasses.replace(config, train=train), folder)
                 with open(pathlib.Path(folder, "metrics.jsonl"), encoding="utf-8") as file:
                     seconds = [json.loads(line)["seconds"] for line in file]
             rate += [size / of_epoch for of_epoch in seconds[1:]]

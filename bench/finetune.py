@@ -26,7 +26,6 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from msajax.building import build, open_encoder, open_sources
 from msajax.config import (
     Config,
     DataConfig,
@@ -35,8 +34,9 @@ from msajax.config import (
     TrainConfig,
     checked,
 )
-from msajax.data.batches import cut_lengths, epoch_order
-from msajax.pretrained.folder import open_folder
+from msajax.encoders.folder import open_folder
+from msajax.experiment.build import build, open_encoder, open_sources
+from msajax.preparation.batches import cut_lengths, epoch_order
 from msajax.runs.folder import RunFolder
 from msajax.training.compiling import equip
 from msajax.training.run import Run

@@ -22,10 +22,10 @@ import time
 
 import numpy as np
 
-from msajax import experiment
 from msajax.config import default_config, from_config_dict
-from msajax.data.formats import open_corpus
-from msajax.data.formats.mapped import write_arrays
+from msajax.corpus.formats import open_corpus
+from msajax.corpus.formats.mapped import write_arrays
+from msajax.experiment import run
 
 
 def write(folder: pathlib.Path, samples: int, steps: int, width: int) -> None:
@@ -64,7 +64,7 @@ def measure(folder: str, budget: int, model_dim: int) -> None:
     config.train.epochs = 2
     workdir = tempfile.mkdtemp()
     start = time.perf_counter()
-    experiment.train(from_config_dict(config), workdir)
+    run.train(from_config_dict(config), workdir)
     trained = time.perf_counter() - start
     lines = (pathlib.Path(workdir) / "metrics.jsonl").read_text().splitlines()
     seconds = json.loads(lines[-1])["seconds"]

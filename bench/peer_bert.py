@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from msajax.pretrained.architecture import Architecture
+from msajax.encoders.architecture import Architecture
 
 
 class Layer(nn.Module):

@@ -12,7 +12,7 @@ import torch
 from accelerator import COMPILED, EAGER, REPLAYED, WHOLE_GRAPH
 
 from msajax.config import ModelConfig
-from msajax.data.corpus import Split
+from msajax.corpus.corpus import Split
 from msajax.spec import CorpusSpec
 
 # What multiplies float32 matrices, as `torch.set_float32_matmul_precision` names it.

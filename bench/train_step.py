@@ -35,11 +35,9 @@ from rich.console import Console
 from rich.table import Table
 
 from msajax.config import Config, MeshConfig, ModelConfig, OptimConfig, TrainConfig
-from msajax.data.batches import BLOCK, epoch_order, quarters_of
-from msajax.data.corpus import Split
-from msajax.data.formats import open_corpus
-from msajax.data.prepare import Preparation
-from msajax.data.steps import spans, step_mask
+from msajax.corpus.corpus import Split
+from msajax.corpus.formats import open_corpus
+from msajax.corpus.steps import spans, step_mask
 from msajax.inference.bundle import Bundle
 from msajax.inference.scoring import (
     EvaluationBatches,
@@ -49,6 +47,8 @@ from msajax.inference.scoring import (
 )
 from msajax.models import build_model, declared, parameter_shapes
 from msajax.models.cost import matmul_flops
+from msajax.preparation.batches import BLOCK, epoch_order, quarters_of
+from msajax.preparation.fit import Preparation
 from msajax.runtime.devices import make_layout
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS

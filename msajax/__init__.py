@@ -26,6 +26,8 @@ import sys
 import types
 from typing import Any
 
+__version__ = "0.1.0"
+
 # Where each name is: loaded at its first use, so that `import msajax` is quick, and a command that
 # is stopped while it loads can say so.
 _LAZY = {
@@ -33,7 +35,7 @@ _LAZY = {
     "Config": "msajax.config",
     "CorpusSpec": "msajax.spec",
     "DataConfig": "msajax.config",
-    "Dropout": "msajax.models.parts.layers",
+    "Dropout": "msajax.layers.basic",
     "Memory": "msajax.models.contract",
     "MeshConfig": "msajax.config",
     "Model": "msajax.models.contract",
@@ -49,20 +51,19 @@ _LAZY = {
     "SweepResult": "msajax.api",
     "TrainConfig": "msajax.config",
     "UserError": "msajax.errors",
-    "__version__": "msajax.version",
     "blank_sample": "msajax.models",
     "build_model": "msajax.models",
-    "compare": "msajax.comparing",
+    "compare": "msajax.api",
     "cross_validate": "msajax.api",
     "default_config": "msajax.config",
     "generate": "msajax.inference.generate",
     "load": "msajax.inference.bundle_files",
-    "open_corpus": "msajax.data.formats",
+    "open_corpus": "msajax.corpus.formats",
     "register_model": "msajax.config",
-    "row_weight": "msajax.models.parts.layers",
-    "save_corpus": "msajax.data.save_corpus",
+    "row_weight": "msajax.layers.basic",
+    "save_corpus": "msajax.corpus.save_corpus",
     "sweep": "msajax.api",
-    "table": "msajax.comparing",
+    "table": "msajax.api",
     "train": "msajax.api",
 }
 

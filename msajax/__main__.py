@@ -1,6 +1,6 @@
 """Runs the command `msajax`, and `python -m msajax`, as `python -m msajax.main` does."""
 
-from msajax.early import end_at_signals
+from msajax.cli.early import end_at_signals
 
 
 def run() -> None:

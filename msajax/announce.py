@@ -7,8 +7,6 @@ import logging
 import threading
 import time
 
-from msajax import early
-
 SECONDS = 1.5  # without a line, before there is one
 
 logger = logging.getLogger(__name__)
@@ -18,12 +16,17 @@ _stage = ""
 _is_watching = False  # never in a notebook, where nothing is said
 
 
-def begin(stage: str) -> None:
-    """Begins to watch the time of a command, whose first stage is named."""
+def begin(stage: str, since: float | None = None) -> None:
+    """Begins to watch the time of a command.
+
+    Args:
+        stage: what is done first.
+        since: when the command began, by time.monotonic(); None for now.
+    """
     global _is_watching
     _is_watching = True
     now(stage)
-    last = early.began or time.monotonic()
+    last = since or time.monotonic()
     threading.Thread(target=_watch, args=(last,), name="announce", daemon=True).start()
 
 

@@ -1,10 +1,10 @@
 """Runs the command line: one mode, one exit code. `flags.py` says what can be asked."""
 
-from msajax.early import end_at_signals
+from msajax.cli import early
 
 # What follows takes a while to load, and an import that is interrupted prints a traceback.
 if __name__ == "__main__":
-    end_at_signals()
+    early.end_at_signals()
 
 import io
 import logging
@@ -16,12 +16,12 @@ from typing import TextIO
 from absl import app
 from rich.console import Console
 
-from msajax import announce, flags
+from msajax import __version__, announce
+from msajax.cli import flags
+from msajax.cli.modes import MODES
 from msajax.errors import NON_FINITE, OK, USER_ERROR, NonFiniteError, UserError
-from msajax.modes import MODES
 from msajax.runtime import compilers
 from msajax.runtime.signals import interruptible
-from msajax.version import __version__
 
 
 def run() -> None:
@@ -89,14 +89,14 @@ def _opened(stream: TextIO | None, descriptor: int) -> TextIO:
 
 def _outcome() -> int:
     """Runs the mode that is asked for; what ends it early becomes one line and an exit code."""
-    announce.begin("Loading the program")
+    announce.begin("Loading the program", early.began)
     try:
         with interruptible():
             flags.refuse_strangers()
             flags.refuse_remote_paths()
             options = flags.options().with_fetched_encoder()
-            run = MODES[options.mode].load(options.mode)
-            return run(options, Console(width=None if sys.stdout.isatty() else 100))
+            console = Console(width=None if sys.stdout.isatty() else 100)
+            return MODES[options.mode].run(options, console)
     except UserError as error:
         flags.complain(str(error))
         return USER_ERROR

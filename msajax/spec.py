@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from msajax.pretrained.architecture import Architecture
+from msajax.encoders.architecture import Architecture
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,7 @@ class CorpusSpec:
         vocabularies: rows of each modality's embedding table, 0 for one that is features; () means
             that all are.
         text_encoder: the pretrained encoder that reads the text, which is pieces then (see
-            `data/pieces.py`); None if none does.
+            `preparation/pieces.py`); None if none does.
         text_steps: steps that the pieces of the text are pooled to, one for each word; 0 where they
             are not pooled.
     """

@@ -20,8 +20,8 @@ if __name__ == "__main__":  # as a script, the package is beside it rather than 
 import flax.traverse_util
 import numpy as np
 
-from msajax.models.pretrained import make_encoder, parameters_of
-from msajax.pretrained.folder import open_folder
+from msajax.encoders.folder import open_folder
+from msajax.encoders.module import make_encoder, parameters_of
 
 LIMIT = 2e-5
 

@@ -24,11 +24,11 @@ import numpy as np
 from survivors import StopAfter, differences, state_of
 from tiny import SMALLEST, descent, lines_of, run, tiny_config
 
-from msajax.data import prepare as preparing
-from msajax.data.batches import QUARTERS, epoch_order
-from msajax.data.formats import open_corpus
-from msajax.data.on_demand import OnDemand
+from msajax.corpus.formats import open_corpus
+from msajax.corpus.on_demand import OnDemand
 from msajax.models import build_model, declared, parameter_shapes
+from msajax.preparation import fit as preparing
+from msajax.preparation.batches import QUARTERS, epoch_order
 from msajax.runtime import processes
 from msajax.runtime.dealing import deal
 from msajax.runtime.devices import make_layout

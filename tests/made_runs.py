@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from msajax.config import default_config
-from msajax.evaluation import protocol
 from msajax.files import write_json
+from msajax.results import measure
 from msajax.runs.folder import RunFolder
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS, Task, make_task
@@ -113,7 +113,7 @@ def labels_and_scores(
 def results_of(
     spec: CorpusSpec, task: Task, labels: np.ndarray, scores: np.ndarray
 ) -> dict[str, Any]:
-    measured = protocol.summarize_with_intervals(scores, labels, task)
+    measured = measure.summarize_with_intervals(scores, labels, task)
     return {
         "model": {"name": "sequence_level", "parameters": 12345},
         "corpus": {**corpus_of_run(spec.modalities), "modalities": spec.modalities},

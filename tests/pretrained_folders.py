@@ -9,8 +9,8 @@ import numpy as np
 import safetensors.numpy
 import scipy.special
 
-from msajax.models.pretrained import _KINDS
-from msajax.pretrained.architecture import Architecture
+from msajax.encoders.architecture import Architecture
+from msajax.encoders.module import _KINDS
 
 Tensors = dict[str, np.ndarray]
 

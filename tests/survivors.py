@@ -119,7 +119,7 @@ def leftovers(folder: pathlib.Path, whole: pathlib.Path) -> list[str]:
 
 SERVER = """
 import json, os, resource, sys
-import msajax.evaluation.tables, msajax.experiment, msajax.main
+import msajax.results.tables, msajax.experiment.run, msajax.main
 msajax.announce.SECONDS = 1e9  # what is said must not depend on how busy the machine is
 for line in sys.stdin:
     what, *rest = json.loads(line)

@@ -12,18 +12,19 @@ import survivors
 from rich.console import Console
 from tiny import tiny_config
 
-from msajax import ablation, experiment
+from msajax.cli.robustness import measure_robustness
 from msajax.config import Config
-from msajax.data.predictions import Predictions
+from msajax.corpus.predictions import Predictions
 from msajax.errors import UserError
-from msajax.evaluation import disturbances
-from msajax.evaluation.ablation_tables import print_ablation, sentences
-from msajax.evaluation.finished import open_finished
-from msajax.evaluation.robustness import DRAWS, RATES
-from msajax.evaluation.robustness_tables import print_robustness
-from msajax.modes.robustness import measure_robustness
+from msajax.experiment import run as experiment
+from msajax.results.finished import open_finished
+from msajax.robustness import disturbances
+from msajax.robustness.measure import DRAWS, RATES
+from msajax.robustness.tables import print_robustness
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
+from msajax.studies import ablation
+from msajax.studies.ablation_tables import print_ablation, sentences
 from msajax.tasks import make_task
 
 NAMES = ["text+audio", "text", "audio"]

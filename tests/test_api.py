@@ -14,7 +14,7 @@ from rich.console import Console
 from tiny import SMALLEST, tiny_config
 
 import msajax
-from msajax.evaluation.tables import print_results
+from msajax.results.tables import print_results
 
 SETTINGS = {**SMALLEST, "train__epochs": 2, "data__synthetic__test": 9}
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.special
 
-from msajax.models.parts.attention import MultiHeadAttention, causal_mask, combine_masks
+from msajax.layers.attention import MultiHeadAttention, causal_mask, combine_masks
 
 B, H, HEAD, D, WIDTH, T, S = 3, 2, 5, 8, 6, 4, 4  # D != H * HEAD, so that no axis is mistaken
 RNG = np.random.default_rng(0)

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msajax.data.batches import (
+from msajax.corpus.corpus import Split
+from msajax.preparation.batches import (
     BLOCK,
     QUARTERS,
     cut_lengths,
@@ -13,7 +14,6 @@ from msajax.data.batches import (
     quarters_of,
     steps_per_epoch,
 )
-from msajax.data.corpus import Split
 from msajax.spec import CorpusSpec
 
 seeds, epochs = st.integers(0, 2**31 - 1), st.integers(0, 10**6)

@@ -13,8 +13,18 @@ import scipy.optimize
 import scipy.stats
 import tiny
 
-from msajax import experiment, legend, modes
-from msajax.calibration import (
+from msajax.cli import modes
+from msajax.corpus.corpus import Split
+from msajax.corpus.folds import deal_validation, video_of
+from msajax.corpus.formats import open_corpus
+from msajax.corpus.formats.native import save_native
+from msajax.corpus.in_memory import corpus_of
+from msajax.corpus.on_demand import streams, take_rows
+from msajax.corpus.predictions import read_columns
+from msajax.errors import UserError
+from msajax.experiment import run as experiment
+from msajax.inference.bundle_files import load_bundle
+from msajax.metrics.calibration import (
     BINS,
     Basis,
     Intervals,
@@ -23,16 +33,8 @@ from msajax.calibration import (
     from_dict,
     reliability,
 )
-from msajax.data.corpus import Split
-from msajax.data.folds import deal_validation, video_of
-from msajax.data.formats import open_corpus
-from msajax.data.formats.native import save_native
-from msajax.data.in_memory import corpus_of
-from msajax.data.on_demand import streams, take_rows
-from msajax.data.predictions import read_columns
-from msajax.data.prepare import fit, prepare
-from msajax.errors import UserError
-from msajax.inference.bundle_files import load_bundle
+from msajax.preparation.fit import fit, prepare
+from msajax.results import legend
 from msajax.tasks import make_task
 
 BASIS = Basis(0, "video", False)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from msajax.evaluation import compare
-from msajax.evaluation.compare import (
+from msajax.comparison import statistics
+from msajax.comparison.statistics import (
     DRAWS,
     Pair,
     difference_intervals,
@@ -38,11 +38,11 @@ def naive(first, second, labels, groups, metric):
 
     found = difference(first, second)
     generator, extreme = np.random.Generator(np.random.PCG64(0)), 0
-    for _ in range(compare.DRAWS):
+    for _ in range(statistics.DRAWS):
         swap = generator.integers(0, 2, max(groups) + 1)[groups].astype(bool)[None, :, None]
         drawn = difference(np.where(swap, second, first), np.where(swap, first, second))
         extreme += abs(drawn) >= abs(found) - 1e-12
-    return found, (1 + extreme) / (1 + compare.DRAWS)
+    return found, (1 + extreme) / (1 + statistics.DRAWS)
 
 
 def mae(p, y):
@@ -62,7 +62,7 @@ BY_NAME = [("mae", mae), ("corr", corr), ("spearman", spearman)]
 
 @pytest.mark.parametrize(("name", "metric"), BY_NAME)
 def test_difference_and_p_are_those_of_the_definition(name, metric, monkeypatch):
-    monkeypatch.setattr(compare, "DRAWS", 500)
+    monkeypatch.setattr(statistics, "DRAWS", 500)
     found = paired_test(FIRST, SECOND, LABELS, VIDEOS, TASK, name)
     groups = np.unique([id_[:6] for id_ in VIDEOS], return_inverse=True)[1]
     difference, p = naive(FIRST, SECOND, LABELS, groups, metric)
@@ -81,7 +81,7 @@ def test_all_metrics_together_are_tested_as_each_alone():
 
 @pytest.mark.parametrize(("few", "many"), [(1, 3), (2, 3)])
 def test_other_numbers_of_seeds_stand_for_as_many_as_both_divide(few, many, monkeypatch):
-    monkeypatch.setattr(compare, "DRAWS", 200)
+    monkeypatch.setattr(statistics, "DRAWS", 200)
     first, rows = FIRST[:few], few * many
     alike = [np.concatenate([seed[None]] * (rows // len(run))) for run in (first, SECOND)
              for seed in run]  # fmt: skip

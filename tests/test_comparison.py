@@ -13,17 +13,12 @@ import pytest
 from rich.console import Console
 
 import msajax
+from msajax.comparison import compare as comparison
+from msajax.comparison import output as comparison_output
+from msajax.comparison.compare import compare, in_words
+from msajax.comparison.output import as_csv, as_latex, latex, print_comparison
 from msajax.errors import UserError
-from msajax.evaluation import comparison, comparison_output
-from msajax.evaluation.comparison import compare, in_words
-from msajax.evaluation.comparison_output import (
-    as_csv,
-    as_latex,
-    latex,
-    print_comparison,
-    write_comparison,
-)
-from msajax.evaluation.report.compared import comparison_page
+from msajax.report.compared import comparison_page, write_comparison
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RNG = np.random.default_rng(0)

@@ -31,9 +31,9 @@ from msajax.config import (
     outside_ranges,
     unknown_key,
 )
-from msajax.data import prepare as preparing
-from msajax.data.formats import open_corpus
+from msajax.corpus.formats import open_corpus
 from msajax.errors import UserError
+from msajax.preparation import fit as preparing
 
 CONFIGS = sorted((pathlib.Path(__file__).resolve().parent.parent / "configs").glob("*.py"))
 

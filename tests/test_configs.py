@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from tiny_text import write_folder
 
-from msajax import experiment, modes
+from msajax.cli import modes
 from msajax.config import SYNTHETIC, from_config_dict
+from msajax.experiment import run
 from msajax.models import build_model
 from msajax.spec import CorpusSpec
 
@@ -164,7 +165,7 @@ def test_smoke_trains_for_two_epochs_to_finite_results(path, tmp_path):
     config = shrunk(path)
     if config.model.text_encoder:
         config.model.text_encoder = write_folder(tmp_path / "encoder")
-    results = experiment.train(from_config_dict(config), str(tmp_path / "run"))
+    results = run.train(from_config_dict(config), str(tmp_path / "run"))
     assert results["seeds"] == [0]
     assert results["timing"]["epochs"] == 2
     decisive = "mae" if "mae" in results["test"] else "cross_entropy"

@@ -9,9 +9,9 @@ import pytest
 from pickle_corpora import assert_converts, refusal
 
 from msajax.config import DataConfig, ModelConfig
-from msajax.data.folds import video_of
-from msajax.data.formats import open_corpus
-from msajax.data.labels import label_kind
+from msajax.corpus.folds import video_of
+from msajax.corpus.formats import open_corpus
+from msajax.corpus.labels import label_kind
 from msajax.errors import UserError
 from msajax.inference.predict import read_split
 

@@ -10,6 +10,7 @@ from toys import SPEC, Layers, make_batch, make_recipe, steps
 
 from msajax.config import ModelConfig, OptimConfig, TrainConfig
 from msajax.errors import UserError
+from msajax.layers.basic import row_weight
 from msajax.models import Prediction, declared
 from msajax.models.contract import (
     LABELS,
@@ -22,7 +23,6 @@ from msajax.models.contract import (
     Term,
     init_variables,
 )
-from msajax.models.parts.layers import row_weight
 from msajax.training.rehearsal import check_stages
 from msajax.training.step import begin, train_step
 

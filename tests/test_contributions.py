@@ -8,23 +8,18 @@ import pytest
 from tiny_text import PIECES, TOKENIZERS, WORDPIECE, architecture
 
 from msajax.config import ModelConfig
-from msajax.data.corpus import Split, pad_words
-from msajax.data.on_demand import take_rows
-from msajax.data.preparation import Preparation
-from msajax.data.prepare import prepare
-from msajax.data.step_words import words_of_steps
-from msajax.evaluation.explanation.choose import Aim, choose_samples
-from msajax.evaluation.explanation.integrate import _parts_of_path
-from msajax.evaluation.explanation.maps import (
-    Detail,
-    asking_and_answering,
-    choose_detail,
-    in_cells,
-)
+from msajax.corpus.corpus import Split, pad_words
+from msajax.corpus.on_demand import take_rows
+from msajax.encoders.tokens import Tokenizer
 from msajax.models import Prediction, blank_sample, build_model
 from msajax.models.explain.contributions import Explainer
 from msajax.models.explain.maps import Map
-from msajax.pretrained.tokens import Tokenizer
+from msajax.preparation.fit import prepare
+from msajax.preparation.preparation import Preparation
+from msajax.preparation.step_words import words_of_steps
+from msajax.report.explanation.choose import Aim, choose_samples
+from msajax.report.explanation.integrate import _parts_of_path
+from msajax.report.explanation.maps import Detail, asking_and_answering, choose_detail, in_cells
 from msajax.spec import CorpusSpec
 
 rng = np.random.default_rng(0)

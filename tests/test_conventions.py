@@ -9,9 +9,9 @@ import scipy.stats
 import sklearn.metrics
 from test_metrics import random_case
 
-from msajax.conventions import CONVENTIONS, METRICS, by_convention
 from msajax.errors import UserError
 from msajax.tasks import make_task
+from msajax.tasks.conventions import CONVENTIONS, METRICS, by_convention
 
 
 def measured(names: str, p, y, kind="regression", outputs=("label",)) -> dict[str, float]:

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from msajax.config import DataConfig, SyntheticConfig
-from msajax.data.corpus import Corpus, Source, Split, SplitHeader, modality_order, pad_words
-from msajax.data.formats import mapped, open_corpus
-from msajax.data.formats.mapped import save_mapped
-from msajax.data.formats.native import save_native
-from msajax.data.in_memory import corpus_of
+from msajax.corpus.corpus import Corpus, Source, Split, SplitHeader, modality_order, pad_words
+from msajax.corpus.formats import mapped, open_corpus
+from msajax.corpus.formats.mapped import save_mapped
+from msajax.corpus.formats.native import save_native
+from msajax.corpus.in_memory import corpus_of
 from msajax.errors import UserError
 
 SIZES = {"train": 4, "valid": 3, "test": 2}

@@ -13,23 +13,25 @@ import survivors
 from tiny import SMALLEST, tiny_config
 
 import msajax
-from msajax import cross_validation, experiment, modes
+from msajax.cli import modes
 from msajax.config import Config, DataConfig, ModelConfig
-from msajax.data.corpus import Corpus, Source, Split, pad_words
-from msajax.data.cross_validation import cut_fold
-from msajax.data.folds import video_of
-from msajax.data.formats import open_corpus
-from msajax.data.formats.native import save_native
-from msajax.data.in_memory import corpus_of
-from msajax.data.labels import label_kind
-from msajax.data.predictions import read_predictions
-from msajax.data.prepare import fit, prepare
-from msajax.data.steps import find_groups
+from msajax.corpus.corpus import Corpus, Source, Split, pad_words
+from msajax.corpus.cross_validation import cut_fold
+from msajax.corpus.folds import video_of
+from msajax.corpus.formats import open_corpus
+from msajax.corpus.formats.native import save_native
+from msajax.corpus.in_memory import corpus_of
+from msajax.corpus.labels import label_kind
+from msajax.corpus.predictions import read_predictions
+from msajax.corpus.steps import find_groups
 from msajax.errors import NonFiniteError, UserError
+from msajax.experiment import run
 from msajax.files import write_json
-from msajax.metrics import SENTIMENT, names_for
+from msajax.metrics.table import SENTIMENT, names_for
+from msajax.preparation.fit import fit, prepare
 from msajax.runs import ended
 from msajax.runs.folder import RunFolder
+from msajax.studies import folds as cross_validation
 
 SIZES = {"train": (4, 3, 1, 2), "valid": (3,), "test": (2, 5)}  # segments of each video
 IDS = {
@@ -262,7 +264,7 @@ def test_each_fold_is_an_ordinary_run_and_one_that_has_ended_is_only_read(
     whole, config, tmp_path
 ):
     folder, results = whole
-    experiment.train(of_fold(config, 1), str(tmp_path / "alone"))
+    run.train(of_fold(config, 1), str(tmp_path / "alone"))
     assert survivors.differences(folder / "fold_1", tmp_path / "alone") == []
     assert modes.evaluate.evaluate_run(str(folder / "fold_1"), "test")["largest_difference"] < 1e-6
     before = snapshot(folder)
@@ -363,7 +365,7 @@ def test_a_fold_all_of_whose_seeds_fail_is_named(config, tmp_path, monkeypatch):
     def fail(*_):
         raise NonFiniteError("The numbers of 2 random seed(s) are no longer finite.")
 
-    monkeypatch.setattr(experiment, "train", fail)
+    monkeypatch.setattr(run, "train", fail)
     with pytest.raises(NonFiniteError, match="^Fold 0: The numbers of 2 random"):
         cross_validation.cross_validate(config, str(tmp_path / "run"))
 
@@ -391,11 +393,11 @@ def test_a_folder_of_anything_else_is_refused_and_kept(whole, config, tmp_path):
     refused("is in a bucket, which can hold the run of a single fold", workdir="gs://bucket/run")
     refused("needs data.folds = 3 or more, and data.fold = -1", of_fold(config, 1))
     with pytest.raises(UserError, match="holds 'fold_0' but no config.json"):
-        experiment.train(of_fold(config, 0), str(whole[0]))
+        run.train(of_fold(config, 0), str(whole[0]))
     for name in ("train", "bucket"):
         workdir = str(tmp_path / "new") if name == "train" else "gs://bucket/run"
         with pytest.raises(UserError, match="data.fold = 0 to 2, .*msajax.cross_validate in Py"):
-            experiment.train(config, workdir)
+            run.train(config, workdir)
     assert not (tmp_path / "new").exists()
 
 

@@ -13,13 +13,13 @@ import pytest
 from csd_files import Videos, write_csd
 
 from msajax.config import DataConfig, ModelConfig
-from msajax.data.alignment import TOUCH
-from msajax.data.formats import csd, open_corpus
-from msajax.data.formats.csd import MOSI_WORD_SHIFT, matches
-from msajax.data.formats.csd_file import read_csd
-from msajax.data.formats.native import save_native
-from msajax.data.prepare import fit, prepare
+from msajax.corpus.alignment import TOUCH
+from msajax.corpus.formats import csd, open_corpus
+from msajax.corpus.formats.csd import MOSI_WORD_SHIFT, matches
+from msajax.corpus.formats.csd_file import read_csd
+from msajax.corpus.formats.native import save_native
 from msajax.errors import UserError
+from msajax.preparation.fit import fit, prepare
 
 FOLDS = {"train": ["v0", "v1", "v2", "v3"], "valid": ["v4", "v5"], "test": ["v6", "v7"]}
 SPLITS = ("train", "valid", "test")
@@ -437,7 +437,7 @@ def test_words_that_are_no_text_are_refused(folder):
 
 
 def test_more_labels_or_words_than_can_be_held_are_refused(folder, monkeypatch):
-    monkeypatch.setattr("msajax.data.formats.csd_folder._MOST_ROWS", 11)
+    monkeypatch.setattr("msajax.corpus.formats.csd_folder._MOST_ROWS", 11)
     small_folder(folder)
     assert re.search(r"words\.csd has 12 rows of labels or words; at most 11", refusal(folder))
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from csd_files import Videos, write_csd
 
-from msajax.data.formats import csd_file
-from msajax.data.formats.csd_file import read_csd
+from msajax.corpus.formats import csd_file
+from msajax.corpus.formats.csd_file import read_csd
 from msajax.errors import UserError
 
 

@@ -7,17 +7,13 @@ import numpy as np
 import pytest
 
 from msajax.config import SYNTHETIC, Config, DataConfig, ModelConfig
-from msajax.data.corpus import Corpus, Source, Split
-from msajax.data.demands import (
-    describe_unread_transcripts,
-    require_run,
-    say_unread_transcripts,
-)
-from msajax.data.embedding import Embedding
-from msajax.data.in_memory import corpus_of
-from msajax.data.inspection import inspect_corpus
-from msajax.data.prepare import fit
+from msajax.corpus.corpus import Corpus, Source, Split
+from msajax.corpus.demands import describe_unread_transcripts, require_run, say_unread_transcripts
+from msajax.corpus.embedding import Embedding
+from msajax.corpus.in_memory import corpus_of
 from msajax.errors import UserError
+from msajax.preparation.fit import fit
+from msajax.preparation.inspection import inspect_corpus
 
 UNREAD = "9 transcripts found; not read: data.text=words or model.text_encoder=FOLDER reads them"
 FOLDS = "makes splits of all samples, by video, and tests each of them once."

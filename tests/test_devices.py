@@ -22,11 +22,11 @@ from layouts import STEPS
 from tiny import SMALLEST, tiny_config
 
 from msajax.config import Config, MeshConfig
-from msajax.data.batches import epoch_order, quarters_of
-from msajax.data.corpus import Split
+from msajax.corpus.corpus import Split
 from msajax.errors import UserError
 from msajax.inference.scoring import Scorer, make_predict
 from msajax.models import build_model
+from msajax.preparation.batches import epoch_order, quarters_of
 from msajax.runtime import cpu_devices
 from msajax.runtime.dealing import deal
 from msajax.runtime.devices import make_layout, mesh_shape

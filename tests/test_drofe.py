@@ -11,14 +11,14 @@ import pytest
 import scipy.special
 
 from msajax.config import DataConfig, ModelConfig, SyntheticConfig
-from msajax.data.prepare import fit
-from msajax.data.synthetic import generate
+from msajax.corpus.synthetic import generate
 from msajax.errors import UserError
+from msajax.layers.attention import MultiHeadAttention
+from msajax.layers.basic import Dropout
+from msajax.layers.encoders import ModalityEncoder, TransformerBlock
+from msajax.layers.positions import drofe, rotate
 from msajax.models import blank_sample, build_model
-from msajax.models.parts.attention import MultiHeadAttention
-from msajax.models.parts.encoders import ModalityEncoder, TransformerBlock
-from msajax.models.parts.layers import Dropout
-from msajax.models.parts.positions import drofe, rotate
+from msajax.preparation.fit import fit
 from msajax.spec import CorpusSpec
 
 B, T, D, WIDTH = 3, 4, 16, 7

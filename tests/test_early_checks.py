@@ -14,9 +14,9 @@ from tiny import tiny_config
 
 from msajax.announce import SECONDS
 from msajax.config import known_keys, meanings
+from msajax.config.identity import NUMERICS
 from msajax.files import meant
 from msajax.inference.description import FORMAT_VERSION, digest
-from msajax.version import NUMERICS
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -131,8 +131,8 @@ def test_a_wrong_command_is_refused_before_jax_is_loaded_and_leaves_nothing(plac
 
 def test_no_mode_imports_jax_before_it_needs_it():
     code = (
-        "import importlib, sys; from msajax.modes import MODES; import msajax, msajax.main;"
-        "[importlib.import_module(f'msajax.modes.{name}') for name in MODES];"
+        "import importlib, sys; from msajax.cli.modes import MODES; import msajax, msajax.main;"
+        "[importlib.import_module(f'msajax.cli.{name}') for name in MODES];"
         "sys.exit('jax' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
@@ -188,7 +188,7 @@ def test_every_key_has_a_meaning_in_help():
 @pytest.mark.parametrize("name", ["JAX_NUM_CPU_DEVICES", "JAX_ENABLE_X64"])
 def test_a_variable_that_jax_does_not_take_is_named(name):
     done = subprocess.run(
-        [sys.executable, "-c", "from msajax.modes.early_checks import load_jax; load_jax()"],
+        [sys.executable, "-c", "from msajax.cli.early_checks import load_jax; load_jax()"],
         cwd=ROOT,
         env={"PATH": "", name: "abc"},
         capture_output=True,

@@ -13,8 +13,8 @@ import pytest
 import scipy.special
 
 from msajax.config import ModelConfig
-from msajax.models.parts.encoders import ModalityEncoder, TransformerBlock
-from msajax.models.parts.layers import Dropout
+from msajax.layers.basic import Dropout
+from msajax.layers.encoders import ModalityEncoder, TransformerBlock
 
 B, D, WIDTH, TQ, TK, ROWS = 3, 8, 5, 4, 6, 7
 CONFIG = ModelConfig(

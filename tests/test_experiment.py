@@ -26,22 +26,23 @@ from sklearn.metrics import f1_score
 from tiny import tiny_config
 
 import msajax
-from msajax import experiment, modes
+from msajax.cli import modes
 from msajax.config import Config, DataConfig, from_config_dict
-from msajax.data.corpus import Corpus, Split
-from msajax.data.formats import open_corpus
-from msajax.data.formats.native import save_native
-from msajax.data.in_memory import corpus_of
-from msajax.data.prepare import prepare
+from msajax.config.identity import NUMERICS
+from msajax.corpus.corpus import Corpus, Split
+from msajax.corpus.formats import open_corpus
+from msajax.corpus.formats.native import save_native
+from msajax.corpus.in_memory import corpus_of
 from msajax.errors import UserError
-from msajax.evaluation import protocol
+from msajax.experiment import run as experiment
 from msajax.files import write_json
 from msajax.inference import scoring
 from msajax.inference.bundle_files import load_bundle, save_bundle
-from msajax.metrics import SENTIMENT
+from msajax.metrics.table import SENTIMENT
+from msajax.preparation.fit import prepare
+from msajax.results import measure
 from msajax.runs import folder as run_folders
 from msajax.runs.folder import RunFolder
-from msajax.version import NUMERICS
 
 SEEDS, MODALITIES = (0, 1), ("text", "audio")
 # The two seeds stop at different epochs and choose different ones.
@@ -92,7 +93,7 @@ def train(folder: pathlib.Path, corpus: pathlib.Path) -> Run:
             RunFolder, "append_metrics", recorded(RunFolder.append_metrics, after="epoch")
         )
         patch.setattr(
-            protocol, "check_split", recorded(protocol.check_split, after="test is checked")
+            measure, "check_split", recorded(measure.check_split, after="test is checked")
         )
         patch.setattr(
             experiment, "train_seeds", recorded(experiment.train_seeds, "training", "selected")
@@ -363,7 +364,7 @@ def test_the_numbers_of_valid_are_those_of_each_seeds_best_epoch(run):
 
 
 def naive(score: np.ndarray, label: np.ndarray, name: str) -> float:
-    """Metrics by their definitions, without `msajax.metrics`."""
+    """Metrics by their definitions, without `msajax.metrics.table`."""
     kept = label != 0
     return {
         "mae": lambda: np.mean(np.abs(score - label)),

@@ -9,15 +9,15 @@ import scipy.stats
 from tiny import tiny_config_dict
 
 import msajax
-from msajax import modes
+from msajax.cli import convert, explain, modes
+from msajax.cli.explain import Wish, explain_corpus, explain_run
+from msajax.cli.options import Options
 from msajax.config import SYNTHETIC, Config, from_config_dict
-from msajax.data.on_demand import take_rows
-from msajax.data.synthetic import generate
+from msajax.corpus.on_demand import take_rows
+from msajax.corpus.synthetic import generate
 from msajax.errors import UserError
-from msajax.evaluation.explanation.integrate import Explained, integrate
-from msajax.evaluation.finished import open_finished
-from msajax.modes.explain import Wish, explain_corpus, explain_run
-from msajax.modes.options import Options
+from msajax.report.explanation.integrate import Explained, integrate
+from msajax.results.finished import open_finished
 from msajax.runs.folder import RunFolder
 
 MODALITIES = ("text", "audio", "video")
@@ -166,7 +166,7 @@ def test_explanations_hold_what_is_promised(whole, explained):
 def test_a_bundle_explains_a_corpus_as_its_run_does(whole, explained, tmp_path):
     config = msajax.load(f"{whole}/bundle").config.data
     corpus, page = str(tmp_path / "corpus.npz"), str(tmp_path / "why.html")
-    modes.convert.convert(SYNTHETIC, config, corpus)
+    convert.convert(SYNTHETIC, config, corpus)
     found = explain_corpus(f"{whole}/bundle", corpus, page, Wish("test", samples=7))
     assert [s["id"] for s in found["samples"]] == [s["id"] for s in explained["samples"]]
     for one, other in zip(found["samples"], explained["samples"], strict=True):
@@ -196,7 +196,7 @@ def test_what_cannot_be_explained_is_one_sentence(whole, tmp_path):
         given = dict.fromkeys(modes.MODES["explain"].flags) | given
         options = Options("explain", Config(), {}, given, (), join=None, complain=None)
         with pytest.raises(UserError, match=message):
-            modes.explain.run(options, None)
+            explain.run(options, None)
     (tmp_path / "fold_0").mkdir()
     with pytest.raises(UserError, match="holds folds: --mode=explain takes one of them"):
         explain_run(str(tmp_path), Wish("test"))

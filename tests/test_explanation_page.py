@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from msajax.evaluation.explanation import page
+from msajax.report.explanation import page
 
 EVIL = "</script><script>document.title='pwned'</script><img src=x onerror=alert(1)>"
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

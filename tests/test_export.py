@@ -14,11 +14,10 @@ import tiny_text
 from test_pieces import corpus, split_of
 from tiny import tiny_config
 
+from msajax.cli.export import export
 from msajax.config import Config, DataConfig, ModelConfig
-from msajax.data.corpus import Split
-from msajax.data.in_memory import corpus_of
-from msajax.data.pieces import read_pieces
-from msajax.data.prepare import fit
+from msajax.corpus.corpus import Split
+from msajax.corpus.in_memory import corpus_of
 from msajax.errors import UserError
 from msajax.inference.bundle import Bundle
 from msajax.inference.bundle_files import save_bundle
@@ -28,7 +27,8 @@ from msajax.inference.export.preparation import as_pair, prepare
 from msajax.inference.export.program import make_program
 from msajax.models import blank_sample, build_model
 from msajax.models.contract import Prediction
-from msajax.modes.export import export
+from msajax.preparation.fit import fit
+from msajax.preparation.pieces import read_pieces
 
 N, T, WIDTHS = 7, {"text": 5, "audio": 3}, {"text": 6, "audio": 4}
 # Runs a file where msajax and what it is made of cannot be imported.

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tiny import lines_of, run, tiny_config
 
-from msajax import experiment
 from msajax.errors import NonFiniteError
+from msajax.experiment import run as experiment
 from msajax.inference.bundle_files import load_bundle, save_bundle
 
 PATH = "regression/kernel"
@@ -101,8 +101,8 @@ def test_an_epoch_is_left_at_once_when_no_seed_is_left(tmp_path, monkeypatch):
 
 def test_steps_that_are_skipped_now_and_then_fail_no_seed(tmp_path):
     # A label so far away that its square is infinite spoils one batch of every epoch.
-    from msajax.data import prepare as preparing
-    from msajax.data.formats import open_corpus
+    from msajax.corpus.formats import open_corpus
+    from msajax.preparation import fit as preparing
     from msajax.runs.folder import RunFolder
     from msajax.training.loop import train_seeds
     from msajax.training.run import Run

@@ -11,13 +11,13 @@ import scipy.special
 
 from msajax.config import ModelConfig
 from msajax.errors import UserError
+from msajax.layers.attention import MultiHeadAttention
+from msajax.layers.basic import FeedForward, RMSNorm
+from msajax.layers.encoders import TransformerBlock
+from msajax.layers.fusion import AnchoredFusion
+from msajax.layers.heads import AdaptiveHead
+from msajax.layers.positions import sinusoids
 from msajax.models import blank_sample, build_model
-from msajax.models.parts.attention import MultiHeadAttention
-from msajax.models.parts.encoders import TransformerBlock
-from msajax.models.parts.fusion import AnchoredFusion
-from msajax.models.parts.heads import AdaptiveHead
-from msajax.models.parts.layers import FeedForward, RMSNorm
-from msajax.models.parts.positions import sinusoids
 from msajax.spec import CorpusSpec
 from msajax.training.prng import dropout_key
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from msajax.data.formats.fields import as_array
+from msajax.corpus.formats.fields import as_array
 from msajax.errors import UserError
 
 

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from msajax.config import DataConfig
-from msajax.data.folds import choose_folds, deal_videos, mosi_folds
+from msajax.corpus.folds import choose_folds, deal_videos, mosi_folds
 from msajax.errors import UserError
 
 SEGMENTS = {f"v{k}": k + 1 for k in range(10)}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from msajax.config import ModelConfig
-from msajax.models.parts.encoders import TransformerBlock
-from msajax.models.parts.fusion import AnchoredFusion
+from msajax.layers.encoders import TransformerBlock
+from msajax.layers.fusion import AnchoredFusion
 
 # The alphabetical order differs from this one, and the anchor is not the first.
 NAMES, ANCHOR = ("voice", "text", "face"), "text"

@@ -29,16 +29,16 @@ from hypothesis import strategies as st
 from pickle_corpora import misa, mmsa, mult, write_glove, write_pickle
 
 from msajax.config import DataConfig, ModelConfig
-from msajax.data.corpus import Corpus, Split, pad_words
-from msajax.data.formats import open_corpus
-from msajax.data.formats.mapped import save_mapped
-from msajax.data.formats.native import save_native
-from msajax.data.glove import read_glove
-from msajax.data.in_memory import corpus_of
-from msajax.data.inspection import inspect_corpus
-from msajax.data.preparation import Preparation
-from msajax.data.prepare import fit, prepare
+from msajax.corpus.corpus import Corpus, Split, pad_words
+from msajax.corpus.formats import open_corpus
+from msajax.corpus.formats.mapped import save_mapped
+from msajax.corpus.formats.native import save_native
+from msajax.corpus.glove import read_glove
+from msajax.corpus.in_memory import corpus_of
 from msajax.errors import UserError
+from msajax.preparation.fit import fit, prepare
+from msajax.preparation.inspection import inspect_corpus
+from msajax.preparation.preparation import Preparation
 
 # Warnings of numpy about numbers that are not finite: files may hold such.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

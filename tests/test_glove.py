@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msajax.data.glove import read_glove
+from msajax.corpus.glove import read_glove
 from msajax.errors import UserError
 
 GOOD = ["the 0.25 -1.5 3e-2", "cat 1 2 3", "sat -0.1 0.2 -0.3"]

@@ -9,7 +9,7 @@ from tiny import lines_of, run, tiny_config
 from toys import make_batch, make_recipe, steps
 
 from msajax.config import OptimConfig
-from msajax.config.overrides import read_group
+from msajax.config.grammar import read_group
 from msajax.errors import UserError
 from msajax.training.optimizers import When, settings_of
 

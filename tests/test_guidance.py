@@ -14,11 +14,11 @@ import pytest
 import scipy.special
 
 from msajax.config import Config, ModelConfig, OptimConfig, TrainConfig
-from msajax.data.batches import Batch
 from msajax.errors import UserError
+from msajax.layers.basic import rows_of_batch
+from msajax.layers.encoders import ModalityEncoder, TransformerBlock
 from msajax.models import blank_sample, build_model, declared, parameter_shapes
-from msajax.models.parts.encoders import ModalityEncoder, TransformerBlock
-from msajax.models.parts.layers import rows_of_batch
+from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.training.objective import make_objective
 from msajax.training.optimizers import make_optimizer

@@ -9,7 +9,7 @@ import pytest
 import scipy.special
 
 from msajax.config import ModelConfig
-from msajax.models.parts.heads import AdaptiveHead, AttentionPool, ModalityGate, mean_pool
+from msajax.layers.heads import AdaptiveHead, AttentionPool, ModalityGate, mean_pool
 
 NAMES = ("text", "audio", "video")
 B, T, D, M = 5, 4, 8, len(NAMES)

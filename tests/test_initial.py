@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from msajax.config import ModelConfig
-from msajax.data.glove import WordVectors
-from msajax.data.prepare import Preparation
-from msajax.data.vocabulary import PADDING, UNKNOWN
+from msajax.corpus.glove import WordVectors
 from msajax.errors import UserError
 from msajax.models import declared, parameter_shapes
+from msajax.preparation.fit import Preparation
+from msajax.preparation.vocabulary import PADDING, UNKNOWN
 from msajax.spec import CorpusSpec
 from msajax.training.initial import from_bundle, from_labels, from_words, with_initial
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from msajax.cli.inspection_tables import render
 from msajax.config import DataConfig, ModelConfig, SyntheticConfig
-from msajax.data import inspection
-from msajax.data.corpus import Split
-from msajax.data.formats import open_corpus
-from msajax.data.formats.native import save_native
-from msajax.data.in_memory import corpus_of
-from msajax.data.inspection import inspect_corpus
-from msajax.data.inspection_tables import render
-from msajax.data.prepare import fit, prepare
+from msajax.corpus.corpus import Split
+from msajax.corpus.formats import open_corpus
+from msajax.corpus.formats.native import save_native
+from msajax.corpus.in_memory import corpus_of
 from msajax.errors import UserError
+from msajax.preparation import inspection
+from msajax.preparation.fit import fit, prepare
+from msajax.preparation.inspection import inspect_corpus
 
 NAN, INF = math.nan, math.inf
 DEFAULT = DataConfig()

@@ -6,19 +6,13 @@ import numpy as np
 import pytest
 
 from msajax.config import DataConfig, ModelConfig
-from msajax.data.corpus import Corpus, Source, Split, SplitHeader
-from msajax.data.formats import open_corpus
-from msajax.data.formats.native import save_native
-from msajax.data.inspection import inspect_corpus
-from msajax.data.labels import (
-    MOST_CLASSES,
-    LabelKind,
-    as_targets,
-    describe_labels,
-    label_kind,
-)
-from msajax.data.prepare import check_split, fit, prepare
+from msajax.corpus.corpus import Corpus, Source, Split, SplitHeader
+from msajax.corpus.formats import open_corpus
+from msajax.corpus.formats.native import save_native
+from msajax.corpus.labels import MOST_CLASSES, LabelKind, as_targets, describe_labels, label_kind
 from msajax.errors import UserError
+from msajax.preparation.fit import check_split, fit, prepare
+from msajax.preparation.inspection import inspect_corpus
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
 

@@ -12,7 +12,7 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from msajax.models.parts.layers import Dropout, FeedForward, LayerNorm
+from msajax.layers.basic import Dropout, FeedForward, LayerNorm
 from msajax.training.prng import COUNTER_HASH
 
 KEY = jax.random.key(0, impl=COUNTER_HASH)

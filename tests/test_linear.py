@@ -10,14 +10,7 @@ import optax
 import pytest
 
 from msajax.config import OptimConfig
-from msajax.models.parts.linear import (
-    Affine,
-    affine,
-    affine_each,
-    batched_product,
-    gelu,
-    layer_norm,
-)
+from msajax.layers.linear import Affine, affine, affine_each, batched_product, gelu, layer_norm
 from msajax.training.optimizers import When, make_optimizer
 
 RNG = np.random.default_rng(0)

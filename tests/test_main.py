@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 from tiny import tiny_config, tiny_config_dict
 
+from msajax import __version__
 from msajax.config import known_keys
-from msajax.data.formats import open_corpus
-from msajax.version import __version__
+from msajax.corpus.formats import open_corpus
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -38,7 +38,7 @@ PAUSE = 3
 
 SERVER = """
 import json, os, sys
-import msajax.evaluation.tables, msajax.experiment, msajax.main
+import msajax.results.tables, msajax.experiment.run, msajax.main
 msajax.announce.SECONDS = 1e9  # on a busy machine anything may take long
 for line in sys.stdin:
     arguments, out, err = json.loads(line)

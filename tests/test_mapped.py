@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from tiny import tiny_config
 
-from msajax import experiment, modes
+from msajax.cli import modes
 from msajax.config import DataConfig
-from msajax.data.formats import open_corpus
+from msajax.corpus.formats import open_corpus
 from msajax.errors import UserError
+from msajax.experiment import run
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_what_is_not_what_the_manifest_says_is_refused_before_it_is_used(folder,
     DAMAGE[kind](folder)
     config = tiny_config(data__path=str(folder))
     uses = (
-        lambda: experiment.train(config, str(tmp_path / "run")),
+        lambda: run.train(config, str(tmp_path / "run")),
         lambda: modes.inspect.inspect(str(folder), DataConfig()),
         lambda: modes.convert.convert(str(folder), DataConfig(), str(tmp_path / "again")),
     )

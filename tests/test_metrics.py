@@ -8,7 +8,8 @@ import pytest
 import scipy.stats
 import sklearn.metrics
 
-from msajax import bootstrap, conventions, measures, metrics
+from msajax.metrics import intervals, measures, table
+from msajax.tasks import conventions
 
 # Half values, ties, a label on zero, a prediction outside [-3, 3].
 HAND_PREDICTION = [2.5, -0.5, 0.5, -0.5, -3.7, 0.0, 2.2, 1.4]
@@ -95,11 +96,11 @@ def independent(p, y):
     }
 
 
-def undefined(prediction, label, names=metrics.SENTIMENT):
+def undefined(prediction, label, names=table.SENTIMENT):
     """The names that `compute` leaves undefined; checks one fitting warning for each of them."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        result = metrics.compute(prediction, label, names)
+        result = table.compute(prediction, label, names)
     missing = [name for name in names if math.isnan(result[name])]
     assert [str(warning.message).split()[0] for warning in caught] == missing
     for warning in caught:
@@ -109,32 +110,32 @@ def undefined(prediction, label, names=metrics.SENTIMENT):
 
 
 def test_names_are_the_published_ones_in_order():
-    assert metrics.SENTIMENT == tuple(HAND_VALUES)
-    assert metrics.CONTINUOUS == ("mae", "corr", "mse", "rmse", "r2", "spearman", "ccc")
+    assert table.SENTIMENT == tuple(HAND_VALUES)
+    assert table.CONTINUOUS == ("mae", "corr", "mse", "rmse", "r2", "spearman", "ccc")
 
 
 @pytest.mark.parametrize(
     ("labels", "names"),
     [
-        ([-3.0, 0.0, 3.0], metrics.SENTIMENT),
-        ([0.2], metrics.SENTIMENT),
-        ([-1.0, 3.0001], metrics.CONTINUOUS),
-        ([-3.0001, 1.0], metrics.CONTINUOUS),
+        ([-3.0, 0.0, 3.0], table.SENTIMENT),
+        ([0.2], table.SENTIMENT),
+        ([-1.0, 3.0001], table.CONTINUOUS),
+        ([-3.0001, 1.0], table.CONTINUOUS),
     ],
 )
 def test_labels_within_three_get_the_sentiment_metrics(labels, names):
-    assert metrics.names_for(labels) == names
+    assert table.names_for(labels) == names
 
 
 @pytest.mark.parametrize("labels", [[], [[1.0]], [1.0, np.nan], 1.0])
 def test_names_for_refuses_what_is_no_vector_of_finite_labels(labels):
     with pytest.raises(ValueError, match="labels"):
-        metrics.names_for(labels)
+        table.names_for(labels)
 
 
-@pytest.mark.parametrize("name", metrics.SENTIMENT)
+@pytest.mark.parametrize("name", table.SENTIMENT)
 def test_values_worked_out_by_hand(name):
-    value = metrics.compute(HAND_PREDICTION, HAND_LABEL)[name]
+    value = table.compute(HAND_PREDICTION, HAND_LABEL)[name]
     assert value == (HAND_VALUES[name] if name in EXACT else close(HAND_VALUES[name]))
 
 
@@ -143,7 +144,7 @@ def test_values_agree_with_scipy_and_sklearn(seed):
     p, y = random_case(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ours = metrics.compute(p, y)
+        ours = table.compute(p, y)
     theirs = independent(np.asarray(p, np.float64), y)
     for name, value in ours.items():
         assert value == (theirs[name] if name in EXACT else close(theirs[name])), name
@@ -151,14 +152,14 @@ def test_values_agree_with_scipy_and_sklearn(seed):
 
 def test_result_is_plain_floats_in_the_order_asked():
     names = ("ccc", "acc2_has0", "mae")
-    result = metrics.compute(np.float32(HAND_PREDICTION), np.float32(HAND_LABEL), names)
+    result = table.compute(np.float32(HAND_PREDICTION), np.float32(HAND_LABEL), names)
     assert tuple(result) == names
     assert {type(value) for value in result.values()} == {float}
 
 
 def test_float32_scores_are_computed_in_float64():
     p = np.full(100_000, 0.1, np.float32)
-    value = metrics.compute(p, np.zeros(p.size, np.float32), ("mae",))["mae"]
+    value = table.compute(p, np.zeros(p.size, np.float32), ("mae",))["mae"]
     assert value == pytest.approx(float(np.float32(0.1)), rel=1e-14)
 
 
@@ -186,20 +187,20 @@ def test_accuracies_clip_then_round_half_to_even_on_both_sides(name, score, roun
     for other in range(-3, 4):
         limit = {"acc7": 3, "acc5": 2, "acc3": 1}[name]
         expected = float(np.clip(other, -limit, limit) == rounded)
-        assert metrics.compute([score], [other], (name,)) == {name: expected}
-        assert metrics.compute([other], [score], (name,)) == {name: expected}
+        assert table.compute([score], [other], (name,)) == {name: expected}
+        assert table.compute([other], [score], (name,)) == {name: expected}
 
 
 def test_a_prediction_of_zero_is_non_negative_with_zeros_and_negative_without():
     for zero in (0.0, -0.0):
         names = ("acc2_has0", "acc2_nonzero")
-        result = metrics.compute([zero, zero, zero], [1.0, 2.0, -1.0], names)
+        result = table.compute([zero, zero, zero], [1.0, 2.0, -1.0], names)
         assert result == {"acc2_has0": 2 / 3, "acc2_nonzero": 1 / 3}
 
 
 def test_a_label_of_zero_is_non_negative_with_zeros_and_dropped_without():
     names = ("acc2_has0", "acc2_nonzero")
-    result = metrics.compute([1.0, -1.0, -1.0, -1.0], [0.0, -0.0, 0.0, -2.0], names)
+    result = table.compute([1.0, -1.0, -1.0, -1.0], [0.0, -0.0, 0.0, -2.0], names)
     assert result == {"acc2_has0": 2 / 4, "acc2_nonzero": 1.0}
 
 
@@ -215,14 +216,14 @@ def test_a_label_of_zero_is_non_negative_with_zeros_and_dropped_without():
     ],
 )
 def test_f1_is_weighted_by_true_counts_and_zero_over_zero_is_zero(prediction, label, expected):
-    result = metrics.compute(prediction, label, ("f1_nonzero", "f1_has0"))
+    result = table.compute(prediction, label, ("f1_nonzero", "f1_has0"))
     assert result == {"f1_nonzero": close(expected), "f1_has0": close(expected)}
 
 
 def test_a_perfect_prediction_has_the_best_value_of_every_metric():
-    for name, value in metrics.compute(HAND_LABEL, HAND_LABEL).items():
+    for name, value in table.compute(HAND_LABEL, HAND_LABEL).items():
         assert value <= 1.0, name
-        assert value == (close(1.0) if metrics.METRICS[name].larger_is_better else 0.0), name
+        assert value == (close(1.0) if table.METRICS[name].larger_is_better else 0.0), name
 
 
 def test_no_rounding_error_takes_a_correlation_out_of_plus_minus_one():
@@ -230,7 +231,7 @@ def test_no_rounding_error_takes_a_correlation_out_of_plus_minus_one():
     for _ in range(100):
         y = rng.normal(size=50)
         for slope in (0.3, -0.3):
-            corr = metrics.compute(slope * y + 0.1, y, ("corr",))["corr"]
+            corr = table.compute(slope * y + 0.1, y, ("corr",))["corr"]
             assert abs(corr) <= 1.0
             assert corr == close(np.sign(slope))
 
@@ -239,7 +240,7 @@ def test_no_rounding_error_takes_a_correlation_out_of_plus_minus_one():
 def test_a_shifted_label_follows_the_closed_forms(shift):
     y = np.asarray(HAND_LABEL)
     variance = (32.26 - 4.6**2 / 8) / 8
-    result = metrics.compute(y + shift, y)
+    result = table.compute(y + shift, y)
     assert result["mae"] == close(abs(shift))
     assert result["mse"] == close(shift**2)
     assert result["r2"] == close(1 - shift**2 / variance)
@@ -251,19 +252,19 @@ def test_a_shifted_label_follows_the_closed_forms(shift):
 def test_corr_and_spearman_ignore_a_scale_however_extreme(scale):
     y = np.asarray(HAND_LABEL)
     names = ("corr", "spearman")
-    plain = metrics.compute(HAND_PREDICTION, y, names)
-    scaled = metrics.compute(-scale * np.asarray(HAND_PREDICTION), y, names)
+    plain = table.compute(HAND_PREDICTION, y, names)
+    scaled = table.compute(-scale * np.asarray(HAND_PREDICTION), y, names)
     assert scaled == {name: close(-value) for name, value in plain.items()}
 
 
 def test_scores_that_differ_in_the_last_bit_still_have_a_corr():
     p = 0.1 + np.spacing(0.1) * np.arange(5)
-    assert metrics.compute(p, np.arange(5) - 2, ("corr",))["corr"] == close(1.0)
+    assert table.compute(p, np.arange(5) - 2, ("corr",))["corr"] == close(1.0)
 
 
 def test_predicting_the_mean_label_has_an_r2_of_zero():
     y = np.asarray(HAND_LABEL)
-    assert metrics.compute(np.full(8, y.mean()), y, ("r2",))["r2"] == close(0.0)
+    assert table.compute(np.full(8, y.mean()), y, ("r2",))["r2"] == close(0.0)
 
 
 @pytest.mark.parametrize("n", [2, 3, 10, 686, 4659])
@@ -278,13 +279,13 @@ def test_a_constant_prediction_leaves_only_the_correlations_undefined(n, constan
 def test_a_constant_label_leaves_correlations_and_r2_undefined_and_ccc_zero(constant):
     p, y = np.linspace(-2, 2, 686), np.full(686, constant)
     assert undefined(p, y) == {"corr", "spearman", "r2"}
-    assert metrics.compute(p, y, ("ccc",))["ccc"] == 0.0
+    assert table.compute(p, y, ("ccc",))["ccc"] == 0.0
 
 
 def test_ccc_is_undefined_only_where_both_are_the_same_constant():
     same, other = np.full(7, 0.1), np.full(7, 0.2)
     assert undefined(same, same, ("ccc",)) == {"ccc"}
-    assert metrics.compute(same, other, ("ccc",)) == {"ccc": 0.0}
+    assert table.compute(same, other, ("ccc",)) == {"ccc": 0.0}
 
 
 def test_one_sample_leaves_what_needs_a_spread_undefined():
@@ -310,7 +311,7 @@ def test_without_a_non_zero_label_its_accuracy_and_f1_are_undefined():
 )
 def test_the_warning_of_an_undefined_metric_says_why(name, prediction, label, reason):
     with pytest.warns(RuntimeWarning, match=rf"^{name} is undefined .*{reason}") as caught:
-        result = metrics.compute(prediction, label, (name,))
+        result = table.compute(prediction, label, (name,))
     assert math.isnan(result[name])
     assert len(caught) == 1
 
@@ -330,7 +331,7 @@ def test_the_warning_of_an_undefined_metric_says_why(name, prediction, label, re
 )
 def test_shapes_that_would_broadcast_are_refused_by_name(prediction, label):
     with pytest.raises(ValueError) as error:
-        metrics.compute(prediction, label)
+        table.compute(prediction, label)
     assert f"prediction {prediction.shape}, label {label.shape}" in str(error.value)
 
 
@@ -340,19 +341,19 @@ def test_non_finite_scores_are_refused_with_value_and_place(which, value):
     given = {"prediction": np.zeros(4), "label": np.arange(4.0)}
     given[which][2] = value
     with pytest.raises(ValueError, match=rf"^{which} has 1 non-finite.*{value} at \[2\]") as error:
-        metrics.compute(**given)
+        table.compute(**given)
     assert "prediction (4,), label (4,)" in str(error.value)
 
 
 def test_an_unknown_metric_is_refused_with_the_known_names():
     for call in (
-        lambda: metrics.compute([1, 2], [1, 2], ("mae", "acc9")),
-        lambda: metrics.bootstrap_interval([[1, 2]], [1, 2], ("acc9",)),
-        lambda: metrics.floors([1, 2], [1, 2], ("acc9",)),
+        lambda: table.compute([1, 2], [1, 2], ("mae", "acc9")),
+        lambda: table.bootstrap_interval([[1, 2]], [1, 2], ("acc9",)),
+        lambda: table.floors([1, 2], [1, 2], ("acc9",)),
     ):
         with pytest.raises(ValueError, match="'acc9'") as error:
             call()
-        assert all(name in str(error.value) for name in metrics.SENTIMENT)
+        assert all(name in str(error.value) for name in table.SENTIMENT)
 
 
 def naive_bootstrap(scores, label, names, resamples, seed):
@@ -363,7 +364,7 @@ def naive_bootstrap(scores, label, names, resamples, seed):
         drawn = generator.integers(0, len(label), len(label))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            rows = [metrics.compute(row[drawn], label[drawn], names) for row in scores]
+            rows = [table.compute(row[drawn], label[drawn], names) for row in scores]
         for name in names:
             statistic[name].append(np.mean([row[name] for row in rows]))
     return {name: np.nanpercentile(values, (2.5, 97.5)) for name, values in statistic.items()}
@@ -371,13 +372,13 @@ def naive_bootstrap(scores, label, names, resamples, seed):
 
 @pytest.mark.parametrize("block", [1, 200, 2**17])
 def test_the_interval_equals_the_naive_loop_whatever_the_block(monkeypatch, block):
-    monkeypatch.setattr(bootstrap, "_BLOCK", block)
+    monkeypatch.setattr(intervals, "_BLOCK", block)
     rng = np.random.default_rng(5)
     label = np.round(rng.uniform(-3, 3, 17) * 2) / 2
     scores = np.round((label + rng.normal(size=(3, 17))) * 4) / 4
-    ours = metrics.bootstrap_interval(scores, label, metrics.SENTIMENT, resamples=41, seed=3)
-    naive = naive_bootstrap(scores, label, metrics.SENTIMENT, resamples=41, seed=3)
-    assert tuple(ours) == metrics.SENTIMENT
+    ours = table.bootstrap_interval(scores, label, table.SENTIMENT, resamples=41, seed=3)
+    naive = naive_bootstrap(scores, label, table.SENTIMENT, resamples=41, seed=3)
+    assert tuple(ours) == table.SENTIMENT
     for name, (low, high) in ours.items():
         assert (low, high) == (close(naive[name][0]), close(naive[name][1])), name
         assert low < high, name
@@ -392,7 +393,7 @@ def test_weights_count_samples_as_often_as_if_they_were_repeated(seed, grouped):
     group_of = rng.permutation(np.arange(23) % 7) if grouped else None
     weights = rng.integers(0, 3, (5, 7 if grouped else 23)).astype(float)
     counts = (weights[:, group_of] if grouped else weights).astype(int)
-    for name, metric in {**metrics.METRICS, **conventions.METRICS}.items():
+    for name, metric in {**table.METRICS, **conventions.METRICS}.items():
         found = metric.weighted(p, y, weights, group_of)
         assert found.shape == (2, 5)
         for i, of_seed in enumerate(p):
@@ -418,7 +419,7 @@ def test_resamples_in_which_a_metric_is_undefined_are_left_out():
     label = np.array([0.0, 0.0, 0.0, 1.0, -0.0])
     scores = np.array([[0.5, -1.0, 2.0, 1.0, 0.1], [0.5, 0.5, 0.5, -2.0, 0.5]])
     names = ("corr", "r2", "acc2_nonzero", "f1_nonzero", "spearman", "ccc")
-    ours = metrics.bootstrap_interval(scores, label, names, resamples=60)
+    ours = table.bootstrap_interval(scores, label, names, resamples=60)
     naive = naive_bootstrap(scores, label, names, resamples=60, seed=0)
     # A third of the resamples (0.8^5) miss the only non-zero label.
     assert ours["acc2_nonzero"] == (0.5, 0.5)
@@ -430,7 +431,7 @@ def test_a_metric_undefined_in_every_resample_has_a_nan_interval_and_no_warning(
     scores = np.stack([np.full(6, 0.1), np.arange(6.0)])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = metrics.bootstrap_interval(
+        result = table.bootstrap_interval(
             scores, np.zeros(6), ("corr", "acc2_nonzero", "mae"), resamples=20
         )
     assert np.isnan([*result["corr"], *result["acc2_nonzero"]]).all()
@@ -440,11 +441,11 @@ def test_a_metric_undefined_in_every_resample_has_a_nan_interval_and_no_warning(
 def test_the_interval_is_a_function_of_scores_label_and_seed():
     rng = np.random.default_rng(0)
     label, scores = rng.normal(size=30), rng.normal(size=(2, 30))
-    first = metrics.bootstrap_interval(scores, label, ("mae", "corr"), resamples=50)
+    first = table.bootstrap_interval(scores, label, ("mae", "corr"), resamples=50)
     np.random.seed(1)
-    assert metrics.bootstrap_interval(scores, label, ("mae", "corr"), resamples=50) == first
-    assert metrics.bootstrap_interval(scores, label, ("corr", "mae"), resamples=50) == first
-    other = metrics.bootstrap_interval(scores, label, ("mae", "corr"), resamples=50, seed=1)
+    assert table.bootstrap_interval(scores, label, ("mae", "corr"), resamples=50) == first
+    assert table.bootstrap_interval(scores, label, ("corr", "mae"), resamples=50) == first
+    other = table.bootstrap_interval(scores, label, ("mae", "corr"), resamples=50, seed=1)
     assert other["mae"] != first["mae"]
 
 
@@ -452,13 +453,13 @@ def test_all_seeds_share_each_resample():
     rng = np.random.default_rng(2)
     error = rng.uniform(size=50)
     # Errors that add up to 1 in every sample: the mean of the two mae is 1/2 in any resample.
-    result = metrics.bootstrap_interval([error, 1 - error], np.zeros(50), ("mae",), resamples=100)
+    result = table.bootstrap_interval([error, 1 - error], np.zeros(50), ("mae",), resamples=100)
     assert result["mae"] == (close(0.5), close(0.5))
 
 
 def test_the_interval_of_mae_has_the_normal_width():
     error = np.abs(np.random.default_rng(4).normal(size=2000))
-    low, high = metrics.bootstrap_interval([error], np.zeros(2000), ("mae",), 4000)["mae"]
+    low, high = table.bootstrap_interval([error], np.zeros(2000), ("mae",), 4000)["mae"]
     half_width = 1.959964 * error.std() / math.sqrt(2000)
     # The 2.5 % point of 4000 draws is known to about 4 % of a standard error.
     assert (error.mean() - low) / half_width == pytest.approx(1, abs=0.07)
@@ -479,19 +480,19 @@ def test_the_interval_of_mae_has_the_normal_width():
 )
 def test_the_interval_refuses_wrong_shapes_by_name(scores, label):
     with pytest.raises(ValueError) as error:
-        metrics.bootstrap_interval(scores, label, ("mae",))
+        table.bootstrap_interval(scores, label, ("mae",))
     assert f"scores {scores.shape}, label {label.shape}" in str(error.value)
 
 
 def test_the_interval_refuses_non_finite_scores_and_too_few_resamples():
     with pytest.raises(ValueError, match=r"scores has 1 non-finite.*inf at \[1, 0\]"):
-        metrics.bootstrap_interval([[0, 1], [np.inf, 1]], [0, 1], ("mae",))
+        table.bootstrap_interval([[0, 1], [np.inf, 1]], [0, 1], ("mae",))
     with pytest.raises(ValueError, match="got 0"):
-        metrics.bootstrap_interval([[0, 1]], [0, 1], ("mae",), resamples=0)
+        table.bootstrap_interval([[0, 1]], [0, 1], ("mae",), resamples=0)
 
 
 def test_floors_worked_out_by_hand():
-    result = metrics.floors([9.0, -1.0, 0.5, 1.5], HAND_LABEL, metrics.SENTIMENT)
+    result = table.floors([9.0, -1.0, 0.5, 1.5], HAND_LABEL, table.SENTIMENT)
     assert set(result) == {"constant_0", "train_median", "majority"}
     assert result["constant_0"] == {"mae": close(13.6 / 8)}
     # The median of four is the mean of the middle two: 1.
@@ -509,9 +510,9 @@ def test_floors_worked_out_by_hand():
 def test_the_majority_is_what_the_best_constant_reaches(seed):
     _, y = random_case(seed)
     y = np.concatenate([y, np.full(seed, -0.3)])  # -0.0 once rounded: the class of 0.0
-    majority = metrics.floors(y, y, metrics.SENTIMENT)["majority"]
+    majority = table.floors(y, y, table.SENTIMENT)["majority"]
     for name, share in majority.items():
-        reached = [metrics.compute(np.full(y.size, c), y, (name,))[name] for c in range(-3, 4)]
+        reached = [table.compute(np.full(y.size, c), y, (name,))[name] for c in range(-3, 4)]
         assert share == max(reached), name
     assert set(majority) == EXACT
 
@@ -519,14 +520,14 @@ def test_the_majority_is_what_the_best_constant_reaches(seed):
 def test_the_constant_floors_are_the_mae_of_that_constant():
     for seed in range(6):
         train, y = random_case(seed)
-        result = metrics.floors(train, y, ("mae",))
+        result = table.floors(train, y, ("mae",))
         for floor, constant in (("constant_0", 0.0), ("train_median", float(np.median(train)))):
-            expected = metrics.compute(np.full(y.size, constant), y, ("mae",))
+            expected = table.compute(np.full(y.size, constant), y, ("mae",))
             assert result[floor] == expected
 
 
 def test_floors_without_accuracies_have_an_empty_majority():
-    result = metrics.floors([10.0], [5.0, 9.0], metrics.CONTINUOUS)
+    result = table.floors([10.0], [5.0, 9.0], table.CONTINUOUS)
     assert result == {
         "constant_0": {"mae": 7.0},
         "train_median": {"mae": 3.0},
@@ -536,7 +537,7 @@ def test_floors_without_accuracies_have_an_empty_majority():
 
 def test_the_majority_of_no_samples_is_nan_with_a_warning():
     with pytest.warns(RuntimeWarning, match="acc2_nonzero is undefined .*every label is 0"):
-        majority = metrics.floors([1.0], [0.0, 0.0], ("acc2_nonzero", "acc2_has0"))["majority"]
+        majority = table.floors([1.0], [0.0, 0.0], ("acc2_nonzero", "acc2_has0"))["majority"]
     assert math.isnan(majority["acc2_nonzero"])
     assert majority["acc2_has0"] == 1.0
 
@@ -544,6 +545,6 @@ def test_the_majority_of_no_samples_is_nan_with_a_warning():
 @pytest.mark.parametrize("bad", [[], [[1.0, 2.0]], [1.0, np.nan]])
 def test_floors_refuse_what_is_no_vector_of_finite_labels(bad):
     with pytest.raises(ValueError, match=r"train_label"):
-        metrics.floors(bad, [1.0], ("mae",))
+        table.floors(bad, [1.0], ("mae",))
     with pytest.raises(ValueError, match=r"\blabel\b"):
-        metrics.floors([1.0], bad, ("mae",))
+        table.floors([1.0], bad, ("mae",))

@@ -21,8 +21,8 @@ from survivors import Fork, Forks, differences
 from test_processes import free_port
 from tiny import SMALLEST, tiny_config
 
+from msajax.comparison.compare import compare
 from msajax.errors import UserError
-from msajax.evaluation.comparison import compare
 from msajax.runs import manifest
 from msajax.runs.folder import RunFolder
 from msajax.runs.remote import object_store as bucket_module

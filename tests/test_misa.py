@@ -8,9 +8,9 @@ import pytest
 from pickle_corpora import SIZES, WORDS, assert_converts, misa, refusal, write_glove, write_pickle
 
 from msajax.config import DataConfig, ModelConfig
-from msajax.data.formats import open_corpus
-from msajax.data.prepare import fit, prepare
+from msajax.corpus.formats import open_corpus
 from msajax.errors import UserError
+from msajax.preparation.fit import fit, prepare
 
 NAMES = {"train": "train", "valid": "dev", "test": "test"}
 
@@ -345,7 +345,7 @@ def test_splits_of_another_width_are_refused(path):
 
 
 def test_padding_that_would_take_all_memory_is_refused_before_it_is_made(path, monkeypatch):
-    monkeypatch.setattr("msajax.data.formats.misa._LARGEST", 4 * 5 * 5 * 4 - 1)
+    monkeypatch.setattr("msajax.corpus.formats.misa._LARGEST", 4 * 5 * 5 * 4 - 1)
     found = refusal(path, {"train": one(visual=np.ones((5, 4)))})
     assert re.search(r"train/video takes more than 399 bytes when its 5 sequences are", found)
 

@@ -9,11 +9,11 @@ import pytest
 from pickle_corpora import SIZES, TOKENS, assert_converts, mmsa, mmsa_split, refusal, write_pickle
 
 from msajax.config import DataConfig, ModelConfig
-from msajax.data.formats import mmsa as reader
-from msajax.data.formats import open_corpus
-from msajax.data.inspection import inspect_corpus
-from msajax.data.prepare import check_split, fit, prepare
+from msajax.corpus.formats import mmsa as reader
+from msajax.corpus.formats import open_corpus
 from msajax.errors import UserError
+from msajax.preparation.fit import check_split, fit, prepare
+from msajax.preparation.inspection import inspect_corpus
 
 BERT = mmsa_split("train", 5)["text_bert"]
 

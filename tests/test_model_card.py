@@ -8,8 +8,8 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from msajax.evaluation.model_card import markdown, model_card
-from msajax.evaluation.model_card import yaml as as_yaml
+from msajax.report.model_card import markdown, model_card
+from msajax.report.model_card import yaml as as_yaml
 
 HOSTILE = (
     "<script>alert(1)</script>",

@@ -7,9 +7,9 @@ import pytest
 from pickle_corpora import SIZES, assert_converts, mult, mult_split, refusal, write_pickle
 
 from msajax.config import DataConfig, ModelConfig
-from msajax.data.formats import open_corpus
-from msajax.data.labels import label_kind
-from msajax.data.prepare import fit, prepare
+from msajax.corpus.formats import open_corpus
+from msajax.corpus.labels import label_kind
+from msajax.preparation.fit import fit, prepare
 
 
 @pytest.fixture
@@ -285,7 +285,7 @@ def test_fields_that_do_not_fit_are_refused_by_name(path, name):
 
 
 def test_text_that_would_take_all_memory_is_refused(path, monkeypatch):
-    monkeypatch.setattr("msajax.data.formats.fields._LARGEST_TEXT", 4 * 5 * 100)
+    monkeypatch.setattr("msajax.corpus.formats.fields._LARGEST_TEXT", 4 * 5 * 100)
     tree = changed(raw_text=["x" * 100] + ["y"] * 4)
     assert open_corpus(write_pickle(path, tree)).split("train").raw_text[0] == "x" * 100
     tree["train"]["raw_text"][0] += "x"

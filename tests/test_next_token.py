@@ -10,11 +10,11 @@ import pytest
 from tiny import descent
 
 from msajax.config import Config, ModelConfig
-from msajax.data.batches import Batch, row_numbers
 from msajax.errors import UserError
+from msajax.layers.basic import TokenEmbedding
+from msajax.layers.encoders import ModalityEncoder, make_embedding
 from msajax.models import blank_sample, build_model, declared
-from msajax.models.parts.encoders import ModalityEncoder, make_embedding
-from msajax.models.parts.layers import TokenEmbedding
+from msajax.preparation.batches import Batch, row_numbers
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
 from msajax.training.objective import make_objective

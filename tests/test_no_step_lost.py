@@ -16,13 +16,13 @@ from csd_files import write_csd
 from pickle_corpora import write_pickle
 
 from msajax.config import DataConfig, ModelConfig
-from msajax.data.corpus import Split
-from msajax.data.formats import FORMATS, open_corpus
-from msajax.data.formats.mapped import save_mapped
-from msajax.data.formats.native import save_native
-from msajax.data.in_memory import corpus_of
-from msajax.data.inspection import inspect_corpus
-from msajax.data.prepare import fit, prepare
+from msajax.corpus.corpus import Split
+from msajax.corpus.formats import FORMATS, open_corpus
+from msajax.corpus.formats.mapped import save_mapped
+from msajax.corpus.formats.native import save_native
+from msajax.corpus.in_memory import corpus_of
+from msajax.preparation.fit import fit, prepare
+from msajax.preparation.inspection import inspect_corpus
 
 SIZES = {"train": 30, "valid": 9, "test": 7}
 Stored = dict[str, dict[str, list[np.ndarray]]]  # by split and modality, numbers of each sample

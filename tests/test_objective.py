@@ -8,9 +8,9 @@ import pytest
 from tiny import lines_of, run, tiny_config
 
 from msajax.config import TrainConfig
-from msajax.data.batches import Batch
 from msajax.errors import UserError
 from msajax.models.contract import BATCH, Model, Prediction, Term
+from msajax.preparation.batches import Batch
 from msajax.training.objective import (
     LOSSES,
     TERMS,

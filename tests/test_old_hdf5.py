@@ -11,9 +11,9 @@ import pytest
 from pickle_corpora import assert_converts, refusal
 
 from msajax.config import DataConfig, ModelConfig
-from msajax.data.formats import open_corpus
-from msajax.data.labels import label_kind
-from msajax.data.prepare import fit
+from msajax.corpus.formats import open_corpus
+from msajax.corpus.labels import label_kind
+from msajax.preparation.fit import fit
 
 SIZES = {"train": 4, "valid": 3, "test": 2}
 FILES = {"text": "text_{}_emb.h5", "audio": "audio_{}.h5", "video": "video_{}.h5", "y": "y_{}.h5"}

@@ -11,11 +11,11 @@ import safetensors.numpy
 from tiny import lines_of, tiny_config_dict
 
 import msajax
-from msajax import modes
+from msajax.cli import modes
 from msajax.config import from_config_dict, registry
-from msajax.evaluation import robustness
-from msajax.models.parts.heads import mean_pool
-from msajax.models.parts.layers import Dropout, row_weight
+from msajax.layers.basic import Dropout, row_weight
+from msajax.layers.heads import mean_pool
+from msajax.robustness import measure
 
 
 class Everything(nn.Module):
@@ -127,7 +127,7 @@ def test_the_bundle_has_its_statistics_and_no_memory(folder, whole):
 
 
 def test_its_robustness_is_measured(folder, whole, monkeypatch):
-    monkeypatch.setattr(robustness, "RATES", (0.0, 0.5))
+    monkeypatch.setattr(measure, "RATES", (0.0, 0.5))
     report = modes.robustness.measure_robustness(str(folder / "whole"))
     rest, worse = (point["metrics"] for point in report["curves"][0]["points"])
     assert rest["mae"]["mean"] == whole["test"]["mae"]["mean"] != worse["mae"]["mean"]

@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from msajax.version import __version__
+from msajax import __version__
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 GENERATED = {".git", ".venv", ".hypothesis", "runs", "build", "dist"}

@@ -12,12 +12,12 @@ import textwrap
 from launching import MANIFESTS, SCRIPTS, example
 from pages import PAGES, ROOT, blocks, commands, fences, joined, prose, spans, words_of
 
-from msajax import conventions
 from msajax.config import known_keys
-from msajax.conventions import CONVENTIONS
-from msajax.data.formats import FORMATS
-from msajax.legend import FLOORS
-from msajax.metrics import CLASSES, METRICS
+from msajax.corpus.formats import FORMATS
+from msajax.metrics.table import CLASSES, METRICS
+from msajax.results.legend import FLOORS
+from msajax.tasks import conventions
+from msajax.tasks.conventions import CONVENTIONS
 
 README = PAGES["README.md"]
 
@@ -26,7 +26,7 @@ README = PAGES["README.md"]
 # Forks for every command line, so that flags are defined anew and JAX is loaded once.
 PARSER = """
 import argparse, json, os, runpy, sys, traceback
-import absl.app, msajax.experiment
+import absl.app, msajax.experiment.run
 
 NEEDED = {"train": ["workdir"], "sweep": ["workdir"], "convert": ["input", "output"]}
 NEEDED["predict"] = ["bundle", "input", "output"]

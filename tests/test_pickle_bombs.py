@@ -32,7 +32,7 @@ from pickle_files import (
     text,
 )
 
-from msajax.data.safe_pickle import read_pickle
+from msajax.corpus.pickles import read_pickle
 from msajax.errors import UserError
 
 SIZE = 300_000

@@ -23,13 +23,13 @@ from pickle_corpora import (
 )
 
 from msajax.config import DataConfig
-from msajax.data import formats
-from msajax.data.folds import video_of
-from msajax.data.formats import open_corpus, pickled
-from msajax.data.safe_pickle import read_pickle
+from msajax.corpus import formats
+from msajax.corpus.folds import video_of
+from msajax.corpus.formats import open_corpus, pickled
+from msajax.corpus.pickles import read_pickle
 from msajax.errors import UserError
 
-GZIPPED = "msajax.data.safe_pickle.gzipped"
+GZIPPED = "msajax.corpus.pickles.gzipped"
 TREES = {"mmsa": mmsa, "mult": mult, "misa": misa}
 
 

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from msajax.config import Config, DataConfig, ModelConfig
-from msajax.data.batches import cut_lengths, quarters_of
-from msajax.data.corpus import Corpus, Split, pad_words
-from msajax.data.in_memory import corpus_of
-from msajax.data.preparation import Preparation
-from msajax.data.prepare import check_split, fit, prepare
-from msajax.data.repairs import describe_repairs
+from msajax.corpus.corpus import Corpus, Split, pad_words
+from msajax.corpus.in_memory import corpus_of
 from msajax.errors import UserError
 from msajax.inference.bundle import Bundle
 from msajax.models import blank_sample
+from msajax.preparation.batches import cut_lengths, quarters_of
+from msajax.preparation.fit import check_split, fit, prepare
+from msajax.preparation.preparation import Preparation
+from msajax.preparation.repairs import describe_repairs
 from msajax.spec import CorpusSpec
 
 QUICK = settings(max_examples=60, deadline=None)

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from msajax.calibration import Intervals, Temperature
-from msajax.data.corpus import Split
-from msajax.data.predictions import Scored, read_columns, read_predictions, write_predictions
+from msajax.cli.evaluate import evaluate_predictions
+from msajax.corpus.corpus import Split
+from msajax.corpus.predictions import Scored, read_columns, read_predictions, write_predictions
 from msajax.errors import UserError
-from msajax.modes.evaluate import evaluate_predictions
+from msajax.metrics.calibration import Intervals, Temperature
 from msajax.spec import CorpusSpec
 
 MODALITIES = ("text", "audio")

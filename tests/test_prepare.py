@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from msajax.config import DataConfig, ModelConfig
-from msajax.data import lost as losing
-from msajax.data import on_demand
-from msajax.data.corpus import Corpus, Source, Split, SplitHeader
-from msajax.data.lost import count_lost
-from msajax.data.prepare import check_split, fit, prepare
-from msajax.data.repairs import describe_reading, say_lost, say_repairs
-from msajax.data.steps import spans, step_mask
+from msajax.corpus import on_demand
+from msajax.corpus.corpus import Corpus, Source, Split, SplitHeader
+from msajax.corpus.steps import spans, step_mask
 from msajax.errors import UserError
+from msajax.preparation import lost as losing
+from msajax.preparation.fit import check_split, fit, prepare
+from msajax.preparation.lost import count_lost
+from msajax.preparation.repairs import describe_reading, say_lost, say_repairs
 
 PLAIN = DataConfig(standardize=())
 STANDARD = DataConfig(clip=0.0)

@@ -27,12 +27,12 @@ from pretrained_folders import (
     write_folder,
 )
 
+from msajax.encoders.architecture import KINDS, Architecture, Relative
+from msajax.encoders.deberta import by_distance, row_of_distance
+from msajax.encoders.folder import open_folder
+from msajax.encoders.module import make_encoder, parameters_of
 from msajax.errors import UserError
-from msajax.models.parts.layers import rows_of_batch
-from msajax.models.pretrained import make_encoder, parameters_of
-from msajax.models.pretrained.deberta import by_distance, row_of_distance
-from msajax.pretrained.architecture import KINDS, Architecture, Relative
-from msajax.pretrained.folder import open_folder
+from msajax.layers.basic import rows_of_batch
 from msajax.training.prng import dropout_key
 
 CONFIGS = {

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
-from msajax import metrics
-from msajax.calibration import Intervals
-from msajax.evaluation import protocol
+from msajax.metrics import table
+from msajax.metrics.calibration import Intervals
+from msajax.results import measure
 from msajax.tasks import Task, make_task
 
 LABEL = np.array([-2.4, -1.0, -0.2, 0.0, 0.6, 1.0, 1.8, 3.0])
@@ -30,12 +30,12 @@ def task_of(label: np.ndarray, *names: str) -> Task:
     return replace(task, reported={name: task.reported[name] for name in names or task.reported})
 
 
-def summarize(scores, label, names, how=protocol.summarize):
+def summarize(scores, label, names, how=measure.summarize):
     return how(scores[..., None], label[:, None], task_of(label, *names))
 
 
 def naive(score: np.ndarray, label: np.ndarray, name: str) -> float:
-    """A metric again, by the definitions of the papers and not by `msajax.metrics`."""
+    """A metric again, by the definitions of the papers and not by `msajax.metrics.table`."""
     if name == "mae":
         return statistics.fmean(abs(p - y) for p, y in zip(score, label, strict=True))
     if name == "corr":
@@ -91,7 +91,7 @@ def test_an_undefined_metric_of_one_seed_leaves_no_mean():
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_an_interval_resamples_samples_jointly_for_all_seeds(seeds):
     scores = SCORES[:seeds]
-    summary = summarize(scores, LABEL, NAMES, protocol.summarize_with_intervals)
+    summary = summarize(scores, LABEL, NAMES, measure.summarize_with_intervals)
     generator = np.random.Generator(np.random.PCG64(0))
     resampled = {name: [] for name in NAMES}
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -116,7 +116,7 @@ def test_an_interval_resamples_samples_jointly_for_all_seeds(seeds):
 def report() -> dict:
     valid = SCORES[:, ::-1] * 0.5
     train = np.array([-1.0, 0.4, 0.4, 2.0])
-    return protocol.report(
+    return measure.report(
         {"valid": valid[..., None], "test": SCORES[..., None]},
         {"valid": -LABEL[:, None], "test": LABEL[:, None]},
         train[:, None],
@@ -128,7 +128,7 @@ def report() -> dict:
 def test_a_report_has_the_documented_entries(report):
     assert list(report) == ["valid", "test", "test_ensemble", "floors", "calibration"]
     for part in ("valid", "test", "test_ensemble"):
-        assert list(report[part]) == list(metrics.SENTIMENT)
+        assert list(report[part]) == list(table.SENTIMENT)
     assert {frozenset(v) for v in report["valid"].values()} == {frozenset(("mean", "sd", "seeds"))}
     assert {frozenset(v) for v in report["test"].values()} == {
         frozenset(("mean", "sd", "ci95", "seeds"))
@@ -167,8 +167,8 @@ def test_the_metrics_follow_the_range_of_the_training_labels():
     labels = {"valid": LABEL[:, None], "test": LABEL[:, None]}
     scores = {"valid": SCORES[..., None], "test": SCORES[..., None]}
     train = np.array([-1.0, 0.0, 3.5])
-    report = protocol.report(scores, labels, train[:, None], task_of(train), None)
+    report = measure.report(scores, labels, train[:, None], task_of(train), None)
     assert report["calibration"] is None
     for part in ("valid", "test", "test_ensemble"):
-        assert list(report[part]) == list(metrics.CONTINUOUS)
+        assert list(report[part]) == list(table.CONTINUOUS)
     assert report["floors"]["majority"] == {}

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from msajax.models.parts.recurrent import Recurrence
+from msajax.layers.recurrent import Recurrence
 
 D, T, B = 6, 7, 3
 KINDS = ("rnn", "gru", "lstm")

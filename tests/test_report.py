@@ -17,16 +17,16 @@ from browser import CHROMIUM, browser
 from made_runs import HOSTILE, KINDS, SCRIPT, add_extras, make_run
 from tiny import tiny_config
 
+from msajax.cli import report as report_mode
+from msajax.comparison.contenders import short_names
 from msajax.config import ModelConfig
 from msajax.errors import UserError
-from msajax.evaluation import artefacts
-from msajax.evaluation.contenders import short_names
-from msajax.evaluation.findings import finding
-from msajax.evaluation.report import compared, figure_files, figures, predicted, write
-from msajax.evaluation.report import page as pages
-from msajax.evaluation.report.content import read_content
-from msajax.evaluation.report.text import shortened
-from msajax.modes import report as report_mode
+from msajax.experiment import artefacts
+from msajax.report import compared, figure_files, figures, predicted, write
+from msajax.report import page as pages
+from msajax.report.content import read_content
+from msajax.report.text import shortened
+from msajax.results.findings import finding
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
 
@@ -330,7 +330,7 @@ def test_a_report_that_cannot_be_made_is_a_warning(tmp_path, caplog):
 
 def test_nothing_that_draws_is_loaded_before_a_report_is_made():
     script = (
-        "import sys, msajax.experiment, msajax.modes.report;"
+        "import sys, msajax.experiment.run, msajax.cli.report;"
         "print([name for name in ('matplotlib', 'PIL') if name in sys.modules])"
     )
     command = [sys.executable, "-c", script]
@@ -384,7 +384,7 @@ def test_every_chart_of_a_report_is_a_file_of_pdf_and_svg(tmp_path, caplog):
 
 def test_figures_are_the_same_in_every_process():
     script = (
-        "import hashlib; from msajax.evaluation.report.charts import contributions\n"
+        "import hashlib; from msajax.report.charts import contributions\n"
         "files = contributions([('text', '0.5', 1.0), ('audio', '0.25', 0.5)]).files('name')\n"
         "print([(k, hashlib.sha256(of).hexdigest()) for k, of in sorted(files.items())])"
     )

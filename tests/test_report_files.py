@@ -8,8 +8,8 @@ import pytest
 from made_runs import make_run
 
 from msajax.errors import UserError
-from msajax.evaluation.report import figures, forms, write
-from msajax.evaluation.report.content import read_content
+from msajax.report import figures, forms, write
+from msajax.report.content import read_content
 from msajax.runs.folder import RunFolder
 
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from tiny_text import architecture
 
-from msajax.data.corpus import Split
-from msajax.data.on_demand import OnDemand
+from msajax.corpus.corpus import Split
+from msajax.corpus.on_demand import OnDemand
+from msajax.encoders.tokens import NOTHING
 from msajax.errors import UserError
-from msajax.evaluation import disturbances, robustness
-from msajax.pretrained.tokens import NOTHING
+from msajax.robustness import disturbances, measure
 from msajax.spec import CorpusSpec
 from msajax.tasks import make_task
 
@@ -137,23 +137,23 @@ def test_a_point_averages_draws_and_seeds(kind):
         scores = RNG.normal(size=(3, 2, N, len(names)))
         naive = np.abs(scores - labels).mean((-1, -2))
         name = "mae"
-    found = robustness.measure(scores, labels, task)
+    found = measure.measure(scores, labels, task)
     assert list(found) == list(task.reported)
     assert found[name]["mean"] == pytest.approx(naive.mean(), abs=1e-12)
     assert found[name]["sd"] == pytest.approx(naive.mean(0).std(ddof=1), abs=1e-12)
     low, high = found[name]["ci95"]
     assert low < found[name]["mean"] < high
-    alone = robustness.measure(scores[:, :1], labels, task)
+    alone = measure.measure(scores[:, :1], labels, task)
     assert alone[name]["sd"] is None
 
 
 def test_the_area_is_the_mean_of_the_metric_over_the_rates():
     points = [
         {"rate": r, "metrics": {"mae": {"mean": 2 + 3 * r}, "corr": {"mean": None}}}
-        for r in robustness.RATES
+        for r in measure.RATES
     ]
-    assert robustness.area(points, "mae") == pytest.approx(2 + 3 * 0.45)
-    assert np.isnan(robustness.area(points, "corr"))
+    assert measure.area(points, "mae") == pytest.approx(2 + 3 * 0.45)
+    assert np.isnan(measure.area(points, "corr"))
 
 
 def test_a_model_of_tokens_is_refused():
@@ -163,4 +163,4 @@ def test_a_model_of_tokens_is_refused():
     folder = types.SimpleNamespace(path="runs/decoder")
     run = types.SimpleNamespace(task=task, bundle=bundle, folder=folder)
     with pytest.raises(UserError, match="runs/decoder holds a model of the next_token task, whose"):
-        robustness.begin(run)
+        measure.begin(run)

@@ -11,18 +11,18 @@ from rich.console import Console
 from test_comparison import ALIKE, BAD, GOOD, IDS, LABELS, RNG, command, run_of, write
 
 import msajax
-from msajax.errors import UserError
-from msajax.evaluation.compare import holm
-from msajax.evaluation.comparison import compare
-from msajax.evaluation.run_table import ALIKE as NOT_TOLD
-from msajax.evaluation.run_table import BEST, tabulate
-from msajax.evaluation.run_table_output import (
+from msajax.comparison.compare import compare
+from msajax.comparison.statistics import holm
+from msajax.comparison.table import ALIKE as NOT_TOLD
+from msajax.comparison.table import BEST, tabulate
+from msajax.comparison.table_output import (
     FORMS,
     print_run_table,
     run_rows,
     run_table_latex,
     write_run_table,
 )
+from msajax.errors import UserError
 
 MIDDLE = LABELS + RNG.normal(0, 0.6, (2, len(IDS)))
 

@@ -30,7 +30,7 @@ from pickle_files import (
     text,
 )
 
-from msajax.data.safe_pickle import NoPickle, read_pickle
+from msajax.corpus.pickles import NoPickle, read_pickle
 from msajax.errors import UserError
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)

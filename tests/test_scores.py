@@ -10,15 +10,15 @@ from tiny import tiny_config
 
 import msajax
 from msajax.config import MeshConfig
-from msajax.data.corpus import Split
-from msajax.data.in_memory import corpus_of
-from msajax.data.prepare import fit
+from msajax.corpus.corpus import Split
+from msajax.corpus.in_memory import corpus_of
 from msajax.inference.bundle import Bundle
 from msajax.inference.bundle_files import load_bundle, save_bundle
 from msajax.inference.predict import predict_corpus
 from msajax.inference.scores import as_split
 from msajax.inference.scoring import Scorer, make_predict
 from msajax.models import blank_sample, build_model
+from msajax.preparation.fit import fit
 from msajax.runtime.devices import make_layout
 from msajax.tasks import TASKS
 

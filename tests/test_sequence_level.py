@@ -21,8 +21,8 @@ import pytest
 import scipy.special
 
 from msajax.config import ModelConfig
+from msajax.layers.basic import Dropout
 from msajax.models import build_model
-from msajax.models.parts.layers import Dropout
 from msajax.spec import CorpusSpec
 
 REFERENCE = pathlib.Path(__file__).resolve().parents[2] / "shared" / "reference"

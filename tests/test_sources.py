@@ -15,11 +15,11 @@ import pytest
 import scipy.special
 
 from msajax.config import from_config_dict, outside_ranges
+from msajax.layers.encoders import ModalityEncoder, PostFusionEncoder
 from msajax.models import blank_sample, build_model
 from msajax.models.cost import _equations
-from msajax.models.parts.encoders import ModalityEncoder, PostFusionEncoder
 from msajax.spec import CorpusSpec
-from msajax.sweeps.space import plan, with_settings
+from msajax.studies.sweep.space import plan, with_settings
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent / "configs"
 B, T, D, V = 2, 5, 8, 11

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from msajax.config import Config, OptimConfig, TrainConfig
-from msajax.data.batches import Batch, row_numbers
 from msajax.errors import UserError
+from msajax.layers.basic import Dropout
 from msajax.models import Model, Prediction
-from msajax.models.parts.layers import Dropout
+from msajax.preparation.batches import Batch, row_numbers
 from msajax.spec import CorpusSpec
 from msajax.training.objective import make_objective
 from msajax.training.optimizers import make_optimizer

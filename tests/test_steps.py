@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from msajax.config import Config, DataConfig, ModelConfig
-from msajax.data.corpus import Source, Split
-from msajax.data.in_memory import corpus_of
-from msajax.data.prepare import check_split, fit, prepare
-from msajax.data.steps import describe_groups, find_groups
+from msajax.corpus.corpus import Source, Split
+from msajax.corpus.in_memory import corpus_of
+from msajax.corpus.steps import describe_groups, find_groups
 from msajax.errors import UserError
 from msajax.inference import predict as predicting
 from msajax.inference.bundle import Bundle
 from msajax.inference.bundle_files import load_bundle, save_bundle
+from msajax.preparation.fit import check_split, fit, prepare
 
 PLAIN = DataConfig(standardize=())
 MODEL = ModelConfig()

@@ -22,8 +22,8 @@ from absl import logging as absl_logging
 from survivors import ROOT, Fork, Forks, StopAfter, differences, newest_step
 from tiny import SMALLEST, run, tiny_config
 
-from msajax import experiment as experiment_module
 from msajax.errors import UserError
+from msajax.experiment import run as experiment_module
 from msajax.files import write_text
 from msajax.inference.bundle_files import load_bundle
 from msajax.runs.checkpoints import Checkpoints

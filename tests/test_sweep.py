@@ -23,12 +23,12 @@ from tiny import SMALLEST, lines_of, run, tiny_config
 import msajax
 from msajax import config as configuration
 from msajax.config import Config, flatten
-from msajax.data.closed import ClosedCorpus
-from msajax.data.corpus import Corpus
+from msajax.corpus.closed import ClosedCorpus
+from msajax.corpus.corpus import Corpus
 from msajax.errors import UserError
-from msajax.sweeps import sweep as sweeps
-from msajax.sweeps.space import load_space, plan, with_settings
-from msajax.sweeps.verdicts import (
+from msajax.studies.sweep import sweep as sweeps
+from msajax.studies.sweep.space import load_space, plan, with_settings
+from msajax.studies.sweep.verdicts import (
     Metric,
     best_so_far,
     how_it_ended,
@@ -36,7 +36,7 @@ from msajax.sweeps.verdicts import (
     ranked,
     told_apart,
 )
-from msajax.sweeps.words import winner_sentence
+from msajax.studies.sweep.words import winner_sentence
 
 PATIENCE = 900  # seconds for a whole sweep in another process
 BASE = tiny_config(**SMALLEST, train__epochs=6, train__patience=0, train__checkpoint_every_steps=2)
@@ -491,7 +491,7 @@ def test_a_trial_that_ended_just_before_a_kill_is_not_trained_again(swept, tmp_p
     copy = tmp_path / "w"
     shutil.copytree(folder, copy)
     (copy / "trials" / "003.json").unlink()
-    monkeypatch.setattr("msajax.sweeps.trial.train_seeds", None)
+    monkeypatch.setattr("msajax.studies.sweep.trial.train_seeds", None)
     again = msajax.sweep(BASE, TRIALS, copy, trial_seeds=2)
     assert again["trials"] == result["trials"]
 

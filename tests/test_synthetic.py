@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from msajax.config import DataConfig, ModelConfig, SyntheticConfig
-from msajax.data.formats import open_corpus
-from msajax.data.prepare import check_split, fit, prepare
-from msajax.data.synthetic import generate
+from msajax.corpus.formats import open_corpus
+from msajax.corpus.synthetic import generate
+from msajax.preparation.fit import check_split, fit, prepare
 
 SMALL = SyntheticConfig(
     train=60,

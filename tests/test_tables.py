@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from msajax import conventions, legend
-from msajax.evaluation.findings import noise_of_seeds
-from msajax.evaluation.sweep_tables import print_sweep
-from msajax.evaluation.tables import against_floors, print_results, print_summary
-from msajax.metrics import CLASSES, SENTIMENT
-from msajax.tasks import make_task
+from msajax.metrics.table import CLASSES, SENTIMENT
+from msajax.results import legend
+from msajax.results.findings import noise_of_seeds
+from msajax.results.tables import against_floors, print_results, print_summary
+from msajax.studies.sweep.tables import print_sweep
+from msajax.tasks import conventions, make_task
 
 POM = (  # as long as names get
     *("confident", "passionate", "dominant", "credible", "entertaining", "reserved", "trusting"),

@@ -20,21 +20,22 @@ from rich.console import Console
 from tiny import tiny_config
 
 import msajax
-from msajax import experiment, modes
-from msajax.calibration import calibration_error, reliability
+from msajax.cli import modes
+from msajax.cli.options import Options
 from msajax.config import Config
-from msajax.data.corpus import Split
-from msajax.data.formats import open_corpus
-from msajax.data.formats.native import save_native
-from msajax.data.in_memory import corpus_of
-from msajax.data.vocabulary import PADDING, UNKNOWN
+from msajax.corpus.corpus import Split
+from msajax.corpus.formats import open_corpus
+from msajax.corpus.formats.native import save_native
+from msajax.corpus.in_memory import corpus_of
 from msajax.errors import UserError
-from msajax.evaluation import robustness
-from msajax.evaluation.tables import print_results, print_summary
+from msajax.experiment import run as experiment
 from msajax.inference.bundle_files import load_bundle
 from msajax.inference.generate import _draw
+from msajax.metrics.calibration import calibration_error, reliability
 from msajax.models import parameter_shapes
-from msajax.modes.options import Options
+from msajax.preparation.vocabulary import PADDING, UNKNOWN
+from msajax.results.tables import print_results, print_summary
+from msajax.robustness import measure
 
 SIZES = {"train": 48, "valid": 16, "test": 16}
 SEEDS = (0, 1)
@@ -209,7 +210,7 @@ def test_evaluating_the_predictions_gives_the_results(name, run_of):
 @pytest.mark.parametrize("name", ["classes", "emotions", "decoder"])
 def test_a_model_of_labels_has_robustness_curves(name, run_of, monkeypatch):
     run = run_of(name)
-    monkeypatch.setattr(robustness, "RATES", (0.0, 0.5))
+    monkeypatch.setattr(measure, "RATES", (0.0, 0.5))
     if name == "decoder":
         with pytest.raises(UserError, match="holds a model of the next_token task"):
             modes.robustness.measure_robustness(str(run.folder))

@@ -13,16 +13,17 @@ from test_training import newest_state
 from tiny import lines_of, tiny_config
 from tiny_text import PIECES, WORDPIECE, write_folder
 
-from msajax import experiment, modes
+from msajax.cli import modes
 from msajax.config import Config, DataConfig
-from msajax.data.formats import open_corpus
-from msajax.data.inspection import inspect_corpus
+from msajax.corpus.formats import open_corpus
+from msajax.encoders.folder import open_folder
+from msajax.encoders.module import make_encoder, parameters_of
 from msajax.errors import UserError
-from msajax.evaluation import robustness
+from msajax.experiment import run
 from msajax.inference.bundle_files import load
 from msajax.models import parameter_shapes
-from msajax.models.pretrained import make_encoder, parameters_of
-from msajax.pretrained.folder import open_folder
+from msajax.preparation.inspection import inspect_corpus
+from msajax.robustness import measure
 from msajax.training.plan import plan
 from msajax.training.saving import Saving
 
@@ -72,7 +73,7 @@ def config_of(corpus: str, folder: str, **settings) -> Config:
 def fine_tuned(corpus, folder, tmp_path_factory) -> pathlib.Path:
     """A whole run in which everything moves."""
     workdir = tmp_path_factory.mktemp("fine_tuned") / "run"
-    experiment.train(config_of(corpus, folder), str(workdir))
+    run.train(config_of(corpus, folder), str(workdir))
     return workdir
 
 
@@ -80,7 +81,7 @@ def fine_tuned(corpus, folder, tmp_path_factory) -> pathlib.Path:
 def frozen(corpus, folder, tmp_path_factory) -> pathlib.Path:
     """A whole run whose encoder stays as it is in its folder."""
     workdir = tmp_path_factory.mktemp("frozen") / "run"
-    experiment.train(config_of(corpus, folder, optim__groups=FROZEN), str(workdir))
+    run.train(config_of(corpus, folder, optim__groups=FROZEN), str(workdir))
     return workdir
 
 
@@ -101,7 +102,7 @@ def test_the_encoder_begins_as_its_folder_says_and_moves(corpus, folder, fine_tu
 
 
 def test_pieces_are_lost_but_take_no_noise_and_frozen_weights_are_shared(frozen, monkeypatch):
-    monkeypatch.setattr(robustness, "RATES", (0.0, 0.5))
+    monkeypatch.setattr(measure, "RATES", (0.0, 0.5))
     report = modes.robustness.measure_robustness(str(frozen))
     assert [curve["kind"] for curve in report["curves"]] == ["drop_modality", "drop_steps"]
     for curve in report["curves"]:
@@ -127,8 +128,8 @@ def test_frozen_weights_are_once_in_the_run_and_in_the_bundle_and_in_no_checkpoi
 def test_frozen_once_is_what_a_copy_for_every_seed_was(
     corpus, folder, frozen, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("msajax.building.shared_values", lambda *_: {})
-    experiment.train(config_of(corpus, folder, optim__groups=FROZEN), str(tmp_path / "run"))
+    monkeypatch.setattr("msajax.experiment.build.shared_values", lambda *_: {})
+    run.train(config_of(corpus, folder, optim__groups=FROZEN), str(tmp_path / "run"))
     assert not (tmp_path / "run" / "frozen.safetensors").exists()
     assert scores_in(tmp_path / "run") == scores_in(frozen)
     assert lines_of(tmp_path / "run") == lines_of(frozen)
@@ -139,8 +140,8 @@ def test_a_run_that_was_interrupted_ends_the_same(
     corpus, folder, fine_tuned, frozen, settings, tmp_path
 ):
     config = config_of(corpus, folder, **settings)
-    assert experiment.train(config, str(tmp_path / "run"), stop_after_epochs=1) is None
-    experiment.train(config, str(tmp_path / "run"))
+    assert run.train(config, str(tmp_path / "run"), stop_after_epochs=1) is None
+    run.train(config, str(tmp_path / "run"))
     whole = frozen if settings else fine_tuned
     assert scores_in(tmp_path / "run") == scores_in(whole)
     assert lines_of(tmp_path / "run") == lines_of(whole)
@@ -148,11 +149,11 @@ def test_a_run_that_was_interrupted_ends_the_same(
 
 def test_seeds_in_groups_give_the_same_numbers(corpus, folder, tmp_path):
     settings = {"train__seeds": 3, "optim__groups": FROZEN}
-    together = experiment.train(config_of(corpus, folder, **settings), str(tmp_path / "together"))
+    together = run.train(config_of(corpus, folder, **settings), str(tmp_path / "together"))
     settings["train__seeds_at_once"] = 2
     config = config_of(corpus, folder, **settings)
-    assert experiment.train(config, str(tmp_path / "groups"), stop_after_epochs=1) is None
-    while (grouped := experiment.train(config, str(tmp_path / "groups"), 1)) is None:
+    assert run.train(config, str(tmp_path / "groups"), stop_after_epochs=1) is None
+    while (grouped := run.train(config, str(tmp_path / "groups"), 1)) is None:
         pass
     assert sorted(p.name for p in (tmp_path / "groups" / "checkpoints").iterdir()) == ["0", "2"]
     assert grouped["test"] == together["test"]
@@ -168,7 +169,7 @@ def test_seeds_in_groups_give_the_same_numbers(corpus, folder, tmp_path):
 
 def test_a_bundle_predicts_without_the_folder(corpus, folder, tmp_path):
     copy = write_folder(tmp_path / "copy")
-    experiment.train(config_of(corpus, copy), str(tmp_path / "run"))
+    run.train(config_of(corpus, copy), str(tmp_path / "run"))
     for file in pathlib.Path(copy).iterdir():
         file.unlink()
     bundle = load(tmp_path / "run" / "bundle")
@@ -187,25 +188,25 @@ def test_a_bundle_predicts_without_the_folder(corpus, folder, tmp_path):
 
 def test_the_folders_content_is_in_the_identity_and_its_path_is_not(corpus, fine_tuned, tmp_path):
     same = write_folder(tmp_path / "same")
-    assert experiment.train(config_of(corpus, same), str(fine_tuned)) is not None
+    assert run.train(config_of(corpus, same), str(fine_tuned)) is not None
     other = write_folder(tmp_path / "other", seed=1)
     with pytest.raises(UserError, match="text encoder digest"):
-        experiment.train(config_of(corpus, other), str(fine_tuned))
+        run.train(config_of(corpus, other), str(fine_tuned))
 
 
 def test_shared_values_that_changed_are_refused(corpus, folder, tmp_path):
     config = config_of(corpus, folder, optim__groups=FROZEN)
-    assert experiment.train(config, str(tmp_path), stop_after_epochs=1) is None
+    assert run.train(config, str(tmp_path), stop_after_epochs=1) is None
     path = tmp_path / "frozen.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"\1")
     with pytest.raises(UserError, match="other values than the frozen parameters"):
-        experiment.train(config, str(tmp_path))
+        run.train(config, str(tmp_path))
 
 
 def test_a_model_that_reads_no_pieces_refuses_an_encoder(corpus, folder, tmp_path):
     config = config_of(corpus, folder, model__name="next_token")
     with pytest.raises(UserError, match="next_token.*reads no pieces"):
-        experiment.train(config, str(tmp_path / "run"))
+        run.train(config, str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
@@ -271,7 +272,7 @@ def test_predict_embeds_with_the_same_folder_alone(corpus, folder, tmp_path, cap
     output, csv = str(tmp_path / "embedded.npz"), str(tmp_path / "scores.csv")
     modes.embed.embed(corpus, config_of(corpus, folder), output)
     config = config_of(output, "", model__max_len=0)
-    experiment.train(config, str(tmp_path / "run"))
+    run.train(config, str(tmp_path / "run"))
     bundle = str(tmp_path / "run" / "bundle")
     modes.predict.predict(bundle, corpus, csv, "test", text_encoder=folder)
     assert "lacks modality" not in caplog.text

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tiny_text import PIECES, TOKENIZERS, WORDPIECE, altered
 from tokenizers.implementations import BertWordPieceTokenizer
 
+from msajax.encoders.tokens import Pieces, Tokenizer, _load, json_of_vocabulary
 from msajax.errors import UserError
-from msajax.pretrained.tokens import Pieces, Tokenizer, _load, json_of_vocabulary
 
 QUICK = settings(max_examples=60, deadline=None)
 words = st.text("abgod é你!'", max_size=6)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tiny_text import architecture
 
-from msajax.data.batches import Batch
 from msajax.errors import UserError
+from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.training.transforms import make_transforms
 

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from msajax.config import DataConfig, ModelConfig
-from msajax.data.corpus import Corpus, Split
-from msajax.data.formats import open_corpus
-from msajax.data.formats.native import save_native
-from msajax.data.in_memory import corpus_of
-from msajax.data.prepare import check_split, fit, prepare
-from msajax.data.vocabulary import PADDING, UNKNOWN, build_vocabulary, encode, tokenize
+from msajax.corpus.corpus import Corpus, Split
+from msajax.corpus.formats import open_corpus
+from msajax.corpus.formats.native import save_native
+from msajax.corpus.in_memory import corpus_of
 from msajax.errors import UserError
+from msajax.preparation.fit import check_split, fit, prepare
+from msajax.preparation.vocabulary import PADDING, UNKNOWN, build_vocabulary, encode, tokenize
 
 WORDS = DataConfig(text="words", min_count=1)
 MODEL = ModelConfig()

@@ -9,8 +9,8 @@ import jax
 import ml_collections
 import optax
 
-from msajax.building import build, open_sources
 from msajax.config import SYNTHETIC, Config, OptimConfig, default_config, from_config_dict
+from msajax.experiment.build import build, open_sources
 from msajax.runs.folder import RunFolder
 from msajax.training.loop import Trained, train_seeds
 from msajax.training.optimizers import Optimizer, make_optimizer

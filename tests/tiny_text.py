@@ -9,9 +9,9 @@ import safetensors.numpy
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
+from msajax.encoders.architecture import Architecture
+from msajax.encoders.tokens import json_of_vocabulary
 from msajax.errors import UserError
-from msajax.pretrained.architecture import Architecture
-from msajax.pretrained.tokens import json_of_vocabulary
 
 PIECES = (
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "good", "film", "##s", "##ed", "un", "##good"),

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from msajax.config import Config, OptimConfig, TrainConfig
-from msajax.data.batches import Batch
 from msajax.models import Prediction
 from msajax.models.contract import Model, init_variables
+from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.training.objective import make_objective
 from msajax.training.optimizers import make_optimizer

@@ -1,9 +1,15 @@
-"""Says which settings make a run what it is, and which of them nothing reads."""
+"""Says what makes a run what it is: its settings and the arithmetic; and what nothing reads."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from msajax.config.reading import flatten
 from msajax.config.sections import Config
+from msajax.errors import UserError
+
+# Raised whenever preparation, masks, random bits or the arithmetic of models change. Nothing is
+# migrated: a run that goes on, or a bundle that predicts, gives the numbers it gave before.
+NUMERICS = 6
 
 
 def identity(config: Config) -> dict[str, Any]:
@@ -58,3 +64,22 @@ def idle_settings(config: Config, *, reads_tokens: bool, reads_vectors: bool) ->
         for key, (is_read, what) in readers.items()
         if found[key] != usual[key] and not is_read
     ]
+
+
+def require_numerics(content: Mapping[str, Any], what: str) -> None:
+    """Refuses a run or a bundle whose numbers this program would not reproduce.
+
+    Args:
+        content: of the run.json or bundle.json; its entry `numerics` is compared.
+        what: names the run or bundle in the message.
+
+    Raises:
+        UserError: if that number is another one, or missing.
+    """
+    found = content.get("numerics")
+    if type(found) is not int or found != NUMERICS:
+        theirs = "none" if found is None else repr(found)
+        raise UserError(
+            f"{what} was made with other arithmetic (numerics: {theirs} there, {NUMERICS} here), "
+            "and would not go on to the same numbers: use the msajax that made it, or train anew."
+        )

@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any
 
 from msajax.checks import Settings, at_least, one_of, require
-from msajax.config.overrides import read_value, split_override
-from msajax.config.registry import registered
+from msajax.config.grammar import read_value, split_override
+from msajax.config.registry import RESERVED, registered
 from msajax.errors import UserError
 
 SAME = -1.0  # stands for `dropout_rate` in the rate of a single site
@@ -341,3 +341,6 @@ class ModelConfig(Settings):
         ok = self.gate_activation == "relu" or (gated and self.gate_hidden)
         requirement = "is of the gate's hidden layer, and there is none; leave it at its default"
         require(self, "model.gate_activation", ok, requirement)
+
+
+RESERVED.update(field.name for field in dataclasses.fields(ModelConfig))

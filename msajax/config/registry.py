@@ -1,13 +1,12 @@
 """Lists the models that a configuration can name, and lets users add their own.
 
-A model is a module that declares a `msajax.models.contract.Model`, perhaps settings of its own, and
-an entry here. Nothing here imports JAX: an entry says where the declaration is.
+A model has an entry here, perhaps with settings of its own, and declares a `msajax.Model`: one of
+this package in the table of `models/__init__.py`, as nothing here imports JAX.
 """
 
 import contextlib
 import dataclasses
 import hashlib
-import importlib
 import importlib.util
 import inspect
 import logging
@@ -28,30 +27,25 @@ class Entry:
     """Says what the configuration must know of a model.
 
     Attributes:
-        declared: its `Model` or linen module; or the name of a module here that has it as `MODEL`.
+        declared: its `Model` or linen module; None for a model of this package.
         settings: the dataclass of `model.<name>.*`; None for a model that reads `model.*` alone.
         task: the only task that it is for; "" for whichever the labels ask for.
         origin: the file that registered it; "" for a model of this package.
         digest: SHA-256 of that file as it was then.
     """
 
-    declared: Any
+    declared: Any = None
     settings: type[Settings] | None = None
     task: str = ""
     origin: str = ""
     digest: str = ""
 
-    def load(self) -> Any:
-        """Returns the declaration."""
-        if isinstance(self.declared, str):
-            return importlib.import_module(self.declared).MODEL
-        return self.declared
-
 
 _ENTRIES: dict[str, Entry] = {
-    "sequence_level": Entry("msajax.models.sequence_level"),
-    "next_token": Entry("msajax.models.next_token", task="next_token"),
+    "sequence_level": Entry(),
+    "next_token": Entry(task="next_token"),
 }
+RESERVED: set[str] = set()  # settings of `model.*`, which `model.py` adds: no model has such a name
 
 
 def register_model(
@@ -76,9 +70,8 @@ def register_model(
     if not isinstance(name, str):
         raise UserError(f"{here}: the name {name!r} must be text.")
     known = _ENTRIES.get(name)
-    fields = {field.name for field in dataclasses.fields(_family())}
     is_key = name.isascii() and name.isidentifier()
-    if not is_key or name in fields or (known and not known.origin):
+    if not is_key or name in RESERVED or (known and not known.origin):
         raise UserError(
             f"{here}: the name {name!r} cannot be used: choose letters, digits and _, and "
             "none that a model or a setting of msajax has."
@@ -157,12 +150,6 @@ def _are_settings(settings: Any) -> bool:
         return False
     plain = all(k in (int, float, str, bool) or typing.get_origin(k) is tuple for k in kinds)
     return bool(parameters and parameters.frozen and all(with_default) and plain)
-
-
-def _family() -> type:
-    from msajax.config.model import ModelConfig  # here, because that module imports this one
-
-    return ModelConfig
 
 
 def registered() -> dict[str, Entry]:

@@ -9,8 +9,8 @@ from typing import Any
 
 from msajax.checks import Settings, at_least, one_of, require
 from msajax.config.data import DataConfig
+from msajax.config.grammar import GroupSetting, read_group
 from msajax.config.model import ModelConfig
-from msajax.config.overrides import GroupSetting, read_group
 from msajax.errors import UserError
 
 

@@ -9,20 +9,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from msajax.calibration import Calibration
 from msajax.config import Config, from_config_dict
-from msajax.data.corpus import Split
-from msajax.data.prepare import Preparation, prepare
-from msajax.data.repairs import say_prepared
-from msajax.data.steps import without
-from msajax.data.vocabulary import embed
+from msajax.corpus.corpus import Split
+from msajax.corpus.steps import without
+from msajax.encoders.folder import open_folder
 from msajax.errors import UserError
 from msajax.inference.embed import Embedder
 from msajax.inference.scores import Scores, as_split, make_scorer
 from msajax.inference.scoring import Scorer, make_next_token
+from msajax.metrics.calibration import Calibration
 from msajax.models import build_model
 from msajax.models.parameters import joined
-from msajax.pretrained.folder import open_folder
+from msajax.preparation.fit import Preparation, prepare
+from msajax.preparation.repairs import say_prepared
+from msajax.preparation.vocabulary import embed
 from msajax.spec import CorpusSpec
 
 logger = logging.getLogger(__name__)

@@ -21,21 +21,22 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from msajax import announce, calibration
+from msajax import __version__, announce
 from msajax.config import Config, from_config_dict
+from msajax.config.identity import NUMERICS
 from msajax.config.registry import registered, warn_of_other_source
-from msajax.data.embedding import Embedding
-from msajax.data.prepare import Preparation
+from msajax.corpus.embedding import Embedding
 from msajax.errors import UserError
 from msajax.files import replacing_folder
 from msajax.inference.bundle import Bundle
 from msajax.inference.description import DAMAGE, FORMAT_VERSION, digest, read_description
+from msajax.metrics import calibration
 from msajax.models import declared, parameter_shapes
+from msajax.preparation.fit import Preparation
 from msajax.runs import frozen
 from msajax.runs.manifest import DESCRIPTION, FROZEN
 from msajax.runs.remote.local_copy import bundle_folder
 from msajax.spec import CorpusSpec
-from msajax.version import NUMERICS, __version__
 
 _ARRAYS, _TOKENIZER = "parameters.safetensors", "tokenizer.json"
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from msajax.config import is_registered
+from msajax.config.identity import require_numerics
 from msajax.errors import UserError
 from msajax.files import meant
 from msajax.runs.manifest import BUNDLE, DESCRIPTION
-from msajax.version import require_numerics
 
 FORMAT_VERSION = 6
 # What reading a damaged file may raise.

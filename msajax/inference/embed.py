@@ -11,17 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
-from msajax.data.corpus import Split
-from msajax.data.embedding import Embedding
-from msajax.data.fit_pieces import require_fit
-from msajax.data.piece_steps import Sizes, choose_pieces, count_words
-from msajax.data.pieces import TextSource, read_pieces
-from msajax.data.repairs import say_repairs
+from msajax.corpus.corpus import Split
+from msajax.corpus.embedding import Embedding
+from msajax.encoders.folder import Folder
+from msajax.encoders.module import make_encoder, parameters_of
+from msajax.encoders.tokens import Tokenizer
 from msajax.errors import UserError
-from msajax.models.pretrained import make_encoder, parameters_of
-from msajax.models.pretrained.text import pool_words
-from msajax.pretrained.folder import Folder
-from msajax.pretrained.tokens import Tokenizer
+from msajax.models.text_encoder import pool_words
+from msajax.preparation.fit_pieces import require_fit
+from msajax.preparation.piece_steps import Sizes, choose_pieces, count_words
+from msajax.preparation.pieces import TextSource, read_pieces
+from msajax.preparation.repairs import say_repairs
 
 logger = logging.getLogger(__name__)
 

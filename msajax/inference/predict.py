@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from msajax.config import SYNTHETIC
-from msajax.data.corpus import Corpus, Split
-from msajax.data.in_memory import with_text
-from msajax.data.predictions import Scored, write_predictions
+from msajax.corpus.corpus import Corpus, Split
+from msajax.corpus.in_memory import with_text
+from msajax.corpus.predictions import Scored, write_predictions
 from msajax.errors import UserError
 from msajax.inference.bundle import Bundle, wants_vectors
 

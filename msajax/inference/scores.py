@@ -7,15 +7,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from msajax.calibration import Calibration, Intervals, Temperature
 from msajax.config import Config, MeshConfig
-from msajax.data.corpus import Split, pad_words
-from msajax.data.formats.fields import to_whole
-from msajax.data.prepare import Preparation
-from msajax.data.sequences import as_list, is_list, pad, require_unicode
+from msajax.corpus.corpus import Split, pad_words
+from msajax.corpus.formats.fields import to_whole
+from msajax.corpus.sequences import as_list, is_list, pad, require_unicode
 from msajax.errors import UserError, nearest
 from msajax.inference.scoring import Scorer, make_predict
+from msajax.metrics.calibration import Calibration, Intervals, Temperature
 from msajax.models import build_model
+from msajax.preparation.fit import Preparation
 from msajax.runtime.devices import configure_jax, make_layout, require_devices
 from msajax.tasks import TASKS
 

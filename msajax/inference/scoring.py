@@ -9,12 +9,12 @@ import jax
 import numpy as np
 
 from msajax import announce
-from msajax.data.batches import QUARTERS, cut_lengths, quarters_of
-from msajax.data.corpus import Split
-from msajax.data.on_demand import streams
+from msajax.corpus.corpus import Split
+from msajax.corpus.on_demand import streams
 from msajax.errors import UserError
 from msajax.models.contract import Prediction
 from msajax.models.parameters import joined
+from msajax.preparation.batches import QUARTERS, cut_lengths, quarters_of
 from msajax.runtime.devices import Layout
 from msajax.spec import CorpusSpec
 from msajax.tasks import Task

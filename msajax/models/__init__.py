@@ -4,17 +4,19 @@ import flax.linen as nn
 import jax
 from flax.traverse_util import flatten_dict
 
-from msajax.config import Entry, ModelConfig
+from msajax.config import ModelConfig
 from msajax.config.registry import registered
 from msajax.errors import UserError
+from msajax.models import next_token, sequence_level
 from msajax.models.contract import Model, Prediction, blank_sample, init_variables
 from msajax.spec import CorpusSpec
+
+_MODELS = {"sequence_level": sequence_level.MODEL, "next_token": next_token.MODEL}
 
 
 def declared(config: ModelConfig) -> Model:
     """Returns what the model that a configuration names declares."""
-    entry: Entry = registered()[config.name]
-    model = entry.load()
+    model = _MODELS.get(config.name) or registered()[config.name].declared
     return model if isinstance(model, Model) else Model(module=model)
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from msajax.config import ModelConfig
 from msajax.config.registry import require_module
 from msajax.errors import UserError, line_of_user
-from msajax.models.parts.layers import ROWS
+from msajax.layers.basic import ROWS
 from msajax.spec import CorpusSpec
 
 # What parameters may be bound to: see `Model.bound`.
@@ -98,7 +98,7 @@ class Model:
         module: a linen module that takes `(config: ModelConfig, spec: CorpusSpec)`, and whose call
             `(features, masks, *, train=False)` returns a `Prediction`. Features are
             `{modality: [B, T_m, d_m]}`, `[B, T_m]` token ids, or, of a pretrained encoder's text,
-            `[B, T_m, 3]` pieces (see `data/pieces.py`), masks `{modality: [B, T_m]}`.
+            `[B, T_m, 3]` pieces (see `preparation/pieces.py`), masks `{modality: [B, T_m]}`.
         output_bias: path of the bias that is added to the scores, as `regression/bias`, which may
             begin at the training median. "" if there is none.
         bound: by pattern (fnmatch) of parameters' paths, what their rows or columns stand for:

@@ -8,6 +8,11 @@ import jax.numpy as jnp
 
 from msajax.config import ModelConfig
 from msajax.errors import UserError
+from msajax.layers.encoders import ModalityEncoder, PostFusionEncoder, make_embedding
+from msajax.layers.fusion import AnchoredFusion, PooledFusion
+from msajax.layers.heads import AdaptiveHead
+from msajax.layers.linear import kernel_init
+from msajax.layers.positions import DROFE_FEATURES
 from msajax.models.contract import (
     LABELS,
     MODALITIES,
@@ -18,12 +23,7 @@ from msajax.models.contract import (
     Term,
 )
 from msajax.models.explain.guidance import first_pass
-from msajax.models.parts.encoders import ModalityEncoder, PostFusionEncoder, make_embedding
-from msajax.models.parts.fusion import AnchoredFusion, PooledFusion
-from msajax.models.parts.heads import AdaptiveHead
-from msajax.models.parts.linear import kernel_init
-from msajax.models.parts.positions import DROFE_FEATURES
-from msajax.models.pretrained.text import PretrainedText
+from msajax.models.text_encoder import PretrainedText
 from msajax.spec import CorpusSpec
 
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from msajax.data.in_memory import update_digest
+from msajax.corpus.in_memory import update_digest
 from msajax.errors import UserError, first_line
 from msajax.runs.folder import KEPT
 from msajax.runtime import processes

@@ -6,10 +6,10 @@ from typing import Any
 
 from msajax.checks import differences
 from msajax.config import Config, from_config_dict, identity
+from msajax.config.identity import require_numerics
 from msajax.errors import UserError
 from msajax.files import read_json, require_writable
 from msajax.runs import manifest
-from msajax.version import require_numerics
 
 
 def require_place(workdir: str) -> None:

@@ -18,7 +18,9 @@ from typing import Any
 
 import jax
 
+from msajax import __version__
 from msajax.config import Config
+from msajax.config.identity import NUMERICS
 from msajax.config.registry import registered, warn_of_other_source
 from msajax.errors import UserError, writing
 from msajax.files import as_strict, read_json, strict_json, write_json, write_text
@@ -26,7 +28,6 @@ from msajax.runs import manifest
 from msajax.runs.claim import read_run, refuse_other_run, require_place
 from msajax.runs.ended import require_ended
 from msajax.runtime import processes
-from msajax.version import NUMERICS, __version__
 
 logger = logging.getLogger(__name__)
 

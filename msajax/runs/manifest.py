@@ -33,9 +33,6 @@ class Entry:
         is_early: whether a start may leave it that ends before the folder is a run's, which it
             becomes with config.json.
         is_result: whether it is one of the results, which are all of the same trained model.
-        maker: the module whose `make(folder)` writes it, whole or not at all, from what else the
-            `RunFolder` of a run that has ended holds; "" for what the run itself writes.
-        asked_by: the key that says whether a run makes it; "" if every run does.
         is_derived: whether it is a result that says something about other results. It goes before
             those are replaced, so that it never stands beside others than its own.
     """
@@ -46,8 +43,6 @@ class Entry:
     is_early: bool = False
     is_result: bool = False
     is_derived: bool = False
-    maker: str = ""
-    asked_by: str = ""
 
 
 CONFIG, RUN, METRICS, LOCK = "config.json", "run.json", "metrics.jsonl", "lock"
@@ -69,19 +64,12 @@ ENTRIES = (
     Entry(BUNDLE, is_folder=True, upload=Upload.AT_END, is_result=True),
     Entry(PREDICTIONS, is_folder=True, upload=Upload.AT_END, is_result=True),
     # It is uploaded with its folder at the end of a run, and alone when it is made later.
-    Entry(CARD, is_result=True, is_derived=True, maker="msajax.evaluation.model_card"),
+    Entry(CARD, is_result=True, is_derived=True),
     Entry(EXPLANATION, upload=Upload.AT_END, is_result=True, is_derived=True),
     Entry(EXPLANATION_PAGE, upload=Upload.AT_END, is_result=True, is_derived=True),
     Entry(ROBUSTNESS, upload=Upload.AT_END, is_result=True, is_derived=True),
     Entry(COMPARISON, upload=Upload.AT_END, is_result=True, is_derived=True),
-    Entry(
-        REPORT,
-        upload=Upload.AT_END,
-        is_result=True,
-        is_derived=True,
-        maker="msajax.evaluation.report.write",
-        asked_by="train.report",
-    ),
+    Entry(REPORT, upload=Upload.AT_END, is_result=True, is_derived=True),
     Entry(RESULTS, upload=Upload.AT_END, is_result=True, is_derived=True),
     Entry(LOCK, is_early=True),
 )

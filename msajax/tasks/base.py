@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from msajax import metrics
-from msajax.calibration import Basis, Calibration
 from msajax.errors import UserError
-from msajax.measures import Metric
+from msajax.metrics import table
+from msajax.metrics.calibration import Basis, Calibration
+from msajax.metrics.measures import Metric
 
 _OF_SEEDS = re.compile(r"(.+)_(?:sd|seed\d+)", re.DOTALL)  # what `predictions.py` adds
 
@@ -110,12 +110,12 @@ class Task:
 
     def compute(self, scores: NDArray, labels: NDArray) -> dict[str, float]:
         """Computes every metric of scores `[N, K]` against labels `[N, L]`; NaN if undefined."""
-        return metrics.measure(scores.T, self.targets(labels), self.reported)
+        return table.measure(scores.T, self.targets(labels), self.reported)
 
     def intervals(self, scores: NDArray, labels: NDArray) -> dict[str, tuple[float, float]]:
         """Bootstraps 95 % intervals of each metric's mean over seeds, for scores `[S, N, K]`."""
         stacked = np.moveaxis(scores, 1, 2)  # [S, K, N]
-        return metrics.bootstrap(stacked, self.targets(labels), self.reported)
+        return table.bootstrap(stacked, self.targets(labels), self.reported)
 
     def calibrate(self, scores: NDArray, labels: NDArray, basis: Basis) -> Calibration | None:
         """Calibrates the mean over seeds of scores `[S, N, K]`, by labels `[N, L]`.

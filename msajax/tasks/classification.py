@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from msajax import metrics
-from msajax.calibration import Basis, Temperature
+from msajax.metrics import table
+from msajax.metrics.calibration import Basis, Temperature
 from msajax.tasks.base import Task, named_by
 
 _ROUNDED = 5e-3  # what a probability is off by that some tool prints with two digits
@@ -23,7 +23,7 @@ class Classification(Task):
     def of(cls, names: tuple[str, ...], train_labels: NDArray | None) -> "Classification":
         """Builds the task of classes of these names."""
         del train_labels
-        return cls(names, metrics.CLASSES, "cross_entropy")
+        return cls(names, table.CLASSES, "cross_entropy")
 
     @staticmethod
     def scores(outputs: Any) -> Any:

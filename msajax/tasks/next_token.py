@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from msajax.calibration import Basis
 from msajax.errors import UserError
-from msajax.measures import Metric, ratio
+from msajax.metrics.calibration import Basis
+from msajax.metrics.measures import Metric, ratio
 from msajax.tasks.base import Task
 
 _NO_STEPS = "no sequence has two steps in a row"

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from msajax import metrics
-from msajax.calibration import Basis, Intervals
-from msajax.measures import Metric
+from msajax.metrics import table
+from msajax.metrics.calibration import Basis, Intervals
+from msajax.metrics.measures import Metric
 from msajax.tasks.base import Task
 
 _OF_EACH_OUTPUT = ("mae", "corr", "ccc")  # reported for each of several outputs, and their means
@@ -23,9 +23,9 @@ class Regression(Task):
     def of(cls, names: tuple[str, ...], train_labels: NDArray | None) -> "Regression":
         """Builds the task; the range of a single score's labels decides which metrics suit it."""
         if len(names) == 1:
-            suitable = metrics.names_for(train_labels[:, 0])
-            return cls(names, {m: of_output(metrics.METRICS[m], 0) for m in suitable}, "mae")
-        chosen = {m: metrics.METRICS[m] for m in _OF_EACH_OUTPUT}
+            suitable = table.names_for(train_labels[:, 0])
+            return cls(names, {m: of_output(table.METRICS[m], 0) for m in suitable}, "mae")
+        chosen = {m: table.METRICS[m] for m in _OF_EACH_OUTPUT}
         return cls(names, each_and_mean(chosen, names), "mae")
 
     @staticmethod
@@ -65,7 +65,7 @@ class Regression(Task):
     def floors(self, train_labels: NDArray, labels: NDArray) -> dict[str, dict[str, float]]:
         """Computes the errors of constants, and of one score also the largest classes' shares."""
         if len(self.names) == 1:
-            return metrics.floors(train_labels[:, 0], labels[:, 0], tuple(self.reported))
+            return table.floors(train_labels[:, 0], labels[:, 0], tuple(self.reported))
         median = np.median(train_labels, axis=0)  # [K]
         errors = np.abs(labels - median).mean(axis=0)
         each = {f"mae_{name}": float(e) for name, e in zip(self.names, errors, strict=True)}

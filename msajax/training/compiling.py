@@ -7,8 +7,8 @@ import jax
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
-from msajax.data.batches import epoch_order, in_passes
 from msajax.inference.scoring import EvaluationBatches, Predict, make_predict
+from msajax.preparation.batches import epoch_order, in_passes
 from msajax.runtime.compilers import Compilers
 from msajax.runtime.dealing import deal
 from msajax.training.feed import Feed, Pace

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from msajax.data.batches import EpochOrder
 from msajax.errors import NonFiniteError
+from msajax.preparation.batches import EpochOrder
 from msajax.runtime.dealing import Deal
 from msajax.runtime.devices import Layout
 from msajax.training.state import RunState, StepMetrics

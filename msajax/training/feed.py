@@ -7,9 +7,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from msajax.data.batches import BLOCK, Batch, EpochOrder, cut_lengths, row_numbers
-from msajax.data.corpus import Split
-from msajax.data.on_demand import OnDemand, streams
+from msajax.corpus.corpus import Split
+from msajax.corpus.on_demand import OnDemand, streams
+from msajax.preparation.batches import BLOCK, Batch, EpochOrder, cut_lengths, row_numbers
 from msajax.runtime.devices import Layout
 from msajax.spec import CorpusSpec
 from msajax.training.programs import DeviceCorpus, Programs

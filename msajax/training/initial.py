@@ -6,15 +6,15 @@ from typing import Any
 import flax.traverse_util
 import numpy as np
 
-from msajax import metrics
 from msajax.config import ModelConfig, OptimConfig
-from msajax.data.glove import WordVectors
-from msajax.data.prepare import Preparation
+from msajax.corpus.glove import WordVectors
+from msajax.encoders.folder import Folder
+from msajax.encoders.module import parameters_of
 from msajax.errors import UserError
+from msajax.metrics import table as metrics
 from msajax.models import Model, declared
 from msajax.models.contract import LABELS, MODALITIES, POSITIONS, VOCABULARY
-from msajax.models.pretrained import parameters_of
-from msajax.pretrained.folder import Folder
+from msajax.preparation.fit import Preparation
 from msajax.spec import CorpusSpec
 from msajax.training.optimizers import settings_of
 

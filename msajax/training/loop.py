@@ -12,10 +12,10 @@ import jax
 import numpy as np
 
 from msajax import announce
-from msajax.data.batches import epoch_order, in_passes
 from msajax.errors import NonFiniteError
 from msajax.files import as_strict
 from msajax.inference.scoring import Predict, predict_batches
+from msajax.preparation.batches import epoch_order, in_passes
 from msajax.runs.checkpoints import Checkpoints
 from msajax.runtime import processes
 from msajax.runtime.dealing import Deal, deal

@@ -17,7 +17,6 @@ import optax
 
 from msajax.checks import is_finite_number
 from msajax.config import Config, TrainConfig
-from msajax.data.batches import Batch
 from msajax.errors import UserError, place_of
 from msajax.models.contract import (
     BATCH,
@@ -27,6 +26,7 @@ from msajax.models.contract import (
     Stage,
     Term,
 )
+from msajax.preparation.batches import Batch
 
 Measured = tuple[jax.Array, jax.Array]  # a sum and a weight, both []
 

@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from msajax.config import OptimConfig
 from msajax.errors import UserError
-from msajax.models.parts.linear import materialised
+from msajax.layers.linear import materialised
 
 _LAYER = re.compile(r"_(\d+)(?:/|$)")  # block_3/attention/…
 

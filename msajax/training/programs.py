@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from msajax.data.batches import Batch, cut_lengths, row_numbers
-from msajax.data.corpus import Split
+from msajax.corpus.corpus import Split
+from msajax.preparation.batches import Batch, cut_lengths, row_numbers
 from msajax.runtime.devices import Layout
 from msajax.spec import CorpusSpec
 from msajax.training.state import StepMetrics, TrainState

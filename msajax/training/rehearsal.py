@@ -15,10 +15,10 @@ import numpy as np
 
 from msajax.config import Config
 from msajax.config.registry import registered
-from msajax.data.batches import Batch
 from msajax.errors import UserError, first_line, place_of
 from msajax.models import Prediction, blank_sample, init_variables
 from msajax.models.contract import LABELS, MODALITIES, POSITIONS, VOCABULARY, Model, Stage
+from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.training.objective import Objective
 from msajax.training.step import Recipe, begin, train_step

@@ -15,10 +15,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.flatten_util import ravel_pytree
 
 from msajax.config import TrainConfig
-from msajax.data.batches import Batch
+from msajax.layers.basic import rows_of_batch
 from msajax.models.contract import Model, Prediction, Stage, init_variables
 from msajax.models.parameters import joined, without
-from msajax.models.parts.layers import rows_of_batch
+from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.training.objective import Objective, Sums, measure, weights_before
 from msajax.training.optimizers import Optimizer, When

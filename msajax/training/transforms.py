@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from msajax.checks import is_finite_number
-from msajax.data.batches import Batch
+from msajax.encoders.tokens import NOTHING
 from msajax.errors import UserError
-from msajax.pretrained.tokens import NOTHING
+from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.training.prng import transform_key
 

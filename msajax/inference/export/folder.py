@@ -21,11 +21,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from msajax import __version__
+from msajax.config.identity import NUMERICS
 from msajax.files import json_text, replacing_folder
 from msajax.inference.bundle import Bundle
 from msajax.inference.export.example import EXAMPLE
 from msajax.inference.export.program import BATCH, PLATFORMS, Program, make_program
-from msajax.version import NUMERICS, __version__
 
 FORMAT_VERSION = 1
 _PROGRAM, _PARAMETERS = "program.jax_export", "parameters.npz"

@@ -1,4 +1,4 @@
-"""Prepares samples inside an exported program, as `msajax.data.prepare` does on the host.
+"""Prepares samples inside an exported program, as `msajax.preparation.fit` does on the host.
 
 What the host refuses, a program cannot: a sample with such input is marked, and scores NaN.
 """
@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from msajax.data.on_demand import LARGEST
-from msajax.data.piece_steps import Sizes
-from msajax.data.pieces import FILE_PADDING
-from msajax.data.preparation import Preparation
-from msajax.data.steps import movers
-from msajax.pretrained.tokens import NOTHING
+from msajax.corpus.on_demand import LARGEST
+from msajax.corpus.steps import movers
+from msajax.encoders.tokens import NOTHING
+from msajax.preparation.piece_steps import Sizes
+from msajax.preparation.pieces import FILE_PADDING
+from msajax.preparation.preparation import Preparation
 
 Arrays = Mapping[str, jax.Array]
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from msajax.data.steps import movers
+from msajax.corpus.steps import movers
 from msajax.errors import UserError, first_line
 from msajax.inference.bundle import Bundle
 from msajax.inference.export.preparation import as_pair, prepare

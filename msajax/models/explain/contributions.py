@@ -14,9 +14,9 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from msajax.layers.basic import TokenEmbedding
 from msajax.models.explain.attribution import gradients_along
 from msajax.models.explain.maps import Map, maps_of
-from msajax.models.parts.layers import TokenEmbedding
 from msajax.spec import CorpusSpec
 
 Arrays = Mapping[str, jax.Array]

@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from msajax.models.parts.fusion import names_of, pairs_of
+from msajax.layers.fusion import names_of, pairs_of
 from msajax.models.sequence_level import SequenceLevelModel
 
 # Where a layer of attention stands.

@@ -1,0 +1,34 @@
+"""Runs --mode=compare: tests whether runs, or files of predictions, differ by more than chance."""
+
+from rich.console import Console
+
+from msajax.cli.early_checks import check_figures
+from msajax.cli.options import Options
+from msajax.comparison.compare import compare
+from msajax.comparison.output import print_comparison, require_output
+from msajax.errors import OK
+
+
+def run(options: Options, console: Console) -> int:
+    """Compares and prints; returns the exit code."""
+    runs, output, figures = options.paths, options["output"], options["figures"]
+    if output:
+        require_output(output, runs)
+    if figures:
+        check_figures(figures)
+    report = compare(
+        runs, options["split"] or "test", options["convention"] or "", options["every_pair"]
+    )
+    if output:
+        from msajax.report.compared import write_comparison
+
+        write_comparison(output, report)
+    if figures:
+        from msajax.report import compared, figure_files
+
+        drawn = figure_files.draw_figures(compared.panels(report))
+        figure_files.write_figures(figures, drawn)
+    print_comparison(report, console)
+    if figures:
+        print(f"Figures: {figures}")
+    return OK

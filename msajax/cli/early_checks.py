@@ -1,0 +1,132 @@
+"""Checks paths before JAX is loaded: what is read, and where results go."""
+
+import dataclasses
+import os
+import re
+
+from msajax import announce
+from msajax.checks import is_url
+from msajax.config import Config, DataConfig, from_config_dict
+from msajax.corpus.corpus import Corpus, modality_order
+from msajax.corpus.cross_validation import without_folds
+from msajax.corpus.demands import require_corpus, require_glove, require_modalities, require_run
+from msajax.corpus.formats import open_corpus
+from msajax.errors import UserError, first_line
+from msajax.files import meant, require_writable
+from msajax.inference.description import read_description
+from msajax.runs.claim import refuse_other_run, require_place
+from msajax.runs.ended import refuse_folds, require_ended
+from msajax.runs.ended import require_corpus as require_corpus_of_run
+from msajax.runs.manifest import refuse_in_run
+
+
+def check_training(config: Config, workdir: str, profile: str | None, is_single: bool) -> None:
+    """Refuses what training cannot read, and a workdir that it cannot have.
+
+    Args:
+        config: of the run, or of what several runs have in common.
+        workdir: the folder.
+        profile: the folder for a trace; None for none.
+        is_single: whether the folder is that of one run.
+
+    Raises:
+        UserError: naming it.
+    """
+    check_sources(config)
+    if not is_url(workdir):
+        require_place(workdir)
+        if is_single:
+            beside = (
+                profile
+                and os.path.relpath(os.path.realpath(profile), os.path.realpath(workdir)).partition(
+                    os.sep
+                )[0]
+            )
+            refuse_other_run(workdir, config, None, beside)
+    if profile:
+        require_writable(profile)
+
+
+def open_for_training(config: Config) -> Corpus:
+    """Opens the corpus of a run, which lacks no split, label or modality that the run needs.
+
+    Raises:
+        UserError: naming what it lacks.
+    """
+    corpus = open_corpus(config.data.path, config.reading)
+    require_run(corpus, config)
+    reads_text = config.model.text_encoder or config.data.text == "words"
+    there = modality_order({*corpus.modalities, *(("text",) if reads_text else ())})
+    require_modalities(corpus, there, config.reading, config.model)
+    return corpus
+
+
+def load_jax() -> None:
+    """Loads JAX, and says so.
+
+    Raises:
+        UserError: naming a variable of the environment that JAX cannot read.
+    """
+    announce.now("Loading JAX")
+    try:
+        import jax  # noqa: F401
+    except ValueError as error:
+        found = re.search(r"(?i)\bJAX_[A-Z0-9_]+", str(error))
+        name = found[0].upper() if found else "the environment"
+        value = f" = {os.environ[name]!r}" if name in os.environ else ""
+        raise UserError(
+            f"JAX cannot be loaded: it does not take {name}{value} ({first_line(error)}). Unset "
+            "the variable, or give it a value of JAX's."
+        ) from error
+
+
+def check_sources(config: Config) -> None:
+    """Raises `UserError` for a corpus, word vectors, an encoder or a bundle that is not there."""
+    require_corpus(config.data.path)
+    require_glove(config.data.glove_path)
+    folder = config.model.text_encoder
+    if folder and not os.path.isdir(folder) and (near := meant(folder)):
+        raise UserError(f"model.text_encoder: there is no folder {folder}{near}")
+    if config.model.init_from and not is_url(config.model.init_from):
+        read_description(config.model.init_from)
+
+
+def check_run(workdir: str, mode: str, *, reads_corpus: bool = True, writes: bool = True) -> None:
+    """Raises `UserError` for a folder without a run that has ended, or whose corpus has gone.
+
+    Args:
+        workdir: the folder; one in a bucket is not looked at.
+        mode: the name of the mode, which takes no folds.
+        reads_corpus: whether it reads the corpus.
+        writes: whether it writes into the folder.
+    """
+    if not is_url(workdir):
+        refuse_folds(workdir, f"--mode={mode}")
+        require_ended(workdir)
+        if writes:
+            require_place(workdir)
+        if reads_corpus:
+            require_corpus_of_run(workdir)
+    load_jax()
+
+
+def reading_of(bundle: str) -> DataConfig:
+    """Says how any corpus is read that is scored by a bundle, which is a folder on this machine.
+
+    Raises:
+        UserError: if there is no bundle, or it is not one that this program reads.
+    """
+    config = from_config_dict(read_description(bundle)["config"])
+    return dataclasses.replace(without_folds(config.reading), format="auto")
+
+
+def check_figures(folder: str) -> None:
+    """Refuses a place for figures that is a file, or that lies in the folder of a run.
+
+    Raises:
+        UserError: naming it.
+    """
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise UserError(f"--figures={folder} is a file: figures go to a folder.")
+    refuse_in_run(os.path.join(folder, ""), "figures")
+    require_writable(folder)

@@ -1,0 +1,36 @@
+"""Opens the folder of a run that has ended, for a mode that adds files to it."""
+
+import contextlib
+from collections.abc import Iterator
+
+from msajax.experiment.artefacts import make_anew
+from msajax.runs.ended import refuse_folds
+from msajax.runs.folder import RunFolder
+from msajax.runs.lock import Lock
+from msajax.runs.manifest import REPORT
+from msajax.runs.remote.mirror import Mirror
+from msajax.runtime import devices
+
+
+@contextlib.contextmanager
+def adding(mode: str, workdir: str, *names: str) -> Iterator[RunFolder]:
+    """Locks the folder of a run while a mode adds files; a report that is there is made anew.
+
+    Args:
+        mode: its name.
+        workdir: the run's folder, also in a bucket.
+        names: of the files, in the manifest.
+
+    Raises:
+        UserError: if it holds folds or no run that has ended, or another process uses it.
+    """
+    refuse_folds(workdir, f"--mode={mode}")
+    devices.require_devices()
+    with Mirror(workdir) as mirror:
+        folder = RunFolder(mirror.path)
+        folder.require_ended()
+        with Lock(folder.path):
+            yield folder
+            make_anew(folder, REPORT)
+        for name in (*names, REPORT):
+            mirror.replace(name)

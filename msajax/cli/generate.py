@@ -1,0 +1,81 @@
+"""Runs --mode=generate: continues each line of a text by a decoder."""
+
+import os
+import sys
+
+from rich.console import Console
+
+from msajax import announce
+from msajax.cli.convert import require_new
+from msajax.cli.early_checks import load_jax
+from msajax.cli.options import Options
+from msajax.errors import OK, UserError
+from msajax.files import refuse_inside, require_file_place, write_text
+from msajax.inference.description import read_description
+from msajax.runs.manifest import refuse_in_run
+from msajax.runs.remote.local_copy import bundle_folder
+
+
+def run(options: Options, console: Console) -> int:
+    """Continues the lines, and prints or writes what follows each; returns the exit code."""
+    del console
+    path, source = options.required("bundle", "input")
+    if output := options["output"]:
+        refuse_inside(output, path, "bundle")
+        refuse_in_run(output)
+        require_new(output)
+        require_file_place(output)
+    with bundle_folder(os.path.expanduser(path)) as folder:
+        read_description(folder)
+        lines = _read_lines(source)
+        load_jax()
+        from msajax.inference.bundle_files import load_bundle
+        from msajax.inference.generate import generate, require_decoder, token_ids
+
+        bundle = load_bundle(folder)
+    announce.now("Compiling and continuing")
+    require_decoder(bundle)
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            raise UserError(
+                f"{_name(source)}, line {number} is blank, and there is nothing to continue: "
+                "remove it, or put a word there."
+            )
+        try:
+            token_ids(line, bundle.preparation)
+        except UserError as error:
+            raise UserError(f"{_name(source)}, line {number}: {error}") from error
+    settings = [options[name] for name in ("steps", "temperature", "sample_seed")]
+    found = []
+    for line in lines:
+        found.append(generate(bundle, line, *settings))
+        if not output:
+            print(found[-1], flush=True)
+    if output:
+        write_text(output, "".join(f"{text}\n" for text in found))
+        print(f"{len(found)} continuation(s): {output}")
+    return OK
+
+
+def _read_lines(source: str) -> list[str]:
+    """Reads the lines of a text file in UTF-8, or of standard input.
+
+    Raises:
+        UserError: if it cannot be read or has no line.
+    """
+    try:
+        if source == "-":
+            content = sys.stdin.buffer.read()
+        else:
+            with open(source, "rb") as file:
+                content = file.read()
+        text = content.decode("utf-8-sig")
+    except (OSError, UnicodeError) as error:
+        raise UserError(f"{_name(source)} cannot be read as text in UTF-8: {error}.") from error
+    if not text.strip():
+        raise UserError(f"{_name(source)} is empty: expected a text to continue in each line.")
+    return text.removesuffix("\n").split("\n")
+
+
+def _name(source: str) -> str:
+    return "standard input" if source == "-" else source

@@ -1,0 +1,261 @@
+"""Lists the modes of the command line: what each reads, and what runs it.
+
+Each is a file of this package, which is imported when the mode is run: --help waits for none.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rich.console import Console
+
+from msajax.cli.options import Options
+
+
+class Mode(NamedTuple):
+    """Describes a mode.
+
+    Attributes:
+        run: runs it, with what the command line asks and a console; returns the exit code.
+        usage: what --help says, lines of at most 100 characters.
+        flags: those that the mode reads.
+        keys: configuration keys that the mode reads from the command line; None for all. The others
+            are those of a run or a bundle.
+        takes_paths: whether words that are no flags are paths that the mode reads.
+    """
+
+    run: Callable[[Options, Console], int]
+    usage: str
+    flags: tuple[str, ...]
+    keys: tuple[str, ...] | None = None
+    takes_paths: bool = False
+
+
+def _train(options: Options, console: Console) -> int:
+    from msajax.cli.train import run
+
+    return run(options, console)
+
+
+def _ablate(options: Options, console: Console) -> int:
+    from msajax.cli.ablate import run
+
+    return run(options, console)
+
+
+def _sweep(options: Options, console: Console) -> int:
+    from msajax.cli.sweep import run
+
+    return run(options, console)
+
+
+def _evaluate(options: Options, console: Console) -> int:
+    from msajax.cli.evaluate import run
+
+    return run(options, console)
+
+
+def _compare(options: Options, console: Console) -> int:
+    from msajax.cli.compare import run
+
+    return run(options, console)
+
+
+def _table(options: Options, console: Console) -> int:
+    from msajax.cli.table import run
+
+    return run(options, console)
+
+
+def _robustness(options: Options, console: Console) -> int:
+    from msajax.cli.robustness import run
+
+    return run(options, console)
+
+
+def _report(options: Options, console: Console) -> int:
+    from msajax.cli.report import run
+
+    return run(options, console)
+
+
+def _predict(options: Options, console: Console) -> int:
+    from msajax.cli.predict import run
+
+    return run(options, console)
+
+
+def _generate(options: Options, console: Console) -> int:
+    from msajax.cli.generate import run
+
+    return run(options, console)
+
+
+def _export(options: Options, console: Console) -> int:
+    from msajax.cli.export import run
+
+    return run(options, console)
+
+
+def _explain(options: Options, console: Console) -> int:
+    from msajax.cli.explain import run
+
+    return run(options, console)
+
+
+def _inspect(options: Options, console: Console) -> int:
+    from msajax.cli.inspect import run
+
+    return run(options, console)
+
+
+def _embed(options: Options, console: Console) -> int:
+    from msajax.cli.embed import run
+
+    return run(options, console)
+
+
+def _convert(options: Options, console: Console) -> int:
+    from msajax.cli.convert import run
+
+    return run(options, console)
+
+
+_OF_TRAINING = (
+    *("workdir", "stop_after_epochs", "profile", "models", "distributed", "join_seconds"),
+    *("coordinator_address", "num_processes", "process_id", "download"),
+)
+
+MODES = {
+    "train": Mode(
+        _train,
+        """\
+(default) --config.data.path=CORPUS --workdir W   [--config.section.key=value …]
+          [--config FILE[:arg]] [--stop_after_epochs=k] [--profile=FOLDER]
+without --config the sequence-level model trains on every modality of the corpus
+W may be in a bucket: gs://BUCKET/RUN (pip install gcsfs), s3://… (s3fs)
+several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
+--process_id=K in each; or --distributed, for what the cluster's environment says
+[--config.model.text_encoder=FOLDER; --download, if that is a name on the Hugging Face hub]
+[--models=FILE.py, to begin with a bundle of a model of your own]""",
+        _OF_TRAINING,
+    ),
+    "ablate": Mode(
+        _ablate,
+        """\
+--config FILE[:arg] --workdir W [--config.key=value …], and the other flags of train
+trains every subset of the modalities, and says what each is worth: W/ablation.json""",
+        _OF_TRAINING,
+    ),
+    "sweep": Mode(
+        _sweep,
+        """\
+--config FILE[:arg] --workdir W [--config.section.key=value …]   (FILE has get_space())
+[--trials=N, drawn at random] [--trial_seeds=3] [--nomedian] [--nowinner] [--output FILE.json]
+tries settings on validation; the best one is trained on fresh seeds, and tested once""",
+        ("workdir", "output", "models", "download", "trials", "trial_seeds", "median", "winner"),
+    ),
+    "evaluate": Mode(
+        _evaluate,
+        """\
+--workdir W [--split=test] | --input predictions.csv   [--output FILE.json]
+[--convention=NAME,… | all: metrics as some papers print them: sentiment, sims, mmmo, youtube,
+pom, nonzero_mae, acc7_away_from_zero, f1_by_prediction]
+[--models=FILE.py, for the run of a model of your own]""",
+        ("workdir", "input", "output", "split", "convention", "models"),
+        (),
+    ),
+    "compare": Mode(
+        _compare,
+        """\
+RUN RUN …   [--split=test|valid] [--every_pair] [--convention=NAME,…]
+[--output FILE.json | FILE.csv | FILE.tex | FILE.html] [--figures=FOLDER, as of a report]
+a RUN is a run's folder, its predictions/test.csv, or another tool's table of id, label, score""",
+        ("output", "figures", "split", "convention", "every_pair"),
+        (),
+        takes_paths=True,
+    ),
+    "table": Mode(
+        _table,
+        """\
+RUN RUN …   [--split=test|valid] [--metrics=NAME,…] [--convention=NAME,…]
+[--output FILE.tex | FILE.csv | FILE.json]
+one table for a paper: a row a run, as compare takes them, a column a metric, the best marked""",
+        ("output", "split", "convention", "metrics"),
+        (),
+        takes_paths=True,
+    ),
+    "robustness": Mode(
+        _robustness,
+        """\
+--workdir W   [--models=FILE.py, for the run of a model of your own]
+test metrics as modalities and steps are lost, and with noise: W/robustness.json""",
+        ("workdir", "models"),
+        (),
+    ),
+    "report": Mode(
+        _report,
+        """\
+--workdir W [RUN …]   writes W/report.html, as a run that ends does
+with runs or files of predictions, that compare takes: also how they differ
+[--figures=FOLDER: every figure of the report as a PDF and an SVG file, for a paper]""",
+        ("workdir", "figures"),
+        (),
+        takes_paths=True,
+    ),
+    "predict": Mode(
+        _predict,
+        """\
+--bundle DIR --input CORPUS [--split=all] --output FILE.csv
+[--config.data.glove_path=GLOVE.txt, for transcripts without text features]
+[--config.data.truncate=first|last|uniform, for sequences longer than the model's]
+[--config.model.text_encoder=FOLDER, for transcripts and a model of embedded text]
+[--config.data.allow_loss=true] [--models=FILE.py, for a model of your own]""",
+        ("bundle", "input", "output", "split", "models", "download"),
+        ("data.glove_path", "data.truncate", "data.allow_loss", "model.text_encoder"),
+    ),
+    "generate": Mode(
+        _generate,
+        """\
+--bundle DIR --input TEXT.txt | -   [--steps=50] [--temperature=1] [--sample_seed=0]
+continues each line of a text by a decoder (model.name = next_token); 0 is greedy
+[--output FILE.txt, a continuation in each line] [--models=FILE.py, for a model of your own]""",
+        ("bundle", "input", "output", "models", "steps", "temperature", "sample_seed"),
+        (),
+    ),
+    "export": Mode(
+        _export,
+        """\
+--bundle DIR --output FOLDER: a program that jax runs without msajax
+[--models=FILE.py, for a model of your own]""",
+        ("bundle", "output", "models"),
+        (),
+    ),
+    "explain": Mode(
+        _explain,
+        """\
+--workdir W [--split=test] | --bundle DIR --input CORPUS --split=S --output FILE.html
+[--samples=20] [--target=NAME, the output or class that is explained]
+[--models=FILE.py, for a model of your own]""",
+        ("workdir", "bundle", "input", "output", "split", "samples", "target", "models"),
+        (),
+    ),
+    "inspect": Mode(
+        _inspect,
+        "--input CORPUS | --config FILE[:arg]   [--output FILE.json] [--config.key=value …]",
+        ("input", "output", "models", "download"),
+    ),
+    "embed": Mode(
+        _embed,
+        """\
+--input CORPUS --config.model.text_encoder=FOLDER --output FILE.npz | FOLDER
+[--config.model.text_pool=words|first] [--config.model.text_special=false]
+[--config.model.max_len=N --config.data.truncate=first|last|uniform] [--config.data.key=value …]
+[--download, if FOLDER is a name on the Hugging Face hub]""",
+        ("input", "output", "download"),
+    ),
+    "convert": Mode(
+        _convert,
+        "--input CORPUS --output FILE.npz | FOLDER   [--config.data.key=value …]",
+        ("input", "output"),
+    ),
+}

@@ -1,0 +1,102 @@
+"""Holds what a command line asks of a mode."""
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from msajax.config import Config
+from msajax.encoders.hub import fetch
+from msajax.errors import UserError
+from msajax.files import (
+    has_keys,
+    refuse_inside,
+    require_file_place,
+    require_replaceable,
+    write_json,
+)
+from msajax.runs.manifest import refuse_in_run
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Holds the flags of a command line, and the configuration that it makes.
+
+    Attributes:
+        mode: the name of the mode.
+        config: the experiment, checked.
+        overrides: settings of `data` that the command line sets, by name.
+        given: the other flags by name; None for those that are not given.
+        paths: the words that are no flags, of a mode that takes paths.
+        join: meets the other processes of a run, if flags say that there are any.
+        complain: says in one line what went wrong.
+        experiment: path of the experiment file; "" if none is given.
+    """
+
+    mode: str
+    config: Config
+    overrides: Mapping[str, Any]
+    given: Mapping[str, Any]
+    paths: tuple[str, ...]
+    join: Callable[[], None]
+    complain: Callable[[str], None]
+    experiment: str = ""
+
+    def __getitem__(self, flag: str) -> Any:
+        """Returns the value of a flag; None if it is not given."""
+        return self.given[flag]
+
+    def required(self, *names: str) -> tuple[Any, ...]:
+        """Returns the values of flags that the mode cannot do without.
+
+        Raises:
+            UserError: naming one that is not given.
+        """
+        for name in names:
+            if not self.given[name]:
+                raise UserError(f"--mode={self.mode} needs --{name}.")
+        return tuple(self.given[name] for name in names)
+
+    def with_fetched_encoder(self) -> "Options":
+        """Replaces the name of the text encoder, if --download asks for it, by its folder.
+
+        Raises:
+            UserError: if it is not given, or cannot be fetched.
+        """
+        if not self.given.get("download"):
+            return self
+        model = self.config.model
+        if not model.text_encoder:
+            raise UserError("--download fetches --config.model.text_encoder, which is not given.")
+        model = dataclasses.replace(model, text_encoder=fetch(model.text_encoder))
+        return dataclasses.replace(self, config=dataclasses.replace(self.config, model=model))
+
+    def check_output(self, *kinds: Collection[str]) -> None:
+        """Refuses an output that would replace its own input, a run's file or what others wrote.
+
+        Args:
+            kinds: the keys by which a report of this mode is known, of each kind that it writes.
+
+        Raises:
+            UserError: naming it.
+        """
+        output = self["output"]
+        if not output:
+            return
+        require_file_place(output)
+        if self["input"]:
+            refuse_inside(output, self["input"], "input")
+        refuse_in_run(output)
+        require_replaceable(
+            output,
+            f"report of --mode={self.mode}",
+            lambda path: any(has_keys(path, keys) for keys in kinds),
+        )
+
+    def write_output(self, report: Mapping[str, Any]) -> None:
+        """Writes a report as JSON to --output, if that is given; `check_output` comes before it.
+
+        Raises:
+            UserError: if it cannot be written.
+        """
+        if output := self["output"]:
+            write_json(output, report)

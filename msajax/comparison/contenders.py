@@ -1,0 +1,313 @@
+"""Opens what is to be compared, runs and files of predictions, and pairs their samples."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from msajax.checks import is_url
+from msajax.comparison.statistics import Pair, groups_of
+from msajax.corpus.predictions import Predictions, read_predictions
+from msajax.errors import UserError, on_one_line, printable
+from msajax.files import meant
+from msajax.runs.ended import require_ended
+from msajax.tasks import Task, make_task
+from msajax.tasks.conventions import by_convention
+
+_NAMED = 3  # samples that a sentence names
+_SAME_LABEL = 1e-6  # relative: labels are stored as float32, and printed with other digits
+
+
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    """Holds what is compared.
+
+    Attributes:
+        name: as the user gave it.
+        predictions: its scores.
+    """
+
+    name: str
+    predictions: Predictions
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether the samples are named."""
+        return bool(self.predictions.ids.astype(bool).any())
+
+
+class Opened(NamedTuple):
+    """Holds the predictions of runs for the same N samples.
+
+    Attributes:
+        samples: labels, ids and names of outputs.
+        scores: `[S, N, K]` of each run, a row for each random seed.
+        task: whose metrics are measured.
+        notes: what a reader must know of how samples were paired, in sentences.
+        groups: how many groups of samples are exchanged as one by the paired test.
+        unit: what such a group is: video, or sample where ids name no videos.
+    """
+
+    samples: Predictions
+    scores: Sequence[NDArray]
+    task: Task
+    notes: Sequence[str]
+    groups: int
+    unit: str
+
+    @property
+    def headline(self) -> str:
+        """The metric that validation follows by default, else the first."""
+        usual = self.task.usual_selection
+        return usual if usual in self.task.reported else next(iter(self.task.reported))
+
+    def pair(self, first: int, second: int) -> Pair:
+        """Arranges the scores of two runs, by their places, for the paired test."""
+        a, b = self.scores[first], self.scores[second]
+        return Pair.of(a, b, self.samples.labels, _ids(self.samples), self.task)
+
+
+def open_runs(runs: Sequence[str], split: str, convention: str = "") -> Opened:
+    """Opens the predictions of runs and brings their samples into the same order.
+
+    Args:
+        runs: folders of runs that have ended, also in a bucket, or files of predictions.
+        split: valid or test, of the folders.
+        convention: names of `conventions.CONVENTIONS`; "" for the metrics that suit the labels.
+
+    Raises:
+        UserError: if one is named twice or cannot be read, or they are not of the same samples.
+    """
+    if split not in ("valid", "test"):
+        raise UserError(f"A run leaves predictions of valid and test, not of {split!r}.")
+    places = [run.rstrip("/") if is_url(run) else os.path.realpath(run) for run in runs]
+    if twice := [run for k, run in enumerate(runs) if places[k] in places[:k]]:
+        raise UserError(f"{twice[0]} is named twice.")
+    contenders = [open_contender(run, split) for run in runs]
+    samples, scores, notes = pair_samples(contenders)
+    task = make_task(samples.kind, samples.names, samples.labels)
+    task = by_convention(convention, task, samples.labels)
+    group_of, unit = groups_of(_ids(samples))
+    return Opened(samples, scores, task, notes, int(group_of.max()) + 1, unit)
+
+
+def _ids(samples: Predictions) -> list[str]:
+    """Returns the ids, or numbers, which name no videos."""
+    return samples.ids.tolist() if samples.ids[0] else [str(i) for i in range(len(samples.ids))]
+
+
+def short_names(
+    paths: Sequence[str], shown: Callable[[str], str] = on_one_line
+) -> dict[str, str]:
+    """Names runs and files by the fewest last parts of their paths that tell all of them apart.
+
+    Args:
+        paths: as the user gave them.
+        shown: makes a name of the parts, which stays the name if all of them differ.
+    """
+    parts = {path: path.rstrip("/").split("/") for path in paths}
+    for count in range(1, max(map(len, parts.values())) + 1):
+        names = {path: shown("/".join(of[-count:]) or path) for path, of in parts.items()}
+        if len(set(names.values())) == len(names):
+            return names
+    return {path: on_one_line(path) for path in paths}
+
+
+def open_contender(path: str, split: str) -> Contender:
+    """Reads the predictions of a run's folder, also in a bucket, of folds, or of a file.
+
+    Args:
+        path: a folder or a file.
+        split: valid or test, of a folder.
+
+    Raises:
+        UserError: if there are none, or they cannot be read.
+    """
+    if is_url(path):
+        from msajax.runs.remote.mirror import Mirror  # a path needs neither it nor JAX
+
+        with Mirror(path) as mirror:
+            return Contender(path, _checked(path, read_predictions(_file_of(mirror.path, split))))
+    return Contender(path, _checked(path, read_predictions(_file_of(path, split))))
+
+
+def _file_of(path: str, split: str) -> str:
+    """Finds the file of predictions that a path stands for."""
+    if not os.path.isdir(path):
+        if not os.path.exists(path):
+            raise UserError(f"There is no run and no file {path}{meant(path) or '.'}")
+        return path
+    if os.path.isfile(os.path.join(path, "folds.json")):
+        if split != "test":
+            raise UserError(f"{path} holds folds, whose predictions are those of test.")
+        return os.path.join(path, "predictions.csv")
+    require_ended(path)
+    return os.path.join(path, "predictions", f"{split}.csv")
+
+
+def _checked(path: str, predictions: Predictions) -> Predictions:
+    """Returns predictions whose ids, if there are any, name every sample once.
+
+    Raises:
+        UserError: for any others.
+    """
+    ids = predictions.ids
+    if not ids.astype(bool).any():
+        return predictions
+    if not ids.astype(bool).all():
+        row = int(np.flatnonzero(~ids.astype(bool))[0]) + 1
+        raise UserError(f"{path}, row {row}: the id is empty, though others are not.")
+    unique, counts = np.unique(ids, return_counts=True)
+    if (counts > 1).any():
+        raise UserError(f"{path} has the id {_quoted(unique[counts > 1])} more than once.")
+    return predictions
+
+
+def pair_samples(
+    contenders: Sequence[Contender],
+) -> tuple[Predictions, list[np.ndarray], list[str]]:
+    """Brings the scores of all into the order of one.
+
+    Samples are paired by their ids. A file without ids is paired by order, if labels in that order
+    are those of the others.
+
+    Args:
+        contenders: two or more.
+
+    Returns:
+        The predictions whose samples, labels and names of outputs count: those of the first
+        contender that has ids, else of the first; the scores `[S, N, K]` of each contender; and
+        what a reader must know of the pairing, in sentences.
+
+    Raises:
+        UserError: if samples, labels or outputs differ, naming those that do.
+    """
+    chief = next((c for c in contenders if c.has_ids), contenders[0])
+    scores, notes = [], []
+    for contender in contenders:
+        columns = _columns(chief, contender)
+        if chief.has_ids and contender.has_ids:
+            rows = _rows_by_id(chief, contender)
+        else:
+            rows = _rows_by_order(chief, contender)
+            if contender is not chief:
+                notes.append(
+                    f"{contender.name} has no ids: its rows were paired with those of {chief.name} "
+                    "by their order, in which all labels agree."
+                )
+        _require_labels(chief, contender, rows, columns)
+        scores.append(contender.predictions.scores[:, rows][:, :, columns])
+    if not chief.has_ids:
+        notes = ["No file has ids: rows were paired by their order, in which all labels agree."]
+    return chief.predictions, scores, notes
+
+
+def _columns(chief: Contender, other: Contender) -> list[int]:
+    """Finds the outputs of the chief among those of another."""
+    a, b = chief.predictions, other.predictions
+    if a.kind != b.kind:
+        raise UserError(
+            f"{chief.name} holds predictions of {a.kind}, and {other.name} of {b.kind}: they do "
+            "not compare."
+        )
+    if set(a.names) != set(b.names):
+        alone = sorted(set(a.names) ^ set(b.names))
+        raise UserError(
+            f"{chief.name} and {other.name} do not predict the same: {_quoted(alone)} in one alone."
+        )
+    return [b.names.index(name) for name in a.names]
+
+
+def _rows_by_id(chief: Contender, other: Contender) -> np.ndarray:
+    """Finds the samples of the chief among those of another.
+
+    Where not one id is the same, `video$_$3` and `video_3` are taken for the same segment.
+    """
+    ids, others = chief.predictions.ids.tolist(), other.predictions.ids.tolist()
+    if not set(ids) & set(others):
+        a, b = ([id_.replace("$_$", "_") for id_ in each] for each in (ids, others))
+        if (len(set(a)), len(set(b))) == (len(a), len(b)) and set(a) & set(b):
+            ids, others = a, b
+    row_of = {id_: row for row, id_ in enumerate(others)}
+    there = set(ids)
+    missing, more = [i for i in ids if i not in row_of], [i for i in row_of if i not in there]
+    if len(missing) == len(ids):
+        raise UserError(
+            f"{chief.name} and {other.name} have no id in common, as {_quoted(missing[:1])} and "
+            f"{_quoted(more[:1])} show: compare runs on the same split of the same corpus."
+        )
+    if missing or more:
+        parts = [
+            f"{len(alone)} in {name} alone ({_quoted(alone)})"
+            for name, alone in ((chief.name, missing), (other.name, more))
+            if alone
+        ]
+        raise UserError(
+            f"{chief.name} and {other.name} do not hold the same samples: {' and '.join(parts)}."
+        )
+    return np.array([row_of[id_] for id_ in ids])
+
+
+def _rows_by_order(chief: Contender, other: Contender) -> np.ndarray:
+    a, b = (len(c.predictions.labels) for c in (chief, other))
+    if a != b:
+        without = other if chief.has_ids else chief
+        raise UserError(
+            f"{without.name} has no ids, and cannot be paired by order: {chief.name} has {a} rows, "
+            f"{other.name} {b}."
+        )
+    return np.arange(a)
+
+
+def _require_labels(
+    chief: Contender, other: Contender, rows: np.ndarray, columns: list[int]
+) -> None:
+    """Raises `UserError` where the labels of the same samples differ, naming the samples."""
+    a, b = chief.predictions, other.predictions
+    here, there, show = a.labels, b.labels[rows], _number
+    if a.kind == "classification":
+        here, show = here.astype(int), lambda name: repr(printable(name))
+        here = np.array(a.names, object)[here]
+        there = np.array(b.names, object)[there.astype(int)]
+        differ = (here != there).any(axis=1)
+    elif a.kind == "next_token":  # whose labels are the numbers of tokens
+        here, there = a.scores[0, :, 1:], b.scores[0, rows, 1:]
+        differ = (here != there).any(axis=1)
+    else:
+        there = there[:, columns]
+        tolerance = _SAME_LABEL * np.maximum(1, np.abs(here))
+        differ = (np.abs(here - there) > tolerance).any(axis=1)
+    if differ.any():
+        raise UserError(
+            f"{chief.name} and {other.name} differ in the labels of {differ.sum()} sample(s): "
+            f"{_differences(a.ids, here, there, differ, show)}."
+        )
+
+
+def _differences(
+    ids: np.ndarray,
+    here: np.ndarray,
+    there: np.ndarray,
+    differ: np.ndarray,
+    show: Callable[[object], str],
+) -> str:
+    """Names the first samples that differ, and in what."""
+    said = []
+    for row in np.flatnonzero(differ)[:_NAMED]:
+        column = int(np.flatnonzero(here[row] != there[row])[0])
+        name = _quoted([ids[row]]) if ids[row] else f"row {row + 1}"
+        said.append(f"{name} {show(here[row, column])} against {show(there[row, column])}")
+    return ", ".join(said) + ", …" * (int(differ.sum()) > _NAMED)
+
+
+def _number(value: object) -> str:
+    return f"{value:.9g}"
+
+
+def _quoted(names: Sequence[str]) -> str:
+    """Quotes the first of some names."""
+    shown = ", ".join(repr(printable(str(name))) for name in names[:_NAMED])
+    return shown + ", …" * (len(names) > _NAMED)

@@ -1,0 +1,350 @@
+"""Defines the one in-memory form of data, on the host: a Corpus of Splits."""
+
+import collections
+import dataclasses
+import itertools
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from msajax.config import SYNTHETIC
+from msajax.corpus.embedding import Embedding
+from msajax.corpus.repeated import count_repeated, describe_repeated_ids
+from msajax.errors import UserError
+
+SPLITS = ("train", "valid", "test")
+SPLIT_NAMES = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}
+"""What files call the splits."""
+
+_FREE_PADDING = 1 << 28  # bytes
+_MOST_PADDING = 64  # times what sequences take without it; in real corpora it is up to 20
+
+
+def is_finite(values: np.ndarray) -> np.ndarray:
+    """Says which float64 values are finite, and will be as float32."""
+    return np.abs(values) <= np.finfo(np.float32).max
+
+
+def require_modest_padding(
+    where: str, lengths: np.ndarray, padded_to: np.ndarray, width: int
+) -> None:
+    """Refuses sequences of which one is so long that padding the others to it takes all memory.
+
+    Args:
+        where: the file, the split and the modality, for the message.
+        lengths: steps of each sequence.
+        padded_to: lengths of which the longest is what all are padded to: `lengths`, or, where
+            modalities are aligned, those of the samples as a whole.
+        width: numbers of 4 bytes per step; 0 for token ids.
+
+    Raises:
+        UserError: naming the longest, if padding makes them many times as large.
+    """
+    padded = 4 * max(width, 1) * len(lengths) * int(padded_to.max())
+    if padded > _FREE_PADDING and padded > _MOST_PADDING * 4 * max(width, 1) * int(lengths.sum()):
+        raise UserError(
+            f"{where} takes {padded} bytes when its {len(lengths)} sequences are padded to the "
+            f"{padded_to.max()} steps of the longest, number {padded_to.argmax()}, over "
+            f"{_MOST_PADDING} times as much as without: leave that one out, or cut it."
+        )
+
+
+def describe_width(width: int) -> str:
+    """Says how wide a modality is: "is 74 wide", or "holds token ids" where that is 0."""
+    return f"is {width} wide" if width else "holds token ids"
+
+
+def modality_order(names: set[str]) -> tuple[str, ...]:
+    """Orders modalities: text, audio, video, then the others alphabetically."""
+    usual = ("text", "audio", "video")
+    return tuple(m for m in usual if m in names) + tuple(sorted(names - set(usual)))
+
+
+def pad_words(samples: Sequence[Sequence[str]], steps: int = 0) -> np.ndarray:
+    """Makes `Split.words` of the words of each sample, at least `steps` long.
+
+    Returns:
+        `[N, T]` Python strings, "" behind the last word: in an array of numpy's text every one
+        would take as much memory as the longest.
+    """
+    words = np.full((len(samples), max(1, steps, *map(len, samples))), "", object)
+    for row, sample in zip(words, samples, strict=True):
+        row[: len(sample)] = sample
+    return words
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Holds one split of a corpus.
+
+    Attributes:
+        ids: `[N]` str.
+        features: `{modality: [N, T_m, d_m]}`, or token ids `[N, T_m]`; modalities may be missing.
+        masks: `{modality: [N, T_m]}` bool, True for a real time step; as read from a file, only
+            the masks that the file brings.
+        labels: `[N, K]` float64, or None when unknown.
+        raw_text: `[N]` str, or None.
+        derived: modalities whose mask the reader made, of lengths or of its own rows. Such a mask
+            may be wrong, so it hides nothing from the check for lost steps.
+        where: the corpus and the split's name, for a message.
+        words: `[N, T]` str, or None: the words step by step; "" at a step without one.
+        segments: `[N, T]` whole numbers, or None: the segment ids of text that is token ids.
+        pieces: `[N, T]` str, or None: the piece that each step of embedded text is, for people.
+    """
+
+    ids: np.ndarray
+    features: Mapping[str, np.ndarray]
+    masks: Mapping[str, np.ndarray]
+    labels: np.ndarray | None = None
+    raw_text: np.ndarray | None = None
+    derived: frozenset[str] = frozenset()
+    where: str = "the split"
+    words: np.ndarray | None = None
+    segments: np.ndarray | None = None
+    pieces: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        """Returns the number of samples N."""
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{m} {list(x.shape)}" for m, x in self.features.items())
+        labels = "no labels" if self.labels is None else f"labels {list(self.labels.shape)}"
+        return f"Split({len(self)} samples: {shapes}, {labels})"
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitHeader:
+    """Says what is known of a split before it is read.
+
+    Attributes:
+        size: samples.
+        shapes: `{modality: (T_m, d_m)}`; d_m is 0 for token ids.
+        dtypes: `{modality: numpy type name}` as stored.
+        masked: modalities that bring a mask of their own.
+        label_names: as many as a sample has labels; empty without labels.
+        has_raw_text: whether transcripts are there.
+        label_kind: scores; classes (one column of whole numbers from 0, of an integer type); or
+            one_hot (each row has one 1 among zeros).
+        classes: names of the whole numbers in a single column of labels; empty if there are others.
+        words: steps of the words, 0 if they are not known step by step.
+    """
+
+    size: int
+    shapes: Mapping[str, tuple[int, int]]
+    dtypes: Mapping[str, str]
+    masked: frozenset[str]
+    label_names: tuple[str, ...]
+    has_raw_text: bool
+    label_kind: str = "scores"
+    classes: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    words: int = 0
+
+    def steps(self, modalities: Iterable[str]) -> dict[str, int]:
+        """Returns the stored steps T_m of those of some modalities that the split has."""
+        return {m: self.shapes[m][0] for m in modalities if m in self.shapes}
+
+    def steps_with_words(self, modalities: Sequence[str]) -> dict[str, int]:
+        """Returns what `steps` does, where text is the words step by step."""
+        reads_words = "text" in modalities and self.words
+        others = self.steps(m for m in modalities if m != "text")
+        return ({"text": self.words} if reads_words else {}) | others
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Says what a corpus was made of, and what reading it changed.
+
+    Attributes:
+        path: where it lies, or what to call it.
+        format: the name of its format.
+        repairs: what reading changed in what the files hold, `{kind: count}`.
+        has_vectors: whether text is vectors from `data.glove_path`.
+        embedding: by which text encoder the features of text were made; None if by none.
+    """
+
+    path: str
+    format: str
+    repairs: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    has_vectors: bool = False
+    embedding: Embedding | None = None
+
+
+class Corpus:
+    """Holds what opening found and checked of a corpus; reads its splits when asked for.
+
+    Opening checks headers, ids and the finiteness of labels, and keeps no statistic.
+
+    Attributes:
+        source: what the corpus was made of.
+        path: that of the source.
+        repairs: those of the source, each count 1 or more.
+        why: by what its format was recognised; "" for a corpus that was not opened from a path.
+        verify: reads whatever opening did not, and raises `UserError` if it is not what the digest
+            says.
+        digest: SHA-256 of the content, hexadecimal; part of a run's identity.
+        headers: `{split: SplitHeader}`, in the order train, valid, test.
+        repeated_ids: how many ids occur more than once, over all splits.
+        repeated_ids_in: how many samples have the id of another one, as `count_repeated` counts.
+        aligned: modalities that share their steps: step i of each is of the same moment; () if
+            none do, None if the source does not say. If text is one of them, the words are of
+            these steps, too, where the corpus has words.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: Source,
+        digest: str,
+        headers: Mapping[str, SplitHeader],
+        ids: Mapping[str, Iterable[str]],
+        read: Callable[[str], Split],
+        aligned: Sequence[str] | None = None,
+    ) -> None:
+        """Keeps what the reader of a format found; checks that the splits fit together.
+
+        Args:
+            source: what the corpus was made of; the reader has logged its repairs.
+            digest: SHA-256 of the content, hexadecimal.
+            headers: of each split.
+            ids: of each split; they are counted, not kept.
+            read: reads a split by its name.
+            aligned: modalities that share their steps; None if the source does not say.
+
+        Raises:
+            UserError: if splits are empty or disagree in width or number of labels, or if
+                modalities that share their steps are not there, or differ in number of steps.
+        """
+        self.source = source
+        self.path = source.path
+        self.repairs = {kind: count for kind, count in source.repairs.items() if count}
+        self.why = ""
+        self.verify: Callable[[], None] = lambda: None
+        self.digest = digest
+        self.headers = {name: headers[name] for name in SPLITS if name in headers}
+        ids = {name: list(ids.get(name, ())) for name in self.headers}
+        times = collections.Counter(itertools.chain.from_iterable(ids.values()))
+        self.repeated_ids = sum(count > 1 for count in times.values())
+        self.repeated_ids_in = count_repeated(ids)
+        self.aligned = None if aligned is None else tuple(aligned)
+        self._read = read
+        self._check()
+        self._check_aligned()
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{header.size} {name}" for name, header in self.headers.items())
+        widths = ", ".join(f"{m} ({self.width(m) or 'token ids'})" for m in self.modalities)
+        return f"Corpus({self.path!r}, {self.source.format}: {sizes}; {widths})"
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """Every modality of any split: text, audio, video, then alphabetical."""
+        return modality_order({m for h in self.headers.values() for m in h.shapes})
+
+    @property
+    def has_words(self) -> bool:
+        """Whether the training split knows its words step by step."""
+        return "train" in self.headers and self.headers["train"].words > 0
+
+    def width(self, modality: str) -> int:
+        """Returns the features per time step of one modality; 0 for token ids."""
+        return next(h.shapes[modality][1] for h in self.headers.values() if modality in h.shapes)
+
+    def split(self, name: str) -> Split:
+        """Reads one split.
+
+        Raises:
+            UserError: if the corpus has no such split, or its file went bad since it was opened.
+        """
+        self.require_splits(name)
+        return dataclasses.replace(self._read(name), where=f"{self.path}: {name}")
+
+    def require_splits(self, *names: str) -> None:
+        """Raises `UserError` unless the corpus has every one of the splits."""
+        for name in names:
+            if name not in self.headers:
+                raise UserError(
+                    f"{self.path} has no split {name!r}; it has {', '.join(self.headers)}."
+                )
+
+    def require_labels(self, *names: str) -> None:
+        """Raises `UserError` unless every one of the splits is there with labels."""
+        self.require_splits(*names)
+        for name in names:
+            if not self.headers[name].label_names:
+                raise UserError(f"{self.path}: split {name!r} has no labels, which it needs.")
+
+    def require_equal_steps(self) -> None:
+        """Raises `UserError` unless every split of a modality is padded to the same length."""
+        for m in self.modalities:
+            steps = {name: h.shapes[m][0] for name, h in self.headers.items() if m in h.shapes}
+            first = next(iter(steps))
+            for name, count in steps.items():
+                if count != steps[first]:
+                    raise UserError(
+                        f"{self.path}: {name}/{m} has {count} steps, but {first}/{m} has "
+                        f"{steps[first]}."
+                    )
+
+    def describe_shared_ids(self) -> list[str]:
+        """Returns sentences on ids that occur in more than one split, by pair of splits."""
+        shared = {where: n for where, n in self.repeated_ids_in.items() if "/" in where}
+        return describe_repeated_ids(shared)
+
+    def summary(self) -> dict[str, Any]:
+        """Returns facts about the corpus for `results.json` and `run.json`."""
+        embedding = self.source.embedding
+        return {
+            "path": self.path if self.path == SYNTHETIC else os.path.abspath(self.path),
+            "format": self.source.format,
+            "digest": self.digest,
+            "sizes": {name: header.size for name, header in self.headers.items()},
+            "widths": {m: self.width(m) for m in self.modalities},
+        } | ({"embedding": dataclasses.asdict(embedding)} if embedding else {})
+
+    def _check(self) -> None:
+        if not self.headers:
+            raise UserError(
+                f"{self.path} holds no split; its arrays must be named like 'train/text'."
+            )
+        first_seen: dict[str, tuple[str, int]] = {}
+        for name, header in self.headers.items():
+            if header.size == 0:
+                raise UserError(f"{self.path}: split {name!r} is empty.")
+            if not (header.shapes or header.has_raw_text or header.words):
+                raise UserError(f"{self.path}: split {name!r} has no modality and no raw_text.")
+            for m, (length, width) in header.shapes.items():
+                if length < 1:
+                    raise UserError(f"{self.path}: {name}/{m} has no steps.")
+                other, expected = first_seen.setdefault(m, (name, width))
+                if width != expected:
+                    raise UserError(
+                        f"{self.path}: {name}/{m} {describe_width(width)}, but {other}/{m} "
+                        f"{describe_width(expected)}."
+                    )
+        labelled = {name: len(h.label_names) for name, h in self.headers.items() if h.label_names}
+        if len(set(labelled.values())) > 1:
+            found = ", ".join(f"{count} in {name}" for name, count in labelled.items())
+            raise UserError(f"{self.path}: the number of labels per sample differs: {found}.")
+
+    def _check_aligned(self) -> None:
+        names = self.aligned or ()
+        has_words = any(header.words for header in self.headers.values())
+        known = modality_order({*self.modalities, *["text"] * has_words})
+        for m in names:
+            if m not in known or names.count(m) > 1:
+                raise UserError(
+                    f"{self.path}: aligned names {m[:40]!r}; expected some of "
+                    f"{', '.join(known)}, each once."
+                )
+        for split, header in self.headers.items():
+            steps = header.steps(names)
+            if "text" in names and header.words:
+                steps["words"] = header.words
+            if len(set(steps.values())) > 1:
+                raise UserError(
+                    f"{self.path}: {', '.join(steps)} of {split} have "
+                    f"{', '.join(map(str, steps.values()))} steps, but are said to be aligned."
+                )

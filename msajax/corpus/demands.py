@@ -1,0 +1,121 @@
+"""Checks a corpus and its settings before they are used."""
+
+import logging
+import os
+from collections.abc import Sequence
+
+from msajax.config import SYNTHETIC, Config, DataConfig, ModelConfig, idle_settings
+from msajax.corpus.corpus import SPLITS, Corpus
+from msajax.corpus.folds import advise_folds
+from msajax.errors import UserError, nearest
+from msajax.files import meant
+from msajax.tasks import TASKS
+
+logger = logging.getLogger(__name__)
+
+
+def require_corpus(path: str) -> None:
+    """Raises `UserError` for the path of a corpus that is empty, or where nothing is."""
+    if not path:
+        raise UserError(
+            "data.path is empty: pass your corpus, as in --config.data.path=corpus.npz; or train "
+            f"on the embedded toy corpus with --config.data.path={SYNTHETIC} --workdir runs/toy."
+        )
+    if path != SYNTHETIC and not os.path.exists(path):
+        raise UserError(f"There is no corpus at {path}{meant(path) or '.'}")
+
+
+def require_glove(path: str) -> None:
+    """Raises `UserError` for a file of word vectors that is named and not there."""
+    if path and not os.path.isfile(path):
+        near = meant(path) or "."
+        raise UserError(f"data.glove_path: there is no file at {path}{near}")
+
+
+def say_what_is_idle(corpus: Corpus, config: Config, reads_tokens: bool) -> None:
+    """Warns of settings that were changed and that nothing reads."""
+    reads_vectors = corpus.source.has_vectors or config.data.text == "words"
+    for phrase in idle_settings(config, reads_tokens=reads_tokens, reads_vectors=reads_vectors):
+        logger.warning("Nothing reads %s.", phrase)
+
+
+def say_unread_transcripts(corpus: Corpus, config: Config) -> None:
+    """Logs `describe_unread_transcripts`: a warning where there is no other text."""
+    if unread := describe_unread_transcripts(corpus, config.data, config.model):
+        level = logging.INFO if "text" in corpus.modalities else logging.WARNING
+        logger.log(level, "%s", unread)
+
+
+def describe_unread_transcripts(corpus: Corpus, data: DataConfig, model: ModelConfig) -> str:
+    """Says how many transcripts nothing reads, and what would read them; "" if they are read.
+
+    They are also read where the features of text were made of them by a pretrained encoder, or of
+    their words by `data.glove_path`. Those of the embedded corpus are nobody's, and passed over.
+    """
+    found = sum(header.size for header in corpus.headers.values() if header.has_raw_text)
+    made_of_them = corpus.source.embedding is not None or corpus.source.has_vectors
+    if corpus.path == SYNTHETIC:
+        return ""
+    if not found or model.text_encoder or data.text == "words" or made_of_them:
+        return ""
+    return (
+        f"{found} transcripts found; not read: data.text=words or model.text_encoder=FOLDER reads "
+        "them"
+    )
+
+
+def require_modalities(
+    corpus: Corpus, there: Sequence[str], data: DataConfig, model: ModelConfig
+) -> None:
+    """Raises `UserError` unless a corpus has any modality, and those that settings name.
+
+    Args:
+        corpus: opened.
+        there: its modalities, text among them if transcripts or words are read.
+        data: `standardize`, and what reads transcripts.
+        model: `modalities`, and what reads transcripts.
+    """
+    unread = describe_unread_transcripts(corpus, data, model) if "text" not in there else ""
+    if not there:
+        words = "it holds words alone, which model.text_encoder=FOLDER reads"
+        raise UserError(f"{corpus.path}: {unread or words}.")
+    standardized = [m for m in data.standardize if m != "auto"]
+    for key, names in (("model.modalities", model.modalities), ("data.standardize", standardized)):
+        for m in names:
+            if m not in there:
+                why = f"; {unread}" if m == "text" and unread else ""
+                raise UserError(
+                    f"{key} names {m!r}, which {corpus.path} does not have: it has "
+                    f"{', '.join(there)}{why}.{nearest(m, there)}"
+                )
+
+
+def require_run(corpus: Corpus, config: Config) -> None:
+    """Raises `UserError` unless a run has what it trains on, chooses by and is tested on.
+
+    The sentence names `data.folds`, which makes such splits of labelled samples.
+    """
+    try:
+        require_targets(corpus, config, *SPLITS)
+    except UserError as error:
+        pooled = splits_for_folds(corpus, config.model)
+        if not pooled:
+            raise
+        ids = [id_ for name in pooled for id_ in corpus.split(name).ids.tolist()]
+        raise UserError(f"{error} {advise_folds(ids)}") from error
+
+
+def splits_for_folds(corpus: Corpus, model: ModelConfig) -> list[str]:
+    """Returns the splits of which `data.folds` makes others: those with what a model learns."""
+    if model.own_task and not TASKS[model.own_task].reads_labels:
+        return list(corpus.headers)
+    return [name for name, header in corpus.headers.items() if header.label_names]
+
+
+def require_targets(corpus: Corpus, config: Config, *splits: str) -> None:
+    """Raises `UserError` unless the splits are there with what the model is to predict."""
+    own = config.model.own_task
+    if own and not TASKS[own].reads_labels:
+        corpus.require_splits(*splits)
+    else:
+        corpus.require_labels(*splits)

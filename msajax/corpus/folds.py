@@ -1,0 +1,326 @@
+"""Deals videos to training, validation and test: whole videos, never single segments.
+
+Segments of one video share a speaker, a voice and an opinion; a model that has seen some of them
+knows more of the others than of a stranger.
+"""
+
+import collections
+import json
+import logging
+import os
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from msajax.config import DataConfig
+from msajax.corpus.corpus import SPLIT_NAMES, SPLITS
+from msajax.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+SHARES = {"train": 0.7, "valid": 0.1, "test": 0.2}
+_MOSI_SEGMENTS = {"train": 1284, "valid": 229, "test": 686}
+_LARGEST = 1 << 26  # bytes of a folds file
+_USUAL_FOLDS = 5
+_INSTEAD = "name splits in the file, as msajax.save_corpus(…, group='speaker') does"
+# video$_$clip, video[i], video[start-end], video_i
+_SEGMENT = re.compile(r"(.+?)(?:\$_\$.*|\[[^\[\]]*\]|_\d+)", re.DOTALL)
+# A bare number, or one behind the name of a split (test_17): it tells samples apart, not videos.
+_NUMBER = re.compile(rf"[\d.]*|(?:{'|'.join(SPLIT_NAMES)})_\d+")
+
+
+def choose_folds(
+    path: str, segments: Mapping[str, int], folds_file: str | None, data: DataConfig
+) -> dict[str, list[str]]:
+    """Splits the videos of a corpus.
+
+    By the folds file if there is one; else by the standard folds if the corpus is CMU-MOSI; else
+    at random with the shares of `SHARES`, at least one video each.
+
+    Args:
+        path: of the corpus, for messages.
+        segments: how many segments each video has.
+        folds_file: JSON with a list of videos for train, valid (or dev, val) and test.
+        data: `split_seed`, of the random split, which is warned of unless `folds` pools all anyway.
+
+    Returns:
+        Videos by split, sorted by code points; no split without a video.
+
+    Raises:
+        UserError: for a folds file that cannot be used, or too few videos to split.
+    """
+    if folds_file is not None:
+        return _named_folds(path, segments, folds_file)
+    if standard := mosi_folds(segments):
+        logger.info("%s: the standard folds of CMU-MOSI.", path)
+        return standard
+    videos = sorted(video for video in segments if segments[video])
+    if len(videos) < len(SPLITS):
+        raise UserError(
+            f"{path} has segments of {len(videos)} video(s); at least {len(SPLITS)} are needed to "
+            "split it by video without a folds file."
+        )
+    folds = deal_by_shares(videos, SHARES, data.split_seed)
+    if not data.folds:
+        logger.warning(
+            "%s has neither splits nor a folds file: %d videos were split at random with seed %d "
+            "into %s; results on such a split compare with nobody's. %s",
+            path,
+            len(videos),
+            data.split_seed,
+            ", ".join(f"{len(folds[name])} {name}" for name in SPLITS),
+            offer_folds(len(videos)),
+        )
+    return folds
+
+
+def deal_by_shares(
+    videos: Sequence[str], shares: Mapping[str, float], seed: int
+) -> dict[str, list[str]]:
+    """Deals videos to splits at random.
+
+    Args:
+        videos: sorted by code points.
+        shares: of the videos, by split; they sum to 1, and a split of 0 gets none.
+        seed: of the order in which they are dealt.
+
+    Returns:
+        Videos by split, sorted by code points: at least one each, the rest for the first split.
+        With fewer videos than splits the first one gets none.
+    """
+    first, *others = [name for name in SPLITS if shares[name] > 0]
+    sizes = {name: max(1, round(shares[name] * len(videos))) for name in others}
+    sizes = {first: max(0, len(videos) - sum(sizes.values())), **sizes}
+    shuffled = np.random.Generator(np.random.PCG64(seed)).permutation(videos).tolist()
+    folds = {}
+    for name, size in sizes.items():
+        folds[name], shuffled = sorted(shuffled[:size]), shuffled[size:]
+    return folds
+
+
+def rows_of_splits(path: str, ids: Sequence[str], data: DataConfig) -> dict[str, np.ndarray]:
+    """Splits the samples of a corpus without splits, so that those of a video stay together.
+
+    Args:
+        path: of the corpus, for messages.
+        ids: of the samples, which tell the videos.
+        data: as `choose_folds` takes it.
+
+    Returns:
+        The samples of each split in their order, as indices.
+
+    Raises:
+        UserError: if the ids tell no videos, or too few.
+    """
+    videos = videos_of(ids, f"{path} has no splits, and")
+    folds = choose_folds(path, collections.Counter(videos), None, data)
+    owner = {video: name for name in folds for video in folds[name]}
+    names = np.array([owner[video] for video in videos])
+    return {name: np.flatnonzero(names == name) for name in SPLITS}
+
+
+def advise_folds(ids: Iterable[str]) -> str:
+    """Says how samples that lack splits can be trained on, in one sentence: by `data.folds`.
+
+    Args:
+        ids: of the samples.
+    """
+    ids = list(ids)
+    videos = {video_of(id_): id_ for id_ in ids}
+    if None in videos:
+        return (
+            "data.folds=5 makes splits of all samples once their ids tell which video each is of, "
+            f"as 'video[0]' or 'video$_$0' do and {videos[None][:100]!r} does not."
+        )
+    if len(videos) < len(SPLITS):
+        return (
+            f"data.folds={len(SPLITS)} makes splits of the samples of {len(SPLITS)} or more "
+            f"videos; here are {len(videos)}."
+        )
+    return offer_folds(len(videos))
+
+
+def offer_folds(count: int, unit: str = "video") -> str:
+    """Says what `data.folds` does for samples of so many videos, 3 or more, or other units."""
+    return (
+        f"--config.data.folds={min(count, _USUAL_FOLDS)} makes splits of all samples, by {unit}, "
+        "and tests each of them once."
+    )
+
+
+def deal_videos(segments: Mapping[str, int], folds: int, seed: int) -> list[list[str]]:
+    """Deals videos to folds, for cross-validation: in random order, each to the smallest so far.
+
+    No two folds differ by more segments than the largest video has. Sorting videos by size would
+    bring them closer, but leave every seed the same folds.
+
+    Args:
+        segments: how many segments each video has, 1 or more.
+        folds: how many, at most as many as videos.
+        seed: of the order.
+
+    Returns:
+        The videos of each fold, at least one.
+    """
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(sorted(segments)).tolist()
+    dealt: list[list[str]] = [[] for _ in range(folds)]
+    sizes = [0] * folds
+    for video in order:
+        smallest = sizes.index(min(sizes))
+        dealt[smallest].append(video)
+        sizes[smallest] += segments[video]
+    return dealt
+
+
+def video_of(id_: str) -> str | None:
+    """Returns the video of a sample; None for an id that does not name one, as 17 or test_17.
+
+    Names that differ in their Unicode form alone, as those of "é" may, are of one video.
+    """
+    id_ = unicodedata.normalize("NFC", id_)
+    if _NUMBER.fullmatch(id_):
+        return None
+    found = _SEGMENT.fullmatch(id_)
+    return found[1] if found else id_
+
+
+def is_part(id_: str) -> bool:
+    """Says whether an id names a part of a video, as `video[3]`, and not a whole one."""
+    return _SEGMENT.fullmatch(id_) is not None
+
+
+def videos_of(ids: Sequence[str], where: str, instead: str = _INSTEAD) -> list[str]:
+    """Returns the video of each sample.
+
+    Args:
+        ids: of the samples.
+        where: how the message begins: why videos are needed, and the corpus.
+        instead: how it ends: what else to do.
+
+    Raises:
+        UserError: for an id that names no video.
+    """
+    videos = [video_of(id_) for id_ in ids]
+    if None in videos:
+        raise UserError(
+            f"{where} the id {ids[videos.index(None)]!r} does not tell which video it is of: "
+            f"expected ids like 'video[0]' or 'video$_$0', to split by video; or {instead}."
+        )
+    return videos
+
+
+class Dealt(NamedTuple):
+    """Says what each of the N samples of the validation split is for.
+
+    Attributes:
+        chooses: `[N]` bool, those that choose the epochs.
+        calibrates: `[N]` bool, those that calibrate scores.
+        by: what was dealt as one: video, or sample where ids name no videos.
+    """
+
+    chooses: np.ndarray
+    calibrates: np.ndarray
+    by: str
+
+
+def deal_validation(ids: Sequence[str], share: float, where: str) -> Dealt:
+    """Deals the validation split to choosing and calibrating, by whole videos.
+
+    Videos are held out in a random order that depends on their names alone, as many as bring the
+    number of samples closest to the share; at least one video remains on either side.
+
+    Args:
+        ids: of the N samples.
+        share: `train.calibration_share`; at 0 every sample both chooses and calibrates.
+        where: what the message calls the split.
+
+    Raises:
+        UserError: if all samples are of one video, and some are to be held out.
+    """
+    ids = [str(id_) for id_ in ids]
+    unit = [video_of(id_) or id_ for id_ in ids]
+    units, unit_of, sizes = np.unique(unit, return_inverse=True, return_counts=True)
+    by = "video" if len(units) < len(set(ids)) else "sample"
+    if not share:
+        all_of_them = np.ones(len(ids), bool)
+        return Dealt(all_of_them, all_of_them, by)
+    if len(units) < 2:
+        raise UserError(
+            f"train.calibration_share = {share:g}: {where} has samples of one {by} only, which "
+            "cannot be dealt to choosing and calibrating: leave the share at 0."
+        )
+    order = np.random.Generator(np.random.PCG64(0)).permutation(len(units))
+    held_out = 1 + int(np.abs(np.cumsum(sizes[order])[:-1] - share * len(ids)).argmin())
+    calibrates = np.isin(unit_of, order[:held_out])
+    return Dealt(~calibrates, calibrates, by)
+
+
+def mosi_folds(segments: Mapping[str, int]) -> dict[str, list[str]] | None:
+    """Returns the standard folds if this is CMU-MOSI, else None.
+
+    CMU-MOSI is known by its numbers: 93 videos, of which the first 52, the next 10 and the last 31
+    by code points have 1284, 229 and 686 segments; these are its folds.
+    """
+    videos = sorted(segments)
+    folds = {"train": videos[:52], "valid": videos[52:62], "test": videos[62:]}
+    found = {name: sum(segments[video] for video in fold) for name, fold in folds.items()}
+    return folds if len(videos) == 93 and found == _MOSI_SEGMENTS else None
+
+
+def _named_folds(path: str, segments: Mapping[str, int], folds_file: str) -> dict[str, list[str]]:
+    named = _read_folds(folds_file)
+    owner: dict[str, str] = {}
+    for name, videos in named.items():
+        for video in videos:
+            if owner.setdefault(video, name) != name:
+                raise UserError(
+                    f"{folds_file} puts {video[:200]!r} into both {owner[video]} and {name}."
+                )
+    folds = {name: sorted(set(videos) & segments.keys()) for name, videos in named.items()}
+    for name, videos in folds.items():
+        if not any(segments[video] for video in videos):
+            raise UserError(f"{folds_file}: no video of {name!r} has a segment in {path}.")
+    left_out = set(segments) - owner.keys()
+    if left_out or owner.keys() - set(segments):
+        logger.warning(
+            "%s: %d video(s) of the corpus are in no fold and left out, with %d segment(s); %d "
+            "video(s) of the folds are not in the corpus.",
+            folds_file,
+            len(left_out),
+            sum(segments[video] for video in left_out),
+            len(owner.keys() - set(segments)),
+        )
+    return folds
+
+
+def _read_folds(path: str) -> dict[str, list[str]]:
+    expected = "expected {'train': [videos], 'valid': [videos], 'test': [videos]}"
+    try:
+        if os.path.getsize(path) > _LARGEST:
+            raise UserError(f"{path} is larger than {_LARGEST} bytes, too large for a folds file.")
+        with open(path, encoding="utf-8") as file:
+            pairs = json.load(file, object_pairs_hook=list)
+    except UserError:
+        raise
+    except OSError as error:
+        raise UserError(f"The folds file {path} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON; {expected}.") from error
+    folds: dict[str, list[str]] = {}
+    # Objects arrive as lists of pairs, so that a name that is there twice is seen.
+    if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
+        raise UserError(f"{path} is no object with a list for each split; {expected}.")
+    for key, videos in pairs:
+        name = SPLIT_NAMES.get(key)
+        if name is None or name in folds:
+            problem = "is there twice" if name in folds else "is no split"
+            raise UserError(f"{path}: {key[:50]!r} {problem}; {expected}.")
+        if not isinstance(videos, list) or not all(isinstance(video, str) for video in videos):
+            raise UserError(f"{path}: {key!r} is no list of video ids; {expected}.")
+        folds[name] = videos
+    if not folds:
+        raise UserError(f"{path} names no split; {expected}.")
+    return folds

@@ -1,0 +1,180 @@
+"""Opens a corpus: finds the format of a path by its content; and writes one."""
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from msajax import announce
+from msajax.config import SYNTHETIC, DataConfig
+from msajax.corpus import synthetic as synthetic_corpus
+from msajax.corpus.corpus import Corpus
+from msajax.corpus.cross_validation import cut_fold, require_one_fold, without_folds
+from msajax.corpus.demands import require_corpus
+from msajax.corpus.formats import connectome, csd, mapped, misa, mmsa, mult, native, old_hdf5
+from msajax.corpus.formats.pickled import describe, read_pickled
+from msajax.errors import UserError, writing
+from msajax.files import put_in_place, scratch_folder
+
+logger = logging.getLogger(__name__)
+
+
+class Format(NamedTuple):
+    """Describes a format that can be read.
+
+    Attributes:
+        what: what a corpus of this format is, for a message.
+        why: by what a path was recognised, for a message.
+        matches: says whether a path has the format, by its content.
+        open: opens a path that has the format.
+        pickled: whether `matches` and `open` take a `Pickled` instead of a path. A pickle is read
+            once before its format is known, because it has no index to look into.
+    """
+
+    what: str
+    why: str
+    matches: Callable[[Any], bool]
+    open: Callable[[Any, DataConfig], Corpus]
+    pickled: bool = False
+
+
+# Formats are tried in this order, and the first that matches is taken.
+FORMATS = {
+    "native": Format(
+        "a native .npz archive (arrays named <split>/<modality>, <split>/label, <split>/id)",
+        "the file begins as a zip archive does",
+        native.matches,
+        native.open_native,
+    ),
+    "mapped": Format(
+        "a folder of such arrays",
+        "the folder holds a manifest, corpus.json",
+        mapped.matches,
+        lambda path, data: mapped.open_mapped(path),
+    ),
+    "old_hdf5": Format(
+        "a folder of audio_<split>.h5, y_<split>.h5 …",
+        "the folder holds HDF5 files named <modality>_<split>.h5",
+        old_hdf5.matches,
+        lambda path, data: old_hdf5.open_old_hdf5(path),
+    ),
+    "connectome": Format(
+        "a folder of samples.csv, bands.csv …",
+        "the folder holds samples.csv and bands.csv",
+        connectome.matches,
+        connectome.open_connectome,
+    ),
+    "csd": Format(
+        "a folder of .csd files", "the folder holds .csd files", csd.matches, csd.open_csd
+    ),
+    "mmsa": Format(
+        "a pickle of MMSA",
+        "its pickle holds dicts of arrays, with names that only MMSA uses",
+        mmsa.matches,
+        mmsa.open_mmsa,
+        pickled=True,
+    ),
+    "mult": Format(
+        "a pickle of MulT or MultiBench (splits with text, audio, vision, labels, id)",
+        "its pickle holds dicts of arrays named vision, audio, text",
+        mult.matches,
+        mult.open_mult,
+        pickled=True,
+    ),
+    "misa": Format(
+        "a pickle of MISA or MAG (splits as lists of samples)",
+        "its pickle holds lists of samples ((words, visual, acoustic), label, id)",
+        misa.matches,
+        misa.open_misa,
+        pickled=True,
+    ),
+}
+
+
+def open_corpus(path: str | os.PathLike, data: DataConfig | None = None) -> Corpus:
+    """Opens and checks a corpus; its features stay on disk, but for those of pickles.
+
+    Every byte is read once, but for a mapped folder: a damaged test split is then found before
+    training.
+
+    Args:
+        path: a file or a folder, or "synthetic" for the embedded corpus.
+        data: which format to insist on, what some formats need beside the path, and which fold of
+            a cross-validation takes the place of the splits.
+
+    Raises:
+        UserError: saying what is wrong with the path or the file.
+    """
+    path, data = os.path.expanduser(os.fspath(path)), data or DataConfig()
+    require_one_fold(data)
+    corpus = open_own(path, data)
+    if not data.folds:
+        return corpus
+    cut = cut_fold(corpus, data)
+    sizes = ", ".join(f"{header.size} {name}" for name, header in cut.headers.items())
+    logger.info(
+        "%s: fold %d of %d (from 0), by video with seed %d: %s segments; its own splits are not "
+        "used.",
+        *(path, data.fold, data.folds, data.split_seed, sizes),
+    )
+    return cut
+
+
+def open_own_or_fold(path: str, data: DataConfig) -> Corpus:
+    """Opens a corpus with the splits of the chosen fold, or with its own if none is chosen."""
+    return open_corpus(path, data if data.fold >= 0 else without_folds(data))
+
+
+def save(corpus: Corpus, output: str) -> None:
+    """Writes a corpus, whole or not at all: as a native archive, or as a new mapped folder.
+
+    Args:
+        corpus: what is written.
+        output: the archive, if it ends in .npz, which is replaced if it is there; else the folder.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
+    # Under a temporary name first: a fixed one may be a file of the user's, or the corpus itself.
+    parent = os.path.dirname(output) or "."
+    with writing(output), scratch_folder(parent) as folder:
+        temporary = os.path.join(folder, "corpus")
+        if output.endswith(".npz"):
+            native.save_native(temporary, corpus)
+        else:
+            mapped.save_mapped(temporary, corpus)
+        put_in_place(temporary, output)
+
+
+def open_own(path: str, data: DataConfig) -> Corpus:
+    """Opens a corpus as `open_corpus` does, with its own splits, whatever folds are asked for."""
+    path = os.path.expanduser(path)
+    require_corpus(path)
+    announce.now(f"Reading {path}")
+    if path == SYNTHETIC:
+        return synthetic_corpus.generate(data.synthetic).corpus
+    if data.format not in ("auto", *FORMATS):
+        raise UserError(
+            f"data.format = {data.format!r}: must be one of auto, {', '.join(FORMATS)}."
+        )
+    formats = list(FORMATS.values()) if data.format == "auto" else [FORMATS[data.format]]
+    of_pickles = [format for format in formats if format.pickled]
+    found = path
+    corpus = _open_first([format for format in formats if not format.pickled], path, data)
+    if corpus is None and of_pickles and (pickled := read_pickled(path, data.glove_path)):
+        found = f"{path}, a pickle of {describe(next(iter(pickled.trees.values())))},"
+        corpus = _open_first(of_pickles, pickled, data)
+        formats = of_pickles
+    if corpus is None:
+        expected = ", or ".join(format.what for format in formats)
+        raise UserError(f"{found} is not a corpus: expected {expected}.")
+    return corpus
+
+
+def _open_first(formats: list[Format], source: Any, data: DataConfig) -> Corpus | None:
+    for format in formats:
+        if format.matches(source):
+            corpus = format.open(source, data)
+            corpus.why = format.why
+            return corpus
+    return None

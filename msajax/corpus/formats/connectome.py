@@ -1,0 +1,315 @@
+"""Reads a folder of connectomes: tables of samples and frequency bands, and files of matrices.
+
+    samples.csv   id,label,age,gender,file[,split]: a row for each sample
+    bands.csv     low_hz,high_hz: a row for each of the F frequency bands
+    *.npy         (F, C, C) numbers, one file a sample: how strongly C channels are connected
+
+A sample has F steps, which are its tokens: the edges of the band in Hz, the age in years and the
+gender (0 or 1), as `model.positions = drofe` reads them, then the C (C - 1) / 2 numbers above the
+diagonal of the band's matrix, row by row.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from msajax.config import DataConfig
+from msajax.corpus.corpus import SPLITS, Corpus, Source, Split, SplitHeader, is_finite
+from msajax.corpus.folds import SHARES, deal_by_shares, offer_folds, video_of
+from msajax.corpus.formats import arrays
+from msajax.corpus.formats.connectome_tables import BANDS, SAMPLES, Sample, read_bands, read_samples
+from msajax.corpus.labels import read_labels
+from msajax.corpus.synthetic_connectome import DEMOGRAPHICS
+from msajax.errors import UserError, printable
+
+logger = logging.getLogger(__name__)
+
+MODALITY = "connectome"
+_EQUAL = 1e-5  # of the largest number of a matrix: what rounding leaves of symmetry
+_RECORDING = re.compile(r"(.+?)(?:\$_\$.*|\[[^\[\]]*\])", re.DOTALL)
+
+
+def matches(path: str) -> bool:
+    """Says whether `path` is a folder with both tables."""
+    return all(os.path.isfile(os.path.join(path, name)) for name in (SAMPLES, BANDS))
+
+
+def open_connectome(path: str, data: DataConfig) -> Corpus:
+    """Opens a folder: reads every file once, for the digest and the checks, and keeps the tables.
+
+    The digest covers what the tables say, the splits and the content of the matrices.
+
+    Args:
+        path: of the folder.
+        data: `split_seed`, for tables without splits, whose people are dealt at random;
+            `allow_loss`, for matrices that are not symmetric.
+
+    Raises:
+        UserError: for tables that `read_samples` and `read_bands` refuse, labels that are neither
+            numbers nor names, too few people to split, and matrices that are damaged, of another
+            shape, not finite or not symmetric.
+    """
+    table, bands = os.path.join(path, SAMPLES), os.path.join(path, BANDS)
+    edges, samples = read_bands(path), _with_people(table, read_samples(path))
+    labels, names = _labels(table, samples)
+    rows_of = _rows_of_splits(table, samples, data)
+    said = [edges.tolist(), [sample[:4] for sample in samples], rows_of]
+    digest = hashlib.sha256(json.dumps(said).encode())
+    channels, one_sided = 0, 0
+    for sample in samples:
+        header = _checked_header(sample, len(edges), bands, digest)
+        channels = channels or header.shape[1]
+        if header.shape[1] != channels:
+            raise UserError(
+                f"{sample.path} has {header.shape[1]} channels, but {samples[0].path} has "
+                f"{channels}."
+            )
+        one_sided += _count_one_sided(sample.path, data.allow_loss)
+    if one_sided:
+        logger.warning(
+            "%s: %d matrices are not symmetric: only what lies above their diagonals is read.",
+            *(path, one_sided),
+        )
+    ids = np.array([sample.id for sample in samples])
+    headers = {}
+    width = DEMOGRAPHICS + channels * (channels - 1) // 2
+    for split, rows in rows_of.items():
+        described: dict[str, Any] = {"label_names": ()}
+        if any(labels[k] is not None for k in rows):
+            stored = _stored_labels(table, split, [labels[k] for k in rows])
+            described = read_labels(path, split, stored, ids[rows], names)
+        headers[split] = SplitHeader(
+            size=len(rows),
+            shapes={MODALITY: (len(edges), width)},
+            dtypes={MODALITY: "float32"},
+            masked=frozenset(),
+            has_raw_text=False,
+            **described,
+        )
+
+    def read(split: str) -> Split:
+        chosen, header = [samples[k] for k in rows_of[split]], headers[split]
+        has_labels = bool(header.label_names)
+        of_split = np.array([labels[k] for k in rows_of[split]], float) if has_labels else None
+        return Split(
+            ids=ids[rows_of[split]],
+            features={MODALITY: _tokens(chosen, edges, header.shapes[MODALITY])},
+            masks={},
+            labels=of_split[:, None] if has_labels else None,
+        )
+
+    return Corpus(
+        source=Source(path, "connectome folder", repairs={"one_sided_matrices": one_sided}),
+        digest=digest.hexdigest(),
+        headers=headers,
+        ids={split: ids[rows].tolist() for split, rows in rows_of.items()},
+        read=read,
+        aligned=(),
+    )
+
+
+# --- people and splits ---
+
+
+def _with_people(table: str, samples: list[Sample]) -> list[Sample]:
+    """Renames samples so that `video_of` an id is the person, and of no others.
+
+    Recordings of one person are named `person[…]` or `person$_$…`. Elsewhere ids like `sub_01` are
+    segments of one video, and `17` is of no video; here they become `sub_01[0]` and `17[0]`.
+
+    Raises:
+        UserError: if another sample has that name.
+    """
+    given, found = {sample.id for sample in samples}, []
+    for sample in samples:
+        if _person(sample) != video_of(sample.id):
+            name = f"{sample.id}[0]"
+            if name in given:
+                raise UserError(
+                    f"{table} has the ids {sample.id[:100]!r} and {name[:100]!r}, which name the "
+                    "same recording of the same person: rename one of them."
+                )
+            sample = sample._replace(id=name)
+        found.append(sample)
+    return found
+
+
+def _person(sample: Sample) -> str:
+    found = _RECORDING.fullmatch(sample.id)
+    return found[1] if found else sample.id
+
+
+def _rows_of_splits(
+    table: str, samples: Sequence[Sample], data: DataConfig
+) -> dict[str, list[int]]:
+    """Returns the rows of each split: as the table says, or by person at random.
+
+    Raises:
+        UserError: for too few people.
+    """
+    split_of = [sample.split for sample in samples]
+    if not split_of[0]:
+        people = {_person(sample) for sample in samples}
+        if len(people) < len(SPLITS):
+            raise UserError(
+                f"{table} has no column split, and fewer than {len(SPLITS)} people to split at "
+                "random: add one with train, valid or test in every row."
+            )
+        dealt = deal_by_shares(sorted(people), SHARES, data.split_seed)
+        split_of_person = {person: name for name, found in dealt.items() for person in found}
+        split_of = [split_of_person[_person(sample)] for sample in samples]
+        if not data.folds:  # which pool all of them again
+            logger.warning(
+                "%s has no column split: %s people were split at random with seed %d into %s. %s",
+                *(table, len(people), data.split_seed),
+                ", ".join(f"{len(found)} {name}" for name, found in dealt.items()),
+                offer_folds(len(people), "person"),
+            )
+    rows = {name: [k for k, split in enumerate(split_of) if split == name] for name in SPLITS}
+    return {name: found for name, found in rows.items() if found}
+
+
+# --- labels ---
+
+
+def _labels(
+    table: str, samples: Sequence[Sample]
+) -> tuple[list[float | int | None], tuple[str, ...]]:
+    """Reads the labels of all samples: numbers as they are, names by their place among all sorted.
+
+    Returns:
+        A number for each sample, whole where all are, None where it has no label; and the names.
+
+    Raises:
+        UserError: for numbers among names, and for a single name.
+    """
+    texts = [sample.label for sample in samples]
+    given = {text for text in texts if text}
+    numbers = {text: _as_number(text) for text in given}
+    words = sorted(text for text, number in numbers.items() if number is None)
+    if not words:
+        if not all(isinstance(number, int) for number in numbers.values()):
+            numbers = {text: float(number) for text, number in numbers.items()}
+        return [numbers.get(text) for text in texts], ()
+    if len(words) < len(given):
+        number = min(given - set(words))
+        raise UserError(
+            f"{table} has the labels {printable(words[0])!r} and {printable(number)!r}; expected "
+            "numbers alone, or names of classes alone."
+        )
+    if len(words) == 1:
+        raise UserError(
+            f"{table}: every label is {printable(words[0])!r}; expected two classes or more, or "
+            "an empty label in every row, of samples that are only to be scored."
+        )
+    if not all(word.isprintable() for word in words):
+        raise UserError(f"{table} has a label with characters that cannot be printed.")
+    return [words.index(text) if text else None for text in texts], tuple(words)
+
+
+def _as_number(text: str) -> float | int | None:
+    try:
+        return int(text) if re.fullmatch(r"[+-]?[0-9]{1,15}", text) else float(text)
+    except ValueError:
+        return None
+
+
+def _stored_labels(table: str, split: str, labels: Sequence[float | int | None]) -> np.ndarray:
+    """Makes the array `[N]` of a split's labels, of whole numbers where all of them are.
+
+    Raises:
+        UserError: if a sample has none.
+    """
+    if None in labels:
+        raise UserError(
+            f"{table}: {labels.count(None)} of {len(labels)} samples of {split} have no label; "
+            "expected one in each row of a split, or in none."
+        )
+    return np.array(labels)
+
+
+# --- matrices ---
+
+
+def _checked_header(
+    sample: Sample, bands: int, table: str, digest: arrays.Hash
+) -> arrays.ArrayHeader:
+    """Checks the shape and type of a file, and adds its content to the digest."""
+    try:
+        with open(sample.path, "rb") as file:
+            size = os.path.getsize(sample.path)
+            header = arrays.check_array(sample.path, file, size, sample.id, digest)
+    except UserError:
+        raise
+    except arrays.DAMAGED as error:
+        reason = arrays.reason(error)
+        raise UserError(f"{sample.path} is damaged or no .npy file: {reason}.") from error
+    shape = header.shape
+    square = len(shape) == 3 and shape[1] == shape[2] >= 2
+    if header.dtype.kind not in "fiu" or not square or shape[0] != bands:
+        raise UserError(
+            f"{sample.path} is {header.dtype} of shape {shape}; expected numbers ({bands}, C, C): "
+            f"a square matrix for each band of {table}."
+        )
+    return header
+
+
+def _count_one_sided(path: str, allowed: bool) -> int:
+    """Counts the matrices of a file that are not symmetric; one of zeros below counts as symmetric.
+
+    Raises:
+        UserError: for numbers above a diagonal that are not finite; for a matrix that is not
+            symmetric, unless that is allowed.
+    """
+    matrices = np.asarray(_mapped(path), np.float64)
+    above = np.triu_indices(matrices.shape[1], 1)
+    upper, lower = matrices[:, *above], matrices.swapaxes(1, 2)[:, *above]
+    bad = np.argwhere(~is_finite(upper))
+    if len(bad):
+        band, place = bad[0].tolist()
+        raise UserError(
+            f"{path}: {len(bad)} number(s) above the diagonals are not finite float32 numbers, the "
+            f"first in band {band} between channels {above[0][place]} and {above[1][place]} (from "
+            "0)."
+        )
+    largest = np.abs(upper).max(axis=1, keepdims=True)
+    with np.errstate(over="ignore"):
+        differs = ~(np.abs(upper - lower) <= _EQUAL * largest).all(axis=1)
+    differs &= (lower != 0).any(axis=1)
+    if differs.any() and not allowed:
+        raise UserError(
+            f"{path}: the matrix of band {differs.argmax()} (from 0) is not symmetric, and only "
+            "what lies above its diagonal is read: --config.data.allow_loss=true accepts that."
+        )
+    return int(differs.sum())
+
+
+def _tokens(
+    samples: Sequence[Sample], edges: np.ndarray, shape: tuple[int, int]
+) -> np.ndarray:
+    """Makes the tokens of samples: `[N, F, 4 + C (C - 1) / 2]` float32."""
+    tokens = np.empty((len(samples), *shape), np.float32)
+    tokens[..., :2] = edges
+    for row, sample in zip(tokens, samples, strict=True):
+        row[:, 2], row[:, 3] = sample.age, sample.gender
+        matrices = _mapped(sample.path)
+        above = np.triu_indices(matrices.shape[-1], 1)
+        if len(matrices) != len(edges) or len(above[0]) != shape[1] - DEMOGRAPHICS:
+            raise UserError(f"{sample.path} changed while in use.")
+        row[:, DEMOGRAPHICS:] = matrices[:, *above]
+    return tokens
+
+
+def _mapped(path: str) -> np.ndarray:
+    """Maps the matrices of a file, which have been checked, into memory."""
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except arrays.DAMAGED as error:
+        reason = arrays.reason(error)
+        raise UserError(f"{path} changed or went bad while in use: {reason}.") from error

@@ -1,0 +1,341 @@
+"""Reads the pickles of MISA and MAG: each split a list of samples of any length.
+
+    ((words or word ids, visual (L, dv), acoustic (L, da)[, words]), label (1, 1), 'video[i]')
+
+With `data.glove_path` words become their vectors; without it word ids are the modality text as
+token ids, and words alone are the transcript. For a pretrained text encoder words are the text step
+by step, and word ids, which number the words of a vocabulary that is not here, are not read.
+Samples are padded, after their steps, when a split is asked for; until then their rows lie in
+memory without padding, as float32, because padding to the longest sample would multiply them. Step
+i of every modality is of the same word, unless their numbers of steps differ in a sample.
+"""
+
+import collections
+import dataclasses
+import hashlib
+import json
+import logging
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from msajax.config import DataConfig
+from msajax.corpus.corpus import (
+    SPLITS,
+    Corpus,
+    Source,
+    Split,
+    SplitHeader,
+    modality_order,
+    pad_words,
+    require_modest_padding,
+)
+from msajax.corpus.folds import rows_of_splits
+from msajax.corpus.formats import fields
+from msajax.corpus.formats.misa_samples import (
+    Rows,
+    Sample,
+    are_samples,
+    read_label_rows,
+    read_rows,
+    read_samples,
+)
+from msajax.corpus.formats.pickled import WHOLE, Pickled
+from msajax.corpus.formats.word_vectors import read_vectors
+from msajax.corpus.in_memory import update_digest
+from msajax.corpus.labels import clip_sentiment, describe_labels, read_labels
+from msajax.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+_LARGEST = 1 << 36  # bytes of one modality of a split, padded
+_PAUSE = "sp"  # stands for a pause among the words of the CMU Multimodal SDK
+
+
+class _Text(NamedTuple):
+    """Says what text is, in all splits.
+
+    Attributes:
+        is_ids: whether word ids are read as token ids.
+        row_of: the row of each word in `vectors`; {} if there are none.
+        vectors: `[V, d]` float32, zeros for words that have none.
+    """
+
+    is_ids: bool
+    row_of: dict[str, int]
+    vectors: np.ndarray
+
+
+class _Part(NamedTuple):
+    """Holds a split before padding.
+
+    Attributes:
+        ids: `[N]` str.
+        rows: by modality.
+        labels: `[N, K]`, or None.
+        integers: whether labels are stored as whole numbers.
+        raw_text: `[N]` str, or None.
+        words: those of each sample, "" for a pause; None if no sample has any.
+    """
+
+    ids: np.ndarray
+    rows: dict[str, Rows]
+    labels: np.ndarray | None
+    integers: bool
+    raw_text: np.ndarray | None
+    words: list[list[str]] | None
+
+
+def matches(pickled: Pickled) -> bool:
+    """Says whether the first split is a list of samples, as far as its first entry tells."""
+    return are_samples(next(iter(pickled.trees.values())))
+
+
+def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
+    """Reads a pickle of MISA or MAG, or a folder of them.
+
+    Args:
+        pickled: the content, which is removed from it as it is read.
+        data: `glove_path` and `text`, which say what text is; `split_seed`, for a corpus without
+            splits.
+
+    Raises:
+        UserError: for samples of another form, for labels that are not finite, for splits that are
+            empty or do not fit together, for ids that tell no videos where there are no splits, and
+            if the words or word ids that `data` asks for are missing.
+    """
+    path = pickled.path
+    samples = {}
+    for name in list(pickled.trees):
+        samples[name] = read_samples(pickled.where(name).rstrip("/: "), pickled.trees.pop(name))
+    if WHOLE in samples:
+        whole = samples.pop(WHOLE)
+        rows = rows_of_splits(path, _ids(path, whole).tolist(), data)
+        samples = {name: [whole[i] for i in kept] for name, kept in rows.items()}
+        del whole
+    text = _choose_text(path, [sample for found in samples.values() for sample in found], data)
+    parts = {n: _read_part(path, n, samples.pop(n), text) for n in SPLITS if n in samples}
+    labelled = [part for part in parts.values() if part.labels is not None]
+    clipped = 0
+    if not all(part.integers or part.labels.shape[1] > 1 for part in labelled):
+        clipped = clip_sentiment(path, [part.labels[:, 0] for part in labelled])
+    aligned = _aligned(path, parts)
+    parts, aligned = _place_words(path, parts, aligned)
+    headers = {n: _header(path, n, part, text, bool(aligned)) for n, part in parts.items()}
+
+    def read(name: str) -> Split:
+        try:
+            return _pad(parts[name], text, headers[name])
+        except MemoryError as error:
+            raise UserError(
+                f"{path}: split {name!r}, {headers[name].size} samples of up to "
+                f"{headers[name].shapes} steps and features, does not fit into memory."
+            ) from error
+
+    return Corpus(
+        source=Source(
+            path,
+            "MISA or MAG pickle",
+            repairs={"clipped_labels": clipped},
+            has_vectors=bool(text.row_of),
+        ),
+        digest=_digest(parts, text),
+        headers=headers,
+        ids={name: part.ids.tolist() for name, part in parts.items()},
+        read=read,
+        aligned=aligned,
+    )
+
+
+def _ids(path: str, samples: list[Sample]) -> np.ndarray:
+    return fields.read_ids([sample.id for sample in samples], f"{path}: an id")
+
+
+# --- text ---
+
+
+def _choose_text(path: str, samples: list[Sample], data: DataConfig) -> _Text:
+    """Chooses vectors of words if they are asked for, else word ids if there are any, else none."""
+    has_words = any(sample.words for sample in samples)
+    for sample in samples:
+        if has_words and sample.words is None:
+            raise UserError(f"{sample.where} has no words, but other samples have.")
+    has_ids = all(s.ids is not None for s in samples) and any(len(s.ids) for s in samples)
+    none = np.zeros((0, 0), np.float32)
+    if data.text == "ids" and not has_ids:
+        raise UserError(f"data.text = ids: {path} has words and no word ids.")
+    reads_features = data.text in ("auto", "features")
+    if not reads_features or not data.glove_path:
+        odd = next((s for s in samples if s.ids is None), None)
+        if odd and any(s.ids is not None and len(s.ids) for s in samples):
+            raise UserError(f"{odd.where} begins with words, but other samples with word ids.")
+        if not has_ids and reads_features:
+            logger.warning(
+                "%s: words are transcripts alone; with data.glove_path their vectors are text, "
+                "with data.text = words they are.",
+                path,
+            )
+        return _Text(has_ids and data.text != "pieces", {}, none)
+    if not has_words:
+        raise UserError(f"{path} has no words that {data.glove_path} could have vectors of.")
+    counts = collections.Counter(word for sample in samples for word in sample.words)
+    found = read_vectors(path, data.glove_path, counts)
+    row_of = {word: row for row, word in enumerate(counts)}
+    vectors = np.zeros((len(row_of), found.vectors.shape[1]), np.float32)
+    vectors[[row_of[word] for word in found.words]] = found.vectors
+    return _Text(False, row_of, vectors)
+
+
+# --- splits ---
+
+
+def _read_part(path: str, name: str, samples: list[Sample], text: _Text) -> _Part:
+    ids = _ids(path, samples)
+    rows = {}
+    if text.row_of:
+        places = [np.array([text.row_of[w] for w in s.words], np.int32) for s in samples]
+        rows["text"] = Rows(np.concatenate(places), np.array([len(p) for p in places]))
+    elif text.is_ids:
+        rows["text"] = Rows(
+            np.concatenate([s.ids for s in samples]), np.array([len(s.ids) for s in samples])
+        )
+    for m, part in (("audio", "acoustic"), ("video", "visual")):
+        values = [fields.as_array(getattr(s, part), f"{s.where}, {part}") for s in samples]
+        if found := read_rows(samples, part, values):
+            rows[m] = found
+    labels = read_label_rows(samples)
+    if labels is not None:
+        read_labels(path, name, labels, ids)
+    raw_text = words = None
+    if any(sample.words for sample in samples):
+        words = [[w * (w != _PAUSE) for w in s.words] for s in samples]
+        raw_text = fields.read_texts([s.words for s in samples], f"{path}: {name}'s words")
+    integers = labels is not None and labels.dtype.kind in "biu"
+    labels = None if labels is None else labels.astype(np.float64)
+    return _Part(ids, rows, labels, integers, raw_text, words)
+
+
+def _aligned(path: str, parts: dict[str, _Part]) -> tuple[str, ...]:
+    """Returns the modalities if, in every sample, those that it has are equally long; else none."""
+    for part in parts.values():
+        longest = _longest(part)
+        for m, (_, lengths) in part.rows.items():
+            apart = np.flatnonzero((lengths > 0) & (lengths < longest))
+            if apart.size:
+                logger.warning(
+                    "%s: %s of %r has %d steps, another modality %d: none are taken as aligned.",
+                    path,
+                    m,
+                    str(part.ids[apart[0]]),
+                    lengths[apart[0]],
+                    longest[apart[0]],
+                )
+                return ()
+    return modality_order({m for part in parts.values() for m in part.rows})
+
+
+def _place_words(
+    path: str, parts: dict[str, _Part], aligned: tuple[str, ...]
+) -> tuple[dict[str, _Part], tuple[str, ...]]:
+    """Finds whether words are the steps of aligned modalities.
+
+    Returns:
+        The splits, without words step by step if they are fewer or more than the steps of a sample;
+        and the aligned modalities, text among them if the words are of their steps.
+    """
+    told = {name: part for name, part in parts.items() if part.words is not None}
+    if not told or not aligned:
+        return parts, aligned
+    for name, part in told.items():
+        counts = np.array([len(words) for words in part.words])
+        apart = np.flatnonzero((counts > 0) & (counts != _longest(part)))
+        if apart.size:
+            logger.warning(
+                "%s: %s of %s has %d words but %d steps: words are not read step by step.",
+                path,
+                str(part.ids[apart[0]]),
+                name,
+                counts[apart[0]],
+                _longest(part)[apart[0]],
+            )
+            return {name: part._replace(words=None) for name, part in parts.items()}, aligned
+    return parts, modality_order({*aligned, "text"})
+
+
+def _longest(part: _Part) -> np.ndarray:
+    """Returns the steps `[N]` of each sample's longest modality."""
+    lengths = [rows.lengths for rows in part.rows.values()]
+    return np.max([np.zeros(len(part.ids), int), *lengths], axis=0)
+
+
+def _header(path: str, name: str, part: _Part, text: _Text, aligned: bool) -> SplitHeader:
+    """Describes a split as it is when padded.
+
+    Aligned modalities are padded to the same steps, although the longest sample may lack one.
+    """
+    shapes = {}
+    for m, (steps, lengths) in part.rows.items():
+        is_words = m == "text" and text.row_of
+        width = text.vectors.shape[1] if is_words else (*steps.shape, 0)[1]
+        padded_to = _longest(part) if aligned else lengths
+        shapes[m] = max(int(padded_to.max()), 1), width
+        if 4 * len(lengths) * math.prod(shapes[m]) > _LARGEST:
+            raise UserError(
+                f"{path}: {name}/{m} takes more than {_LARGEST} bytes when its {len(lengths)} "
+                f"sequences are padded to the {shapes[m][0]} steps of the longest."
+            )
+        require_modest_padding(f"{path}: {name}/{m}", lengths, padded_to, width)
+    labels: dict = {"label_names": ()}
+    if part.labels is not None:
+        labels = describe_labels(part.labels, integers=part.integers)
+    return SplitHeader(
+        size=len(part.ids),
+        shapes=shapes,
+        dtypes={m: "float32" if width else "int32" for m, (_, width) in shapes.items()},
+        masked=frozenset(shapes),
+        has_raw_text=part.raw_text is not None,
+        words=_steps_of_words(part, aligned),
+        **labels,
+    )
+
+
+def _steps_of_words(part: _Part, aligned: bool) -> int:
+    """Returns the steps that the words of a split are padded to; 0 without words."""
+    if part.words is None:
+        return 0
+    counts = [len(words) for words in part.words]
+    return max(1, *counts, *(_longest(part) if aligned else ()))
+
+
+def _pad(part: _Part, text: _Text, header: SplitHeader) -> Split:
+    shapes = header.shapes
+    features, masks = {}, {}
+    for m, (steps, lengths) in part.rows.items():
+        is_words = m == "text" and text.row_of
+        steps = text.vectors[steps] if is_words else steps
+        mask = np.arange(shapes[m][0]) < lengths[:, None]
+        features[m] = np.zeros((*mask.shape, *steps.shape[1:]), steps.dtype)
+        features[m][mask] = steps
+        # Features of zeros alone were not recorded; a word without a vector was spoken.
+        masks[m] = mask if m == "text" else mask & features[m].any(axis=(1, 2))[:, None]
+    split = Split(part.ids, features, masks, part.labels, part.raw_text, frozenset(masks))
+    words = None if part.words is None else pad_words(part.words, header.words)
+    return dataclasses.replace(split, words=words)
+
+
+def _digest(parts: dict[str, _Part], text: _Text) -> str:
+    digest = hashlib.sha256()
+    update_digest(digest, "vectors", text.vectors)
+    for name, part in parts.items():
+        digest.update(f"{name} {part.integers} {part.labels is None}\n".encode())
+        # Two words may read like one with a space in it.
+        digest.update(json.dumps(part.words).encode())
+        small = {"id": part.ids, "label": part.labels, "raw_text": part.raw_text}
+        for key, array in small.items():
+            if array is not None:
+                update_digest(digest, key, array)
+        for m, (steps, lengths) in part.rows.items():
+            update_digest(digest, m, steps)
+            update_digest(digest, f"{m} lengths", lengths)
+    return digest.hexdigest()

@@ -1,0 +1,171 @@
+"""Reads word vectors from text in the way of GloVe: a word and its numbers on each line.
+
+    the 0.27204 -0.06203 … 0.3955
+
+Plain or gzip, told apart by content; a header line as word2vec and fastText write it is understood.
+A word may itself hold spaces, as in glove.840B, so a line is read from its right end.
+"""
+
+import collections
+import dataclasses
+import functools
+import gzip
+import io
+import itertools
+import os
+import re
+import stat
+import zlib
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from msajax.corpus.corpus import is_finite
+from msajax.errors import UserError
+
+_LONGEST_LINE = 1 << 20  # bytes; a binary file need not hold a line's end at all
+_HEAD = 256  # lines that settle the width
+_BUFFER = 1 << 20
+_GZIP_BUFFER = 1 << 16  # what is lost before a damaged place
+_DECIMAL_AT_END = re.compile(rb"(?:^| )[-+]?\d*\.\d+(?:[eE][-+]?\d+)?$")
+
+
+@dataclasses.dataclass(frozen=True)
+class WordVectors:
+    """Holds the vectors of the words that were asked for and found.
+
+    Attributes:
+        words: V words, in the order of the file.
+        vectors: `[V, d]` float32, finite.
+    """
+
+    words: tuple[str, ...]
+    vectors: np.ndarray
+
+
+def read_glove(path: str | os.PathLike, vocabulary: Collection[str]) -> WordVectors:
+    """Reads the vectors of a vocabulary and streams over all other lines.
+
+    The width d is what most of the first lines have. Every line must have it; the numbers
+    themselves are read for wanted words alone. Of a repeated word the first line counts, and words
+    are compared as they are written, case included.
+
+    Args:
+        path: the text file, plain or gzip.
+        vocabulary: the words wanted.
+
+    Raises:
+        UserError: naming the line, if the file is damaged, no such text, or holds another number
+            of values on one line, or a value that is not a finite float32 number.
+    """
+    path = os.fspath(path)
+    wanted = {word.encode("utf-8", "surrogatepass"): word for word in vocabulary}
+    found: dict[bytes, np.ndarray] = {}
+    number, head = 0, []
+    try:
+        with _open(path) as file:
+            rest = _lines(path, file)
+            for line in itertools.islice(rest, _HEAD):
+                head.append(line)
+            width, promised = _settle(path, head)
+            first = 1 if promised is None else 2
+            for number, line in enumerate(itertools.chain(head[first - 1 :], rest), first):
+                line = line.rstrip()
+                spaces = line.count(b" ")
+                if spaces == width:
+                    word = line[: line.index(b" ")]
+                else:
+                    word = _spaced_word(path, number, line, spaces, width)
+                if word in wanted and word not in found:
+                    found[word] = _numbers(path, number, line[len(word) + 1 :])
+    except (OSError, EOFError, zlib.error) as error:
+        last = max(number, len(head))
+        raise UserError(f"{path} is damaged after line {last}: {error}.") from error
+    if promised is not None and number - 1 != promised:
+        raise UserError(
+            f"{path} ends after line {number}: its first line promises {promised} words, "
+            f"and {number - 1} are there."
+        )
+    return WordVectors(
+        words=tuple(wanted[word] for word in found),
+        vectors=np.array(list(found.values()), np.float32).reshape(-1, width),
+    )
+
+
+def _open(path: str) -> io.BufferedIOBase:
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
+            raise UserError(f"The word vectors {path} cannot be read: it is no regular file.")
+        with open(path, "rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise UserError(f"The word vectors {path} cannot be read: {error.strerror}.") from error
+    if magic == b"PK\3\4":
+        raise UserError(f"{path} is a zip archive; unpack it and name the text file inside.")
+    if magic[:2] == b"\x1f\x8b":
+        return io.BufferedReader(gzip.open(path), _GZIP_BUFFER)
+    return open(path, "rb", _BUFFER)
+
+
+def _lines(path: str, file: io.BufferedIOBase) -> Iterator[bytes]:
+    read = functools.partial(file.readline, _LONGEST_LINE)
+    for number, line in enumerate(iter(read, b""), 1):
+        if len(line) == _LONGEST_LINE:
+            raise UserError(
+                f"{path}, line {number}: {_LONGEST_LINE} bytes or longer; this is no text of word "
+                "vectors."
+            )
+        yield line
+
+
+def _settle(path: str, head: list[bytes]) -> tuple[int, int | None]:
+    """Finds the width of the vectors and, from a header line, the number of words."""
+    if not head:
+        raise UserError(f"{path} is empty; expected a word and its numbers on each line.")
+    header = re.fullmatch(rb"(\d{1,18}) (\d{1,18})", head[0].rstrip()) if len(head) > 1 else None
+    widths = collections.Counter(_numbers_at_end(line) for line in head[bool(header) :])
+    width = widths.most_common(1)[0][0]
+    if width == 0:
+        raise UserError(
+            f"{path}, line {2 if header else 1}: no word vector; expected a word and its numbers, "
+            "separated by single spaces."
+        )
+    if header and int(header[2]) == width:
+        return width, int(header[1])
+    return width, None
+
+
+def _numbers_at_end(line: bytes) -> int:
+    count = 0
+    for field in reversed(line.rstrip().split(b" ")[1:]):
+        try:
+            float(field)
+        except ValueError:
+            break
+        count += 1
+    return count
+
+
+def _spaced_word(path: str, number: int, line: bytes, spaces: int, width: int) -> bytes:
+    """Returns the word of a line with another number of spaces than of values."""
+    if spaces < width:
+        raise UserError(
+            f"{path}, line {number}: {spaces} value(s) after the word, expected {width} as on the "
+            "other lines."
+        )
+    word = line.rsplit(b" ", width)[0]
+    if _DECIMAL_AT_END.search(word):
+        raise UserError(
+            f"{path}, line {number}: more than the {width} numbers that the other lines have."
+        )
+    return word
+
+
+def _numbers(path: str, number: int, text: bytes) -> np.ndarray:
+    try:
+        values = np.array([float(field) for field in text.split(b" ")])
+    except ValueError as error:
+        raise UserError(f"{path}, line {number}: a value that is no number.") from error
+    if not is_finite(values).all():
+        raise UserError(f"{path}, line {number}: a value that is not a finite float32 number.")
+    return values.astype(np.float32)

@@ -1,0 +1,314 @@
+"""Follows the opcodes of pickle protocols 0 to 5, without the power to import or to call.
+
+Python's own unpickler trusts its input: it imports, calls, sets attributes, and reserves whatever
+a file declares. This one makes lists, tuples, dicts, sets, text and numbers, gives every call to
+the builders of `allow_list.py`, and reads no more than is there. Scanning a file before Python's
+unpickler reads it would take as long, and numpy's constructors would still trust what it says.
+"""
+
+import codecs
+import re
+import struct
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from msajax.corpus.pickles.allow_list import Global, Pending, Refused, add_member, set_item
+from msajax.corpus.pickles.machine import Machine, Truncated
+
+# Bytes that Python allocates for one or two of the file: an empty list or dict, and a set.
+_LIST_BYTES, _SET_BYTES = 80, 240
+# No corpus has longer numbers, and hashing them takes long.
+_INTEGER_BYTES = 255
+_UINT8, _INT32 = struct.Struct("<B"), struct.Struct("<i")
+_UINT32, _UINT64 = struct.Struct("<I"), struct.Struct("<Q")
+_FOREIGN_ESCAPE = re.compile(rb"\\(?![xnrt'\"])")
+# What holds strings in a form of its own, and what would be read in its place.
+_STRINGS = {
+    "pandas.": ".to_numpy(dtype=object)",
+    "pyarrow.": ".to_pylist()",
+    "numpy._core._internal._convert_to_stringdtype": ".astype(object)",
+}
+
+
+class _Finished(Exception):
+    """Says that the opcode STOP was reached."""
+
+
+def follow(machine: Machine) -> Any:
+    """Follows the opcodes of a file up to STOP.
+
+    Returns:
+        The value that the file holds.
+
+    Raises:
+        Refused: for what is not read.
+        Truncated: for a file that ends too early.
+        IndexError, OverflowError, TypeError, ValueError: for a damaged file.
+    """
+    read = machine.file.read
+    try:
+        while code := read(1):
+            _OPCODES[code[0]](machine)
+    except _Finished:
+        (value,) = machine.stack
+        if machine.marked:
+            raise ValueError("a mark is left") from None
+        return value
+    raise Truncated("ends too early")
+
+
+def is_opcode(code: int) -> bool:
+    """Says whether a byte is an opcode of any protocol."""
+    return _OPCODES[code] is not _unknown
+
+
+def _unknown(m: Machine) -> None:
+    raise ValueError("not an opcode")
+
+
+def _sized(packing: struct.Struct, convert: Callable[[bytes], Any]) -> Callable[[Machine], None]:
+    return lambda m: m.stack.append(convert(m.take(m.number(packing))))
+
+
+def _fixed(format: str) -> Callable[[Machine], None]:
+    packing = struct.Struct(format)
+    return lambda m: m.stack.append(m.number(packing))
+
+
+def _refused(name: str) -> Callable[[Machine], None]:
+    def refuse(m: Machine) -> None:
+        raise Refused(f"uses the opcode {name}, which data alone never needs")
+
+    return refuse
+
+
+def _latin1(data: bytes) -> str:
+    return data.decode("latin-1")
+
+
+def _utf8(data: bytes) -> str:
+    return data.decode("utf-8")
+
+
+def _integer(data: bytes) -> int:
+    if len(data) > _INTEGER_BYTES:
+        raise Refused(f"holds an integer of {len(data)} bytes")
+    return int.from_bytes(data, "little", signed=True)
+
+
+def _int_or_bool(line: bytes) -> int:
+    return line == b"01" if line in (b"00", b"01") else int(line)
+
+
+def _quoted(line: bytes) -> str:
+    if len(line) < 2 or line[:1] not in (b"'", b'"') or line[-1:] != line[:1]:
+        raise ValueError("a string without quotes")
+    line = line[1:-1]
+    # codecs only warns of escapes that Python 2 never wrote.
+    if _FOREIGN_ESCAPE.search(line.replace(rb"\\", b"")):
+        raise ValueError("an unknown escape")
+    return _latin1(codecs.escape_decode(line)[0])
+
+
+def _escaped(line: bytes) -> str:
+    text = line.decode("raw-unicode-escape")
+    text.encode("utf-8")  # fails for one half of a surrogate pair
+    return text
+
+
+def _bytearray(m: Machine) -> None:
+    count = m.number(_UINT64)
+    m.check_left(count)
+    data = bytearray(count)
+    if m.file.readinto(data) != count:
+        raise Truncated("ends too early")
+    m.stack.append(data)
+
+
+def _protocol(m: Machine) -> None:
+    version = m.number(_UINT8)
+    if version > 5:
+        raise Refused(f"is a pickle of protocol {version}; 0 to 5 are known")
+
+
+def _stop(m: Machine) -> None:
+    raise _Finished
+
+
+def _mark(m: Machine) -> None:
+    m.limits.spend(_LIST_BYTES)
+    m.marked.append(m.stack)
+    m.stack = []
+
+
+def _pop(m: Machine) -> None:
+    if m.stack:
+        m.stack.pop()
+    else:
+        m.pop_mark()
+
+
+def _tuple(size: int) -> Callable[[Machine], None]:
+    def gather(m: Machine) -> None:
+        m.limits.spend(_LIST_BYTES)
+        m.stack[-size:] = [tuple(m.stack[-size:])]
+
+    return gather
+
+
+def _extend(m: Machine, items: list[Any]) -> None:
+    target = m.stack[-1]
+    if type(target) is not list:
+        raise TypeError("items for something that is no list")
+    target.extend(items)
+
+
+def _update(m: Machine, items: list[Any]) -> None:
+    target = m.stack[-1]
+    if type(target) not in (dict, OrderedDict, defaultdict):
+        raise TypeError("items for something that is no dict")
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        set_item(target, key, value, m.limits)
+
+
+def _dict(m: Machine) -> None:
+    items = m.pop_mark()
+    m.push({}, _LIST_BYTES)
+    _update(m, items)
+
+
+def _unite(m: Machine, members: list[Any]) -> None:
+    target = m.stack[-1]
+    if type(target) is not set:
+        raise TypeError("members for something that is no set")
+    for member in members:
+        add_member(target, member, m.limits)
+
+
+def _frozenset(m: Machine) -> None:
+    members = m.pop_mark()
+    m.push(set(), _SET_BYTES)
+    _unite(m, members)
+    m.stack[-1] = frozenset(m.stack[-1])
+
+
+def _push_global(m: Machine, module: Any, name: Any) -> None:
+    if type(module) is not str or type(name) is not str:
+        raise TypeError("a name that is no text")
+    try:
+        m.stack.append(m.find_global(module, name))
+    except Refused as error:
+        keys = m.keys()
+        place = f"; it stands at {'/'.join(keys)!r}" if keys else ""
+        for origin, instead in _STRINGS.items():
+            if f"{module}.{name}".startswith(origin):
+                raise Refused(f"{error}{place}; store its {instead} instead") from None
+        raise Refused(f"{error}{place}") from None
+
+
+def _stack_global(m: Machine) -> None:
+    name, module = m.stack.pop(), m.stack.pop()
+    _push_global(m, module, name)
+
+
+def _inst(m: Machine) -> None:
+    m.find_global(_utf8(m.line()), _utf8(m.line()))
+    raise Refused("uses the opcode INST, which data alone never needs")
+
+
+def _reduce(m: Machine) -> None:
+    arguments, function = m.stack.pop(), m.stack[-1]
+    if type(function) is not Global or type(arguments) is not tuple:
+        raise TypeError("a call of something that is no function")
+    m.stack[-1] = function.build(arguments, m.limits)
+
+
+def _build(m: Machine) -> None:
+    state, target = m.stack.pop(), m.stack[-1]
+    if type(target) is not Pending:
+        raise Refused("changes a value that is finished, which data alone never needs")
+    m.stack[-1] = target.build(state, m.limits)
+    for index in target.places:
+        if m.memo[index] is target:
+            m.memo[index] = m.stack[-1]
+
+
+_OPCODES: list[Callable[[Machine], None]] = [_unknown] * 256
+for _code, _follow in {
+    # numbers, constants
+    "N": lambda m: m.stack.append(None),
+    "\x88": lambda m: m.stack.append(True),
+    "\x89": lambda m: m.stack.append(False),
+    "K": _fixed("<B"),
+    "M": _fixed("<H"),
+    "J": _fixed("<i"),
+    "G": _fixed(">d"),
+    "\x8a": _sized(_UINT8, _integer),
+    "\x8b": _sized(_INT32, _integer),
+    "I": lambda m: m.stack.append(_int_or_bool(m.digits())),
+    "L": lambda m: m.stack.append(int(m.digits().removesuffix(b"L"))),
+    "F": lambda m: m.stack.append(float(m.digits())),
+    # text and bytes; S, T and U are the str of Python 2
+    "S": lambda m: m.stack.append(_quoted(m.line())),
+    "T": _sized(_INT32, _latin1),
+    "U": _sized(_UINT8, _latin1),
+    "V": lambda m: m.stack.append(_escaped(m.line())),
+    "X": _sized(_UINT32, _utf8),
+    "\x8c": _sized(_UINT8, _utf8),
+    "\x8d": _sized(_UINT64, _utf8),
+    "B": _sized(_UINT32, bytes),
+    "C": _sized(_UINT8, bytes),
+    "\x8e": _sized(_UINT64, bytes),
+    "\x96": _bytearray,
+    # the stack and the memo
+    "(": _mark,
+    "0": _pop,
+    "1": lambda m: m.pop_mark(),
+    "2": lambda m: m.stack.append(m.stack[-1]),
+    "p": lambda m: m.put(int(m.digits())),
+    "q": lambda m: m.put(m.number(_UINT8)),
+    "r": lambda m: m.put(m.number(_UINT32)),
+    "\x94": lambda m: m.put(len(m.memo)),
+    "g": lambda m: m.get(int(m.digits())),
+    "h": lambda m: m.get(m.number(_UINT8)),
+    "j": lambda m: m.get(m.number(_UINT32)),
+    # containers
+    "]": lambda m: m.push([], _LIST_BYTES),
+    "l": lambda m: m.push(m.pop_mark()),
+    "a": lambda m: _extend(m, [m.stack.pop()]),
+    "e": lambda m: _extend(m, m.pop_mark()),
+    ")": lambda m: m.stack.append(()),
+    "\x85": _tuple(1),
+    "\x86": _tuple(2),
+    "\x87": _tuple(3),
+    "t": lambda m: m.push(tuple(m.pop_mark()), _LIST_BYTES),
+    "}": lambda m: m.push({}, _LIST_BYTES),
+    "d": _dict,
+    "s": lambda m: _update(m, [m.stack.pop(-2), m.stack.pop()]),
+    "u": lambda m: _update(m, m.pop_mark()),
+    "\x8f": lambda m: m.push(set(), _SET_BYTES),
+    "\x90": lambda m: _unite(m, m.pop_mark()),
+    "\x91": _frozenset,
+    # names, calls and states
+    "c": lambda m: _push_global(m, _utf8(m.line()), _utf8(m.line())),
+    "\x93": _stack_global,
+    "R": _reduce,
+    "b": _build,
+    "i": _inst,
+    "o": _refused("OBJ"),
+    "\x81": _refused("NEWOBJ"),
+    "\x92": _refused("NEWOBJ_EX"),
+    "P": _refused("PERSID"),
+    "Q": _refused("BINPERSID"),
+    "\x82": _refused("EXT1"),
+    "\x83": _refused("EXT2"),
+    "\x84": _refused("EXT4"),
+    "\x97": _refused("NEXT_BUFFER"),
+    "\x98": _refused("READONLY_BUFFER"),
+    # the file itself
+    "\x80": _protocol,
+    "\x95": lambda m: m.check_left(m.number(_UINT64)),
+    ".": _stop,
+}.items():
+    _OPCODES[ord(_code)] = _follow

@@ -1,0 +1,229 @@
+"""Reads pickles of arrays, text, numbers, lists, tuples, sets and dicts without running anything.
+
+Opening a pickle the usual way runs whatever code its author chose. Here a file can only build data:
+`opcodes.py` follows its opcodes, `allow_list.py` says what it may call. What comes back is a tree
+of plain values that is safe to walk.
+"""
+
+import collections
+import contextlib
+import io
+import os
+import stat
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from msajax.corpus.pickles import gzipped
+from msajax.corpus.pickles.allow_list import (
+    ALLOWED,
+    MAX_DEPTH,
+    Global,
+    Limits,
+    Pending,
+    Refused,
+    find_global,
+)
+from msajax.corpus.pickles.machine import Machine, Truncated
+from msajax.corpus.pickles.opcodes import follow, is_opcode
+from msajax.errors import UserError
+
+_HEAD = 4096
+_BUFFER = 1 << 16
+_SIGNATURES = tuple(bytes([0x80, protocol]) for protocol in (2, 3, 4, 5))
+_DAMAGED = (IndexError, OverflowError, TypeError, ValueError, RecursionError)
+# Bytes that `_check_tree` needs to remember a container.
+_RECORD_BYTES = 216
+_TEXTS = {str, bytes, bytearray}
+_LEAVES = _TEXTS | {int, float, bool, type(None)}
+_DICTS = {dict, collections.OrderedDict, collections.defaultdict}
+_CONTAINERS = {list, tuple, set, frozenset} | _DICTS
+
+
+class NoPickle(UserError):
+    """Says that a file does not begin as a pickle does, so that it may be something else."""
+
+
+def read_pickle(path: str | os.PathLike) -> Any:
+    """Reads a pickle of protocol 0 to 5, also through gzip; strings of Python 2 as latin-1.
+
+    The name of the file does not matter. A file that is no pickle is recognised by its first
+    kilobytes, and no more of it is read.
+
+    Returns:
+        Arrays of truth values, integers, floats, strings or objects, numpy scalars and types, str,
+        bytes, bytearray, int, float, bool, None, and list, tuple, set, frozenset, dict, OrderedDict
+        and defaultdict of them. Nothing contains itself, containers lie in each other at most
+        `MAX_DEPTH` deep, and copying everything as often as it occurs takes at most 256 MiB plus 16
+        times the size of the file, decompressed. Arrays may be read-only and of either byte order.
+
+    Raises:
+        NoPickle: if the file does not begin as a pickle does.
+        UserError: if it cannot be read, is damaged, or asks for anything else.
+    """
+    path = os.fspath(path)
+    with contextlib.ExitStack() as files:
+        file = files.enter_context(_open(path))
+        compressed = gzipped.is_gzip(file)
+        _check_head(path, file, compressed)
+        if compressed:
+            file = files.enter_context(gzipped.decompress(path, file))
+        size = os.fstat(file.fileno()).st_size
+        limits = Limits(size)
+        with _in_one_sentence(path, file, UserError):
+            value = follow(Machine(file, size, limits, find_global))
+            _require_end(file, size)
+            _check_tree(value, limits)
+            return value
+
+
+def _open(path: str) -> BinaryIO:
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
+            raise UserError(f"{path} cannot be read: it is no regular file.")
+        return open(path, "rb", buffering=_BUFFER)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+@contextlib.contextmanager
+def _in_one_sentence(path: str, file: BinaryIO, kind: type[UserError]) -> Iterator[None]:
+    """Turns an error of reading into a sentence, of type `kind` if the content is wrong."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Refused as error:
+        raise kind(f"{path} {error}.") from error
+    except _DAMAGED as error:
+        raise kind(
+            f"{path} is damaged or no pickle: it makes no sense near byte {file.tell()}."
+        ) from error
+    except MemoryError as error:
+        raise UserError(f"{path} needs more memory than there is.") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _require_end(file: BinaryIO, size: int) -> None:
+    if file.tell() != size:
+        raise Refused(f"goes on after its end, at byte {file.tell()} of {size}")
+
+
+def _check_head(path: str, file: BinaryIO, compressed: bool) -> None:
+    """Refuses a file that does not begin as a pickle does; leaves it at its beginning.
+
+    Protocols 2 to 5 begin with a signature. Protocols 0 and 1 look like text: their first kilobytes
+    have to make sense, opcode by opcode, and end the file or be inside of a container.
+
+    Raises:
+        NoPickle: saying what is wrong with the first kilobytes.
+        UserError: if the file cannot be read.
+    """
+    size = os.fstat(file.fileno()).st_size
+    with _in_one_sentence(path, file, UserError):
+        if compressed:
+            head = gzipped.read_head(path, file, _HEAD + 1)
+            size = len(head) if len(head) <= _HEAD else gzipped.most_bytes(size)
+            head = head[:_HEAD]
+        else:
+            head = file.read(_HEAD)
+        file.seek(0)
+    if head.startswith(_SIGNATURES) and all(map(is_opcode, head[2:3])):
+        return
+    beginning = io.BytesIO(head)
+    machine = Machine(beginning, size, Limits(size), _any_global)
+    with _in_one_sentence(path, beginning, NoPickle):
+        if head.startswith((b"\x80\0", b"\x80\1")):
+            raise ValueError("protocols 0 and 1 have no signature")
+        try:
+            follow(machine)
+        except Truncated:
+            if len(head) >= size:
+                raise
+            if machine.marked or (machine.stack and type(machine.stack[0]) in _CONTAINERS):
+                return
+            raise ValueError("values that are in no container") from None
+        _require_end(beginning, size)
+
+
+def _any_global(module: str, name: str) -> Global:
+    """Returns the entry of a name; for a name that is not allowed, an entry that builds nothing.
+
+    A file that asks for such a name is a pickle, and is refused by that name when it is read.
+    """
+    return ALLOWED.get((module, name)) or Global(name, lambda *_: Pending(lambda *_: None))
+
+
+def _check_tree(root: Any, limits: Limits) -> None:
+    """Refuses cycles, deep nesting, endless repetition and values that are no data.
+
+    Raises:
+        Refused: saying which of them was found.
+    """
+    finished: dict[int, tuple[int, int]] = {}  # by identity: depth, bytes of the whole tree
+    path: set[int] = set()  # ids of the containers around the one looked at
+    todo = [root] if _measure_small(root) is None else []
+    while todo:
+        value = todo[-1]
+        if id(value) in finished:
+            todo.pop()
+            continue
+        path.discard(id(value))
+        children = _children(value)
+        flat = _flat_bytes(children)
+        depth, total, waiting = 0, flat or 8 * len(children), []
+        for child in children if flat is None else ():
+            known = finished.get(id(child)) or _measure_small(child)
+            if known is None:
+                if id(child) in path or child is value:
+                    raise Refused("has a value that contains itself")
+                waiting.append(child)
+            else:
+                depth, total = max(depth, known[0]), total + known[1]
+        if len(path) + 1 + depth > MAX_DEPTH:
+            raise Refused(f"nests its values more than {MAX_DEPTH} deep")
+        if total > limits.total:
+            raise Refused("repeats its values so often that reading them would have no end")
+        if waiting:
+            path.add(id(value))
+            todo += waiting
+        else:
+            todo.pop()
+            limits.spend(_RECORD_BYTES)
+            finished[id(value)] = depth + 1, total
+
+
+def _measure_small(value: Any) -> tuple[int, int] | None:
+    """Returns depth and bytes of a value that needs no walk, None for other containers."""
+    kind = type(value)
+    if kind in _LEAVES:
+        return 0, len(value) if kind in _TEXTS else 0
+    if kind in _CONTAINERS:
+        flat = 0 if not value else _flat_bytes(_children(value)) if len(value) <= 4 else None
+        return None if flat is None else (1, flat)
+    if isinstance(value, np.ndarray | np.generic):
+        return None if value.dtype == object else (0, value.nbytes)
+    if isinstance(value, np.dtype):
+        return 0, 0
+    if kind is Global:
+        raise Refused(f"holds {value.name} itself, which is no data")
+    raise Refused("announces an array or a type and never describes it")
+
+
+def _children(value: Any) -> list[Any]:
+    if type(value) in _DICTS:
+        return [*value.keys(), *value.values()]
+    if type(value) is np.ndarray:
+        return value.reshape(-1).tolist()
+    return [*value]
+
+
+def _flat_bytes(children: list[Any]) -> int | None:
+    """Returns the bytes of children that are all numbers or text, None for others."""
+    kinds = set(map(type, children))
+    if not kinds <= _LEAVES:
+        return None
+    texts = (len(child) for child in children if type(child) in _TEXTS)
+    return 8 * len(children) + (sum(texts) if kinds & _TEXTS else 0)

@@ -1,0 +1,241 @@
+"""Writes and reads predictions, for every mode, as CSV (UTF-8, RFC 4180, 9 significant digits)."""
+
+import contextlib
+import csv
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from msajax.corpus.corpus import Split
+from msajax.corpus.foreign import read_table
+from msajax.corpus.on_demand import take_rows
+from msajax.errors import UserError, printable
+from msajax.files import replacing
+from msajax.metrics.calibration import Calibration, Intervals
+from msajax.spec import CorpusSpec
+from msajax.tasks import TASKS
+from msajax.tasks.base import finite, named_by
+
+
+@dataclasses.dataclass(frozen=True)
+class Predictions:
+    """Holds scores of samples that can be measured, as read from a file.
+
+    Attributes:
+        kind: a name in `msajax.tasks.TASKS`.
+        names: of the K outputs or classes.
+        scores: `[S, N, K]` float64, of each random seed.
+        labels: `[N, K]` float64; `[N, 1]` of classes, counted from 0, and of next_token, where they
+            are 0, because its scores are measures already.
+        ids: `[N]` str; empty where the file has none.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    scores: np.ndarray
+    labels: np.ndarray
+    ids: np.ndarray
+
+
+class Scored(NamedTuple):
+    """Holds a split that was scored.
+
+    Attributes:
+        split: prepared.
+        scores: `[S, N, K]`.
+        weights: `[S, N, M]`, of the modalities.
+        repairs: what preparation repaired.
+    """
+
+    split: Split
+    scores: np.ndarray
+    weights: np.ndarray
+    repairs: Mapping[str, Mapping[str, int]] = {}
+
+    def rows(self, chosen: np.ndarray) -> "Scored":
+        """Returns some of the samples, by `[N]` bool."""
+        split = take_rows(self.split, chosen)
+        return Scored(split, self.scores[:, chosen], self.weights[:, chosen], self.repairs)
+
+
+def require_replaceable(path: str) -> None:
+    """Raises `UserError` for an existing file that holds anything but predictions."""
+    if os.path.isfile(path) and os.path.getsize(path):
+        with open(path, "rb") as file:
+            if file.read(3) != b"id,":
+                raise UserError(
+                    f"{path} is there already and holds no predictions: choose another name."
+                )
+
+
+def write_predictions(
+    path: str,
+    scored: Sequence[Scored],
+    seeds: Sequence[int],
+    spec: CorpusSpec,
+    calibration: Calibration | None = None,
+) -> None:
+    """Writes one row per sample, whole file or none.
+
+    `score` and the weights are means over seeds; `score_sd` is their ddof-1 deviation, empty for a
+    single seed. A label is empty when unknown. Several outputs have a column `label_<name>` and
+    `score_<name>` each; classes have `label` and `predicted`, the class with the largest mean
+    probability, and `score_<class>`, that probability.
+
+    With intervals, `low` and `high` (`low_<name>`, `high_<name>`) are the ends of that of the mean,
+    and `interval` says on which samples they rest. A temperature adds nothing, and changes nothing:
+    `score_<class>` stays the mean of the columns of its seeds.
+
+    Args:
+        path: the file.
+        scored: splits, written one after another.
+        seeds: the S random seeds.
+        spec: kind and names of the outputs, and the M modalities.
+        calibration: of the mean over these seeds; None if there is none.
+
+    Raises:
+        UserError: if the file cannot be written.
+    """
+    has_text = any(split.raw_text is not None for split, *_ in scored)
+    intervals = calibration if isinstance(calibration, Intervals) else None
+    task = TASKS[spec.label_kind]
+    columns = task.score_columns(spec.label_names)
+    header = ["id", *task.label_columns(spec.label_names), *columns]
+    if intervals:
+        header += [c.replace("score", end, 1) for c in columns for end in ("low", "high")]
+        header += ["interval"]
+    for column in columns:
+        header += [f"{column}_sd", *(f"{column}_seed{s}" for s in seeds)]
+    header += [f"weight_{m}" for m in spec.modalities] + [f"present_{m}" for m in spec.modalities]
+    header += ["raw_text"] * has_text
+    with replacing(path) as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        for each in scored:
+            writer.writerows(_rows(each, spec, intervals, has_text))
+
+
+def _rows(
+    scored: Scored, spec: CorpusSpec, intervals: Intervals | None, has_text: bool
+) -> Iterator[list[Any]]:
+    """Yields the row of each sample."""
+    split, scores, weights, _ = scored
+    ends = None if intervals is None else np.stack(intervals.bounds(scores), axis=-1)  # [N, K, 2]
+    task, names = TASKS[spec.label_kind], spec.label_names
+    mean, mean_weights = scores.mean(axis=0), weights.mean(axis=0)
+    present = {m: split.masks[m].any(axis=1) for m in spec.modalities}
+    for i, name in enumerate(split.ids):
+        label = None if split.labels is None else split.labels[i]
+        row = [name, *task.label_cells(label, mean[i], names, _number), *map(_number, mean[i])]
+        if ends is not None:
+            row += [*map(_number, ends[i].ravel()), intervals.describe()]
+        for of_seeds in scores[:, i].T:
+            row += [_number(of_seeds.std(ddof=1)) if len(scores) > 1 else ""]
+            row += map(_number, of_seeds)
+        row += [_number(weight) for weight in mean_weights[i]]
+        row += [int(present[m][i]) for m in spec.modalities]
+        if has_text:
+            row.append("" if split.raw_text is None else split.raw_text[i])
+        yield row
+
+
+def _number(value: float) -> str:
+    return f"{value:.9g}"
+
+
+def read_predictions(path: str, of_seeds: bool = True) -> Predictions:
+    """Reads labels and scores: the columns `score…_seed<k>`, or `score…` where there are none.
+
+    With a column `predicted` they are those of classes, else with `label_<name>` and no `label`
+    those of several outputs.
+
+    Args:
+        path: the file.
+        of_seeds: whether to read each random seed; else their means, the columns `score…`, S = 1.
+
+    Raises:
+        UserError: naming the column or the row that is missing, empty or not a finite number.
+    """
+    columns, rows = read_table(path)
+    # Scores of real numbers have no mark of their own: their task, the first one, is asked last.
+    task, names = next(
+        (task, found)
+        for task in reversed(TASKS.values())
+        if (found := task.names_in(columns)) is not None
+    )
+    labels, outputs = task.read_columns_of(names), task.score_columns(names)
+    of_output = [_score_columns(columns, c) if of_seeds else [c] for c in outputs]
+    needed = (*labels, *sum(of_output, []))
+    there = ", ".join(map(printable, columns))
+    if not {"id", *needed} & set(columns):
+        raise UserError(
+            f"{path} is no table of predictions, with the columns {' and '.join(needed)}: its "
+            f"first line has {there}."
+        )
+    for column in needed:
+        if column not in columns:
+            raise UserError(f"{path} has no column {printable(column)!r}; it has {there}.")
+    if len({len(of_seeds) for of_seeds in of_output}) != 1:
+        raise UserError(f"{path}: every output must have scores of the same seeds.")
+    if not rows:
+        raise UserError(f"{path} holds no prediction.")
+    for i, row in enumerate(rows):
+        if None in row:  # what `csv` gives for too many: they would stand in other columns
+            raise UserError(f"{path}, row {i + 1}: it has more values than there are columns.")
+
+    def values(column: str, read: Callable[[str], float]) -> np.ndarray:
+        found = np.empty(len(rows))
+        for i, row in enumerate(rows):
+            try:
+                found[i] = read(row[column])
+            except ValueError as error:
+                said = "missing" if row[column] is None else f"{row[column]!r}, {error}"
+                raise UserError(f"{path}, row {i + 1}: {column} is {said}.") from error
+        return found
+
+    scores = np.stack([[values(c, finite) for c in of_seeds] for of_seeds in of_output], axis=-1)
+    if (wrong := np.flatnonzero(~task.is_score(scores))).size:
+        raise UserError(
+            f"{path}, row {wrong[0] + 1}: the columns {', '.join(map(printable, outputs))} must be "
+            "the probabilities of the classes, from 0 to 1 and 1 in sum."
+        )
+    read = functools.partial(task.read_label, names=names)
+    columns_of_labels = [values(c, read) for c in labels] or [np.zeros(len(rows))]
+    labelled = np.stack(columns_of_labels, axis=1)
+    ids = np.array([row.get("id") or "" for row in rows])
+    return Predictions(task.kind, names, scores, labelled, ids)
+
+
+def read_columns(path: str) -> dict[str, np.ndarray]:
+    """Reads a file of predictions by column.
+
+    Returns:
+        `{column: [N]}`: numbers as float64, an empty field as NaN; id, raw_text and classes as str.
+
+    Raises:
+        UserError: if it cannot be read, or a row has another number of values than there are
+            columns.
+    """
+    columns, rows = read_table(path)
+    for i, row in enumerate(rows):
+        if None in row or None in row.values():  # what `csv` gives for too many, and for too few
+            raise UserError(f"{path}, row {i + 1}: not one value for each of the columns.")
+    return {name: _column(name, [row[name] for row in rows]) for name in columns}
+
+
+def _column(name: str, values: Sequence[str]) -> np.ndarray:
+    """Reads a column as numbers if every value is one; ids and transcripts never are."""
+    if name not in ("id", "raw_text"):
+        with contextlib.suppress(ValueError):
+            return np.array([float(value or "nan") for value in values])
+    return np.array(values)
+
+
+def _score_columns(columns: Sequence[str], column: str) -> list[str]:
+    """Returns the score columns of an output: one of each seed, or the only one there is."""
+    of_seeds = [c for c in columns if named_by(c) == column and c != f"{column}_sd"]
+    return of_seeds or [column]

@@ -1,0 +1,139 @@
+"""Makes the embedded corpora, deterministic and with known reliability of modalities.
+
+In the default one every sample has a score and, per modality, a reliability in [0.1, 1] that sets
+how much noise hides the score. A third of a modality's steps carry the score along one direction,
+and say so along another; the others carry a random score that a model must learn to pass over.
+Sequences have random lengths, padding on the side that is usual for the modality, and some
+modalities are absent.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from msajax.config import SYNTHETIC, SyntheticConfig
+from msajax.corpus import synthetic_coincidence, synthetic_connectome
+from msajax.corpus.corpus import SPLITS, Corpus, Source, Split
+from msajax.corpus.in_memory import corpus_of
+from msajax.corpus.synthetic_connectome import generator
+
+_WORDS = "alpha bravo charlie delta echo foxtrot golf hotel india juliet kilo lima".split()
+
+
+@dataclasses.dataclass(frozen=True)
+class SyntheticCorpus:
+    """Holds the corpus, and what only its maker knows.
+
+    Attributes:
+        corpus: what a model may see.
+        reliability: `{split: {modality: [N]}}` in [0.1, 1]; 0 where the modality is absent. Of the
+            task sentiment alone.
+        clean: `{split: [N]}`, scores without the noise on them. Of the tasks sign and stress alone.
+    """
+
+    corpus: Corpus
+    reliability: dict[str, dict[str, np.ndarray]]
+    clean: dict[str, np.ndarray]
+
+
+def generate(config: SyntheticConfig) -> SyntheticCorpus:
+    """Makes the corpus that `config` sizes; the same settings give the same bytes."""
+    splits, reliability, clean = {}, {}, {}
+    for name in SPLITS:
+        if config.task == "connectome":
+            splits[name] = synthetic_connectome.make_split(name, config)
+        elif config.task in ("sign", "stress"):
+            splits[name], clean[name] = synthetic_coincidence.make_split(name, config)
+        else:
+            splits[name], reliability[name] = _make_split(name, config)
+    groups = synthetic_connectome.GROUPS if config.task == "connectome" else ()
+    corpus = corpus_of(
+        splits,
+        source=Source(SYNTHETIC, "embedded synthetic corpus"),
+        label_names=groups,
+        integers=bool(groups),
+        # Of sentiment, every modality has a clock of its own.
+        aligned=config.modalities if clean else (),
+    )
+    return SyntheticCorpus(corpus, reliability, clean)
+
+
+def _make_split(name: str, config: SyntheticConfig) -> tuple[Split, dict[str, np.ndarray]]:
+    size = getattr(config, name)
+    rng = generator(config, name)
+    labels = _draw_labels(rng, size)
+    absent = rng.random((size, len(config.modalities))) < config.absent_share
+    absent[absent.all(axis=1), rng.integers(len(config.modalities))] = False
+    features, masks, reliability = {}, {}, {}
+    for k, m in enumerate(config.modalities):
+        features[m], masks[m], reliability[m] = _make_modality(
+            config, k, name, labels, absent[:, k]
+        )
+    return (
+        Split(
+            ids=np.array([f"{name}{i // 10:04d}_{i % 10}" for i in range(size)]),
+            features=features,
+            masks=masks,
+            labels=labels[:, None],
+            raw_text=np.array([" ".join(rng.choice(_WORDS, 5)) for _ in range(size)]),
+        ),
+        reliability,
+    )
+
+
+def _draw_labels(rng: np.random.Generator, size: int) -> np.ndarray:
+    """Draws scores like means of five annotators: two-humped, in [-3, 3], multiples of 0.2."""
+    hump = np.where(rng.random(size) < 0.55, 1.2, -1.2)
+    return np.round(np.clip(rng.normal(hump, 1.0), -3, 3) * 5) / 5 + 0.0  # no -0.0
+
+
+def _make_modality(
+    config: SyntheticConfig, k: int, split: str, labels: np.ndarray, absent: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Makes modality number `k` of a split.
+
+    Args:
+        config: sizes.
+        k: which modality, counted from 0.
+        split: its name.
+        labels: `[N]`, scores.
+        absent: `[N]` bool, samples without the modality.
+
+    Returns:
+        Features `[N, T, d]` float32, their mask `[N, T]` and their reliability `[N]`.
+    """
+    modality, width, length = config.modalities[k], config.widths[k], config.lengths[k]
+    shared = generator(config, modality)  # the same directions in every split
+    score_direction, mark_direction = shared.normal(size=(2, width))
+    offset, scale = shared.normal(size=width), np.exp(shared.normal(size=width))
+    rng = generator(config, split, modality)
+    size = len(labels)
+
+    reliability = np.where(absent, 0.0, rng.uniform(0.1, 1.0, size))
+    carries = rng.random((size, length)) < 1 / 3  # [N, T]
+    shown = np.where(carries, labels[:, None], rng.permutation(labels)[:, None])  # [N, T]
+    noise = rng.normal(size=(size, length, width)) * (1.1 - reliability)[:, None, None]
+    x = 0.5 * (
+        reliability[:, None, None] * shown[..., None] * score_direction
+        + np.where(carries, 1.0, -1.0)[..., None] * mark_direction
+    )
+    x = x + noise
+    if modality != "text":  # like real acoustic and visual features: every scale is another
+        x = x * scale + offset
+
+    drawn = rng.integers((length + 1) // 2, length + 1, size)
+    # One full sequence in every split, so that none is longer than the longest in train.
+    full = np.argmin(absent)
+    drawn[full] = length
+    lengths = np.where(absent, 0, drawn)
+    steps = np.arange(length)
+    if modality == "text":  # leading padding
+        mask = steps[None, :] >= length - lengths[:, None]
+    else:  # trailing padding
+        mask = steps[None, :] < lengths[:, None]
+    holes = (rng.random((size, length)) < 0.05) & (rng.random(size) < 0.2)[:, None]
+    holes[full] = False
+    holes[(mask <= holes).all(axis=1)] = False  # never the last valid step
+    mask = mask & ~holes
+    x = np.where(mask[..., None], x, 0).astype(np.float32)
+    return x, mask, reliability

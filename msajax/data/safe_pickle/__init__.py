@@ -1,5 +1,0 @@
-"""Reads pickles that come from someone else, without running anything: `read_pickle`."""
-
-from msajax.data.safe_pickle.reader import NoPickle, read_pickle
-
-__all__ = ["NoPickle", "read_pickle"]

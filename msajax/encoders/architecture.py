@@ -1,0 +1,349 @@
+"""Describes a pretrained text encoder: what its config.json says and a linen module must know."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from msajax.errors import UserError
+
+KINDS = ("bert", "roberta", "xlm-roberta", "modernbert", "deberta-v2")
+
+# The names of config.json, and those of `layers/basic.py`.
+_ACTIVATIONS = {
+    **{"gelu": "gelu", "gelu_python": "gelu", "relu": "relu"},
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_tanh"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ModernBert:
+    """Holds what a ModernBERT has beside: windows, rotary positions, biases, rates of its own.
+
+    Attributes:
+        local: for each layer, whether a step sees its window alone.
+        reach: how many steps the window goes to either side.
+        base: of the rotation's frequencies in the layers that see all steps.
+        local_base: of those in the local layers.
+        attention_bias: biases of the attention's projections.
+        ffn_bias: biases of the feed-forward network.
+        norm_bias: biases of the norms.
+        embedding_dropout: dropout on the normalised embeddings.
+        ffn_dropout: dropout between the layers of the feed-forward network.
+    """
+
+    local: tuple[bool, ...]
+    reach: int
+    base: float
+    local_base: float
+    attention_bias: bool
+    ffn_bias: bool
+    norm_bias: bool
+    embedding_dropout: float
+    ffn_dropout: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Relative:
+    """Says how attention of a DeBERTa reads the distance between two steps.
+
+    Attributes:
+        buckets: vectors for distances in one direction, of which farther steps share some by the
+            logarithm of their distance; 0: a vector for each distance.
+        farthest: the distance from which on all share one vector.
+        content_to_position: queries meet the vectors of distances.
+        position_to_content: keys meet the vectors of distances.
+        shared_projections: these vectors go through the projections of queries and keys.
+        norm: the vectors are normalised.
+        absolute: positions are added to the embeddings, too.
+    """
+
+    buckets: int
+    farthest: int
+    content_to_position: bool
+    position_to_content: bool
+    shared_projections: bool
+    norm: bool
+    absolute: bool
+
+    @property
+    def span(self) -> int:
+        """How many vectors there are for each direction."""
+        return self.buckets or self.farthest
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """Holds everything that a linen module must know of a pretrained text encoder.
+
+    Attributes:
+        kind: bert, roberta, xlm-roberta, modernbert or deberta-v2 (of which v3 is a setting).
+        vocabulary: rows of the embedding table.
+        width: size of the vector of a step, D.
+        layers: how many there are.
+        heads: attention heads.
+        ff_dim: inner width of the feed-forward network.
+        positions: the longest sequence that it takes, special pieces included.
+        segments: rows of the table of segments, 0 for none.
+        padding_id: token id of padding.
+        norm_eps: epsilon of every norm.
+        activation: gelu (erf), gelu_tanh or relu.
+        dropout: of the embeddings and of what each sub-layer writes.
+        attention_dropout: on attention probabilities.
+        modern: what a ModernBERT has beside; None for the other kinds.
+        relative: what a DeBERTa has beside; None for the other kinds.
+    """
+
+    kind: str
+    vocabulary: int
+    width: int
+    layers: int
+    heads: int
+    ff_dim: int
+    positions: int
+    segments: int
+    padding_id: int
+    norm_eps: float
+    activation: str
+    dropout: float
+    attention_dropout: float
+    modern: ModernBert | None = None
+    relative: Relative | None = None
+
+    @classmethod
+    def read(cls, content: Any, where: str) -> "Architecture":
+        """Reads what a config.json says.
+
+        Args:
+            content: the parsed file.
+            where: what messages call it.
+
+        Raises:
+            UserError: if it is of no known kind, lacks a size, holds a value of the wrong type or
+                size, or asks for what is not computed here.
+        """
+        if not isinstance(content, Mapping):
+            raise UserError(f"{where} holds no JSON object: it is no config.json of an encoder.")
+        kind = content.get("model_type")
+        if kind not in KINDS:
+            said = repr(kind) if "model_type" in content else "missing"
+            raise UserError(
+                f"{where}: model_type is {said}: an encoder that can be read is one of "
+                f"{', '.join(KINDS)}."
+            )
+        entries = _Entries(content, where)
+        entries.refuse("is_decoder", False)
+        entries.refuse("add_cross_attention", False)
+        common = {"kind": kind, **_sizes(entries)}
+        if kind == "modernbert":
+            return cls(**common, **_modernbert(entries, common["layers"]))
+        return cls(**common, **_bert(entries, common))
+
+    @property
+    def position_table(self) -> bool:
+        """Whether a learned vector of its position is added to each piece."""
+        if self.relative is not None:
+            return self.relative.absolute
+        return self.modern is None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Makes a JSON-ready form; `from_dict` reverses it."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Architecture":
+        """Rebuilds an architecture from `to_dict`, also after a trip through JSON."""
+        values = dict(values)
+        if values.get("modern") is not None:
+            modern = dict(values["modern"])
+            values["modern"] = ModernBert(**modern | {"local": tuple(modern["local"])})
+        if values.get("relative") is not None:
+            values["relative"] = Relative(**values["relative"])
+        return cls(**values)
+
+
+class _Entries:
+    """Reads checked values out of a config.json.
+
+    Attributes:
+        content: the parsed file without its nulls.
+        nulls: the keys of those.
+        where: what messages call it.
+    """
+
+    def __init__(self, content: Mapping[str, Any], where: str) -> None:
+        self.content = {key: value for key, value in content.items() if value is not None}
+        self.nulls = content.keys() - self.content.keys()
+        self.where = where
+
+    def whole(self, key: str, least: int, most: int, default: int | None = None) -> int:
+        """Reads a whole number from `least` to `most`; without a default it must be there."""
+        value = self.content.get(key, default)
+        if value is None:
+            raise UserError(f"{self.where} lacks {key}: a whole number from {least} to {most}.")
+        ok = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+        self.require(key, ok, f"must be a whole number from {least} to {most}")
+        return value
+
+    def number(self, key: str, least: float, below: float, default: float) -> float:
+        """Reads a finite number, `least` or more and smaller than `below`."""
+        value = self.content.get(key, default)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        ok = is_number and least <= value < below and math.isfinite(value)
+        self.require(key, ok, f"must be a number from {least:g} to below {below:g}")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """Reads true or false."""
+        value = self.content.get(key, default)
+        self.require(key, isinstance(value, bool), "must be true or false")
+        return value
+
+    def activation(self, key: str) -> str:
+        """Reads the name of an activation, and returns our name of it."""
+        value = self.content.get(key, "gelu")
+        ok = isinstance(value, str) and value in _ACTIVATIONS
+        self.require(key, ok, f"is not computed here; {', '.join(_ACTIVATIONS)} are")
+        return _ACTIVATIONS[value]
+
+    def refuse(self, key: str, *computed: Any) -> None:
+        """Refuses every value of a key but those that are computed here; it may be missing."""
+        value = self.content.get(key, computed[0])
+        same = any(type(value) is type(one) and value == one for one in computed)
+        names = " or ".join(str(one).lower() for one in computed)
+        self.require(key, same, f"is not computed here, only {names} is")
+
+    def require(self, key: str, ok: bool, requirement: str) -> None:
+        """Raises `UserError` with a key, its value, shortened, and the requirement unless `ok`."""
+        if not ok:
+            said = repr(self.content.get(key))
+            said = said if len(said) <= 60 else f"{said[:60]}…"
+            raise UserError(f"{self.where}: {key} = {said}: {requirement}.")
+
+
+def _sizes(entries: _Entries) -> dict[str, Any]:
+    """Reads what all kinds have; larger numbers than these bounds are those of no encoder."""
+    sizes = {
+        "vocabulary": entries.whole("vocab_size", 1, 10**7),
+        "width": entries.whole("hidden_size", 1, 2**16),
+        "layers": entries.whole("num_hidden_layers", 1, 1000),
+        "heads": entries.whole("num_attention_heads", 1, 2**12),
+        "ff_dim": entries.whole("intermediate_size", 1, 10**6),
+        "positions": entries.whole("max_position_embeddings", 1, 2**20),
+    }
+    ok = sizes["width"] % sizes["heads"] == 0
+    entries.require("num_attention_heads", ok, f"must divide hidden_size = {sizes['width']}")
+    entries.refuse("attention_head_size", sizes["width"] // sizes["heads"])
+    is_roberta = entries.content["model_type"] in ("roberta", "xlm-roberta")
+    most = sizes["vocabulary"] - 1
+    sizes["padding_id"] = entries.whole("pad_token_id", 0, most, min(int(is_roberta), most))
+    if is_roberta:  # positions begin after that of padding
+        sizes["positions"] -= sizes["padding_id"] + 1
+        ok = sizes["positions"] > 0
+        requirement = f"must be more than pad_token_id + 1 = {sizes['padding_id'] + 1}"
+        entries.require("max_position_embeddings", ok, requirement)
+    return sizes
+
+
+def _bert(entries: _Entries, common: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads what BERT, RoBERTa and DeBERTa have."""
+    entries.refuse("position_embedding_type", "absolute")
+    entries.refuse("embedding_size", common["width"])
+    is_deberta = common["kind"] == "deberta-v2"
+    return {
+        "segments": entries.whole("type_vocab_size", 0, 1000, 0 if is_deberta else 2),
+        "norm_eps": entries.number("layer_norm_eps", 1e-20, 1, 1e-7 if is_deberta else 1e-12),
+        "activation": entries.activation("hidden_act"),
+        "dropout": entries.number("hidden_dropout_prob", 0, 1, 0.1),
+        "attention_dropout": entries.number("attention_probs_dropout_prob", 0, 1, 0.1),
+        "relative": _relative(entries, common["positions"]) if is_deberta else None,
+    }
+
+
+def _relative(entries: _Entries, positions: int) -> Relative:
+    entries.refuse("conv_kernel_size", 0)
+    entries.refuse("relative_attention", True)
+    kinds = entries.content.get("pos_att_type", "")
+    if isinstance(kinds, str):
+        kinds = [kind.strip() for kind in kinds.lower().split("|")]
+    ok = isinstance(kinds, list) and kinds and all(kind in ("c2p", "p2c") for kind in kinds)
+    entries.require("pos_att_type", bool(ok), "must name c2p, p2c or both")
+    farthest = entries.whole("max_relative_positions", -1, 2**20, -1)
+    farthest = positions if farthest < 1 else farthest
+    buckets = entries.whole("position_buckets", -1, 2**16, -1)
+    # Up to half of the buckets every distance has its own; the logarithm begins after them.
+    half = buckets // 2
+    ok = buckets < 1 or (half > 0 and (farthest - 1 > half or positions - 1 <= half))
+    requirement = f"must be 2 to {2 * (farthest - 2)}, or -1 for none"
+    entries.require("position_buckets", ok, requirement)
+    norm = entries.content.get("norm_rel_ebd", "none")
+    ok = norm in ("none", "layer_norm")
+    entries.require("norm_rel_ebd", ok, "is not computed here, only none or layer_norm is")
+    return Relative(
+        buckets=max(buckets, 0),
+        farthest=farthest,
+        content_to_position="c2p" in kinds,
+        position_to_content="p2c" in kinds,
+        shared_projections=entries.flag("share_att_key", False),
+        norm=norm == "layer_norm",
+        absolute=entries.flag("position_biased_input", True),
+    )
+
+
+def _modernbert(entries: _Entries, layers: int) -> dict[str, Any]:
+    """Reads what ModernBERT has."""
+    head = entries.content["hidden_size"] // entries.content["num_attention_heads"]
+    requirement = f"must leave heads of an even size, not {head}, for rotary positions"
+    entries.require("num_attention_heads", head % 2 == 0, requirement)
+    base, local_base = _rotary_bases(entries)
+    modern = ModernBert(
+        local=_local_layers(entries, layers),
+        reach=entries.whole("local_attention", 1, 2**20, 128) // 2,
+        base=base,
+        local_base=local_base,
+        attention_bias=entries.flag("attention_bias", False),
+        ffn_bias=entries.flag("mlp_bias", False),
+        norm_bias=entries.flag("norm_bias", False),
+        embedding_dropout=entries.number("embedding_dropout", 0, 1, 0.0),
+        ffn_dropout=entries.number("mlp_dropout", 0, 1, 0.0),
+    )
+    dropout = entries.number("attention_dropout", 0, 1, 0.0)
+    return {
+        "segments": 0,
+        "norm_eps": entries.number("norm_eps", 1e-20, 1, 1e-5),
+        "activation": entries.activation("hidden_activation"),
+        "dropout": dropout,  # on what attention writes; the feed-forward network's has none
+        "attention_dropout": dropout,
+        "modern": modern,
+    }
+
+
+def _local_layers(entries: _Entries, layers: int) -> tuple[bool, ...]:
+    """Reads which layers see a window alone, in the newer or the older form."""
+    if "layer_types" not in entries.content:
+        every = entries.whole("global_attn_every_n_layers", 1, 1000, 3)
+        return tuple(i % every != 0 for i in range(layers))
+    names, known = entries.content["layer_types"], ("full_attention", "sliding_attention")
+    ok = isinstance(names, list) and len(names) == layers and all(n in known for n in names)
+    requirement = f"must say of each of {layers} layers whether it is {' or '.join(known)}"
+    entries.require("layer_types", ok, requirement)
+    return tuple(name == "sliding_attention" for name in names)
+
+
+def _rotary_bases(entries: _Entries) -> tuple[float, float]:
+    """Reads the bases of the rotation, of all layers and of the local ones."""
+    entries.refuse("rope_scaling", None)
+    if "rope_parameters" not in entries.content:
+        base = entries.number("global_rope_theta", 1, 1e12, 160000.0)
+        # null says that the local layers have the base of the others.
+        usual = base if "local_rope_theta" in entries.nulls else 10000.0
+        return base, entries.number("local_rope_theta", 1, 1e12, usual)
+    where, bases = f"{entries.where}: rope_parameters", []
+    nested = entries.content["rope_parameters"]
+    for name, usual in (("full_attention", 160000.0), ("sliding_attention", 10000.0)):
+        one = nested.get(name, {}) if isinstance(nested, Mapping) else None
+        entries.require("rope_parameters", isinstance(one, Mapping), f"must hold {name}: {{…}}")
+        of_one = _Entries(one, f"{where}.{name}")
+        of_one.refuse("rope_type", "default")
+        bases.append(of_one.number("rope_theta", 1, 1e12, usual))
+    return bases[0], bases[1]

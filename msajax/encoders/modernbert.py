@@ -1,0 +1,181 @@
+"""Defines ModernBERT: pre-norm, rotary positions, windows in most layers (Warner et al., 2024)."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from msajax.encoders.architecture import Architecture
+from msajax.encoders.encoder import PretrainedEncoder
+from msajax.encoders.tensors import Source, Sources, affine, norm, table
+from msajax.layers.attention import MultiHeadAttention
+from msajax.layers.basic import Dropout, FeedForward, LayerNorm
+
+_GATED = {"gelu": "geglu", "gelu_tanh": "geglu_tanh", "relu": "reglu"}
+
+
+class ModernBertLayer(nn.Module):
+    """Computes `x = x + Drop(MHA(N(x)))`, then `x = x + FFN(N(x))`, gated, of one layer.
+
+    The first layer has no norm before its attention.
+
+    Attributes:
+        architecture: sizes and rates.
+        dtype: computation type.
+        number: of the layer, from 0.
+    """
+
+    architecture: Architecture
+    dtype: Any
+    number: int
+
+    @nn.compact
+    def __call__(
+        self,
+        x: jax.Array,
+        masks: tuple[jax.Array, ...],
+        rotation: tuple[jax.Array, jax.Array],
+        *,
+        train: bool,
+    ) -> jax.Array:
+        """Maps `[B, T, D]` to `[B, T, D]`.
+
+        Args:
+            x: the sequence.
+            masks: on the keys.
+            rotation: factors of `rotate` for queries and keys.
+            train: draw dropout masks.
+        """
+        a, m = self.architecture, self.architecture.modern
+        attention = MultiHeadAttention(
+            num_heads=a.heads,
+            head_dim=a.width // a.heads,
+            dropout_rate=a.attention_dropout,
+            dtype=self.dtype,
+            qkv_bias=m.attention_bias,
+            out_bias=m.attention_bias,
+            name="attention",
+        )
+        read = x
+        if self.number:
+            read = LayerNorm(a.norm_eps, self.dtype, m.norm_bias, name="norm_attention")(x)
+        mixed = attention(read, read, masks, train=train, rotation=rotation)
+        x = x + Dropout(a.dropout)(mixed, train=train)
+        ffn = FeedForward(
+            ff_dim=a.ff_dim,
+            activation=_GATED[a.activation],
+            dropout_rate=m.ffn_dropout,
+            dtype=self.dtype,
+            inner_bias=m.ffn_bias,
+            outer_bias=m.ffn_bias,
+            name="ffn",
+        )
+        read = LayerNorm(a.norm_eps, self.dtype, m.norm_bias, name="norm_ffn")(x)
+        return x + ffn(read, train=train)
+
+
+class ModernBert(PretrainedEncoder):
+    """Encodes token ids by layers of which most see a window (see `PretrainedEncoder`)."""
+
+    def make_layer(self, number: int) -> nn.Module:
+        """Makes a layer."""
+        return ModernBertLayer(self.architecture, self.dtype, number, name=f"layers_{number}")
+
+    def shared(self, length: int) -> Any:
+        """Makes the window `[1, T, T]`, the rotation of all layers and that of the local ones."""
+        a, m = self.architecture, self.architecture.modern
+        steps = np.arange(length)
+        window = np.abs(steps[:, None] - steps)[None] <= m.reach
+        head_dim = a.width // a.heads
+        return window, rotation(length, head_dim, m.base), rotation(length, head_dim, m.local_base)
+
+    def run_layer(
+        self, layer: nn.Module, x: jax.Array, valid: jax.Array, shared: Any, *, train: bool
+    ) -> jax.Array:
+        """Applies a layer, with a window if it is a local one."""
+        window, everywhere, nearby = shared
+        if self.architecture.modern.local[layer.number]:
+            return layer(x, (valid, window), nearby, train=train)
+        return layer(x, (valid,), everywhere, train=train)
+
+    def finish(self, x: jax.Array) -> jax.Array:
+        """Normalises what the last layer wrote."""
+        a = self.architecture
+        return LayerNorm(a.norm_eps, self.dtype, a.modern.norm_bias, name="final_norm")(x)
+
+
+def rotation(length: int, head_dim: int, base: float) -> tuple[np.ndarray, np.ndarray]:
+    """Computes the factors of rotary positions for `rotate`, each `[1, T, head_dim]`.
+
+    The angle of pair i at step t is `t base^(-2 i / head_dim)`. Its float32 is that of a float32
+    frequency, as in the encoders whose weights these are.
+    """
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    frequencies = (1 / np.float32(base) ** exponents).astype(np.float32)
+    angles = np.arange(length, dtype=np.float32)[:, None] * frequencies
+    angles = np.repeat(angles, 2, axis=-1)[None]
+    return np.cos(angles), np.sin(angles)
+
+
+def sources(architecture: Architecture) -> Sources:
+    """Says which tensor each parameter is."""
+    a, m = architecture, architecture.modern
+    found = {
+        **table("embeddings/words", "embeddings.tok_embeddings", a.vocabulary, a.width),
+        **norm("embeddings/norm", "embeddings.norm", a.width, bias=m.norm_bias),
+        **norm("final_norm", "final_norm", a.width, bias=m.norm_bias),
+    }
+    heads, outer = (a.heads, a.width // a.heads), (a.width,)
+    for i in range(a.layers):
+        here, there = f"layers_{i}", f"layers.{i}"
+        attention, ffn = f"{here}/attention/out", f"{here}/ffn/outer"
+        found |= {
+            **_projections(a, f"{here}/attention", f"{there}.attn.Wqkv"),
+            **affine(attention, f"{there}.attn.Wo", heads, outer, bias=m.attention_bias),
+            **_gate(a, f"{here}/ffn", f"{there}.mlp.Wi"),
+            **affine(ffn, f"{there}.mlp.Wo", (a.ff_dim,), outer, bias=m.ffn_bias),
+            **norm(f"{here}/norm_ffn", f"{there}.mlp_norm", a.width, bias=m.norm_bias),
+        }
+        if i:
+            name = f"{there}.attn_norm"
+            found |= norm(f"{here}/norm_attention", name, a.width, bias=m.norm_bias)
+    return found
+
+
+def _projections(architecture: Architecture, path: str, name: str) -> Sources:
+    """Maps the joined projections of queries, keys and values.
+
+    Their rotation turns number i of a head with number i + half, ours turns neighbours: the numbers
+    of queries and keys are put in that order, which changes no score.
+    """
+    a = architecture
+    size = a.width // a.heads
+    neighbours = np.arange(size).reshape(2, -1).T.ravel()
+
+    def reader(part: int, *inputs: int) -> Any:
+        def read(joined: np.ndarray) -> np.ndarray:
+            one = joined.reshape(3, a.heads, size, *inputs)[part]
+            return np.moveaxis(one[:, neighbours] if part < 2 else one, range(2), (-2, -1))
+
+        return read
+
+    found: Sources = {}
+    for part, ours in enumerate(("query", "key", "value")):
+        shape = (3 * a.width, a.width)
+        found[f"{path}/{ours}/kernel"] = Source(f"{name}.weight", shape, reader(part, a.width))
+        if a.modern.attention_bias:
+            found[f"{path}/{ours}/bias"] = Source(f"{name}.bias", shape[:1], reader(part))
+    return found
+
+
+def _gate(architecture: Architecture, path: str, name: str) -> Sources:
+    """Maps the joined first layers of the feed-forward network; the activated one comes first."""
+    a = architecture
+    found: Sources = {}
+    for ours, begin in (("gate", 0), ("inner", a.ff_dim)):
+        part, shape = slice(begin, begin + a.ff_dim), (2 * a.ff_dim, a.width)
+        found[f"{path}/{ours}/kernel"] = Source(f"{name}.weight", shape, lambda w, p=part: w[p].T)
+        if a.modern.ffn_bias:
+            found[f"{path}/{ours}/bias"] = Source(f"{name}.bias", shape[:1], lambda w, p=part: w[p])
+    return found

@@ -1,0 +1,190 @@
+"""Defines the layers that every Transformer here is made of."""
+
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from msajax.layers.linear import AffineLayer, gelu, layer_norm
+
+ROWS = "rows"  # the variable collection of `rows_of_batch`
+
+
+def rows_of_batch(
+    first: jax.Array | int, weight: jax.Array
+) -> dict[str, dict[str, jax.Array | int]]:
+    """Makes the variables that tell a model of training which rows its batch has.
+
+    Args:
+        first: where they begin in the batch that they are a part of: dropout masks then are those
+            of the whole batch. Without it a batch begins at 0.
+        weight: `[B]`, 0 for a row that only fills the shape; see `row_weight`.
+    """
+    return {ROWS: {"first": first, "weight": weight}}
+
+
+def row_weight(module: nn.Module, rows: int) -> jax.Array:
+    """Returns `[B]`: 0 for rows that only fill the shape of a training batch, else 1.
+
+    Statistics over a batch, such as those of batch normalisation, must leave out such rows.
+    """
+    return module.scope.root.get_variable(ROWS, "weight", jnp.ones(rows))
+
+
+class Dropout(nn.Module):
+    """Applies inverted dropout, whose mask depends on a row's position in the batch alone.
+
+    Row b of the whole batch draws from `fold_in(key, b)`.
+
+    Attributes:
+        rate: probability of dropping an element, in [0, 1).
+        per_row: whether the first axis is that of the batch's rows; without, all parts of a batch
+            draw the same mask.
+    """
+
+    rate: float
+    per_row: bool = True
+
+    @nn.compact
+    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+        """Drops elements of `x` `[B, …]` when `train`, and scales the others by 1 / (1 - rate)."""
+        if not train or self.rate == 0.0:
+            return x
+        key = self.make_rng("dropout")
+        if self.per_row:
+            # A batch that is a part of a larger one says so: see `rows_of_batch`.
+            first = self.scope.root.get_variable(ROWS, "first", 0)
+            rows = first + jnp.arange(x.shape[0])
+
+            def bits_of(row):
+                return jax.random.bits(jax.random.fold_in(key, row), x.shape[1:])
+
+            bits = jax.vmap(bits_of)(rows)  # [batch, …]
+        else:
+            bits = jax.random.bits(key, x.shape)
+        keep = bits >= jnp.uint32(min(round(self.rate * 2**32), 2**32 - 1))
+        return jnp.where(keep, x / jnp.asarray(1.0 - self.rate, x.dtype), 0)
+
+
+class TokenEmbedding(nn.Module):
+    """Looks up a learned vector per token id: one-hot times the table (source 001).
+
+    Attributes:
+        vocabulary: rows of the table, V.
+        width: size of a vector, E.
+        dtype: type of the vectors.
+        scale: what a looked-up vector is multiplied by.
+    """
+
+    vocabulary: int
+    width: int
+    dtype: Any
+    scale: float = 1.0
+
+    def setup(self) -> None:
+        """Makes the table `[V, E]`; vectors begin with length 1."""
+        init = nn.initializers.normal(self.width**-0.5)
+        self.embedding = self.param("embedding", init, (self.vocabulary, self.width))
+
+    def __call__(self, ids: jax.Array) -> jax.Array:
+        """Looks up `ids` `[B, T]`: `[B, T, E]`."""
+        return (jnp.take(self.embedding, ids, axis=0) * self.scale).astype(self.dtype)
+
+    def attend(self, x: jax.Array) -> jax.Array:
+        """Projects `[B, T, E]` to `[B, T, V]` by the embedding itself, without bias, in float32.
+
+        Press and Wolf, 2017 (source 001).
+        """
+        return jnp.einsum("bte,ve->btv", x.astype(jnp.float32), self.embedding)
+
+
+class LayerNorm(nn.Module):
+    """Applies layer normalisation over the last axis, biased variance, statistics in float32.
+
+    Attributes:
+        eps: added to the variance.
+        dtype: type of the result.
+        use_bias: whether there is a bias.
+    """
+
+    eps: float
+    dtype: Any
+    use_bias: bool = True
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Normalises `[…, D]`."""
+        shape = (x.shape[-1],)
+        scale = self.param("scale", nn.initializers.ones, shape)
+        if self.use_bias:
+            bias = self.param("bias", nn.initializers.zeros, shape)
+        else:
+            bias = jnp.zeros(shape)
+        return layer_norm(x.astype(jnp.float32), scale, bias, self.eps).astype(self.dtype)
+
+
+class RMSNorm(nn.Module):
+    """Applies `x / sqrt(mean x^2 + eps) * scale` over the last axis, in float32.
+
+    It is source 003's, whose formula writes no epsilon.
+
+    Attributes:
+        eps: added to the mean square.
+        dtype: type of the result.
+    """
+
+    eps: float
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Normalises `[…, D]`."""
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
+        x = x.astype(jnp.float32)
+        mean_square = jnp.square(x).mean(-1, keepdims=True)
+        return (x * jax.lax.rsqrt(mean_square + self.eps) * scale).astype(self.dtype)
+
+
+NORMS = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}
+
+_gelu_tanh = functools.partial(nn.gelu, approximate=True)
+_ACTIVATIONS = {"gelu": gelu, "gelu_tanh": _gelu_tanh, "relu": nn.relu}
+_OF_GATES = {"geglu": gelu, "geglu_tanh": _gelu_tanh, "reglu": nn.relu}
+
+
+class FeedForward(nn.Module):
+    """Applies Dense(F) -> activation -> Dropout -> Dense(D) to each time step.
+
+    With geglu, `gelu(x W_g + b_g) * (x W + b)` stands for the first layer and its activation; so
+    do geglu_tanh and reglu, by the other activations.
+
+    Attributes:
+        ff_dim: F.
+        activation: gelu (erf), gelu_tanh, relu, geglu, geglu_tanh or reglu.
+        dropout_rate: dropout between the two layers.
+        dtype: computation type.
+        inner_bias: biases of the first layer.
+        outer_bias: biases of the second layer.
+    """
+
+    ff_dim: int
+    activation: str
+    dropout_rate: float
+    dtype: Any
+    inner_bias: bool = True
+    outer_bias: bool = True
+
+    @nn.compact
+    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+        """Maps `[B, T, D]` to `[B, T, D]`."""
+        outer, inner = (x.shape[-1],), (self.ff_dim,)
+        first = functools.partial(AffineLayer, outer, inner, self.dtype, self.inner_bias)
+        hidden = first(name="inner")(x)  # [batch, length, ff_dim]
+        if self.activation in _OF_GATES:
+            hidden = _OF_GATES[self.activation](first(name="gate")(x)) * hidden
+        else:
+            hidden = _ACTIVATIONS[self.activation](hidden)
+        hidden = Dropout(self.dropout_rate)(hidden, train=train)
+        return AffineLayer(inner, outer, self.dtype, self.outer_bias, name="outer")(hidden)

@@ -1,0 +1,280 @@
+"""Defines Transformer blocks, stacks of layers, and the encoder of one modality."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from msajax.config import ModelConfig
+from msajax.layers.attention import MultiHeadAttention, causal_mask
+from msajax.layers.basic import NORMS, Dropout, FeedForward, TokenEmbedding
+from msajax.layers.linear import AffineLayer
+from msajax.layers.positions import DROFE_FEATURES, LearnedPositions, add_sinusoids, drofe
+from msajax.layers.recurrent import Recurrence
+
+
+def make_norm(config: ModelConfig, name: str, kind: str = "same") -> nn.Module:
+    """Makes the normalisation of a kind, or the same as everywhere in a configuration."""
+    kind = config.norm if kind == "same" else kind
+    return NORMS[kind](config.norm_eps, jnp.dtype(config.dtype), name=name)
+
+
+class TransformerBlock(nn.Module):
+    """Applies attention and feed-forward, each with dropout, residual and norm.
+
+    Post-norm: `x = N(x + Drop(MHA(x)))`, then `x = N(x + Drop(FFN(x)))`. Pre-norm: `x = x +
+    Drop(MHA(N(x)))`, then `x = x + Drop(FFN(N(x)))`. With `context is x` this is self-attention;
+    else cross-attention with the residual on `x`. Given a guide, self-attention takes queries and
+    keys from that attribution as it is, and values from where it takes them without: `x`, or
+    pre-norm `N(x)`.
+
+    Attributes:
+        config: sizes, rates and choices.
+    """
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: jax.Array,
+        context: jax.Array,
+        masks: tuple[jax.Array, ...],
+        *,
+        train: bool,
+        guide: jax.Array | None = None,
+        rotation: tuple[jax.Array, jax.Array] | None = None,
+    ) -> jax.Array:
+        """Lets `x` attend to a context.
+
+        Args:
+            x: `[B, Tq, D]`.
+            context: `[B, Tk, D]`.
+            masks: on the keys.
+            train: draw dropout masks.
+            guide: `[B, Tq, D]`, the source of queries and keys of a guided self-attention.
+            rotation: factors of `rotate` for the queries and keys of self-attention.
+
+        Returns:
+            `[B, Tq, D]`.
+        """
+        c = self.config
+        dtype = jnp.dtype(c.dtype)
+        attention = MultiHeadAttention(
+            num_heads=c.num_heads,
+            head_dim=c.size_of_head,
+            dropout_rate=c.rate("attention"),
+            dtype=dtype,
+            value_dim=c.value_dim,
+            qkv_bias=c.qkv_bias,
+            out_bias=c.out_bias,
+            name="attention",
+        )
+        ffn = FeedForward(
+            c.ff_dim, c.activation, c.rate("ffn"), dtype, c.ffn_inner_bias, name="ffn"
+        )
+        norm_attention, norm_ffn = make_norm(c, "norm_attention"), make_norm(c, "norm_ffn")
+
+        def attend(query, context):
+            # The formula of guidance has no norm between an attribution and the projections.
+            asks, answers = (query, context) if guide is None else (guide, guide)
+            return attention(
+                asks, answers, masks, train=train, values=context, rotation=rotation
+            )  # [batch, queries, model_dim]
+
+        if c.norm_position == "pre":
+            is_self = context is x
+            query = norm_attention(x)
+            # Another context is the residual stream of another stack: it needs a norm of its own.
+            context = query if is_self else make_norm(c, "norm_context")(context)
+            x = x + Dropout(c.dropout_rate)(attend(query, context), train=train)
+            fed = ffn(norm_ffn(x), train=train)  # [batch, queries, model_dim]
+            return x + Dropout(c.dropout_rate)(fed, train=train)
+        x = norm_attention(x + Dropout(c.dropout_rate)(attend(x, context), train=train))
+        fed = ffn(x, train=train)  # [batch, queries, model_dim]
+        return norm_ffn(x + Dropout(c.dropout_rate)(fed, train=train))
+
+
+class Given(NamedTuple):
+    """Holds what every layer of a stack is given beside its sequence.
+
+    Attributes:
+        masks: the valid steps `[B, T]`, then, for transformer blocks, any other masks of attention.
+        guides: what each transformer block takes queries and keys from, `[B, T, D]` for each layer.
+        rotation: factors of `rotate` for every transformer block.
+    """
+
+    masks: tuple[jax.Array, ...]
+    guides: Sequence[jax.Array] | None = None
+    rotation: tuple[jax.Array, jax.Array] | None = None
+
+
+def stack(
+    config: ModelConfig, mixer: str, layers: range, x: jax.Array, given: Given, *, train: bool
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    """Applies layers one after another, and a final norm if the configuration has one.
+
+    The layers belong to the module whose method calls this. A recurrent one is followed by dropout.
+
+    Args:
+        config: what the layers are.
+        mixer: transformer, rnn, gru or lstm.
+        layers: those to apply, `range(first, depth)`; an empty one leaves only the final norm.
+        x: `[B, T, D]`, what the first of them reads.
+        given: masks, guides and rotation.
+        train: draw dropout masks.
+
+    Returns:
+        `[B, T, D]`, and what every one of `layers` read, the final norm too.
+    """
+    read = [x]
+    for i in layers:
+        if mixer == "transformer":
+            guide = given.guides[i] if given.guides else None
+            block = TransformerBlock(config, name=f"blocks_{i}")
+            x = block(x, x, given.masks, train=train, guide=guide, rotation=given.rotation)
+        else:
+            dtype = jnp.dtype(config.dtype)
+            layer = Recurrence(mixer, config.both_directions, dtype, name=f"layers_{i}")
+            dropout = Dropout(config.dropout_rate, name=f"dropout_{i}")
+            x = dropout(layer(x, given.masks[0]), train=train)
+        read.append(x)
+    if config.final_norm and layers.stop:
+        x = make_norm(config, "final_norm", config.final_norm_type)(x)
+    return x, tuple(read)
+
+
+def self_masks(
+    config: ModelConfig, mask: jax.Array, attention_mask: jax.Array | None
+) -> tuple[jax.Array, ...]:
+    """Collects the masks of self-attention over a sequence.
+
+    Args:
+        config: whether the encoder is causal.
+        mask: `[B, T]` bool, True for a valid step.
+        attention_mask: another one, `[T, T]` or `[B, T, T]`, bool or float.
+    """
+    masks = (mask, causal_mask(mask.shape[1])) if config.causal else (mask,)
+    if attention_mask is None:
+        return masks
+    if attention_mask.ndim == 2:
+        attention_mask = attention_mask[None]  # a bool [T, T] is not taken for [B, T]
+    if jnp.issubdtype(attention_mask.dtype, jnp.floating):
+        # NaN in the row of a padded query would reach other steps: its value in the next layer has
+        # probability 0, and 0 * NaN is NaN.
+        is_read = mask[..., None] | (attention_mask < jnp.inf)  # [batch, queries, keys]
+        attention_mask = jnp.where(is_read, attention_mask, 0)
+    return *masks, attention_mask
+
+
+def make_embedding(config: ModelConfig, vocabulary: int, name: str) -> TokenEmbedding:
+    """Makes the embedding of a modality of token ids."""
+    width = config.embedding_dim or config.model_dim
+    scale = width**0.5 if config.embedding_scale == "sqrt_dim" else 1.0
+    return TokenEmbedding(vocabulary, width, jnp.dtype(config.dtype), scale, name=name)
+
+
+class ModalityEncoder(nn.Module):
+    """Applies projection, positions, dropout, then `n_layers_mod` layers (source 002, R2).
+
+    With dRoFE positions the first four features of a step are not projected: they rotate the
+    queries and keys of these layers (not those of the blocks after fusion, whose steps hold more
+    than one modality). What each layer read, and what the last one wrote, are kept as `read` in the
+    `intermediates` collection when that is mutable.
+
+    Attributes:
+        config: of this modality's encoder.
+        max_len: rows of a learned position table.
+        project: whether the input is projected, as `config.input_projection` says; off for
+            embeddings that have the model's width.
+    """
+
+    config: ModelConfig
+    max_len: int
+    project: bool = True
+
+    @nn.compact
+    def __call__(
+        self,
+        x: jax.Array,
+        mask: jax.Array,
+        *,
+        train: bool,
+        attention_mask: jax.Array | None = None,
+        begin: tuple[int, jax.Array] | None = None,
+        guides: Sequence[jax.Array] | None = None,
+    ) -> jax.Array:
+        """Encodes a sequence.
+
+        Args:
+            x: `[B, T, d]`.
+            mask: `[B, T]`, True for a real step.
+            train: draw dropout masks.
+            attention_mask: `[T, T]` or `[B, T, T]`, bool or float, of transformer blocks.
+            begin: a layer and what it reads, `[B, T, D]`: nothing before it is computed.
+            guides: what each layer takes queries and keys from, `n_layers_mod` times `[B, T, D]`.
+
+        Returns:
+            `[B, T, D]`.
+        """
+        c = self.config
+        # Padding may hold anything, NaN included: multiplying by zero would let it through.
+        x = jnp.where(mask[..., None], x, 0)  # [batch, length, width]
+        rotation = None
+        if c.positions == "drofe":
+            rotation = drofe(x[..., :DROFE_FEATURES], c.size_of_head, c.drofe_age_unit)
+            x = x[..., DROFE_FEATURES:]
+        if begin is None:
+            x = Dropout(c.input_dropout)(x, train=train)
+            dtype = jnp.dtype(c.dtype)
+            if self.project and (c.input_projection == "always" or x.shape[-1] != c.model_dim):
+                projection = AffineLayer(x.shape[-1:], (c.model_dim,), dtype, name="projection")
+                x = projection(x)  # [batch, length, model_dim]
+            x = x.astype(dtype)
+            if c.positions == "learned":
+                x = LearnedPositions(self.max_len, c.position_init, name="positions")(x)
+            elif c.positions == "sinusoidal":
+                x = add_sinusoids(x)
+            begin = 0, Dropout(c.rate("projection"))(x, train=train)
+        first, x = begin
+        given = Given(self_masks(c, mask, attention_mask), guides, rotation)
+        x, read = stack(c, c.mixer, range(first, c.n_layers_mod), x, given, train=train)
+        self.sow("intermediates", "read", read)
+        return x
+
+
+class PostFusionEncoder(nn.Module):
+    """Applies `n_layers_post_fuse` self-attention blocks to a fused sequence (source 000, R16).
+
+    Attributes:
+        config: of this modality's encoder.
+    """
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: jax.Array,
+        mask: jax.Array,
+        *,
+        train: bool,
+        attention_mask: jax.Array | None = None,
+    ) -> jax.Array:
+        """Maps `x` `[B, T, D]` under `mask` `[B, T]` to `[B, T, D]`.
+
+        Args:
+            x: the sequence.
+            mask: True for a real step.
+            train: draw dropout masks.
+            attention_mask: `[T, T]` or `[B, T, T]`, bool or float.
+
+        Returns:
+            `[B, T, D]`.
+        """
+        c = self.config
+        given = Given(self_masks(c, mask, attention_mask))
+        x, _ = stack(c, "transformer", range(c.n_layers_post_fuse), x, given, train=train)
+        return x

@@ -1,0 +1,138 @@
+"""Pools under masks, and weighs modalities."""
+
+from collections.abc import Mapping
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from msajax.config import ModelConfig
+from msajax.layers.basic import Dropout
+from msajax.layers.linear import kernel_init
+
+
+def mean_pool(x: jax.Array, mask: jax.Array) -> jax.Array:
+    """Averages `x` `[B, T, D]` over the valid steps of `mask` `[B, T]`: `[B, D]` float32.
+
+    Zero where no step is valid.
+    """
+    kept = jnp.where(mask[..., None], x.astype(jnp.float32), 0)
+    count = mask.sum(-1, keepdims=True, dtype=jnp.float32)  # [batch, 1]
+    return kept.sum(1) / jnp.maximum(count, 1)
+
+
+class AttentionPool(nn.Module):
+    """Sums the valid steps, weighted by the softmax of a learned score (source 002, R7)."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
+        """Pools `x` `[B, T, D]` under `mask` `[B, T]` to `[B, D]` float32, 0 for none."""
+        x = x.astype(jnp.float32)
+        hidden = nn.Dense(max(x.shape[-1] // 4, 1), kernel_init=kernel_init, name="hidden")(x)
+        scores = nn.Dense(1, kernel_init=kernel_init, name="score")(nn.tanh(hidden))[..., 0]
+        scores = jnp.where(mask, scores, jnp.finfo(jnp.float32).min)  # [batch, length]
+        weights = jnp.where(mask, jax.nn.softmax(scores, axis=-1), 0)  # [batch, length]
+        # Padded steps must not enter even with weight 0: they may not be finite.
+        return jnp.einsum("bt,btd->bd", weights, jnp.where(mask[..., None], x, 0))
+
+
+def pool(
+    config: ModelConfig,
+    modalities: tuple[str, ...],
+    sequences: Mapping[str, jax.Array],
+    masks: Mapping[str, jax.Array],
+) -> tuple[jax.Array, jax.Array]:
+    """Pools `{modality: [B, T_m, D]}` under `{modality: [B, T_m]}` by the configured method.
+
+    Learned scorers belong to the module whose method calls this.
+
+    Returns:
+        Vectors `[B, M, D]` float32, and `[B, M]` bool: which of them count.
+    """
+    if config.pooling_method == "attention":
+        pools = {m: AttentionPool(name=f"{m}_pool") for m in modalities}
+    else:
+        pools = dict.fromkeys(modalities, mean_pool)
+    pooled = jnp.stack([pools[m](sequences[m], masks[m]) for m in modalities], axis=1)
+    present = jnp.stack([masks[m].any(-1) for m in modalities], axis=1)
+    if config.missing_modality == "reference":
+        present = jnp.ones_like(present)
+    return pooled, present
+
+
+class ModalityGate(nn.Module):
+    """Weighs the modalities of each sample: Dense(D/2, relu) -> Dropout -> Dense(M, softmax).
+
+    Source 002 names no activation of the hidden layer; relu is msa-tf2's (`docs/sources.md`).
+
+    Attributes:
+        config: what the gate sees, whether it has the hidden layer, its activation and dropout.
+    """
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, pooled: jax.Array, present: jax.Array, *, train: bool) -> jax.Array:
+        """Weighs `pooled` `[B, M, D]`, of which `present` `[B, M]` count, to `[B, M]`.
+
+        The input is the mean over the modalities that count, or all of them side by side with zero
+        for those that do not; the others' logits are masked, so that their weight is exactly 0.
+        """
+        modalities, model_dim = pooled.shape[1:]
+        if self.config.gate_input == "concat":
+            hidden = concatenate(pooled, present)  # [batch, modalities * model_dim]
+        else:
+            hidden = mean_pool(pooled, present)  # [batch, model_dim]
+        if self.config.gate_hidden:
+            units = max(model_dim // 2, 1)
+            hidden = nn.Dense(units, kernel_init=kernel_init, name="hidden")(hidden)
+            hidden = nn.relu(hidden) if self.config.gate_activation == "relu" else hidden
+            hidden = Dropout(self.config.dropout_rate)(hidden, train=train)
+        logits = nn.Dense(modalities, kernel_init=kernel_init, name="weights")(hidden)
+        logits = jnp.where(present, logits, jnp.finfo(jnp.float32).min)  # [batch, modalities]
+        return jnp.where(present, jax.nn.softmax(logits, axis=-1), 0)
+
+
+def concatenate(pooled: jax.Array, present: jax.Array) -> jax.Array:
+    """Reshapes `[B, M, D]` to `[B, M D]`, with zeros where `present` `[B, M]` is not set."""
+    return jnp.where(present[..., None], pooled, 0).reshape(pooled.shape[0], -1)
+
+
+class AdaptiveHead(nn.Module):
+    """Pools each modality and makes them one vector (source 002, R6-R8). Float32.
+
+    Attributes:
+        config: pooling method, kind of head, gate and the treatment of absent modalities.
+        modalities: names, in the order of the weights.
+    """
+
+    config: ModelConfig
+    modalities: tuple[str, ...]
+
+    @nn.compact
+    def __call__(
+        self,
+        sequences: Mapping[str, jax.Array],
+        masks: Mapping[str, jax.Array],
+        *,
+        train: bool,
+    ) -> tuple[jax.Array, jax.Array]:
+        """Pools `{modality: [B, T_m, D]}` under `{modality: [B, T_m]}`.
+
+        Returns:
+            One vector `[B, D]`, or `[B, M D]` of a concatenating head, and the modality
+            weights `[B, M]`: those of the gate, else equal ones for the modalities that count.
+        """
+        if self.config.fusion == "pooled":  # one vector per modality is left
+            pooled = jnp.concatenate([sequences[m] for m in self.modalities], axis=1)
+            pooled = pooled.astype(jnp.float32)  # [batch, modalities, model_dim]
+            present = jnp.concatenate([masks[m] for m in self.modalities], axis=1)
+        else:
+            pooled, present = pool(self.config, self.modalities, sequences, masks)
+        if self.config.head == "weighted_sum":
+            weights = ModalityGate(self.config, name="gate")(pooled, present, train=train)
+        else:  # a mean or a concatenation has equal weights, so that every model reports some
+            weights = present / jnp.maximum(present.sum(-1, keepdims=True), 1)
+        if self.config.head == "concat":
+            return concatenate(pooled, present), weights
+        return jnp.einsum("bm,bmd->bd", weights, pooled), weights

@@ -1,0 +1,345 @@
+"""Describes a corpus for `inspect`: the facts that change results, before anything is trained.
+
+Shares lie in [0, 1], every number is computed in float64, and None stands for the undefined.
+"""
+
+import hashlib
+import itertools
+import warnings
+from typing import Any
+
+import numpy as np
+
+from msajax.config import DataConfig, ModelConfig
+from msajax.corpus.corpus import Corpus, Split, is_finite, modality_order
+from msajax.corpus.demands import describe_unread_transcripts, splits_for_folds
+from msajax.corpus.folds import advise_folds
+from msajax.corpus.labels import LabelKind, label_kind
+from msajax.corpus.repeated import count_repeated, describe_repeated, describe_repeated_ids
+from msajax.corpus.steps import (
+    Groups,
+    begin_apart,
+    find_groups,
+    movers,
+    readable_steps,
+    spans,
+    step_masks,
+    table_sizes,
+    union,
+)
+from msajax.errors import UserError
+from msajax.metrics import table
+from msajax.preparation.lost import Lost, count_hidden, count_in_full, count_without_any
+from msajax.preparation.plausibility import (
+    suspect_ids,
+    suspect_labels,
+    suspect_range,
+    suspect_scales,
+    suspect_videos,
+)
+from msajax.preparation.repairs import describe_empty, describe_repairs
+from msajax.preparation.step_words import named_by
+
+ANY_MODEL = ModelConfig()
+_BLOCK = 2**22  # feature values looked at in one go, so that float64 copies stay small
+_SHOWN = 8  # columns listed by number
+_MOST_BINS = 64  # of a histogram; labels on a wider scale go without
+_KNOWN_COUNTS = {
+    (1284, 229, 686): "CMU-MOSI",
+    (16326, 1871, 4659): "CMU-MOSEI",
+    (16327, 1871, 4662): "CMU-MOSEI",
+    (15290, 2291, 4832): "CMU-MOSEI",
+    (1368, 456, 457): "CH-SIMS",
+    (220, 40, 80): "ICT-MMMO",
+    (173, 36, 60): "YouTube",
+    (600, 100, 203): "POM",
+}
+_CONSEQUENCE = {
+    "train": "nothing can be trained on this corpus, only predicted",
+    "valid": "training has nothing to choose its best epoch by",
+    "test": "a run has no test result",
+}
+
+
+def inspect_corpus(
+    corpus: Corpus, data: DataConfig, model: ModelConfig = ANY_MODEL
+) -> dict[str, Any]:
+    """Describes a corpus as it is stored, before any repair.
+
+    Args:
+        corpus: opened.
+        data: says how masks that the corpus lacks are derived, and which of the modalities that
+            train has are aligned.
+        model: says what would read transcripts, and what labels are learned as.
+
+    Returns:
+        A strict-JSON-ready report. Per split and modality: lengths and rows with padding count
+        only samples that have the modality; `padded_steps` is a share of all stored steps, `hidden`
+        counts those that are not zero although the mask of the file hides them;
+        `non_finite`, `range` and `constant_columns` look at valid steps alone, the last two at
+        their finite values; `all_zero` is the share of samples whose valid steps are all zero.
+        `named_by` says what is known of each step of text: pieces, words, or None.
+        `task` is what labels would be learned as. `identical` counts samples that are equal to
+        an earlier one in every valid step of every modality, within a split and across splits;
+        `repeated_ids_in` counts those of the same id likewise. Per split, `lost` counts by modality
+        what preparation would lose (see `lost.py`), truncation aside, and `without_any` samples
+        that have no valid step in any modality.
+        `memory` is in bytes, as stored and as prepared for a model. Per split and label: `sd` has
+        ddof 0, the histogram rounds half to even as `acc7` does, and the floors need labels in
+        train. `scale` is the median root mean square of steps that are not zero. `alignment` says
+        which modalities share their steps and why; per split, `begin_apart` counts samples in which
+        such modalities begin at different steps, and `aligned_spans` are from the first step to the
+        last that is valid in any of them. `warnings` say what would change or surprise in results,
+        `notes` what need not.
+
+    Raises:
+        UserError: if the corpus went bad since it was opened, or cannot be aligned as `data` says.
+    """
+    report: dict[str, Any] = corpus.summary() | {"why": corpus.why}
+    report["known_corpus"] = _KNOWN_COUNTS.get(tuple(report["sizes"].values()))
+    report["repeated_ids"] = corpus.repeated_ids
+    report["repeated_ids_in"] = corpus.repeated_ids_in
+    report["repairs"] = corpus.repairs
+    kind = _label_kind(corpus, model)
+    report["task"] = {"kind": kind.kind, "names": list(kind.names)} if kind else None
+    report["splits"], train, groups = {}, None, None
+    report["memory"] = dict.fromkeys(("stored", "prepared"), 0)
+    derived = "from zeros" if data.mask_from_zeros else "every step"
+    contents: dict[str, list[bytes | None]] = {}
+    ids: dict[str, list[str]] = {}
+    labels: dict[str, np.ndarray | None] = {}
+    table_rows: dict[str, int] = {}
+    for name, header in corpus.headers.items():  # train first, one split in memory at a time
+        split = corpus.split(name)
+        train = split.labels if name == "train" else train
+        masks, nonzero = step_masks(split, split.features, data.mask_from_zeros)
+        if name == "train":
+            table_rows = table_sizes(split, readable_steps(split, masks, {}))
+        if groups is None:
+            valid = {m for m in masks if masks[m].any()}
+            used = modality_order(valid) if name == "train" else corpus.modalities
+            groups, why = find_groups(corpus, used, data)
+            report["alignment"] = {"groups": list(map(list, groups)), "why": why}
+        lost = count_in_full(split, masks, groups, table_rows, nonzero)
+        report["splits"][name] = {
+            "samples": len(split),
+            "raw_text": header.has_raw_text,
+            "modalities": {
+                m: {
+                    "dtype": header.dtypes[m],
+                    "mask": "explicit" if m in split.masks else derived,
+                    "hidden": count_hidden(split, m),
+                    **({"named_by": named_by(split)} if m == "text" else {}),
+                    **_modality(split.features[m], masks[m]),
+                }
+                for m in corpus.modalities
+                if m in masks
+            },
+            **_aligned(masks, groups, len(split)),
+            "lost": {m: of._asdict() for m, of in lost.items()},
+            "without_any": count_without_any(masks),
+            "labels": {
+                label: _labels(
+                    split.labels[:, k],
+                    None if train is None else train[:, k],
+                    header.label_kind,
+                )
+                for k, label in enumerate(header.label_names)
+            }
+            or None,
+        }
+        stored = (*split.features.values(), *split.masks.values())
+        report["memory"]["stored"] += sum(array.nbytes for array in stored)
+        report["memory"]["prepared"] += _prepared_bytes(report["splits"][name], groups)
+        contents[name] = _contents(split, masks)
+        ids[name], labels[name] = split.ids.tolist(), split.labels
+        del split
+    report["identical"] = count_repeated(contents)
+    unread = describe_unread_transcripts(corpus, data, model)
+    unread = [unread] if unread else []
+    has_text = "text" in corpus.modalities
+    report["notes"] = unread if has_text else []
+    report["warnings"] = [] if has_text else unread
+    lacking = [s for s in _CONSEQUENCE if s not in corpus.headers]
+    report["warnings"] += [f"There is no {s} split: {_CONSEQUENCE[s]}." for s in lacking]
+    if lacking and (pooled := splits_for_folds(corpus, model)):
+        samples = itertools.chain.from_iterable(ids[name] for name in pooled)
+        report["warnings"].append(advise_folds(samples))
+    report["warnings"] += _warnings(report, groups, data) + suspect_ids(ids)
+    report["warnings"] += suspect_videos(ids)
+    if kind:
+        names = next(h.label_names for h in corpus.headers.values() if h.label_names)
+        is_auto = model.task == "auto"
+        report["warnings"] += suspect_labels(labels, kind, names, is_auto=is_auto)
+    report["warnings"] += suspect_scales(report["splits"])
+    return report
+
+
+def _aligned(masks: dict[str, np.ndarray], groups: Groups, size: int) -> dict[str, Any]:
+    """Describes the sequences of a split that move together; None stands for the undefined."""
+    apart, found = np.zeros(size, bool), {}
+    for group in groups:
+        there = [masks[m] for m in group if m in masks]
+        lengths = spans(union(there))[1] if there else np.zeros(0, int)
+        apart |= begin_apart(there) if there else False
+        found[" + ".join(group)] = _summary(lengths[lengths > 0])
+    return {"begin_apart": int(apart.sum()), "aligned_spans": found}
+
+
+def _modality(x: np.ndarray, mask: np.ndarray) -> dict[str, Any]:
+    are_tokens = x.ndim == 2
+    x = x[..., None] if are_tokens else x
+    size, steps, width = x.shape
+    low, high = np.full(width, np.inf), np.full(width, -np.inf)
+    bad, zero, sizes = np.zeros(width, np.int64), np.zeros(size, bool), []
+    block = max(1, _BLOCK // (steps * width))
+    for start in range(0, size, block):
+        rows = slice(start, start + block)
+        values = x[rows][mask[rows]].astype(np.float64)  # [valid steps, width]
+        zero[rows] = ~(x[rows].any(axis=2) & mask[rows]).any(axis=1)
+        finite = is_finite(values)
+        bad += (~finite).sum(axis=0)
+        low = np.minimum(low, values.min(axis=0, where=finite, initial=np.inf))
+        high = np.maximum(high, values.max(axis=0, where=finite, initial=-np.inf))
+        if not are_tokens:
+            values[~finite] = 0
+            found = np.sqrt(np.mean(np.square(values, out=values), axis=1))
+            sizes.append(found[found > 0])
+
+    known = low <= high  # columns with a finite value
+
+    valid, (first, span) = mask.sum(axis=1), spans(mask)
+    here = valid > 0
+    valid, first, span = valid[here], first[here], span[here]
+    return {
+        "width": 0 if are_tokens else width,
+        "steps": steps,
+        "absent": float((~here).mean()),
+        "all_zero": float((zero & here).mean()),
+        "valid_steps": _summary(valid),
+        "span": _summary(span),
+        "leading_padding": _share(first > 0),
+        "trailing_padding": _share(first + span < steps),
+        "inner_holes": _share(valid < span),
+        "padded_steps": float((~mask).mean()),
+        "non_finite": int(bad.sum()),
+        "non_finite_columns": int((bad > 0).sum()),
+        "first_non_finite_columns": np.flatnonzero(bad)[:_SHOWN].tolist(),
+        "scale": float(np.median(sizes)) if (sizes := np.concatenate([*sizes, []])).size else None,
+        "constant_columns": int((~known | (low == high)).sum()) if here.any() else None,
+        "range": {"min": float(low.min()), "max": float(high.max())} if known.any() else None,
+    }
+
+
+def _label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind | None:
+    """Returns what the labels would be learned as; None without labels, or with a single class."""
+    try:
+        kind = label_kind(corpus, model)
+    except UserError:
+        return None
+    return kind if any(header.label_names for header in corpus.headers.values()) else None
+
+
+def _prepared_bytes(split: dict[str, Any], groups: Groups) -> int:
+    """Returns the bytes of float32 features and masks, as long as the longest sequence."""
+    facts = {m: found for m, found in split["modalities"].items() if found["span"]}
+    steps = {m: _longest(split, group) for group in movers(facts, groups) for m in group}
+    row = sum(int(steps[m]) * (4 * max(facts[m]["width"], 1) + 1) for m in facts)
+    return row * split["samples"]
+
+
+def _contents(split: Split, masks: dict[str, np.ndarray]) -> list[bytes | None]:
+    """Returns a digest of each sample's valid steps; None for a sample without any."""
+    digests = [hashlib.blake2b(digest_size=16) for _ in range(len(split))]
+    empty = np.ones(len(split), bool)
+    for m in sorted(split.features):
+        empty &= ~masks[m].any(axis=1)
+        for digest, x, kept in zip(digests, split.features[m], masks[m], strict=True):
+            with np.errstate(over="ignore", invalid="ignore"):
+                digest.update(m.encode() + x[kept].astype(np.float32).tobytes())
+    return [None if none else d.digest() for d, none in zip(digests, empty, strict=True)]
+
+
+def _summary(counts: np.ndarray) -> dict[str, float] | None:
+    values = (counts.min(), np.median(counts), counts.mean(), counts.max()) if counts.size else ()
+    return dict(zip(("min", "median", "mean", "max"), map(float, values), strict=False)) or None
+
+
+def _share(rows: np.ndarray) -> float | None:
+    return float(rows.mean()) if rows.size else None
+
+
+def _labels(y: np.ndarray, train: np.ndarray | None, kind: str) -> dict[str, Any]:
+    rounded = np.round(y)
+    low, high = float(rounded.min()), float(rounded.max())
+    bins = range(int(low), int(high) + 1) if high - low < _MOST_BINS else ()
+    floors = None
+    if kind == "classes":
+        counts = np.unique(y, return_counts=True)[1]
+        floors = {"majority": {"accuracy": float(counts.max() / len(y))}}
+    elif kind == "scores" and train is not None:
+        with warnings.catch_warnings():  # an undefined majority becomes None below
+            warnings.simplefilter("ignore", RuntimeWarning)
+            floors = table.floors(train, y, table.names_for(train))
+        floors = {
+            floor: {key: v if np.isfinite(v) else None for key, v in values.items()}
+            for floor, values in floors.items()
+        }
+    return {
+        "count": len(y),
+        **{name: float(getattr(np, name)(y)) for name in ("min", "median", "mean", "max")},
+        "sd": float(y.std()),
+        "histogram": {str(b): int((rounded == b).sum()) for b in bins} or None,
+        "floors": floors,
+    }
+
+
+def _warnings(report: dict[str, Any], groups: Groups, data: DataConfig) -> list[str]:
+    """Says what would change or surprise in the results, a sentence each."""
+    splits = report["splits"]
+    found = describe_repeated_ids(report["repeated_ids_in"])
+    found += describe_repeated(report["identical"], "are identical to")
+    labelled = any(split["labels"] for split in splits.values())
+    if labelled and not report["task"]:
+        found.append("Every label is of the same class: there is nothing to tell apart.")
+    if (report["task"] or {}).get("kind") == "regression":
+        found += suspect_range(splits)
+    for name, split in splits.items():
+        if not split["labels"]:
+            found.append(f"{name} has no labels: it can be predicted, not learned or scored.")
+        for m, lost in split["lost"].items():
+            found.append(Lost(**lost).describe(f"{name}/{m}", data.allow_loss))
+        if split["without_any"]:
+            found.append(describe_empty(name, split["without_any"], split["samples"]))
+        for members in movers(report["widths"], groups):
+            for m in members:
+                if not _longest(split, (m,)) and name == "train":
+                    found.append(f"{m} has no valid step in train: models leave it out everywhere.")
+                elif not _longest(split, (m,)) and _longest(splits.get("train"), (m,)):
+                    found.append(f"{m} has no valid step in {name}: every sample there lacks it.")
+            longest, in_train = _longest(split, members), _longest(splits.get("train"), members)
+            if longest > in_train > 0:
+                found.append(
+                    f"{name}/{' + '.join(members)} has up to {longest:g} steps, train only "
+                    f"{in_train:g}: set data.truncate or model.max_len."
+                )
+            for m in members:
+                facts = split["modalities"].get(m)
+                if facts and facts["hidden"]:
+                    told = describe_repairs({m: {"hidden_steps": facts["hidden"]}}, 0)
+                    found.append(f"{name}/{told}.")
+                if facts and facts["non_finite"]:
+                    found.append(
+                        f"{name}/{m} has {facts['non_finite']} non-finite value(s) in "
+                        f"{facts['non_finite_columns']} column(s): preparation sets them to 0."
+                    )
+    return found
+
+
+def _longest(split: dict[str, Any] | None, members: tuple[str, ...]) -> float:
+    """Returns the steps of the longest sequence of what moves as one; 0 if there is none."""
+    if split is None:
+        return 0.0
+    facts = split["modalities"].get(members[0], {"span": None})
+    span = split["aligned_spans"][" + ".join(members)] if len(members) > 1 else facts["span"]
+    return span["max"] if span else 0.0

@@ -1,0 +1,243 @@
+"""Counts lost steps: those stored, not zero, that a model does not read although nothing hid them.
+
+Two things may hide a step: the file's own mask, whose hidden steps are counted by themselves, and a
+truncation that was asked for. What a split
+stores is compared with the steps that are really read of it, not with the rules for masks and
+compaction that led there, so that a mistake in these rules is found as well.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from msajax.corpus.corpus import Split
+from msajax.corpus.steps import (
+    Groups,
+    choose_steps,
+    movers,
+    nonzero_steps,
+    readable_steps,
+    spans,
+    union,
+)
+from msajax.errors import UserError
+
+_ROWS = 1024  # samples looked at together
+_PADDING = -1  # the token id that files pad with beside 0, and no loss
+# Share of the samples that have a modality. A few token ids that train lacks are usual; more are
+# another tokeniser, or a mask that fits something else.
+_MOST_EMPTIED = 0.1
+
+
+class Lost(NamedTuple):
+    """Says what is lost of one modality of a split.
+
+    Attributes:
+        steps: stored steps that are not zero, that nothing hid and that are not read.
+        samples: how many have such a step.
+        emptied: how many of these have no step that is read and not zero.
+        of: how many have a step that is read or lost.
+    """
+
+    steps: int
+    samples: int
+    emptied: int
+    of: int
+
+    def is_refused(self, allowed: bool) -> bool:
+        """Says whether training refuses the loss: it leaves too many samples without the modality.
+
+        Args:
+            allowed: `data.allow_loss`; without it, more than a tenth is too many.
+        """
+        return self.emptied > _MOST_EMPTIED * self.of and not allowed
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The counts that stand among the repairs of a run."""
+        return {"lost_steps": self.steps, "emptied_samples": self.emptied}
+
+    def describe(self, where: str, allowed: bool) -> str:
+        """Puts the loss into words, before anything is prepared.
+
+        Args:
+            where: the split and the modality.
+            allowed: `data.allow_loss`.
+        """
+        needed = ": training needs data.allow_loss = true" if self.is_refused(allowed) else ""
+        return (
+            f"{where}: {self.steps} stored step(s) that are not zero would not be read, which "
+            f"would leave {self.emptied} of {self.of} samples without it{needed}."
+        )
+
+
+def count_lost(
+    split: Split,
+    masks: Mapping[str, np.ndarray],
+    chosen: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    *,
+    truncates: bool = False,
+    nonzero: Mapping[str, np.ndarray] | None = None,
+    cut: np.ndarray | None = None,
+) -> dict[str, Lost]:
+    """Counts what is lost of modalities that move as one.
+
+    Args:
+        split: as it is stored.
+        masks: the readable steps `[N, T]` of each modality.
+        chosen: the result of `choose_steps` for these masks.
+        truncates: whether longer sequences are cut. If so, a sample that is longer than its table
+            may leave out steps of `masks`, but not all of them.
+        nonzero: the result of `nonzero_steps` for modalities where it is known already.
+        cut: further valid steps `[N, T]` or `[N, 1]` that a truncation may leave out.
+
+    Returns:
+        What is lost, by modality; only where something is.
+    """
+    source = next(iter(chosen.values()))[0]  # the same for all
+    steps = next(iter(masks.values())).shape[1]
+    if truncates and steps > source.shape[1]:
+        is_read = np.any([kept.any(axis=1) for _, kept in chosen.values()], axis=0)
+        too_long = ((spans(union(masks.values()))[1] > source.shape[1]) & is_read)[:, None]
+        cut = too_long if cut is None else too_long | cut
+    # By modality, of each sample: how many steps are lost, and whether one is read and not zero.
+    lost: dict[str, np.ndarray] = {}
+    is_left: dict[str, np.ndarray] = {}
+    for start in range(0, len(split), _ROWS):
+        rows = slice(start, start + _ROWS)
+        read = _read(source[rows], np.array([kept[rows] for _, kept in chosen.values()]), steps)
+        unread = ~read
+        for m, candidates in zip(chosen, unread, strict=True):
+            if cut is not None:
+                candidates &= ~(masks[m][rows] & cut[rows])
+            if m in split.masks and m not in split.derived:
+                candidates &= split.masks[m][rows]
+        if not np.count_nonzero(unread):
+            continue  # features are looked at only where they may be lost
+        for k, m in enumerate(chosen):
+            known, x = (nonzero or {}).get(m), split.features[m]
+            stored = nonzero_steps(x[rows]) if known is None else known[rows]
+            if x.ndim == 2:
+                stored = stored & (x[rows] != _PADDING)
+            unread[k] &= stored
+            if np.count_nonzero(unread[k]):
+                lost.setdefault(m, np.zeros(len(split), int))[rows] = unread[k].sum(axis=1)
+                left = is_left.setdefault(m, np.zeros(len(split), bool))
+                left[rows] = (read[k] & stored).any(axis=1)
+    found = {}
+    for m, of_sample in lost.items():
+        emptied, there = (of_sample > 0) & ~is_left[m], (of_sample > 0) | chosen[m][1].any(axis=1)
+        counts = of_sample.sum(), (of_sample > 0).sum(), emptied.sum(), there.sum()
+        found[m] = Lost(*map(int, counts))
+    return found
+
+
+def count_among(
+    split: Split, modality: str, steps: np.ndarray, nonzero: np.ndarray | None = None
+) -> int:
+    """Counts the stored steps among some `[N, T]` that are not zero and that no mask hides."""
+    if modality in split.masks and modality not in split.derived:
+        steps = steps & split.masks[modality]
+    return _count_nonzero(split, modality, steps, nonzero)
+
+
+def count_hidden(split: Split, modality: str) -> int:
+    """Counts the stored steps that are not zero and that the mask of the file hides.
+
+    0 for a modality without a mask, and for masks that its reader has made.
+    """
+    if modality not in split.masks or modality in split.derived:
+        return 0
+    return _count_nonzero(split, modality, ~split.masks[modality])
+
+
+def _count_nonzero(
+    split: Split, modality: str, steps: np.ndarray, nonzero: np.ndarray | None = None
+) -> int:
+    (rows,) = np.logical_or.reduce(steps, axis=1).nonzero()
+    count = 0
+    for start in range(0, len(rows), _ROWS):
+        part = rows[start : start + _ROWS]
+        x = split.features[modality]
+        stored = nonzero_steps(x[part]) if nonzero is None else nonzero[part]
+        if x.ndim == 2:
+            stored = stored & (x[part] != _PADDING)
+        count += int(np.count_nonzero(steps[part] & stored))
+    return count
+
+
+def _read(source: np.ndarray, kept: np.ndarray, steps: int) -> np.ndarray:
+    """Finds the stored steps `[M, n, T]` that prepared steps `[M, n, length]` of members read."""
+    read = np.zeros((*kept.shape[:2], steps), bool)
+    member, row, step = kept.nonzero()
+    read[member, row, source[row, step]] = True
+    return read
+
+
+def count_in_full(
+    split: Split,
+    masks: Mapping[str, np.ndarray],
+    groups: Groups,
+    rows: Mapping[str, int],
+    nonzero: Mapping[str, np.ndarray],
+) -> dict[str, Lost]:
+    """Counts what would be lost of a split if every sequence fitted its table.
+
+    Args:
+        split: as it is stored.
+        masks: the valid steps `[N, T]` of each modality.
+        groups: modalities that share their steps.
+        rows: of the embedding table, of modalities of token ids where it is known.
+        nonzero: as for `count_lost`.
+    """
+    found = {}
+    for members in movers(masks, groups):
+        valid = readable_steps(split, {m: masks[m] for m in members if m in masks}, rows)
+        steps = max(mask.shape[1] for mask in valid.values())
+        chosen = choose_steps(valid, steps, "error", split.ids)
+        found |= count_lost(split, valid, chosen, nonzero=nonzero)
+    return found
+
+
+def nothing_read(split: Split, modality: str) -> dict[str, Lost]:
+    """Counts what is lost of a modality that is left out as a whole."""
+    nothing = np.zeros((len(split), 0), int)
+    masks = {modality: np.zeros(split.features[modality].shape[:2], bool)}
+    return count_lost(split, masks, {modality: (nothing, nothing.astype(bool))})
+
+
+def require_little_lost(where: str, lost: Mapping[str, Lost], allowed: bool) -> None:
+    """Refuses a loss that leaves more than a tenth of the samples of a modality without it.
+
+    Args:
+        where: the corpus and the split, for the message.
+        lost: by modality.
+        allowed: whether any loss is accepted.
+
+    Raises:
+        UserError: naming the split, the modality and how many samples.
+    """
+    for m, loss in lost.items():
+        if loss.is_refused(allowed):
+            raise UserError(
+                f"{where}: {loss.steps} stored steps of {m!r} that are not zero would not be read, "
+                f"which would leave {loss.emptied} of {loss.of} samples without it: look for a "
+                "mistake in its masks, lengths or token ids, or accept it with "
+                "--config.data.allow_loss=true."
+            )
+
+
+def count_without_any(masks: Mapping[str, np.ndarray]) -> int:
+    """Counts samples without a valid step in any modality; 0 if there is no modality.
+
+    Args:
+        masks: the valid steps `[N, T]` of each.
+    """
+    if not masks:
+        return 0
+    has_any = functools.reduce(
+        np.logical_or, (np.logical_or.reduce(mask, axis=1) for mask in masks.values())
+    )
+    return len(has_any) - int(np.count_nonzero(has_any))

@@ -1,1 +1,0 @@
-"""Reads folders of pretrained text encoders, in the layout of the Hugging Face hub."""

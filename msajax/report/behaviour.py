@@ -1,0 +1,170 @@
+"""Makes the panels of robustness and explanation, where their modes have been run."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from msajax.report import charts
+from msajax.report.content import reading
+from msajax.report.figures import Chart, Drawing, Key, colour, dash, mark
+from msajax.report.page import Panel
+from msajax.report.text import shortened, signed
+from msajax.results import legend
+from msajax.runs.manifest import EXPLANATION, ROBUSTNESS
+
+_KINDS = {
+    "drop_modality": "A modality is removed",
+    "drop_pair": "Two modalities are removed",
+    "drop_steps": "Random steps are removed",
+    "noise": "Noise is added",
+}
+_MOST_CURVES = 12
+_MOST_SAMPLES = 3
+_MOST_WORDS = 60
+_MOST_OUTPUTS = 6
+
+
+def robustness(found: Mapping[str, Any] | None) -> Panel | None:
+    """Makes the panel of metrics as parts of the input are removed or disturbed."""
+    if found is None:
+        return None
+    with reading(ROBUSTNESS):
+        metric = found["metric"]
+        kinds = dict.fromkeys(curve["kind"] for curve in found["curves"])
+        drawn, rows, limits = [], [], _limits(metric, found["curves"])
+        for kind in kinds:
+            of_kind = [curve for curve in found["curves"] if curve["kind"] == kind]
+            title = _KINDS.get(kind, shortened(kind, 40))
+            drawn.append(_curves(title, metric, of_kind[:_MOST_CURVES], limits))
+            rows += [
+                (
+                    title,
+                    _modalities(curve),
+                    legend.show(metric, _at_end(curve, metric, 0)),
+                    legend.show(metric, _at_end(curve, metric, -1)),
+                    legend.show(metric, curve["area"][metric]),
+                )
+                for curve in of_kind
+            ]
+        last = f"{100 * found['rates'][-1]:.0f} %"
+        text = (
+            f"Test {metric} as a part of the input is removed or disturbed at a growing rate; the "
+            "band is the 95 % interval. The area under a curve sums it up, to compare models by."
+        )
+        return Panel.of(
+            "Robustness",
+            "robustness.html", charts=drawn, text=text, rows=rows, last=last,
+        )
+
+
+def _modalities(curve: Mapping[str, Any]) -> str:
+    return shortened(" + ".join(curve["modalities"]), 60) or "all"
+
+
+def _at_end(curve: Mapping[str, Any], metric: str, point: int) -> float | None:
+    return curve["points"][point]["metrics"][metric]["mean"]
+
+
+def _limits(metric: str, curves: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """Returns the ends of the vertical axis, shared by charts that are compared."""
+    of = [point["metrics"][metric] for curve in curves for point in curve["points"]]
+    values = [value for m in of for value in (m["mean"], *(m.get("ci95") or ()))]
+    known = [value for value in values if value is not None]
+    room = 0.05 * (max(known) - min(known)) or 0.1
+    return min(known) - room, max(known) + room
+
+
+def _curves(
+    title: str,
+    metric: str,
+    curves: Sequence[Mapping[str, Any]],
+    limits: tuple[float, float],
+) -> Chart:
+    """Draws a metric over rates, a line for each of the curves."""
+
+    def paint(axes: Any) -> None:
+        for k, curve in enumerate(curves):
+            rates = np.array([100 * point["rate"] for point in curve["points"]], float)
+            of = [point["metrics"][metric] for point in curve["points"]]
+            mean = np.array([np.nan if m["mean"] is None else m["mean"] for m in of], float)
+            ends = [m.get("ci95") or (None, None) for m in of]
+            low, high = (np.array([np.nan if e[i] is None else e[i] for e in ends]) for i in (0, 1))
+            axes.fill_between(rates, low, high, color=colour(k), alpha=0.13, linewidth=0)
+            axes.plot(rates, mean, linestyle=dash(k), **mark(k))
+        axes.margins(x=0.03)
+        axes.set_ylim(limits)
+
+    told = "; ".join(
+        f"{_modalities(c)}: {legend.show(metric, _at_end(c, metric, 0))} at first, "
+        f"{legend.show(metric, _at_end(c, metric, -1))} at last"
+        for c in curves
+    )
+    unit = "deviation, in % of that of training" if curves[0]["kind"] == "noise" else "rate in %"
+    drawing = Drawing(f"{title}. Test {metric} of {told}.", paint, labels=(unit, f"test {metric}"))
+    keys = [Key(_modalities(curve), k) for k, curve in enumerate(curves)]
+    return Chart(title, drawing, keys)
+
+
+def explanation(found: Mapping[str, Any] | None, page: str) -> Panel | None:
+    """Makes the panel of what scores are made of.
+
+    Args:
+        found: explanation.json.
+        page: the file beside the report that steps through samples; "" if there is none.
+    """
+    if found is None:
+        return None
+    with reading(EXPLANATION):
+        summary = found["summary"]
+        shares = summary["mean_absolute_contribution"]
+        most = max(shares.values(), default=0) or 1
+        bars = [
+            (shortened(m, 40), f"{value:.3f}", round(100 * value / most, 1))
+            for m, value in shares.items()
+        ]
+        worded = [sample for sample in found["samples"] if _words(sample)]
+        return Panel.of(
+            "Explanation",
+            "explanation.html",
+            [charts.contributions(bars)] if bars else (),
+            bars=bars,
+            median=f"{summary['completeness']['median']:.2g}",
+            largest=f"{summary['completeness']['max']:.2g}",
+            samples=[_shaded(sample) for sample in worded[:_MOST_SAMPLES]],
+            count=len(found["samples"]),
+            split=found["split"],
+            page=page,
+        )
+
+
+def _words(sample: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Pairs the words of a sample with their contributions; [] where they are not known."""
+    words, of = sample.get("words"), sample["contributions"].get("text")
+    if not words or not of or len(words) != len(of):
+        return []
+    return list(zip(words, of, strict=True))
+
+
+def _shaded(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """Shades the words of a sample by how much they raise or lower its score."""
+    pairs = _words(sample)
+    most = max(abs(value) for _, value in pairs) or 1
+    words = [
+        (shortened(word, 40), "up" if value > 0 else "down", round(abs(value) / most, 2), value)
+        for word, value in pairs[:_MOST_WORDS]
+    ]
+    return {
+        "id": shortened(sample["id"], 80),
+        "label": _value(sample["label"]),
+        "score": _value(sample["score"]),
+        "words": words,
+        "cut": len(pairs) > _MOST_WORDS,
+    }
+
+
+def _value(value: Any) -> str:
+    """Formats a label or score: a number, a class, or one number for each output."""
+    if isinstance(value, list):
+        return ", ".join(map(_value, value[:_MOST_OUTPUTS])) + ", …" * (len(value) > _MOST_OUTPUTS)
+    return signed(value) if isinstance(value, int | float) else shortened(str(value), 40)

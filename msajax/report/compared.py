@@ -1,0 +1,100 @@
+"""Shows comparisons of runs: a panel for each pair, and a page of them alone."""
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from msajax.comparison import compare
+from msajax.comparison.contenders import short_names
+from msajax.comparison.output import (
+    as_csv,
+    as_latex,
+    comparison_cells,
+    comparison_legend,
+    require_output,
+)
+from msajax.files import write_json, write_text
+from msajax.report import charts
+from msajax.report.content import reading
+from msajax.report.figures import Chart
+from msajax.report.page import Panel, render
+from msajax.report.text import shortened
+from msajax.results import legend
+from msajax.runs.manifest import COMPARISON
+
+_OVER = {"samples": "over samples", "videos": "over videos", "seeds": "over random seeds"}
+
+
+def comparison_page(report: Mapping[str, Any]) -> str:
+    """Returns the result of `comparison.compare` as a page of its own."""
+    facts = [f"{report['samples']} samples", f"{report['groups']} {report['unit']}s"]
+    return render("Comparison", panels(report), eyebrow="msajax compare", facts=facts)
+
+
+def write_comparison(path: str, report: Mapping[str, Any]) -> None:
+    """Writes the result of `comparison.compare` in the form that the file's ending says.
+
+    Raises:
+        UserError: for another ending, or a file that cannot be written.
+    """
+    require_output(path, ())
+    ending = os.path.splitext(path)[1]
+    if ending == ".json":
+        write_json(path, report)
+    elif ending == ".html":
+        write_text(path, comparison_page(report))
+    else:
+        write_text(path, as_csv(report) if ending == ".csv" else as_latex(report))
+
+
+def panels(report: Mapping[str, Any]) -> list[Panel]:
+    """Makes a panel for each pair of a comparison; what concerns all of them stands in the last."""
+    found, names = [], short_names(report["runs"], lambda name: shortened(name, 60))
+    for pair in report["pairs"]:
+        columns, cells = comparison_cells(report, pair)
+        is_last = pair is report["pairs"][-1]
+        panel = Panel.of(
+            f"{names[pair['first']]} against {names[pair['second']]}",
+            "compared.html",
+            sentences=compare.about_pair(report, pair),
+            charts=[chart] if (chart := _chart(report["metric"], pair)) else [],
+            columns=["metric", *columns],
+            rows=[(f"{shortened(name, 40)} {_arrow(name)}", *of) for name, of in cells.items()],
+            notes=compare.about_all(report) if is_last else [],
+            terms=comparison_legend(report) if is_last else [],
+        )
+        found.append(panel)
+    return found
+
+
+def of_this_run(report: Mapping[str, Any] | None) -> list[Panel]:
+    """Makes the panels of comparison.json in the folder of the first run; [] without."""
+    if report is None:
+        return []
+    with reading(COMPARISON):
+        if not report["pairs"]:
+            raise ValueError("it compares nothing")
+        return panels(compare.with_first(compare.read_back(report), "This run"))
+
+
+def _arrow(metric: str) -> str:
+    return "↑" if legend.larger_is_better(metric) else "↓"
+
+
+def _chart(metric: str, pair: Mapping[str, Any]) -> Chart | None:
+    """Draws the difference of one metric with its intervals; None where it is undefined."""
+    values = pair["metrics"][metric]
+    if math.isnan(values["difference"]):
+        return None
+    rows = [
+        (words, [values["difference"]], interval)
+        for key, words in _OVER.items()
+        if (interval := values[f"ci95_{key}"]) is not None and not math.isnan(interval[0])
+    ]
+    better = "above" if legend.larger_is_better(metric) else "below"
+    return Chart(
+        f"Difference in {metric} with its 95 % intervals",
+        charts.value_rows([*rows, ("no difference", [0.0], None)], len(rows)),
+        note=f"The first run is better {better} 0.",
+    )

@@ -1,0 +1,141 @@
+"""Writes reports: of a run, and of the folds of a cross-validation."""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msajax.files import as_strict, read_json, write_json, write_text
+from msajax.report import (
+    behaviour,
+    compared,
+    measured,
+    predicted,
+    provenance,
+    samples,
+    training,
+    uncertainty,
+)
+from msajax.report.content import Content, read_content, read_measured
+from msajax.report.figure_files import draw_figures, write_figures
+from msajax.report.folds import page_of_folds, panels_of_folds
+from msajax.report.forms import check_folds
+from msajax.report.page import Panel, render
+from msajax.runs import manifest
+from msajax.runs.folder import RunFolder
+
+
+def make(
+    folder: RunFolder, comparison: Mapping[str, Any] | None = None, figures: str = ""
+) -> None:
+    """Writes report.html of a run that has ended, whole or not at all.
+
+    Args:
+        folder: of the run.
+        comparison: with other runs, to be kept in the folder in place of an earlier one.
+        figures: a folder for every chart as PDF and SVG; "" for none.
+
+    Raises:
+        UserError: if a file of the run is missing or damaged, or the report cannot be written.
+    """
+    content = read_content(folder)
+    if comparison is not None:
+        content = dataclasses.replace(content, comparison=as_strict(comparison))
+    panels = panels_of(content)
+    text = _laid_out(content.results, panels)
+    if figures:
+        write_figures(figures, draw_figures(panels))
+    if comparison is not None:
+        write_json(folder.file(manifest.COMPARISON), comparison)  # once it is known to have a page
+    write_text(folder.file(manifest.REPORT), text)
+
+
+def make_of_folds(
+    workdir: str, folders: Sequence[RunFolder], names: Sequence[str], figures: str = ""
+) -> None:
+    """Writes the report of a cross-validation that has ended, beside the folders of its folds.
+
+    Args:
+        workdir: of the cross-validation.
+        folders: of the folds.
+        names: of its results, its predictions and its report.
+        figures: a folder for every chart as PDF and SVG; "" for none.
+
+    Raises:
+        UserError: if a file is missing or damaged, or the report cannot be written.
+    """
+    results, predictions, report = (os.path.join(workdir, name) for name in names)
+    content = read_content(folders[0])
+    content.settings["data"].pop("fold", None)  # all other settings are those of every fold
+    links = [
+        f"{os.path.basename(folder.path)}/{manifest.REPORT}"
+        if os.path.exists(folder.file(manifest.REPORT))
+        else ""
+        for folder in folders
+    ]
+    last = [provenance.settings(content), provenance.repeat(content)]
+    found = read_json(results)
+    check_folds(found, results)
+    pooled = read_measured(
+        predictions,
+        found["pooled"]["samples"],
+        f"{results} says. The train command of these folds writes both anew.",
+    )
+    panels = panels_of_folds(found, pooled, last, links)
+    text = page_of_folds(found, panels)
+    if figures:
+        write_figures(figures, draw_figures(panels))
+    write_text(report, text)
+
+
+def page(content: Content) -> str:
+    """Returns the report of a run as HTML; the same content gives the same text."""
+    return _laid_out(content.results, panels_of(content))
+
+
+def panels_of(content: Content) -> list[Panel]:
+    """Makes the panels of a run's report."""
+    results, test = content.results, content.test
+    is_sentiment = "acc7" in results["test"]
+    panels = [
+        measured.finding(content),
+        measured.results(content),
+        training.training(content),
+        predicted.scatter(test),
+        predicted.residuals(test, is_sentiment),
+        predicted.confusion(test, is_sentiment),
+        uncertainty.calibration(results, test),
+        predicted.weights(test, is_sentiment),
+        behaviour.robustness(content.robustness),
+        behaviour.explanation(content.explanation, content.explanation_page),
+        *compared.of_this_run(content.comparison),
+        samples.best_and_worst(test),
+        provenance.corpus(content),
+        provenance.settings(content),
+        provenance.repeat(content),
+    ]
+    return [panel for panel in panels if panel]
+
+
+def _laid_out(results: Mapping[str, Any], panels: Sequence[Panel]) -> str:
+    return render(
+        f"{results['model']['name']} on {_name(results['corpus'])}",
+        panels,
+        eyebrow="msajax run",
+        facts=_facts(results),
+    )
+
+
+def _name(corpus: Mapping[str, Any]) -> str:
+    """Names a corpus by its file."""
+    return os.path.basename(corpus["path"].rstrip("/")) or corpus["path"]
+
+
+def _facts(results: Mapping[str, Any]) -> list[str]:
+    sizes, seeds = results["corpus"]["sizes"], results["seeds"]
+    return [
+        f"{results['model']['parameters']:,} parameters",
+        f"{len(seeds)} random seeds" if len(seeds) > 1 else f"random seed {seeds[0]}",
+        "reads " + ", ".join(results["corpus"]["modalities"]),
+        " / ".join(f"{sizes[name]:,} {name}" for name in ("train", "valid", "test")),
+    ]

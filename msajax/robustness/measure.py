@@ -1,0 +1,252 @@
+"""Measures on the test split what is left of a finished run's metrics as its inputs get worse.
+
+A curve is the test metrics at rates of 0 to 0.9 of
+
+    drop_modality, drop_pair   the share of samples that lose a modality, or both of two
+    drop_steps                 the share of a modality's valid steps that are hidden
+    noise                      normal noise on a modality's features, in deviations of training
+
+What a missing modality means is the model's own affair (`model.missing_modality`). The area under
+a curve is that of the trapezoids between its points, divided by the range of the rates: the mean of
+the metric over them. Undivided it is the AUILC of Yuan et al. (ACM MM 2021).
+"""
+
+import dataclasses
+import itertools
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from msajax.corpus.corpus import Split
+from msajax.corpus.on_demand import moments
+from msajax.errors import UserError
+from msajax.preparation.fit import prepare
+from msajax.results.finished import Finished, largest_difference
+from msajax.results.measure import summarize, summarize_with_intervals
+from msajax.robustness import disturbances
+from msajax.tasks import Task
+
+RATES = tuple(k / 10 for k in range(10))
+DRAWS = 3  # what three draws leave to chance is far less than what the samples do
+_ROUNDING = 1e-2  # more than that between results.json and the bundle is no rounding
+
+
+class Curve(NamedTuple):
+    """Says what a curve is of.
+
+    Attributes:
+        kind: drop_modality, drop_pair, drop_steps or noise.
+        modalities: one, or two of drop_pair.
+    """
+
+    kind: str
+    modalities: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Robustness:
+    """Measures the curves of one run.
+
+    Attributes:
+        run: that has ended.
+        split: its test split, prepared.
+        intact: the scores of that split as it is, `[S, N, K]`.
+        curves: which ones there are.
+        deviations: `{modality: [d]}` of features, what counts as 1 of noise.
+    """
+
+    run: Finished
+    split: Split
+    intact: np.ndarray
+    curves: tuple[Curve, ...]
+    deviations: dict[str, np.ndarray]
+
+    def report(self, track: Callable[[Iterable[Any], int], Iterable[Any]]) -> dict[str, Any]:
+        """Measures every curve and makes the content of robustness.json.
+
+        Args:
+            track: passes through the rates of all curves, of which there are so many, and shows
+                how far it is.
+        """
+        run, measured = self.run, {curve: [self._at_rest()] for curve in self.curves}
+        points = ((curve, rate) for curve in self.curves for rate in RATES[1:])
+        without: dict[Curve, np.ndarray] = {}  # scores of samples that all lose a modality
+        for curve, rate in track(points, len(self.curves) * (len(RATES) - 1)):
+            if curve.kind.startswith("drop_") and curve.kind != "drop_steps":
+                if curve not in without:
+                    without = {curve: self._without(curve)}
+                scores = self._mixed(curve, rate, without[curve])
+            else:
+                scores = np.stack([self._disturbed(curve, rate, draw) for draw in range(DRAWS)])
+            metrics = measure(scores, self.split.labels, run.task)
+            measured[curve].append({"rate": rate, "metrics": metrics})
+        return {
+            "metric": run.results["selection"],
+            "metrics": list(run.task.reported),
+            "samples": len(self.split),
+            "rates": list(RATES),
+            "curves": [
+                {
+                    "kind": curve.kind,
+                    "modalities": list(curve.modalities),
+                    "points": points,
+                    "area": {name: area(points, name) for name in run.task.reported},
+                }
+                for curve, points in measured.items()
+            ],
+            "seeds": run.results["seeds"],
+            "draws": DRAWS,
+        }
+
+    def _at_rest(self) -> dict[str, Any]:
+        """Returns the point of rate 0, where nothing is drawn: the results of the run itself."""
+        test = self.run.results["test"]
+        of_test = {name: test[name] for name in self.run.task.reported}
+        return {
+            "rate": 0.0,
+            "metrics": {
+                name: {key: values[key] for key in ("mean", "sd", "ci95")}
+                for name, values in of_test.items()
+            },
+        }
+
+    def _without(self, curve: Curve) -> np.ndarray:
+        everywhere = np.ones(len(self.split), bool)
+        return self._score(
+            disturbances.hide_modalities(self.split, curve.modalities, everywhere)
+        )
+
+    def _mixed(self, curve: Curve, rate: float, without: np.ndarray) -> np.ndarray:
+        """Takes from `without` the scores of the samples that lose a modality: `[D, S, N, K]`.
+
+        No score depends on other samples, so that two scores of each serve all rates and draws.
+        """
+        numbers = [self.run.bundle.preparation.spec.modalities.index(m) for m in curve.modalities]
+        mixed = []
+        for draw in range(DRAWS):
+            rows = disturbances.drawn_rows(len(self.split), rate, draw, numbers)
+            mixed.append(np.where(rows[:, None], without, self.intact))
+        return np.stack(mixed)
+
+    def _disturbed(self, curve: Curve, rate: float, draw: int) -> np.ndarray:
+        spec, (m,) = self.run.bundle.preparation.spec, curve.modalities
+        if curve.kind == "noise":
+            deviation = rate * self.deviations[m]
+            return self._score(disturbances.add_noise(self.split, spec, m, deviation, draw))
+        return self._score(disturbances.drop_steps(self.split, spec, m, rate, draw))
+
+    def _score(self, disturbed: Split) -> np.ndarray:
+        return self.run.bundle.scorer.score(disturbed, "test", like=self.split)[0]
+
+
+def begin(run: Finished) -> Robustness:
+    """Prepares and scores the test split of a run that has ended, and lists its curves.
+
+    Raises:
+        UserError: for a task without labels, and for results that are not the bundle's.
+    """
+    spec, metric = run.bundle.preparation.spec, run.task.usual_selection
+    if not run.task.reads_labels:
+        raise UserError(
+            f"{run.folder.path} holds a model of the {spec.label_kind} task, whose tokens are what "
+            "it is measured by: --mode=robustness is for models of labels."
+        )
+    split, intact, _, _ = run.score("test")
+    measured = summarize(intact, split.labels, run.task)
+    largest_difference(run, measured, "test")  # refuses results of other seeds or metrics
+    here, there = measured[metric]["mean"], run.results["test"][metric]["mean"]
+    if there is None or not abs(here - there) <= _ROUNDING * max(abs(there), 1):
+        raise UserError(
+            f"{run.folder.file('results.json')} says test {metric} {there}, but the bundle beside "
+            f"it gives {here:.6g}: they are not of one run. Delete results.json: the run's train "
+            "command then writes it anew."
+        )
+    return Robustness(run, split, intact, _curves(run, split), _deviations(run))
+
+
+def _curves(run: Finished, split: Split) -> tuple[Curve, ...]:
+    spec = run.bundle.preparation.spec
+    found = [Curve("drop_modality", (m,)) for m in spec.modalities]
+    found += [Curve("drop_pair", pair) for pair in itertools.combinations(spec.modalities, 2)]
+    for m in spec.modalities:
+        # With one step in each sample, losing steps is losing the modality.
+        if disturbances.steps_of(split, spec, m)[1].sum(axis=1).max() > 1:
+            found.append(Curve("drop_steps", (m,)))
+    return (*found, *(Curve("noise", (m,)) for m in spec.modalities if not spec.vocabulary(m)))
+
+
+def without_noise(run: Finished) -> list[str]:
+    """Lists the modalities that take no noise, because they are token ids."""
+    spec = run.bundle.preparation.spec
+    return [m for m in spec.modalities if spec.vocabulary(m)]
+
+
+def _deviations(run: Finished) -> dict[str, np.ndarray]:
+    """Returns the deviation `[d]` over training of every prepared feature; 1 if standardised."""
+    preparation = run.bundle.preparation
+    spec, found = preparation.spec, {}
+    for m in spec.modalities:
+        if m in preparation.statistics:
+            found[m] = np.ones(spec.width(m))
+    others = [m for m in spec.modalities if m not in found and not spec.vocabulary(m)]
+    if others:
+        budget = run.bundle.config.data.device_memory_budget
+        train, _ = prepare(run.corpus.split("train"), preparation, budget)
+        for m in others:
+            found[m] = moments(_Rows(train.features[m]), train.masks[m])[1]
+    return found
+
+
+class _Rows(NamedTuple):
+    """Reads prepared features by rows alone, also those that are prepared as they are read."""
+
+    features: Any
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(N, T, d)."""
+        return self.features.shape
+
+    def __len__(self) -> int:
+        """Returns the number of samples N."""
+        return self.features.shape[0]
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        """Returns features `[n, T, d]`."""
+        return self.features[rows, :]
+
+
+def measure(scores: np.ndarray, labels: np.ndarray, task: Task) -> dict[str, dict[str, Any]]:
+    """Computes metrics of several draws.
+
+    Args:
+        scores: `[D, S, N, K]`.
+        labels: `[N, L]`.
+        task: says which metrics.
+
+    Returns:
+        `{metric: {"mean", "sd", "ci95"}}`: the mean over draws and seeds; the deviation over seeds
+        of their means over draws (ddof 1, None for one seed); and the 95 % interval of the mean, by
+        bootstrap over samples. NaN where undefined.
+    """
+    draws, seeds = scores.shape[:2]
+    with warnings.catch_warnings():
+        # Scores without any input are constant, and have no correlation: null in the file.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        rows = summarize_with_intervals(scores.reshape(-1, *scores.shape[2:]), labels, task)
+    found = {}
+    for name, values in rows.items():
+        of_seeds = np.mean(np.reshape(values["seeds"], (draws, seeds)), axis=0)
+        sd = float(np.std(of_seeds, ddof=1)) if seeds > 1 else None
+        found[name] = {"mean": values["mean"], "sd": sd, "ci95": values["ci95"]}
+    return found
+
+
+def area(points: Sequence[dict[str, Any]], metric: str) -> float:
+    """Averages a metric over the rates of a curve, by trapezoids; NaN if a value is undefined."""
+    rates = [point["rate"] for point in points]
+    values = [point["metrics"][metric]["mean"] for point in points]
+    known = [np.nan if value is None else value for value in values]
+    return float(np.trapezoid(known, rates) / (rates[-1] - rates[0]))

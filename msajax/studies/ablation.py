@@ -1,0 +1,291 @@
+"""Ablates modalities: trains a run for every subset of them, and compares each with all.
+
+WORKDIR holds
+
+    text+audio, text, audio, …   the runs, each an ordinary one of these modalities
+    ablation.json                what each subset reaches, paired with all modalities; written last
+"""
+
+import dataclasses
+import fnmatch
+import itertools
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from msajax.comparison.statistics import Pair, difference_intervals, groups_of, holm, paired_tests
+from msajax.config import Config, checked
+from msajax.config.grammar import split_override
+from msajax.corpus.corpus import Corpus
+from msajax.corpus.cross_validation import require_one_fold
+from msajax.corpus.formats import open_corpus
+from msajax.corpus.labels import as_targets
+from msajax.corpus.predictions import Predictions, read_predictions
+from msajax.errors import UserError
+from msajax.experiment.build import open_encoder, open_sources
+from msajax.files import json_text, read_json, write_if_new
+from msajax.models import parameter_shapes
+from msajax.preparation import fit as preparing
+from msajax.runs.folder import RunFolder
+from msajax.runtime import processes
+from msajax.runtime.signals import StopRequest
+from msajax.studies import runner
+from msajax.tasks import Task, make_task
+
+logger = logging.getLogger(__name__)
+
+RESULTS = "ablation.json"
+_LEVEL = 0.05  # of p after Holm
+
+
+def ablate(
+    config: Config,
+    workdir: str,
+    stop_after_epochs: int | None = None,
+    stop: StopRequest | None = None,
+    profile: str | None = None,
+) -> dict[str, Any] | None:
+    """Trains every subset of a model's modalities in a folder of its own, and compares them.
+
+    Every run chooses its epochs on validation, and opens the test split once, when it has ended.
+    Runs that have ended are only read; one that has paused goes on.
+
+    Args:
+        config: the experiment with all modalities.
+        workdir: the folder of the runs; made if needed.
+        stop_after_epochs: save and return after so many more epochs, of all runs together.
+        stop: asks to save and to return before the next step.
+        profile: folder for a trace of some steps, of the first run that trains.
+
+    Returns:
+        The content of ablation.json, or None if a run has paused.
+
+    Raises:
+        UserError: for whatever the user can set right, before anything is written.
+        NonFiniteError: if no seed's numbers of some run are finite any more.
+    """
+    config = checked(config)
+    require_one_fold(config.data)
+    runner.open_devices(config, _any_run(workdir))
+    with processes.losses_noticed():
+        processes.together(lambda: runner.require_path(workdir, "the run of one subset"))
+        kept = "--mode=ablate keeps a folder for each subset of modalities: choose another"
+        processes.of_first(lambda: runner.require_no_run(workdir, f"{kept} --workdir"))
+        plan = processes.together(lambda: _plan(config))
+        for name, of_subset in plan.configs.items():
+            folder = RunFolder(os.path.join(workdir, name))
+            folder.claim(of_subset, plan.digests[name], profile)
+        processes.of_first(lambda: _require_no_others(workdir, plan, profile))
+        start = runner.Start(stop_after_epochs, stop, profile)
+        if not runner.train_each(plan.configs, workdir, start, "Modalities {}".format):
+            return None
+        return processes.of_first(lambda: _measure(plan, workdir))
+
+
+def _any_run(workdir: str) -> str:
+    """Finds the folder of a run that has begun; all of them have the same devices."""
+    names = sorted(os.listdir(workdir)) if os.path.isdir(workdir) else []
+    folders = (os.path.join(workdir, name) for name in names)
+    return next((f for f in folders if os.path.exists(os.path.join(f, "run.json"))), workdir)
+
+
+class _Plan(NamedTuple):
+    """Holds the runs of an ablation, by the names of their folders, all modalities first.
+
+    Attributes:
+        modalities: all of them.
+        configs: of the runs.
+        digests: of what they read.
+        task: of all of them.
+    """
+
+    modalities: tuple[str, ...]
+    configs: Mapping[str, Config]
+    digests: Mapping[str, dict[str, str]]
+    task: Task
+
+
+def _plan(config: Config) -> _Plan:
+    """Makes the configuration of every subset, and refuses what one cannot train on or measure."""
+    corpus, _, preparation = open_sources(config)
+    spec, names = preparation.spec, preparation.spec.modalities
+    if len(names) < 2:
+        raise UserError(
+            f"{corpus.path}: the model reads {names[0]} alone, of which nothing can be left out: "
+            "--mode=ablate needs two modalities or more."
+        )
+    if bad := [m for m in names if {"/", "+"} & set(m)]:
+        raise UserError(
+            f"{corpus.path}: the modality {bad[0]!r} cannot be part of a folder's name: "
+            "--mode=ablate joins names by +, and they may hold no + and no /."
+        )
+    sizes = range(len(names), 0, -1)
+    configs, digests = {}, {}
+    for subset in itertools.chain(*(itertools.combinations(names, size) for size in sizes)):
+        name = "+".join(subset)
+        try:
+            configs[name], digests[name] = _of_subset(config, subset)
+        except UserError as error:
+            raise UserError(f"Modalities {name}: {error}") from error
+    labels = as_targets(corpus.split("train").labels, spec, preparation.classes)
+    task = make_task(spec.label_kind, spec.label_names, labels)
+    return _Plan(names, configs, digests, task)
+
+
+def _of_subset(config: Config, subset: tuple[str, ...]) -> tuple[Config, dict[str, str]]:
+    """Returns the checked configuration of a subset, and the digests of what it reads."""
+    config = only(config, subset)
+    corpus, encoder = open_corpus(config.data.path, config.reading), open_encoder(config)
+    if config.optim.groups:
+        config = _with_known_groups(config, corpus, encoder)
+    return config, runner.check_run(config, corpus, encoder)
+
+
+def only(config: Config, subset: Sequence[str]) -> Config:
+    """Returns the same experiment with some of its modalities, without what is about others.
+
+    The anchor of fusion, where it is not among them, is chosen as by default: text, else the first.
+    Without text there is no pretrained encoder of it.
+    """
+    model, data, train = config.model, config.data, config.train
+    kept: dict[str, Any] = {
+        "modalities": tuple(subset),
+        "anchor": model.anchor if model.anchor in subset else "",
+        "overrides": tuple(e for e in model.overrides if split_override(e)[0] in subset),
+    }
+    if model.text_encoder and "text" not in subset:
+        kept |= {"text_encoder": "", "text_pool": "pieces", "text_special": True}
+        data = dataclasses.replace(data, text="auto")
+    about = {e: e.partition(":")[2].partition("=")[0] for e in train.transforms}
+    transforms = tuple(e for e, modality in about.items() if modality in ("*", *subset))
+    return dataclasses.replace(
+        config,
+        model=dataclasses.replace(model, **kept),
+        data=data,
+        train=dataclasses.replace(train, transforms=transforms),
+    )
+
+
+def _with_known_groups(config: Config, corpus: Corpus, encoder: Any) -> Config:
+    """Leaves out the groups of parameters that a model of fewer modalities does not have."""
+    spec = preparing.fit(corpus, config.reading, config.model, encoder).spec
+    paths = list(parameter_shapes(config.model, spec))
+    known = [
+        group
+        for group in config.optim.parsed_groups
+        if any(fnmatch.fnmatchcase(path, group.pattern) for path in paths)
+    ]
+    optim = dataclasses.replace(config.optim, groups=tuple(group.text for group in known))
+    return dataclasses.replace(config, optim=optim)
+
+
+def _require_no_others(workdir: str, plan: _Plan, profile: str | None) -> None:
+    """Raises `UserError` for a folder that holds something else, or runs of other modalities."""
+    there = sorted(os.listdir(workdir)) if os.path.isdir(workdir) else []
+    for name in there:
+        is_run = os.path.exists(os.path.join(workdir, name, "config.json"))
+        if is_run and name not in plan.configs:
+            raise UserError(
+                f"The workdir {workdir} holds the run {name}, which is no subset of "
+                f"{', '.join(plan.modalities)}: choose another --workdir."
+            )
+    runner.require_no_others(workdir, plan.configs, "runs of subsets of modalities", profile)
+
+
+# --- the runs compared ---
+
+
+class _Ended(NamedTuple):
+    """Holds the results and the test predictions of a run that has ended."""
+
+    results: dict[str, Any]
+    test: Predictions
+
+
+def _measure(plan: _Plan, workdir: str) -> dict[str, Any]:
+    """Compares runs that have ended; a file that holds the same already stays as it is."""
+    runs = {}
+    for name in plan.configs:
+        folder = RunFolder(os.path.join(workdir, name))
+        test = read_predictions(folder.file("predictions", "test.csv"))
+        runs[name] = _Ended(folder.read_results(), test)
+    report = compare_subsets(plan.modalities, runs, plan.task)
+    seconds = sum(run.results["timing"]["train_seconds"] for run in runs.values())
+    report["timing"] = {"train_seconds": round(seconds, 3)}
+    path = os.path.join(workdir, RESULTS)
+    write_if_new(path, json_text(report))
+    return read_json(path)
+
+
+def compare_subsets(
+    modalities: Sequence[str], runs: Mapping[str, _Ended], task: Task
+) -> dict[str, Any]:
+    """Pairs every subset of modalities with all of them, on the samples of the test split.
+
+    Args:
+        modalities: all of them.
+        runs: results and test predictions by the names of the folders, all modalities first.
+        task: of every run.
+
+    Returns:
+        The content of ablation.json. Differences are the metric of all modalities less that of the
+        subset, each the mean over the random seeds that both have.
+    """
+    (name_of_all, of_all), *others = runs.items()
+    metric = of_all.results["selection"]
+    pairs = {name: _pair(of_all, run, task, metric) for name, run in others}
+    adjusted = holm([pair["p"] for pair in pairs.values()])
+    sign = 1 if task.reported[metric].larger_is_better else -1
+    for pair, p_holm in zip(pairs.values(), adjusted, strict=True):
+        pair["p_holm"] = p_holm
+        gain = sign * pair["difference"]
+        pair["verdict"] = "noise" if not p_holm <= _LEVEL else "better" if gain > 0 else "worse"
+    group_of, unit = groups_of(of_all.test.ids)
+    return {
+        "metric": metric,
+        "model": of_all.results["model"]["name"],
+        "modalities": list(modalities),
+        "samples": len(of_all.test.ids),
+        "unit": unit,
+        "groups": int(group_of.max()) + 1,
+        "subsets": [
+            {
+                "modalities": name.split("+"),
+                "folder": name,
+                **{key: run.results[key] for key in ("seeds", "best_epoch", "valid", "test")},
+                "parameters": run.results["model"]["parameters"],
+                "all_against_it": pairs.get(name),
+            }
+            for name, run in runs.items()
+        ],
+        "modality": {
+            m: pairs["+".join(other for other in modalities if other != m)] for m in modalities
+        },
+        "floors": of_all.results["floors"],
+        "failed": [
+            {"modalities": name, **failed}
+            for name, run in runs.items()
+            for failed in run.results["failed"]
+        ],
+    }
+
+
+def _pair(of_all: _Ended, run: _Ended, task: Task, metric: str) -> dict[str, Any]:
+    """Compares a run with that of all modalities, on the random seeds that both have."""
+    shared = [seed for seed in of_all.results["seeds"] if seed in run.results["seeds"]]
+    if not shared:
+        raise UserError("Runs of an ablation have no random seed in common whose numbers stayed.")
+    first, second = (
+        ended.test.scores[[ended.results["seeds"].index(seed) for seed in shared]]
+        for ended in (of_all, run)
+    )
+    labels, ids = of_all.test.labels, of_all.test.ids
+    if not np.array_equal(ids, run.test.ids) or not np.array_equal(labels, run.test.labels):
+        raise UserError("Runs of an ablation were tested on different samples: train them anew.")
+    pair, of_metric = Pair.of(first, second, labels, ids, task), {metric: task.reported[metric]}
+    test = paired_tests(pair, of_metric)[metric]
+    interval = difference_intervals(pair, of_metric, pair.group_of)[metric]
+    return {"difference": test.difference, "ci95": list(interval), "p": test.p}

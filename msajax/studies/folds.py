@@ -1,0 +1,307 @@
+"""Cross-validates: trains a run for each fold, and measures the folds together.
+
+WORKDIR holds
+
+    fold_0, fold_1, …  the runs, each an ordinary one with `data.fold` set
+    predictions.csv    their predictions of the test splits: every sample of the corpus once
+    folds.json         their metrics, by fold and pooled
+    report.html        all that as a page; written last
+"""
+
+import contextlib
+import csv
+import dataclasses
+import io
+import logging
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from msajax.config import Config, checked
+from msajax.corpus.cross_validation import cut_fold
+from msajax.corpus.formats import open_own
+from msajax.corpus.predictions import Predictions, read_predictions
+from msajax.errors import UserError, writing
+from msajax.experiment import artefacts
+from msajax.experiment.build import open_encoder
+from msajax.files import holds, json_text, read_json, write_text
+from msajax.report.write import make_of_folds
+from msajax.results import measure
+from msajax.runs.ended import FOLDS
+from msajax.runs.folder import RunFolder
+from msajax.runtime import processes
+from msajax.runtime.signals import StopRequest
+from msajax.studies import runner
+from msajax.tasks import Task, make_task
+
+logger = logging.getLogger(__name__)
+
+_RESULTS, _PREDICTIONS, _REPORT = FOLDS, "predictions.csv", "report.html"
+
+
+def cross_validate(
+    config: Config,
+    workdir: str,
+    stop_after_epochs: int | None = None,
+    stop: StopRequest | None = None,
+    profile: str | None = None,
+) -> dict[str, Any] | None:
+    """Trains every fold in a folder of its own, one after another, and measures them together.
+
+    Folds that have ended, here or in another place, are only read; one that has paused goes on.
+
+    Args:
+        config: the experiment, with `data.folds` set and `data.fold` -1.
+        workdir: the folder of the folds; made if needed.
+        stop_after_epochs: save and return after so many more epochs, of all folds together.
+        stop: asks to save and to return before the next step.
+        profile: folder for a trace of some steps, of the first fold that trains.
+
+    Returns:
+        The content of folds.json, or None if a run has paused.
+
+    Raises:
+        UserError: for whatever the user can set right, before anything is written.
+        NonFiniteError: if no seed's numbers of some fold are finite any more.
+    """
+    config = checked(config)
+    if not config.data.folds or config.data.fold >= 0:
+        raise UserError("Training every fold needs data.folds = 3 or more, and data.fold = -1.")
+    folds = config.data.folds
+    runner.open_devices(config, os.path.join(workdir, "fold_0"))
+    with processes.losses_noticed():
+        single = "the run of a single fold (data.fold = 0 and up)"
+        processes.together(lambda: runner.require_path(workdir, single))
+        configs = {
+            f"fold_{fold}": dataclasses.replace(
+                config, data=dataclasses.replace(config.data, fold=fold)
+            )
+            for fold in range(folds)
+        }
+        folders = [RunFolder(os.path.join(workdir, name)) for name in configs]
+        kept = (
+            "data.fold = -1 keeps a folder for each fold: choose another --workdir, or data.fold = "
+            f"0 to {folds - 1}"
+        )
+        processes.of_first(lambda: runner.require_no_run(workdir, kept))
+        digests = processes.together(lambda: _check(list(configs.values())))
+        for folder, of_fold, digest in zip(folders, configs.values(), digests, strict=True):
+            folder.claim(of_fold, digest, profile)
+        processes.of_first(lambda: _require_no_others(workdir, folds, profile))
+        start = runner.Start(stop_after_epochs, stop, profile)
+        if not runner.train_each(configs, workdir, start, _title):
+            return None
+        results = processes.of_first(lambda: _measure(config, workdir, folders))
+        path = os.path.join(workdir, _REPORT)
+        if config.train.report and processes.is_first() and not os.path.exists(path):
+            artefacts.attempt(path, lambda: write_report(workdir))
+        return results
+
+
+def _title(name: str) -> str:
+    return name.replace("fold_", "Fold ")
+
+
+def _require_no_others(workdir: str, folds: int, profile: str | None) -> None:
+    """Raises `UserError` for a folder that holds more folds than these, or no fold but others."""
+    there = set(os.listdir(workdir)) if os.path.isdir(workdir) else set()
+    own = {f"fold_{i}" for i in range(folds)}
+    if more := sorted(name for name in there - own if re.fullmatch(r"fold_\d+", name)):
+        raise UserError(
+            f"The workdir {workdir} holds {more[0]}, of more than data.folds = {folds}: choose "
+            "another --workdir, or that number of folds."
+        )
+    runner.require_no_others(workdir, own, "folds", profile)
+
+
+def _check(configs: Sequence[Config]) -> list[dict[str, str]]:
+    """Refuses what any fold cannot train on or measure; returns the digests of their corpora."""
+    data, digests = configs[0].reading, []
+    corpus, encoder = open_own(data.path, data), open_encoder(configs[0])
+    for config in configs:
+        cut = cut_fold(corpus, config.reading)
+        try:
+            digests.append(runner.check_run(config, cut, encoder))
+        except UserError as error:
+            raise UserError(f"data.fold = {config.data.fold}: {error}") from error
+    return digests
+
+
+# --- the folds measured together ---
+
+
+def _measure(config: Config, workdir: str, folders: Sequence[RunFolder]) -> dict[str, Any]:
+    """Measures runs that have ended together; files that hold the same already stay as they are.
+
+    Pooled metrics are computed from the CSV file, as `evaluate_folds` computes them.
+    """
+    runs = [folder.read_results() for folder in folders]
+    text = _joined([folder.file("predictions", "test.csv") for folder in folders])
+    path, results_path = (os.path.join(workdir, name) for name in (_PREDICTIONS, _RESULTS))
+    if not holds(path, text):
+        _remove(workdir, _REPORT, _RESULTS)  # they are of other predictions
+        write_text(path, text)
+    pooled, task = _pooled(path)
+    summary = measure.summarize_with_intervals(pooled.scores, pooled.labels, task)
+    results = {
+        "folds": len(runs),
+        "split_seed": config.data.split_seed,
+        "model": {
+            "name": config.model.name,
+            "parameters": [run["model"]["parameters"] for run in runs],
+        },
+        "corpus": [run["corpus"] for run in runs],
+        "seeds": [run["seeds"] for run in runs],
+        "best_epoch": [run["best_epoch"] for run in runs],
+        "failed": [{"fold": i, **failed} for i, run in enumerate(runs) for failed in run["failed"]],
+        "metrics": {name: _over_folds(runs, name) for name in task.reported},
+        "pooled": {
+            "samples": len(pooled.labels),
+            "metrics": {n: {"value": v["mean"], "ci95": v["ci95"]} for n, v in summary.items()},
+        },
+        "floors": _floors(runs, pooled.labels, task),
+        "timing": {"train_seconds": round(sum(r["timing"]["train_seconds"] for r in runs), 3)},
+    }
+    if not holds(results_path, json_text(results)):
+        _remove(workdir, _REPORT)
+        write_text(results_path, json_text(results))
+    return read_json(results_path)
+
+
+def _remove(workdir: str, *names: str) -> None:
+    for path in (os.path.join(workdir, name) for name in names):
+        with writing(path), contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def _joined(paths: Sequence[str]) -> str:
+    """Joins files of predictions; the cells of a column that one of them lacks are empty.
+
+    One lacks columns of a random seed that has failed, or of a modality that its train split lacks.
+
+    Raises:
+        UserError: if one cannot be read.
+    """
+    tables = []
+    for path in paths:
+        read_predictions(path)  # refuses one that is damaged
+        with open(path, encoding="utf-8", newline="") as lines:
+            tables.append(list(csv.DictReader(lines)))
+    widest = max(tables, key=lambda rows: len(rows[0]))
+    columns = dict.fromkeys(column for rows in (widest, *tables) for column in rows[0])
+    file = io.StringIO(newline="")
+    writer = csv.DictWriter(file, list(columns), restval="", extrasaction="ignore")
+    writer.writeheader()
+    for rows in tables:
+        writer.writerows(rows)
+    return file.getvalue()
+
+
+def _pooled(path: str) -> tuple[Predictions, Task]:
+    """Reads every sample's score, a mean over seeds that never saw its video, and the task."""
+    pooled = read_predictions(path, of_seeds=False)
+    return pooled, make_task(pooled.kind, pooled.names, pooled.labels)
+
+
+def _over_folds(runs: Sequence[dict[str, Any]], metric: str) -> dict[str, Any]:
+    """Summarises a metric of the test splits over folds and seeds.
+
+    Returns:
+        "folds", each a mean over its seeds; their "mean" and "sd_folds"; "sd_seeds" of the means
+        over folds of the seeds that every fold has, None for one seed. Both sd have ddof 1.
+    """
+    found = [
+        {seed: np.nan if value is None else value for seed, value in zip(*both, strict=True)}
+        for both in ((run["seeds"], run["test"][metric]["seeds"]) for run in runs)
+    ]
+    of_folds = [float(np.mean(list(of_seeds.values()))) for of_seeds in found]
+    shared = [seed for seed in found[0] if all(seed in of_seeds for of_seeds in found)]
+    of_seeds = [np.mean([of_fold[seed] for of_fold in found]) for seed in shared]
+    return {
+        "mean": float(np.mean(of_folds)),
+        "sd_folds": float(np.std(of_folds, ddof=1)),
+        "sd_seeds": float(np.std(of_seeds, ddof=1)) if len(of_seeds) > 1 else None,
+        "folds": of_folds,
+    }
+
+
+def _floors(runs: Sequence[dict[str, Any]], labels: np.ndarray, task: Task) -> dict[str, Any]:
+    """Computes the floors on all samples; those made of train are each fold's own, averaged."""
+    if not task.reads_labels:
+        return {}
+    floors = task.floors(labels, labels)
+    sizes = [run["corpus"]["sizes"]["test"] for run in runs]
+    for name in (name for name in floors if name.startswith("train_")):
+        for metric in floors[name]:  # means over samples, all of them
+            of_folds = [run["floors"][name][metric] for run in runs]
+            known = [np.nan if value is None else value for value in of_folds]
+            floors[name][metric] = float(np.average(known, weights=sizes))
+    return floors
+
+
+def evaluate_folds(workdir: str, split: str, output: str | None = None) -> dict[str, Any]:
+    """Measures the folds' predictions anew, every sample once.
+
+    Args:
+        workdir: of `cross_validate`.
+        split: test, for all samples are in the test split of a fold.
+        output: where the report will be written.
+
+    Returns:
+        Metrics with intervals, summarised as those of one random seed.
+
+    Raises:
+        UserError: if a fold has not ended, for another split, and for an output that lies among
+            the folds.
+    """
+    if output and RunFolder(workdir).name_above(output) not in ("..", "."):
+        raise UserError(f"--output={output} lies in the folder of the folds: choose another file.")
+    if split != "test":
+        raise UserError(
+            f"{workdir} holds folds, which are measured together on their test splits: leave out "
+            f"--split={split}, or name one fold, as in --workdir={os.path.join(workdir, 'fold_0')}."
+        )
+    ended_folds(workdir)
+    pooled, task = _pooled(os.path.join(workdir, _PREDICTIONS))
+    return {
+        "input": os.path.abspath(workdir),
+        "split": split,
+        "samples": len(pooled.labels),
+        "metrics": measure.summarize_with_intervals(pooled.scores, pooled.labels, task),
+        "ensemble": task.compute(pooled.scores[0], pooled.labels),
+    }
+
+
+def ended_folds(workdir: str) -> list[RunFolder]:
+    """Returns the folders of folds that have all ended; raises `UserError` if one has not."""
+    path, first = os.path.join(workdir, _RESULTS), os.path.join(workdir, "fold_0")
+    if not os.path.exists(path):
+        raise UserError(
+            f"{workdir} holds folds that have not all ended: it has no {_RESULTS}. Their train "
+            f"command goes on; one that has ended is --workdir={first}."
+        )
+    found = read_json(path)
+    count = found.get("folds") if isinstance(found, dict) else None
+    if type(count) is not int or count < 1:
+        raise UserError(
+            f"{path} does not say how many folds there are. Delete it: the folds' train command "
+            "then writes it anew."
+        )
+    return [RunFolder(os.path.join(workdir, f"fold_{i}")) for i in range(count)]
+
+
+def write_report(workdir: str, figures: str = "") -> str:
+    """Writes the report of folds that have all ended; returns its path.
+
+    Args:
+        workdir: the folder of the folds.
+        figures: a folder for every chart as PDF and SVG; "" for none.
+
+    Raises:
+        UserError: if one has not, or a file is missing or damaged.
+    """
+    make_of_folds(workdir, ended_folds(workdir), (_RESULTS, _PREDICTIONS, _REPORT), figures)
+    return os.path.join(workdir, _REPORT)

@@ -1,0 +1,320 @@
+"""Sweeps: tries settings on validation, trains the winner on fresh seeds and tests it once.
+
+`files.py` says what WORKDIR holds.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import itertools
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from msajax.checks import is_url
+from msajax.config import Config, checked, identity
+from msajax.config.identity import NUMERICS
+from msajax.corpus.cross_validation import require_one_fold
+from msajax.corpus.demands import require_glove
+from msajax.corpus.formats import open_corpus
+from msajax.errors import NonFiniteError, UserError
+from msajax.experiment import run
+from msajax.experiment.build import Sources, fit, open_encoder
+from msajax.runs.lock import Lock
+from msajax.runtime import cpu_devices, devices, processes
+from msajax.runtime.signals import StopRequest
+from msajax.studies.runner import check_run
+from msajax.studies.sweep.files import WINNER, SweepFolder
+from msajax.studies.sweep.space import Settings, plan, with_settings
+from msajax.studies.sweep.trial import Trial, Watch, refused, train_trial
+from msajax.studies.sweep.verdicts import Metric, rank_correlations, ranked, told_apart
+from msajax.studies.sweep.words import trial_line, winner_sentence
+from msajax.training.progress import TrialsProgress
+
+logger = logging.getLogger(__name__)
+
+_OF_THE_RUN = ("metric", "larger_is_better", "validation")  # of a record, the same for all trials
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Says what a sweep does.
+
+    Attributes:
+        space: what `get_space()` returns.
+        trials: how many trials are drawn at random; None for the whole grid.
+        trial_seeds: random seeds of a trial: those after the experiment's own, which the winner
+            has, so that no choice has seen the winner's.
+        median: whether hopeless trials are stopped.
+        winner: whether the winner is trained, and tested.
+    """
+
+    space: Any
+    trials: int | None = None
+    trial_seeds: int = 3
+    median: bool = True
+    winner: bool = True
+
+
+def sweep(
+    config: Config, what: Plan, workdir: str, stop: StopRequest | None = None
+) -> dict[str, Any] | None:
+    """Tries settings in a folder, and goes on where it was interrupted.
+
+    Args:
+        config: the experiment, whose settings the trials change.
+        what: the space, and how it is searched.
+        workdir: the folder of the sweep; made if needed.
+        stop: asks to save and to return before the next step.
+
+    Returns:
+        The content of sweep.json, or None if it has paused.
+
+    Raises:
+        UserError: for whatever the user can set right, before anything is written.
+        NonFiniteError: if no trial has a score, because numbers were not finite, or no seed of the
+            winner has.
+    """
+    config = checked(config)
+    require_one_fold(config.data)
+    if is_url(workdir):
+        raise UserError(
+            f"The workdir {workdir} is in a bucket, which can hold a run, but no sweep: name a "
+            "folder."
+        )
+    planned = plan(what.space, config, what.trials)
+    if type(what.trial_seeds) is not int or what.trial_seeds < 1:
+        raise UserError(f"--trial_seeds={what.trial_seeds}: must be 1 or more.")
+    _of_trials(config, what.trial_seeds)
+    folder = SweepFolder(workdir)
+    devices.configure_jax(config.train)
+    cpu_devices.choose(config, folder.first_trial(len(planned)).cpu_devices())
+    devices.require_devices()
+    opener = _Opener(config)
+    own = _identity(config, what, opener)
+    folder.claim(own, len(planned))
+    folder.make()
+    with processes.losses_noticed(), Lock(workdir):
+        folder.claim(own, len(planned))  # another sweep may have begun since
+        made = _Sweep(config, what, planned, folder, own)
+        made.begin()
+        if not made.try_all(opener, stop or StopRequest()):
+            return None
+        return made.finish(stop)
+
+
+def _of_trials(config: Config, seeds: int) -> Config:
+    """Gives an experiment the random seeds of trials, which come after its own."""
+    first = config.train.first_seed + config.train.seeds
+    train = dataclasses.replace(config.train, seeds=seeds, first_seed=first)
+    return dataclasses.replace(config, train=train)
+
+
+def _identity(config: Config, what: Plan, opener: "_Opener") -> dict[str, Any]:
+    """Collects what makes two sweeps the same sweep, flat; how many trials it has is beside it."""
+    return {
+        **identity(config),
+        **opener.digests,
+        "numerics": NUMERICS,
+        "get_space()": dict(what.space) if isinstance(what.space, Mapping) else what.space,
+        "drawn at random": what.trials is not None,
+        "--trial_seeds": what.trial_seeds,
+        "--median": what.median,
+    }
+
+
+class _Opener:
+    """Opens what trials read; a corpus that several read in the same way is opened once.
+
+    Attributes:
+        digests: of the corpus and the text encoder of the experiment.
+    """
+
+    def __init__(self, config: Config) -> None:
+        """Opens what the experiment reads, and refuses what it could not be measured on.
+
+        Raises:
+            UserError: for what a run of the experiment would refuse before it trains.
+        """
+        self._opened: tuple[Any, Any, Any] = (None, None, None)
+        self._is_a_file = os.path.exists(config.data.path)  # and not an embedded corpus
+        corpus, encoder = self._open(config)
+        self.digests = check_run(config, corpus, encoder)
+
+    def __call__(self, config: Config) -> Sources:
+        """Opens what a trial reads, and fits its preparation.
+
+        Raises:
+            UserError: if the trial's settings do not fit the corpus.
+            FileNotFoundError: if the corpus has gone, which is no trial's fault.
+        """
+        if self._is_a_file and not os.path.exists(config.data.path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), config.data.path)
+        return fit(config, *self._open(config))
+
+    def _open(self, config: Config) -> tuple[Any, Any]:
+        key = (config.reading, config.model.text_encoder)
+        if self._opened[0] != key:
+            require_glove(config.data.glove_path)
+            corpus, encoder = open_corpus(config.data.path, config.reading), open_encoder(config)
+            self._opened = (key, corpus, encoder)
+        return self._opened[1:]
+
+
+class _Sweep:
+    """Makes a sweep in a folder that it has locked."""
+
+    def __init__(
+        self,
+        config: Config,
+        what: Plan,
+        planned: Sequence[Settings],
+        folder: SweepFolder,
+        own: Mapping[str, Any],
+    ) -> None:
+        """Reads what is on record already.
+
+        Args:
+            config: the experiment.
+            what: how the space is searched.
+            planned: the settings of every trial.
+            folder: of the sweep.
+            own: its identity.
+        """
+        self._config, self._what, self._planned = config, what, planned
+        self._folder, self._own = folder, own
+        self._seeds = _of_trials(config, what.trial_seeds).train
+        found = map(folder.read_record, range(len(planned)))
+        self._records = list(itertools.takewhile(lambda record: record is not None, found))
+        self._winner: dict[str, Any] | None = None
+        self._rest: dict[str, Any] = {}
+
+    def begin(self) -> None:
+        """Takes the folder, unless the sweep has it."""
+        if not self._folder.is_of(len(self._planned)):
+            self.write()
+
+    def try_all(self, opener: _Opener, stop: StopRequest) -> bool:
+        """Trains the trials that have not ended, in order; returns whether all have."""
+        with TrialsProgress(len(self._planned), len(self._records)) as progress:
+            for number, settings in enumerate(self._planned):
+                if number < len(self._records):
+                    self._folder.drop_checkpoints(number)  # a kill may have left some
+                    continue
+                record = self._folder.read_record(number)  # behind one that was deleted
+                if record is None and stop.requested:
+                    return False
+                if record is None:
+                    with _quiet():
+                        record = self._try(number, settings, opener, Watch(stop, progress.of_trial))
+                if record is None:
+                    return False
+                jax.clear_caches()  # programs of a trial that has ended only take memory
+                self._folder.write_record(record)
+                self._folder.drop_checkpoints(number)
+                self._records.append(record)
+                self.write()
+                progress.trial_done(trial_line(record))
+        return True
+
+    def _try(
+        self, number: int, settings: Settings, opener: _Opener, watch: Watch
+    ) -> dict[str, Any] | None:
+        """Trains one trial; returns its record, or None if it has paused."""
+        try:
+            config = _of_trials(with_settings(self._config, settings), self._what.trial_seeds)
+        except UserError as error:
+            return refused(number, settings, str(error))
+        digests = [r["validation"] for r in self._records if "validation" in r]
+        trial = Trial(
+            number=number,
+            settings=settings,
+            config=config,
+            folder=self._folder.trial(number),
+            before=[r["curve"] for r in self._records if r["curve"]] if self._what.median else None,
+            validation=digests[0] if digests else "",
+        )
+        return train_trial(trial, opener, watch)
+
+    def finish(self, stop: StopRequest | None) -> dict[str, Any] | None:
+        """Chooses the winner, trains it and tests it once; returns what sweep.json holds."""
+        metric = self._metric()
+        order = ranked(self._records, metric) if metric else []
+        if not order:
+            first = self._records[:3]
+            why = "; ".join(f"trial {r['trial']}: {r['why'].rstrip('.')}" for r in first)
+            failed = any(record["ended"] == "failed" for record in self._records)
+            raise (NonFiniteError if failed else UserError)(
+                f"No trial of {self._folder.path} ran to its end with a score ({why}); trials.csv "
+                "has all of them."
+            )
+        best = order[0]
+        apart = {record["trial"]: told_apart(best, record) for record in order[1:]}
+        self._winner = {key: best[key] for key in ("trial", "settings", "score", "sd", "seeds")}
+        self._rest = {
+            "told_apart": apart,
+            "rank_correlations": rank_correlations(self._records),
+        }
+        sentence = winner_sentence(best, apart, metric)
+        self._winner["sentence"] = sentence
+        self.write()
+        if not self._what.winner:
+            return self._folder.read()
+        config = with_settings(self._config, best["settings"])
+        count = len(self._records)
+        self._folder.write_winner(config, f"Trial {best['trial']} of {count}, the best of a sweep.")
+        logger.info("%s Now it is trained on fresh seeds, and tested.", sentence)
+        try:
+            results = run.train(config, self._folder.file(WINNER), stop=stop)
+        except NonFiniteError as error:
+            raise NonFiniteError(f"The winner, on fresh seeds: {error}") from error
+        if results is None:
+            return None
+        self._winner["results"] = results
+        self.write()
+        return self._folder.read()
+
+    def _metric(self) -> Metric | None:
+        """Returns the metric by which the trials are compared; None if none was trained."""
+        known = [record for record in self._records if "metric" in record]
+        return Metric(known[0]["metric"], known[0]["larger_is_better"]) if known else None
+
+    def write(self) -> None:
+        """Writes sweep.json and trials.csv."""
+        metric = self._metric()
+        apart = self._rest.get("told_apart", {})
+        first, count = self._seeds.first_seed, self._seeds.seeds
+        content = {
+            "identity": dict(self._own),
+            "planned": len(self._planned),
+            "metric": metric and metric.name,
+            "larger_is_better": metric and metric.larger_is_better,
+            "seeds": list(range(first, first + count)),
+            "trials": [
+                {k: v for k, v in record.items() if k not in _OF_THE_RUN}
+                | {"told_apart": apart.get(record["trial"])}
+                for record in self._records
+            ],
+            "rank_correlations": self._rest.get("rank_correlations", {}),
+            "winner": self._winner,
+        }
+        self._folder.write(content)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps what every trial would say again out of the log; the sweep has a line for each."""
+    whole, own = logging.getLogger("msajax"), logging.getLogger("msajax.sweeps")
+    of_training = logging.getLogger("msajax.training.progress")
+    before = {each: each.level for each in (whole, own, of_training)}
+    try:
+        for each in (own, of_training):
+            each.setLevel(whole.getEffectiveLevel())
+        whole.setLevel(logging.ERROR)
+        yield
+    finally:
+        for each, level in before.items():
+            each.setLevel(level)
