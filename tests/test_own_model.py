@@ -20,6 +20,8 @@ from tiny import tiny_config_dict
 import msajax
 from msajax.config import from_config_dict, identity, known_keys, load_models_from, registry
 from msajax.errors import UserError
+from msajax.experiment import artefacts
+from msajax.files import write_text
 from msajax.preparation.batches import Batch
 from msajax.runs import manifest
 
@@ -458,21 +460,22 @@ def test_hooks_see_every_epoch_and_a_run_that_has_ended_gets_a_new_artefact(
     assert [line for lines in seen for line in lines] == [
         {key: line[key] for key in seen[0][0]} for line in result.history()
     ]
-    row = manifest.Entry("note.txt", is_result=True, is_derived=True, maker="maker_of_notes")
-    monkeypatch.setattr(manifest, "ENTRIES", (*manifest.ENTRIES, row))
-    (tmp_path / "maker_of_notes.py").write_text(
-        "from msajax.files import write_text\n"
-        "def make(folder):\n"
-        "    results = folder.read_results()\n"
-        "    write_text(folder.file('note.txt'), str(results['seeds']))\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    bad = manifest.Entry("bad.txt", is_result=True, is_derived=True, maker="nowhere_to_be_found")
-    monkeypatch.setattr(manifest, "ENTRIES", (*manifest.ENTRIES, bad))
+    names = ("note.txt", "bad.txt")
+    rows = [manifest.Entry(name, is_result=True, is_derived=True) for name in names]
+    monkeypatch.setattr(manifest, "ENTRIES", (*manifest.ENTRIES, *rows))
+
+    def write_note(folder):
+        write_text(folder.file("note.txt"), str(folder.read_results()["seeds"]))
+
+    def fail(folder):
+        raise ArithmeticError("no library")
+
+    makers = {"note.txt": write_note, "bad.txt": fail}
+    monkeypatch.setattr(artefacts, "MAKERS", artefacts.MAKERS | makers)
     before = (tmp_path / "run" / "results.json").stat().st_mtime_ns
     msajax.train(config, tmp_path / "run")
     assert (tmp_path / "run" / "note.txt").read_text() == "[0, 1]"
-    assert "bad.txt cannot be made: No module named" in caplog.text
+    assert "bad.txt cannot be made: no library" in caplog.text
     (tmp_path / "run" / "note.txt").write_text("kept")
     msajax.train(config, tmp_path / "run")
     assert (tmp_path / "run" / "note.txt").read_text() == "kept"

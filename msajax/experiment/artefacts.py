@@ -31,7 +31,7 @@ def _make_report(folder: RunFolder) -> None:
 
 # What writes an artefact, whole or not at all, from what else the folder of a run that has ended
 # holds. It imports what draws when it is called: a library that is missing is a warning, too.
-_MAKERS: dict[str, Callable[[RunFolder], None]] = {
+MAKERS: dict[str, Callable[[RunFolder], None]] = {
     manifest.CARD: _make_card,
     manifest.REPORT: _make_report,
 }
@@ -39,7 +39,7 @@ _MAKERS: dict[str, Callable[[RunFolder], None]] = {
 
 def missing(folder: RunFolder, config: Config) -> list[str]:
     """Returns the names of the artefacts that a run which has ended lacks and is to have."""
-    made = [name for name in folder.missing_artefacts() if name in _MAKERS]
+    made = [name for name in folder.missing_artefacts() if name in MAKERS]
     return [name for name in made if name != manifest.REPORT or config.train.report]
 
 
@@ -58,7 +58,7 @@ def make_anew(folder: RunFolder, name: str) -> None:
 
 def _make(folder: RunFolder, names: list[str]) -> None:
     for name in names:
-        attempt(folder.file(name), lambda make=_MAKERS[name]: make(folder))
+        attempt(folder.file(name), lambda make=MAKERS[name]: make(folder))
 
 
 def attempt(path: str, make: Callable[[], None]) -> None:
