@@ -39,8 +39,8 @@ from msajax.experiment.build import build, open_encoder, open_sources
 from msajax.preparation.batches import cut_lengths, epoch_order
 from msajax.runs.folder import RunFolder
 from msajax.training.compiling import equip
+from msajax.training.loop import first_state
 from msajax.training.run import Run
-from msajax.training.start import first_state
 
 BATCH, RATES, WARMUP = 32, (5e-5, 1e-3), 40
 

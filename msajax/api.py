@@ -17,8 +17,7 @@ from msajax.checks import is_url
 from msajax.comparison.compare import compare as compare_runs
 from msajax.comparison.output import print_comparison
 from msajax.comparison.output import rows as comparison_rows
-from msajax.comparison.table import tabulate
-from msajax.comparison.table_output import print_run_table, run_rows, write_run_table
+from msajax.comparison.table import print_run_table, run_rows, tabulate, write_run_table
 from msajax.config import Config
 from msajax.corpus.predictions import read_columns
 from msajax.errors import UserError
@@ -29,9 +28,8 @@ from msajax.results.tables import print_folds, print_results
 from msajax.runs.folder import RunFolder
 from msajax.runs.remote.mirror import Mirror
 from msajax.studies import folds
-from msajax.studies.sweep.sweep import Plan
+from msajax.studies.sweep.sweep import Plan, print_sweep
 from msajax.studies.sweep.sweep import sweep as run_sweep
-from msajax.studies.sweep.tables import print_sweep
 from msajax.training.run import AfterEpoch
 
 _WIDTH = 100  # columns of a printed table

@@ -30,8 +30,7 @@ from msajax.models import build_model, declared, parameter_shapes
 from msajax.preparation import fit as preparing
 from msajax.preparation.batches import QUARTERS, epoch_order
 from msajax.runtime import processes
-from msajax.runtime.dealing import deal
-from msajax.runtime.devices import make_layout
+from msajax.runtime.devices import deal, make_layout
 from msajax.training.feed import Feed, Pace
 from msajax.training.objective import make_objective
 from msajax.training.optimizers import make_optimizer

@@ -19,12 +19,11 @@ from msajax.errors import UserError
 from msajax.experiment import run as experiment
 from msajax.results.finished import open_finished
 from msajax.robustness import disturbances
-from msajax.robustness.measure import DRAWS, RATES
-from msajax.robustness.tables import print_robustness
+from msajax.robustness.measure import DRAWS, RATES, print_robustness
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
 from msajax.studies import ablation
-from msajax.studies.ablation_tables import print_ablation, sentences
+from msajax.studies.ablation import print_ablation, sentences
 from msajax.tasks import make_task
 
 NAMES = ["text+audio", "text", "audio"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from msajax.cli.cost_tables import print_cost
+from msajax.cli.inspect import print_cost
 from msajax.config import ModelConfig
 from msajax.models import Prediction, blank_sample, build_model
 from msajax.models.cost import cost_report, matmul_flops

@@ -16,8 +16,7 @@ import msajax
 from msajax.cli import modes
 from msajax.config import Config, DataConfig, ModelConfig
 from msajax.corpus.corpus import Corpus, Source, Split, pad_words
-from msajax.corpus.cross_validation import cut_fold
-from msajax.corpus.folds import video_of
+from msajax.corpus.folds import cut_fold, video_of
 from msajax.corpus.formats import open_corpus
 from msajax.corpus.formats.native import save_native
 from msajax.corpus.in_memory import corpus_of
@@ -29,7 +28,7 @@ from msajax.experiment import run
 from msajax.files import write_json
 from msajax.metrics.table import SENTIMENT, names_for
 from msajax.preparation.fit import fit, prepare
-from msajax.runs import ended
+from msajax.runs import claim
 from msajax.runs.folder import RunFolder
 from msajax.studies import folds as cross_validation
 
@@ -418,8 +417,8 @@ def test_what_any_fold_cannot_train_on_is_refused_before_the_first_one_trains(co
 
 def test_evaluate_refuses_what_it_cannot_measure_or_would_replace(whole):
     folder = whole[0]
-    assert ended.holds_folds(str(folder))
-    assert not ended.holds_folds(str(folder / "fold_0"))
+    assert claim.holds_folds(str(folder))
+    assert not claim.holds_folds(str(folder / "fold_0"))
     with pytest.raises(UserError, match="leave out --split=valid, or name one .*fold_0"):
         cross_validation.evaluate_folds(str(folder), "valid")
     with pytest.raises(UserError, match="lies in the folder of the folds"):

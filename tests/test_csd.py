@@ -437,7 +437,7 @@ def test_words_that_are_no_text_are_refused(folder):
 
 
 def test_more_labels_or_words_than_can_be_held_are_refused(folder, monkeypatch):
-    monkeypatch.setattr("msajax.corpus.formats.csd_folder._MOST_ROWS", 11)
+    monkeypatch.setattr("msajax.corpus.formats.csd._MOST_ROWS", 11)
     small_folder(folder)
     assert re.search(r"words\.csd has 12 rows of labels or words; at most 11", refusal(folder))
 

@@ -27,9 +27,8 @@ from msajax.errors import UserError
 from msajax.inference.scoring import Scorer, make_predict
 from msajax.models import build_model
 from msajax.preparation.batches import epoch_order, quarters_of
-from msajax.runtime import cpu_devices
-from msajax.runtime.dealing import deal
-from msajax.runtime.devices import make_layout, mesh_shape
+from msajax.runtime import devices
+from msajax.runtime.devices import deal, make_layout, mesh_shape
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
 
@@ -82,9 +81,9 @@ def finish(running: list[subprocess.Popen]) -> None:
 def trained(tmp_path_factory):
     """Every layout's parameters after the same steps, by the number of devices or of processes."""
     folder = tmp_path_factory.mktemp("layouts")
-    for devices, layouts in LAYOUTS.items():
-        more = {"INTERRUPTED": str(folder / "runs")} if devices == 8 else {}
-        finish([start(devices, folder / f"{devices}.npz", layouts, **more)])
+    for count, layouts in LAYOUTS.items():
+        more = {"INTERRUPTED": str(folder / "runs")} if count == 8 else {}
+        finish([start(count, folder / f"{count}.npz", layouts, **more)])
     for count, layouts in TOGETHER.items():
         with socket.socket() as probe:
             probe.bind(("localhost", 0))
@@ -246,24 +245,24 @@ def command(tmp_path_factory):
 def test_the_automatic_number_is_1_for_accelerators_processes_and_pmap(
     settings, platforms, several, number, monkeypatch
 ):
-    monkeypatch.setattr(cpu_devices, "OTHERWISE", 7)
+    monkeypatch.setattr(devices, "OTHERWISE", 7)
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: several)
     found = types.SimpleNamespace(config=types.SimpleNamespace(jax_platforms=platforms))
-    monkeypatch.setattr(cpu_devices, "jax", types.SimpleNamespace(**{**vars(jax), **vars(found)}))
-    assert cpu_devices.automatic(Config(mesh=MeshConfig(**settings))) == number
+    monkeypatch.setattr(devices, "jax", types.SimpleNamespace(**{**vars(jax), **vars(found)}))
+    assert devices.automatic(Config(mesh=MeshConfig(**settings))) == number
 
 
 def test_a_number_that_comes_after_jax_has_started_is_refused_or_said(monkeypatch, caplog):
     there = jax.local_device_count()
     asked = Config(mesh=MeshConfig(cpu_devices=there + 1))
     with pytest.raises(UserError, match=f"too late: .* with {there} CPU device"):
-        cpu_devices.choose(asked, None)
-    cpu_devices.choose(Config(mesh=MeshConfig(cpu_devices=there)), None)
+        devices.choose(asked, None)
+    devices.choose(Config(mesh=MeshConfig(cpu_devices=there)), None)
     with caplog.at_level(logging.INFO):
-        cpu_devices.choose(Config(), there + 1)  # XLA_FLAGS names a number, which counts
+        devices.choose(Config(), there + 1)  # XLA_FLAGS names a number, which counts
         assert caplog.messages == []
         monkeypatch.delenv("XLA_FLAGS")
-        cpu_devices.choose(Config(), there + 1)
+        devices.choose(Config(), there + 1)
     assert caplog.messages == [
         f"JAX has started already: the run takes its {there} CPU device(s), not {there + 1}."
     ]

@@ -13,7 +13,7 @@ from made_runs import make_run
 from tiny import tiny_config
 
 from msajax.announce import SECONDS
-from msajax.config import known_keys, meanings
+from msajax.config import known_keys, reading
 from msajax.config.identity import NUMERICS
 from msajax.files import meant
 from msajax.inference.description import FORMAT_VERSION, digest
@@ -178,7 +178,7 @@ def test_what_a_command_does_is_said_where_it_is_silent_for_long():
 
 
 def test_every_key_has_a_meaning_in_help():
-    found = meanings.meanings()
+    found = reading.meanings()
     assert sorted(known_keys()) == sorted(meaning.key for meaning in found)
     assert [meaning.key for meaning in found if len(meaning.text) < 5] == []
     (epochs,) = [meaning for meaning in found if meaning.key == "train.epochs"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from msajax.cli.inspection_tables import render
+from msajax.cli.inspect import render
 from msajax.config import DataConfig, ModelConfig, SyntheticConfig
 from msajax.corpus.corpus import Split
 from msajax.corpus.formats import open_corpus

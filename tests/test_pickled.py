@@ -29,7 +29,7 @@ from msajax.corpus.formats import open_corpus, pickled
 from msajax.corpus.pickles import read_pickle
 from msajax.errors import UserError
 
-GZIPPED = "msajax.corpus.pickles.gzipped"
+GZIPPED = "msajax.corpus.pickles.reader"
 TREES = {"mmsa": mmsa, "mult": mult, "misa": misa}
 
 

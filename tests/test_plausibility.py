@@ -8,8 +8,7 @@ import pytest
 from msajax.config import DataConfig, ModelConfig
 from msajax.corpus.corpus import Split
 from msajax.corpus.in_memory import corpus_of
-from msajax.preparation.inspection import inspect_corpus
-from msajax.preparation.plausibility import suspect_ids, suspect_videos
+from msajax.preparation.inspection import inspect_corpus, suspect_ids, suspect_videos
 
 EVERY = [0.0, 1.0, 2.0] * 4
 

@@ -14,12 +14,13 @@ import msajax
 from msajax.comparison.compare import compare
 from msajax.comparison.statistics import holm
 from msajax.comparison.table import ALIKE as NOT_TOLD
-from msajax.comparison.table import BEST, tabulate
-from msajax.comparison.table_output import (
+from msajax.comparison.table import (
+    BEST,
     FORMS,
     print_run_table,
     run_rows,
     run_table_latex,
+    tabulate,
     write_run_table,
 )
 from msajax.errors import UserError

@@ -23,8 +23,7 @@ from tiny import SMALLEST, lines_of, run, tiny_config
 import msajax
 from msajax import config as configuration
 from msajax.config import Config, flatten
-from msajax.corpus.closed import ClosedCorpus
-from msajax.corpus.corpus import Corpus
+from msajax.corpus.corpus import ClosedCorpus, Corpus
 from msajax.errors import UserError
 from msajax.studies.sweep import sweep as sweeps
 from msajax.studies.sweep.space import load_space, plan, with_settings
@@ -35,8 +34,8 @@ from msajax.studies.sweep.verdicts import (
     rank_correlations,
     ranked,
     told_apart,
+    winner_sentence,
 )
-from msajax.studies.sweep.words import winner_sentence
 
 PATIENCE = 900  # seconds for a whole sweep in another process
 BASE = tiny_config(**SMALLEST, train__epochs=6, train__patience=0, train__checkpoint_every_steps=2)

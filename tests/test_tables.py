@@ -12,7 +12,7 @@ from msajax.metrics.table import CLASSES, SENTIMENT
 from msajax.results import legend
 from msajax.results.findings import noise_of_seeds
 from msajax.results.tables import against_floors, print_results, print_summary
-from msajax.studies.sweep.tables import print_sweep
+from msajax.studies.sweep.sweep import print_sweep
 from msajax.tasks import conventions, make_task
 
 POM = (  # as long as names get

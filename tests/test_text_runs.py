@@ -24,8 +24,8 @@ from msajax.inference.bundle_files import load
 from msajax.models import parameter_shapes
 from msajax.preparation.inspection import inspect_corpus
 from msajax.robustness import measure
+from msajax.training.loop import Saving
 from msajax.training.plan import plan
-from msajax.training.saving import Saving
 
 FROZEN = ("text_pretrained/*:frozen=true",)
 

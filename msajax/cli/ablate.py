@@ -16,8 +16,7 @@ def run(options: Options, console: Console) -> int:
 
 
 def _choose(config: Config) -> tuple[Callable[..., Any], Callable[..., None]]:
-    from msajax.studies.ablation import ablate
-    from msajax.studies.ablation_tables import print_ablation
+    from msajax.studies.ablation import ablate, print_ablation
 
     del config
     return ablate, print_ablation

@@ -24,10 +24,11 @@ def run(options: Options, console: Console) -> int:
 
         write_comparison(output, report)
     if figures:
-        from msajax.report import compared, figure_files
+        from msajax.report.compared import panels
+        from msajax.report.page import draw_figures, write_figures
 
-        drawn = figure_files.draw_figures(compared.panels(report))
-        figure_files.write_figures(figures, drawn)
+        drawn = draw_figures(panels(report))
+        write_figures(figures, drawn)
     print_comparison(report, console)
     if figures:
         print(f"Figures: {figures}")

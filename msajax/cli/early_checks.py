@@ -8,15 +8,14 @@ from msajax import announce
 from msajax.checks import is_url
 from msajax.config import Config, DataConfig, from_config_dict
 from msajax.corpus.corpus import Corpus, modality_order
-from msajax.corpus.cross_validation import without_folds
 from msajax.corpus.demands import require_corpus, require_glove, require_modalities, require_run
+from msajax.corpus.folds import without_folds
 from msajax.corpus.formats import open_corpus
 from msajax.errors import UserError, first_line
 from msajax.files import meant, require_writable
 from msajax.inference.description import read_description
-from msajax.runs.claim import refuse_other_run, require_place
-from msajax.runs.ended import refuse_folds, require_ended
-from msajax.runs.ended import require_corpus as require_corpus_of_run
+from msajax.runs.claim import refuse_folds, refuse_other_run, require_ended, require_place
+from msajax.runs.claim import require_corpus as require_corpus_of_run
 from msajax.runs.manifest import refuse_in_run
 
 

@@ -17,7 +17,7 @@ from msajax.corpus import predictions
 from msajax.errors import OK, UserError, printable
 from msajax.results import measure
 from msajax.results.tables import print_summary
-from msajax.runs.ended import holds_folds
+from msajax.runs.claim import holds_folds
 from msajax.tasks import Task, make_task
 from msajax.tasks.conventions import by_convention
 

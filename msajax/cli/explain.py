@@ -67,7 +67,7 @@ def run(options: Options, console: Console) -> int:
             raise UserError("--mode=explain needs --workdir=RUN, or --bundle with --input.")
         bundle, corpus, where = options.required("bundle", "input", "output")
         found = explain_corpus(bundle, corpus, where, wish)
-    from msajax.report.explanation.summary import print_explanation
+    from msajax.report.explanation.report import print_explanation
 
     print_explanation(found, console)
     print(f"Page to step through: {where}")

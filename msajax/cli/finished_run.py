@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 
 from msajax.experiment.artefacts import make_anew
-from msajax.runs.ended import refuse_folds
+from msajax.runs.claim import refuse_folds
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
 from msajax.runs.manifest import REPORT

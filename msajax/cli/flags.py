@@ -15,7 +15,7 @@ from msajax import config as configuration
 from msajax.checks import is_url
 from msajax.cli.modes import MODES
 from msajax.cli.options import Options
-from msajax.config.meanings import meanings
+from msajax.config.reading import meanings
 from msajax.errors import OK, USER_ERROR, UserError, on_one_line
 from msajax.files import meant
 

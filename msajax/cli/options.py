@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from msajax.config import Config
-from msajax.encoders.hub import fetch
+from msajax.encoders.folder import fetch
 from msajax.errors import UserError
 from msajax.files import (
     has_keys,

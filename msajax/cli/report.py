@@ -11,7 +11,7 @@ from msajax.cli.options import Options
 from msajax.comparison.compare import compare, with_first
 from msajax.errors import OK, UserError
 from msajax.runs import manifest
-from msajax.runs.ended import holds_folds
+from msajax.runs.claim import holds_folds
 
 
 def run(options: Options, console: Console) -> int:

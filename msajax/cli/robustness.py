@@ -12,7 +12,7 @@ from msajax.cli.early_checks import check_run
 from msajax.cli.options import Options
 from msajax.errors import OK
 from msajax.files import write_json
-from msajax.robustness.tables import print_robustness
+from msajax.robustness.measure import print_robustness
 from msajax.runs.manifest import ROBUSTNESS
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from msajax.cli.early_checks import check_training, load_jax
 from msajax.cli.options import Options
 from msajax.errors import NON_FINITE, OK, STOPPED, UserError
 from msajax.files import refuse_inside
-from msajax.runs.ended import has_begun
+from msajax.runs.claim import has_begun
 from msajax.runtime.signals import StopRequest
 
 
@@ -28,9 +28,8 @@ def run(options: Options, console: Console) -> int:
         # From here on a signal is noted: loading what follows takes seconds.
         load_jax()
         from msajax.studies.sweep.space import load_space
-        from msajax.studies.sweep.sweep import Plan, sweep
-        from msajax.studies.sweep.tables import print_sweep
-        from msajax.training.failures import failure_message
+        from msajax.studies.sweep.sweep import Plan, print_sweep, sweep
+        from msajax.training.loop import failure_message
 
         what = Plan(
             space=load_space(options.experiment),

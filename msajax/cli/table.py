@@ -4,8 +4,7 @@ from rich.console import Console
 
 from msajax.cli.options import Options
 from msajax.comparison.output import require_output
-from msajax.comparison.table import tabulate
-from msajax.comparison.table_output import FORMS, print_run_table, write_run_table
+from msajax.comparison.table import FORMS, print_run_table, tabulate, write_run_table
 from msajax.errors import OK
 
 

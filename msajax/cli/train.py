@@ -11,7 +11,7 @@ from msajax.cli.early_checks import check_training, load_jax, open_for_training
 from msajax.cli.options import Options
 from msajax.config import Config
 from msajax.errors import NON_FINITE, OK, STOPPED
-from msajax.runs.ended import has_begun
+from msajax.runs.claim import has_begun
 from msajax.runtime.signals import StopRequest
 
 Choose = Callable[[Config], tuple[Callable[..., Any], Callable[..., None]]]
@@ -55,13 +55,13 @@ def supervise(options: Options, console: Console, choose: Choose) -> int:
     with StopRequest(functools.partial(has_begun, workdir)) as stop:
         # From here on a signal is noted: loading what follows takes seconds.
         load_jax()
-        from msajax.runtime import cpu_devices, processes
+        from msajax.runtime import devices, processes
         from msajax.runtime.devices import configure_jax
-        from msajax.training.failures import failure_message
+        from msajax.training.loop import failure_message
 
         train, show = choose(config)
         configure_jax(config.train)  # before other processes are met, or a device is asked for
-        cpu_devices.set_asked(config.mesh)
+        devices.set_asked(config.mesh)
         options.join()
         if processes.several():
             stop.will_serve()  # all of them stop together

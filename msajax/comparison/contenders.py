@@ -13,7 +13,7 @@ from msajax.comparison.statistics import Pair, groups_of
 from msajax.corpus.predictions import Predictions, read_predictions
 from msajax.errors import UserError, on_one_line, printable
 from msajax.files import meant
-from msajax.runs.ended import require_ended
+from msajax.runs.claim import require_ended
 from msajax.tasks import Task, make_task
 from msajax.tasks.conventions import by_convention
 
@@ -127,7 +127,7 @@ def open_contender(path: str, split: str) -> Contender:
         UserError: if there are none, or they cannot be read.
     """
     if is_url(path):
-        from msajax.runs.remote.mirror import Mirror  # a path needs neither it nor JAX
+        from msajax.runs.remote.mirror import Mirror
 
         with Mirror(path) as mirror:
             return Contender(path, _checked(path, read_predictions(_file_of(mirror.path, split))))

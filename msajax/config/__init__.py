@@ -2,8 +2,7 @@
 
 from msajax.config.data import SYNTHETIC, DataConfig, SyntheticConfig
 from msajax.config.identity import identity, idle_settings
-from msajax.config.model import ModelConfig
-from msajax.config.ranges import outside_ranges, space_of_ranges
+from msajax.config.model import ModelConfig, outside_ranges, space_of_ranges
 from msajax.config.reading import (
     apply_argument,
     check_key,

@@ -23,7 +23,7 @@ class SyntheticConfig(Settings):
             sentiment.
         seed: the corpus is a function of this number and the sizes.
         task: what is predicted, sentiment, sign, stress or connectome; sign and stress need what
-            two modalities say at the same step (see `corpus/synthetic_coincidence.py`);
+            two modalities say at the same step (see `corpus/synthetic.py`);
             connectome is one modality of at least five features, whose first four are a band's
             edges, age and gender, and three groups to tell apart.
     """

@@ -4,14 +4,13 @@ import collections
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from msajax.config import SYNTHETIC
 from msajax.corpus.embedding import Embedding
-from msajax.corpus.repeated import count_repeated, describe_repeated_ids
 from msajax.errors import UserError
 
 SPLITS = ("train", "valid", "test")
@@ -348,3 +347,63 @@ class Corpus:
                     f"{self.path}: {', '.join(steps)} of {split} have "
                     f"{', '.join(map(str, steps.values()))} steps, but are said to be aligned."
                 )
+
+
+def count_repeated(contents: Mapping[str, Sequence[Hashable | None]]) -> dict[str, int]:
+    """Counts samples that are equal to others.
+
+    Args:
+        contents: by split, what stands for each sample; None equals nothing.
+
+    Returns:
+        By split (`train`), those equal to an earlier one of it; by pair of splits (`train/test`),
+        those of the second that are equal to one of the first.
+    """
+    known = {name: set(all_of) - {None} for name, all_of in contents.items()}
+    found = {
+        name: sum(content is not None for content in all_of) - len(known[name])
+        for name, all_of in contents.items()
+    }
+    for first, second in itertools.combinations(contents, 2):
+        found[f"{first}/{second}"] = sum(content in known[first] for content in contents[second])
+    return found
+
+
+def describe_repeated(counts: Mapping[str, int], equal: str, consequence: str = "") -> list[str]:
+    """Puts the counts of `count_repeated` into words, a sentence each.
+
+    Args:
+        counts: those of 0 get no sentence.
+        equal: the predicate, such as "are identical to".
+        consequence: the end of a sentence on equal samples in two splits.
+    """
+    told = []
+    for where, count in counts.items():
+        first, _, second = where.partition("/")
+        if count:
+            another = f"one of {first}{consequence}" if second else "an earlier one"
+            told.append(f"{count} sample(s) of {second or first} {equal} {another}.")
+    return told
+
+
+def describe_repeated_ids(counts: Mapping[str, int]) -> list[str]:
+    """Puts `Corpus.repeated_ids_in`, or some of it, into words, a sentence each."""
+    return describe_repeated(counts, "have the id of", ": samples may leak")
+
+
+class ClosedCorpus(Corpus):
+    """Holds a corpus whose test split cannot be read, whoever asks."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        """Takes over what opening found."""
+        self.__dict__.update(vars(corpus))
+
+    def split(self, name: str) -> Split:
+        """Reads one split.
+
+        Raises:
+            RuntimeError: for test, which would be a bug: it ends the program.
+        """
+        if name == "test":
+            raise RuntimeError("A trial of a sweep asked for the test split.")
+        return super().split(name)

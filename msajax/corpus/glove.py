@@ -12,6 +12,7 @@ import functools
 import gzip
 import io
 import itertools
+import logging
 import os
 import re
 import stat
@@ -22,6 +23,8 @@ import numpy as np
 
 from msajax.corpus.corpus import is_finite
 from msajax.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 _LONGEST_LINE = 1 << 20  # bytes; a binary file need not hold a line's end at all
 _HEAD = 256  # lines that settle the width
@@ -169,3 +172,25 @@ def _numbers(path: str, number: int, text: bytes) -> np.ndarray:
     if not is_finite(values).all():
         raise UserError(f"{path}, line {number}: a value that is not a finite float32 number.")
     return values.astype(np.float32)
+
+
+def read_vectors(path: str, glove_path: str, counts: collections.Counter[str]) -> WordVectors:
+    """Reads the vectors of a corpus's words and logs how many words have none.
+
+    Args:
+        path: of the corpus, for messages.
+        glove_path: a text file of word vectors.
+        counts: how often each word occurs, at least one word.
+
+    Raises:
+        UserError: if the file is damaged, or has no vector of any of the words.
+    """
+    found = read_glove(glove_path, counts.keys())
+    if not found.words:
+        raise UserError(f"{glove_path} has none of the {len(counts)} words of {path}.")
+    unknown = counts.total() - sum(counts[word] for word in found.words)
+    logger.info(
+        "%s: %d of %d words (%.1f %%) have no vector and stay valid steps of zeros.",
+        *(path, unknown, counts.total(), 100 * unknown / counts.total()),
+    )
+    return found

@@ -1,5 +1,6 @@
 """Writes a corpus of what a program has in memory: a table, and lists of sequences."""
 
+import collections
 import dataclasses
 import difflib
 import logging
@@ -10,16 +11,645 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from msajax.config import ModelConfig
-from msajax.corpus import columns
-from msajax.corpus.corpus import SPLITS, Corpus, Source, Split, modality_order, pad_words
+from msajax.corpus.corpus import (
+    SPLIT_NAMES,
+    SPLITS,
+    Corpus,
+    Source,
+    Split,
+    describe_width,
+    is_finite,
+    modality_order,
+    pad_words,
+    require_modest_padding,
+)
+from msajax.corpus.folds import deal_by_shares, videos_of
 from msajax.corpus.formats import native, save
+from msajax.corpus.formats.arrays import NAME, RESERVED
+from msajax.corpus.formats.fields import LABELS
 from msajax.corpus.in_memory import corpus_of
-from msajax.corpus.labels import label_kind, require_names
-from msajax.corpus.modalities import Modality, read_modalities
-from msajax.corpus.sequences import is_list
+from msajax.corpus.labels import MOST_CLASSES, label_kind, require_names
+from msajax.corpus.sequences import as_list, as_numbers, is_list, is_missing, pad, require_unicode
 from msajax.errors import UserError, printable
 
 logger = logging.getLogger(__name__)
+
+_SPLITS = {**SPLIT_NAMES, "validation": "valid"}
+_LARGEST = float(np.finfo(np.float32).max)
+_NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
+
+
+class Table:
+    """Reads columns of a data frame of pandas or polars, or of a dict of columns.
+
+    Attributes:
+        columns: the names of all columns.
+        used: the names of those that were asked for.
+        size: N, the number of rows.
+    """
+
+    def __init__(self, table: Any) -> None:
+        """Keeps the table; raises `UserError` if it is none, or its columns differ in length."""
+        names = table.keys() if isinstance(table, Mapping) else getattr(table, "columns", None)
+        if names is None or isinstance(table, str):
+            raise UserError(
+                f"table is of type {type(table).__name__}: expected a data frame of pandas or "
+                "polars, or a dict of columns."
+            )
+        self.columns = list(names)
+        self.used: set[str] = set()
+        self._table = table
+        # Columns of a data frame are of one length; those that nobody asks for may be large.
+        looked_at = self.columns if isinstance(table, Mapping) else self.columns[:1]
+        sizes = {name: len(self._values(name)) for name in looked_at}
+        if len(set(sizes.values())) > 1:
+            found = ", ".join(f"{size} in {name!r}" for name, size in sizes.items())
+            raise UserError(f"The columns of the table differ in length: {found}.")
+        self.size = next(iter(sizes.values()), 0)
+        if not self.size:
+            raise UserError("The table has no row: expected one for each sample.")
+
+    def column(self, name: Any, what: str) -> list[Any]:
+        """Returns the N values of a column; `what` is the argument that names it.
+
+        Raises:
+            UserError: for a column that is not there.
+        """
+        if name not in self.columns:
+            raise UserError(
+                f"{what}={printable(repr(name))}: the table has no such column; it has "
+                f"{', '.join(map(repr, self.columns))}."
+            )
+        self.used.add(name)
+        return self._values(name)
+
+    def require_same_rows(self, sequences: Mapping[str, Any]) -> None:
+        """Raises `UserError` if indices, as pandas has them, put rows in another order.
+
+        Samples are paired by position: rows that were shuffled or left out in one place alone
+        would go to others.
+        """
+        parts = {"the table": self._table}
+        if isinstance(self._table, Mapping):
+            parts = {f"column {name!r} of the table": self._table[name] for name in self.columns}
+        parts |= {f"sequences[{name!r}]": value for name, value in sequences.items()}
+        # Lists have a method of that name.
+        indices = {where: getattr(part, "index", None) for where, part in parts.items()}
+        known = [(where, x) for where, x in indices.items() if hasattr(x, "equals")]
+        for where, index in known[1:]:
+            if not index.equals(known[0][1]):
+                raise UserError(
+                    f"{where} and {known[0][0]} have different indices, but row i of one is paired "
+                    "with row i of the other: bring them into the same order, and "
+                    ".reset_index(drop=True) both."
+                )
+
+    def ordered_classes(self, name: str) -> list[str] | None:
+        """Returns the names in the order of a column of ordered categories; None for others."""
+        kind = getattr(self._table[name], "dtype", None)  # pandas; polars calls it an Enum
+        if not getattr(kind, "ordered", type(kind).__name__ == "Enum"):
+            return None
+        names = as_list(kind.categories, f"The categories of column {name!r}")
+        return names if all(isinstance(one, str) for one in names) else None
+
+    def _values(self, name: Any) -> list[Any]:
+        return as_list(self._table[name], f"Column {name!r} of the table")
+
+
+def read_ids(values: Sequence[Any], column: str) -> list[str]:
+    """Reads the ids of the samples: text or whole numbers, each once.
+
+    Raises:
+        UserError: naming the row of an id that is missing, of another type, or there twice.
+    """
+    ids = _names(values, f"Column {column!r}, the id,")
+    first: dict[str, int] = {}
+    for i, id_ in enumerate(ids):
+        if (earlier := first.setdefault(id_, i)) != i:
+            raise UserError(
+                f"Column {column!r} has the id {printable(id_)!r} twice, in the rows {earlier} and "
+                f"{i} (from 0): each sample needs an id of its own."
+            )
+    return ids
+
+
+def _names(values: Sequence[Any], where: str) -> list[str]:
+    """Reads text or whole numbers as text; raises `UserError` for a row of something else."""
+    names = []
+    for i, value in enumerate(values):
+        if isinstance(value, float | np.floating) and float(value).is_integer():
+            value = int(value)  # whole numbers beside a missing one are floats
+        known = isinstance(value, str | int | np.integer) and not isinstance(value, bool)
+        names.append(str(value).strip() if known else "")
+        if not names[-1]:
+            raise UserError(
+                f"{where} is {printable(repr(value))} in row {i} (from 0): expected text or a "
+                "whole number."
+            )
+    require_unicode(names, lambda i: f"{where} in row {i} (from 0)")
+    return names
+
+
+# --- splits ---
+
+
+def read_splits(values: Sequence[Any], column: str) -> np.ndarray:
+    """Reads the split `[N]` of each sample: train, valid (or dev, val, validation) or test.
+
+    Raises:
+        UserError: naming the row of another value.
+    """
+    found = []
+    for i, value in enumerate(values):
+        name = _SPLITS.get(value.strip().lower()) if isinstance(value, str) else None
+        if name is None:
+            raise UserError(
+                f"split={column!r}: row {i} (from 0) says {printable(repr(value))}; expected one "
+                f"of {', '.join(_SPLITS)}."
+            )
+        found.append(name)
+    return np.array(found)
+
+
+def draw_splits(groups: Sequence[str], shares: Any, seed: int, by: str) -> np.ndarray:
+    """Draws a split `[N]` for each sample, so that all samples of a group are in the same one.
+
+    Args:
+        groups: the group of each of the N samples: its video, or its speaker.
+        shares: of the groups, for train, valid and test; they sum to 1, and 0 leaves a split out.
+        seed: of the draw.
+        by: what the message calls the groups.
+
+    Raises:
+        UserError: for other shares, and for fewer groups than splits.
+    """
+    numbers = list(shares) if is_list(shares) else []
+    are_numbers = len(numbers) == len(SPLITS) and all(
+        isinstance(s, _NUMBERS) and 0 <= s <= 1 for s in numbers
+    )
+    if not are_numbers or abs(sum(numbers) - 1) > 1e-6:
+        raise UserError(
+            f"split={printable(repr(shares))}: expected the name of a column, or three shares that "
+            "sum to 1, of train, valid and test, as (0.7, 0.1, 0.2)."
+        )
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
+        raise UserError(f"seed={seed!r}: expected a whole number of 0 or more.")
+    units, wanted = sorted(set(groups)), sum(share > 0 for share in numbers)
+    dealt = deal_by_shares(units, dict(zip(SPLITS, numbers, strict=True)), int(seed))
+    if not all(dealt.values()):
+        raise UserError(
+            f"split={shares!r}: the {len(groups)} samples make {len(units)} group(s) by {by}, too "
+            f"few for {wanted} splits that share none: give a share of 0 to one of them, or group= "
+            "another column (with the column of ids, samples are drawn one by one)."
+        )
+    owner = {unit: split for split, names in dealt.items() for unit in names}
+    return np.array([owner[group] for group in groups])
+
+
+def read_groups(table: Table, group: str | None, ids: Sequence[str]) -> tuple[list[str], str]:
+    """Returns the group of each sample, and what groups are: the video that ids name, or a column.
+
+    Raises:
+        UserError: for a column that is not there, a row without a group, and ids that name no
+            video if there is no column.
+    """
+    if group is not None:
+        return _names(table.column(group, "group"), f"Column {group!r}, the group,"), group
+    instead = "name the column of videos or speakers: group='speaker'"
+    return videos_of(ids, "Shares are drawn by video, but", instead), "video"
+
+
+def require_apart(groups: Sequence[str], splits: np.ndarray, column: str) -> None:
+    """Raises `UserError` if samples of one group are in two splits."""
+    first: dict[str, str] = {}
+    for group, split in zip(groups, splits.tolist(), strict=True):
+        if (other := first.setdefault(group, split)) != split:
+            raise UserError(
+                f"group={column!r}: samples of {printable(group)!r} are in {other} and in {split}; "
+                "leave group out to keep these splits, or give shares to draw others."
+            )
+
+
+# --- labels ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Labels:
+    """Holds the labels of N samples.
+
+    Attributes:
+        values: `[N, K]` float64; classes as whole numbers from 0.
+        known: `[N]` bool, whether a sample has labels.
+        names: of the K columns or of the classes; () for the usual ones.
+        are_classes: whether they are to be stored as whole numbers.
+    """
+
+    values: np.ndarray
+    known: np.ndarray
+    names: tuple[str, ...]
+    are_classes: bool
+
+
+def read_labels(table: Table, label: Any, ids: Sequence[str]) -> Labels | None:
+    """Reads labels of one or several columns.
+
+    Args:
+        table: the table.
+        label: a name, several names, or `{name: classes in their order}`; None for no labels.
+        ids: of the samples, for messages.
+
+    Returns:
+        Scores of columns of numbers; classes of one column of text, in the order that is given, or
+        that of its ordered categories, else of the alphabet; or of whole numbers from 0.
+
+    Raises:
+        UserError: naming the column and the row that is no finite number.
+    """
+    if label is None:
+        return None
+    columns = [label] if isinstance(label, str) else list(label) if _are_names(label) else []
+    if not columns or len(set(columns)) < len(columns):
+        raise UserError(
+            f"label={printable(repr(label))}: expected the name of a column, several different "
+            "names, or {name: classes}."
+        )
+    cells = [table.column(name, "label") for name in columns]
+    known = np.array([not all(map(is_missing, row)) for row in zip(*cells, strict=True)])
+    if not known.any():
+        raise UserError(f"Column {columns[0]!r} of labels is empty: leave label out.")
+    ordered = table.ordered_classes(columns[0])
+    classes = label[columns[0]] if isinstance(label, Mapping) else ordered
+    if any(isinstance(value, str) for value in cells[0]) or classes is not None:
+        if len(columns) > 1:
+            raise UserError(
+                f"label={printable(repr(label))}: classes are one column of text, and scores "
+                f"columns of numbers, but {columns[0]!r} holds text, and there are {len(columns)}."
+            )
+        return _read_classes(cells[0], columns[0], classes, known)
+    values = np.full((len(ids), len(columns)), np.nan)
+    for k, column in enumerate(cells):
+        for i in np.flatnonzero(known):
+            value = column[i]
+            if not isinstance(value, _NUMBERS) or not abs(value) <= _LARGEST:
+                raise UserError(
+                    f"Column {columns[k]!r} of labels is {printable(repr(value))} in row {i} "
+                    f"(from 0), of the sample {printable(ids[i])!r}: expected a finite number."
+                )
+            values[i, k] = value
+    whole = not any(
+        isinstance(value, float | np.floating) and not is_missing(value) for value in cells[0]
+    )
+    found = np.unique(values[known])
+    are_classes = len(columns) == 1 and whole and found[0] >= 0 and len(found) <= MOST_CLASSES
+    usual = len(columns) == 1 and columns[0].lower() in LABELS
+    return Labels(values, known, () if usual else tuple(columns), are_classes)
+
+
+def _are_names(label: Any) -> bool:
+    one = isinstance(label, Mapping) and len(label) == 1
+    return (one or is_list(label)) and all(isinstance(name, str) for name in label)
+
+
+def _read_classes(values: Sequence[Any], column: str, classes: Any, known: np.ndarray) -> Labels:
+    """Reads classes by their names; numbers that are stored as text are refused."""
+    for i in np.flatnonzero(known):
+        if not isinstance(values[i], str):
+            raise UserError(
+                f"Column {column!r} of labels is {printable(repr(values[i]))} in row {i} (from 0), "
+                "but text in other rows: expected names of classes, or numbers alone."
+            )
+    there = sorted({value for value, is_known in zip(values, known, strict=True) if is_known})
+    if all(map(_is_number, there)):
+        raise UserError(
+            f"Column {column!r} of labels holds numbers as text, as {there[0]!r}: make numbers of "
+            "them, as by .astype(float)."
+        )
+    names = there if classes is None else as_list(classes, f"label={{{column!r}: …}}")
+    if left := [value for value in there if value not in names]:
+        raise UserError(
+            f"Column {column!r} has the class {printable(left[0])!r}, which is none of "
+            f"{printable(str(names))}."
+        )
+    if not 2 <= len(set(names)) == len(names) <= MOST_CLASSES:
+        raise UserError(
+            f"Column {column!r} has {len(names)} class(es): expected 2 to {MOST_CLASSES} different "
+            f"ones; label={{{column!r}: [names]}} gives all of them."
+        )
+    numbers = {name: k for k, name in enumerate(names)}
+    coded = [[numbers[v] if ok else np.nan] for v, ok in zip(values, known, strict=True)]
+    return Labels(np.array(coded, np.float64), known, tuple(names), True)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def labels_of(labels: Labels | None, rows: np.ndarray, split: str) -> np.ndarray | None:
+    """Returns the labels of a split's samples, or None if none of them has any.
+
+    Raises:
+        UserError: if only some of them have.
+    """
+    if labels is None or not labels.known[rows].any():
+        return None
+    if missing := collections.Counter(labels.known[rows].tolist())[False]:
+        raise UserError(
+            f"{missing} of {len(rows)} samples of {split} have no label, the first in row "
+            f"{rows[~labels.known[rows]][0]} (from 0): leave these rows out, or all labels of the "
+            "split."
+        )
+    return labels.values[rows]
+
+
+_TEXTS = ("text", "raw_text", "words")  # what transcripts and words may be called
+
+
+@dataclasses.dataclass(frozen=True)
+class Modality:
+    """Holds a modality of N samples.
+
+    Attributes:
+        rows: N sequences: features `[T, d]`, token ids `[T]`, or lists of T words; or one array of
+            all that is padded already.
+        where: what a message calls it.
+        lengths: `[N]`, the steps of each; 0 where the modality is absent.
+        least: steps to which they are padded at least, as those are with which they are aligned.
+    """
+
+    rows: Any
+    where: str
+    lengths: np.ndarray
+    least: int = 1
+
+    @property
+    def steps(self) -> int:
+        """The steps to which sequences are padded."""
+        return max(self.least, int(self.lengths.max()))
+
+    @property
+    def are_words(self) -> bool:
+        """Whether the steps are words."""
+        return not isinstance(self._first, np.ndarray)
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether it is known which steps are real; an array that is padded tells by its zeros."""
+        return not isinstance(self.rows, np.ndarray)
+
+    @property
+    def width(self) -> int:
+        """Features per step; 0 for token ids and words."""
+        return self._first.shape[1] if not self.are_words and self._first.ndim == 2 else 0
+
+    @property
+    def _first(self) -> Any:
+        return self.rows[int(self.lengths.argmax())]
+
+    def array(self, rows: np.ndarray) -> np.ndarray:
+        """Returns `[n, T, d]` features or `[n, T]` token ids of the samples of n indices."""
+        if isinstance(self.rows, np.ndarray):
+            return self.rows[rows]
+        # Beside a sequence, so that samples that all lack the modality get its width and type.
+        return pad([self._first, *(self.rows[i] for i in rows)], self.steps)[0][1:]
+
+    def mask(self, rows: np.ndarray) -> np.ndarray:
+        """Returns `[n, T]`, True for the real steps of the samples of n indices."""
+        return np.arange(self.steps) < self.lengths[rows, None]
+
+    def facts(self) -> dict[str, float]:
+        """Returns width, lengths of the samples that have the modality, and how many have not."""
+        there = self.lengths[self.lengths > 0]
+        return {
+            "width": self.width,
+            "shortest": int(there.min()),
+            "median": float(np.median(there)),
+            "longest": int(there.max()),
+            "absent": int((self.lengths == 0).sum()),
+        }
+
+    def describe(self, facts: Mapping[str, float]) -> str:
+        """Puts `facts` into words."""
+        kind = "stand step by step" if self.are_words else describe_width(self.width)
+        shortest, longest = facts["shortest"], facts["longest"]
+        steps = f"{shortest} to {longest} steps, median {facts['median']:g}"
+        if shortest == longest:
+            steps = f"{longest} step{'s' * (longest > 1)}"
+        absent = f"; absent in {facts['absent']} samples" * bool(facts["absent"])
+        padded = "; steps of zeros before the first and after the last other one are padding"
+        return f"{kind}, {steps}{absent}{padded * (not self.has_mask)}"
+
+    def warnings(self) -> list[str]:
+        """Says what is probably a mistake: values that are no numbers, and zeros as padding."""
+        if self.are_words:
+            return []
+        found = []
+        bad = np.array([(~is_finite(row)).sum() for row in self.rows])
+        if bad.any():
+            found.append(
+                f"{self.where} has {bad.sum()} value(s) in {(bad > 0).sum()} sample(s) that are "
+                f"NaN, infinite or beyond float32, the first in {self.where}[{bad.argmax()}]: "
+                "training and prediction set them to 0."
+            )
+        if not self.has_mask or self.steps == 1 or np.ptp(self.lengths):
+            return found
+        ends = sum(not (row[0].any() and row[-1].any()) for row in self.rows)
+        if ends:
+            found.append(
+                f"{self.where} has {self.steps} steps in every sample, and {ends} of "
+                f"{len(self.rows)} begin or end with a step of zeros, which counts as real: if it "
+                "is padding, cut it off, or give one array [N, T, d] in place of the list."
+            )
+        return found
+
+
+def read_modalities(
+    sequences: Any, ids: Sequence[str]
+) -> tuple[dict[str, Modality], list[str] | None]:
+    """Reads modalities in memory.
+
+    Args:
+        sequences: `{modality: N sequences}`.
+        ids: of the N samples.
+
+    Returns:
+        The modalities by name, words among them as `words`; and N transcripts, if there are any.
+
+    Raises:
+        UserError: naming the modality and the sample of what is no sequence, or does not fit.
+    """
+    if not isinstance(sequences, Mapping) or not sequences:
+        raise UserError(
+            f"sequences is of type {type(sequences).__name__} and names no modality: expected "
+            "{modality: list of N arrays [T, d]}, as {'text': [...], 'audio': [...]}."
+        )
+    found: dict[str, Modality] = {}
+    raw_text = None
+    for name, value in sequences.items():
+        _require_name(name)
+        where = f"sequences[{name!r}]"
+        rows = _numbers_or_none(value)
+        if rows is not None:
+            found[name] = _read_array(rows, where)
+        else:
+            rows = [None if is_missing(row) else row for row in as_list(value, where)]
+        if len(rows) != len(ids):
+            raise UserError(
+                f"{where} has {len(rows)} entries, but the table has {len(ids)} rows: expected one "
+                "for each, in their order."
+            )
+        if name in found:
+            continue
+        first = next((r for r in rows if r is not None and not (is_list(r) and not len(r))), None)
+        if isinstance(first, str):
+            raw_text = _read_transcripts(rows, name, raw_text)
+        elif name == "words" or _is_words(first):
+            if "words" in found or name not in ("text", "words"):
+                raise UserError(
+                    f"{where} holds words: those of the samples are sequences['words'] alone."
+                )
+            found["words"] = _read_words(rows, where)
+        elif name == "raw_text":
+            raise UserError(f"{where} must be a list of transcripts: a string for each sample.")
+        else:
+            found[name] = _read_rows(rows, where, ids)
+    for name, modality in found.items():
+        if not modality.lengths.any():
+            raise UserError(f"sequences[{name!r}] has no step in any sample: leave it out.")
+    if raw_text is None and "words" in found:
+        raw_text = [" ".join(filter(None, row)) for row in found["words"].rows]
+    order = modality_order(set(found) - {"words"})
+    return {m: found[m] for m in (*order, *found.keys() - set(order))}, raw_text
+
+
+def _require_name(name: Any) -> None:
+    """Raises `UserError` for a name that no modality can have in a file."""
+    known = isinstance(name, str) and NAME.fullmatch(name) and not name.endswith("_mask")
+    if name not in _TEXTS and not (known and name.lower() not in RESERVED):
+        raise UserError(
+            f"sequences names {printable(repr(name))}, which no modality can be called: expected "
+            "letters and digits, no …_mask, and not id or label, which are columns of the table."
+        )
+
+
+def _numbers_or_none(value: Any) -> np.ndarray | None:
+    """Returns what is one array of numbers, a tensor too; None for lists, text and columns."""
+    if not hasattr(value, "__array__"):
+        return None
+    array = np.asarray(value)
+    return None if array.dtype.kind in "OUS" else array
+
+
+def _read_array(value: np.ndarray, where: str) -> Modality:
+    """Reads one array of all samples, which is padded already."""
+    value = as_numbers(value, where)
+    are_tokens = value.ndim == 2 and value.dtype.kind in "iu"
+    if value.dtype.kind == "b":
+        value = value.astype(np.float32)
+    if value.ndim == 2 and not are_tokens:
+        value = value[:, None]
+    if value.ndim != (2 if are_tokens else 3) or 0 in value.shape:
+        raise UserError(
+            f"{where} is an array {value.shape}: expected a list of N arrays [T, d], or an array "
+            "(N, T, d)."
+        )
+    return Modality(value, where, np.full(len(value), value.shape[1]))
+
+
+def _read_rows(rows: Sequence[Any], where: str, ids: Sequence[str]) -> Modality:
+    """Reads N sequences `[T, d]`, or `[d]` of a single step each, or `[T]` token ids."""
+    arrays = [
+        np.zeros(0) if row is None else _read_row(row, f"{where}[{i}]", ids[i])
+        for i, row in enumerate(rows)
+    ]
+    first = next((i for i, x in enumerate(arrays) if x.size), 0)
+    axes, kind = arrays[first].ndim, arrays[first].dtype.kind
+    for i, x in enumerate(arrays):
+        same = x.ndim == axes and (axes == 2 or (x.dtype.kind in "iu") == (kind in "iu"))
+        if x.size and not same:
+            raise UserError(
+                f"{where}[{i}] is {x.dtype} {x.shape}, but {where}[{first}] is "
+                f"{arrays[first].dtype} {arrays[first].shape}: expected arrays [T, d] of all."
+            )
+    if axes == 1 and kind in "iu":
+        if any((x < 0).any() for x in arrays):
+            raise UserError(f"{where} holds a token id below 0.")
+    elif axes == 1:
+        widths = {len(x) for x in arrays if x.size}
+        if len(widths) > 1:
+            raise UserError(
+                f"{where} holds rows of {min(widths)} to {max(widths)} numbers: expected arrays "
+                "[T, d]; steps of a single number are x[:, None]."
+            )
+        arrays = [x[None] if x.size else x for x in arrays]
+    for i, x in enumerate(arrays):
+        if x.size and x.shape[1:] != arrays[first].shape[1:]:
+            raise UserError(
+                f"{where}[{i}], of {printable(ids[i])!r}, is {x.shape[1]} wide, not "
+                f"{arrays[first].shape[1]} as {where}[{first}], of {printable(ids[first])!r}: "
+                "expected arrays [T, d] with the same d in all samples."
+            )
+    lengths = np.array([len(x) if x.size else 0 for x in arrays])
+    arrays = [x if x.size else x[:0] for x in arrays]
+    width = arrays[first].shape[1] if arrays[first].ndim == 2 else 0
+    if lengths.any():
+        require_modest_padding(where, lengths, lengths, width)
+    return Modality(arrays, where, lengths)
+
+
+def _read_row(row: Any, where: str, id_: str) -> np.ndarray:
+    """Reads the sequence of a sample."""
+    x = as_numbers(row, f"{where}, of {printable(id_)!r},")
+    x = x.astype(np.float32) if x.dtype.kind == "b" else x
+    if x.ndim not in (1, 2) or (len(x) and not x.size):
+        raise UserError(
+            f"{where}, of {printable(id_)!r}, is {x.dtype} {x.shape}: expected numbers [T, d], a "
+            "row for each step."
+        )
+    return x
+
+
+def _is_words(row: Any) -> bool:
+    """Says whether a sequence is of words, of which some may be missing in front."""
+    known = (step for step in row if step is not None) if is_list(row) else ()
+    return isinstance(next(iter(known), None), str)
+
+
+def _read_transcripts(rows: Sequence[Any], name: str, before: list[str] | None) -> list[str]:
+    where = f"sequences[{name!r}]"
+    if before is not None:
+        raise UserError(f"{where} holds transcripts, of which there are others: give one of them.")
+    if name not in ("text", "raw_text"):
+        raise UserError(
+            f"{where} holds text: transcripts are sequences['raw_text'], and other modalities "
+            "arrays [T, d], which are not read from files."
+        )
+    for i, row in enumerate(rows):
+        if row is not None and not isinstance(row, str):
+            raise UserError(
+                f"{where}[{i}] is of type {type(row).__name__}, but others are text: expected a "
+                "transcript of each sample."
+            )
+    require_unicode([row or "" for row in rows], lambda i: f"{where}[{i}]")
+    return [row or "" for row in rows]
+
+
+def _read_words(rows: Sequence[Any], where: str) -> Modality:
+    words = [[] if row is None else row for row in rows]
+    for i, row in enumerate(words):
+        if not is_list(row):
+            raise UserError(f"{where}[{i}] must be a list of words, as ['so', 'good'].")
+        if other := [k for k, word in enumerate(row) if not isinstance(word, str)]:
+            raise UserError(
+                f"{where}[{i}][{other[0]}] is {printable(repr(row[other[0]]))}: expected a word, "
+                "or '' for a step without one."
+            )
+        require_unicode(row, lambda k, i=i: f"{where}[{i}][{k}]")
+    words = [[str(word) for word in row] for row in words]
+    return Modality(words, where, np.array([len(row) for row in words]))
 
 
 class Options(TypedDict, total=False):
@@ -105,10 +735,10 @@ def save_corpus(
             near = difflib.get_close_matches(name, known, 1, 0) or known[:1]
             raise UserError(f"save_corpus has no argument {name!r}: did you mean {near[0]!r}?")
     path = _require_free(path, options.get("overwrite", False))
-    rows = columns.Table(table)
+    rows = Table(table)
     id_column, group = options.get("id", "id"), options.get("group")
-    ids = columns.read_ids(rows.column(id_column, "id"), id_column)
-    labels = columns.read_labels(rows, label, ids)
+    ids = read_ids(rows.column(id_column, "id"), id_column)
+    labels = read_labels(rows, label, ids)
     splits, how = _splits(rows, split, group, ids, options.get("seed", 0))
     modalities, raw_text = read_modalities(sequences, ids)
     rows.require_same_rows(sequences)
@@ -149,7 +779,7 @@ def _require_free(path: Any, overwrite: bool) -> str:
 
 
 def _splits(
-    table: columns.Table, split: Any, group: str | None, ids: Sequence[str], seed: int
+    table: Table, split: Any, group: str | None, ids: Sequence[str], seed: int
 ) -> tuple[np.ndarray, str]:
     """Returns the split `[N]` of each sample, and a sentence on how it came there."""
     if isinstance(split, str):
@@ -159,14 +789,14 @@ def _splits(
                 f"split={split!r}: the table has no such column; it has {there}. To draw splits "
                 "give shares of train, valid and test, as split=(0.7, 0.1, 0.2)."
             )
-        splits = columns.read_splits(table.column(split, "split"), split)
+        splits = read_splits(table.column(split, "split"), split)
         if group is None:
             return splits, f"splits: those of the column {split!r}"
-        groups, _ = columns.read_groups(table, group, ids)
-        columns.require_apart(groups, splits, group)
+        groups, _ = read_groups(table, group, ids)
+        require_apart(groups, splits, group)
         return splits, f"splits: those of the column {split!r}; no {group} is in two of them"
-    groups, by = columns.read_groups(table, group, ids)
-    splits = columns.draw_splits(groups, split, seed, by)
+    groups, by = read_groups(table, group, ids)
+    splits = draw_splits(groups, split, seed, by)
     of_split = {name: set(np.array(groups)[splits == name].tolist()) for name in SPLITS}
     counts = ", ".join(f"{len(found)} {name}" for name, found in of_split.items() if found)
     return splits, f"splits: drawn by {by} with seed {seed}, none of which is in two: {counts}"
@@ -255,7 +885,7 @@ def _corpus(
     path: str,
     ids: np.ndarray,
     splits: np.ndarray,
-    content: tuple[columns.Labels | None, Mapping[str, Modality], Sequence[str] | None],
+    content: tuple[Labels | None, Mapping[str, Modality], Sequence[str] | None],
     aligned: Sequence[str],
 ) -> Corpus:
     """Makes the corpus of labels, modalities and transcripts that are cut into splits."""
@@ -271,7 +901,7 @@ def _corpus(
             ids=ids[rows],
             features=features,
             masks={m: modalities[m].mask(rows) for m in features if modalities[m].has_mask},
-            labels=columns.labels_of(labels, rows, name),
+            labels=labels_of(labels, rows, name),
             raw_text=None if raw_text is None else np.array([raw_text[i] for i in rows], np.str_),
             words=None if words is None else pad_words([words.rows[i] for i in rows], words.steps),
         )
@@ -290,7 +920,7 @@ def _corpus(
         raise UserError(f"The columns of labels have {error}.") from error
 
 
-def _unused(table: columns.Table) -> str:
+def _unused(table: Table) -> str:
     left = [repr(name) for name in table.columns if name not in table.used]
     return f"not read of the table: {', '.join(left)}" if left else ""
 

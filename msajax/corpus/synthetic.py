@@ -8,14 +8,13 @@ modalities are absent.
 """
 
 import dataclasses
+import zlib
 
 import numpy as np
 
 from msajax.config import SYNTHETIC, SyntheticConfig
-from msajax.corpus import synthetic_coincidence, synthetic_connectome
 from msajax.corpus.corpus import SPLITS, Corpus, Source, Split
 from msajax.corpus.in_memory import corpus_of
-from msajax.corpus.synthetic_connectome import generator
 
 _WORDS = "alpha bravo charlie delta echo foxtrot golf hotel india juliet kilo lima".split()
 
@@ -41,12 +40,12 @@ def generate(config: SyntheticConfig) -> SyntheticCorpus:
     splits, reliability, clean = {}, {}, {}
     for name in SPLITS:
         if config.task == "connectome":
-            splits[name] = synthetic_connectome.make_split(name, config)
+            splits[name] = make_connectome(name, config)
         elif config.task in ("sign", "stress"):
-            splits[name], clean[name] = synthetic_coincidence.make_split(name, config)
+            splits[name], clean[name] = make_coincidence(name, config)
         else:
             splits[name], reliability[name] = _make_split(name, config)
-    groups = synthetic_connectome.GROUPS if config.task == "connectome" else ()
+    groups = GROUPS if config.task == "connectome" else ()
     corpus = corpus_of(
         splits,
         source=Source(SYNTHETIC, "embedded synthetic corpus"),
@@ -137,3 +136,90 @@ def _make_modality(
     mask = mask & ~holes
     x = np.where(mask[..., None], x, 0).astype(np.float32)
     return x, mask, reliability
+
+
+STRESS = 3.0
+_FEATURE_NOISE = 0.3
+_LABEL_NOISE = 0.1
+_SCALE = 1.2
+
+
+def make_coincidence(name: str, config: SyntheticConfig) -> tuple[Split, np.ndarray]:
+    """Makes a split and its scores without noise `[N]`; the same settings give the same bytes.
+
+    Args:
+        name: of the split.
+        config: two modalities of `lengths[0]` steps; its task is sign or stress.
+    """
+    size, steps = getattr(config, name), config.lengths[0]
+    rng = generator(config, config.task, name)
+    first, second = (
+        rng.normal(0, _FEATURE_NOISE, (size, steps, width)) for width in config.widths
+    )
+    first[..., 0] = valence = rng.normal(size=(size, steps))
+    if config.task == "sign":
+        second[..., 0] = sign = rng.choice([-1.0, 1.0], (size, steps))
+        clean = _SCALE * (valence * sign).sum(axis=1) / np.sqrt(steps)
+    else:
+        rows, stressed = np.arange(size), rng.integers(0, steps, size)
+        second[rows, stressed, 0] = STRESS
+        clean = _SCALE * valence[rows, stressed]
+    labels = np.clip(clean + rng.normal(0, _LABEL_NOISE, size), -3, 3)
+    features = dict(zip(config.modalities, (first, second), strict=True))
+    return (
+        Split(
+            ids=np.array([f"{name}{i:06d}" for i in range(size)]),
+            features={m: x.astype(np.float32) for m, x in features.items()},
+            masks={m: np.ones((size, steps), bool) for m in config.modalities},
+            labels=labels[:, None],
+        ),
+        np.clip(clean, -3, 3),
+    )
+
+
+GROUPS = ("control", "group_a", "group_b")
+DEMOGRAPHICS = 4  # lo, hi, age, gender
+_BANDS_PER_GROUP = 2  # in which a group differs
+_EFFECT, _NOISE = 0.5, 1.0
+
+
+def make_connectome(name: str, config: SyntheticConfig) -> Split:
+    """Makes a split; the same settings give the same bytes.
+
+    Args:
+        name: of the split.
+        config: one modality of `widths[0]` features, `lengths[0]` bands.
+    """
+    (modality,), (width,), (bands,) = config.modalities, config.widths, config.lengths
+    size, channels = getattr(config, name), width - DEMOGRAPHICS
+    shared = generator(config, modality)  # the same effects in every split
+    usual, of_age, of_gender = 0.3 * shared.normal(size=(3, bands, channels))
+    effects = np.zeros((len(GROUPS), bands, channels))
+    for effect in effects[1:]:
+        changed = shared.permutation(bands)[:_BANDS_PER_GROUP]
+        effect[changed] = _EFFECT * shared.normal(size=(len(changed), channels))
+
+    rng = generator(config, name, modality)
+    group = rng.integers(0, len(GROUPS), size)
+    age, gender = rng.uniform(18, 90, size), rng.integers(0, 2, size)
+    connectivity = usual + effects[group] + _NOISE * rng.normal(size=(size, bands, channels))
+    connectivity += ((age - 54) / 21)[:, None, None] * of_age
+    connectivity += (gender - 0.5)[:, None, None] * of_gender
+
+    edges = np.geomspace(1, 45, bands + 1)
+    x = np.empty((size, bands, width), np.float32)
+    x[..., 0], x[..., 1] = edges[:-1], edges[1:]
+    x[..., 2], x[..., 3] = age[:, None], gender[:, None]
+    x[..., DEMOGRAPHICS:] = connectivity
+    return Split(
+        ids=np.array([f"{name}{i:05d}" for i in range(size)]),
+        features={modality: x},
+        masks={modality: np.ones((size, bands), bool)},
+        labels=group[:, None].astype(np.float64),
+    )
+
+
+def generator(config: SyntheticConfig, *purpose: str) -> np.random.Generator:
+    """Returns random numbers of an embedded corpus, a stream of their own for every purpose."""
+    words = [zlib.crc32(word.encode()) for word in purpose]
+    return np.random.Generator(np.random.PCG64([config.seed, *words]))

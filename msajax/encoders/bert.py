@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from msajax.config import ModelConfig
 from msajax.encoders.architecture import Architecture
 from msajax.encoders.encoder import PretrainedEncoder
-from msajax.encoders.tensors import Sources, affine, norm, table
+from msajax.encoders.weights import Sources, affine, norm, table
 from msajax.layers.encoders import TransformerBlock
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from msajax.encoders.architecture import Architecture
 from msajax.encoders.encoder import PretrainedEncoder
-from msajax.encoders.tensors import Source, Sources, affine, norm, table
+from msajax.encoders.weights import Source, Sources, affine, norm, table
 from msajax.layers.attention import MultiHeadAttention
 from msajax.layers.basic import Dropout, FeedForward, LayerNorm
 

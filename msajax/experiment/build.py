@@ -16,7 +16,7 @@ from msajax.errors import UserError
 from msajax.inference.bundle_files import load
 from msajax.models import declared, parameter_shapes
 from msajax.preparation import fit as preparing
-from msajax.preparation.fit import Preparation
+from msajax.preparation.preparation import Preparation
 from msajax.preparation.repairs import say_prepared
 from msajax.runs.folder import RunFolder
 from msajax.tasks import TASKS, make_task

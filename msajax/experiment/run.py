@@ -12,9 +12,8 @@ from msajax.checks import is_url
 from msajax.config import Config, checked, flatten, outside_ranges
 from msajax.corpus import predictions
 from msajax.corpus.corpus import Corpus
-from msajax.corpus.cross_validation import require_one_fold
 from msajax.corpus.demands import say_unread_transcripts, say_what_is_idle
-from msajax.corpus.folds import Dealt, deal_validation
+from msajax.corpus.folds import Dealt, deal_validation, require_one_fold
 from msajax.corpus.steps import describe_groups, find_groups
 from msajax.errors import UserError
 from msajax.experiment import artefacts
@@ -30,7 +29,7 @@ from msajax.runs import frozen
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
 from msajax.runs.remote.mirror import Mirror
-from msajax.runtime import cpu_devices, devices, processes, profiler
+from msajax.runtime import devices, processes, profiler
 from msajax.runtime.signals import StopRequest
 from msajax.spec import CorpusSpec
 from msajax.training.loop import Trained, train_seeds
@@ -78,7 +77,7 @@ def train(
     devices.configure_jax(config.train)
     # A run in a bucket works in a folder on this machine, which its mirror copies to the bucket.
     with processes.losses_noticed(), Mirror(workdir, stop) as mirror:
-        cpu_devices.choose(config, RunFolder(mirror.path).cpu_devices())
+        devices.choose(config, RunFolder(mirror.path).cpu_devices())
         devices.require_devices()
         sources = processes.together(lambda: open_sources(config, corpus))
         corpus, digests = sources.corpus, sources.digests

@@ -19,10 +19,11 @@ from msajax.inference.scores import Scores, as_split, make_scorer
 from msajax.inference.scoring import Scorer, make_next_token
 from msajax.metrics.calibration import Calibration
 from msajax.models import build_model
-from msajax.models.parameters import joined
-from msajax.preparation.fit import Preparation, prepare
+from msajax.models.contract import joined
+from msajax.preparation.fit import prepare
+from msajax.preparation.preparation import Preparation
 from msajax.preparation.repairs import say_prepared
-from msajax.preparation.vocabulary import embed
+from msajax.preparation.words import embed
 from msajax.spec import CorpusSpec
 
 logger = logging.getLogger(__name__)

@@ -18,9 +18,14 @@ from msajax.encoders.module import make_encoder, parameters_of
 from msajax.encoders.tokens import Tokenizer
 from msajax.errors import UserError
 from msajax.models.text_encoder import pool_words
-from msajax.preparation.fit_pieces import require_fit
-from msajax.preparation.piece_steps import Sizes, choose_pieces, count_words
-from msajax.preparation.pieces import TextSource, read_pieces
+from msajax.preparation.pieces import (
+    Sizes,
+    TextSource,
+    choose_pieces,
+    count_words,
+    read_pieces,
+    require_fit,
+)
 from msajax.preparation.repairs import say_repairs
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from msajax.errors import UserError, printable
 from msajax.inference.bundle import Bundle
 from msajax.inference.bundle_files import load
 from msajax.preparation.preparation import Preparation
-from msajax.preparation.vocabulary import PADDING, UNKNOWN, detokenize, tokenize
+from msajax.preparation.words import PADDING, UNKNOWN, detokenize, tokenize
 
 
 def generate(

@@ -12,8 +12,7 @@ from msajax import announce
 from msajax.corpus.corpus import Split
 from msajax.corpus.on_demand import streams
 from msajax.errors import UserError
-from msajax.models.contract import Prediction
-from msajax.models.parameters import joined
+from msajax.models.contract import Prediction, joined
 from msajax.preparation.batches import QUARTERS, cut_lengths, quarters_of
 from msajax.runtime.devices import Layout
 from msajax.spec import CorpusSpec

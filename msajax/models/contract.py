@@ -9,6 +9,7 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from msajax.config import ModelConfig
 from msajax.config.registry import require_module
@@ -204,3 +205,21 @@ def init_variables(
             f"its msajax.Model must declare them, and has mutable = {tuple(model.mutable)}."
         )
     return params, variables
+
+
+def without(params: Any, paths: Collection[str]) -> Any:
+    """Leaves out the parameters of these paths."""
+    if not paths:
+        return params
+    flat = flatten_dict(params, sep="/")
+    return unflatten_dict({path: x for path, x in flat.items() if path not in paths}, sep="/")
+
+
+def joined(params: Any, others: Any) -> Any:
+    """Joins trees of parameters, as those that move and those that are frozen.
+
+    Of equal paths it takes the second tree's.
+    """
+    if not others:
+        return params
+    return unflatten_dict(flatten_dict(params) | flatten_dict(others))

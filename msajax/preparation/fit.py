@@ -31,7 +31,6 @@ from msajax.corpus.steps import (
 )
 from msajax.encoders.tokens import NOTHING
 from msajax.errors import UserError
-from msajax.preparation.fit_pieces import Encoder, find_source, measure
 from msajax.preparation.lost import (
     count_among,
     count_hidden,
@@ -40,10 +39,17 @@ from msajax.preparation.lost import (
     nothing_read,
     require_little_lost,
 )
-from msajax.preparation.piece_steps import move, take_pieces
-from msajax.preparation.pieces import TextSource, read_pieces
+from msajax.preparation.pieces import (
+    Encoder,
+    TextSource,
+    find_source,
+    measure,
+    move,
+    read_pieces,
+    take_pieces,
+)
 from msajax.preparation.preparation import Preparation
-from msajax.preparation.vocabulary import build_vocabulary, read_words, size_tables
+from msajax.preparation.words import build_vocabulary, read_words, size_tables
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
 

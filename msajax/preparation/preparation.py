@@ -7,8 +7,7 @@ import numpy as np
 
 from msajax.corpus.embedding import Embedding
 from msajax.corpus.steps import Groups
-from msajax.preparation.piece_steps import Sizes
-from msajax.preparation.pieces import TextSource
+from msajax.preparation.pieces import Sizes, TextSource
 from msajax.spec import CorpusSpec
 
 

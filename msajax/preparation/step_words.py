@@ -6,7 +6,7 @@ from msajax.corpus.corpus import Split, pad_words
 from msajax.encoders.tokens import Tokenizer
 from msajax.preparation.fit import choose
 from msajax.preparation.preparation import Preparation
-from msajax.preparation.vocabulary import tokenize
+from msajax.preparation.words import tokenize
 
 
 def words_of_steps(

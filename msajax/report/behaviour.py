@@ -8,8 +8,7 @@ import numpy as np
 from msajax.report import charts
 from msajax.report.content import reading
 from msajax.report.figures import Chart, Drawing, Key, colour, dash, mark
-from msajax.report.page import Panel
-from msajax.report.text import shortened, signed
+from msajax.report.page import Panel, shortened, signed
 from msajax.results import legend
 from msajax.runs.manifest import EXPLANATION, ROBUSTNESS
 

@@ -18,8 +18,7 @@ from msajax.files import write_json, write_text
 from msajax.report import charts
 from msajax.report.content import reading
 from msajax.report.figures import Chart
-from msajax.report.page import Panel, render
-from msajax.report.text import shortened
+from msajax.report.page import Panel, render, shortened
 from msajax.results import legend
 from msajax.runs.manifest import COMPARISON
 

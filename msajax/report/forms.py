@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msajax.errors import UserError
-from msajax.report.text import shortened
+from msajax.report.page import shortened
 from msajax.results import legend
 
 _NUMBER = (float, None)  # undefined ones are null

@@ -6,11 +6,10 @@ from typing import Any
 from msajax.report import charts
 from msajax.report.content import Content
 from msajax.report.figures import Chart
-from msajax.report.page import Panel
-from msajax.report.text import shortened
+from msajax.report.page import Panel, shortened
 from msajax.results import findings, legend
 from msajax.results.tables import results_cells, results_legend
-from msajax.training.failures import failure_message
+from msajax.training.loop import failure_message
 
 
 def finding(content: Content) -> Panel:

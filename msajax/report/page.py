@@ -5,15 +5,50 @@ Text reaches a page through templates that escape it, or as `Markup` that such a
 
 import dataclasses
 import functools
+import itertools
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
-from msajax.report.figures import Chart
-from msajax.report.text import printable
+from msajax.errors import UserError, writing
+from msajax.files import write_bytes
+from msajax.report.figures import PROGRAM, Chart
+
+# What HTML or XML cannot hold, and what would turn the reading direction of its surroundings.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
+
+
+def printable(text: str) -> str:
+    """Replaces characters that a page cannot hold, or that would reverse what follows them."""
+    return _UNPRINTABLE.sub("\ufffd", text)
+
+
+def all_printable(value: Any) -> Any:
+    """Applies `printable` to every text in a value of JSON, names of its objects included."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {printable(key): all_printable(of) for key, of in value.items()}
+    if isinstance(value, list | tuple):
+        return [all_printable(of) for of in value]
+    return value
+
+
+def shortened(text: str, length: int) -> str:
+    """Makes a text printable, and cuts it to so many characters; a cut one ends in an ellipsis."""
+    text = printable(text)
+    return text if len(text) <= length else f"{text[: length - 1].rstrip()}…"
+
+
+def signed(value: float) -> str:
+    """Formats a label or a score with its sign and two decimals."""
+    return f"{value:+.2f}".replace("-", "−")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,3 +142,53 @@ def render(
         facts=facts,
         panels=list(zip(names, panels, strict=True)),
     )
+
+
+_LONGEST = 80  # characters of a name
+
+
+def draw_figures(panels: Sequence[Panel]) -> dict[str, bytes]:
+    """Draws every chart of a page as PDF and SVG; returns the bytes of the files by their names.
+
+    A name is made of the heading of the panel and the title of the chart. The same page gives the
+    same files.
+    """
+    found: dict[str, bytes] = {}
+    for panel in panels:
+        for chart in panel.charts:
+            words = re.sub("[^a-z0-9]+", "-", f"{panel.heading} {chart.title}".lower())
+            plain = name = words[:_LONGEST].strip("-")
+            for count in itertools.count(2):
+                if f"{name}.pdf" not in found:
+                    break
+                name = f"{plain}-{count}"
+            found |= chart.files(name)
+    return found
+
+
+def write_figures(folder: str, figures: Mapping[str, bytes]) -> None:
+    """Writes files of figures into a folder, which is made if needed, each whole or not at all.
+
+    Files of these names that msajax has written before are replaced.
+
+    Raises:
+        UserError: before anything is written, if one is there that it has not; or if they cannot
+            be written.
+    """
+    for name in figures:
+        path = os.path.join(folder, name)
+        if os.path.lexists(path) and not _is_ours(path):
+            raise UserError(f"{path} is there already and is no figure of msajax: move it away.")
+    with writing(folder):
+        os.makedirs(folder, exist_ok=True)
+    for name, content in figures.items():
+        write_bytes(os.path.join(folder, name), content)
+
+
+def _is_ours(path: str) -> bool:
+    """Says whether a file is a figure that names this program as its maker."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        content = file.read()
+    return f"/Creator ({PROGRAM})".encode() in content or f">{PROGRAM}<".encode() in content

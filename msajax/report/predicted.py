@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from msajax.report import bins, charts
+from msajax.report import charts
 from msajax.report.content import Measured
-from msajax.report.page import Panel
-from msajax.report.text import shortened
+from msajax.report.page import Panel, shortened
 from msajax.results import legend
 
 _MOST_OUTPUTS = 12  # charts of several outputs
@@ -37,7 +36,7 @@ def residuals(test: Measured, is_sentiment: bool) -> Panel | None:
     drawn = []
     for k in range(min(len(test.names), _MOST_OUTPUTS)):
         labels = test.labels[:, k]
-        sorted_ = bins.of_values(labels, is_sentiment)
+        sorted_ = charts.of_values(labels, is_sentiment)
         of = test.scores[:, k] - labels
         drawn.append(charts.spreads(_title(test, k), sorted_, of, "score − label"))
     text = (
@@ -60,7 +59,7 @@ def _probabilities(test: Measured) -> Panel:
     """Makes the panel of the probability that each class's samples give to it."""
     true = test.labels[:, 0].astype(int)
     of_true = test.scores[np.arange(len(true)), true]
-    chart = charts.spreads("", bins.of_classes(true, test.names), of_true, "probability")
+    chart = charts.spreads("", charts.of_classes(true, test.names), of_true, "probability")
     text = (
         "The probability that the model gives to the true class, by that class. Probabilities are "
         "means over random seeds."
@@ -96,7 +95,7 @@ def _confusion(
     true, predicted = true.astype(int), predicted.astype(int)
     # Of the classes themselves: one that is put together with others may be taken for another.
     right = legend.percent(np.mean(true == predicted) if len(true) else 0)
-    group_of, groups = bins.grouped(true, names)
+    group_of, groups = charts.grouped(true, names)
     whole = len(groups) - (len(groups) < len(names))  # rows of a single class
     true, predicted = group_of[true], group_of[predicted]
     counts = np.zeros((len(groups), len(groups)), int)
@@ -118,9 +117,9 @@ def weights(test: Measured, is_sentiment: bool) -> Panel | None:
     if len(test.weights) < 2:
         return None
     if test.kind == "classification":
-        sorted_ = bins.of_classes(test.labels[:, 0].astype(int), test.names)
+        sorted_ = charts.of_classes(test.labels[:, 0].astype(int), test.names)
     elif test.kind == "regression":
-        sorted_ = bins.of_values(test.labels.mean(axis=1), is_sentiment)
+        sorted_ = charts.of_values(test.labels.mean(axis=1), is_sentiment)
         if len(test.names) > 1:
             sorted_ = sorted_._replace(sort="mean label")
     else:

@@ -8,8 +8,7 @@ from typing import Any
 from msajax.config.reading import changed_settings
 from msajax.preparation.repairs import describe_losses, describe_reading, describe_repairs
 from msajax.report.content import Content, reading
-from msajax.report.page import Panel
-from msajax.report.text import shortened
+from msajax.report.page import Panel, shortened
 from msajax.runs import manifest
 
 _VALUE = 300  # characters of a setting

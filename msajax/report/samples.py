@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from msajax.report.content import Measured
-from msajax.report.page import Panel
-from msajax.report.text import shortened, signed
+from msajax.report.page import Panel, shortened, signed
 from msajax.results import legend
 
 _SHOWN = 10

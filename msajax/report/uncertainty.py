@@ -7,8 +7,7 @@ import numpy as np
 
 from msajax.report.content import Measured, reading
 from msajax.report.figures import MUTED, Chart, Drawing, Key, colour
-from msajax.report.page import Panel
-from msajax.report.text import shortened
+from msajax.report.page import Panel, shortened
 from msajax.results import legend
 
 _SHOWN = 120  # samples whose intervals are drawn

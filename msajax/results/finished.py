@@ -10,7 +10,7 @@ from msajax.errors import UserError
 from msajax.inference.bundle import Bundle
 from msajax.inference.bundle_files import load
 from msajax.results import measure
-from msajax.runs.ended import corpus_path, require_corpus
+from msajax.runs.claim import corpus_path, require_corpus
 from msajax.runs.folder import RunFolder
 from msajax.tasks import TASKS, Task, make_task
 

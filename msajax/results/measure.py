@@ -12,7 +12,8 @@ from msajax.corpus.corpus import Corpus, Split
 from msajax.corpus.on_demand import take_rows
 from msajax.corpus.predictions import Scored
 from msajax.metrics.calibration import Calibration
-from msajax.preparation.fit import Preparation, check_split, prepare
+from msajax.preparation.fit import check_split, prepare
+from msajax.preparation.preparation import Preparation
 from msajax.preparation.repairs import say_lost
 from msajax.tasks import Task
 

@@ -12,7 +12,7 @@ import numpy as np
 from msajax.corpus.corpus import Split
 from msajax.corpus.on_demand import OnDemand
 from msajax.encoders.tokens import NOTHING
-from msajax.preparation.piece_steps import mark
+from msajax.preparation.pieces import mark
 from msajax.spec import CorpusSpec
 
 

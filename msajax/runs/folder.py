@@ -25,8 +25,7 @@ from msajax.config.registry import registered, warn_of_other_source
 from msajax.errors import UserError, writing
 from msajax.files import as_strict, read_json, strict_json, write_json, write_text
 from msajax.runs import manifest
-from msajax.runs.claim import read_run, refuse_other_run, require_place
-from msajax.runs.ended import require_ended
+from msajax.runs.claim import read_run, refuse_other_run, require_ended, require_place
 from msajax.runtime import processes
 
 logger = logging.getLogger(__name__)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import logging
 import math
 import os
 from collections.abc import Callable
@@ -12,9 +13,83 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
-from msajax.config import MeshConfig, TrainConfig
+from msajax.config import Config, MeshConfig, TrainConfig
 from msajax.errors import UserError, first_line
 from msajax.runtime.compile_cache import use_compile_cache
+
+logger = logging.getLogger(__name__)
+
+OTHERWISE = 1  # the automatic number where none of its exceptions holds
+_UNSET = -1  # JAX's own value
+_number_set = _UNSET  # by a run of this process
+
+
+def automatic(config: Config) -> int:
+    """Returns how many devices a run takes at its first start, if nobody names a number."""
+    platforms = jax.config.jax_platforms or "cpu"  # whatever else JAX finds is used in their place
+    if jax.distributed.is_initialized() or config.mesh.mode == "pmap" or platforms != "cpu":
+        return 1
+    return OTHERWISE
+
+
+def choose(config: Config, recorded: int | None) -> None:
+    """Sets the number of virtual CPU devices of a run, unless its surroundings have set one.
+
+    A run that goes on takes the number of its start again, also on fewer cores: other numbers of
+    devices round otherwise. Where JAX finds accelerators, the run uses those.
+
+    Args:
+        config: the experiment, whose `mesh.cpu_devices` counts if it is not 0.
+        recorded: the number with which the run was started before, if it was.
+
+    Raises:
+        UserError: if JAX has started with another number than `mesh.cpu_devices`.
+    """
+    if config.mesh.cpu_devices:
+        set_asked(config.mesh)
+    elif not (jax.distributed.is_initialized() or _is_named()):
+        number = recorded or automatic(config)
+        there = _set(number)
+        if there != number:
+            logger.info(
+                "JAX has started already: the run takes its %d CPU device(s), not %d.",
+                there,
+                number,
+            )
+
+
+def set_asked(mesh: MeshConfig) -> None:
+    """Sets the number that the configuration asks for, if it does.
+
+    Raises:
+        UserError: if JAX has started with another one.
+    """
+    number = mesh.cpu_devices
+    if number and (there := _set(number)) != number:
+        raise UserError(
+            f"mesh.cpu_devices = {number} comes too late: JAX has started in this process, with "
+            f"{there} CPU device(s). Take 0 or {there}, or start the run in a new process."
+        )
+
+
+def _set(number: int) -> int:
+    """Sets the number of CPU devices; returns the number that counts."""
+    global _number_set
+    try:
+        jax.config.update("jax_num_cpu_devices", number)
+        _number_set = number
+    except RuntimeError:  # JAX has started, perhaps in a notebook
+        on_cpu = jax.default_backend() == "cpu"
+        return jax.local_device_count() if on_cpu else number  # which changes nothing there
+    return number
+
+
+def _is_named() -> bool:
+    """Says whether the environment, or a program around the run, names a number."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    by_others = jax.config.jax_num_cpu_devices not in (_UNSET, _number_set)
+    return "xla_force_host_platform_device_count" in flags or by_others
+
 
 LEAST_ROWS = 16  # of a batch on each virtual CPU device; fewer are not worth sharing
 
@@ -325,3 +400,72 @@ def require_devices() -> None:
             f"JAX cannot use the devices that JAX_PLATFORMS={asked!r} asks for "
             f"({first_line(error)}): unset it to take what there is, or install JAX for them."
         ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Deal:
+    """Says which of S random seeds is in each of the P slots of the devices, for one epoch.
+
+    Every device has as many slots as every other one. A slot too many holds a seed once more, which
+    counts as stopped there, and so takes no step.
+
+    Attributes:
+        layout: says on which devices the slots are.
+        seeds: `[P]`, the seed that is in each slot.
+        stopped: `[P]` bool, slots whose seed takes no step.
+        slots: `[S]`, the slot of each seed.
+    """
+
+    layout: Layout
+    seeds: np.ndarray
+    stopped: np.ndarray
+    slots: np.ndarray
+
+    def spread(self, state: Any) -> Any:
+        """Puts arrays `[S, …]`, in the order of the seeds, into their slots: `[P, …]`."""
+        return self._taken(state, self.seeds)
+
+    def collect(self, state: Any) -> Any:
+        """Puts arrays `[P, …]` in the order of the seeds again: `[S, …]`."""
+        return self._taken(state, self.slots)
+
+    def get(self, state: Any) -> Any:
+        """Copies arrays `[P, …]` to the host, in the order of the seeds: `[S, …]`."""
+        host = self.layout.get(state)
+        return host if self.in_order else jax.tree.map(lambda x: x[self.slots], host)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether slot k holds seed k, and there is none beside these."""
+        return np.array_equal(self.seeds, np.arange(len(self.slots)))
+
+    def _taken(self, state: Any, which: np.ndarray) -> Any:
+        if self.in_order:
+            return state
+        # By way of the host, whose memory that of virtual CPU devices is: no program to compile.
+        return self.layout.put_state(jax.tree.map(lambda x: x[which], self.layout.get(state)))
+
+
+def deal(stopped: np.ndarray, layout: Layout) -> Deal:
+    """Deals seeds out so that no device has two more of those that still train than another.
+
+    They stay in their order while that is so, because moving them takes time.
+
+    Args:
+        stopped: `[S]` bool, seeds that train no more.
+        layout: of the run.
+    """
+    devices, count = layout.seed_devices if layout.maps_seeds else 1, len(stopped)
+    places = -(-count // devices) * devices
+    order = np.arange(places)  # from `count` on: slots too many
+    idle = np.append(stopped, np.ones(places - count, bool))
+    running = (~idle).reshape(devices, -1).sum(axis=1)
+    if running.max() - running.min() > 1:
+        one_each = np.argsort(idle, kind="stable")  # those that train are dealt out first
+        order = one_each.reshape(-1, devices).T.ravel()
+    return Deal(
+        layout=layout,
+        seeds=np.minimum(order, count - 1),
+        stopped=idle[order],
+        slots=np.argsort(order)[:count],
+    )

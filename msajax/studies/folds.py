@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from msajax.config import Config, checked
-from msajax.corpus.cross_validation import cut_fold
+from msajax.corpus.folds import cut_fold
 from msajax.corpus.formats import open_own
 from msajax.corpus.predictions import Predictions, read_predictions
 from msajax.errors import UserError, writing
@@ -30,7 +30,7 @@ from msajax.experiment.build import open_encoder
 from msajax.files import holds, json_text, read_json, write_text
 from msajax.report.write import make_of_folds
 from msajax.results import measure
-from msajax.runs.ended import FOLDS
+from msajax.runs.claim import FOLDS
 from msajax.runs.folder import RunFolder
 from msajax.runtime import processes
 from msajax.runtime.signals import StopRequest

@@ -19,7 +19,7 @@ from msajax.experiment.build import check
 from msajax.preparation.fit import check_split
 from msajax.results import measure
 from msajax.runs.folder import RunFolder
-from msajax.runtime import cpu_devices, devices, processes
+from msajax.runtime import devices, processes
 from msajax.runtime.signals import StopRequest
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Start(NamedTuple):
 def open_devices(config: Config, first: str) -> None:
     """Starts JAX once for all runs, as it was for the one in the folder `first`."""
     devices.configure_jax(config.train)
-    cpu_devices.choose(config, RunFolder(first).cpu_devices())
+    devices.choose(config, RunFolder(first).cpu_devices())
     devices.require_devices()
 
 

@@ -5,7 +5,7 @@ import functools
 import logging
 import time
 import warnings
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,36 +15,273 @@ from msajax import announce
 from msajax.errors import NonFiniteError
 from msajax.files import as_strict
 from msajax.inference.scoring import Predict, predict_batches
-from msajax.preparation.batches import epoch_order, in_passes
+from msajax.preparation.batches import EpochOrder, epoch_order, in_passes
 from msajax.runs.checkpoints import Checkpoints
 from msajax.runtime import processes
-from msajax.runtime.dealing import Deal, deal
+from msajax.runtime.devices import Deal, Layout, deal
 from msajax.runtime.profiler import Profiler
+from msajax.runtime.signals import StopRequest
 from msajax.tasks import Task
 from msajax.training.compiling import INIT, VALIDATION, Equipment, compile_ahead, equip
-from msajax.training.failures import (
-    describe_failures,
-    failed_seeds,
-    failure_message,
-    nothing_left,
-    require_a_seed,
-    tell_skipped,
-)
 from msajax.training.feed import Dispatch
+from msajax.training.initial import with_initial
 from msajax.training.programs import Programs
 from msajax.training.progress import EpochProgress
 from msajax.training.run import Run
-from msajax.training.saving import Saving, stopped_before
-from msajax.training.start import first_state, next_epoch, restored
 from msajax.training.state import (
     EpochSoFar,
     RunState,
     StepMetrics,
+    have_stopped,
+    init_epoch,
+    init_selection,
     learning_rate_scale,
     select,
 )
 
 logger = logging.getLogger(__name__)
+
+_MOST_TOLD = 20  # skipped steps of one dispatch that are named; metrics.jsonl counts all
+
+
+def tell_skipped(
+    log: StepMetrics,
+    offset: int,
+    seeds: Sequence[int],
+    epoch: int,
+    orders: Sequence[EpochOrder],
+    ids: np.ndarray,
+) -> None:
+    """Warns of skipped steps, with the samples of their batch.
+
+    Args:
+        log: of some steps, `[S, n]`.
+        offset: the epoch's step that the log begins with.
+        seeds: the random seeds.
+        epoch: from 1.
+        orders: of every seed's epoch.
+        ids: `[N]` of the training split.
+    """
+    skipped = np.argwhere(log.skipped > 0)
+    for k, i in skipped[:_MOST_TOLD].tolist():
+        step = offset + i
+        rows = orders[k].indices[step][orders[k].row_weight[step] > 0]
+        logger.warning(
+            "Random seed %d, epoch %d, step %d of %d: the loss or its gradient is not finite; the "
+            "step is skipped. Its batch: %s.",
+            seeds[k],
+            epoch,
+            step + 1,
+            len(orders[k].quarters),
+            ", ".join(map(str, ids[rows])),
+        )
+    if len(skipped) > _MOST_TOLD:
+        logger.warning("%d more steps were skipped.", len(skipped) - _MOST_TOLD)
+
+
+def failed_seeds(
+    state: RunState, scores: np.ndarray, most_skipped_steps: int, layout: Layout
+) -> np.ndarray:
+    """Says which seeds `[S]` have failed by the end of an epoch, before validation decides.
+
+    Validation scores that are not finite fail a seed too: nothing could choose its best epoch.
+
+    Args:
+        state: after the last step.
+        scores: `[S, N, K]` of validation.
+        most_skipped_steps: after so many in a row a seed has failed.
+        layout: of the state.
+    """
+    return _out_of_steps(state, most_skipped_steps, layout) | ~np.isfinite(scores).all(axis=(1, 2))
+
+
+def nothing_left(state: RunState, most_skipped_steps: int, dealt: Deal) -> bool:
+    """Says whether every seed that has not stopped has skipped too many steps in a row."""
+    return bool((state.selection.stopped | _out_of_steps(state, most_skipped_steps, dealt)).all())
+
+
+def _out_of_steps(
+    state: RunState, most_skipped_steps: int, where: Layout | Deal
+) -> np.ndarray:
+    return where.get(state.train.skipped_in_a_row) >= most_skipped_steps
+
+
+def describe_failures(
+    state: RunState, seeds: Sequence[int], layout: Layout
+) -> list[dict[str, Any]]:
+    """Lists each failed seed with its epoch and the steps it had taken, for results.json."""
+    steps = layout.get(state.train.step)
+    epochs = state.selection.failed_epoch
+    return [
+        {"seed": seeds[k], "epoch": int(epochs[k]), "step": int(steps[k])}
+        for k in np.flatnonzero(epochs)
+    ]
+
+
+def failure_message(failures: Sequence[dict[str, Any]]) -> str:
+    """Makes one sentence of `describe_failures`; "fold" or "modalities" there name a seed's run."""
+    told = "; ".join(
+        f"seed {f['seed']} in epoch {f['epoch']}, step {f['step']}"
+        + "".join(f" of {key} {f[key]}" for key in ("fold", "modalities") if key in f)
+        for f in failures
+    )
+    return (
+        f"The numbers of {len(failures)} random seed(s) are no longer finite ({told}): lower "
+        "optim.learning_rate, or set optim.clip_norm."
+    )
+
+
+def require_a_seed(state: RunState, seeds: Sequence[int], layout: Layout) -> None:
+    """Raises `NonFiniteError` if every seed has failed."""
+    if (state.selection.failed_epoch > 0).all():
+        failures = describe_failures(state, seeds, layout)
+        raise NonFiniteError(f"{failure_message(failures)} The last checkpoint is kept.")
+
+
+MOST_OF_TIME = 0.1  # the share of a run's time that saving may take
+POLL_SECONDS = 0.1  # between two looks at whether to stop, while a program is compiled
+
+
+def stopped_before(stop: StopRequest, is_ready: Callable[[float], bool]) -> bool:
+    """Waits for programs; returns whether the run must stop before all processes have them.
+
+    Args:
+        stop: of the run.
+        is_ready: waits at most so many seconds; returns whether this process has its programs.
+    """
+    while processes.largest(not is_ready(POLL_SECONDS))[0]:
+        if processes.largest(stop.requested)[0]:
+            return True
+    return False
+
+
+class Saving:
+    """Saves when a checkpoint is due and when the run must stop.
+
+    All processes decide together, by the largest of what each wants: if they disagreed they would
+    wait for each other for ever.
+    """
+
+    def __init__(self, checkpoints: Checkpoints, run: Run, state: RunState) -> None:
+        """Counts from `state`, which is saved already or can be made again."""
+        self._checkpoints, self._run = checkpoints, run
+        self._config, self._stop = run.config.train, run.stop
+        self._saved_at, self._saved_step = time.monotonic(), state.steps_taken
+        # Seconds between two checkpoints: more than asked for where saving one takes long.
+        self._interval = self._config.checkpoint_every_seconds
+
+    def before_epoch(self) -> bool:
+        """Says whether the run must stop before its first epoch, where nothing is unsaved."""
+        return bool(processes.largest(self._stop.requested)[0])
+
+    def before_program(
+        self, state: RunState, dealt: Deal, is_ready: Callable[[float], bool]
+    ) -> bool:
+        """Waits for programs; saves and returns True if the run must stop before they are there.
+
+        Args:
+            state: of the run, whose training state lies as it is dealt.
+            dealt: says where that is.
+            is_ready: waits at most so many seconds; returns whether this process has its programs.
+        """
+        if not stopped_before(self._stop, is_ready):
+            return False
+        self._stop.serve()
+        if state.steps_taken > self._saved_step:
+            self._save(state, dealt)
+        return True
+
+    def inside_epoch(self, state: RunState, dealt: Deal) -> bool:
+        """Saves between two dispatches if that is due; returns whether the run must stop here.
+
+        Args:
+            state: of the run, whose training state lies as it is dealt.
+            dealt: says where that is.
+        """
+        return self._save_if(state, 0 < self._interval <= self._seconds(), dealt)
+
+    def after_epoch(self, state: RunState, is_last: bool) -> bool:
+        """Saves after validation if that is due; returns whether the run must stop here."""
+        due = self._seconds() >= self._interval
+        return self._save_if(state, is_last or due, self._run.layout)
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._saved_at
+
+    def _save_if(self, state: RunState, due: bool, where: Layout | Deal) -> bool:
+        steps = self._config.checkpoint_every_steps
+        due = due or (steps > 0 and state.steps_taken - self._saved_step >= steps)
+        stop, due = processes.largest(self._stop.requested, due)
+        if stop:
+            self._stop.serve()
+        if stop or due:
+            self._save(state, where)
+        return bool(stop)
+
+    def _save(self, state: RunState, where: Layout | Deal) -> None:
+        began = time.monotonic()
+        rest = self._run.layout.get(state.replace(train=None))
+        self._checkpoints.save(state.steps_taken, rest.replace(train=where.get(state.train)))
+        self._run.folder.saved(state.steps_taken)
+        self._saved_at, self._saved_step = time.monotonic(), state.steps_taken
+        self._stretch(self._saved_at - began)
+
+    def _stretch(self, seconds: float) -> None:
+        """Makes the interval so long that saving, which took so many seconds, is a small share.
+
+        Where a checkpoint is asked for after every epoch, it stays so.
+        """
+        least = seconds * (1 - MOST_OF_TIME) / MOST_OF_TIME
+        if least > self._interval > 0:
+            self._interval = least
+            logger.info(
+                "Saving a checkpoint takes %.1f s: from now on there is one every %.0f s, which is "
+                "what a kill may cost.",
+                seconds,
+                least,
+            )
+
+
+def first_state(run: Run, programs: Programs) -> RunState:
+    """Makes the state of a run before its first step."""
+    train = programs.init(np.array(run.seeds, np.uint32))
+    own = {path: x for path, x in run.initial.items() if path not in run.recipe.shared}
+    if own:
+        params = with_initial(run.layout.get(train.params), own)
+        train = train.replace(params=run.layout.put_state(params))
+        if train.average:
+            moving, _ = run.recipe.optimizer.split(params)
+            train = train.replace(average=run.layout.put_state(moving))
+    all_seeds = np.ones(len(run.seeds), bool)
+    return RunState(
+        train=train,
+        # A copy: the training program overwrites the buffers of its input.
+        best=programs.keep(train.variables, train.variables, run.layout.put_state(all_seeds)),
+        selection=init_selection(len(run.seeds)),
+        epoch=next_epoch(run),
+    )
+
+
+def next_epoch(run: Run) -> EpochSoFar:
+    """Makes the record of an epoch before its first step."""
+    return init_epoch(len(run.seeds), run.steps, len(run.objective.terms))
+
+
+def restored(run: Run, checkpoints: Checkpoints, programs: Programs) -> RunState | None:
+    """Returns the state of the newest checkpoint, None without one; metrics.jsonl ends there."""
+    train, selection = programs.state(len(run.seeds)), init_selection(len(run.seeds))
+    found = checkpoints.restore(RunState(train, train.variables, selection, next_epoch(run)))
+    if found is not None:
+        train, best = run.layout.put_state((found.train, found.best))
+        selection = found.selection  # `train.epochs` may have grown since
+        selection = selection.replace(stopped=have_stopped(selection, run.config.train))
+        found = RunState(train, best, selection, found.epoch)
+        step = found.epoch.step
+        begun = f" and {step} of {run.steps} steps" if step else ""
+        logger.info("Continuing after epoch %d%s.", selection.epoch, begun)
+    running = [run.seeds[k] for k in np.flatnonzero(~selection.stopped)]
+    run.folder.rewind_metrics(int(selection.epoch), run.seeds, running)
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,14 +18,7 @@ import optax
 from msajax.checks import is_finite_number
 from msajax.config import Config, TrainConfig
 from msajax.errors import UserError, place_of
-from msajax.models.contract import (
-    BATCH,
-    ROW,
-    Model,
-    Prediction,
-    Stage,
-    Term,
-)
+from msajax.models.contract import BATCH, ROW, Model, Prediction, Stage, Term
 from msajax.preparation.batches import Batch
 
 Measured = tuple[jax.Array, jax.Array]  # a sum and a weight, both []

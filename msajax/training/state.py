@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from msajax.config import OptimConfig, TrainConfig
-from msajax.models.parameters import joined
+from msajax.models.contract import joined
 
 
 @flax.struct.dataclass

@@ -16,8 +16,7 @@ from jax.flatten_util import ravel_pytree
 
 from msajax.config import TrainConfig
 from msajax.layers.basic import rows_of_batch
-from msajax.models.contract import Model, Prediction, Stage, init_variables
-from msajax.models.parameters import joined, without
+from msajax.models.contract import Model, Prediction, Stage, init_variables, joined, without
 from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.training.objective import Objective, Sums, measure, weights_before

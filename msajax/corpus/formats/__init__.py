@@ -9,9 +9,9 @@ from msajax import announce
 from msajax.config import SYNTHETIC, DataConfig
 from msajax.corpus import synthetic as synthetic_corpus
 from msajax.corpus.corpus import Corpus
-from msajax.corpus.cross_validation import cut_fold, require_one_fold, without_folds
 from msajax.corpus.demands import require_corpus
-from msajax.corpus.formats import connectome, csd, mapped, misa, mmsa, mult, native, old_hdf5
+from msajax.corpus.folds import cut_fold, require_one_fold, without_folds
+from msajax.corpus.formats import connectome, csd, hdf5, mapped, misa, mmsa, mult, native
 from msajax.corpus.formats.pickled import describe, read_pickled
 from msajax.errors import UserError, writing
 from msajax.files import put_in_place, scratch_folder
@@ -55,8 +55,8 @@ FORMATS = {
     "old_hdf5": Format(
         "a folder of audio_<split>.h5, y_<split>.h5 …",
         "the folder holds HDF5 files named <modality>_<split>.h5",
-        old_hdf5.matches,
-        lambda path, data: old_hdf5.open_old_hdf5(path),
+        hdf5.matches,
+        lambda path, data: hdf5.open_old_hdf5(path),
     ),
     "connectome": Format(
         "a folder of samples.csv, bands.csv …",

@@ -12,40 +12,301 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from msajax.config import DataConfig
-from msajax.corpus.alignment import mean_rows, overlap_any
+from msajax.corpus.alignment import mean_rows, overlap_any, words_of_segments
 from msajax.corpus.corpus import (
     SPLITS,
     Corpus,
     Source,
     Split,
     SplitHeader,
+    is_finite,
     modality_order,
     pad_words,
     require_modest_padding,
 )
 from msajax.corpus.folds import choose_folds, mosi_folds
-from msajax.corpus.formats.csd_folder import CsdFolder, files, sort_out
-from msajax.corpus.formats.csd_steps import (
-    Steps,
-    label_names,
-    place_words,
-    read_labels,
-    read_words,
-    segment_ids,
-    transcripts,
-    words_of,
-)
-from msajax.corpus.formats.word_vectors import read_vectors
-from msajax.corpus.glove import WordVectors
-from msajax.corpus.labels import describe_labels
+from msajax.corpus.formats.csd_file import ComputationalSequence, Rows, read_csd
+from msajax.corpus.glove import WordVectors, read_vectors
+from msajax.corpus.labels import MOST_OUTPUTS, clip_sentiment, describe_labels
 from msajax.errors import UserError
 
 logger = logging.getLogger(__name__)
+
+_LONGER = 4.0  # rows of labels against the rows of anything else
+_MOST_ROWS = 1 << 24  # of labels or words, which are kept in memory
+_USUAL_NAMES = {
+    "text": r"glove|word_?vectors?|(^|_)text($|_)",
+    "audio": "covarep|acoustic|audio",
+    "video": "facet|openface|visual|vision|video",
+}
+_RESERVED = re.compile(r"id|words|.*_mask|")  # names that mean something else in files, reports
+_LONGEST_NAME = 95  # of a modality: in an archive its mask's name is five longer
+
+
+@dataclasses.dataclass(frozen=True)
+class CsdFolder:
+    """Holds the files of a folder by what they are.
+
+    Attributes:
+        path: the folder.
+        labels: numbers, a row per segment.
+        words: bytes, a row per word or pause; None without.
+        modalities: numbers, by the name of the modality.
+        folds_file: path of the JSON file, or None.
+    """
+
+    path: str
+    labels: ComputationalSequence
+    words: ComputationalSequence | None
+    modalities: dict[str, ComputationalSequence]
+    folds_file: str | None
+
+    @property
+    def sequences(self) -> dict[str, ComputationalSequence]:
+        """The files that are used, by name: labels, words, then the modalities."""
+        words = {"words": self.words} if self.words else {}
+        return {"labels": self.labels, **words, **self.modalities}
+
+
+def files(folder: str, suffix: str) -> list[str]:
+    """Lists the files of a folder whose names end in `suffix`, whatever their case, sorted."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise UserError(f"{folder} cannot be read: {error.strerror}.") from error
+    paths = [os.path.join(folder, name) for name in names if name.lower().endswith(suffix)]
+    return [path for path in paths if os.path.isfile(path)]
+
+
+def sort_out(folder: str) -> CsdFolder:
+    """Checks every file of a folder and tells them apart.
+
+    Raises:
+        UserError: for a bad file, for two that claim one part, and for none that is the labels.
+    """
+    sequences = [read_csd(path) for path in files(folder, ".csd")]
+    if not sequences:
+        raise UserError(f"{folder} holds no .csd file.")
+    folds_files = files(folder, ".json")
+    if len(folds_files) > 1:
+        raise UserError(f"{folder} holds {len(folds_files)} .json files; expected one with folds.")
+    labels = _find_labels(folder, sequences)
+    words = _find_words(folder, sequences)
+    modalities: dict[str, ComputationalSequence] = {}
+    for sequence in sequences:
+        if sequence.is_bytes or sequence is labels:
+            continue
+        name = _modality_name(sequence)
+        if name in modalities:
+            raise UserError(
+                f"{modalities[name].path} and {sequence.path} are both the modality {name!r}; "
+                "leave one of them in the folder."
+            )
+        modalities[name] = sequence
+    for sequence in (*modalities.values(), *filter(None, [words])):
+        if not set(sequence.videos) & set(labels.videos):
+            raise UserError(f"{sequence.path} and {labels.path} have no video in common.")
+    for sequence in filter(None, (labels, words)):
+        if sequence.size > _MOST_ROWS:
+            raise UserError(
+                f"{sequence.path} has {sequence.size} rows of labels or words; at most "
+                f"{_MOST_ROWS} can be held."
+            )
+    return CsdFolder(folder, labels, words, modalities, next(iter(folds_files), None))
+
+
+def _names(sequence: ComputationalSequence) -> tuple[str, str]:
+    """Returns the names of a sequence: of its root group, then of its file."""
+    stem = os.path.splitext(os.path.basename(sequence.path))[0]
+    return _normalised(sequence.name), _normalised(stem)
+
+
+def _named(sequence: ComputationalSequence, word: str) -> bool:
+    return any(word in name for name in _names(sequence))
+
+
+def _normalised(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+
+
+def _find_labels(folder: str, sequences: list[ComputationalSequence]) -> ComputationalSequence:
+    numbers = [s for s in sequences if not s.is_bytes]
+    named = [s for s in numbers if _named(s, "label")]
+    if len(named) > 1:
+        raise UserError(
+            f"{folder} holds several files of labels, {named[0].path} and {named[1].path}; leave "
+            "one of them in the folder."
+        )
+    if named:
+        return named[0]
+    longest = max(numbers, key=lambda s: s.duration, default=None)
+    others = [s.duration for s in sequences if s is not longest]
+    if longest is None or longest.duration <= _LONGER * max(others, default=0.0):
+        found = ", ".join(f"{s.name!r} ({s.duration:.3g} s a row)" for s in sequences)
+        raise UserError(
+            f"{folder}: none of {found} can be told to be the labels: give the root group or the "
+            "file a name with 'label' in it."
+        )
+    return longest
+
+
+def _find_words(
+    folder: str, sequences: list[ComputationalSequence]
+) -> ComputationalSequence | None:
+    texts = [s for s in sequences if s.is_bytes]
+    words = [s for s in texts if not _named(s, "phone")]
+    for sequence in texts:
+        if sequence not in words:
+            logger.info("%s holds phones and is not used.", sequence.path)
+    if len(words) > 1:
+        raise UserError(
+            f"{folder} holds several files of words, {words[0].path} and {words[1].path}; leave "
+            "one of them in the folder."
+        )
+    return words[0] if words else None
+
+
+def _modality_name(sequence: ComputationalSequence) -> str:
+    for called in _names(sequence):
+        for name, pattern in _USUAL_NAMES.items():
+            if re.search(pattern, called):
+                return name
+    name = _normalised(sequence.name)
+    if _RESERVED.fullmatch(name) or len(name) > _LONGEST_NAME:
+        raise UserError(
+            f"{sequence.path}: the root group's name {sequence.name!r} cannot name a modality; "
+            "rename it."
+        )
+    return name
+
+
+_PAUSES = ("sp", "")
+_MOSEI_LABELS = ("sentiment", "happy", "sad", "anger", "surprise", "disgust", "fear")
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """Holds the S steps of one video's N segments, segment by segment in time order.
+
+    Attributes:
+        labels: `[N, K]` float64.
+        segment: `[S]`, which of the N segments a step belongs to.
+        column: `[S]`, its place there.
+        intervals: `[S, 2]` seconds.
+        words: S words; None for a segment as a whole.
+    """
+
+    labels: np.ndarray
+    segment: np.ndarray
+    column: np.ndarray
+    intervals: np.ndarray
+    words: list[str | None]
+
+
+def label_names(width: int) -> tuple[str, ...]:
+    """Names the columns of labels: seven are those of CMU-MOSEI, one is sentiment."""
+    if width == len(_MOSEI_LABELS):
+        return _MOSEI_LABELS
+    return ("sentiment",) if width == 1 else tuple(str(k) for k in range(width))
+
+
+def read_labels(labels: ComputationalSequence) -> tuple[dict[str, Rows], int]:
+    """Reads the segments of every video, by video, and clips labels of sentiment.
+
+    Returns:
+        The segments, labels as float64; and how many labels were clipped.
+
+    Raises:
+        UserError: for labels that are not finite, and for too many columns of them.
+    """
+    if labels.width > MOST_OUTPUTS:
+        raise UserError(
+            f"{labels.path}: labels have {labels.width} columns; at most {MOST_OUTPUTS} are read."
+        )
+    found = {}
+    for rows in labels.rows(labels.videos):
+        values = rows.features.astype(np.float64)
+        usable = is_finite(values).all(axis=1)
+        if not usable.all():
+            raise UserError(
+                f"{labels.path}: the labels of '{rows.video}[{np.argmin(usable)}]' are not finite "
+                "float32 numbers."
+            )
+        found[rows.video] = dataclasses.replace(rows, features=values)
+    if label_names(labels.width)[0] != "sentiment":
+        return found, 0
+    return found, clip_sentiment(labels.path, [rows.features[:, 0] for rows in found.values()])
+
+
+def read_words(
+    words: ComputationalSequence | None, videos: Iterable[str]
+) -> dict[str, tuple[list[str], np.ndarray]]:
+    """Reads the words of each video, without pauses, and their intervals `[W, 2]`.
+
+    Raises:
+        UserError: for words that are not UTF-8 text.
+    """
+    found = {video: ([], np.zeros((0, 2))) for video in videos}
+    for rows in words.rows(found) if words else ():
+        try:
+            tokens = [" ".join(token.decode().split()) for token in rows.features[:, 0].tolist()]
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{words.path}: the words of video {rows.video!r} are not UTF-8 text."
+            ) from error
+        kept = [k for k, token in enumerate(tokens) if token not in _PAUSES]
+        found[rows.video] = [tokens[k] for k in kept], rows.intervals[kept]
+    return found
+
+
+def place_words(segments: Rows, words: list[str], spoken: np.ndarray, shift: float) -> Steps:
+    """Places the words of a video in its segments.
+
+    Args:
+        segments: their labels and intervals.
+        words: W words in the order of their starts.
+        spoken: `[W, 2]`, start and end of each word in seconds.
+        shift: seconds added to a word's start to find its segment. The interval of its step stays
+            the word's own, because other recordings share the clock of the words.
+    """
+    first, last = words_of_segments(spoken[:, 0], segments.intervals, shift)
+    # A segment without words keeps a step, so that no sample is dropped: the other modalities
+    # still say something.
+    steps, intervals, placed = np.maximum(last - first, 1), [np.zeros((0, 2))], []
+    for k, (start, stop) in enumerate(zip(first, last, strict=True)):
+        intervals.append(spoken[start:stop] if start < stop else segments.intervals[k : k + 1])
+        placed += words[start:stop] or [None]
+    segment = np.repeat(np.arange(len(steps)), steps)
+    column = np.arange(len(segment)) - np.repeat(np.cumsum(steps) - steps, steps)
+    return Steps(segments.features, segment, column, np.concatenate(intervals), placed)
+
+
+def segment_ids(videos: Mapping[str, Steps]) -> list[str]:
+    """Names the segments of the videos, in their order: `video[i]`, i counted from 0."""
+    return [f"{v}[{i}]" for v, steps in videos.items() for i in range(len(steps.labels))]
+
+
+def words_of(videos: Mapping[str, Steps]) -> list[list[str]]:
+    """Returns the words of each segment, in their order; a segment without words has none."""
+    found: list[list[str]] = []
+    for steps in videos.values():
+        of_video: list[list[str]] = [[] for _ in steps.labels]
+        for k, word in zip(steps.segment, steps.words, strict=True):
+            of_video[k] += [word] if word is not None else []
+        found += of_video
+    return found
+
+
+def transcripts(videos: Mapping[str, Steps]) -> np.ndarray:
+    """Joins the words of each segment: `[N]` str, N the segments of all videos."""
+    return np.array([" ".join(words) for words in words_of(videos)])
+
 
 MOSI_WORD_SHIFT = -0.04
 """Seconds added to the words of CMU-MOSI to find their segments. Its word file is late against its

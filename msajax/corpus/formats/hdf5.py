@@ -5,14 +5,20 @@ then give away other files, run that code, or claim all memory.
 """
 
 import contextlib
+import hashlib
 import math
 import os
+import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import h5py
 import numpy as np
 
+from msajax.corpus.corpus import SPLIT_NAMES, SPLITS, Corpus, Source, Split, SplitHeader
 from msajax.corpus.formats.arrays import reason
+from msajax.corpus.formats.pickled import log_unread
+from msajax.corpus.labels import read_labels
 from msajax.errors import UserError
 
 _EXPANSION = 1032  # bytes that deflate can make of one at most
@@ -91,3 +97,146 @@ def describe(found: h5py.Dataset) -> str:
     """Describes the type and shape of a dataset, for a message."""
     kind = "bytes" if found.dtype.kind == "S" else found.dtype.name
     return f"{kind} of shape {found.shape}"
+
+
+_FILE = re.compile(r"(text|audio|video|X|y)_(train|valid|val|dev|test)(?:_emb)?\.(?:h5|hdf5)")
+_KEYS = ("d1", "data")
+_JOINT = {"text": slice(0, 300), "audio": slice(300, 305), "video": slice(305, 325)}  # of X
+_JOINT_WIDTH = 325
+LARGEST = 1 << 36  # bytes of one array
+
+
+class _Array(NamedTuple):
+    """Describes the array of a file that has been checked."""
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+def matches(path: str) -> bool:
+    """Says whether `path` is a folder with HDF5 files of this format's names."""
+    return os.path.isdir(path) and any(is_hdf5(file) for _, _, file in _files(path))
+
+
+def _files(folder: str) -> list[tuple[str, str, str]]:
+    """Lists (part, split, path) of every file whose name belongs to the format.
+
+    Sorted by part and split, so that the digest does not depend on what files call a split.
+    """
+    try:
+        names = os.listdir(folder)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be read: {error.strerror}.") from error
+    found = ((name, _FILE.fullmatch(name)) for name in names)
+    return sorted((m[1], SPLIT_NAMES[m[2]], os.path.join(folder, n)) for n, m in found if m)
+
+
+def open_old_hdf5(path: str) -> Corpus:
+    """Opens a folder: reads every array once for the digest, and keeps labels only.
+
+    Raises:
+        UserError: for a damaged file, a wrong shape or type, two files of one array, or rows that
+            differ between the files of a split.
+    """
+    arrays: dict[tuple[str, str], _Array] = {}
+    labels: dict[str, np.ndarray] = {}
+    digest, files = hashlib.sha256(), _files(path)
+    log_unread(path, set(os.listdir(path)) - {os.path.basename(file) for _, _, file in files})
+    for part, split, file in files:
+        if (split, part) in arrays:
+            raise UserError(f"{file} and {arrays[split, part].path} are the same array.")
+        values = _read(part, file)
+        wanted = (1, 2) if part == "y" else (3,)
+        if values.dtype.kind not in "fiu" or values.ndim not in wanted or 0 in values.shape:
+            expected = "labels (N,) or (N, K)" if part == "y" else "numbers (N, T, d) or (N, d)"
+            found = f"{values.dtype} of shape {values.shape}"
+            raise UserError(f"{file} is {found}; expected {expected}.")
+        if part == "X" and values.shape[2] != _JOINT_WIDTH:
+            raise UserError(
+                f"{file} is {values.shape[2]} wide; expected {_JOINT_WIDTH}: text 300, audio 5, "
+                "video 20."
+            )
+        arrays[split, part] = _Array(file, values.shape, values.dtype)
+        digest.update(f"{split}/{part} {values.dtype.str} {values.shape}\n".encode())
+        digest.update(np.ascontiguousarray(values).data)
+        if part == "y":
+            labels[split] = values
+    headers = {
+        split: _header(path, split, {p: a for (s, p), a in arrays.items() if s == split}, labels)
+        for split in SPLITS
+        if any(s == split for s, _ in arrays)
+    }
+
+    def read(split: str) -> Split:
+        features = {}
+        for m in headers[split].shapes:
+            joint = (split, "X") in arrays
+            values = _read(m, arrays[split, "X" if joint else m].path)
+            features[m] = values[..., _JOINT[m]] if joint else values
+        y = labels.get(split)
+        return Split(
+            ids=_ids(split, headers[split].size),
+            features=features,
+            masks={},
+            labels=None if y is None else y.astype(np.float64).reshape(len(y), -1),
+        )
+
+    corpus = Corpus(
+        source=Source(path, "old processed HDF5 folder"),
+        digest=digest.hexdigest(),
+        headers=headers,
+        ids={split: _ids(split, header.size) for split, header in headers.items()},
+        read=read,
+    )
+    corpus.require_equal_steps()  # the format pads to a fixed length; another is a mix-up
+    return corpus
+
+
+def _read(part: str, file: str) -> np.ndarray:
+    """Reads the array of a file; features of one step become `[N, 1, d]`."""
+    with opened(file) as content:
+        keys = list(content)
+        if len(keys) != 1 or keys[0] not in _KEYS:
+            found = ", ".join(map(repr, keys[:5])) or "nothing"
+            raise UserError(f"{file} holds {found}; expected one dataset named d1 or data.")
+        values = load(file, dataset(file, content, keys[0], LARGEST))
+    is_one_step = part != "y" and values.dtype.kind == "f" and values.ndim == 2
+    return values[:, None] if is_one_step else values
+
+
+def _ids(split: str, size: int) -> np.ndarray:
+    return np.array([f"{split}_{i}" for i in range(size)])
+
+
+def _header(
+    path: str, split: str, arrays: dict[str, _Array], labels: dict[str, np.ndarray]
+) -> SplitHeader:
+    features = {part: array for part, array in arrays.items() if part != "y"}
+    if "X" in features and len(features) > 1:
+        other = next(part for part in features if part != "X")
+        raise UserError(f"{path}: split {split!r} has {other!r} twice, by itself and in X.")
+    first = next(iter(arrays.values()))
+    for array in arrays.values():
+        if array.shape[0] != first.shape[0]:
+            raise UserError(
+                f"{array.path} has {array.shape[0]} rows, but {first.path} has {first.shape[0]}."
+            )
+    if "X" in features:
+        joint = features["X"]
+        features = {
+            m: joint._replace(shape=(*joint.shape[:2], part.stop - part.start))
+            for m, part in _JOINT.items()
+        }
+    described: dict = {"label_names": ()}
+    if split in labels:
+        ids = _ids(split, first.shape[0])
+        described = read_labels(path, split, labels[split], ids)
+    return SplitHeader(
+        size=first.shape[0],
+        shapes={m: array.shape[1:] for m, array in features.items()},
+        dtypes={m: array.dtype.name for m, array in features.items()},
+        masked=frozenset(),
+        has_raw_text=False,
+        **described,
+    )

@@ -18,7 +18,7 @@ import numpy as np
 
 from msajax.corpus.corpus import Corpus, Source
 from msajax.corpus.formats import arrays
-from msajax.corpus.formats.to_arrays import named_arrays
+from msajax.corpus.formats.native import named_arrays
 from msajax.errors import UserError
 
 _MANIFEST, _FORMAT, _VERSION = "corpus.json", "msajax corpus", 1

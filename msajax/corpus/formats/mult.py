@@ -8,8 +8,8 @@ of [video, start, end] in MulT, numbers or text in MultiBench.
 
 from msajax.config import DataConfig
 from msajax.corpus.corpus import Corpus
+from msajax.corpus.formats.mmsa import has_modality, read_corpus
 from msajax.corpus.formats.pickled import Pickled
-from msajax.corpus.formats.split_dicts import has_modality, read_corpus
 
 
 def matches(pickled: Pickled) -> bool:

@@ -7,15 +7,17 @@ of plain values that is safe to walk.
 
 import collections
 import contextlib
+import gzip
 import io
 import os
 import stat
+import tempfile
+import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from msajax.corpus.pickles import gzipped
 from msajax.corpus.pickles.allow_list import (
     ALLOWED,
     MAX_DEPTH,
@@ -25,9 +27,75 @@ from msajax.corpus.pickles.allow_list import (
     Refused,
     find_global,
 )
-from msajax.corpus.pickles.machine import Machine, Truncated
-from msajax.corpus.pickles.opcodes import follow, is_opcode
+from msajax.corpus.pickles.opcodes import Machine, Truncated, follow, is_opcode
 from msajax.errors import UserError
+
+MOST_TIMES = 64  # how many times its own size a file may hold
+MOST_BYTES = 8 << 30
+_MAGIC = b"\x1f\x8b"
+_CHUNK = 1 << 20
+_DAMAGED_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
+
+
+def is_gzip(file: BinaryIO) -> bool:
+    """Says whether a file begins as gzip does; leaves it at its beginning."""
+    magic = file.read(len(_MAGIC))
+    file.seek(0)
+    return magic == _MAGIC
+
+
+def read_head(path: str, file: BinaryIO, size: int) -> bytes:
+    """Reads the first bytes that a gzip file holds: `size`, or all if there are fewer.
+
+    Raises:
+        UserError: if the file is damaged.
+    """
+    try:
+        with gzip.GzipFile(fileobj=file) as content:
+            return content.read(size)
+    except _DAMAGED_GZIP as error:
+        raise _damaged(path) from error
+
+
+def decompress(path: str, file: BinaryIO) -> BinaryIO:
+    """Decompresses a gzip file into a temporary one without a name, which is gone once closed.
+
+    Raises:
+        UserError: if it is damaged, holds more than a file of its size may, or there is no room.
+    """
+    # A file's own word on what it holds may be wrong, so bytes are counted as they come: a bomb
+    # is refused before it fills the disk.
+    most = most_bytes(os.fstat(file.fileno()).st_size)
+    content = tempfile.TemporaryFile()
+    try:
+        with gzip.GzipFile(fileobj=file) as compressed:
+            while block := compressed.read(_CHUNK):
+                if content.tell() + len(block) > most:
+                    raise UserError(
+                        f"{path} holds more than {most} bytes, which a gzip file of its size may "
+                        "not: if it is meant to, decompress it and give that file."
+                    )
+                content.write(block)
+        content.seek(0)
+        return content
+    except BaseException as error:
+        content.close()
+        if isinstance(error, _DAMAGED_GZIP):
+            raise _damaged(path) from error
+        if isinstance(error, OSError):
+            reason = f"{path} cannot be decompressed in {tempfile.gettempdir()}: {error.strerror}."
+            raise UserError(reason) from error
+        raise
+
+
+def most_bytes(size: int) -> int:
+    """Returns how many bytes a gzip file of `size` bytes may hold."""
+    return min(MOST_TIMES * size, MOST_BYTES)
+
+
+def _damaged(path: str) -> UserError:
+    return UserError(f"{path} is a damaged gzip file, or was not copied to its end.")
+
 
 _HEAD = 4096
 _BUFFER = 1 << 16
@@ -65,10 +133,10 @@ def read_pickle(path: str | os.PathLike) -> Any:
     path = os.fspath(path)
     with contextlib.ExitStack() as files:
         file = files.enter_context(_open(path))
-        compressed = gzipped.is_gzip(file)
+        compressed = is_gzip(file)
         _check_head(path, file, compressed)
         if compressed:
-            file = files.enter_context(gzipped.decompress(path, file))
+            file = files.enter_context(decompress(path, file))
         size = os.fstat(file.fileno()).st_size
         limits = Limits(size)
         with _in_one_sentence(path, file, UserError):
@@ -124,8 +192,8 @@ def _check_head(path: str, file: BinaryIO, compressed: bool) -> None:
     size = os.fstat(file.fileno()).st_size
     with _in_one_sentence(path, file, UserError):
         if compressed:
-            head = gzipped.read_head(path, file, _HEAD + 1)
-            size = len(head) if len(head) <= _HEAD else gzipped.most_bytes(size)
+            head = read_head(path, file, _HEAD + 1)
+            size = len(head) if len(head) <= _HEAD else most_bytes(size)
             head = head[:_HEAD]
         else:
             head = file.read(_HEAD)

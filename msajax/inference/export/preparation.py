@@ -14,8 +14,7 @@ import numpy as np
 from msajax.corpus.on_demand import LARGEST
 from msajax.corpus.steps import movers
 from msajax.encoders.tokens import NOTHING
-from msajax.preparation.piece_steps import Sizes
-from msajax.preparation.pieces import FILE_PADDING
+from msajax.preparation.pieces import FILE_PADDING, Sizes
 from msajax.preparation.preparation import Preparation
 
 Arrays = Mapping[str, jax.Array]

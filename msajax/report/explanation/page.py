@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from msajax.files import as_strict
-from msajax.report.explanation.summary import attention_in_words, completeness_in_words
-from msajax.report.text import all_printable
+from msajax.report.explanation.report import attention_in_words, completeness_in_words
+from msajax.report.page import all_printable
 
 _FOLDER = "msajax.report.explanation"
 

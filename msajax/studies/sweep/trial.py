@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from msajax.config import Config
-from msajax.corpus.closed import ClosedCorpus
+from msajax.corpus.corpus import ClosedCorpus
 from msajax.errors import NonFiniteError, UserError
 from msajax.experiment.build import Sources, build
 from msajax.runs import frozen
