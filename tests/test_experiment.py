@@ -96,7 +96,7 @@ def train(folder: pathlib.Path, corpus: pathlib.Path) -> Run:
             measure, "check_split", recorded(measure.check_split, after="test is checked")
         )
         patch.setattr(
-            experiment, "train_seeds", recorded(experiment.train_seeds, "training", "selected")
+            experiment, "train_groups", recorded(experiment.train_groups, "training", "selected")
         )
         results = experiment.train(config, str(folder))
     return Run(folder, corpus, config, results, events)
@@ -236,7 +236,7 @@ def test_what_reading_repaired_stands_beside_what_preparation_repaired(
     (tmp_path / "corpus.pkl").write_bytes(pickle.dumps(tree))
     # What run.json says of the data is written before training.
     paused = types.SimpleNamespace(finished=False)
-    monkeypatch.setattr(experiment, "train_seeds", lambda *_: paused)
+    monkeypatch.setattr(experiment, "train_groups", lambda *_: paused)
     config = tiny_config(data__path=str(tmp_path / "corpus.pkl"))
     assert experiment.train(config, str(tmp_path / "run")) is None
     described = strict((tmp_path / "run" / "run.json").read_text())
@@ -260,7 +260,7 @@ def test_what_a_split_loses_or_shares_is_refused_or_said_before_training(
     train, test = split(0, [[1, 2, 3]] * 3), split(2, [[1, 2, 9], [0, 0, 0], [8, 9, 0], [0, 3, 0]])
     save_native(tmp_path / "c.npz", corpus_of({"train": train, "valid": train, "test": test}))
     paused = types.SimpleNamespace(finished=False)
-    monkeypatch.setattr(experiment, "train_seeds", lambda *_: paused)
+    monkeypatch.setattr(experiment, "train_groups", lambda *_: paused)
     settings = {"data__path": str(tmp_path / "c.npz"), "model__modalities": ("text",)}
     with pytest.raises(UserError, match=r"c\.npz: test: 3 .* leave 1 of 3 .*data\.allow_loss=true"):
         experiment.train(tiny_config(**settings), str(tmp_path / "run"))
@@ -282,7 +282,7 @@ def test_what_a_split_loses_or_shares_is_refused_or_said_before_training(
 
 def test_training_says_what_is_aligned_in_one_line(tmp_path, monkeypatch, caplog):
     paused = types.SimpleNamespace(finished=False)
-    monkeypatch.setattr(experiment, "train_seeds", lambda *_: paused)
+    monkeypatch.setattr(experiment, "train_groups", lambda *_: paused)
     caplog.set_level(logging.INFO)
     for alignment, lengths, said in (
         ("auto", (4, 4), ["none (as the corpus says)"]),

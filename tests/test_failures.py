@@ -83,17 +83,10 @@ def test_when_every_seed_has_failed_the_run_ends_after_its_metrics_and_saves_not
 
 
 def test_an_epoch_is_left_at_once_when_no_seed_is_left(tmp_path, monkeypatch):
-    from msajax.training import feed, loop
+    from msajax.training.feed import Pace
 
     taken = []
-    original = loop._take_steps
-
-    def counted(equipment, state, dispatch, *rest):
-        taken.append(dispatch.last - dispatch.first)
-        return original(equipment, state, dispatch, *rest)
-
-    monkeypatch.setattr(loop, "_take_steps", counted)
-    monkeypatch.setattr(feed.Pace, "update", lambda *_: None)
+    monkeypatch.setattr(Pace, "update", lambda pace, quarter, steps, seconds: taken.append(steps))
     with pytest.raises(NonFiniteError):
         run(tiny_config(train__seeds=1), tmp_path, initial=poison(np.inf))
     assert sum(taken) == 5
@@ -104,7 +97,7 @@ def test_steps_that_are_skipped_now_and_then_fail_no_seed(tmp_path):
     from msajax.corpus.formats import open_corpus
     from msajax.preparation import fit as preparing
     from msajax.runs.folder import RunFolder
-    from msajax.training.loop import train_seeds
+    from msajax.training.loop import train_groups
     from msajax.training.run import Run
 
     config = tiny_config(train__loss="mse", train__epochs=3, train__most_skipped_steps=2)
@@ -116,7 +109,7 @@ def test_steps_that_are_skipped_now_and_then_fail_no_seed(tmp_path):
     labels[5] = 1e30
     spoiled = dataclasses.replace(train, labels=labels)
     folder = RunFolder(str(tmp_path))
-    trained = train_seeds(Run(config, corpus, preparation, spoiled, valid, folder))
+    trained = train_groups(Run(config, corpus, preparation, spoiled, valid, folder))
     assert trained.failed == []
     assert [line["skipped"] for line in lines_of(tmp_path)] == [1] * 6
     chex.assert_tree_all_finite(trained.variables)

@@ -24,8 +24,8 @@ from msajax.inference.bundle_files import load
 from msajax.models import parameter_shapes
 from msajax.preparation.inspection import inspect_corpus
 from msajax.robustness import measure
-from msajax.training.loop import Saving
 from msajax.training.plan import plan
+from msajax.training.saving import Saving
 
 FROZEN = ("text_pretrained/*:frozen=true",)
 
@@ -128,7 +128,7 @@ def test_frozen_weights_are_once_in_the_run_and_in_the_bundle_and_in_no_checkpoi
 def test_frozen_once_is_what_a_copy_for_every_seed_was(
     corpus, folder, frozen, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("msajax.experiment.build.shared_values", lambda *_: {})
+    monkeypatch.setattr("msajax.experiment.run.shared_values", lambda *_: {})
     run.train(config_of(corpus, folder, optim__groups=FROZEN), str(tmp_path / "run"))
     assert not (tmp_path / "run" / "frozen.safetensors").exists()
     assert scores_in(tmp_path / "run") == scores_in(frozen)

@@ -245,7 +245,7 @@ def inspect_model(config: Config) -> dict[str, Any]:
     check_sources(config)
     load_jax()
     # Imported here: describing a corpus need not wait for JAX.
-    from msajax.experiment.build import open_encoder
+    from msajax.experiment.run import open_encoder
     from msajax.models import build_model
     from msajax.models.cost import cost_report
     from msajax.preparation import fit as preparing

@@ -29,7 +29,7 @@ def run(options: Options, console: Console) -> int:
         load_jax()
         from msajax.studies.sweep.space import load_space
         from msajax.studies.sweep.sweep import Plan, print_sweep, sweep
-        from msajax.training.loop import failure_message
+        from msajax.training.failures import failure_message
 
         what = Plan(
             space=load_space(options.experiment),

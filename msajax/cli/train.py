@@ -57,7 +57,7 @@ def supervise(options: Options, console: Console, choose: Choose) -> int:
         load_jax()
         from msajax.runtime import devices, processes
         from msajax.runtime.devices import configure_jax
-        from msajax.training.loop import failure_message
+        from msajax.training.failures import failure_message
 
         train, show = choose(config)
         configure_jax(config.train)  # before other processes are met, or a device is asked for

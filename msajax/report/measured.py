@@ -9,7 +9,7 @@ from msajax.report.figures import Chart
 from msajax.report.page import Panel, shortened
 from msajax.results import findings, legend
 from msajax.results.tables import results_cells, results_legend
-from msajax.training.loop import failure_message
+from msajax.training.failures import failure_message
 
 
 def finding(content: Content) -> Panel:

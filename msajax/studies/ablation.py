@@ -35,7 +35,7 @@ from msajax.corpus.formats import open_corpus
 from msajax.corpus.labels import as_targets
 from msajax.corpus.predictions import Predictions, read_predictions
 from msajax.errors import UserError
-from msajax.experiment.build import open_encoder, open_sources
+from msajax.experiment.run import open_encoder, open_sources
 from msajax.files import json_text, read_json, write_if_new
 from msajax.models import parameter_shapes
 from msajax.preparation import fit as preparing

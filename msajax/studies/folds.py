@@ -26,7 +26,7 @@ from msajax.corpus.formats import open_own
 from msajax.corpus.predictions import Predictions, read_predictions
 from msajax.errors import UserError, writing
 from msajax.experiment import artefacts
-from msajax.experiment.build import open_encoder
+from msajax.experiment.run import open_encoder
 from msajax.files import holds, json_text, read_json, write_text
 from msajax.report.write import make_of_folds
 from msajax.results import measure

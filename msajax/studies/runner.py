@@ -15,7 +15,7 @@ from msajax.corpus.corpus import Corpus
 from msajax.encoders.folder import Folder
 from msajax.errors import NonFiniteError, UserError
 from msajax.experiment import run
-from msajax.experiment.build import check
+from msajax.experiment.run import open_sources
 from msajax.preparation.fit import check_split
 from msajax.results import measure
 from msajax.runs.folder import RunFolder
@@ -52,7 +52,7 @@ def check_run(config: Config, corpus: Corpus, encoder: Folder | None) -> dict[st
     Raises:
         UserError: for whatever would be refused later.
     """
-    sources = check(config, corpus, encoder)
+    sources = open_sources(config, corpus, encoder)
     check_split(corpus.split("train"), sources.preparation)
     check_split(corpus.split("valid"), sources.preparation)
     measure.check_test(corpus, sources.preparation, tell=False)  # the run itself will

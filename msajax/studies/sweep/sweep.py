@@ -27,7 +27,7 @@ from msajax.corpus.folds import require_one_fold
 from msajax.corpus.formats import open_corpus
 from msajax.errors import NonFiniteError, UserError
 from msajax.experiment import run
-from msajax.experiment.build import Sources, fit, open_encoder
+from msajax.experiment.run import Sources, open_encoder, open_sources
 from msajax.results import legend
 from msajax.results.tables import metric_name, print_results
 from msajax.runs.lock import Lock
@@ -250,7 +250,7 @@ class _Opener:
         """
         if self._is_a_file and not os.path.exists(config.data.path):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), config.data.path)
-        return fit(config, *self._open(config))
+        return open_sources(config, *self._open(config), verify=False)
 
     def _open(self, config: Config) -> tuple[Any, Any]:
         key = (config.reading, config.model.text_encoder)
@@ -404,7 +404,7 @@ class _Sweep:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keeps what every trial would say again out of the log; the sweep has a line for each."""
-    whole, own = logging.getLogger("msajax"), logging.getLogger("msajax.sweeps")
+    whole, own = logging.getLogger("msajax"), logging.getLogger("msajax.studies.sweep")
     of_training = logging.getLogger("msajax.training.progress")
     before = {each: each.level for each in (whole, own, of_training)}
     try:

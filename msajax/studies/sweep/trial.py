@@ -14,12 +14,12 @@ import numpy as np
 from msajax.config import Config
 from msajax.corpus.corpus import ClosedCorpus
 from msajax.errors import NonFiniteError, UserError
-from msajax.experiment.build import Sources, build
+from msajax.experiment.run import Sources, build
 from msajax.runs import frozen
 from msajax.runs.folder import RunFolder
 from msajax.runtime.signals import StopRequest
 from msajax.studies.sweep.verdicts import Ended, Metric, best_so_far, how_it_ended, mean
-from msajax.training.loop import train_seeds
+from msajax.training.loop import train_groups
 from msajax.training.progress import EpochProgress
 from msajax.training.run import Run
 
@@ -170,7 +170,7 @@ def _train(trial: Trial, run: Run, metric: Metric, watch: Watch) -> Ended | None
     run.describe(run.repairs)
     frozen.keep(run.folder.path, run.shared)
     try:
-        train_seeds(run)
+        train_groups(run)
     except NonFiniteError:
         pass  # the lines say which seeds, and when
     return _ended(trial, metric)
