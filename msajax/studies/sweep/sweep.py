@@ -31,9 +31,9 @@ from msajax.experiment.run import Sources, open_encoder, open_sources
 from msajax.results import legend
 from msajax.results.tables import metric_name, print_results
 from msajax.runs.lock import Lock
-from msajax.runtime import devices, processes
+from msajax.runtime import processes
 from msajax.runtime.signals import StopRequest
-from msajax.studies.runner import check_run
+from msajax.studies.runner import check_run, first_begun, open_devices
 from msajax.studies.sweep.files import WINNER, SweepFolder
 from msajax.studies.sweep.space import Settings, plan, with_settings
 from msajax.studies.sweep.trial import Trial, Watch, refused, train_trial
@@ -187,9 +187,7 @@ def sweep(
         raise UserError(f"--trial_seeds={what.trial_seeds}: must be 1 or more.")
     _of_trials(config, what.trial_seeds)
     folder = SweepFolder(workdir)
-    devices.configure_jax(config.train)
-    devices.choose(config, folder.first_trial(len(planned)).cpu_devices())
-    devices.require_devices()
+    open_devices(config, first_begun([folder.trial(k) for k in range(len(planned))]))
     opener = _Opener(config)
     own = _identity(config, what, opener)
     folder.claim(own, len(planned))
