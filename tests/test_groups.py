@@ -11,7 +11,7 @@ from toys import make_batch, make_recipe, steps
 from msajax.config import OptimConfig
 from msajax.config.grammar import read_group
 from msajax.errors import UserError
-from msajax.training.optimizers import When, settings_of
+from msajax.training.optimizers import StepInfo, settings_of
 
 PATHS = ("embed/kernel", "embed/bias", "layer_0/kernel", "layer_1/kernel", "layer_1/bias")
 
@@ -76,7 +76,7 @@ def test_a_group_warms_up_by_itself_and_by_steps_that_were_skipped_too():
 def test_the_plateau_factor_is_of_all_groups():
     recipe = make_recipe(OptimConfig(learning_rate=0.01, groups=("embed/*:learning_rate=0.1",)))
     (state, _), _ = steps(recipe, [make_batch()])
-    when = When(jnp.int32(0), jnp.float32(0.5), True)
+    when = StepInfo(jnp.int32(0), jnp.float32(0.5), True)
     updates, _ = recipe.optimizer.update(state.params, state.opt_state, state.params, when)
     np.testing.assert_allclose(np.abs(updates["embed"]["kernel"]), 0.05, rtol=1e-3)
     np.testing.assert_allclose(np.abs(updates["layer_0"]["kernel"]), 0.005, rtol=1e-3)

@@ -272,9 +272,9 @@ def swept(tmp_path_factory) -> Iterator[tuple[pathlib.Path, msajax.SweepResult, 
         events.append(f"reads {name}")
         return split(corpus, name)
 
-    def told(*arguments):
+    def told(*arguments, **named):
         events.append("trial begins")
-        found = train_trial(*arguments)
+        found = train_trial(*arguments, **named)
         events.append("trial ends")
         return found
 

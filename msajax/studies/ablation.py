@@ -280,7 +280,7 @@ def compare_subsets(
     Args:
         modalities: all of them.
         runs: results and test predictions by the names of the folders, all modalities first.
-        task: of every run.
+        task: what every run predicts.
 
     Returns:
         The content of ablation.json. Differences are the metric of all modalities less that of the

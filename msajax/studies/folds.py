@@ -229,7 +229,7 @@ def evaluate_folds(workdir: str, split: str, output: str | None = None) -> dict[
     """Measures the folds' predictions anew, every sample once.
 
     Args:
-        workdir: of `cross_validate`.
+        workdir: the folder of the folds.
         split: test, for all samples are in the test split of a fold.
         output: where the report will be written.
 

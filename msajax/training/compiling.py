@@ -59,7 +59,6 @@ def compile_ahead(
     A program that is called with others is compiled by the call, as if it were not compiled here.
 
     Args:
-        run: to be trained.
         compilers: compile in the background.
         there: what the run works with.
         state: where it goes on; None before its first step.

@@ -27,12 +27,12 @@ def tell_skipped(
     """Warns of skipped steps, with the samples of their batch.
 
     Args:
-        log: of some steps, `[S, n]`.
+        log: what some steps measured, `[S, n]`.
         offset: the epoch's step that the log begins with.
         seeds: the random seeds.
-        epoch: from 1.
-        orders: of every seed's epoch.
-        ids: `[N]` of the training split.
+        epoch: the epoch, from 1.
+        orders: the epoch's order, one per seed.
+        ids: the training samples', `[N]`.
     """
     skipped = np.argwhere(log.skipped > 0)
     for k, i in skipped[:_MOST_TOLD].tolist():
@@ -59,10 +59,10 @@ def failed_seeds(
     Validation scores that are not finite fail a seed too: nothing could choose its best epoch.
 
     Args:
-        state: after the last step.
+        state: the state after the epoch's last step.
         scores: `[S, N, K]` of validation.
-        most_skipped_steps: after so many in a row a seed has failed.
-        layout: of the state.
+        most_skipped_steps: a seed that skips so many in a row has failed.
+        layout: where the state is.
     """
     return _out_of_steps(state, most_skipped_steps, layout) | ~np.isfinite(scores).all(axis=(1, 2))
 

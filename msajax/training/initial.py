@@ -47,8 +47,8 @@ def shared_values(
     """Selects the values of frozen parameters that every seed begins with, and so keeps.
 
     Args:
-        initial: by path.
-        shapes: of all parameters, by path.
+        initial: values by path.
+        shapes: every parameter of the model, by path.
         optim: says which parameters are frozen.
 
     Returns:
@@ -130,7 +130,7 @@ def from_words(
 
     Args:
         words: the vocabulary, a row each.
-        shapes: of the parameters.
+        shapes: every parameter of the model, by path.
         given: vectors of some of the words.
 
     Raises:
@@ -166,10 +166,10 @@ def from_bundle(
 
     Args:
         model: what the new run's model declares.
-        preparation: of the new run.
-        shapes: of its parameters.
-        source: preparation of the bundle.
-        params: of the bundle, leading axis of its seeds, or 1 for all of them.
+        preparation: what the new run reads.
+        shapes: the new run's parameters, by path.
+        source: what the bundle reads.
+        params: the bundle's, leading axis of its seeds, or 1 for all of them.
         seeds: how many the new run has.
 
     Returns:

@@ -144,7 +144,7 @@ class Objective:
     """Holds what a run minimises: the sum of its terms, each times its weight.
 
     Attributes:
-        terms: by name, in the order of the logs.
+        terms: each by its name, in the order of the logs.
     """
 
     terms: Mapping[str, Term]

@@ -67,7 +67,7 @@ def stopped_before(stop: StopRequest, is_ready: Callable[[float], bool]) -> bool
     """Waits for programs; returns whether the run must stop before all processes have them.
 
     Args:
-        stop: of the run.
+        stop: asks the run to stop.
         is_ready: waits at most so many seconds; returns whether this process has its programs.
     """
     while processes.largest(not is_ready(POLL_SECONDS))[0]:
@@ -101,7 +101,7 @@ class Saving:
         """Waits for programs; saves and returns True if the run must stop before they are there.
 
         Args:
-            state: of the run, whose training state lies as it is dealt.
+            state: what is saved; its training state lies as it is dealt.
             dealt: says where that is.
             is_ready: waits at most so many seconds; returns whether this process has its programs.
         """
@@ -116,7 +116,7 @@ class Saving:
         """Saves between two dispatches if that is due; returns whether the run must stop here.
 
         Args:
-            state: of the run, whose training state lies as it is dealt.
+            state: what is saved; its training state lies as it is dealt.
             dealt: says where that is.
         """
         return self._save_if(state, 0 < self._interval <= self._seconds(), dealt)

@@ -81,7 +81,7 @@ def train_trial(
     so that it is the same after any interruption.
 
     Args:
-        number: from 0.
+        number: the trial's, from 0.
         settings: what the trial changes of the experiment, by key.
         config: its experiment, with the random seeds of trials.
         folder: where its run goes.

@@ -46,7 +46,7 @@ def one_sentence(config: Config) -> Iterator[None]:
         ) from error
 
 
-def rehearse(recipe: Recipe, spec: CorpusSpec) -> None:
+def trace_step(recipe: Recipe, spec: CorpusSpec) -> None:
     """Traces the prediction and a training step of a model; nothing is compiled or computed.
 
     Raises:
@@ -142,8 +142,8 @@ def check_declaration(
 
     Args:
         model: what the model declares.
-        spec: of the corpus.
-        shapes: of the parameters, by path.
+        spec: sizes of the model's inputs.
+        shapes: every parameter, by path.
 
     Raises:
         UserError: naming what there is not.
@@ -169,9 +169,9 @@ def check_stages(objective: Objective, stages: Sequence[Stage], paths: Iterable[
     """Refuses stages that name nothing.
 
     Args:
-        objective: of the run.
-        stages: of the model.
-        paths: of its parameters.
+        objective: what is minimised.
+        stages: what the model declares.
+        paths: its parameters'.
 
     Raises:
         UserError: for a stage whose pattern names no term or no parameter, or whose share of an
