@@ -1,17 +1,121 @@
-"""Makes corpora of splits that are in memory already, and of others with another text."""
+"""Reads lists of sequences of different lengths, as programs have them in memory, and pads them."""
 
 import copy
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from msajax.corpus.corpus import Corpus, Source, Split, SplitHeader
-from msajax.corpus.embedding import Embedding
+from msajax.corpus.corpus import Corpus, Embedding, Source, Split, SplitHeader
 from msajax.corpus.labels import describe_labels
+from msajax.errors import UserError
+
+_NOT_A_VALUE = ("NAType", "NaTType")  # what pandas has for a value that is missing
+
+
+def is_missing(value: Any) -> bool:
+    """Says whether a value stands for none: None, NaN, or what pandas has for it."""
+    if isinstance(value, float | np.floating):
+        return math.isnan(value)
+    return value is None or type(value).__name__ in _NOT_A_VALUE
+
+
+def is_list(value: Any) -> bool:
+    """Says whether a value is a list, a tuple or an array with axes: no text, and no number."""
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def as_list(value: Any, where: str) -> list[Any]:
+    """Returns the values of a list, an array, or a column of a pandas or polars data frame.
+
+    Raises:
+        UserError: for anything else.
+    """
+    for method in ("tolist", "to_list"):  # numpy and pandas, polars
+        if not isinstance(value, type) and callable(found := getattr(value, method, None)):
+            value = found()
+            break
+    if is_list(value):
+        return list(value)
+    like = " in the order of the table's rows" if isinstance(value, Mapping) else ""
+    raise UserError(
+        f"{where} is of type {type(value).__name__}: expected a list with an entry for each "
+        f"sample{like}."
+    )
+
+
+def as_numbers(value: Any, where: str) -> np.ndarray:
+    """Makes an array of truth values, integers or floats of 64 bits at most.
+
+    Args:
+        value: nested lists, an array, or what turns itself into one, as tensors do.
+        where: what the message calls it.
+
+    Raises:
+        UserError: for rows of different lengths, and for what is no number.
+    """
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{where} is no array of numbers: {str(error).splitlines()[0]}") from error
+    if array.dtype.name == "bfloat16":
+        return array.astype(np.float32)
+    if array.dtype.kind not in "biuf":
+        raise UserError(
+            f"{where} is {array.dtype} {array.shape}: expected numbers [T, d], a row for each step."
+        )
+    return array.astype(np.float64) if array.dtype.itemsize > 8 else array
+
+
+def pad(rows: Sequence[np.ndarray], steps: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Pads sequences behind their ends with zeros.
+
+    Args:
+        rows: N sequences `[T, d]`, or token ids `[T]`; one of no step may have any shape.
+        steps: what to pad them to, if that is more than the longest has.
+
+    Returns:
+        `[N, T, d]` or `[N, T]`, and the N lengths.
+
+    Raises:
+        ValueError: for steps of different widths, naming two samples.
+    """
+    lengths = np.array([len(row) for row in rows])
+    first = next((i for i, row in enumerate(rows) if len(row)), 0)
+    shape = rows[first].shape[1:]
+    kind = np.result_type(*[row for row in rows if len(row)] or rows)
+    padded = np.zeros((len(rows), max(steps, lengths.max()), *shape), kind)
+    for i, row in enumerate(rows):
+        if len(row) and row.shape[1:] != shape:
+            raise ValueError(
+                f"sample {i} has steps of {row.shape[1:]}, but sample {first} of {shape}"
+            )
+        padded[i, : len(row)] = row if len(row) else 0
+    return padded, lengths
+
+
+def require_unicode(texts: Sequence[str], name: Callable[[int], str]) -> None:
+    """Raises `UserError` for a text with characters that Unicode does not have.
+
+    Args:
+        texts: what is looked at.
+        name: returns what the message calls the text of an index.
+    """
+    for i, text in enumerate(texts):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"{name(i)} holds a character that Unicode does not have (half of a surrogate "
+                f"pair, at {error.start})."
+            ) from error
+
 
 IN_MEMORY = Source("memory", "splits in memory")
 

@@ -26,10 +26,17 @@ from msajax.corpus.corpus import (
 from msajax.corpus.folds import deal_by_shares, videos_of
 from msajax.corpus.formats import native, save
 from msajax.corpus.formats.arrays import NAME, RESERVED
-from msajax.corpus.formats.fields import LABELS
-from msajax.corpus.in_memory import corpus_of
+from msajax.corpus.formats.pickled import LABELS
+from msajax.corpus.in_memory import (
+    as_list,
+    as_numbers,
+    corpus_of,
+    is_list,
+    is_missing,
+    pad,
+    require_unicode,
+)
 from msajax.corpus.labels import MOST_CLASSES, label_kind, require_names
-from msajax.corpus.sequences import as_list, as_numbers, is_list, is_missing, pad, require_unicode
 from msajax.errors import UserError, printable
 
 logger = logging.getLogger(__name__)

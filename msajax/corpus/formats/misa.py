@@ -32,7 +32,7 @@ from msajax.corpus.corpus import (
     require_modest_padding,
 )
 from msajax.corpus.folds import rows_of_splits
-from msajax.corpus.formats import fields
+from msajax.corpus.formats import pickled as fields
 from msajax.corpus.formats.pickled import WHOLE, Pickled, describe
 from msajax.corpus.glove import read_vectors
 from msajax.corpus.in_memory import update_digest

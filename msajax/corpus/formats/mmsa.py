@@ -31,7 +31,7 @@ import numpy as np
 from msajax.config import DataConfig
 from msajax.corpus.corpus import Corpus, Source, Split, modality_order
 from msajax.corpus.folds import rows_of_splits
-from msajax.corpus.formats import fields
+from msajax.corpus.formats import pickled as fields
 from msajax.corpus.formats.pickled import WHOLE, Pickled, describe, log_unread
 from msajax.corpus.in_memory import corpus_of
 from msajax.corpus.labels import clip_sentiment, read_labels
@@ -399,3 +399,17 @@ def _place_lengths(
     whole = disagrees & ~in_front
     mask[whole] = span[whole]
     return mask, disagrees, in_front
+
+
+def matches_mult(pickled: Pickled) -> bool:
+    """Says whether the first split is a dict with a modality in it."""
+    return has_modality(pickled)
+
+
+def open_mult(pickled: Pickled, data: DataConfig) -> Corpus:
+    """Reads a pickle of MulT or MultiBench.
+
+    Raises:
+        UserError: as `read_corpus` does.
+    """
+    return read_corpus(pickled, data, "MulT or MultiBench pickle")
