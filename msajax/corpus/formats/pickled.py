@@ -1,4 +1,4 @@
-"""Finds the splits in the pickles of a corpus: one file, or a folder with one for each split.
+"""Finds the splits in the pickles of a corpus, and turns their values into arrays.
 
     a file: {train, valid (or dev, val), test} -> the content of a split
     a file: the content of a split; of the one that the file is named for, else of all
@@ -6,6 +6,9 @@
 
 Each may be compressed with gzip, also by its name (train.pkl.gz). A pickle has no index, so all of
 it is read into memory. The readers of the formats know what the content of a split means.
+
+Functions that read a value take `where`, the beginning of a sentence about it: the file, the split
+and the value's name; they raise `UserError` for a value of another type or shape.
 """
 
 import contextlib
@@ -20,15 +23,27 @@ import numpy as np
 
 from msajax.corpus.corpus import SPLIT_NAMES, SPLITS
 from msajax.corpus.pickles import NoPickle, read_pickle
-from msajax.errors import UserError
+from msajax.errors import UserError, reading
 
 logger = logging.getLogger(__name__)
 
 WHOLE = "all"
 """The name of all samples, in a corpus without splits."""
 
+MODALITIES = {
+    **dict.fromkeys(("text", "glove"), "text"),
+    **dict.fromkeys(("audio", "acoustic", "covarep"), "audio"),
+    **dict.fromkeys(("video", "vision", "visual", "facet"), "video"),
+}
+"""Modalities by the names that files have for them."""
+
+LABELS = ("label", "labels", "regression_labels", "y")
+
 _SUFFIXES = (".pkl", ".pickle", ".pk", ".p")
 _SHOWN = 6  # keys of a dict that a message quotes
+_NUMBERS = {int, float, bool}
+_MOST_PARTS = 8  # of an id
+_LARGEST_TEXT = 1 << 30  # bytes; in a numpy array every string takes as much as the longest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,11 +91,7 @@ def read_pickled(path: str, glove_path: str = "") -> Pickled | None:
 def _read_folder(folder: str, glove_path: str) -> dict[str, Any]:
     candidates: dict[str, list[str]] = {name: [] for name in SPLITS}
     others: list[str] = []
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError as error:
-        raise UserError(f"{folder} cannot be read: {error.strerror}.") from error
-    for name in names:
+    for name in list_folder(folder):
         stem, suffix = _stem_and_suffix(name)
         file = os.path.join(folder, name)
         if stem in SPLIT_NAMES and suffix in _SUFFIXES and os.path.isfile(file):
@@ -141,6 +152,12 @@ def describe(value: Any) -> str:
     return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
+def list_folder(folder: str) -> list[str]:
+    """Returns the names of a folder, sorted."""
+    with reading(folder):
+        return sorted(os.listdir(folder))
+
+
 def log_unread(path: str, names: Collection[str]) -> None:
     """Logs the names of fields or files that are not read."""
     if names:
@@ -148,33 +165,19 @@ def log_unread(path: str, names: Collection[str]) -> None:
         logger.info("%s: not read: %s.", path, shown)
 
 
-MODALITIES = {
-    **dict.fromkeys(("text", "glove"), "text"),
-    **dict.fromkeys(("audio", "acoustic", "covarep"), "audio"),
-    **dict.fromkeys(("video", "vision", "visual", "facet"), "video"),
-}
-"""Modalities by the names that files have for them."""
-
-LABELS = ("label", "labels", "regression_labels", "y")
-
-_NUMBERS = {int, float, bool}
-_MOST_PARTS = 8  # of an id
-_LARGEST_TEXT = 1 << 30  # bytes; in a numpy array every string takes as much as the longest
+# --- values ---
 
 
 def sort_fields(where: str, fields: dict, own: dict[str, str]) -> tuple[dict[str, Any], set[str]]:
     """Sorts the fields of a split by what they are: id, label, raw_text or a modality.
 
     Args:
-        where: how a sentence about the split begins.
+        where: the beginning of a sentence about the split.
         fields: values by the names of the file; None is no value.
         own: further names, in lower case, and what they are.
 
     Returns:
         `{what it is: (name, value)}`, and the names of all other fields.
-
-    Raises:
-        UserError: for two fields that are the same.
     """
     kinds = {"id": "id", "ids": "id", "raw_text": "raw_text"}
     kinds |= dict.fromkeys(LABELS, "label") | MODALITIES | own
@@ -195,19 +198,12 @@ def read_ids(value: Any, where: str) -> np.ndarray:
     """Reads ids `[N]` str from text, bytes, numbers, or lists like `[video, start, end]`.
 
     Such a list becomes `video[start-end]`, which people can read and which tells the video.
-
-    Raises:
-        UserError: for a value of another type.
     """
     return _strings([_id(part, where) for part in _entries(value, where)], where)
 
 
 def read_texts(value: Any, where: str) -> np.ndarray:
-    """Reads transcripts `[N]` str from text or bytes, or from lists of words.
-
-    Raises:
-        UserError: for a value of another type.
-    """
+    """Reads transcripts `[N]` str from text or bytes, or from lists of words."""
     return _strings([_text(part, where) for part in _entries(value, where)], where)
 
 
@@ -220,11 +216,7 @@ def read_words(value: Any, where: str) -> list[str] | None:
 
 
 def read_label_rows(value: Any, where: str) -> np.ndarray:
-    """Reads labels `[N, K]`, of the type stored, from (N,), (N, 1), (N, 1, 1) or (N, K) numbers.
-
-    Raises:
-        UserError: for other shapes, and for what is no number.
-    """
+    """Reads labels `[N, K]`, of the type stored, from (N,), (N, 1), (N, 1, 1) or (N, K) numbers."""
     labels = as_array(value, where)
     columns = labels.shape[1:]
     if labels.ndim == 0 or 0 in columns or sum(size > 1 for size in columns) > 1:
@@ -239,9 +231,6 @@ def read_features(value: Any, where: str) -> np.ndarray:
 
     Real numbers (N, d) are features of one step, `[N, 1, d]`. Values beyond float32 become
     infinite, as preparation would make them in any case.
-
-    Raises:
-        UserError: for other shapes and types.
     """
     array = as_array(value, where)
     is_tokens = array.dtype.kind in "iu" and array.ndim == 2
@@ -260,13 +249,9 @@ def read_features(value: Any, where: str) -> np.ndarray:
 
 
 def as_array(value: Any, where: str) -> np.ndarray:
-    """Makes one dense array of numbers, arrays, or (object arrays of) lists of them.
+    """Makes one dense array `[len(value), ...]` of numbers, arrays, or (object arrays of) lists.
 
-    Returns:
-        `[len(value), ...]` truth values, integers or floats; an array of them as it is.
-
-    Raises:
-        UserError: if shapes differ, or something is no number.
+    Truth values, integers or floats; an array of them stays as it is.
     """
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
         return np.asarray(value)
@@ -305,32 +290,12 @@ def to_float32(array: np.ndarray) -> np.ndarray:
 
 
 def to_whole(array: np.ndarray, where: str) -> np.ndarray:
-    """Turns whole numbers of 0 or more, of whatever type, into int32.
-
-    Raises:
-        UserError: for any other number.
-    """
+    """Turns whole numbers of 0 or more, of whatever type, into int32; refuses other numbers."""
     with np.errstate(invalid="ignore"):
         whole = array.astype(np.int32)
     if not (whole == array).all() or (whole < 0).any():
         raise UserError(f"{where} holds a number that is not a whole one from 0 to 2**31 - 1.")
     return whole
-
-
-def same_size(arrays: dict[str, np.ndarray], where: str) -> int:
-    """Returns the number of samples that all fields of a split have.
-
-    Raises:
-        UserError: for two fields that disagree, naming them.
-    """
-    first, *others = arrays
-    for name in others:
-        if len(arrays[name]) != len(arrays[first]):
-            raise UserError(
-                f"{where}{name} has {len(arrays[name])} rows, but {where}{first} has "
-                f"{len(arrays[first])}."
-            )
-    return len(arrays[first])
 
 
 def _entries(value: Any, where: str) -> list[Any]:
