@@ -1,4 +1,4 @@
-"""Reads lists of sequences of different lengths, as programs have them in memory, and pads them."""
+"""Reads and pads sequences as programs have them in memory; makes corpora of splits there."""
 
 import copy
 import dataclasses
@@ -14,6 +14,7 @@ from msajax.corpus.corpus import Corpus, Embedding, Source, Split, SplitHeader
 from msajax.corpus.labels import describe_labels
 from msajax.errors import UserError
 
+_IN_MEMORY = Source("memory", "splits in memory")
 _NOT_A_VALUE = ("NAType", "NaTType")  # what pandas has for a value that is missing
 
 
@@ -32,11 +33,7 @@ def is_list(value: Any) -> bool:
 
 
 def as_list(value: Any, where: str) -> list[Any]:
-    """Returns the values of a list, an array, or a column of a pandas or polars data frame.
-
-    Raises:
-        UserError: for anything else.
-    """
+    """Returns the values of a list, an array, or a column of a pandas or polars data frame."""
     for method in ("tolist", "to_list"):  # numpy and pandas, polars
         if not isinstance(value, type) and callable(found := getattr(value, method, None)):
             value = found()
@@ -53,12 +50,8 @@ def as_list(value: Any, where: str) -> list[Any]:
 def as_numbers(value: Any, where: str) -> np.ndarray:
     """Makes an array of truth values, integers or floats of 64 bits at most.
 
-    Args:
-        value: nested lists, an array, or what turns itself into one, as tensors do.
-        where: what the message calls it.
-
-    Raises:
-        UserError: for rows of different lengths, and for what is no number.
+    Nested lists, an array, or what turns itself into one, as tensors do. `UserError` for rows of
+    different lengths, and for what is no number, calls it `where`.
     """
     try:
         array = np.asarray(value)
@@ -78,7 +71,7 @@ def pad(rows: Sequence[np.ndarray], steps: int = 0) -> tuple[np.ndarray, np.ndar
 
     Args:
         rows: N sequences `[T, d]`, or token ids `[T]`; one of no step may have any shape.
-        steps: what to pad them to, if that is more than the longest has.
+        steps: the least length that they are padded to.
 
     Returns:
         `[N, T, d]` or `[N, T]`, and the N lengths.
@@ -101,11 +94,7 @@ def pad(rows: Sequence[np.ndarray], steps: int = 0) -> tuple[np.ndarray, np.ndar
 
 
 def require_unicode(texts: Sequence[str], name: Callable[[int], str]) -> None:
-    """Raises `UserError` for a text with characters that Unicode does not have.
-
-    Args:
-        texts: what is looked at.
-        name: returns what the message calls the text of an index.
+    """Raises `UserError` for a text with characters that Unicode does not have; `name(i)` names it.
     """
     for i, text in enumerate(texts):
         try:
@@ -117,13 +106,10 @@ def require_unicode(texts: Sequence[str], name: Callable[[int], str]) -> None:
             ) from error
 
 
-IN_MEMORY = Source("memory", "splits in memory")
-
-
 def corpus_of(
     splits: Mapping[str, Split],
     *,
-    source: Source = IN_MEMORY,
+    source: Source = _IN_MEMORY,
     label_names: Sequence[str] = (),
     integers: bool = False,
     aligned: Sequence[str] | None = None,
@@ -133,7 +119,7 @@ def corpus_of(
     Its digest covers the arrays, not their storage: a recompressed copy is the same corpus.
 
     Args:
-        splits: by name.
+        splits: arrays by the name of the split.
         source: what the splits were made of.
         label_names: names of the labels, or of classes stored as whole numbers.
         integers: whether labels are stored as whole numbers.
@@ -143,7 +129,7 @@ def corpus_of(
         UserError: if splits are empty or do not fit together, or the aligned modalities do not.
         ValueError: if the label names do not fit.
     """
-    digest = hashlib.sha256()
+    digest, headers = hashlib.sha256(), {}
     aligned = None if aligned is None else tuple(aligned)
     digest.update(repr((*label_names, integers, aligned)).encode())
     for name, split in splits.items():
@@ -156,10 +142,22 @@ def corpus_of(
                 update_digest(digest, part, array)
         if split.words is not None:
             digest.update(json.dumps(split.words.tolist()).encode())
+        described = {}
+        if split.labels is not None:
+            described = describe_labels(split.labels, integers=integers, names=label_names)
+        headers[name] = SplitHeader(
+            size=len(split),
+            shapes={m: (*x.shape[1:], 0)[:2] for m, x in split.features.items()},
+            dtypes={m: x.dtype.name for m, x in split.features.items()},
+            masked=frozenset(split.masks),
+            has_raw_text=split.raw_text is not None,
+            words=0 if split.words is None else split.words.shape[1],
+            **described,
+        )
     return Corpus(
         source=source,
         digest=digest.hexdigest(),
-        headers={name: _header(s, label_names, integers) for name, s in splits.items()},
+        headers=headers,
         ids={name: split.ids.tolist() for name, split in splits.items()},
         read=splits.__getitem__,
         aligned=aligned,
@@ -173,28 +171,13 @@ def update_digest(digest: Any, name: str, array: np.ndarray) -> None:
     digest.update(array.data)
 
 
-def _header(split: Split, names: Sequence[str], integers: bool) -> SplitHeader:
-    labels = {"label_names": ()}
-    if split.labels is not None:
-        labels = describe_labels(split.labels, integers=integers, names=names)
-    return SplitHeader(
-        size=len(split),
-        shapes={m: (*x.shape[1:], 0)[:2] for m, x in split.features.items()},
-        dtypes={m: x.dtype.name for m, x in split.features.items()},
-        masked=frozenset(split.masks),
-        has_raw_text=split.raw_text is not None,
-        words=0 if split.words is None else split.words.shape[1],
-        **labels,
-    )
-
-
 def with_text(
     corpus: Corpus, embed: Callable[[Split, str], Split], embedding: Embedding
 ) -> Corpus:
     """Returns a corpus whose text is made anew as its splits are read, to be written to a file.
 
     Args:
-        corpus: whose transcripts are read.
+        corpus: has the transcripts that are read.
         embed: (split, its name) -> the split with other text.
         embedding: says how.
     """
