@@ -72,8 +72,8 @@ def require_modalities(
     Args:
         corpus: opened.
         there: its modalities, text among them if transcripts or words are read.
-        data: `standardize`, and what reads transcripts.
-        model: `modalities`, and what reads transcripts.
+        data: `standardize` names modalities.
+        model: `modalities` does.
     """
     unread = describe_unread_transcripts(corpus, data, model) if "text" not in there else ""
     if not there:

@@ -94,8 +94,7 @@ def pad(rows: Sequence[np.ndarray], steps: int = 0) -> tuple[np.ndarray, np.ndar
 
 
 def require_unicode(texts: Sequence[str], name: Callable[[int], str]) -> None:
-    """Raises `UserError` for a text with characters that Unicode does not have; `name(i)` names it.
-    """
+    """Raises `UserError` for text number i that is no Unicode; the message calls it `name(i)`."""
     for i, text in enumerate(texts):
         try:
             text.encode()

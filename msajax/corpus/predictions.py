@@ -1,4 +1,7 @@
-"""Writes and reads predictions, for every mode, as CSV (UTF-8, RFC 4180, 9 significant digits)."""
+"""Writes and reads predictions, for every mode, as CSV (UTF-8, RFC 4180, 9 significant digits).
+
+Tables of other tools are read, too, whatever separates and names their columns.
+"""
 
 import contextlib
 import csv

@@ -87,8 +87,8 @@ def readable_steps(
     Args:
         split: as it is stored.
         masks: the valid steps `[N, T]` of each modality.
-        rows: of the embedding tables; a modality that is not there has one for every id but
-            negative ones.
+        rows: sizes of the embedding tables; a modality that is not there has a row for every id
+            but negative ones.
     """
     readable = dict(masks)
     for m, mask in masks.items():
@@ -98,11 +98,9 @@ def readable_steps(
 
 
 def table_sizes(split: Split, masks: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """Returns the rows that embedding tables need for the token ids of a split, by modality.
+    """Returns the rows that embedding tables need for the token ids of a stored split, by modality.
 
-    Args:
-        split: as it is stored.
-        masks: the readable steps `[N, T]` of each modality; one without any gets no table.
+    `masks` are the readable steps `[N, T]` of each; a modality without any gets no table.
     """
     ids = {m: split.features[m][mask] for m, mask in masks.items() if split.features[m].ndim == 2}
     return {m: int(found.max()) + 1 for m, found in ids.items() if found.size}
@@ -128,8 +126,8 @@ def find_groups(
     by step.
 
     Args:
-        corpus: where they are.
-        modalities: those of the run.
+        corpus: opened.
+        modalities: what the run reads.
         data: `alignment` and `text`.
         encodes_text: whether a pretrained encoder reads the text.
 
@@ -146,7 +144,12 @@ def find_groups(
     if data.alignment == "unaligned":
         return (), "data.alignment = unaligned"
     if data.alignment == "aligned":
-        _require_same_steps(corpus.path, steps)
+        for name, of_split in steps.items():
+            if len(set(of_split.values())) > 1:
+                raise UserError(
+                    f"data.alignment = aligned: {corpus.path}: {name}: {_count(of_split)} steps; "
+                    "auto aligns only what shares its steps, unaligned nothing."
+                )
         found, why = [stored], "data.alignment = aligned"
     elif corpus.aligned is not None:
         found, why = [[m for m in stored if m in corpus.aligned]], "as the corpus says"
@@ -154,16 +157,6 @@ def find_groups(
         found = _of_same_steps(stored, list(steps.values()))
         why = "by their numbers of stored steps"
     return tuple(tuple(group) for group in found if len(group) > 1), why
-
-
-def _require_same_steps(path: str, steps: Mapping[str, Mapping[str, int]]) -> None:
-    """Raises `UserError` unless modalities have as many steps as each other, in every split."""
-    for name, of_split in steps.items():
-        if len(set(of_split.values())) > 1:
-            raise UserError(
-                f"data.alignment = aligned: {path}: {name}: {_count(of_split)} steps; auto "
-                "aligns only what shares its steps, unaligned nothing."
-            )
 
 
 def _of_same_steps(
@@ -204,11 +197,7 @@ def without(groups: Groups, modality: str) -> Groups:
 
 
 def union(masks: Iterable[np.ndarray]) -> np.ndarray:
-    """Returns the steps `[N, T]` that are valid in any member of a group.
-
-    Raises:
-        ValueError: if the members differ in shape.
-    """
+    """Returns the steps `[N, T]` that are valid in any member of a group; all are of one shape."""
     return np.logical_or.reduce(np.array(list(masks)))
 
 
@@ -231,7 +220,7 @@ def choose_steps(
         masks: the readable steps `[N, T]` of each.
         length: rows of their position tables.
         truncate: error, first, last or uniform.
-        ids: `[N]` str.
+        ids: `[N]` str, for the message.
 
     Returns:
         For each modality, the stored step that each prepared step reads, `[N, length]`, the same

@@ -4,6 +4,15 @@ A sample is a segment, named `video[i]` with i counted from 0 in time order, and
 words that start in it. Every modality has the same steps: text the word or its vector, the others
 the mean of their rows over the word's own interval. A segment without words has one step, the
 segment as a whole, and no text. Times are seconds in float64.
+
+The files of a folder are told apart by name and content; the metadata in them is not read:
+
+    labels      the numbers whose root group or file name holds "label"; without such a name, those
+                whose rows last the longest, four times as long as those of any other file
+    words       the one file of bytes; a file of phones is ignored
+    modalities  all other files: audio (covarep, acoustic), video (facet, openface, visual, vision),
+                text (glove, word vectors), or the root group's name
+    folds       the `.json` file, if there is one
 """
 
 import collections

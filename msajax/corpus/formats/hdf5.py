@@ -3,11 +3,13 @@
 A file may not lead to other files, load code, or declare more than it stores: reading it would
 then give away other files, run that code, or claim all memory.
 
-    <modality>_<split>.h5   (N, T, d) numbers, or (N, d) float: one step
-    X_<split>.h5            (N, T, 325) numbers: text 300, audio 5, video 20; in place of these
-    y_<split>.h5            (N,) or (N, K) numbers: labels
+    text_<split>_emb.h5  audio_<split>.h5  video_<split>.h5   (N, T, d) numbers
+    X_<split>.h5   (N, T, 325): text 300, audio 5, video 20
+                   or real numbers (N, d) and (N, 325), of one step
+    y_<split>.h5   (N,) or (N, K) labels
 
-Each file holds one dataset, `d1` or `data`.
+Each file holds one dataset, `d1` or `data`. A modality may be missing from a split. The files hold
+no ids: they are made of the split and the row.
 """
 
 import contextlib

@@ -1,10 +1,14 @@
 """Reads the pickles of MMSA, and of MulT and MultiBench: each split a dict of arrays.
 
-    {train, valid, test} -> text, audio, vision (N, T, d), raw_text, labels (N, 1, 1), id
+    vision | visual | video | facet, audio | acoustic | covarep, text | glove
+                    (N, T, d) numbers, (N, d) real numbers of one step, or (N, T) token ids
+    label | labels | regression_labels | y
+                    (N,), (N, 1), (N, 1, 1) or (N, K) numbers; optional
+    id | ids        N of text, bytes, numbers or [video, start, end]; else made of split and row
+    raw_text        N of text; optional
 
-MulT and MultiBench pad before a sequence with steps of zeros, which preparation turns into masks;
-`id` is an array of [video, start, end] in MulT, numbers or text in MultiBench. MMSA has labels as
-`regression_labels`, and masks of its own:
+Features are kept in memory as float32. MulT and MultiBench pad before a sequence with steps of
+zeros, which preparation turns into masks. MMSA has masks of its own:
 
     text_bert                      (N, 3, T): token ids, attention mask and segment ids, as floats
     audio_lengths, vision_lengths  (N,): how many steps are valid; in unaligned files
@@ -20,7 +24,7 @@ one of token ids, which may be padded on the other side. Only where no sample of
 of zeros before or behind the others, because an encoder ran over the padding, does that mask say
 which steps of the features are real. Token ids are always read by it. Files without lengths are
 aligned: step i of every modality is of the same word. Annotations, classes and the labels of single
-modalities are not read.
+modalities are not read: a sample's label is `regression_labels`.
 """
 
 import collections

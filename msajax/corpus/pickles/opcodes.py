@@ -2,7 +2,8 @@
 
 Python's own unpickler trusts its input: it imports, calls, sets attributes, and reserves whatever
 a file declares. This one makes lists, tuples, dicts, sets, text and numbers, gives every call to
-the builders of `allow_list.py`, and reads no more than is there. Scanning a file before Python's
+the builders of `allow_list.py`, and reads no more than is there: every size that the file declares
+is compared with what is left of it before anything is allocated. Scanning a file before Python's
 unpickler reads it would take as long, and numpy's constructors would still trust what it says.
 """
 
