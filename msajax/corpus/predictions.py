@@ -61,7 +61,7 @@ def read_table(path: str) -> tuple[list[str], list[dict[str, str]]]:
     if not text.strip():
         raise UserError(f"{path} is empty: expected columns such as id, label and score.")
     first = text.lstrip("\r\n").partition("\n")[0]
-    separator = max(_SEPARATORS, key=lambda s: _known_columns(_cells(first, s)))
+    separator = max(_SEPARATORS, key=lambda s: _known_columns(first, s))
     lines = re.split("\r\n|\n|\r", text)
     # Other tools write sentences between tabs as they are: a quotation mark in one quotes nothing.
     plain = separator == "\t" and len({line.count("\t") for line in lines if line}) == 1
@@ -123,19 +123,16 @@ def _no_unicode(path: str, content: bytes) -> str:
     return f"{path} cannot be read as CSV: its text is neither whole UTF-16 nor UTF-8."
 
 
-def _cells(line: str, separator: str) -> list[str]:
-    try:
-        return next(csv.reader([line.rstrip("\r")], delimiter=separator), [])
-    except csv.Error:
-        return []
-
-
 def _normal(name: str) -> str:
     return re.sub(r"[\s_.-]+", "", name.casefold())
 
 
-def _known_columns(columns: Sequence[str]) -> tuple[int, int]:
-    """Counts the columns whose names are known, and all of them."""
+def _known_columns(line: str, separator: str) -> tuple[int, int]:
+    """Counts the columns of a first line whose names are known, and all of them."""
+    try:
+        columns = next(csv.reader([line.rstrip("\r")], delimiter=separator), [])
+    except csv.Error:
+        return 0, 0
     known = [
         name for name in columns if _normal(name) in _ROLES or re.match("(score|label)_", name)
     ]
@@ -167,8 +164,8 @@ class Predictions:
 
     Attributes:
         kind: a name in `msajax.tasks.TASKS`.
-        names: of the K outputs or classes.
-        scores: `[S, N, K]` float64, of each random seed.
+        names: what the K outputs or classes are called.
+        scores: `[S, N, K]` float64, S random seeds.
         labels: `[N, K]` float64; `[N, 1]` of classes, counted from 0, and of next_token, where they
             are 0, because its scores are measures already.
         ids: `[N]` str; empty where the file has none.
@@ -187,7 +184,7 @@ class Scored(NamedTuple):
     Attributes:
         split: prepared.
         scores: `[S, N, K]`.
-        weights: `[S, N, M]`, of the modalities.
+        weights: `[S, N, M]`, a weight for each modality.
         repairs: what preparation repaired.
     """
 
@@ -235,7 +232,7 @@ def write_predictions(
         scored: splits, written one after another.
         seeds: the S random seeds.
         spec: kind and names of the outputs, and the M modalities.
-        calibration: of the mean over these seeds; None if there is none.
+        calibration: what calibrates the mean over these seeds, if anything does.
 
     Raises:
         UserError: if the file cannot be written.
@@ -364,15 +361,11 @@ def read_columns(path: str) -> dict[str, np.ndarray]:
     for i, row in enumerate(rows):
         if None in row or None in row.values():  # what `csv` gives for too many, and for too few
             raise UserError(f"{path}, row {i + 1}: not one value for each of the columns.")
-    return {name: _column(name, [row[name] for row in rows]) for name in columns}
-
-
-def _column(name: str, values: Sequence[str]) -> np.ndarray:
-    """Reads a column as numbers if every value is one; ids and transcripts never are."""
-    if name not in ("id", "raw_text"):
-        with contextlib.suppress(ValueError):
-            return np.array([float(value or "nan") for value in values])
-    return np.array(values)
+    found = {name: np.array([row[name] for row in rows]) for name in columns}
+    for name in found.keys() - {"id", "raw_text"}:
+        with contextlib.suppress(ValueError):  # numbers only if every value is one
+            found[name] = np.array([float(value or "nan") for value in found[name].tolist()])
+    return found
 
 
 def _score_columns(columns: Sequence[str], column: str) -> list[str]:
