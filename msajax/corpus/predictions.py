@@ -140,11 +140,7 @@ def _known_columns(line: str, separator: str) -> tuple[int, int]:
 
 
 def _renamed(path: str, columns: Sequence[str]) -> list[str]:
-    """Renames the columns that other tools call otherwise.
-
-    Raises:
-        UserError: if two columns could be the same.
-    """
+    """Renames the columns that other tools call otherwise."""
     new = list(columns)
     for role in _SPELLINGS:
         if role in columns or any(name.startswith(f"{role}_") for name in columns):
@@ -364,7 +360,7 @@ def read_columns(path: str) -> dict[str, np.ndarray]:
     found = {name: np.array([row[name] for row in rows]) for name in columns}
     for name in found.keys() - {"id", "raw_text"}:
         with contextlib.suppress(ValueError):  # numbers only if every value is one
-            found[name] = np.array([float(value or "nan") for value in found[name].tolist()])
+            found[name] = np.array([float(row[name] or "nan") for row in rows])
     return found
 
 

@@ -383,7 +383,7 @@ class _Labels:
     Attributes:
         values: `[N, K]` float64; classes as whole numbers from 0.
         known: `[N]` bool, whether a sample has labels.
-        names: of the K columns or of the classes; () for the usual ones.
+        names: what the K columns or the classes are called; () for the usual names.
         are_classes: whether they are to be stored as whole numbers.
     """
 
@@ -606,10 +606,17 @@ def _read_modalities(
     found: dict[str, _Modality] = {}
     raw_text = None
     for name, value in sequences.items():
-        _require_name(name)
+        is_name = isinstance(name, str) and NAME.fullmatch(name) and not name.endswith("_mask")
+        if name not in _TEXTS and not (is_name and name.lower() not in RESERVED):
+            raise UserError(
+                f"sequences names {printable(repr(name))}, which no modality can be called: "
+                "expected letters and digits, no …_mask, and not id or label, which are columns of "
+                "the table."
+            )
         where = f"sequences[{name!r}]"
-        rows = _numbers_or_none(value)
-        if rows is not None:
+        # One array of all samples, a tensor too; lists, text and columns are read one by one.
+        rows = np.asarray(value) if hasattr(value, "__array__") else None
+        if rows is not None and rows.dtype.kind not in "OUS":
             found[name] = _read_array(rows, where)
         else:
             rows = [None if is_missing(row) else row for row in as_list(value, where)]
@@ -642,24 +649,6 @@ def _read_modalities(
     return {m: found[m] for m in (*order, *found.keys() - set(order))}, raw_text
 
 
-def _require_name(name: Any) -> None:
-    """Raises `UserError` for a name that no modality can have in a file."""
-    known = isinstance(name, str) and NAME.fullmatch(name) and not name.endswith("_mask")
-    if name not in _TEXTS and not (known and name.lower() not in RESERVED):
-        raise UserError(
-            f"sequences names {printable(repr(name))}, which no modality can be called: expected "
-            "letters and digits, no …_mask, and not id or label, which are columns of the table."
-        )
-
-
-def _numbers_or_none(value: Any) -> np.ndarray | None:
-    """Returns what is one array of numbers, a tensor too; None for lists, text and columns."""
-    if not hasattr(value, "__array__"):
-        return None
-    array = np.asarray(value)
-    return None if array.dtype.kind in "OUS" else array
-
-
 def _read_array(value: np.ndarray, where: str) -> _Modality:
     """Reads one array of all samples, which is padded already."""
     value = as_numbers(value, where)
@@ -678,10 +667,16 @@ def _read_array(value: np.ndarray, where: str) -> _Modality:
 
 def _read_rows(rows: Sequence[Any], where: str, ids: Sequence[str]) -> _Modality:
     """Reads N sequences `[T, d]`, or `[d]` of a single step each, or `[T]` token ids."""
-    arrays = [
-        np.zeros(0) if row is None else _read_row(row, f"{where}[{i}]", ids[i])
-        for i, row in enumerate(rows)
-    ]
+    arrays = []
+    for i, row in enumerate(rows):
+        called = f"{where}[{i}], of {printable(ids[i])!r},"
+        x = np.zeros(0) if row is None else as_numbers(row, called)
+        x = x.astype(np.float32) if x.dtype.kind == "b" else x
+        if x.ndim not in (1, 2) or (len(x) and not x.size):
+            raise UserError(
+                f"{called} is {x.dtype} {x.shape}: expected numbers [T, d], a row for each step."
+            )
+        arrays.append(x)
     first = next((i for i, x in enumerate(arrays) if x.size), 0)
     axes, kind = arrays[first].ndim, arrays[first].dtype.kind
     for i, x in enumerate(arrays):
@@ -715,18 +710,6 @@ def _read_rows(rows: Sequence[Any], where: str, ids: Sequence[str]) -> _Modality
     if lengths.any():
         require_modest_padding(where, lengths, lengths, width)
     return _Modality(arrays, where, lengths)
-
-
-def _read_row(row: Any, where: str, id_: str) -> np.ndarray:
-    """Reads the sequence of a sample."""
-    x = as_numbers(row, f"{where}, of {printable(id_)!r},")
-    x = x.astype(np.float32) if x.dtype.kind == "b" else x
-    if x.ndim not in (1, 2) or (len(x) and not x.size):
-        raise UserError(
-            f"{where}, of {printable(id_)!r}, is {x.dtype} {x.shape}: expected numbers [T, d], a "
-            "row for each step."
-        )
-    return x
 
 
 def _is_words(row: Any) -> bool:

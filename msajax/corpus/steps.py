@@ -289,14 +289,11 @@ def _compaction(
         source = late.argmax(axis=1)[:, None] + step
     inside = source < end[:, None]
     if truncate == "uniform" and too_long.size:
-        source[too_long], inside[too_long] = _spread(mask[too_long], length)
+        # At most `length` valid steps at equal distances.
+        valid = np.argsort(~mask[too_long], axis=1, kind="stable")  # their numbers first, in order
+        count = mask[too_long].sum(axis=1)[:, None]
+        kept = np.minimum(count, length)
+        rank = np.round(step * (count - 1) / np.maximum(kept - 1, 1)).astype(int)
+        source[too_long] = np.take_along_axis(valid, np.minimum(rank, count - 1), axis=1)
+        inside[too_long] = step < kept
     return np.minimum(source, mask.shape[1] - 1), inside
-
-
-def _spread(mask: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Does what `_compaction` does, with at most `length` valid steps at equal distances."""
-    valid = np.argsort(~mask, axis=1, kind="stable")  # their numbers first, in order
-    count = mask.sum(axis=1)[:, None]
-    kept, step = np.minimum(count, length), np.arange(length)[None, :]
-    rank = np.round(step * (count - 1) / np.maximum(kept - 1, 1)).astype(int)
-    return np.take_along_axis(valid, np.minimum(rank, count - 1), axis=1), step < kept

@@ -128,14 +128,22 @@ def open_connectome(path: str, data: DataConfig) -> Corpus:
         )
 
     def read(split: str) -> Split:
-        chosen, header = [samples[k] for k in rows_of[split]], headers[split]
-        has_labels = bool(header.label_names)
-        of_split = np.array([labels[k] for k in rows_of[split]], float) if has_labels else None
+        rows, header = rows_of[split], headers[split]
+        tokens = np.empty((len(rows), len(edges), width), np.float32)
+        tokens[..., :2] = edges
+        for row, k in zip(tokens, rows, strict=True):
+            row[:, 2], row[:, 3] = samples[k].age, samples[k].gender
+            matrices = _mapped(samples[k].path)
+            above = np.triu_indices(matrices.shape[-1], 1)
+            if len(matrices) != len(edges) or len(above[0]) != width - DEMOGRAPHICS:
+                raise UserError(f"{samples[k].path} changed while in use.")
+            row[:, DEMOGRAPHICS:] = matrices[:, *above]
+        stored = np.array([labels[k] for k in rows], float) if header.label_names else None
         return Split(
-            ids=ids[rows_of[split]],
-            features={_MODALITY: _tokens(chosen, edges, header.shapes[_MODALITY])},
+            ids=ids[rows],
+            features={_MODALITY: tokens},
             masks={},
-            labels=of_split[:, None] if has_labels else None,
+            labels=None if stored is None else stored[:, None],
         )
 
     return Corpus(
@@ -224,10 +232,6 @@ def _read_table(path: str, columns: Sequence[str]) -> list[dict[str, str]]:
     """Reads the rows of a table as text without the spaces around it.
 
     Values are separated by commas, or by semicolons or tabs if its first line has more of them.
-
-    Raises:
-        UserError: if it cannot be read, lacks one of the columns or has one twice, has no rows, or
-            one of another length than its first line.
     """
     with reading(path):
         if os.path.getsize(path) > _LARGEST:
@@ -272,9 +276,6 @@ def _with_people(table: str, samples: list[_Sample]) -> list[_Sample]:
 
     Recordings of one person are named `person[…]` or `person$_$…`. Elsewhere ids like `sub_01` are
     segments of one video, and `17` is of no video; here they become `sub_01[0]` and `17[0]`.
-
-    Raises:
-        UserError: if another sample has that name.
     """
     given, found = {sample.id for sample in samples}, []
     for sample in samples:
@@ -298,11 +299,7 @@ def _person(sample: _Sample) -> str:
 def _rows_of_splits(
     table: str, samples: Sequence[_Sample], data: DataConfig
 ) -> dict[str, list[int]]:
-    """Returns the rows of each split: as the table says, or by person at random.
-
-    Raises:
-        UserError: for too few people.
-    """
+    """Returns the rows of each split: as the table says, or by person at random."""
     split_of = [sample.split for sample in samples]
     if not split_of[0]:
         people = {_person(sample) for sample in samples}
@@ -335,9 +332,6 @@ def _labels(
 
     Returns:
         A number for each sample, whole where all are, None where it has no label; and the names.
-
-    Raises:
-        UserError: for numbers among names, and for a single name.
     """
     texts = [sample.label for sample in samples]
     given = {text for text in texts if text}
@@ -397,12 +391,7 @@ def _checked_header(
 
 
 def _count_one_sided(path: str, allowed: bool) -> int:
-    """Counts the matrices of a file that are not symmetric; one of zeros below counts as symmetric.
-
-    Raises:
-        UserError: for numbers above a diagonal that are not finite; for a matrix that is not
-            symmetric, unless that is allowed.
-    """
+    """Counts matrices of a file that are not symmetric; one of zeros below counts as symmetric."""
     matrices = np.asarray(_mapped(path), np.float64)
     above = np.triu_indices(matrices.shape[1], 1)
     upper, lower = matrices[:, *above], matrices.swapaxes(1, 2)[:, *above]
@@ -424,22 +413,6 @@ def _count_one_sided(path: str, allowed: bool) -> int:
             "what lies above its diagonal is read: --config.data.allow_loss=true accepts that."
         )
     return int(differs.sum())
-
-
-def _tokens(
-    samples: Sequence[_Sample], edges: np.ndarray, shape: tuple[int, int]
-) -> np.ndarray:
-    """Makes the tokens of samples: `[N, F, 4 + C (C - 1) / 2]` float32."""
-    tokens = np.empty((len(samples), *shape), np.float32)
-    tokens[..., :2] = edges
-    for row, sample in zip(tokens, samples, strict=True):
-        row[:, 2], row[:, 3] = sample.age, sample.gender
-        matrices = _mapped(sample.path)
-        above = np.triu_indices(matrices.shape[-1], 1)
-        if len(matrices) != len(edges) or len(above[0]) != shape[1] - DEMOGRAPHICS:
-            raise UserError(f"{sample.path} changed while in use.")
-        row[:, DEMOGRAPHICS:] = matrices[:, *above]
-    return tokens
 
 
 def _mapped(path: str) -> np.ndarray:

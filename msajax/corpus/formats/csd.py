@@ -319,11 +319,7 @@ def _list_files(folder: str, suffix: str) -> list[str]:
 
 
 def _sort_out(folder: str) -> _Files:
-    """Checks every file of a folder and tells them apart.
-
-    Raises:
-        UserError: for a bad file, for two that claim one part, and for none that is the labels.
-    """
+    """Checks every file of a folder and tells them apart."""
     sequences = [read_csd(path) for path in _list_files(folder, ".csd")]
     if not sequences:
         raise UserError(f"{folder} holds no .csd file.")
@@ -434,9 +430,6 @@ def _read_segments(labels: ComputationalSequence) -> tuple[dict[str, Rows], int]
 
     Returns:
         The segments, labels as float64; and how many labels were clipped.
-
-    Raises:
-        UserError: for labels that are not finite, and for too many columns of them.
     """
     if labels.width > MOST_OUTPUTS:
         raise UserError(
@@ -460,11 +453,7 @@ def _read_segments(labels: ComputationalSequence) -> tuple[dict[str, Rows], int]
 def _read_words(
     words: ComputationalSequence | None, videos: Iterable[str]
 ) -> dict[str, tuple[list[str], np.ndarray]]:
-    """Reads the words of each video, without pauses, and their intervals `[W, 2]`.
-
-    Raises:
-        UserError: for words that are not UTF-8 text.
-    """
+    """Reads the words of each video, without pauses, and their intervals `[W, 2]`."""
     found = {video: ([], np.zeros((0, 2))) for video in videos}
     for rows in words.rows(found) if words else ():
         try:
