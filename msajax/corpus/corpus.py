@@ -197,12 +197,6 @@ class SplitHeader:
         """Returns the stored steps T_m of those of some modalities that the split has."""
         return {m: self.shapes[m][0] for m in modalities if m in self.shapes}
 
-    def steps_with_words(self, modalities: Sequence[str]) -> dict[str, int]:
-        """Returns what `steps` does, where text is the words step by step."""
-        reads_words = "text" in modalities and self.words
-        others = self.steps(m for m in modalities if m != "text")
-        return ({"text": self.words} if reads_words else {}) | others
-
 
 @dataclasses.dataclass(frozen=True)
 class Source:

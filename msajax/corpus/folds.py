@@ -87,16 +87,10 @@ def choose_folds(
 def deal_by_shares(
     videos: Sequence[str], shares: Mapping[str, float], seed: int
 ) -> dict[str, list[str]]:
-    """Deals videos to splits at random.
+    """Deals videos, sorted by code points, to splits at random.
 
-    Args:
-        videos: names, sorted by code points.
-        shares: parts of the whole, by split; they sum to 1, and a split of 0 gets none.
-        seed: the order in which they are dealt.
-
-    Returns:
-        Videos by split, sorted by code points: at least one each, the rest for the first split.
-        With fewer videos than splits the first one gets none.
+    Shares sum to 1, and a split of 0 gets none; the others at least one video each, and the first
+    one the rest. With fewer videos than splits the first one gets none.
     """
     first, *others = [name for name in SPLITS if shares[name] > 0]
     sizes = {name: max(1, round(shares[name] * len(videos))) for name in others}
@@ -109,10 +103,7 @@ def deal_by_shares(
 
 
 def rows_of_splits(path: str, ids: Sequence[str], data: DataConfig) -> dict[str, np.ndarray]:
-    """Splits the samples of a corpus without splits, so that those of a video stay together.
-
-    Returns:
-        The samples of each split in their order, as indices.
+    """Splits samples of a corpus without splits: indices, in their order; a video stays together.
 
     Raises:
         UserError: if the ids tell no videos, or too few.
@@ -153,15 +144,8 @@ def deal_videos(segments: Mapping[str, int], folds: int, seed: int) -> list[list
     """Deals videos to folds, for cross-validation: in random order, each to the smallest so far.
 
     No two folds differ by more segments than the largest video has. Sorting videos by size would
-    bring them closer, but leave every seed the same folds.
-
-    Args:
-        segments: how many segments each video has, 1 or more.
-        folds: how many folds, at most as many as videos.
-        seed: the order in which videos are dealt.
-
-    Returns:
-        The videos of each fold, at least one.
+    bring them closer, but leave every seed the same folds. There are as many videos as folds, or
+    more, each of 1 segment or more.
     """
     order = np.random.Generator(np.random.PCG64(seed)).permutation(sorted(segments)).tolist()
     dealt: list[list[str]] = [[] for _ in range(folds)]
@@ -191,15 +175,10 @@ def is_part(id_: str) -> bool:
 
 
 def videos_of(ids: Sequence[str], where: str, instead: str = _INSTEAD) -> list[str]:
-    """Returns the video of each sample.
+    """Returns the video of each sample; raises `UserError` for an id that names none.
 
-    Args:
-        ids: one for each sample.
-        where: the beginning of the message: why videos are needed, and the corpus.
-        instead: the end of the message: what else to do.
-
-    Raises:
-        UserError: for an id that names no video.
+    The message begins with `where`, why videos are needed, and ends with `instead`, what else to
+    do.
     """
     videos = [video_of(id_) for id_ in ids]
     if None in videos:
@@ -230,10 +209,7 @@ def deal_validation(ids: Sequence[str], share: float, where: str) -> Dealt:
     Videos are held out in a random order that depends on their names alone, as many as bring the
     number of samples closest to the share; at least one video remains on either side.
 
-    Args:
-        ids: one for each of the N samples.
-        share: `train.calibration_share`; at 0 every sample both chooses and calibrates.
-        where: what the message calls the split.
+    At a share of 0, `train.calibration_share`, every sample both chooses and calibrates.
 
     Raises:
         UserError: if all samples are of one video, and some are to be held out.

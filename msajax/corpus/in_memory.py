@@ -69,12 +69,8 @@ def as_numbers(value: Any, where: str) -> np.ndarray:
 def pad(rows: Sequence[np.ndarray], steps: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Pads sequences behind their ends with zeros.
 
-    Args:
-        rows: N sequences `[T, d]`, or token ids `[T]`; one of no step may have any shape.
-        steps: the least length that they are padded to.
-
-    Returns:
-        `[N, T, d]` or `[N, T]`, and the N lengths.
+    N sequences `[T, d]`, or token ids `[T]`, become `[N, T, d]` or `[N, T]`, of `steps` steps at
+    least; a sequence without a step may have any shape. Returned with the N lengths.
 
     Raises:
         ValueError: for steps of different widths, naming two samples.
@@ -120,7 +116,7 @@ def corpus_of(
     Args:
         splits: arrays by the name of the split.
         source: what the splits were made of.
-        label_names: names of the labels, or of classes stored as whole numbers.
+        label_names: names of the labels, or of classes stored as whole numbers (`integers`).
         integers: whether labels are stored as whole numbers.
         aligned: modalities that share their steps; () if none do, None if that is not known.
 
@@ -175,10 +171,7 @@ def with_text(
 ) -> Corpus:
     """Returns a corpus whose text is made anew as its splits are read, to be written to a file.
 
-    Args:
-        corpus: has the transcripts that are read.
-        embed: (split, its name) -> the split with other text.
-        embedding: says how.
+    `embed(split, its name)` returns the split with other text; `embedding` says how.
     """
     changed = copy.copy(corpus)
     changed.source = dataclasses.replace(corpus.source, embedding=embedding)

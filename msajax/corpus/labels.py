@@ -123,12 +123,8 @@ def clip_sentiment(where: str, columns: Sequence[np.ndarray]) -> int:
     A few of CMU-MOSEI, from a fourth annotator, lie there. Where they are more than a tenth of all
     labels, these are taken for another scale than sentiment's and left as they are.
 
-    Args:
-        where: the file, for the log.
-        columns: one label per sample, finite, in the parts of one corpus.
-
-    Returns:
-        How many labels were clipped.
+    The columns have a finite label per sample, in the parts of one corpus; the log calls it
+    `where`. Returns how many labels were clipped.
     """
     size = sum(map(len, columns))
     stray = sum(int((np.abs(column) > _SENTIMENT).sum()) for column in columns)

@@ -75,7 +75,17 @@ def read_table(path: str) -> tuple[list[str], list[dict[str, str]]]:
     columns = [name.strip() for name in reader.fieldnames or []]
     if twice := sorted({name for name in columns if name and columns.count(name) > 1}):
         raise UserError(f"{path} has the column {twice[0]!r} twice.")
-    new = _renamed(path, columns)
+    # The columns that other tools call otherwise are renamed; this program's own names count first.
+    new = list(columns)
+    for role in _SPELLINGS:
+        if role in columns or any(name.startswith(f"{role}_") for name in columns):
+            continue
+        found = [i for i, name in enumerate(columns) if _ROLES.get(_normal(name)) == role]
+        if len(found) > 1:
+            either = " or ".join(repr(columns[i]) for i in found)
+            raise UserError(f"{path}: is {either} the {role}? Name that column {role!r}.")
+        for i in found:
+            new[i] = role
     named = dict(zip(reader.fieldnames or [], new, strict=True))
     renamed = [{named.get(name, name): value for name, value in row.items()} for row in rows]
     normal = {_normal(name): name for name in columns}
@@ -137,21 +147,6 @@ def _known_columns(line: str, separator: str) -> tuple[int, int]:
         name for name in columns if _normal(name) in _ROLES or re.match("(score|label)_", name)
     ]
     return len(known), len(columns)
-
-
-def _renamed(path: str, columns: Sequence[str]) -> list[str]:
-    """Renames the columns that other tools call otherwise."""
-    new = list(columns)
-    for role in _SPELLINGS:
-        if role in columns or any(name.startswith(f"{role}_") for name in columns):
-            continue  # the names of this program's own files count first
-        found = [i for i, name in enumerate(columns) if _ROLES.get(_normal(name)) == role]
-        if len(found) > 1:
-            named = " or ".join(repr(columns[i]) for i in found)
-            raise UserError(f"{path}: is {named} the {role}? Name that column {role!r}.")
-        for i in found:
-            new[i] = role
-    return new
 
 
 @dataclasses.dataclass(frozen=True)

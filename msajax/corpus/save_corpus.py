@@ -548,27 +548,24 @@ class _Modality:
         """Returns `[n, T]`, True for the real steps of the samples of n indices."""
         return np.arange(self.steps) < self.lengths[rows, None]
 
-    def facts(self) -> dict[str, float]:
-        """Returns width, lengths of the samples that have the modality, and how many have not."""
+    def describe(self) -> tuple[dict[str, float], str]:
+        """Returns what `SavedCorpus.modalities` says of it, and that in words."""
         there = self.lengths[self.lengths > 0]
-        return {
+        shortest, longest = int(there.min()), int(there.max())
+        facts = {
             "width": self.width,
-            "shortest": int(there.min()),
+            "shortest": shortest,
             "median": float(np.median(there)),
-            "longest": int(there.max()),
+            "longest": longest,
             "absent": int((self.lengths == 0).sum()),
         }
-
-    def describe(self, facts: Mapping[str, float]) -> str:
-        """Puts `facts` into words."""
         kind = "stand step by step" if self.are_words else describe_width(self.width)
-        shortest, longest = facts["shortest"], facts["longest"]
         steps = f"{shortest} to {longest} steps, median {facts['median']:g}"
         if shortest == longest:
             steps = f"{longest} step{'s' * (longest > 1)}"
         absent = f"; absent in {facts['absent']} samples" * bool(facts["absent"])
         padded = "; steps of zeros before the first and after the last other one are padding"
-        return f"{kind}, {steps}{absent}{padded * (not self.has_mask)}"
+        return facts, f"{kind}, {steps}{absent}{padded * (not self.has_mask)}"
 
     def warnings(self) -> list[str]:
         """Says what is probably a mistake: values that are no numbers, and zeros as padding."""
@@ -837,8 +834,8 @@ def _describe(
     found = ", ".join(f"{size} {name}" for name, size in sizes.items())
     sentences, facts, warnings = [f"{corpus.path}: {found}"], {}, list(warnings)
     for m, x in modalities.items():
-        facts[m] = x.facts()
-        sentences.append(f"{m} {x.describe(facts[m])}")
+        facts[m], said = x.describe()
+        sentences.append(f"{m} {said}")
         warnings += x.warnings()
     for warning in warnings:
         logger.warning("%s: %s", corpus.path, warning)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from msajax.config import DataConfig
-from msajax.corpus.corpus import Corpus, Split, SplitHeader
+from msajax.corpus.corpus import Corpus, Split
 from msajax.errors import UserError
 
 Groups = tuple[tuple[str, ...], ...]
@@ -125,20 +125,17 @@ def find_groups(
     pretrained encoder reads the text, it shares those of the words, if the corpus knows them step
     by step.
 
-    Args:
-        corpus: opened.
-        modalities: what the run reads.
-        data: `alignment` and `text`.
-        encodes_text: whether a pretrained encoder reads the text.
-
     Raises:
         UserError: if modalities are to be aligned whose numbers of stored steps differ.
     """
     reads_words = encodes_text and data.text != "ids" and corpus.has_words
     alone = not reads_words if encodes_text else data.text == "words"
     stored = [m for m in modalities if m != "text" or not alone]
-    count = SplitHeader.steps_with_words if reads_words else SplitHeader.steps
-    steps = {name: count(header, stored) for name, header in corpus.headers.items()}
+    steps = {}
+    for name, header in corpus.headers.items():
+        steps[name] = header.steps(m for m in stored if m != "text" or not reads_words)
+        if reads_words and "text" in stored and header.words:
+            steps[name] = {"text": header.words} | steps[name]
     if len(stored) < 2:
         return (), "fewer than two could be"
     if data.alignment == "unaligned":

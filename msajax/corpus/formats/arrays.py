@@ -109,10 +109,10 @@ def check_array(
     corpus.
 
     Args:
-        path: the file that messages name.
+        path: the file or folder, for messages.
         file: where the array begins.
         size: stored bytes, header included.
-        name: the array, as messages name it.
+        name: the array, as digest and messages name it.
         digest: updated with header and content; None leaves the content unread.
 
     Raises:

@@ -224,6 +224,7 @@ def _header(
         require_modest_padding(f"{path}: {name}/{m}", lengths, lengths, width)
     longest = int(lengths.max())
     labels = np.concatenate([steps.labels for steps in videos.values()])
+    names = _MOSEI_LABELS if labels.shape[1] == len(_MOSEI_LABELS) else ()
     return SplitHeader(
         size=len(labels),
         shapes={m: (longest, width) for m, width in widths.items()},
@@ -231,7 +232,7 @@ def _header(
         masked=frozenset(widths),
         has_raw_text=has_words,
         words=longest if has_words else 0,
-        **describe_labels(labels, integers=False, names=_label_names(labels.shape[1])),
+        **describe_labels(labels, integers=False, names=names),
     )
 
 
@@ -418,13 +419,6 @@ def _modality_name(sequence: ComputationalSequence) -> str:
 # --- the words and segments of a video ---
 
 
-def _label_names(width: int) -> tuple[str, ...]:
-    """Names the columns of labels: seven are those of CMU-MOSEI, one is sentiment."""
-    if width == len(_MOSEI_LABELS):
-        return _MOSEI_LABELS
-    return ("sentiment",) if width == 1 else tuple(str(k) for k in range(width))
-
-
 def _read_segments(labels: ComputationalSequence) -> tuple[dict[str, Rows], int]:
     """Reads the segments of every video, by video, and clips labels of sentiment.
 
@@ -445,7 +439,7 @@ def _read_segments(labels: ComputationalSequence) -> tuple[dict[str, Rows], int]
                 "float32 numbers."
             )
         found[rows.video] = dataclasses.replace(rows, features=values)
-    if _label_names(labels.width)[0] != "sentiment":
+    if labels.width not in (1, len(_MOSEI_LABELS)):  # then no column is sentiment
         return found, 0
     return found, clip_sentiment(labels.path, [rows.features[:, 0] for rows in found.values()])
 

@@ -144,9 +144,20 @@ def _read_corpus(
         where, tree = pickled.where(name), pickled.trees.pop(name)
         if not isinstance(tree, dict):
             raise UserError(f"{where.rstrip('/: ')} is {describe(tree)}; expected a dict.")
-        fields, others = values.sort_fields(where, tree, _OWN if notes else {})
-        unread |= others
-        del tree
+        # Fields are sorted by what they are; None is no value.
+        kinds = {"id": "id", "ids": "id", "raw_text": "raw_text"}
+        kinds |= dict.fromkeys(values.LABELS, "label") | values.MODALITIES | (_OWN if notes else {})
+        fields: dict[str, tuple[str, Any]] = {}
+        for called, value in tree.items():
+            kind = kinds.get(called.lower()) if isinstance(called, str) else None
+            if kind is None:
+                unread.add(str(called) if isinstance(called, str) else describe(called))
+            elif kind in fields:
+                first = fields[kind][0]
+                raise UserError(f"{where}{first} and {where}{called} are both the {kind}.")
+            elif value is not None:
+                fields[kind] = called, value
+        tree = value = None  # so that memory need not hold all twice
 
         # What all these formats have: every field has as many samples.
         called = {kind: fields[kind][0] for kind in _COMMON if kind in fields}

@@ -168,32 +168,6 @@ def log_unread(path: str, names: Collection[str]) -> None:
 # --- values ---
 
 
-def sort_fields(where: str, fields: dict, own: dict[str, str]) -> tuple[dict[str, Any], set[str]]:
-    """Sorts the fields of a split by what they are: id, label, raw_text or a modality.
-
-    Args:
-        where: the beginning of a sentence about the split.
-        fields: values by the names of the file; None is no value.
-        own: further names, in lower case, and what they are.
-
-    Returns:
-        `{what it is: (name, value)}`, and the names of all other fields.
-    """
-    kinds = {"id": "id", "ids": "id", "raw_text": "raw_text"}
-    kinds |= dict.fromkeys(LABELS, "label") | MODALITIES | own
-    found: dict[str, Any] = {}
-    others = set()
-    for name, value in fields.items():
-        kind = kinds.get(name.lower()) if isinstance(name, str) else None
-        if kind is None:
-            others.add(str(name) if isinstance(name, str) else describe(name))
-        elif kind in found:
-            raise UserError(f"{where}{found[kind][0]} and {where}{name} are both the {kind}.")
-        elif value is not None:
-            found[kind] = name, value
-    return found, others
-
-
 def read_ids(value: Any, where: str) -> np.ndarray:
     """Reads ids `[N]` str from text, bytes, numbers, or lists like `[video, start, end]`.
 
