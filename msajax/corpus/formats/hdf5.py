@@ -140,13 +140,14 @@ def open_old_hdf5(path: str) -> Corpus:
         UserError: for a damaged file, a wrong shape or type, two files of one array, or rows that
             differ between the files of a split.
     """
-    arrays: dict[tuple[str, str], _Array] = {}
+    arrays: dict[str, dict[str, _Array]] = {}  # by split and part
     labels: dict[str, np.ndarray] = {}
     digest, files = hashlib.sha256(), _files(path)
     log_unread(path, set(os.listdir(path)) - {os.path.basename(file) for _, _, file in files})
     for part, split, file in files:
-        if (split, part) in arrays:
-            raise UserError(f"{file} and {arrays[split, part].path} are the same array.")
+        others = arrays.setdefault(split, {})
+        if part in others:
+            raise UserError(f"{file} and {others[part].path} are the same array.")
         values = _read(part, file)
         wanted = (1, 2) if part == "y" else (3,)
         if values.dtype.kind not in "fiu" or values.ndim not in wanted or 0 in values.shape:
@@ -158,22 +159,43 @@ def open_old_hdf5(path: str) -> Corpus:
                 f"{file} is {values.shape[2]} wide; expected {_JOINT_WIDTH}: text 300, audio 5, "
                 "video 20."
             )
-        arrays[split, part] = _Array(file, values.shape, values.dtype)
+        others[part] = _Array(file, values.shape, values.dtype)
         digest.update(f"{split}/{part} {values.dtype.str} {values.shape}\n".encode())
         digest.update(np.ascontiguousarray(values).data)
         if part == "y":
             labels[split] = values
-    headers = {
-        split: _header(path, split, {p: a for (s, p), a in arrays.items() if s == split}, labels)
-        for split in SPLITS
-        if any(s == split for s, _ in arrays)
-    }
+
+    headers = {}
+    for split in (name for name in SPLITS if name in arrays):
+        parts = arrays[split]
+        features = {part: array for part, array in parts.items() if part != "y"}
+        if "X" in features and len(features) > 1:
+            other = next(part for part in features if part != "X")
+            raise UserError(f"{path}: split {split!r} has {other!r} twice, by itself and in X.")
+        first = next(iter(parts.values()))
+        size = first.shape[0]
+        for array in parts.values():
+            if array.shape[0] != size:
+                raise UserError(
+                    f"{array.path} has {array.shape[0]} rows, but {first.path} has {size}."
+                )
+        if joint := features.get("X"):
+            features = {
+                m: joint._replace(shape=(*joint.shape[:2], part.stop - part.start))
+                for m, part in _JOINT.items()
+            }
+        headers[split] = SplitHeader(
+            size=size,
+            shapes={m: array.shape[1:] for m, array in features.items()},
+            dtypes={m: array.dtype.name for m, array in features.items()},
+            **read_labels(path, split, labels.get(split), _ids(split, size)),
+        )
 
     def read(split: str) -> Split:
         features = {}
         for m in headers[split].shapes:
-            joint = (split, "X") in arrays
-            values = _read(m, arrays[split, "X" if joint else m].path)
+            joint = "X" in arrays[split]
+            values = _read(m, arrays[split]["X" if joint else m].path)
             features[m] = values[..., _JOINT[m]] if joint else values
         y = labels.get(split)
         return Split(
@@ -208,31 +230,3 @@ def _read(part: str, file: str) -> np.ndarray:
 
 def _ids(split: str, size: int) -> np.ndarray:
     return np.array([f"{split}_{i}" for i in range(size)])
-
-
-def _header(
-    path: str, split: str, arrays: dict[str, _Array], labels: dict[str, np.ndarray]
-) -> SplitHeader:
-    features = {part: array for part, array in arrays.items() if part != "y"}
-    if "X" in features and len(features) > 1:
-        other = next(part for part in features if part != "X")
-        raise UserError(f"{path}: split {split!r} has {other!r} twice, by itself and in X.")
-    first = next(iter(arrays.values()))
-    for array in arrays.values():
-        if array.shape[0] != first.shape[0]:
-            raise UserError(
-                f"{array.path} has {array.shape[0]} rows, but {first.path} has {first.shape[0]}."
-            )
-    if "X" in features:
-        joint = features["X"]
-        features = {
-            m: joint._replace(shape=(*joint.shape[:2], part.stop - part.start))
-            for m, part in _JOINT.items()
-        }
-    size = first.shape[0]
-    return SplitHeader(
-        size=size,
-        shapes={m: array.shape[1:] for m, array in features.items()},
-        dtypes={m: array.dtype.name for m, array in features.items()},
-        **read_labels(path, split, labels.get(split), _ids(split, size)),
-    )
