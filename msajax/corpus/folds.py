@@ -245,7 +245,36 @@ def mosi_folds(segments: Mapping[str, int]) -> dict[str, list[str]] | None:
 
 
 def _named_folds(path: str, segments: Mapping[str, int], folds_file: str) -> dict[str, list[str]]:
-    named = _read_folds(folds_file)
+    """Returns the videos of a folds file that are in the corpus, by split."""
+    expected = "expected {'train': [videos], 'valid': [videos], 'test': [videos]}"
+    try:
+        if os.path.getsize(folds_file) > _LARGEST:
+            raise UserError(
+                f"{folds_file} is larger than {_LARGEST} bytes, too large for a folds file."
+            )
+        with open(folds_file, encoding="utf-8") as file:
+            pairs = json.load(file, object_pairs_hook=list)
+    except UserError:
+        raise
+    except OSError as error:
+        raise UserError(f"The folds file {folds_file} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{folds_file} is not JSON; {expected}.") from error
+    # Objects arrive as lists of pairs, so that a name that is there twice is seen.
+    if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
+        raise UserError(f"{folds_file} is no object with a list for each split; {expected}.")
+    named: dict[str, list[str]] = {}
+    for key, videos in pairs:
+        name = SPLIT_NAMES.get(key)
+        if name is None or name in named:
+            problem = "is there twice" if name in named else "is no split"
+            raise UserError(f"{folds_file}: {key[:50]!r} {problem}; {expected}.")
+        if not isinstance(videos, list) or not all(isinstance(video, str) for video in videos):
+            raise UserError(f"{folds_file}: {key!r} is no list of video ids; {expected}.")
+        named[name] = videos
+    if not named:
+        raise UserError(f"{folds_file} names no split; {expected}.")
+
     owner: dict[str, str] = {}
     for name, videos in named.items():
         for video in videos:
@@ -265,36 +294,6 @@ def _named_folds(path: str, segments: Mapping[str, int], folds_file: str) -> dic
             *(folds_file, len(left_out), sum(segments[video] for video in left_out)),
             len(owner.keys() - set(segments)),
         )
-    return folds
-
-
-def _read_folds(path: str) -> dict[str, list[str]]:
-    expected = "expected {'train': [videos], 'valid': [videos], 'test': [videos]}"
-    try:
-        if os.path.getsize(path) > _LARGEST:
-            raise UserError(f"{path} is larger than {_LARGEST} bytes, too large for a folds file.")
-        with open(path, encoding="utf-8") as file:
-            pairs = json.load(file, object_pairs_hook=list)
-    except UserError:
-        raise
-    except OSError as error:
-        raise UserError(f"The folds file {path} cannot be read: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON; {expected}.") from error
-    folds: dict[str, list[str]] = {}
-    # Objects arrive as lists of pairs, so that a name that is there twice is seen.
-    if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
-        raise UserError(f"{path} is no object with a list for each split; {expected}.")
-    for key, videos in pairs:
-        name = SPLIT_NAMES.get(key)
-        if name is None or name in folds:
-            problem = "is there twice" if name in folds else "is no split"
-            raise UserError(f"{path}: {key[:50]!r} {problem}; {expected}.")
-        if not isinstance(videos, list) or not all(isinstance(video, str) for video in videos):
-            raise UserError(f"{path}: {key!r} is no list of video ids; {expected}.")
-        folds[name] = videos
-    if not folds:
-        raise UserError(f"{path} names no split; {expected}.")
     return folds
 
 
