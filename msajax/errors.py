@@ -36,6 +36,15 @@ def writing(path: str) -> Iterator[None]:
         raise UserError(f"{path} cannot be written: {error.strerror}.") from error
 
 
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Names the file or folder that cannot be read, as `writing` does."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+
+
 def first_line(error: BaseException) -> str:
     """Returns the first line of a library's error, or its type if it says nothing."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -13,9 +13,8 @@ import pytest
 from csd_files import Videos, write_csd
 
 from msajax.config import DataConfig, ModelConfig
-from msajax.corpus.alignment import TOUCH
 from msajax.corpus.formats import csd, open_corpus
-from msajax.corpus.formats.csd import MOSI_WORD_SHIFT, matches
+from msajax.corpus.formats.csd import MOSI_WORD_SHIFT, TOUCH, matches
 from msajax.corpus.formats.csd_file import read_csd
 from msajax.corpus.formats.native import save_native
 from msajax.errors import UserError

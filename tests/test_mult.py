@@ -285,7 +285,7 @@ def test_fields_that_do_not_fit_are_refused_by_name(path, name):
 
 
 def test_text_that_would_take_all_memory_is_refused(path, monkeypatch):
-    monkeypatch.setattr("msajax.corpus.formats.fields._LARGEST_TEXT", 4 * 5 * 100)
+    monkeypatch.setattr("msajax.corpus.formats.pickled._LARGEST_TEXT", 4 * 5 * 100)
     tree = changed(raw_text=["x" * 100] + ["y"] * 4)
     assert open_corpus(write_pickle(path, tree)).split("train").raw_text[0] == "x" * 100
     tree["train"]["raw_text"][0] += "x"

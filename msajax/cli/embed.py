@@ -7,8 +7,8 @@ from msajax.cli.convert import require_new
 from msajax.cli.early_checks import load_jax
 from msajax.cli.options import Options
 from msajax.config import Config
+from msajax.corpus.corpus import Embedding
 from msajax.corpus.demands import require_corpus
-from msajax.corpus.embedding import Embedding
 from msajax.corpus.formats import open_own_or_fold, save
 from msajax.corpus.in_memory import with_text
 from msajax.encoders.folder import open_folder

@@ -25,7 +25,7 @@ from msajax import __version__, announce
 from msajax.config import Config, from_config_dict
 from msajax.config.identity import NUMERICS
 from msajax.config.registry import registered, warn_of_other_source
-from msajax.corpus.embedding import Embedding
+from msajax.corpus.corpus import Embedding
 from msajax.errors import UserError
 from msajax.files import replacing_folder
 from msajax.inference.bundle import Bundle

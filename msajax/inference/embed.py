@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
-from msajax.corpus.corpus import Split
-from msajax.corpus.embedding import Embedding
+from msajax.corpus.corpus import Embedding, Split
 from msajax.encoders.folder import Folder
 from msajax.encoders.module import make_encoder, parameters_of
 from msajax.encoders.tokens import Tokenizer

@@ -9,8 +9,8 @@ import numpy as np
 
 from msajax.config import Config, MeshConfig
 from msajax.corpus.corpus import Split, pad_words
-from msajax.corpus.formats.fields import to_whole
-from msajax.corpus.sequences import as_list, is_list, pad, require_unicode
+from msajax.corpus.formats.pickled import to_whole
+from msajax.corpus.in_memory import as_list, is_list, pad, require_unicode
 from msajax.errors import UserError, nearest
 from msajax.inference.scoring import Scorer, make_predict
 from msajax.metrics.calibration import Calibration, Intervals, Temperature

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from msajax.corpus.embedding import Embedding
+from msajax.corpus.corpus import Embedding
 from msajax.corpus.steps import Groups
 from msajax.preparation.pieces import Sizes, TextSource
 from msajax.spec import CorpusSpec
