@@ -1,7 +1,4 @@
-"""Defines BERT, and RoBERTa and XLM-R, which differ in their positions and segments alone.
-
-Devlin et al., 2019; Liu et al., 2019; Conneau et al., 2020.
-"""
+"""Defines what all pretrained text encoders share: embeddings, a stack of layers, and padding."""
 
 from typing import Any
 
@@ -11,9 +8,144 @@ import jax.numpy as jnp
 
 from msajax.config import ModelConfig
 from msajax.encoders.architecture import Architecture
-from msajax.encoders.encoder import PretrainedEncoder
-from msajax.encoders.weights import Sources, affine, norm, table
-from msajax.layers.encoders import TransformerBlock
+from msajax.encoders.folder import Sources, affine, norm, table
+from msajax.layers.basic import ROWS, Dropout, LayerNorm, TokenEmbedding
+from msajax.layers.positions import LearnedPositions
+from msajax.layers.transformer import TransformerBlock
+
+
+class Embeddings(nn.Module):
+    """Adds the embeddings of a piece, of its position and of its segment, as far as there are any.
+
+    A norm and dropout follow. Sums are float32, whatever is computed afterwards.
+
+    Attributes:
+        architecture: sizes and rates.
+        dtype: type of the result.
+    """
+
+    architecture: Architecture
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, ids: jax.Array, segments: jax.Array | None, *, train: bool) -> jax.Array:
+        """Looks up `ids` and `segments` `[B, T]`: `[B, T, D]`; None says that all are segment 0."""
+        a = self.architecture
+        wide = jnp.float32
+        x = TokenEmbedding(a.vocabulary, a.width, wide, name="words")(ids)
+        if a.segments:
+            segments = jnp.zeros_like(ids) if segments is None else segments
+            x = x + TokenEmbedding(a.segments, a.width, wide, name="segments")(segments)
+        if a.position_table:
+            x = LearnedPositions(a.positions, 0.02, name="positions")(x)
+        has_bias = a.modern is None or a.modern.norm_bias
+        x = LayerNorm(a.norm_eps, self.dtype, has_bias, name="norm")(x)
+        rate = a.dropout if a.modern is None else a.modern.embedding_dropout
+        return Dropout(rate)(x, train=train)
+
+
+class PretrainedEncoder(nn.Module):
+    """Encodes token ids. A subclass says what its layers are.
+
+    Inside, the valid steps of a row come first: positions, distances and windows then follow from
+    a step's index, and whatever padding stands before or between valid steps changes nothing.
+
+    The output of the embeddings and what every layer wrote, `[B, T, D]` each and zero at padding,
+    are kept as `hidden` in the `intermediates` collection when that is mutable.
+
+    Attributes:
+        architecture: sizes, rates and choices.
+        dtype: computation type; parameters, norms and softmax are float32.
+        remat: compute the inside of each layer again in the backward pass instead of keeping it.
+    """
+
+    architecture: Architecture
+    dtype: Any
+    remat: bool = False
+
+    def make_layer(self, number: int) -> nn.Module:
+        """Makes a layer, named `layers_<number>`."""
+        raise NotImplementedError
+
+    def shared(self, length: int) -> Any:
+        """Computes what all layers are given beside the sequence, of `length` steps."""
+        return None
+
+    def run_layer(
+        self, layer: nn.Module, x: jax.Array, valid: jax.Array, shared: Any, *, train: bool
+    ) -> jax.Array:
+        """Applies a layer to `x` `[B, T, D]`, of which `valid` `[B, T]` are no padding."""
+        raise NotImplementedError
+
+    def finish(self, x: jax.Array) -> jax.Array:
+        """Maps what the last layer wrote to the output."""
+        return x
+
+    @nn.compact
+    def __call__(
+        self,
+        ids: jax.Array,
+        mask: jax.Array,
+        *,
+        segments: jax.Array | None = None,
+        train: bool,
+    ) -> jax.Array:
+        """Encodes a batch.
+
+        Args:
+            ids: token ids `[B, T]`; padding may hold anything.
+            mask: `[B, T]` bool, True for a valid step.
+            segments: the number of each step's segment, `[B, T]`; None says that all are 0.
+            train: draw dropout masks.
+
+        Returns:
+            `[B, T, D]`, zero at padding.
+
+        Raises:
+            ValueError: if T is more than the positions that the encoder knows.
+        """
+        a = self.architecture
+        if ids.shape[1] > a.positions:
+            raise ValueError(
+                f"a sequence of {ids.shape[1]} pieces is longer than the {a.positions} that the "
+                "pretrained text encoder takes: truncate it"
+            )
+        order = jnp.argsort(~mask, axis=1, stable=True)  # valid steps come first, as they stand
+        place = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)  # where each valid step went
+        valid = jnp.take_along_axis(mask, order, axis=1)
+
+        def to_front(numbers: jax.Array, padding: int) -> jax.Array:
+            return jnp.where(valid, jnp.take_along_axis(numbers, order, axis=1), padding)
+
+        def back(x: jax.Array) -> jax.Array:
+            return jnp.where(mask[..., None], jnp.take_along_axis(x, place[..., None], axis=1), 0)
+
+        ids = to_front(ids, a.padding_id)
+        segments = None if segments is None else to_front(segments, 0)
+        x = Embeddings(a, self.dtype, name="embeddings")(ids, segments, train=train)
+        shared = self.shared(ids.shape[1])
+        hidden = [x]
+        for number in range(a.layers):
+            x = self._layer(self.make_layer(number), x, valid, shared, train=train)
+            hidden.append(x)
+        self.sow("intermediates", "hidden", tuple(map(back, hidden)))
+        return back(self.finish(x))
+
+    def _layer(
+        self, layer: nn.Module, x: jax.Array, valid: jax.Array, shared: Any, *, train: bool
+    ) -> jax.Array:
+        """Applies a layer, and keeps nothing of its inside if that is computed again."""
+
+        def run(layer: nn.Module, x: jax.Array, valid: jax.Array, shared: Any) -> jax.Array:
+            return self.run_layer(layer, x, valid, shared, train=train)
+
+        if not self.remat:
+            return run(layer, x, valid, shared)
+        # Inside nn.remat the root of variables is the layer, where dropout would not find which
+        # rows of the whole batch these are.
+        found = self.scope.root.variables()
+        rows = {ROWS: found[ROWS]} if ROWS in found else {}
+        return nn.map_variables(nn.remat(run), ROWS, lambda _: rows)(layer, x, valid, shared)
 
 
 class Bert(PretrainedEncoder):

@@ -9,8 +9,8 @@ import numpy as np
 
 from msajax.encoders import bert
 from msajax.encoders.architecture import Architecture, Relative
-from msajax.encoders.encoder import PretrainedEncoder
-from msajax.encoders.weights import Sources, affine, norm, table
+from msajax.encoders.bert import PretrainedEncoder
+from msajax.encoders.folder import Sources, affine, norm, table
 from msajax.layers.attention import MultiHeadAttention, combine_masks
 from msajax.layers.basic import Dropout, FeedForward, LayerNorm
 from msajax.layers.linear import AffineLayer, affine_each, batched_product

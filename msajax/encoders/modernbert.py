@@ -7,8 +7,8 @@ import jax
 import numpy as np
 
 from msajax.encoders.architecture import Architecture
-from msajax.encoders.encoder import PretrainedEncoder
-from msajax.encoders.weights import Source, Sources, affine, norm, table
+from msajax.encoders.bert import PretrainedEncoder
+from msajax.encoders.folder import Source, Sources, affine, norm, table
 from msajax.layers.attention import MultiHeadAttention
 from msajax.layers.basic import Dropout, FeedForward, LayerNorm
 

@@ -6,7 +6,7 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from msajax.encoders import bert, deberta, modernbert, weights
+from msajax.encoders import bert, deberta, folder, modernbert
 from msajax.encoders.architecture import Architecture
 
 _KINDS = {
@@ -48,4 +48,4 @@ def parameters_of(
         UserError: for a tensor that is missing or of another shape than config.json says.
     """
     _, sources = _KINDS[architecture.kind]
-    return weights.read_parameters(sources(architecture), found, where)
+    return folder.read_parameters(sources(architecture), found, where)

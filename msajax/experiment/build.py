@@ -16,8 +16,9 @@ from msajax.errors import UserError
 from msajax.inference.bundle_files import load
 from msajax.models import declared, parameter_shapes
 from msajax.preparation import fit as preparing
-from msajax.preparation.preparation import Preparation
-from msajax.preparation.repairs import say_prepared
+from msajax.preparation.apply import prepare
+from msajax.preparation.fit import Preparation
+from msajax.preparation.lost import say_prepared
 from msajax.runs.folder import RunFolder
 from msajax.tasks import TASKS, make_task
 from msajax.training.initial import (
@@ -150,8 +151,8 @@ def _prepare(
     budget = config.data.device_memory_budget
     # Virtual CPU devices share a memory, in which each has the training split.
     of_each = budget // layout_of(config).copies
-    train_split, train_repairs = preparing.prepare(corpus.split("train"), preparation, of_each)
-    valid_split, valid_repairs = preparing.prepare(corpus.split("valid"), preparation, budget)
+    train_split, train_repairs = prepare(corpus.split("train"), preparation, of_each)
+    valid_split, valid_repairs = prepare(corpus.split("valid"), preparation, budget)
     say_prepared("train", train_split, train_repairs, preparation.clip)
     say_prepared("valid", valid_split, valid_repairs, preparation.clip)
     for warning in corpus.describe_shared_ids():

@@ -23,7 +23,7 @@ from msajax.inference.bundle import Bundle
 from msajax.inference.bundle_files import save_bundle
 from msajax.inference.scoring import Scorer
 from msajax.metrics.calibration import FEWEST, Basis, Calibration
-from msajax.preparation.repairs import say_repairs
+from msajax.preparation.lost import say_repairs
 from msajax.results import measure
 from msajax.runs import frozen
 from msajax.runs.folder import RunFolder

@@ -17,7 +17,8 @@ from msajax.encoders.folder import Folder
 from msajax.encoders.module import make_encoder, parameters_of
 from msajax.encoders.tokens import Tokenizer
 from msajax.errors import UserError
-from msajax.models.text_encoder import pool_words
+from msajax.models.sequence_level import pool_words
+from msajax.preparation.lost import say_repairs
 from msajax.preparation.pieces import (
     Sizes,
     TextSource,
@@ -26,7 +27,6 @@ from msajax.preparation.pieces import (
     read_pieces,
     require_fit,
 )
-from msajax.preparation.repairs import say_repairs
 
 logger = logging.getLogger(__name__)
 

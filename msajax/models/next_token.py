@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from msajax.checks import require
 from msajax.config import ModelConfig
 from msajax.errors import UserError
-from msajax.layers.encoders import ModalityEncoder, make_embedding
+from msajax.layers.transformer import ModalityEncoder, make_embedding
 from msajax.models.contract import POSITIONS, VOCABULARY, Model, Prediction
 from msajax.models.sequence_level import check_family, check_inputs
 from msajax.spec import CorpusSpec

@@ -38,9 +38,14 @@ from msajax.corpus.steps import (
 )
 from msajax.errors import UserError, printable
 from msajax.metrics import table
-from msajax.preparation.lost import Lost, count_hidden, count_in_full, count_without_any
-from msajax.preparation.repairs import describe_empty, describe_repairs
-from msajax.preparation.step_words import named_by
+from msajax.preparation.lost import (
+    Lost,
+    count_hidden,
+    count_in_full,
+    count_without_any,
+    describe_empty,
+    describe_repairs,
+)
 
 ANY_MODEL = ModelConfig()
 _BLOCK = 2**22  # feature values looked at in one go, so that float64 copies stay small
@@ -131,7 +136,7 @@ def inspect_corpus(
                     "dtype": header.dtypes[m],
                     "mask": "explicit" if m in split.masks else derived,
                     "hidden": count_hidden(split, m),
-                    **({"named_by": named_by(split)} if m == "text" else {}),
+                    **({"named_by": _named_by(split)} if m == "text" else {}),
                     **_modality(split.features[m], masks[m]),
                 }
                 for m in corpus.modalities
@@ -175,6 +180,14 @@ def inspect_corpus(
         report["warnings"] += suspect_labels(labels, kind, names, is_auto=is_auto)
     report["warnings"] += suspect_scales(report["splits"])
     return report
+
+
+def _named_by(split: Split) -> str | None:
+    """Says what is known of each stored step of text: pieces, words, or nothing."""
+    if split.pieces is not None:
+        return "pieces"
+    steps = split.features["text"].shape[1]
+    return "words" if split.words is not None and split.words.shape[1] == steps else None
 
 
 def _aligned(masks: dict[str, np.ndarray], groups: Groups, size: int) -> dict[str, Any]:
