@@ -1,12 +1,11 @@
-"""Counts lost steps: those stored, not zero, that a model does not read although nothing hid them.
+"""Counts steps that are stored, hidden by nothing and yet not read; puts repairs into words.
 
 Two things may hide a step: the file's own mask, whose hidden steps are counted by themselves, and a
-truncation that was asked for. What a split
-stores is compared with the steps that are really read of it, not with the rules for masks and
-compaction that led there, so that a mistake in these rules is found as well.
+truncation that was asked for. What a split stores is compared with the steps that are really read
+of it, not with the rules for masks and compaction that led there, so that a mistake in these rules
+is found as well.
 """
 
-import functools
 import logging
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -50,11 +49,7 @@ class Lost(NamedTuple):
     of: int
 
     def is_refused(self, allowed: bool) -> bool:
-        """Says whether training refuses the loss: it leaves too many samples without the modality.
-
-        Args:
-            allowed: `data.allow_loss`; without it, more than a tenth is too many.
-        """
+        """Says whether training refuses the loss: more than a tenth of the samples are emptied."""
         return self.emptied > _MOST_EMPTIED * self.of and not allowed
 
     @property
@@ -63,12 +58,7 @@ class Lost(NamedTuple):
         return {"lost_steps": self.steps, "emptied_samples": self.emptied}
 
     def describe(self, where: str, allowed: bool) -> str:
-        """Puts the loss into words, before anything is prepared.
-
-        Args:
-            where: the split and the modality.
-            allowed: `data.allow_loss`.
-        """
+        """Puts the loss into words, before anything is prepared."""
         needed = ": training needs data.allow_loss = true" if self.is_refused(allowed) else ""
         return (
             f"{where}: {self.steps} stored step(s) that are not zero would not be read, which "
@@ -110,7 +100,11 @@ def count_lost(
     is_left: dict[str, np.ndarray] = {}
     for start in range(0, len(split), _ROWS):
         rows = slice(start, start + _ROWS)
-        read = _read(source[rows], np.array([kept[rows] for _, kept in chosen.values()]), steps)
+        # Which stored steps prepared ones read, of every modality: `[M, n, T]`.
+        kept = np.array([kept[rows] for _, kept in chosen.values()])
+        read = np.zeros((*kept.shape[:2], steps), bool)
+        member, row, step = kept.nonzero()
+        read[member, row, source[rows][row, step]] = True
         unread = ~read
         for m, candidates in zip(chosen, unread, strict=True):
             if cut is not None:
@@ -171,14 +165,6 @@ def _count_nonzero(
     return count
 
 
-def _read(source: np.ndarray, kept: np.ndarray, steps: int) -> np.ndarray:
-    """Finds the stored steps `[M, n, T]` that prepared steps `[M, n, length]` of members read."""
-    read = np.zeros((*kept.shape[:2], steps), bool)
-    member, row, step = kept.nonzero()
-    read[member, row, source[row, step]] = True
-    return read
-
-
 def count_in_full(
     split: Split,
     masks: Mapping[str, np.ndarray],
@@ -192,7 +178,7 @@ def count_in_full(
         split: as it is stored.
         masks: the valid steps `[N, T]` of each modality.
         groups: modalities that share their steps.
-        rows: of the embedding table, of modalities of token ids where it is known.
+        rows: the sizes of embedding tables, as far as they are known.
         nonzero: as for `count_lost`.
     """
     found = {}
@@ -215,7 +201,7 @@ def require_little_lost(where: str, lost: Mapping[str, Lost], allowed: bool) -> 
     """Refuses a loss that leaves more than a tenth of the samples of a modality without it.
 
     Args:
-        where: the corpus and the split, for the message.
+        where: names the corpus and the split.
         lost: by modality.
         allowed: whether any loss is accepted.
 
@@ -233,16 +219,10 @@ def require_little_lost(where: str, lost: Mapping[str, Lost], allowed: bool) -> 
 
 
 def count_without_any(masks: Mapping[str, np.ndarray]) -> int:
-    """Counts samples without a valid step in any modality; 0 if there is no modality.
-
-    Args:
-        masks: the valid steps `[N, T]` of each.
-    """
+    """Counts samples without a valid step `[N, T]` in any modality; 0 if there is no modality."""
     if not masks:
         return 0
-    has_any = functools.reduce(
-        np.logical_or, (np.logical_or.reduce(mask, axis=1) for mask in masks.values())
-    )
+    has_any = np.logical_or.reduce([mask.any(axis=1) for mask in masks.values()])
     return len(has_any) - int(np.count_nonzero(has_any))
 
 
@@ -297,14 +277,7 @@ def say_repairs(split: str, made: Mapping[str, Mapping[str, int]], clip: float) 
 def say_prepared(
     name: str, split: Split, made: Mapping[str, Mapping[str, int]], clip: float
 ) -> None:
-    """Logs what was repaired in a prepared split, and what it loses.
-
-    Args:
-        name: of the split.
-        split: prepared.
-        made: as `prepare` returns it.
-        clip: bound of standardised features.
-    """
+    """Logs what was repaired in a prepared split, and what it loses."""
     say_repairs(name, made, clip)
     say_lost(name, made, count_without_any(split.masks), len(split))
 
@@ -312,14 +285,7 @@ def say_prepared(
 def say_lost(
     split: str, made: Mapping[str, Mapping[str, int]], without_any: int, size: int
 ) -> None:
-    """Logs what a split loses, and how many of its samples have no modality at all.
-
-    Args:
-        split: its name.
-        made: as `prepare` returns it.
-        without_any: samples without a valid step in any modality, of `size`.
-        size: samples.
-    """
+    """Logs what a split loses, and how many of its `size` samples have no modality at all."""
     if told := describe_losses(made):
         logger.warning("Lost in %s: %s.", split, told)
     if without_any:
