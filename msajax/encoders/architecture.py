@@ -9,7 +9,7 @@ from msajax.errors import UserError
 
 KINDS = ("bert", "roberta", "xlm-roberta", "modernbert", "deberta-v2")
 
-# The names of config.json, and those of `layers/basic.py`.
+# The names of config.json, and their names in `layers/basic.py`.
 _ACTIVATIONS = {
     **{"gelu": "gelu", "gelu_python": "gelu", "relu": "relu"},
     **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_tanh"),
@@ -21,15 +21,12 @@ class ModernBert:
     """Holds what a ModernBERT has beside: windows, rotary positions, biases, rates of its own.
 
     Attributes:
-        local: for each layer, whether a step sees its window alone.
+        local: says of each layer whether a step sees its window alone.
         reach: how many steps the window goes to either side.
-        base: of the rotation's frequencies in the layers that see all steps.
-        local_base: of those in the local layers.
-        attention_bias: biases of the attention's projections.
-        ffn_bias: biases of the feed-forward network.
-        norm_bias: biases of the norms.
-        embedding_dropout: dropout on the normalised embeddings.
-        ffn_dropout: dropout between the layers of the feed-forward network.
+        base: sets the rotation's frequencies in the layers that see all steps.
+        local_base: sets those in the local layers.
+        embedding_dropout: acts on the normalised embeddings.
+        ffn_dropout: acts between the layers of the feed-forward network.
     """
 
     local: tuple[bool, ...]
@@ -80,16 +77,13 @@ class Architecture:
         kind: bert, roberta, xlm-roberta, modernbert or deberta-v2 (of which v3 is a setting).
         vocabulary: rows of the embedding table.
         width: size of the vector of a step, D.
-        layers: how many there are.
-        heads: attention heads.
         ff_dim: inner width of the feed-forward network.
         positions: the longest sequence that it takes, special pieces included.
         segments: rows of the table of segments, 0 for none.
-        padding_id: token id of padding.
         norm_eps: epsilon of every norm.
         activation: gelu (erf), gelu_tanh or relu.
-        dropout: of the embeddings and of what each sub-layer writes.
-        attention_dropout: on attention probabilities.
+        dropout: acts on the embeddings and on what each sub-layer writes.
+        attention_dropout: acts on attention probabilities.
         modern: what a ModernBERT has beside; None for the other kinds.
         relative: what a DeBERTa has beside; None for the other kinds.
     """
@@ -112,11 +106,7 @@ class Architecture:
 
     @classmethod
     def read(cls, content: Any, where: str) -> "Architecture":
-        """Reads what a config.json says.
-
-        Args:
-            content: the parsed file.
-            where: what messages call it.
+        """Reads what a config.json says; messages call it `where`.
 
         Raises:
             UserError: if it is of no known kind, lacks a size, holds a value of the wrong type or
@@ -163,13 +153,7 @@ class Architecture:
 
 
 class _Entries:
-    """Reads checked values out of a config.json.
-
-    Attributes:
-        content: the parsed file without its nulls.
-        nulls: the keys of those.
-        where: what messages call it.
-    """
+    """Reads checked values out of a config.json; the keys of nulls are in `nulls` alone."""
 
     def __init__(self, content: Mapping[str, Any], where: str) -> None:
         self.content = {key: value for key, value in content.items() if value is not None}

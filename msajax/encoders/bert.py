@@ -1,14 +1,20 @@
-"""Defines what all pretrained text encoders share: embeddings, a stack of layers, and padding."""
+"""Defines BERT, RoBERTa and XLM-R, and what all pretrained text encoders have of them.
 
-from typing import Any
+Devlin et al., 2019; Liu et al., 2019; Conneau et al., 2020. RoBERTa and XLM-R differ from BERT in
+their positions and segments alone.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from msajax.config import ModelConfig
 from msajax.encoders.architecture import Architecture
-from msajax.encoders.folder import Sources, affine, norm, table
 from msajax.layers.basic import ROWS, Dropout, LayerNorm, TokenEmbedding
 from msajax.layers.positions import LearnedPositions
 from msajax.layers.transformer import TransformerBlock
@@ -17,11 +23,8 @@ from msajax.layers.transformer import TransformerBlock
 class Embeddings(nn.Module):
     """Adds the embeddings of a piece, of its position and of its segment, as far as there are any.
 
-    A norm and dropout follow. Sums are float32, whatever is computed afterwards.
-
-    Attributes:
-        architecture: sizes and rates.
-        dtype: type of the result.
+    A norm and dropout follow. Sums are float32, whatever is computed afterwards; the result has
+    `dtype`.
     """
 
     architecture: Architecture
@@ -54,7 +57,6 @@ class PretrainedEncoder(nn.Module):
     are kept as `hidden` in the `intermediates` collection when that is mutable.
 
     Attributes:
-        architecture: sizes, rates and choices.
         dtype: computation type; parameters, norms and softmax are float32.
         remat: compute the inside of each layer again in the backward pass instead of keeping it.
     """
@@ -125,27 +127,66 @@ class PretrainedEncoder(nn.Module):
         x = Embeddings(a, self.dtype, name="embeddings")(ids, segments, train=train)
         shared = self.shared(ids.shape[1])
         hidden = [x]
-        for number in range(a.layers):
-            x = self._layer(self.make_layer(number), x, valid, shared, train=train)
-            hidden.append(x)
-        self.sow("intermediates", "hidden", tuple(map(back, hidden)))
-        return back(self.finish(x))
-
-    def _layer(
-        self, layer: nn.Module, x: jax.Array, valid: jax.Array, shared: Any, *, train: bool
-    ) -> jax.Array:
-        """Applies a layer, and keeps nothing of its inside if that is computed again."""
 
         def run(layer: nn.Module, x: jax.Array, valid: jax.Array, shared: Any) -> jax.Array:
             return self.run_layer(layer, x, valid, shared, train=train)
 
-        if not self.remat:
-            return run(layer, x, valid, shared)
-        # Inside nn.remat the root of variables is the layer, where dropout would not find which
-        # rows of the whole batch these are.
-        found = self.scope.root.variables()
-        rows = {ROWS: found[ROWS]} if ROWS in found else {}
-        return nn.map_variables(nn.remat(run), ROWS, lambda _: rows)(layer, x, valid, shared)
+        if self.remat:
+            # Inside nn.remat the root of variables is the layer, where dropout would not find which
+            # rows of the whole batch these are.
+            found = self.scope.root.variables()
+            rows = {ROWS: found[ROWS]} if ROWS in found else {}
+            run = nn.map_variables(nn.remat(run), ROWS, lambda _: rows)
+        for number in range(a.layers):
+            x = run(self.make_layer(number), x, valid, shared)
+            hidden.append(x)
+        self.sow("intermediates", "hidden", tuple(map(back, hidden)))
+        return back(self.finish(x))
+
+
+class Source(NamedTuple):
+    """Says which tensor of a folder a parameter is, and the shape in which that is stored.
+
+    Attributes:
+        read: makes the parameter of the tensor.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    read: Callable[[np.ndarray], np.ndarray]
+
+
+Sources = dict[str, Source]  # by the path of the parameter, joined by /
+
+
+def affine(
+    path: str, name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], *, bias: bool = True
+) -> Sources:
+    """Maps an affine map, which is stored as `[O, I]`, to an `AffineLayer` of these sizes."""
+    written = math.prod(outputs)
+    found = {
+        f"{path}/kernel": Source(
+            f"{name}.weight",
+            (written, math.prod(inputs)),
+            lambda weight: weight.T.reshape(*inputs, *outputs),
+        )
+    }
+    if bias:
+        read = Source(f"{name}.bias", (written,), lambda one: one.reshape(outputs))
+        found[f"{path}/bias"] = read
+    return found
+
+
+def norm(path: str, name: str, width: int, *, bias: bool = True) -> Sources:
+    """Maps a layer norm."""
+    names = {"scale": "weight", "bias": "bias"} if bias else {"scale": "weight"}
+    return {f"{path}/{k}": Source(f"{name}.{v}", (width,), np.asarray) for k, v in names.items()}
+
+
+def table(path: str, name: str, rows: int, width: int, *, first: int = 0) -> Sources:
+    """Maps an embedding table of `rows` rows after `first` that no step ever reads."""
+    shape = (first + rows, width)
+    return {f"{path}/embedding": Source(f"{name}.weight", shape, lambda one: one[first:])}
 
 
 class Bert(PretrainedEncoder):
@@ -202,8 +243,8 @@ def block(architecture: Architecture, i: int, projections: tuple[str, str, str])
     """Says which tensors a layer's parameters are.
 
     Args:
-        architecture: sizes.
-        i: number of the layer.
+        architecture: its sizes count.
+        i: the layer's number, from 0.
         projections: what the tensors call those of queries, keys and values.
     """
     a = architecture

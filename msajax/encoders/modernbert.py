@@ -7,23 +7,18 @@ import jax
 import numpy as np
 
 from msajax.encoders.architecture import Architecture
-from msajax.encoders.bert import PretrainedEncoder
-from msajax.encoders.folder import Source, Sources, affine, norm, table
+from msajax.encoders.bert import PretrainedEncoder, Source, Sources, affine, norm, table
 from msajax.layers.attention import MultiHeadAttention
 from msajax.layers.basic import Dropout, FeedForward, LayerNorm
 
+# The gated form of each activation in `layers/basic.py`.
 _GATED = {"gelu": "geglu", "gelu_tanh": "geglu_tanh", "relu": "reglu"}
 
 
 class ModernBertLayer(nn.Module):
-    """Computes `x = x + Drop(MHA(N(x)))`, then `x = x + FFN(N(x))`, gated, of one layer.
+    """Computes `x = x + Drop(MHA(N(x)))`, then `x = x + FFN(N(x))`, gated.
 
     The first layer has no norm before its attention.
-
-    Attributes:
-        architecture: sizes and rates.
-        dtype: computation type.
-        number: of the layer, from 0.
     """
 
     architecture: Architecture
@@ -39,14 +34,7 @@ class ModernBertLayer(nn.Module):
         *,
         train: bool,
     ) -> jax.Array:
-        """Maps `[B, T, D]` to `[B, T, D]`.
-
-        Args:
-            x: the sequence.
-            masks: on the keys.
-            rotation: factors of `rotate` for queries and keys.
-            train: draw dropout masks.
-        """
+        """Maps `[B, T, D]` to `[B, T, D]`; see `MultiHeadAttention` for masks and rotation."""
         a, m = self.architecture, self.architecture.modern
         attention = MultiHeadAttention(
             num_heads=a.heads,

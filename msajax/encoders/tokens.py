@@ -42,7 +42,7 @@ class Tokenizer:
     Attributes:
         inner: the tokenizer of the library.
         size: the rows that an embedding needs for its token ids.
-        special: the token ids of the special pieces that it adds to each transcript.
+        special: token ids of the special pieces that it adds to each transcript.
         where: what messages call it.
     """
 
@@ -53,11 +53,7 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, text: str, where: str) -> "Tokenizer":
-        """Makes a tokenizer of the content of a tokenizer.json.
-
-        Args:
-            text: the content.
-            where: what messages call it.
+        """Makes a tokenizer of the content of a tokenizer.json; messages call it `where`.
 
         Raises:
             UserError: if it cannot be read, or if the library is not installed.
