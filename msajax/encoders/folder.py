@@ -191,8 +191,8 @@ def weight_files(folder: str) -> dict[str, frozenset[str]]:
         if any(os.path.isfile(os.path.join(folder, name)) for name in _PICKLES):
             raise UserError(
                 f"{folder} has its weights as {_PICKLES[0]}, a pickle, which is not read: where "
-                "PyTorch and transformers are installed, this writes them as safetensors: python -c "
-                f'"from transformers import AutoModel as A; A.from_pretrained({folder!r})'
+                "PyTorch and transformers are installed, this writes them as safetensors: python "
+                f'-c "from transformers import AutoModel as A; A.from_pretrained({folder!r})'
                 f'.save_pretrained({folder!r})".'
             )
         raise UserError(f"{folder} has no weights: they would be {SINGLE}, or shards and {INDEX}.")

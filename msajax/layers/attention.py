@@ -81,7 +81,7 @@ class MultiHeadAttention(nn.Module):
     Attributes:
         num_heads: H.
         head_dim: size of a head's queries and keys, dh.
-        dropout_rate: dropout on the attention probabilities.
+        dropout_rate: acts on the attention probabilities.
         dtype: computation type of the projections.
         value_dim: size of a head's values; 0 means dh.
         qkv_bias: biases on the query, key and value projections.
@@ -150,7 +150,7 @@ class MultiHeadAttention(nn.Module):
     def gather(
         self, scores: jax.Array, keep: jax.Array, v: jax.Array, model_dim: int, *, train: bool
     ) -> jax.Array:
-        """Weighs values by the softmax of their scores, and projects what comes out.
+        """Weighs values by the softmax of their scores, and projects the result to `[B, Tq, D]`.
 
         Args:
             scores: `[B, H, Tq, Tk]` float32.
@@ -158,9 +158,6 @@ class MultiHeadAttention(nn.Module):
             v: the values of every head `[B, Tk, H, dv]`.
             model_dim: D.
             train: draw dropout masks.
-
-        Returns:
-            `[B, Tq, D]`.
         """
         scores = jnp.where(keep, scores, jnp.finfo(jnp.float32).min)
         probabilities = jax.nn.softmax(scores, axis=-1)  # [batch, heads, queries, keys]

@@ -63,10 +63,8 @@ def pool(
 class ModalityGate(nn.Module):
     """Weighs the modalities of each sample: Dense(D/2, relu) -> Dropout -> Dense(M, softmax).
 
-    Source 002 names no activation of the hidden layer; relu is msa-tf2's (`docs/sources.md`).
-
-    Attributes:
-        config: what the gate sees, whether it has the hidden layer, its activation and dropout.
+    Source 002 names no activation of the hidden layer; relu is msa-tf2's (`docs/sources.md`). What
+    the gate sees and whether it has the hidden layer are settings.
     """
 
     config: ModelConfig
@@ -102,8 +100,8 @@ class AdaptiveHead(nn.Module):
     """Pools each modality and makes them one vector (source 002, R6-R8). Float32.
 
     Attributes:
-        config: pooling method, kind of head, gate and the treatment of absent modalities.
-        modalities: names, in the order of the weights.
+        config: pooling method, kind of head, gate and the treatment of absent modalities count.
+        modalities: in the order of the weights.
     """
 
     config: ModelConfig

@@ -31,12 +31,7 @@ def materialised(tree: Any) -> Any:
 
 
 class Affine(NamedTuple):
-    """Holds an affine map from I to O numbers.
-
-    Attributes:
-        kernel: `[I, O]`.
-        bias: `[O]`, or None.
-    """
+    """Holds an affine map from I to O numbers: its kernel `[I, O]`, and its bias `[O]` or None."""
 
     kernel: jax.Array
     bias: jax.Array | None
@@ -49,7 +44,7 @@ class AffineLayer(nn.Module):
         inputs: sizes of the axes that are read.
         outputs: sizes of the axes that are written.
         dtype: computation type.
-        use_bias: whether there is a bias.
+        use_bias: without it nothing is added.
     """
 
     inputs: tuple[int, ...]

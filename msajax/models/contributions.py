@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from msajax.layers.basic import TokenEmbedding
-from msajax.layers.transformer import names_of, pairs_of
+from msajax.layers.transformer import fusion_names, fusion_pairs
 from msajax.models.attribution import gradients_along
 from msajax.models.sequence_level import SequenceLevelModel
 from msajax.spec import CorpusSpec
@@ -65,9 +65,9 @@ def maps_of(
             found[Map(ENCODER, layer, m, m)] = x
     if config.fusion == "pooled":  # nothing follows: a single step is left of each modality
         return found | {Map(POOLED, k, "", ""): x for k, x in _layers(fusion, "blocks")}
-    pairs = pairs_of(config, names, module.anchor)
+    pairs = fusion_pairs(config, names, module.anchor)
     for layer in range(config.n_layers_fuse):
-        for name, pair in zip(names_of(pairs), pairs, strict=True):
+        for name, pair in zip(fusion_names(pairs), pairs, strict=True):
             found[Map(FUSION, layer, *pair)] = _map_in(fusion[f"layers_{layer}"][name])
     for m in names:
         for layer, x in _layers(kept.get(f"{m}_after_fusion", {}), "blocks"):
