@@ -17,7 +17,7 @@ from msajax.encoders.folder import Folder
 from msajax.encoders.module import make_encoder, parameters_of
 from msajax.encoders.tokens import Tokenizer
 from msajax.errors import UserError
-from msajax.models.sequence_level import pool_words
+from msajax.layers.heads import pool_words
 from msajax.preparation.lost import say_repairs
 from msajax.preparation.pieces import (
     Sizes,

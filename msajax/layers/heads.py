@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from msajax.config import ModelConfig
 from msajax.layers.basic import Dropout
-from msajax.layers.linear import kernel_init
+from msajax.layers.linear import batched_product, kernel_init
 
 
 def mean_pool(x: jax.Array, mask: jax.Array) -> jax.Array:
@@ -58,6 +58,28 @@ def pool(
     if config.missing_modality == "reference":
         present = jnp.ones_like(present)
     return pooled, present
+
+
+def pool_words(
+    x: jax.Array, step: jax.Array, words: int, pool: str
+) -> tuple[jax.Array, jax.Array]:
+    """Makes a vector of the pieces of each word.
+
+    Args:
+        x: `[B, P, D]`.
+        step: `[B, P]`, the number of the word that a piece belongs to; -1 for none.
+        words: W, how many there may be.
+        pool: words, the mean of a word's pieces; or first, its first one.
+
+    Returns:
+        `[B, W, D]`, and the mask `[B, W]` of the words that have a piece.
+    """
+    belongs = step[:, None] == jnp.arange(words)[:, None]  # [batch, words, pieces]
+    if pool == "first":
+        belongs &= belongs.cumsum(-1) == 1
+    count = belongs.sum(-1, keepdims=True)
+    share = (belongs / jnp.maximum(count, 1)).astype(x.dtype)
+    return batched_product(share, x, x.dtype), count[..., 0] > 0
 
 
 class ModalityGate(nn.Module):

@@ -1,4 +1,10 @@
-"""Collects the attention maps of one pass of a model: of its encoders, of fusion, after fusion."""
+"""Explains scores: what each step of each modality contributes, and the attention maps of a pass.
+
+Contributions are integrated gradients, summed over the features of a step. The path runs from a
+baseline of zeros to the sample: zeros of prepared features, or zeros in place of the vectors that
+an embedding table holds for token ids and pieces. The masks are the sample's own on all of the
+path, so that padding contributes nothing.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +20,8 @@ from msajax.layers.transformer import fusion_names, fusion_pairs
 from msajax.models.attribution import gradients_along
 from msajax.models.sequence_level import SequenceLevelModel
 from msajax.spec import CorpusSpec
+
+Arrays = Mapping[str, jax.Array]
 
 # Where a layer of attention stands.
 PRETRAINED, ENCODER, FUSION, POOLED, AFTER_FUSION = (
@@ -39,10 +47,10 @@ class Map(NamedTuple):
     answers: str
 
 
-def maps_of(
+def attention_maps(
     module: nn.Module, kept: Mapping[str, Any], masks: Mapping[str, jax.Array]
 ) -> dict[Map, jax.Array]:
-    """Collects the maps of a pass, those of a guided model's second one.
+    """Collects the attention maps of a pass, those of a guided model's second one.
 
     Args:
         module: the model; one that is not of the family has no map here.
@@ -60,7 +68,10 @@ def maps_of(
     for m in names:
         pretrained = kept.get(f"{m}_pretrained", {}).get("encoder", {})
         for layer, x in _layers(pretrained, "layers"):
-            found[Map(PRETRAINED, layer, m, m)] = _to_place(x, masks[m])
+            place = _places(masks[m])
+            x = jnp.take_along_axis(x, place[:, None, :, None], axis=2)
+            x = jnp.take_along_axis(x, place[:, None, None], axis=3)
+            found[Map(PRETRAINED, layer, m, m)] = jnp.where(masks[m][:, None, None], x, 0)
         for layer, x in _layers(kept.get(f"{m}_encoder", {}), "blocks"):
             found[Map(ENCODER, layer, m, m)] = x
     if config.fusion == "pooled":  # nothing follows: a single step is left of each modality
@@ -87,18 +98,12 @@ def _map_in(kept: Mapping[str, Any]) -> jax.Array:
     return kept["attention"]["attention"][0]
 
 
-def _to_place(x: jax.Array, mask: jax.Array) -> jax.Array:
-    """Brings a map `[B, H, T, T]` of valid steps that stand in front to where these steps are.
+def _places(mask: jax.Array) -> jax.Array:
+    """Returns `[B, T]`: where a pretrained encoder, which moves valid steps to the front, has each.
 
-    A pretrained encoder moves the valid steps of a row to its front before it reads them.
+    Taking numbers along these brings them back to the steps that they are of.
     """
-    place = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
-    x = jnp.take_along_axis(x, place[:, None, :, None], axis=2)
-    x = jnp.take_along_axis(x, place[:, None, None], axis=3)
-    return jnp.where(mask[:, None, None], x, 0)
-
-
-Arrays = Mapping[str, jax.Array]
+    return jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
 
 
 @flax.struct.dataclass
@@ -107,11 +112,11 @@ class Look:
 
     Attributes:
         scores: `[B, K]`.
-        weights: `[B, M]`, of the modalities.
-        attention: `{map: [B, H, T_asks, T_answers]}`; see `maps_of`.
+        weights: `[B, M]`, the modalities' weights.
+        attention: `{map: [B, H, T_asks, T_answers]}`; see `attention_maps`.
         read: `{modality: [B, T_m, d]}`, what the path of integrated gradients ends in: features,
             or the vectors of token ids.
-        guides: of a guided model, what its layers took queries and keys from; else nothing.
+        guides: what a guided model's layers took queries and keys from; else nothing.
     """
 
     scores: jax.Array
@@ -135,11 +140,18 @@ class Explainer:
 
         Args:
             module: a model of the family, or one of float features alone.
-            spec: of the model.
+            spec: names its inputs.
             scores: makes scores `[B, K]` of the model's outputs.
         """
         self._module, self._spec, self._scores = module, spec, scores
-        self._tables = {m: _table(spec, m) for m in spec.modalities if spec.vocabulary(m)}
+        # The paths of the embedding tables that the family has for token ids and pieces.
+        self._tables = {
+            m: (f"{m}_pretrained", "encoder", "embeddings", "words")
+            if spec.is_pieces(m)
+            else (f"{m}_embedding",)
+            for m in spec.modalities
+            if spec.vocabulary(m)
+        }
 
     def look(self, variables: Any, features: Arrays, masks: Arrays) -> Look:
         """Runs the model once on a batch `{modality: [B, T_m, …]}` under `{modality: [B, T_m]}`.
@@ -170,7 +182,7 @@ class Explainer:
         return Look(
             self._scores(prediction.score),
             prediction.modality_weights,
-            maps_of(self._module, kept, masks),
+            attention_maps(self._module, kept, masks),
             read,
             guides,
         )
@@ -181,9 +193,9 @@ class Explainer:
         """Computes the explained outputs `[B]` at a point of the path.
 
         Args:
-            variables: of the model.
+            variables: the model's.
             given: features and masks of the batch.
-            look: of the same batch.
+            look: what `look` returned for it.
             point: `{modality: [B, T_m, d]}`, in place of `look.read`.
             of: `[B]`, which of the K scores of each sample is explained.
         """
@@ -207,18 +219,15 @@ class Explainer:
         of: jax.Array,
         points: tuple[jax.Array, jax.Array],
     ) -> dict[str, jax.Array]:
-        """Sums what steps contribute, by some points of the path.
+        """Sums what steps contribute, by some points of the path: `{modality: [B, T_m]}`, 0 at padding.
 
         Args:
-            variables: of the model.
+            variables: the model's.
             given: features and masks of the batch.
-            look: of the same batch.
+            look: what `look` returned for it.
             of: `[B]`, which of the K scores of each sample is explained.
             points: shares of the path `[P]`, and the weights of the gradients there `[P]`. Over all
                 points of a path the weights sum to 1.
-
-        Returns:
-            `{modality: [B, T_m]}`, exactly 0 at padding.
         """
         _, masks = given
         baseline = jax.tree.map(jnp.zeros_like, look.read)
@@ -231,7 +240,7 @@ class Explainer:
         for m, gradient in total.items():
             of_step = (gradient * look.read[m].astype(jnp.float32)).sum(-1)
             if self._spec.is_pieces(m):
-                of_step = _to_place(of_step, masks[m])
+                of_step = jnp.take_along_axis(of_step, _places(masks[m]), axis=1)
             found[m] = jnp.where(masks[m], of_step, 0)
         return found
 
@@ -251,19 +260,3 @@ class Explainer:
             return use(modality, next_call(*args, **kwargs) if calls else None)
 
         return nn.intercept_methods(intercept)
-
-
-def _table(spec: CorpusSpec, modality: str) -> tuple[str, ...]:
-    """Returns the path of the embedding table that the family has for a modality of token ids."""
-    if spec.is_pieces(modality):
-        return (f"{modality}_pretrained", "encoder", "embeddings", "words")
-    return (f"{modality}_embedding",)
-
-
-def _to_place(of_step: jax.Array, mask: jax.Array) -> jax.Array:
-    """Brings numbers `[B, T]` of valid steps that stand in front back to where these steps are.
-
-    A pretrained encoder moves the valid steps of a row to its front before it embeds them.
-    """
-    place = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
-    return jnp.take_along_axis(of_step, place, axis=1)

@@ -21,10 +21,6 @@ class NextTokenModel(nn.Module):
     It is a model of its own, as it needs no labels. Modules are named as in `SequenceLevelModel`,
     whose text encoder it can initialise. The first token of a sequence is not predicted. The logits
     `[B, T, V]` are kept as `logits` in the `intermediates` collection when that is mutable.
-
-    Attributes:
-        config: sizes, rates and choices.
-        spec: one modality, of token ids.
     """
 
     config: ModelConfig

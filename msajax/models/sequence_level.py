@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from msajax.config import ModelConfig
 from msajax.encoders.module import make_encoder
 from msajax.errors import UserError
-from msajax.layers.heads import AdaptiveHead
-from msajax.layers.linear import batched_product, kernel_init
+from msajax.layers.heads import AdaptiveHead, pool_words
+from msajax.layers.linear import kernel_init
 from msajax.layers.positions import DROFE_FEATURES
 from msajax.layers.transformer import (
     AnchoredFusion,
@@ -21,7 +21,7 @@ from msajax.layers.transformer import (
     PostFusionEncoder,
     make_embedding,
 )
-from msajax.models.attribution import Function, deeplift, gradient_x_input, integrated_gradients
+from msajax.models.attribution import deeplift, gradient_x_input, integrated_gradients
 from msajax.models.contract import (
     LABELS,
     MODALITIES,
@@ -34,15 +34,49 @@ from msajax.models.contract import (
 from msajax.spec import CorpusSpec
 
 
+class PretrainedText(nn.Module):
+    """Encodes pieces of text; fusion reads the pieces themselves, or one vector for each word."""
+
+    config: ModelConfig
+    spec: CorpusSpec
+
+    @nn.compact
+    def __call__(
+        self, pieces: jax.Array, mask: jax.Array, *, train: bool
+    ) -> tuple[jax.Array, jax.Array]:
+        """Encodes a batch.
+
+        Args:
+            pieces: `[B, P, 3]` int32: token id, segment, and the step of the word that a piece
+                belongs to; -1 for a special piece, which belongs to none.
+            mask: `[B, P]`, True for every piece, special ones too.
+            train: draw dropout masks.
+
+        Returns:
+            `[B, T, D]` of the encoder's width D, and the mask `[B, T]` of what fusion reads; T is P
+            for pieces, else the most words of a sample, cut like the pieces.
+        """
+        c = self.config
+        ids, segments, step = jnp.moveaxis(pieces, -1, 0)
+        encoder = make_encoder(
+            self.spec.text_encoder,
+            jnp.dtype(c.dtype),
+            remat=c.gradient_checkpointing,
+            name="encoder",
+        )
+        x = encoder(ids, mask, segments=segments, train=train)  # [batch, pieces, width]
+        of_word = mask & (step >= 0)  # [batch, pieces]
+        if c.text_pool == "pieces":
+            return x, mask if c.text_special else of_word
+        words = self.spec.pooled_steps(pieces.shape[1])
+        return pool_words(x, jnp.where(of_word, step, -1), words, c.text_pool)
+
+
 class SequenceLevelModel(nn.Module):
     """Sequences keep their length until the head, unless fusion is pooled; masks everywhere.
 
-    With guidance it runs twice, with the same weights: see `msajax.models.sequence_level`. The
-    attributions are kept as `guides` in the `intermediates` collection when that is mutable.
-
-    Attributes:
-        config: sizes, rates and choices.
-        spec: modalities and their sizes.
+    With guidance it runs twice, with the same weights: see `first_pass`. The attributions are kept
+    as `guides` in the `intermediates` collection when that is mutable.
     """
 
     config: ModelConfig
@@ -146,6 +180,85 @@ class SequenceLevelModel(nn.Module):
         return Prediction(score, weights, aux)
 
 
+def first_pass(
+    model: nn.Module,
+    features: Mapping[str, jax.Array],
+    masks: Mapping[str, jax.Array],
+    attention_masks: Mapping[str, jax.Array],
+    *,
+    train: bool,
+) -> tuple[jax.Array, dict[str, tuple[jax.Array, ...]]]:
+    """Runs a model without guidance, and explains its outputs by what its encoders' layers read.
+
+    It is the guidance of XAIguiFormer (Guo et al., ICLR 2025; source 003 names it, R31): queries
+    and keys of the second pass come from what each layer's input contributed to the first pass's
+    largest output, through the same weights. That all passes draw the same dropout masks is our
+    own: the network that is explained is the one that is guided.
+
+    E_l is the attribution of layer l's input: of the sequence that enters its block, which with
+    pre-norm is the residual stream before its norm. What is explained is this pass's score, or of
+    several scores each sample's largest, against a baseline of zeros. The explanation is a constant
+    for training: no gradient flows through it, to weights or input.
+
+    Args:
+        model: bound, with parameters; its class takes `(config, spec)`, and its call `begin`.
+        features: `{modality: [B, T_m, d_m]}`.
+        masks: `{modality: [B, T_m]}` bool.
+        attention_masks: `{modality: [T_m, T_m] or [B, T_m, T_m]}`, for any of the modalities.
+        train: draw dropout masks.
+
+    Returns:
+        The first pass's scores `[B, K]`, and `{modality: (E_0, E_1, …)}`, each `[B, T_m, D]`.
+    """
+    plain = type(model)(
+        dataclasses.replace(model.config, guidance="none"), model.spec, parent=None
+    )
+    # The model's own random stream, so that every pass draws the same dropout masks.
+    run = functools.partial(plain.apply, train=train, rngs=model.scope.rngs)
+    variables = {k: v for k, v in model.variables.items() if k != "intermediates"}
+    with jax.named_scope("coarse"):
+        coarse, kept = run(
+            variables,
+            features,
+            masks,
+            attention_masks=attention_masks,
+            mutable="intermediates",
+        )
+    read = {
+        m: kept["intermediates"][f"{m}_encoder"]["read"][0] for m in model.spec.modalities
+    }
+
+    variables, features, attention_masks, read = jax.lax.stop_gradient(
+        (variables, features, attention_masks, read)
+    )
+    chosen = jax.nn.one_hot(coarse.score.argmax(-1), coarse.score.shape[-1])  # [batch, labels]
+
+    def output_from(modality: str, layer: int, x: jax.Array) -> jax.Array:
+        """Computes what each sample's chosen output `[B]` is if a layer reads `x`."""
+        # Other encoders begin behind their last layer: what x does not change is not computed.
+        begin = {m: (len(inputs) - 1, inputs[-1]) for m, inputs in read.items()}
+        begin[modality] = layer, x
+        score = run(variables, features, masks, attention_masks=attention_masks, begin=begin).score
+        return (score * chosen).sum(-1)
+
+    attribute = {
+        "gradient_x_input": gradient_x_input,
+        "deeplift": deeplift,
+        "integrated_gradients": functools.partial(
+            integrated_gradients, steps=model.config.guidance_steps
+        ),
+    }[model.config.guidance]
+    with jax.named_scope("attribution"):
+        guides = {
+            m: tuple(
+                attribute(functools.partial(output_from, m, layer), x, jnp.zeros_like(x))
+                for layer, x in enumerate(inputs[:-1])
+            )
+            for m, inputs in read.items()
+        }
+    return coarse.score, jax.lax.stop_gradient(guides)
+
+
 def check_inputs(
     config: ModelConfig,
     spec: CorpusSpec,
@@ -153,10 +266,7 @@ def check_inputs(
     masks: Mapping[str, jax.Array],
     attention_masks: Mapping[str, jax.Array],
 ) -> None:
-    """Raises `ValueError` for shapes and types that do not fit each other or the specification.
-
-    And for attention masks that nothing reads.
-    """
+    """Raises `ValueError` for arrays that do not fit, and attention masks that nothing reads."""
     batch = None
     for m in spec.modalities:
         if m not in features or m not in masks:
@@ -265,146 +375,3 @@ MODEL = Model(
     check=check_family,
     text_encoder="text_pretrained/encoder",
 )
-
-
-class PretrainedText(nn.Module):
-    """Encodes pieces of text; fusion reads the pieces themselves, or one vector for each word.
-
-    Attributes:
-        config: of the text modality.
-        spec: says what the encoder is, and how many words a sample has at most.
-    """
-
-    config: ModelConfig
-    spec: CorpusSpec
-
-    @nn.compact
-    def __call__(
-        self, pieces: jax.Array, mask: jax.Array, *, train: bool
-    ) -> tuple[jax.Array, jax.Array]:
-        """Encodes a batch.
-
-        Args:
-            pieces: `[B, P, 3]` int32: token id, segment, and the step of the word that a piece
-                belongs to; -1 for a special piece, which belongs to none.
-            mask: `[B, P]`, True for every piece, special ones too.
-            train: draw dropout masks.
-
-        Returns:
-            `[B, T, D]` of the encoder's width D, and the mask `[B, T]` of what fusion reads; T is P
-            for pieces, else the most words of a sample, cut like the pieces.
-        """
-        c = self.config
-        ids, segments, step = jnp.moveaxis(pieces, -1, 0)
-        encoder = make_encoder(
-            self.spec.text_encoder,
-            jnp.dtype(c.dtype),
-            remat=c.gradient_checkpointing,
-            name="encoder",
-        )
-        x = encoder(ids, mask, segments=segments, train=train)  # [batch, pieces, width]
-        of_word = mask & (step >= 0)  # [batch, pieces]
-        if c.text_pool == "pieces":
-            return x, mask if c.text_special else of_word
-        words = self.spec.pooled_steps(pieces.shape[1])
-        return pool_words(x, jnp.where(of_word, step, -1), words, c.text_pool)
-
-
-def pool_words(
-    x: jax.Array, step: jax.Array, words: int, pool: str
-) -> tuple[jax.Array, jax.Array]:
-    """Makes a vector of the pieces of each word.
-
-    Args:
-        x: `[B, P, D]`.
-        step: `[B, P]`, the number of the word that a piece belongs to; -1 for none.
-        words: W, how many there may be.
-        pool: words, the mean of a word's pieces; or first, its first one.
-
-    Returns:
-        `[B, W, D]`, and the mask `[B, W]` of the words that have a piece.
-    """
-    belongs = step[:, None] == jnp.arange(words)[:, None]  # [batch, words, pieces]
-    if pool == "first":
-        belongs &= belongs.cumsum(-1) == 1
-    count = belongs.sum(-1, keepdims=True)
-    share = (belongs / jnp.maximum(count, 1)).astype(x.dtype)
-    return batched_product(share, x, x.dtype), count[..., 0] > 0
-
-
-def attribute(config: ModelConfig, function: Function, x: jax.Array) -> jax.Array:
-    """Computes the attribution that `config.guidance` names, against a baseline of zeros."""
-    baseline = jnp.zeros_like(x)
-    if config.guidance == "integrated_gradients":
-        return integrated_gradients(function, x, baseline, config.guidance_steps)
-    return {"gradient_x_input": gradient_x_input, "deeplift": deeplift}[config.guidance](
-        function, x, baseline
-    )
-
-
-def first_pass(
-    model: nn.Module,
-    features: Mapping[str, jax.Array],
-    masks: Mapping[str, jax.Array],
-    attention_masks: Mapping[str, jax.Array],
-    *,
-    train: bool,
-) -> tuple[jax.Array, dict[str, tuple[jax.Array, ...]]]:
-    """Runs a model without guidance, and explains its outputs by what its encoders' layers read.
-
-    E_l is the attribution of layer l's input: of the sequence that enters its block, which with
-    pre-norm is the residual stream before its norm. What is explained is this pass's score, or of
-    several scores each sample's largest. The pass, its explanation and the pass that this guides
-    draw the same dropout masks: the network that is explained is the one that is guided. The
-    explanation is a constant for training: no gradient flows through it, to weights or input.
-
-    Args:
-        model: bound, with parameters; its class takes `(config, spec)`, and its call `begin`.
-        features: `{modality: [B, T_m, d_m]}`.
-        masks: `{modality: [B, T_m]}` bool.
-        attention_masks: `{modality: [T_m, T_m] or [B, T_m, T_m]}`, for any of the modalities.
-        train: draw dropout masks.
-
-    Returns:
-        The first pass's scores `[B, K]`, and `{modality: (E_0, E_1, …)}`, each `[B, T_m, D]`.
-    """
-    plain = type(model)(
-        dataclasses.replace(model.config, guidance="none"), model.spec, parent=None
-    )
-    # The model's own random stream, so that every pass draws the same dropout masks.
-    run = functools.partial(plain.apply, train=train, rngs=model.scope.rngs)
-    variables = {k: v for k, v in model.variables.items() if k != "intermediates"}
-    with jax.named_scope("coarse"):
-        coarse, kept = run(
-            variables,
-            features,
-            masks,
-            attention_masks=attention_masks,
-            mutable="intermediates",
-        )
-    read = {
-        m: kept["intermediates"][f"{m}_encoder"]["read"][0] for m in model.spec.modalities
-    }
-
-    variables, features, attention_masks, read = jax.lax.stop_gradient(
-        (variables, features, attention_masks, read)
-    )
-    chosen = jax.nn.one_hot(coarse.score.argmax(-1), coarse.score.shape[-1])  # [batch, labels]
-
-    def output_from(modality: str, layer: int, x: jax.Array) -> jax.Array:
-        """Computes what each sample's chosen output `[B]` is if a layer reads `x`."""
-        # Other encoders begin behind their last layer: what x does not change is not computed.
-        begin = {m: (len(inputs) - 1, inputs[-1]) for m, inputs in read.items()}
-        begin[modality] = layer, x
-        score = run(variables, features, masks, attention_masks=attention_masks, begin=begin).score
-        return (score * chosen).sum(-1)
-
-    with jax.named_scope("attribution"):
-        guides = {
-            m: tuple(
-                attribute(model.config, functools.partial(output_from, m, layer), x)
-                for layer, x in enumerate(inputs[:-1])
-            )
-            for m, inputs in read.items()
-        }
-    return coarse.score, jax.lax.stop_gradient(guides)
