@@ -10,6 +10,8 @@ from msajax.config import ModelConfig
 from msajax.layers.basic import Dropout
 from msajax.layers.linear import batched_product, kernel_init
 
+Arrays = Mapping[str, jax.Array]  # by modality
+
 
 def mean_pool(x: jax.Array, mask: jax.Array) -> jax.Array:
     """Averages `x` `[B, T, D]` over the valid steps of `mask` `[B, T]`: `[B, D]` float32.
@@ -37,10 +39,7 @@ class AttentionPool(nn.Module):
 
 
 def pool(
-    config: ModelConfig,
-    modalities: tuple[str, ...],
-    sequences: Mapping[str, jax.Array],
-    masks: Mapping[str, jax.Array],
+    config: ModelConfig, modalities: tuple[str, ...], sequences: Arrays, masks: Arrays
 ) -> tuple[jax.Array, jax.Array]:
     """Pools `{modality: [B, T_m, D]}` under `{modality: [B, T_m]}` by the configured method.
 
@@ -131,11 +130,7 @@ class AdaptiveHead(nn.Module):
 
     @nn.compact
     def __call__(
-        self,
-        sequences: Mapping[str, jax.Array],
-        masks: Mapping[str, jax.Array],
-        *,
-        train: bool,
+        self, sequences: Arrays, masks: Arrays, *, train: bool
     ) -> tuple[jax.Array, jax.Array]:
         """Pools `{modality: [B, T_m, D]}` under `{modality: [B, T_m]}`.
 

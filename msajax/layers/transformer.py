@@ -1,6 +1,6 @@
 """Defines Transformer blocks, stacks of layers, encoders of a modality, and fusion."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import flax.linen as nn
 import jax
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from msajax.config import ModelConfig
 from msajax.layers.attention import MultiHeadAttention, causal_mask
 from msajax.layers.basic import NORMS, Dropout, FeedForward, TokenEmbedding
-from msajax.layers.heads import pool
+from msajax.layers.heads import Arrays, pool
 from msajax.layers.linear import AffineLayer
 from msajax.layers.positions import DROFE_FEATURES, LearnedPositions, add_sinusoids, drofe
 from msajax.layers.recurrent import Recurrence
@@ -268,13 +268,7 @@ class AnchoredFusion(nn.Module):
     anchor: str
 
     @nn.compact
-    def __call__(
-        self,
-        sequences: Mapping[str, jax.Array],
-        masks: Mapping[str, jax.Array],
-        *,
-        train: bool,
-    ) -> dict[str, jax.Array]:
+    def __call__(self, sequences: Arrays, masks: Arrays, *, train: bool) -> dict[str, jax.Array]:
         """Fuses sequences `{modality: [B, T_m, D]}` under masks `{modality: [B, T_m]}`."""
         fused = dict(sequences)
         pairs = fusion_pairs(self.config, self.modalities, self.anchor)
@@ -312,13 +306,7 @@ class FusionLayer(nn.Module):
     pairs: tuple[tuple[str, str], ...]
 
     @nn.compact
-    def __call__(
-        self,
-        sequences: Mapping[str, jax.Array],
-        masks: Mapping[str, jax.Array],
-        *,
-        train: bool,
-    ) -> dict[str, jax.Array]:
+    def __call__(self, sequences: Arrays, masks: Arrays, *, train: bool) -> dict[str, jax.Array]:
         """Maps `{modality: [B, T_m, D]}` to the same shapes."""
         fused = dict(sequences)
         # Parallel fusion differs in the contexts alone: a query that attends to two modalities does
@@ -344,11 +332,7 @@ class PooledFusion(nn.Module):
 
     @nn.compact
     def __call__(
-        self,
-        sequences: Mapping[str, jax.Array],
-        masks: Mapping[str, jax.Array],
-        *,
-        train: bool,
+        self, sequences: Arrays, masks: Arrays, *, train: bool
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         """Turns `{modality: [B, T_m, D]}` into `{modality: [B, 1, D]}`, and the masks likewise."""
         c, names = self.config, self.modalities

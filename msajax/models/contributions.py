@@ -16,12 +16,11 @@ import jax
 import jax.numpy as jnp
 
 from msajax.layers.basic import TokenEmbedding
+from msajax.layers.heads import Arrays
 from msajax.layers.transformer import fusion_names, fusion_pairs
 from msajax.models.attribution import gradients_along
 from msajax.models.sequence_level import SequenceLevelModel
 from msajax.spec import CorpusSpec
-
-Arrays = Mapping[str, jax.Array]
 
 # Where a layer of attention stands.
 PRETRAINED, ENCODER, FUSION, POOLED, AFTER_FUSION = (
@@ -219,7 +218,7 @@ class Explainer:
         of: jax.Array,
         points: tuple[jax.Array, jax.Array],
     ) -> dict[str, jax.Array]:
-        """Sums what steps contribute, by some points of the path: `{modality: [B, T_m]}`, 0 at padding.
+        """Sums what steps contribute, by some points of the path: `{modality: [B, T_m]}`.
 
         Args:
             variables: the model's.

@@ -1,6 +1,5 @@
 """Predicts each token of a sequence from those before it (source 001: the decoder)."""
 
-from collections.abc import Mapping
 
 import flax.linen as nn
 import jax
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 from msajax.checks import require
 from msajax.config import ModelConfig
 from msajax.errors import UserError
+from msajax.layers.heads import Arrays
 from msajax.layers.transformer import ModalityEncoder, make_embedding
 from msajax.models.contract import POSITIONS, VOCABULARY, Model, Prediction
 from msajax.models.sequence_level import check_family, check_inputs
@@ -29,10 +29,10 @@ class NextTokenModel(nn.Module):
     @nn.compact
     def __call__(
         self,
-        features: Mapping[str, jax.Array],
-        masks: Mapping[str, jax.Array],
+        features: Arrays,
+        masks: Arrays,
         *,
-        attention_masks: Mapping[str, jax.Array] | None = None,
+        attention_masks: Arrays | None = None,
         train: bool = False,
     ) -> Prediction:
         """Measures how likely sequences are.

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from msajax.config import ModelConfig
 from msajax.encoders.module import make_encoder
 from msajax.errors import UserError
-from msajax.layers.heads import AdaptiveHead, pool_words
+from msajax.layers.heads import AdaptiveHead, Arrays, pool_words
 from msajax.layers.linear import kernel_init
 from msajax.layers.positions import DROFE_FEATURES
 from msajax.layers.transformer import (
@@ -91,10 +91,10 @@ class SequenceLevelModel(nn.Module):
     @nn.compact
     def __call__(
         self,
-        features: Mapping[str, jax.Array],
-        masks: Mapping[str, jax.Array],
+        features: Arrays,
+        masks: Arrays,
         *,
-        attention_masks: Mapping[str, jax.Array] | None = None,
+        attention_masks: Arrays | None = None,
         train: bool = False,
         begin: Mapping[str, tuple[int, jax.Array]] | None = None,
         guides: Mapping[str, Sequence[jax.Array]] | None = None,
@@ -181,12 +181,7 @@ class SequenceLevelModel(nn.Module):
 
 
 def first_pass(
-    model: nn.Module,
-    features: Mapping[str, jax.Array],
-    masks: Mapping[str, jax.Array],
-    attention_masks: Mapping[str, jax.Array],
-    *,
-    train: bool,
+    model: nn.Module, features: Arrays, masks: Arrays, attention_masks: Arrays, *, train: bool
 ) -> tuple[jax.Array, dict[str, tuple[jax.Array, ...]]]:
     """Runs a model without guidance, and explains its outputs by what its encoders' layers read.
 
@@ -210,23 +205,17 @@ def first_pass(
     Returns:
         The first pass's scores `[B, K]`, and `{modality: (E_0, E_1, …)}`, each `[B, T_m, D]`.
     """
-    plain = type(model)(
-        dataclasses.replace(model.config, guidance="none"), model.spec, parent=None
-    )
+    config = dataclasses.replace(model.config, guidance="none")
+    plain = type(model)(config, model.spec, parent=None)
     # The model's own random stream, so that every pass draws the same dropout masks.
     run = functools.partial(plain.apply, train=train, rngs=model.scope.rngs)
     variables = {k: v for k, v in model.variables.items() if k != "intermediates"}
     with jax.named_scope("coarse"):
         coarse, kept = run(
-            variables,
-            features,
-            masks,
-            attention_masks=attention_masks,
-            mutable="intermediates",
+            variables, features, masks, attention_masks=attention_masks, mutable="intermediates"
         )
-    read = {
-        m: kept["intermediates"][f"{m}_encoder"]["read"][0] for m in model.spec.modalities
-    }
+    kept = kept["intermediates"]
+    read = {m: kept[f"{m}_encoder"]["read"][0] for m in model.spec.modalities}
 
     variables, features, attention_masks, read = jax.lax.stop_gradient(
         (variables, features, attention_masks, read)
@@ -262,9 +251,9 @@ def first_pass(
 def check_inputs(
     config: ModelConfig,
     spec: CorpusSpec,
-    features: Mapping[str, jax.Array],
-    masks: Mapping[str, jax.Array],
-    attention_masks: Mapping[str, jax.Array],
+    features: Arrays,
+    masks: Arrays,
+    attention_masks: Arrays,
 ) -> None:
     """Raises `ValueError` for arrays that do not fit, and attention masks that nothing reads."""
     batch = None

@@ -101,9 +101,8 @@ def count_lost(
     for start in range(0, len(split), _ROWS):
         rows = slice(start, start + _ROWS)
         # Which stored steps prepared ones read, of every modality: `[M, n, T]`.
-        kept = np.array([kept[rows] for _, kept in chosen.values()])
-        read = np.zeros((*kept.shape[:2], steps), bool)
-        member, row, step = kept.nonzero()
+        member, row, step = np.array([kept[rows] for _, kept in chosen.values()]).nonzero()
+        read = np.zeros((len(chosen), len(source[rows]), steps), bool)
         read[member, row, source[rows][row, step]] = True
         unread = ~read
         for m, candidates in zip(chosen, unread, strict=True):
@@ -179,7 +178,7 @@ def count_in_full(
         masks: the valid steps `[N, T]` of each modality.
         groups: modalities that share their steps.
         rows: the sizes of embedding tables, as far as they are known.
-        nonzero: as for `count_lost`.
+        nonzero: the result of `nonzero_steps`.
     """
     found = {}
     for members in movers(masks, groups):
@@ -200,13 +199,8 @@ def nothing_read(split: Split, modality: str) -> dict[str, Lost]:
 def require_little_lost(where: str, lost: Mapping[str, Lost], allowed: bool) -> None:
     """Refuses a loss that leaves more than a tenth of the samples of a modality without it.
 
-    Args:
-        where: names the corpus and the split.
-        lost: by modality.
-        allowed: whether any loss is accepted.
-
     Raises:
-        UserError: naming the split, the modality and how many samples.
+        UserError: naming the split, the modality and the samples, unless any loss is `allowed`.
     """
     for m, loss in lost.items():
         if loss.is_refused(allowed):
@@ -245,20 +239,19 @@ _LOSSES = {
 }
 
 
-def describe_repairs(made: Mapping[str, Mapping[str, int]], clip: float) -> str:
+Counts = Mapping[str, Mapping[str, int]]  # {modality: {kind: count}}, as `prepare` returns them
+
+
+def describe_repairs(made: Counts, clip: float) -> str:
     """Says what was repaired: "audio: 3 value(s) that were not finite, or beyond 1e6, are 0".
 
-    Args:
-        made: `{modality: {kind: count}}`, as `prepare` returns it.
-        clip: bound of standardised features.
-
-    Returns:
-        A sentence without its full stop; "" if nothing was repaired.
+    The sentence lacks its full stop; it is "" if nothing was repaired. `clip` is the bound of
+    standardised features.
     """
     return _describe(made, _REPAIRS, clip)
 
 
-def describe_losses(made: Mapping[str, Mapping[str, int]]) -> str:
+def describe_losses(made: Counts) -> str:
     """Says what is not read, as `describe_repairs` says what was repaired; "" if all is."""
     return _describe(made, _LOSSES, 0)
 
@@ -268,23 +261,19 @@ def describe_reading(made: Mapping[str, int]) -> str:
     return _clauses(made, _REPAIRS, 0)
 
 
-def say_repairs(split: str, made: Mapping[str, Mapping[str, int]], clip: float) -> None:
+def say_repairs(split: str, made: Counts, clip: float) -> None:
     """Logs what was repaired in a split, if anything was."""
     if told := describe_repairs(made, clip):
         logger.warning("Repaired in %s: %s.", split, told)
 
 
-def say_prepared(
-    name: str, split: Split, made: Mapping[str, Mapping[str, int]], clip: float
-) -> None:
+def say_prepared(name: str, split: Split, made: Counts, clip: float) -> None:
     """Logs what was repaired in a prepared split, and what it loses."""
     say_repairs(name, made, clip)
     say_lost(name, made, count_without_any(split.masks), len(split))
 
 
-def say_lost(
-    split: str, made: Mapping[str, Mapping[str, int]], without_any: int, size: int
-) -> None:
+def say_lost(split: str, made: Counts, without_any: int, size: int) -> None:
     """Logs what a split loses, and how many of its `size` samples have no modality at all."""
     if told := describe_losses(made):
         logger.warning("Lost in %s: %s.", split, told)
@@ -301,9 +290,7 @@ def describe_empty(split: str, empty: int, size: int) -> str:
     )
 
 
-def _describe(
-    made: Mapping[str, Mapping[str, int]], phrases: Mapping[str, str], clip: float
-) -> str:
+def _describe(made: Counts, phrases: Mapping[str, str], clip: float) -> str:
     found = {m: _clauses(counts, phrases, clip) for m, counts in made.items()}
     return "; ".join(f"{m}: {told}" for m, told in found.items() if told)
 
