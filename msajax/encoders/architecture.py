@@ -279,18 +279,35 @@ def _modernbert(entries: _Entries, layers: int) -> dict[str, Any]:
     head = entries.content["hidden_size"] // entries.content["num_attention_heads"]
     requirement = f"must leave heads of an even size, not {head}, for rotary positions"
     entries.require("num_attention_heads", head % 2 == 0, requirement)
-    base, local_base = _rotary_bases(entries)
-    modern = ModernBert(
-        local=_local_layers(entries, layers),
-        reach=entries.whole("local_attention", 1, 2**20, 128) // 2,
-        base=base,
-        local_base=local_base,
-        attention_bias=entries.flag("attention_bias", False),
-        ffn_bias=entries.flag("mlp_bias", False),
-        norm_bias=entries.flag("norm_bias", False),
-        embedding_dropout=entries.number("embedding_dropout", 0, 1, 0.0),
-        ffn_dropout=entries.number("mlp_dropout", 0, 1, 0.0),
-    )
+
+    # The bases of the rotation, in the newer or the older form.
+    entries.refuse("rope_scaling", None)
+    if "rope_parameters" in entries.content:
+        bases, nested = [], entries.content["rope_parameters"]
+        for name, usual in (("full_attention", 160000.0), ("sliding_attention", 10000.0)):
+            one = nested.get(name, {}) if isinstance(nested, Mapping) else None
+            entries.require("rope_parameters", isinstance(one, Mapping), f"must hold {name}: {{…}}")
+            inner = _Entries(one, f"{entries.where}: rope_parameters.{name}")
+            inner.refuse("rope_type", "default")
+            bases.append(inner.number("rope_theta", 1, 1e12, usual))
+        base, local_base = bases
+    else:
+        base = entries.number("global_rope_theta", 1, 1e12, 160000.0)
+        # null says that the local layers have the base of the others.
+        usual = base if "local_rope_theta" in entries.nulls else 10000.0
+        local_base = entries.number("local_rope_theta", 1, 1e12, usual)
+
+    # Which layers see a window alone, in the newer or the older form.
+    if "layer_types" in entries.content:
+        names, known = entries.content["layer_types"], ("full_attention", "sliding_attention")
+        ok = isinstance(names, list) and len(names) == layers and all(n in known for n in names)
+        requirement = f"must say of each of {layers} layers whether it is {' or '.join(known)}"
+        entries.require("layer_types", ok, requirement)
+        local = tuple(name == "sliding_attention" for name in names)
+    else:
+        every = entries.whole("global_attn_every_n_layers", 1, 1000, 3)
+        local = tuple(i % every != 0 for i in range(layers))
+
     dropout = entries.number("attention_dropout", 0, 1, 0.0)
     return {
         "segments": 0,
@@ -298,36 +315,15 @@ def _modernbert(entries: _Entries, layers: int) -> dict[str, Any]:
         "activation": entries.activation("hidden_activation"),
         "dropout": dropout,  # on what attention writes; the feed-forward network's has none
         "attention_dropout": dropout,
-        "modern": modern,
+        "modern": ModernBert(
+            local=local,
+            reach=entries.whole("local_attention", 1, 2**20, 128) // 2,
+            base=base,
+            local_base=local_base,
+            attention_bias=entries.flag("attention_bias", False),
+            ffn_bias=entries.flag("mlp_bias", False),
+            norm_bias=entries.flag("norm_bias", False),
+            embedding_dropout=entries.number("embedding_dropout", 0, 1, 0.0),
+            ffn_dropout=entries.number("mlp_dropout", 0, 1, 0.0),
+        ),
     }
-
-
-def _local_layers(entries: _Entries, layers: int) -> tuple[bool, ...]:
-    """Reads which layers see a window alone, in the newer or the older form."""
-    if "layer_types" not in entries.content:
-        every = entries.whole("global_attn_every_n_layers", 1, 1000, 3)
-        return tuple(i % every != 0 for i in range(layers))
-    names, known = entries.content["layer_types"], ("full_attention", "sliding_attention")
-    ok = isinstance(names, list) and len(names) == layers and all(n in known for n in names)
-    requirement = f"must say of each of {layers} layers whether it is {' or '.join(known)}"
-    entries.require("layer_types", ok, requirement)
-    return tuple(name == "sliding_attention" for name in names)
-
-
-def _rotary_bases(entries: _Entries) -> tuple[float, float]:
-    """Reads the bases of the rotation, of all layers and of the local ones."""
-    entries.refuse("rope_scaling", None)
-    if "rope_parameters" not in entries.content:
-        base = entries.number("global_rope_theta", 1, 1e12, 160000.0)
-        # null says that the local layers have the base of the others.
-        usual = base if "local_rope_theta" in entries.nulls else 10000.0
-        return base, entries.number("local_rope_theta", 1, 1e12, usual)
-    where, bases = f"{entries.where}: rope_parameters", []
-    nested = entries.content["rope_parameters"]
-    for name, usual in (("full_attention", 160000.0), ("sliding_attention", 10000.0)):
-        one = nested.get(name, {}) if isinstance(nested, Mapping) else None
-        entries.require("rope_parameters", isinstance(one, Mapping), f"must hold {name}: {{…}}")
-        of_one = _Entries(one, f"{where}.{name}")
-        of_one.refuse("rope_type", "default")
-        bases.append(of_one.number("rope_theta", 1, 1e12, usual))
-    return bases[0], bases[1]
