@@ -92,16 +92,9 @@ class PretrainedEncoder(nn.Module):
         segments: jax.Array | None = None,
         train: bool,
     ) -> jax.Array:
-        """Encodes a batch.
+        """Encodes token ids `[B, T]`, which may be anything at padding: `[B, T, D]`, zero there.
 
-        Args:
-            ids: token ids `[B, T]`; padding may hold anything.
-            mask: `[B, T]` bool, True for a valid step.
-            segments: the number of each step's segment, `[B, T]`; None says that all are 0.
-            train: draw dropout masks.
-
-        Returns:
-            `[B, T, D]`, zero at padding.
+        The mask `[B, T]` is True for a valid step. Without segments `[B, T]` all steps are of 0.
 
         Raises:
             ValueError: if T is more than the positions that the encoder knows.
@@ -240,12 +233,9 @@ def embeddings(architecture: Architecture, first: int) -> Sources:
 
 
 def block(architecture: Architecture, i: int, projections: tuple[str, str, str]) -> Sources:
-    """Says which tensors a layer's parameters are.
+    """Says which tensors layer `i`'s parameters are.
 
-    Args:
-        architecture: its sizes count.
-        i: the layer's number, from 0.
-        projections: what the tensors call those of queries, keys and values.
+    `projections` are the tensors' names of the projections of queries, keys and values.
     """
     a = architecture
     there, here, width = f"encoder.layer.{i}", f"layers_{i}", (a.width,)

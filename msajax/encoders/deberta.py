@@ -66,11 +66,7 @@ class DisentangledAttention(MultiHeadAttention):
     ) -> jax.Array:
         """Lets the steps of `x` `[B, T, D]` attend to each other: `[B, T, D]`.
 
-        Args:
-            x: the sequence.
-            masks: any of `combine_masks`'s forms.
-            vectors: those of the distances, `[R, D]`, for the rows that `used_rows` says.
-            train: draw dropout masks.
+        The vectors `[R, D]` are those of the distances, for the rows that `used_rows` says.
         """
         batch, length, width = x.shape
         heads, relative = (self.num_heads, self.head_dim), self.relative

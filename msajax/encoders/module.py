@@ -24,11 +24,8 @@ def make_encoder(
 ) -> nn.Module:
     """Makes the module of an encoder: `(ids, mask, *, segments, train)` to `[B, T, D]`.
 
-    Args:
-        architecture: says which one.
-        dtype: computation type.
-        remat: save memory by computing the inside of each layer again in the backward pass.
-        name: the module's.
+    With `remat` the inside of each layer is computed again in the backward pass, which saves
+    memory.
     """
     module, _ = _KINDS[architecture.kind]
     return module(architecture, dtype, remat, name=name)
@@ -37,19 +34,14 @@ def make_encoder(
 def parameters_of(
     architecture: Architecture, tensors: Mapping[str, np.ndarray], where: str = "The folder"
 ) -> dict[str, np.ndarray]:
-    """Makes the parameters of the encoder's module of a folder's tensors.
-
-    Args:
-        architecture: says which parameters there are.
-        tensors: by name, from `Folder.tensors`.
-        where: what messages call the folder.
+    """Makes the parameters of an encoder's module of tensors by name (see `Folder.tensors`).
 
     Returns:
         A float32 array for each path relative to the module, joined by `/`.
 
     Raises:
         UserError: for a tensor that is missing, of another shape than config.json says, or of a
-            layer too many.
+            layer too many; it calls the folder `where`.
     """
     _, make_sources = _KINDS[architecture.kind]
     sources = make_sources(architecture)

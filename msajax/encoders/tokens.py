@@ -85,11 +85,8 @@ class Tokenizer:
 
         The words are joined by spaces and cut as a whole, so that the pieces of a word are those of
         the running text; a byte-level tokenizer, for example, has other pieces for a word without
-        the space before it. A piece that reaches over several words belongs to the first one.
-
-        Args:
-            samples: the words of each transcript. One that is empty, or space alone, has no piece
-                and counts in the numbers of the others.
+        the space before it. A piece that reaches over several words belongs to the first one. A
+        word that is empty, or space alone, has no piece and counts in the numbers of the others.
 
         Raises:
             UserError: if the tokenizer fails on them.

@@ -59,9 +59,7 @@ def pool(
     return pooled, present
 
 
-def pool_words(
-    x: jax.Array, step: jax.Array, words: int, pool: str
-) -> tuple[jax.Array, jax.Array]:
+def pool_words(x: jax.Array, step: jax.Array, words: int, pool: str) -> tuple[jax.Array, jax.Array]:
     """Makes a vector of the pieces of each word.
 
     Args:

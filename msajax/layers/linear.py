@@ -114,9 +114,7 @@ def _joined(maps: Sequence[Affine]) -> Affine:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _affine(
-    x: jax.Array, kernel: jax.Array, bias: jax.Array | None, precision: Any
-) -> jax.Array:
+def _affine(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, precision: Any) -> jax.Array:
     """Maps `[N, I]` to `[N, O]`."""
     y = _contract(x, kernel, 1, 0, precision)
     return y if bias is None else y + bias

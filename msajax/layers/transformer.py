@@ -139,12 +139,9 @@ def stack(
 def self_masks(
     config: ModelConfig, mask: jax.Array, attention_mask: jax.Array | None
 ) -> tuple[jax.Array, ...]:
-    """Collects the masks of self-attention over a sequence.
+    """Collects the masks of self-attention: `mask` `[B, T]`, the causal one, and another.
 
-    Args:
-        config: says whether the encoder is causal.
-        mask: `[B, T]` bool, True for a valid step.
-        attention_mask: another one, `[T, T]` or `[B, T, T]`, bool or float.
+    That may be `[T, T]` or `[B, T, T]`, bool or float.
     """
     masks = (mask, causal_mask(mask.shape[1])) if config.causal else (mask,)
     if attention_mask is None:
@@ -227,9 +224,7 @@ class ModalityEncoder(nn.Module):
             begin = 0, Dropout(c.rate("projection"))(x, train=train)
         first, x = begin
         masks, layers = self_masks(c, mask, attention_mask), range(first, c.n_layers_mod)
-        x, read = stack(
-            c, c.mixer, layers, x, masks, train=train, guides=guides, rotation=rotation
-        )
+        x, read = stack(c, c.mixer, layers, x, masks, train=train, guides=guides, rotation=rotation)
         self.sow("intermediates", "read", read)
         return x
 

@@ -51,10 +51,8 @@ def attention_maps(
 ) -> dict[Map, jax.Array]:
     """Collects the attention maps of a pass, those of a guided model's second one.
 
-    Args:
-        module: the model; one that is not of the family has no map here.
-        kept: its `intermediates`.
-        masks: `{modality: [B, T_m]}`, those of the batch.
+    A model that is not of the family has none here. `kept` is the pass's `intermediates`, `masks`
+    those of the batch.
 
     Returns:
         `{map: [B, H, T_asks, T_answers]}`. A row sums to 1 over the steps that may be attended to;
@@ -128,20 +126,14 @@ class Look:
 class Explainer:
     """Explains a model's scores on batches; call its methods inside a jitted function.
 
-    Of a guided model the second pass is explained, with the explanation of the first one held as
-    it is at the sample.
+    The model is of the family, or one of float features alone; `scores` makes scores `[B, K]` of
+    its outputs. Of a guided model the second pass is explained, with the explanation of the first
+    one held as it is at the sample.
     """
 
     def __init__(
         self, module: nn.Module, spec: CorpusSpec, scores: Callable[[jax.Array], jax.Array]
     ) -> None:
-        """Prepares to explain.
-
-        Args:
-            module: a model of the family, or one of float features alone.
-            spec: names its inputs.
-            scores: makes scores `[B, K]` of the model's outputs.
-        """
         self._module, self._spec, self._scores = module, spec, scores
         # The paths of the embedding tables that the family has for token ids and pieces.
         self._tables = {
@@ -189,14 +181,10 @@ class Explainer:
     def score(
         self, variables: Any, given: tuple[Arrays, Arrays], look: Look, point: Arrays, of: Any
     ) -> jax.Array:
-        """Computes the explained outputs `[B]` at a point of the path.
+        """Computes the explained outputs `[B]` at a point `{modality: [B, T_m, d]}` of the path.
 
-        Args:
-            variables: the model's.
-            given: features and masks of the batch.
-            look: what `look` returned for it.
-            point: `{modality: [B, T_m, d]}`, in place of `look.read`.
-            of: `[B]`, which of the K scores of each sample is explained.
+        The point stands in place of `look.read`; `given` are features and masks of the batch that
+        was looked at, and `of` `[B]` says which of the K scores of each sample is explained.
         """
         features, masks = given
         at_point = {m: x if m in self._tables else point[m] for m, x in features.items()}
@@ -205,9 +193,7 @@ class Explainer:
             return point[modality]
 
         with self._intercepted(put, calls=False):
-            prediction = self._module.apply(
-                variables, at_point, masks, train=False, **look.guides
-            )
+            prediction = self._module.apply(variables, at_point, masks, train=False, **look.guides)
         return jnp.take_along_axis(self._scores(prediction.score), of[:, None], axis=1)[:, 0]
 
     def contributions(
@@ -219,6 +205,8 @@ class Explainer:
         points: tuple[jax.Array, jax.Array],
     ) -> dict[str, jax.Array]:
         """Sums what steps contribute, by some points of the path: `{modality: [B, T_m]}`.
+
+        Contributions are exactly 0 at padding. See `score` for the other arguments.
 
         Args:
             variables: the model's.

@@ -133,9 +133,7 @@ def cost_report(model: nn.Module, spec: CorpusSpec) -> dict[str, Any]:
 
     analysis = jax.jit(score).lower(params, variables).cost_analysis() or {}
     return {
-        "sizes": {
-            m: {"steps": spec.length(m), "features": spec.width(m)} for m in spec.modalities
-        },
+        "sizes": {m: {"steps": spec.length(m), "features": spec.width(m)} for m in spec.modalities},
         "parameters": {**counts, "total": total},
         "stages": [{**part._asdict(), "flops": flops} for part, flops in stages.items()],
         "flops": sum(forward.values()),

@@ -56,9 +56,7 @@ class NextTokenModel(nn.Module):
         (m,) = self.spec.modalities
         ids, mask, config = features[m], masks[m], self.config.encoder_of(m)
         embedding = make_embedding(config, self.spec.vocabulary(m), f"{m}_embedding")
-        encoder = ModalityEncoder(
-            config, self.spec.length(m), project=False, name=f"{m}_encoder"
-        )
+        encoder = ModalityEncoder(config, self.spec.length(m), project=False, name=f"{m}_encoder")
         # Left to JAX, accelerators would multiply float32 matrices in a shorter type.
         with jax.default_matmul_precision(self.config.matmul_precision):
             hidden = encoder(

@@ -195,12 +195,8 @@ def first_pass(
     several scores each sample's largest, against a baseline of zeros. The explanation is a constant
     for training: no gradient flows through it, to weights or input.
 
-    Args:
-        model: bound, with parameters; its class takes `(config, spec)`, and its call `begin`.
-        features: `{modality: [B, T_m, d_m]}`.
-        masks: `{modality: [B, T_m]}` bool.
-        attention_masks: `{modality: [T_m, T_m] or [B, T_m, T_m]}`, for any of the modalities.
-        train: draw dropout masks.
+    The model is bound, with parameters; its class takes `(config, spec)`, and its call `begin`, and
+    what else is given here.
 
     Returns:
         The first pass's scores `[B, K]`, and `{modality: (E_0, E_1, …)}`, each `[B, T_m, D]`.

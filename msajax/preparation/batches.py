@@ -83,14 +83,9 @@ class EpochOrder:
 def epoch_order(seed: int, epoch: int, *, quarters: np.ndarray, batch_size: int) -> EpochOrder:
     """Orders one random seed's epoch, counted from 0: a pure function of its arguments.
 
-    The seed permutes rows inside their quarter, whose batches are cut into blocks of `BLOCK`; the
-    order of the blocks depends on the epoch alone, so that seeds can share a program.
-
-    Args:
-        seed: one of the run's random seeds.
-        epoch: decides the order of the blocks.
-        quarters: `[N]`, every row's length quarter.
-        batch_size: rows of a step, B.
+    The seed permutes rows inside their length quarter, `[N]`, whose batches of `batch_size` rows
+    are cut into blocks of `BLOCK`; the order of the blocks depends on the epoch alone, so that
+    seeds can share a program.
     """
     rng = np.random.Generator(np.random.PCG64([seed, epoch]))
     blocks = []  # of (quarter, rows of a batch)

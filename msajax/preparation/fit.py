@@ -206,9 +206,7 @@ def _standardized(spec: CorpusSpec, data: DataConfig, model: ModelConfig) -> lis
     for m in spec.modalities:
         if spec.vocabulary(m):
             if m in data.standardize:
-                raise UserError(
-                    f"data.standardize names {m!r}, whose token ids have no deviation."
-                )
+                raise UserError(f"data.standardize names {m!r}, whose token ids have no deviation.")
         elif m in data.standardize or ("auto" in data.standardize and m != "text"):
             found.append(m)
             # Other features of such a modality can be scaled in the file.

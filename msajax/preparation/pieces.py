@@ -384,13 +384,6 @@ def find_source(
 ) -> TextSource:
     """Decides what the text of a pretrained encoder is made of.
 
-    Args:
-        path: what messages call the corpus.
-        train: the training split as it is read.
-        data: `text` and `mask_from_zeros` count.
-        model: `text_pool`, `text_special` and, in messages, `text_encoder` count.
-        encoder: its opened folder.
-
     Raises:
         UserError: if train has nothing that the encoder could read, or no words where they are
             pooled; if the tokenizer is missing, cannot be read, or has more pieces than the encoder
@@ -432,16 +425,12 @@ def find_source(
 
 
 def require_fit(encoder: Encoder, path: str, max_len: int) -> None:
-    """Refuses a tokenizer that does not fit its encoder.
-
-    Args:
-        encoder: with a tokenizer.
-        path: what messages call its folder.
-        max_len: the most pieces of a transcript, special ones included; 0 for as many as it takes.
+    """Refuses a tokenizer that does not fit its encoder; messages call their folder `path`.
 
     Raises:
         UserError: if the tokenizer has more pieces than the encoder has embeddings, or adds so many
-            special ones that no other fits beside them.
+            special ones that no other fits beside them in a transcript of `max_len` pieces, or, if
+            that is 0, of as many as the encoder takes.
     """
     architecture, where = encoder.architecture, f"model.text_encoder = {path}: its tokenizer"
     tokenizer = Tokenizer.from_json(encoder.tokenizer, where)
