@@ -120,7 +120,7 @@ class AdaptiveHead(nn.Module):
 
     Attributes:
         config: pooling method, kind of head, gate and the treatment of absent modalities count.
-        modalities: in the order of the weights.
+        modalities: their order is that of the weights.
     """
 
     config: ModelConfig

@@ -134,24 +134,22 @@ class SequenceLevelModel(nn.Module):
             self.sow("intermediates", "guides", guides)
         begin, guides = begin or {}, guides or {}
         names = self.spec.modalities
-        of_modality = {m: self.config.encoder_of(m) for m in names}
+        configs = {m: self.config.encoder_of(m) for m in names}
         # Left to JAX, accelerators would multiply float32 matrices in a shorter type.
         with jax.default_matmul_precision(self.config.matmul_precision):
+            # Each modality by itself.
             sequences, masks = {}, dict(masks)  # {modality: [batch, length, model_dim]}
             for m in names:
                 x, vocabulary = features[m], self.spec.vocabulary(m)
                 if self.spec.is_pieces(m):
-                    reader = PretrainedText(of_modality[m], self.spec, name=f"{m}_pretrained")
+                    reader = PretrainedText(configs[m], self.spec, name=f"{m}_pretrained")
                     x, masks[m] = reader(x, masks[m], train=train)
                     vocabulary = 0
                 elif vocabulary:
-                    x = make_embedding(of_modality[m], vocabulary, f"{m}_embedding")(x)
-                encoder = ModalityEncoder(
-                    of_modality[m],
-                    self.spec.length(m),
-                    project=not vocabulary or of_modality[m].embedding_dim > 0,
-                    name=f"{m}_encoder",
-                )
+                    x = make_embedding(configs[m], vocabulary, f"{m}_embedding")(x)
+                project = not vocabulary or configs[m].embedding_dim > 0
+                length, name = self.spec.length(m), f"{m}_encoder"
+                encoder = ModalityEncoder(configs[m], length, project, name=name)
                 sequences[m] = encoder(
                     x,
                     masks[m],
@@ -160,14 +158,16 @@ class SequenceLevelModel(nn.Module):
                     begin=begin.get(m),
                     guides=guides.get(m),
                 )
+            # Between modalities.
             if self.config.fusion == "pooled":
                 fusion = PooledFusion(self.config, names, name="fusion")
                 sequences, masks = fusion(sequences, masks, train=train)
             else:
                 fusion = AnchoredFusion(self.config, names, self.anchor, name="fusion")
                 sequences = fusion(sequences, masks, train=train)
+            # Each fused sequence by itself, then all of them as one vector.
             for m in names:
-                after_fusion = PostFusionEncoder(of_modality[m], name=f"{m}_after_fusion")
+                after_fusion = PostFusionEncoder(configs[m], name=f"{m}_after_fusion")
                 sequences[m] = after_fusion(
                     sequences[m], masks[m], train=train, attention_mask=attention_masks.get(m)
                 )

@@ -48,11 +48,7 @@ def prepare(
 ) -> tuple[Split, dict[str, dict[str, int]]]:
     """Makes a split ready for the model.
 
-    Args:
-        split: as it is read.
-        preparation: from `fit`, or from a bundle.
-        budget: bytes that prepared features may take; if they took more, they are prepared
-            whenever they are read.
+    Prepared features that would take more than `budget` bytes are prepared whenever they are read.
 
     Returns:
         A split whose features are `{modality: [N, length_m, d_m]}` float32 (`OnDemand` over the
@@ -142,6 +138,7 @@ def _choose(
                 f"Modality {m!r} {describe_width(width)} here, but the model was trained on "
                 f"{f'{trained} features' if trained else 'token ids'}."
             )
+    # Modalities that share their steps move as one, and with text as its pieces do.
     chosen, lost = {}, {}
     for members in movers(here, preparation.groups):
         present = [m for m in members if m in here]
@@ -165,6 +162,7 @@ def _choose(
             lost |= count_lost(split, masks, found, truncates=cuts, nonzero=nonzero)
         chosen |= found
     require_little_lost(split.where, lost, preparation.allow_loss)
+    # Steps at no word are lost for a reason that is said by itself.
     for m, loss in lost.items():
         wordless = counts.setdefault(m, {}).get("wordless_steps", 0)
         rest = loss.counts | {"lost_steps": loss.steps - wordless}
@@ -194,10 +192,8 @@ def words_of_steps(
 ) -> list[list[str]] | None:
     """Finds the word of each step of the text that a model reads.
 
-    Args:
-        stored: as it was before preparation.
-        prepared: the same samples.
-        preparation: must not refuse lost steps.
+    The samples are given as they are stored and as they are prepared, by a preparation that does
+    not refuse lost steps.
 
     Returns:
         For each sample a list as long as its prepared text: words, pieces of a pretrained encoder

@@ -159,6 +159,7 @@ def inspect_corpus(
             }
             or None,
         }
+
         stored = (*split.features.values(), *split.masks.values())
         report["memory"]["stored"] += sum(array.nbytes for array in stored)
         # Float32 features and masks, as long as the longest sequence.
@@ -171,6 +172,8 @@ def inspect_corpus(
         contents[name] = _contents(split, masks)
         ids[name], labels[name] = split.ids.tolist(), split.labels
         del split
+
+    # What only all splits together show.
     report["identical"] = count_repeated(contents)
     unread = describe_unread_transcripts(corpus, data, model)
     unread = [unread] if unread else []

@@ -75,13 +75,13 @@ def count_lost(
     nonzero: Mapping[str, np.ndarray] | None = None,
     cut: np.ndarray | None = None,
 ) -> dict[str, Lost]:
-    """Counts what is lost of modalities that move as one.
+    """Counts what is lost of modalities of a stored split that move as one.
 
     Args:
-        split: as it is stored.
+        split: the stored samples.
         masks: the readable steps `[N, T]` of each modality.
         chosen: the result of `choose_steps` for these masks.
-        truncates: whether longer sequences are cut. If so, a sample that is longer than its table
+        truncates: says that longer sequences are cut. Then a sample that is longer than its table
             may leave out steps of `masks`, but not all of them.
         nonzero: the result of `nonzero_steps` for modalities where it is known already.
         cut: further valid steps `[N, T]` or `[N, 1]` that a truncation may leave out.
@@ -171,10 +171,10 @@ def count_in_full(
     rows: Mapping[str, int],
     nonzero: Mapping[str, np.ndarray],
 ) -> dict[str, Lost]:
-    """Counts what would be lost of a split if every sequence fitted its table.
+    """Counts what would be lost of a stored split if every sequence fitted its table.
 
     Args:
-        split: as it is stored.
+        split: the stored samples.
         masks: the valid steps `[N, T]` of each modality.
         groups: modalities that share their steps.
         rows: the sizes of embedding tables, as far as they are known.

@@ -197,7 +197,7 @@ def move(split: Split, masks: Mapping[str, np.ndarray], pool: str, sizes: Sizes)
     """Chooses the pieces of a text, and the steps of the modalities that move with it.
 
     Args:
-        split: from `read_pieces`.
+        split: what `read_pieces` returns.
         masks: the readable steps `[N, T]` of what moves as one; text has its pieces, `[N, S]`.
         pool: model.text_pool.
         sizes: how long sequences may be.
@@ -235,6 +235,8 @@ def _to_pieces(
         return Moved(split, chosen, cut, nowhere, nowhere)
     steps = split.words.shape[1]
     require_same_length({"words": np.zeros((len(split), steps), bool), **others})
+
+    # Each piece reads the step of its word; a sample without a piece keeps its own steps.
     at = np.take_along_axis(word, source, axis=1)  # [N, P]
     spoken = kept & (at >= 0)
     has_piece = mark(word, mask & (word >= 0), steps)
@@ -247,6 +249,8 @@ def _to_pieces(
         chosen[m] = moved, np.where(
             silent, own[m][1], spoken & np.take_along_axis(valid, moved, axis=1)
         )
+
+    # What is left out with the pieces that are cut.
     left_out = has_piece & ~mark(at, spoken, steps)
     left_out |= silent & _too_long(others.values(), sizes.steps)
     return Moved(split, chosen, cut, left_out, ~has_piece & ~silent)
@@ -262,12 +266,16 @@ def _to_words(
     spoken = mask & (word >= 0)
     valid = {TEXT: mark(word, spoken, steps), **others}
     chosen = choose_steps(valid, sizes.steps, sizes.truncate, split.ids)
+
+    # The prepared step of each piece's word; -1 for special pieces and words that are cut.
     source, kept = chosen[TEXT]
     prepared = np.full((len(split), steps), -1, np.int32)
     row, step = kept.nonzero()
     prepared[row, source[row, step]] = step
     numbers = np.take_along_axis(prepared, np.maximum(word, 0), axis=1)
     numbers = np.where(spoken, numbers, -1)
+
+    # Pieces of words that are cut are left out, and what is left closes up.
     left = mask & ~(spoken & (numbers < 0))  # without those whose word is cut
     closed = (mask & ~left).any(axis=1)
     chosen[TEXT] = choose_pieces(left, word < 0, sizes, split.ids, closed)
