@@ -85,12 +85,7 @@ class PretrainedEncoder(nn.Module):
 
     @nn.compact
     def __call__(
-        self,
-        ids: jax.Array,
-        mask: jax.Array,
-        *,
-        segments: jax.Array | None = None,
-        train: bool,
+        self, ids: jax.Array, mask: jax.Array, *, segments: jax.Array | None = None, train: bool
     ) -> jax.Array:
         """Encodes token ids `[B, T]`, which may be anything at padding: `[B, T, D]`, zero there.
 

@@ -236,12 +236,7 @@ class PostFusionEncoder(nn.Module):
 
     @nn.compact
     def __call__(
-        self,
-        x: jax.Array,
-        mask: jax.Array,
-        *,
-        train: bool,
-        attention_mask: jax.Array | None = None,
+        self, x: jax.Array, mask: jax.Array, *, train: bool, attention_mask: jax.Array | None = None
     ) -> jax.Array:
         """Maps `x` `[B, T, D]` under `mask` `[B, T]` to `[B, T, D]`; see `ModalityEncoder`."""
         c = self.config

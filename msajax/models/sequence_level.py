@@ -245,11 +245,7 @@ def first_pass(
 
 
 def check_inputs(
-    config: ModelConfig,
-    spec: CorpusSpec,
-    features: Arrays,
-    masks: Arrays,
-    attention_masks: Arrays,
+    config: ModelConfig, spec: CorpusSpec, features: Arrays, masks: Arrays, attention_masks: Arrays
 ) -> None:
     """Raises `ValueError` for arrays that do not fit, and attention masks that nothing reads."""
     batch = None

@@ -151,9 +151,7 @@ def inspect_corpus(
             "without_any": count_without_any(masks),
             "labels": {
                 label: _labels(
-                    split.labels[:, k],
-                    None if train is None else train[:, k],
-                    header.label_kind,
+                    split.labels[:, k], None if train is None else train[:, k], header.label_kind
                 )
                 for k, label in enumerate(header.label_names)
             }
