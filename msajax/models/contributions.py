@@ -165,10 +165,10 @@ class Explainer:
             raise LookupError(min(missing))
         kept = kept.get("intermediates", {})
         guides = {"guides": kept["guides"][0]} if "guides" in kept else {}
-        read = {m: found.get(m, x) for m, x in features.items()}
         # Padding of features may hold anything; a path must begin and end at numbers there.
         read = {
-            m: x if m in found else jnp.where(masks[m][..., None], x, 0) for m, x in read.items()
+            m: found[m] if m in found else jnp.where(masks[m][..., None], x, 0)
+            for m, x in features.items()
         }
         return Look(
             self._scores(prediction.score),
@@ -206,15 +206,8 @@ class Explainer:
     ) -> dict[str, jax.Array]:
         """Sums what steps contribute, by some points of the path: `{modality: [B, T_m]}`.
 
-        Contributions are exactly 0 at padding. See `score` for the other arguments.
-
-        Args:
-            variables: the model's.
-            given: features and masks of the batch.
-            look: what `look` returned for it.
-            of: `[B]`, which of the K scores of each sample is explained.
-            points: shares of the path `[P]`, and the weights of the gradients there `[P]`. Over all
-                points of a path the weights sum to 1.
+        It is exactly 0 at padding. The points are shares of the path `[P]`, and weights of the
+        gradients there `[P]`, which over all points of a path sum to 1. See `score` for the rest.
         """
         _, masks = given
         baseline = jax.tree.map(jnp.zeros_like, look.read)
