@@ -1,4 +1,4 @@
-"""Prepares samples inside an exported program, as `msajax.preparation.fit` does on the host.
+"""Prepares samples inside an exported program, as `msajax.preparation.apply` does on the host.
 
 What the host refuses, a program cannot: a sample with such input is marked, and scores NaN.
 """
