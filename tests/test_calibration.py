@@ -33,7 +33,8 @@ from msajax.metrics.calibration import (
     from_dict,
     reliability,
 )
-from msajax.preparation.fit import fit, prepare
+from msajax.preparation.apply import prepare
+from msajax.preparation.fit import fit
 from msajax.results import legend
 from msajax.tasks import make_task
 

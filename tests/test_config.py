@@ -33,7 +33,8 @@ from msajax.config import (
 )
 from msajax.corpus.formats import open_corpus
 from msajax.errors import UserError
-from msajax.preparation import fit as preparing
+from msajax.preparation.apply import check_split
+from msajax.preparation.fit import fit
 
 CONFIGS = sorted((pathlib.Path(__file__).resolve().parent.parent / "configs").glob("*.py"))
 
@@ -802,6 +803,6 @@ def test_the_smoke_form_of_an_experiment_fits_its_corpus(path):
     assert (smoke.model, smoke.optim) == (whole.model, whole.optim)
     corpus = open_corpus(smoke.data.path, smoke.data)
     corpus.require_labels("train", "valid", "test")
-    preparation = preparing.fit(corpus, smoke.data, smoke.model)
-    preparing.check_split(corpus.split("test"), preparation)
+    preparation = fit(corpus, smoke.data, smoke.model)
+    check_split(corpus.split("test"), preparation)
     assert preparation.spec.modalities == (smoke.model.modalities or corpus.modalities)

@@ -12,11 +12,9 @@ from msajax.corpus.corpus import Split, pad_words
 from msajax.corpus.on_demand import take_rows
 from msajax.encoders.tokens import Tokenizer
 from msajax.models import Prediction, blank_sample, build_model
-from msajax.models.explain.contributions import Explainer
-from msajax.models.explain.maps import Map
-from msajax.preparation.fit import prepare
-from msajax.preparation.preparation import Preparation
-from msajax.preparation.step_words import words_of_steps
+from msajax.models.contributions import Explainer, Map
+from msajax.preparation.apply import prepare, words_of_steps
+from msajax.preparation.fit import Preparation
 from msajax.report.explanation.choose import Aim, choose_samples
 from msajax.report.explanation.integrate import _parts_of_path
 from msajax.report.explanation.maps import Detail, asking_and_answering, choose_detail, in_cells

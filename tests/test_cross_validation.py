@@ -27,7 +27,8 @@ from msajax.errors import NonFiniteError, UserError
 from msajax.experiment import run
 from msajax.files import write_json
 from msajax.metrics.table import SENTIMENT, names_for
-from msajax.preparation.fit import fit, prepare
+from msajax.preparation.apply import prepare
+from msajax.preparation.fit import fit
 from msajax.runs import claim
 from msajax.runs.folder import RunFolder
 from msajax.studies import folds as cross_validation

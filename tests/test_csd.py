@@ -18,7 +18,8 @@ from msajax.corpus.formats.csd import MOSI_WORD_SHIFT, TOUCH, matches
 from msajax.corpus.formats.csd_file import read_csd
 from msajax.corpus.formats.native import save_native
 from msajax.errors import UserError
-from msajax.preparation.fit import fit, prepare
+from msajax.preparation.apply import prepare
+from msajax.preparation.fit import fit
 
 FOLDS = {"train": ["v0", "v1", "v2", "v3"], "valid": ["v4", "v5"], "test": ["v6", "v7"]}
 SPLITS = ("train", "valid", "test")

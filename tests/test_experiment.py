@@ -39,7 +39,7 @@ from msajax.files import write_json
 from msajax.inference import scoring
 from msajax.inference.bundle_files import load_bundle, save_bundle
 from msajax.metrics.table import SENTIMENT
-from msajax.preparation.fit import prepare
+from msajax.preparation.apply import prepare
 from msajax.results import measure
 from msajax.runs import folder as run_folders
 from msajax.runs.folder import RunFolder

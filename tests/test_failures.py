@@ -95,16 +95,17 @@ def test_an_epoch_is_left_at_once_when_no_seed_is_left(tmp_path, monkeypatch):
 def test_steps_that_are_skipped_now_and_then_fail_no_seed(tmp_path):
     # A label so far away that its square is infinite spoils one batch of every epoch.
     from msajax.corpus.formats import open_corpus
-    from msajax.preparation import fit as preparing
+    from msajax.preparation.apply import prepare
+    from msajax.preparation.fit import fit
     from msajax.runs.folder import RunFolder
     from msajax.training.loop import train_groups
     from msajax.training.run import Run
 
     config = tiny_config(train__loss="mse", train__epochs=3, train__most_skipped_steps=2)
     corpus = open_corpus(config.data.path, config.data)
-    preparation = preparing.fit(corpus, config.data, config.model)
-    train, _ = preparing.prepare(corpus.split("train"), preparation)
-    valid, _ = preparing.prepare(corpus.split("valid"), preparation)
+    preparation = fit(corpus, config.data, config.model)
+    train, _ = prepare(corpus.split("train"), preparation)
+    valid, _ = prepare(corpus.split("valid"), preparation)
     labels = train.labels.copy()
     labels[5] = 1e30
     spoiled = dataclasses.replace(train, labels=labels)

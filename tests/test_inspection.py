@@ -17,7 +17,8 @@ from msajax.corpus.formats.native import save_native
 from msajax.corpus.in_memory import corpus_of
 from msajax.errors import UserError
 from msajax.preparation import inspection
-from msajax.preparation.fit import fit, prepare
+from msajax.preparation.apply import prepare
+from msajax.preparation.fit import fit
 from msajax.preparation.inspection import inspect_corpus
 
 NAN, INF = math.nan, math.inf

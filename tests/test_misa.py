@@ -10,7 +10,8 @@ from pickle_corpora import SIZES, WORDS, assert_converts, misa, refusal, write_g
 from msajax.config import DataConfig, ModelConfig
 from msajax.corpus.formats import open_corpus
 from msajax.errors import UserError
-from msajax.preparation.fit import fit, prepare
+from msajax.preparation.apply import prepare
+from msajax.preparation.fit import fit
 
 NAMES = {"train": "train", "valid": "dev", "test": "test"}
 

@@ -9,7 +9,8 @@ from pickle_corpora import SIZES, assert_converts, mult, mult_split, refusal, wr
 from msajax.config import DataConfig, ModelConfig
 from msajax.corpus.formats import open_corpus
 from msajax.corpus.labels import label_kind
-from msajax.preparation.fit import fit, prepare
+from msajax.preparation.apply import prepare
+from msajax.preparation.fit import fit
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from msajax.corpus.corpus import Split
 from msajax.corpus.formats import FORMATS, open_corpus
 from msajax.corpus.formats.native import save_mapped, save_native
 from msajax.corpus.in_memory import corpus_of
-from msajax.preparation.fit import fit, prepare
+from msajax.preparation.apply import prepare
+from msajax.preparation.fit import fit
 from msajax.preparation.inspection import inspect_corpus
 
 SIZES = {"train": 30, "valid": 9, "test": 7}

@@ -21,7 +21,8 @@ from msajax.errors import UserError
 from msajax.inference import predict as predicting
 from msajax.inference.bundle import Bundle
 from msajax.inference.bundle_files import load_bundle, save_bundle
-from msajax.preparation.fit import check_split, fit, prepare
+from msajax.preparation.apply import check_split, prepare
+from msajax.preparation.fit import fit
 
 PLAIN = DataConfig(standardize=())
 MODEL = ModelConfig()

@@ -16,7 +16,7 @@ from msajax.corpus.formats import open_own_or_fold
 from msajax.corpus.steps import describe_groups
 from msajax.errors import OK
 from msajax.preparation import inspection
-from msajax.preparation.repairs import describe_reading
+from msajax.preparation.lost import describe_reading
 from msajax.results import legend
 
 _ROWS = {
@@ -248,18 +248,19 @@ def inspect_model(config: Config) -> dict[str, Any]:
     from msajax.experiment.run import open_encoder
     from msajax.models import build_model
     from msajax.models.cost import cost_report
-    from msajax.preparation import fit as preparing
+    from msajax.preparation.apply import check_split
+    from msajax.preparation.fit import fit
     from msajax.results import measure
     from msajax.runtime import devices
     from msajax.training.plan import plan
 
     devices.require_devices()
     corpus = open_own_or_fold(config.data.path, config.reading)
-    preparation = preparing.fit(corpus, config.reading, config.model, open_encoder(config))
+    preparation = fit(corpus, config.reading, config.model, open_encoder(config))
     spec = preparation.spec
     # What training would refuse is refused here, too.
     if "valid" in corpus.headers:
-        preparing.check_split(corpus.split("valid"), preparation)
+        check_split(corpus.split("valid"), preparation)
     if "test" in corpus.headers:
         measure.check_test(corpus, preparation)
     say_what_is_idle(corpus, config, bool(spec.vocabularies))

@@ -37,9 +37,9 @@ from msajax.inference.bundle_files import load, save_bundle
 from msajax.inference.scoring import Scorer
 from msajax.metrics.calibration import FEWEST, Basis
 from msajax.models import declared, parameter_shapes
-from msajax.preparation import fit as preparing
-from msajax.preparation.preparation import Preparation
-from msajax.preparation.repairs import say_prepared, say_repairs
+from msajax.preparation.apply import prepare
+from msajax.preparation.fit import Preparation, fit
+from msajax.preparation.lost import say_prepared, say_repairs
 from msajax.results import measure
 from msajax.runs import frozen
 from msajax.runs.folder import RunFolder
@@ -320,7 +320,7 @@ def open_sources(
     require_run(corpus, config)
     if verify:
         corpus.verify()  # after what headers alone can say: it may read all that there is
-    preparation = preparing.fit(corpus, config.reading, config.model, encoder)
+    preparation = fit(corpus, config.reading, config.model, encoder)
     check_model(config, preparation.spec)
 
     # Part of validation may be held out to calibrate: it must be there, and be of use.
@@ -365,8 +365,8 @@ def build(config: Config, sources: Sources, folder: RunFolder) -> Run:
 
     # Virtual CPU devices share a memory, in which each has the training split.
     copies = layout_of(config).copies
-    train_split, of_train = preparing.prepare(corpus.split("train"), preparation, budget // copies)
-    valid_split, of_valid = preparing.prepare(corpus.split("valid"), preparation, budget)
+    train_split, of_train = prepare(corpus.split("train"), preparation, budget // copies)
+    valid_split, of_valid = prepare(corpus.split("valid"), preparation, budget)
     say_prepared("train", train_split, of_train, preparation.clip)
     say_prepared("valid", valid_split, of_valid, preparation.clip)
     for warning in corpus.describe_shared_ids():

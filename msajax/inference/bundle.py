@@ -20,9 +20,9 @@ from msajax.inference.scoring import Scorer, make_next_token
 from msajax.metrics.calibration import Calibration
 from msajax.models import build_model
 from msajax.models.contract import joined
-from msajax.preparation.fit import prepare
-from msajax.preparation.preparation import Preparation
-from msajax.preparation.repairs import say_prepared
+from msajax.preparation.apply import prepare
+from msajax.preparation.fit import Preparation
+from msajax.preparation.lost import say_prepared
 from msajax.preparation.words import embed
 from msajax.spec import CorpusSpec
 

@@ -32,7 +32,7 @@ from msajax.inference.bundle import Bundle
 from msajax.inference.description import DAMAGE, FORMAT_VERSION, digest, read_description
 from msajax.metrics import calibration
 from msajax.models import declared, parameter_shapes
-from msajax.preparation.preparation import Preparation
+from msajax.preparation.fit import Preparation
 from msajax.runs import frozen
 from msajax.runs.manifest import DESCRIPTION, FROZEN
 from msajax.runs.remote.local_copy import bundle_folder

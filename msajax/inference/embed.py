@@ -16,7 +16,8 @@ from msajax.encoders.folder import Folder
 from msajax.encoders.module import make_encoder, parameters_of
 from msajax.encoders.tokens import Tokenizer
 from msajax.errors import UserError
-from msajax.models.text_encoder import pool_words
+from msajax.layers.heads import pool_words
+from msajax.preparation.lost import say_repairs
 from msajax.preparation.pieces import (
     Sizes,
     TextSource,
@@ -25,7 +26,6 @@ from msajax.preparation.pieces import (
     read_pieces,
     require_fit,
 )
-from msajax.preparation.repairs import say_repairs
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msajax.config.reading import changed_settings
-from msajax.preparation.repairs import describe_losses, describe_reading, describe_repairs
+from msajax.preparation.lost import describe_losses, describe_reading, describe_repairs
 from msajax.report.content import Content, reading
 from msajax.report.page import Panel, shortened
 from msajax.runs import manifest

@@ -12,9 +12,9 @@ from msajax.corpus.corpus import Corpus, Split
 from msajax.corpus.on_demand import take_rows
 from msajax.corpus.predictions import Scored
 from msajax.metrics.calibration import Calibration
-from msajax.preparation.fit import check_split, prepare
-from msajax.preparation.preparation import Preparation
-from msajax.preparation.repairs import say_lost
+from msajax.preparation.apply import check_split, prepare
+from msajax.preparation.fit import Preparation
+from msajax.preparation.lost import say_lost
 from msajax.tasks import Task
 
 if TYPE_CHECKING:  # what measures a file of predictions needs no model, and no JAX

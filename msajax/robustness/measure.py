@@ -24,7 +24,7 @@ from rich.text import Text
 from msajax.corpus.corpus import Split
 from msajax.corpus.on_demand import moments
 from msajax.errors import UserError
-from msajax.preparation.fit import prepare
+from msajax.preparation.apply import prepare
 from msajax.results import legend
 from msajax.results.finished import Finished, largest_difference
 from msajax.results.measure import summarize, summarize_with_intervals

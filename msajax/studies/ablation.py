@@ -38,7 +38,7 @@ from msajax.errors import UserError
 from msajax.experiment.run import open_encoder, open_sources
 from msajax.files import json_text, read_json, write_if_new
 from msajax.models import parameter_shapes
-from msajax.preparation import fit as preparing
+from msajax.preparation.fit import fit
 from msajax.results import legend
 from msajax.results.findings import interval, mean_sd
 from msajax.results.tables import metric_table
@@ -235,7 +235,7 @@ def only(config: Config, subset: Sequence[str]) -> Config:
 
 def _with_known_groups(config: Config, corpus: Corpus, encoder: Any) -> Config:
     """Leaves out the groups of parameters that a model of fewer modalities does not have."""
-    spec = preparing.fit(corpus, config.reading, config.model, encoder).spec
+    spec = fit(corpus, config.reading, config.model, encoder).spec
     paths = list(parameter_shapes(config.model, spec))
     known = [
         group

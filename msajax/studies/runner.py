@@ -15,7 +15,7 @@ from msajax.corpus.corpus import Corpus
 from msajax.encoders.folder import Folder
 from msajax.errors import NonFiniteError, UserError
 from msajax.experiment import run
-from msajax.preparation.fit import check_split
+from msajax.preparation.apply import check_split
 from msajax.results import measure
 from msajax.runs.folder import RunFolder
 from msajax.runtime import devices, processes

@@ -14,7 +14,7 @@ from msajax.errors import UserError
 from msajax.metrics import table as metrics
 from msajax.models import Model, declared
 from msajax.models.contract import LABELS, MODALITIES, POSITIONS, VOCABULARY
-from msajax.preparation.preparation import Preparation
+from msajax.preparation.fit import Preparation
 from msajax.spec import CorpusSpec
 from msajax.training.optimizers import settings_of
 

@@ -15,7 +15,7 @@ from msajax.corpus.corpus import Corpus, Split
 from msajax.errors import UserError
 from msajax.models import Model, build_model, declared, parameter_shapes
 from msajax.preparation.batches import quarters_of, steps_per_epoch
-from msajax.preparation.preparation import Preparation
+from msajax.preparation.fit import Preparation
 from msajax.runs.folder import RunFolder
 from msajax.runtime.devices import Layout, make_layout
 from msajax.runtime.signals import StopRequest

@@ -1,4 +1,4 @@
-"""Prepares samples inside an exported program, as `msajax.preparation.fit` does on the host.
+"""Prepares samples inside an exported program, as `msajax.preparation.apply` does on the host.
 
 What the host refuses, a program cannot: a sample with such input is marked, and scores NaN.
 """
@@ -14,8 +14,8 @@ import numpy as np
 from msajax.corpus.on_demand import LARGEST
 from msajax.corpus.steps import movers
 from msajax.encoders.tokens import NOTHING
+from msajax.preparation.fit import Preparation
 from msajax.preparation.pieces import FILE_PADDING, Sizes
-from msajax.preparation.preparation import Preparation
 
 Arrays = Mapping[str, jax.Array]
 

@@ -13,8 +13,7 @@ from msajax.errors import UserError
 from msajax.inference.bundle import Bundle
 from msajax.models import build_model
 from msajax.models.contract import joined
-from msajax.models.explain.contributions import Explainer
-from msajax.models.explain.maps import Map
+from msajax.models.contributions import Explainer, Map
 from msajax.preparation.batches import cut_lengths, quarters_of
 from msajax.report.explanation.maps import (
     Detail,

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from msajax.models.explain.maps import POOLED, PRETRAINED, Map
+from msajax.models.contributions import POOLED, PRETRAINED, Map
 from msajax.spec import CorpusSpec
 
 MOST = 3_000_000  # numbers in the maps of a page: some 8 MB

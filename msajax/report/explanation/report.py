@@ -11,7 +11,7 @@ from rich.text import Text
 from msajax.corpus.corpus import Split
 from msajax.corpus.on_demand import take_rows
 from msajax.inference.bundle import Bundle
-from msajax.preparation.step_words import words_of_steps
+from msajax.preparation.apply import words_of_steps
 from msajax.report.explanation.choose import Aim, Chosen, choose_samples, ranked_by_change
 from msajax.report.explanation.integrate import EXACT, Explained, Tell, integrate
 from msajax.report.explanation.maps import asking_and_answering, ends
