@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from msajax.config import DataConfig, ModelConfig
-from msajax.corpus.corpus import Corpus, modality_order
+from msajax.corpus.corpus import Corpus, Embedding, modality_order
 from msajax.corpus.demands import require_modalities
-from msajax.corpus.embedding import Embedding
 from msajax.corpus.labels import as_targets, label_kind, require_two_classes
 from msajax.corpus.on_demand import moments
 from msajax.corpus.steps import (
