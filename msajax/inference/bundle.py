@@ -39,12 +39,12 @@ class Bundle:
         seeds: the random seeds.
         best_epoch: one per seed.
         params: parameters, leading axis S.
-        corpus_digest: of the corpus it was trained on.
+        corpus_digest: says which corpus it was trained on.
         collections: the model's mutable collections by name, leading axis S.
         shared: parameters that are the same for every seed, nested, without a leading axis; they
             are not among `params`.
         embedder: makes features of transcripts, where a text encoder made those of training.
-        calibration: of the mean over seeds; None if there were too few samples for one.
+        calibration: says how sure the mean over seeds is; None if there were too few samples.
     """
 
     config: Config
@@ -100,8 +100,8 @@ class Bundle:
                 one, steps before the first and after the last non-zero one are padding, in a list
                 too (or none, if the run's `data.mask_from_zeros` is off).
             raw_text: N transcripts, for a model that reads words or has a pretrained text encoder.
-            words: of each sample the words, one for each step, for a model whose pretrained text
-                encoder was trained with words and other modalities step by step.
+            words: N lists with a word for each step, for a model whose pretrained text encoder was
+                trained with words and other modalities step by step.
 
         Raises:
             UserError: for a modality that the model does not read, shapes that do not fit, or a
@@ -110,9 +110,8 @@ class Bundle:
         spec = self.preparation.spec
         split = as_split(features, masks, raw_text, self.preparation, words)
         if not len(split):
-            outputs, modalities = len(spec.label_names), len(spec.modalities)
-            seeds = np.zeros((len(self.seeds), 0, 1))
-            found = seeds.repeat(outputs, 2), seeds.repeat(modalities, 2)
+            columns = (spec.label_names, spec.modalities)
+            found = (np.zeros((len(self.seeds), 0, len(names))) for names in columns)
         else:
             prepared = self.prepare_split(split, "the samples", refuse=False)
             found = self.scorer.score(prepared, "the samples", one_program=True)
@@ -166,31 +165,25 @@ class Bundle:
         config = self.config.to_dict()
         config["data"] |= given
         config = from_config_dict(config)
-        data = config.data
         preparation = dataclasses.replace(
-            self.preparation, truncate=data.truncate, allow_loss=data.allow_loss
+            self.preparation, truncate=config.data.truncate, allow_loss=config.data.allow_loss
         )
-        embedder = self.embedder
-        if text_encoder:
-            embedder = self._embedder(text_encoder)
-        return dataclasses.replace(
-            self, config=config, preparation=preparation, embedder=embedder
-        )
-
-    def _embedder(self, text_encoder: str) -> Embedder:
-        """Opens the folder of the encoder that made the text features of the training corpus."""
-        embedding = self.preparation.embedding
-        if self.preparation.spec.text_encoder is not None:
+        embedder, embedding = self.embedder, preparation.embedding
+        if text_encoder and preparation.spec.text_encoder is not None:
             raise UserError(
                 f"model.text_encoder = {text_encoder}: this model has a text encoder of its own, "
                 "which reads transcripts: leave the key out."
             )
-        if embedding is None:
+        if text_encoder and embedding is None:
             raise UserError(
                 f"model.text_encoder = {text_encoder}: no text encoder made the text features of "
                 "this model's corpus, so that none can make others."
             )
-        return Embedder(open_folder(text_encoder), embedding)
+        if text_encoder:
+            embedder = Embedder(open_folder(text_encoder), embedding)
+        return dataclasses.replace(
+            self, config=config, preparation=preparation, embedder=embedder
+        )
 
     @functools.cached_property
     def scorer(self) -> Scorer:
@@ -241,7 +234,15 @@ class Bundle:
                 )
             split = self.embedder(split)
         elif glove_path and wants_vectors(split, spec):
-            split = _with_vectors(split, glove_path)
+            features, mask, unknown = embed(split.raw_text.tolist(), glove_path)
+            share = 100 * unknown
+            logger.info("Text from transcripts: %.1f %% of the words have no vector.", share)
+            split = dataclasses.replace(
+                split,
+                features={**split.features, "text": features},
+                masks={**split.masks, "text": mask},
+                derived=split.derived | {"text"},
+            )
             # Its steps are the words of the transcript, which are not those of other modalities.
             groups = without(preparation.groups, "text")
             preparation = dataclasses.replace(preparation, groups=groups)
@@ -254,15 +255,3 @@ def wants_vectors(split: Split, spec: CorpusSpec) -> bool:
     """Says whether transcripts would be the text of a split, by word vectors."""
     reads_features = "text" in spec.modalities and not spec.vocabulary("text")
     return reads_features and split.raw_text is not None and "text" not in split.features
-
-
-def _with_vectors(split: Split, glove_path: str) -> Split:
-    """Gives a split the vectors of its transcripts' words as text."""
-    features, mask, unknown = embed(split.raw_text.tolist(), glove_path)
-    logger.info("Text from transcripts: %.1f %% of the words have no vector.", 100 * unknown)
-    return dataclasses.replace(
-        split,
-        features={**split.features, "text": features},
-        masks={**split.masks, "text": mask},
-        derived=split.derived | {"text"},
-    )

@@ -63,6 +63,7 @@ def save_bundle(path: str, bundle: Bundle) -> None:
         files[_TOKENIZER] = bundle.preparation.tokenizer.encode()
     preparation = dataclasses.replace(bundle.preparation, statistics={}, tokenizer="")
     preparation = dataclasses.asdict(preparation)
+    entry = registered()[bundle.config.model.name]
     content = {
         "format": "msajax bundle",
         "format_version": FORMAT_VERSION,
@@ -70,7 +71,12 @@ def save_bundle(path: str, bundle: Bundle) -> None:
         "numerics": NUMERICS,
         "jax": jax.__version__,
         "config": bundle.config.to_dict(),
-        "model": _model_of(bundle.config),
+        "model": {  # where its module was registered, for a message
+            "name": bundle.config.model.name,
+            "module": declared(bundle.config.model).module.__qualname__,
+            "file": os.path.basename(entry.origin),
+            "file_sha256": entry.digest,
+        },
         "preparation": preparation | {"statistics": list(bundle.preparation.statistics)},
         "seeds": bundle.seeds,
         "best_epoch": bundle.best_epoch,
@@ -157,17 +163,6 @@ def _from_parts(
         shared=shared,
         calibration=content["calibration"] and calibration.from_dict(content["calibration"]),
     )
-
-
-def _model_of(config: Config) -> dict[str, str]:
-    """Says where the module of a bundle's model was registered, for a message."""
-    entry = registered()[config.model.name]
-    return {
-        "name": config.model.name,
-        "module": declared(config.model).module.__qualname__,
-        "file": os.path.basename(entry.origin),
-        "file_sha256": entry.digest,
-    }
 
 
 def _require_shapes(config: Config, spec: CorpusSpec, params: Any, shared: Any) -> None:

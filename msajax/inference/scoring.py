@@ -140,7 +140,7 @@ def cut_batches(
 
     Args:
         split: prepared.
-        spec: of the model.
+        spec: the model's.
         place: brings features and masks of a batch to the devices.
         like: the same samples before some of their steps were hidden: its batches are cut, so that
             no shape, and no program, depends on what is hidden.
@@ -160,7 +160,7 @@ def batches_of_one_program(
     if not 1 < len(rows) <= ONE_PROGRAM_ROWS:
         yield from cut_batches(split, spec, place)
         return
-    size = next((n for n in EVALUATION_ROWS if n >= len(rows)), EVALUATION_ROWS[-1])
+    size = _rows_of_batch(len(rows))
     for start in range(0, len(rows), size):
         yield _load(split, spec, place, _Part(rows[start : start + size], size, QUARTERS))
 
@@ -178,17 +178,30 @@ def _parts(split: Split, spec: CorpusSpec) -> Iterator[_Part]:
     for quarter in sorted(set(quarters.tolist())):
         (left,) = (quarters == quarter).nonzero()
         while left.size:
-            size = next((n for n in EVALUATION_ROWS if n >= left.size), EVALUATION_ROWS[-1])
+            size = _rows_of_batch(left.size)
             rows, left = left[:size], left[size:]
             yield _Part(rows, size, quarter)
+
+
+def _rows_of_batch(left: int) -> int:
+    return next((n for n in EVALUATION_ROWS if n >= left), EVALUATION_ROWS[-1])
 
 
 def _load(split: Split, spec: CorpusSpec, place: Place, part: _Part) -> EvaluationBatch:
     rows, lengths = part.rows, cut_lengths(spec, part.quarter)
     # Indices copy what they choose; all rows of a split need no copy.
     chosen = slice(None) if len(rows) == len(split) else rows
+
+    def filled(x: np.ndarray) -> np.ndarray:
+        """Adds zero rows, for a mask absent modalities, up to the size of the batch."""
+        if len(x) == part.size:
+            return x
+        whole = np.zeros((part.size, *x.shape[1:]), x.dtype)
+        whole[: len(x)] = x
+        return whole
+
     arrays = [
-        {m: _fill(source[m][chosen, : lengths[m]], part.size) for m in spec.modalities}
+        {m: filled(source[m][chosen, : lengths[m]]) for m in spec.modalities}
         for source in (split.features, split.masks)
     ]
     return EvaluationBatch(rows, *place(arrays))
@@ -229,11 +242,11 @@ def predict_batches(
     Args:
         predict: from `make_predict`.
         variables: leading axis S.
-        batches: of the split.
+        batches: the split's.
 
     Returns:
-        Scores `[S, N, K]` (of classes: probabilities) and modality weights `[S, N, M]`, float64, in
-        the order of the split.
+        Scores `[S, N, K]`, probabilities where they are of classes, and modality weights
+        `[S, N, M]`, float64, in the order of the split.
     """
     # One at a time: several virtual CPU devices may abort when programs run ahead of each other.
     rows, parts = [], []
@@ -259,7 +272,7 @@ class Scorer(NamedTuple):
     Attributes:
         predict: from `make_predict`.
         variables: leading axis S, as `predict` takes them.
-        spec: of the model.
+        spec: the model's.
         place: brings features and masks of a batch to the devices.
         kept: which of the S seeds count; None for all.
     """
@@ -277,7 +290,7 @@ class Scorer(NamedTuple):
 
         Args:
             split: prepared.
-            name: of the split, for a message.
+            name: the split's, for a message.
             like: the split whose batches are cut: see `cut_batches`.
             one_program: whether to cut batches as `batches_of_one_program` does.
 
@@ -306,11 +319,3 @@ class Scorer(NamedTuple):
             )
         return scores, weights
 
-
-def _fill(x: np.ndarray, rows: int) -> np.ndarray:
-    """Adds zero rows (for a mask: absent modalities) up to `rows`."""
-    if len(x) == rows:
-        return x
-    filled = np.zeros((rows, *x.shape[1:]), x.dtype)
-    filled[: len(x)] = x
-    return filled
