@@ -240,7 +240,7 @@ def predict_batches(
     """Scores the batches of a split.
 
     Args:
-        predict: from `make_predict`.
+        predict: what `make_predict` returns.
         variables: leading axis S.
         batches: the split's.
 
@@ -270,7 +270,7 @@ class Scorer(NamedTuple):
     """Scores prepared splits with a model on the devices; each shape is compiled once.
 
     Attributes:
-        predict: from `make_predict`.
+        predict: what `make_predict` returns.
         variables: leading axis S, as `predict` takes them.
         spec: the model's.
         place: brings features and masks of a batch to the devices.

@@ -68,7 +68,7 @@ class Key:
     """Says what a line or a mark of a chart stands for.
 
     Attributes:
-        label: in words.
+        label: what stands beside it.
         series: the number of its colour, from 0.
         form: line, dot, cross or band.
     """
@@ -117,8 +117,8 @@ class Drawing:
     Attributes:
         description: what it shows, for those who do not see it.
         paint: draws on the axes that it is given.
-        height: in pixels.
-        labels: of the horizontal and the vertical axis.
+        height: pixels.
+        labels: what the horizontal and the vertical axis show.
         left: pixels beside the axes, for the labels of ticks.
         below: pixels below them, and of height, beyond what numbers need.
     """
@@ -156,7 +156,7 @@ class Chart:
 
     Attributes:
         title: what it shows.
-        drawing: of it.
+        drawing: what shows it.
         keys: what its lines and marks stand for; () where nothing needs a key.
         note: how to read it.
     """
@@ -177,9 +177,6 @@ class Chart:
 
     def files(self, name: str) -> dict[str, bytes]:
         """Draws files of their own, in the colours of paper, with the title and the keys.
-
-        Args:
-            name: of the files, without an ending.
 
         Returns:
             The bytes of `name.pdf`, with its fonts, and of `name.svg`, whose text stays text; the

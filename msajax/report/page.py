@@ -55,7 +55,7 @@ class Panel:
     """Holds one section of a page.
 
     Attributes:
-        heading: in words; also the entry in the table of contents.
+        heading: its words; also the entry in the table of contents.
         body: HTML, as `fragment` makes it.
         charts: what is drawn of it in files of figures.
     """
@@ -71,7 +71,7 @@ class Panel:
         """Fills a template, whose value "charts" or "chart" is what it draws.
 
         Args:
-            heading: in words.
+            heading: its words.
             template: a file of `templates/`.
             drawn: what the template shows without a drawing, and figures need one for.
             **values: what the template names; all are escaped.

@@ -36,7 +36,7 @@ def make(
 
     Args:
         folder: the run's.
-        comparison: with other runs, to be kept in the folder in place of an earlier one.
+        comparison: is kept in the folder in place of an earlier one; None changes nothing.
         figures: a folder for every chart as PDF and SVG; "" for none.
 
     Raises:

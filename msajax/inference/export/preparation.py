@@ -46,7 +46,7 @@ def prepare(
     """Prepares B samples.
 
     Args:
-        inputs: by name, as the manifest of an export lists them.
+        inputs: `{name: array}`, as the manifest of an export lists them.
         statistics: `{modality/mean: [2, d], modality/deviation: [2, d]}` of the standardised
             modalities, from `as_pair`. They are arguments and no constants: XLA would sum the
             halves of a constant pair to one float32.
