@@ -19,8 +19,7 @@ from msajax.config import Config, DataConfig, ModelConfig
 from msajax.corpus.corpus import Split
 from msajax.corpus.in_memory import corpus_of
 from msajax.errors import UserError
-from msajax.inference.bundle import Bundle
-from msajax.inference.bundle_files import save_bundle
+from msajax.inference.bundle import Bundle, save_bundle
 from msajax.inference.export import program as exporting
 from msajax.inference.export.preparation import as_pair, prepare
 from msajax.inference.export.program import make_program, write_export

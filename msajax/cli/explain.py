@@ -124,7 +124,7 @@ def explain_corpus(
         opened = open_corpus(corpus, reading_of(folder))
         opened.require_splits(split)
         load_jax()
-        from msajax.inference.bundle_files import load_bundle
+        from msajax.inference.bundle import load_bundle
         from msajax.inference.predict import read_split, with_same_text
         from msajax.report.explanation.explain import explain, output_of
 

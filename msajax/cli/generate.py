@@ -41,7 +41,7 @@ def run(options: Options, console: Console) -> int:
             raise UserError(f"{name} is empty: expected a text to continue in each line.")
         lines = text.removesuffix("\n").split("\n")
         load_jax()
-        from msajax.inference.bundle_files import load_bundle
+        from msajax.inference.bundle import load_bundle
         from msajax.inference.generate import generate, require_decoder, token_ids
 
         bundle = load_bundle(folder)

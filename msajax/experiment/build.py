@@ -13,7 +13,7 @@ from msajax.corpus.glove import read_glove
 from msajax.corpus.on_demand import take_rows
 from msajax.encoders.folder import Folder, open_folder
 from msajax.errors import UserError
-from msajax.inference.bundle_files import load
+from msajax.inference.bundle import load
 from msajax.models import declared, parameter_shapes
 from msajax.preparation import fit as preparing
 from msajax.preparation.preparation import Preparation

@@ -19,8 +19,7 @@ from msajax.errors import UserError
 from msajax.experiment import artefacts
 from msajax.experiment.build import build, open_sources
 from msajax.files import write_json
-from msajax.inference.bundle import Bundle
-from msajax.inference.bundle_files import save_bundle
+from msajax.inference.bundle import Bundle, save_bundle
 from msajax.inference.scoring import Scorer
 from msajax.metrics.calibration import FEWEST, Basis, Calibration
 from msajax.preparation.repairs import say_repairs

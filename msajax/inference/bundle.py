@@ -1,29 +1,54 @@
-"""Holds a trained model with all that prediction needs; it scores what is in memory."""
+"""Holds a trained model with all that prediction needs, and writes and reads it: no pickle.
+
+The folder:
+
+    bundle.json             configuration, specification, preparation, seeds, calibration of the
+                            scores, versions, digests
+    parameters.safetensors  every seed's best variables, and the standardisation statistics
+    frozen.safetensors      parameters that are the same for every seed, if there are any
+    tokenizer.json          of a pretrained text encoder
+"""
 
 import dataclasses
 import functools
+import hashlib
+import json
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import flax.traverse_util
 import jax
 import numpy as np
+import safetensors
+import safetensors.numpy
 
+from msajax import __version__, announce
 from msajax.config import Config, from_config_dict
+from msajax.config.identity import NUMERICS
+from msajax.config.registry import registered, warn_of_other_source
 from msajax.corpus.corpus import Split
+from msajax.corpus.embedding import Embedding
 from msajax.corpus.steps import without
 from msajax.encoders.folder import open_folder
 from msajax.errors import UserError
+from msajax.files import replacing_folder
+from msajax.inference.description import DAMAGE, FORMAT_VERSION, digest, read_description
 from msajax.inference.embed import Embedder
 from msajax.inference.scores import Scores, as_split, make_scorer
 from msajax.inference.scoring import Scorer, make_next_token
+from msajax.metrics import calibration
 from msajax.metrics.calibration import Calibration
-from msajax.models import build_model
+from msajax.models import build_model, declared, parameter_shapes
 from msajax.models.contract import joined
 from msajax.preparation.fit import prepare
 from msajax.preparation.preparation import Preparation
 from msajax.preparation.repairs import say_prepared
 from msajax.preparation.words import embed
+from msajax.runs import frozen
+from msajax.runs.manifest import DESCRIPTION, FROZEN
+from msajax.runs.remote.local_copy import bundle_folder
 from msajax.spec import CorpusSpec
 
 logger = logging.getLogger(__name__)
@@ -255,3 +280,142 @@ def wants_vectors(split: Split, spec: CorpusSpec) -> bool:
     """Says whether transcripts would be the text of a split, by word vectors."""
     reads_features = "text" in spec.modalities and not spec.vocabulary("text")
     return reads_features and split.raw_text is not None and "text" not in split.features
+
+
+# --- the folder ---
+
+_ARRAYS, _TOKENIZER = "parameters.safetensors", "tokenizer.json"
+
+
+def save_bundle(path: str, bundle: Bundle) -> None:
+    """Writes a bundle; what stands at `path` is replaced only once the new one is complete.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
+    arrays = {
+        key: np.asarray(value)
+        for key, value in flax.traverse_util.flatten_dict(
+            jax.device_get(bundle.variables), sep="/"
+        ).items()
+    }
+    for m, (mean, deviation) in bundle.preparation.statistics.items():
+        arrays |= {f"statistics/{m}/mean": mean, f"statistics/{m}/deviation": deviation}
+    files = {_ARRAYS: safetensors.numpy.save(arrays)}
+    if bundle.shared:
+        flat = flax.traverse_util.flatten_dict(bundle.shared, sep="/")
+        files[FROZEN] = frozen.encode(flat)
+    if bundle.preparation.tokenizer:
+        files[_TOKENIZER] = bundle.preparation.tokenizer.encode()
+    preparation = dataclasses.replace(bundle.preparation, statistics={}, tokenizer="")
+    preparation = dataclasses.asdict(preparation)
+    entry = registered()[bundle.config.model.name]
+    content = {
+        "format": "msajax bundle",
+        "format_version": FORMAT_VERSION,
+        "msajax": __version__,
+        "numerics": NUMERICS,
+        "jax": jax.__version__,
+        "config": bundle.config.to_dict(),
+        "model": {  # where its module was registered, for a message
+            "name": bundle.config.model.name,
+            "module": declared(bundle.config.model).module.__qualname__,
+            "file": os.path.basename(entry.origin),
+            "file_sha256": entry.digest,
+        },
+        "preparation": preparation | {"statistics": list(bundle.preparation.statistics)},
+        "seeds": bundle.seeds,
+        "best_epoch": bundle.best_epoch,
+        "calibration": bundle.calibration and bundle.calibration.to_dict(),
+        "corpus_digest": bundle.corpus_digest,
+        "sha256_of": {name: hashlib.sha256(x).hexdigest() for name, x in files.items()},
+    }
+    content["sha256"] = digest(content)
+
+    with replacing_folder(path) as folder:
+        for name, encoded in files.items():
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(encoded)
+        with open(os.path.join(folder, DESCRIPTION), "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=2)
+
+
+def load_bundle(path: str | os.PathLike) -> Bundle:
+    """Reads a bundle and verifies its digests.
+
+    Raises:
+        UserError: if it is missing, damaged, of another format or of other numerics.
+    """
+    path = os.fspath(path)
+    announce.now(f"Loading the bundle {path}")
+    content = read_description(path)
+    try:
+        model = content["model"]
+        warn_of_other_source(model["name"], model["file_sha256"], f"The bundle {path}")
+        files = {}
+        for name in {_ARRAYS, FROZEN, _TOKENIZER} & content["sha256_of"].keys():
+            with open(os.path.join(path, name), "rb") as file:
+                files[name] = file.read()
+            if hashlib.sha256(files[name]).hexdigest() != content["sha256_of"][name]:
+                raise ValueError(f"{name} does not match its digest")
+        shared = safetensors.numpy.load(files[FROZEN]) if FROZEN in files else {}
+        shared = flax.traverse_util.unflatten_dict(shared, sep="/")
+        arrays = safetensors.numpy.load(files[_ARRAYS])
+
+        preparation = content["preparation"]
+        preparation["tokenizer"] = files.get(_TOKENIZER, b"").decode()
+        preparation["spec"] = CorpusSpec.from_dict(preparation["spec"])
+        preparation["statistics"] = {
+            m: (arrays.pop(f"statistics/{m}/mean"), arrays.pop(f"statistics/{m}/deviation"))
+            for m in preparation["statistics"]
+        }
+        for key in ("classes", "words"):
+            preparation[key] = tuple(preparation[key])
+        preparation["groups"] = tuple(map(tuple, preparation["groups"]))
+        if preparation["embedding"] is not None:
+            preparation["embedding"] = Embedding.from_dict(preparation["embedding"])
+
+        variables = flax.traverse_util.unflatten_dict(arrays, sep="/")
+        params = variables.pop("params")
+        config = from_config_dict(content["config"])
+        _require_shapes(config, preparation["spec"], params, shared)
+        return Bundle(
+            config=config,
+            preparation=Preparation(**preparation),
+            seeds=content["seeds"],
+            best_epoch=content["best_epoch"],
+            params=params,
+            corpus_digest=content["corpus_digest"],
+            collections=variables,
+            shared=shared,
+            calibration=content["calibration"] and calibration.from_dict(content["calibration"]),
+        )
+    except UserError:
+        raise
+    except (*DAMAGE, safetensors.SafetensorError) as error:
+        raise UserError(f"The bundle {path} is damaged: {error}.") from error
+
+
+def load(path: str | os.PathLike) -> Bundle:
+    """Loads a bundle, also from a bucket (gs://…).
+
+    Raises:
+        UserError: if it is missing or damaged.
+    """
+    with bundle_folder(os.path.expanduser(path)) as folder:
+        return load_bundle(folder)
+
+
+def _require_shapes(config: Config, spec: CorpusSpec, params: Any, shared: Any) -> None:
+    """Raises `UserError` unless the module that is registered has parameters of these shapes."""
+    shapes = parameter_shapes(config.model, spec)
+    own, of_all = (flax.traverse_util.flatten_dict(x, sep="/") for x in (params, shared))
+    stored = {path: x.shape[1:] for path, x in own.items()}
+    stored |= {path: x.shape for path, x in of_all.items()}
+    if stored != shapes:
+        path = min(set(stored.items()) ^ set(shapes.items()))[0]
+        raise UserError(
+            f"The model {config.model.name!r} that is registered here is another one than the "
+            f"bundle's: its parameter {path} is {shapes.get(path, 'missing')} here, "
+            f"{stored.get(path, 'missing')} in the bundle."
+        )

@@ -8,8 +8,7 @@ import jax
 import numpy as np
 
 from msajax.errors import UserError, printable
-from msajax.inference.bundle import Bundle
-from msajax.inference.bundle_files import load
+from msajax.inference.bundle import Bundle, load
 from msajax.preparation.preparation import Preparation
 from msajax.preparation.words import PADDING, UNKNOWN, detokenize, tokenize
 
