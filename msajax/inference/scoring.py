@@ -133,8 +133,21 @@ class EvaluationBatch(NamedTuple):
     masks: Mapping[str, Any]
 
 
+class _Part(NamedTuple):
+    """Says which rows of a split a batch has, how many rows it is filled up to, and its quarter."""
+
+    rows: np.ndarray
+    size: int
+    quarter: int
+
+
 def cut_batches(
-    split: Split, spec: CorpusSpec, place: Place, like: Split | None = None
+    split: Split,
+    spec: CorpusSpec,
+    place: Place,
+    like: Split | None = None,
+    *,
+    one_program: bool = False,
 ) -> Iterator[EvaluationBatch]:
     """Cuts a prepared split by length quarter into batches of few fixed shapes, one after another.
 
@@ -144,47 +157,30 @@ def cut_batches(
         place: brings features and masks of a batch to the devices.
         like: the same samples before some of their steps were hidden: its batches are cut, so that
             no shape, and no program, depends on what is hidden.
+        one_program: whether the number of samples alone decides the shape of all batches; a single
+            sample is cut to its length quarter all the same, and many samples are as well.
     """
-    for part in _parts(split if like is None else like, spec):
+    for part in _parts(split if like is None else like, spec, one_program):
         yield _load(split, spec, place, part)
 
 
-def batches_of_one_program(
-    split: Split, spec: CorpusSpec, place: Place
-) -> Iterator[EvaluationBatch]:
-    """Cuts a prepared split into batches of one shape, which its number of samples alone decides.
+def _parts(split: Split, spec: CorpusSpec, one_program: bool = False) -> Iterator[_Part]:
+    def size_of(left: int) -> int:
+        return next((n for n in EVALUATION_ROWS if n >= left), EVALUATION_ROWS[-1])
 
-    A single sample is cut to its length quarter all the same, and many samples are as well.
-    """
-    rows = np.arange(len(split))
-    if not 1 < len(rows) <= ONE_PROGRAM_ROWS:
-        yield from cut_batches(split, spec, place)
+    samples = len(split)
+    if one_program and 1 < samples <= ONE_PROGRAM_ROWS:
+        size, rows = size_of(samples), np.arange(samples)
+        for start in range(0, samples, size):
+            yield _Part(rows[start : start + size], size, QUARTERS)
         return
-    size = _rows_of_batch(len(rows))
-    for start in range(0, len(rows), size):
-        yield _load(split, spec, place, _Part(rows[start : start + size], size, QUARTERS))
-
-
-class _Part(NamedTuple):
-    """Says which rows of a split a batch has, how many rows it is filled up to, and its quarter."""
-
-    rows: np.ndarray
-    size: int
-    quarter: int
-
-
-def _parts(split: Split, spec: CorpusSpec) -> Iterator[_Part]:
     quarters = quarters_of(split, spec)
     for quarter in sorted(set(quarters.tolist())):
         (left,) = (quarters == quarter).nonzero()
         while left.size:
-            size = _rows_of_batch(left.size)
+            size = size_of(left.size)
             rows, left = left[:size], left[size:]
             yield _Part(rows, size, quarter)
-
-
-def _rows_of_batch(left: int) -> int:
-    return next((n for n in EVALUATION_ROWS if n >= left), EVALUATION_ROWS[-1])
 
 
 def _load(split: Split, spec: CorpusSpec, place: Place, part: _Part) -> EvaluationBatch:
@@ -291,8 +287,8 @@ class Scorer(NamedTuple):
         Args:
             split: prepared.
             name: the split's, for a message.
-            like: the split whose batches are cut: see `cut_batches`.
-            one_program: whether to cut batches as `batches_of_one_program` does.
+            like: as `cut_batches` takes it.
+            one_program: as `cut_batches` takes it.
 
         Returns:
             As `predict_batches`, of the seeds that count.
@@ -301,10 +297,7 @@ class Scorer(NamedTuple):
             UserError: naming a sample, if a score is not finite.
         """
         announce.now("Compiling and scoring")
-        if one_program:
-            batches = batches_of_one_program(split, self.spec, self.place)
-        else:
-            batches = cut_batches(split, self.spec, self.place, like)
+        batches = cut_batches(split, self.spec, self.place, like, one_program=one_program)
         with jax.transfer_guard_host_to_device("allow"):  # `place` may leave it to the call
             scores, weights = predict_batches(self.predict, self.variables, batches)
         if self.kept is not None:
