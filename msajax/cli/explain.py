@@ -98,7 +98,6 @@ def explain_corpus(
     """Explains samples of any corpus that fits a bundle; labels are not needed.
 
     Args:
-        bundle: its folder.
         corpus: its path.
         output: the page, a new name that ends in .html; the numbers go beside it, to .json.
         split: train, valid or test.

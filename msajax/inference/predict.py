@@ -22,7 +22,6 @@ def predict_corpus(
     text is features.
 
     Args:
-        bundle: the model.
         corpus: what to score.
         split_name: train, valid, test or all.
         output: the CSV file.

@@ -75,8 +75,6 @@ def make_scorer(
     """Puts a trained model on the devices.
 
     Args:
-        config: the experiment.
-        preparation: the model's.
         variables: parameters and collections, leading axis S.
         shared: parameters that are the same for every seed, without that axis.
         seeds: S.
@@ -103,17 +101,7 @@ def as_split(
 ) -> Split:
     """Makes a split of samples in memory, as a file of them would be read.
 
-    Args:
-        features: `{modality: [N, T, d]}`, `[N, T]` token ids, or a list of N arrays of different
-            lengths T, in which None has no step; a list of N vectors `[d]` of a single step each,
-            or `[N, d]` for a model of single steps. A modality may be missing. Text of a pretrained
-            encoder may be token ids, or `[N, 3, T]`: token ids, mask and segment ids.
-        masks: `{modality: [N, T]}`, or a list of N masks, as long as the features. Without one it
-            is as in a file: if `data.mask_from_zeros` was on, steps before the first and after the
-            last non-zero one are padding.
-        raw_text: N transcripts.
-        preparation: the model's.
-        words: N lists of words, step by step, for a model that was trained on such.
+    It takes what `Bundle.predict` does, and a list of N vectors `[d]`, which are single steps.
 
     Raises:
         UserError: for a modality that the model does not read, and for shapes and types that do

@@ -63,7 +63,6 @@ def make_predict(
     Its predictions hold the task's scores, and nothing in `aux`.
 
     Args:
-        module: the model.
         task: makes scores of the model's outputs.
         layout: how the program's arrays lie on devices.
         shared: parameters that are the same for every seed, nested and without a leading axis; the
@@ -152,8 +151,6 @@ def cut_batches(
     """Cuts a prepared split by length quarter into batches of few fixed shapes, one after another.
 
     Args:
-        split: prepared.
-        spec: the model's.
         place: brings features and masks of a batch to the devices.
         like: the same samples before some of their steps were hidden: its batches are cut, so that
             no shape, and no program, depends on what is hidden.
@@ -268,7 +265,6 @@ class Scorer(NamedTuple):
     Attributes:
         predict: what `make_predict` returns.
         variables: leading axis S, as `predict` takes them.
-        spec: the model's.
         place: brings features and masks of a batch to the devices.
         kept: which of the S seeds count; None for all.
     """
@@ -285,7 +281,6 @@ class Scorer(NamedTuple):
         """Scores a prepared split.
 
         Args:
-            split: prepared.
             name: the split's, for a message.
             like: as `cut_batches` takes it.
             one_program: as `cut_batches` takes it.

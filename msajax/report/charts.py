@@ -137,7 +137,6 @@ def curves(
     Args:
         lines: those of metrics.jsonl.
         key: what names the value in a line.
-        title: the chart's.
         best: the chosen epoch of each seed, which is marked.
 
     Returns:
@@ -224,7 +223,6 @@ def spreads(title: str, bins: Bins, values: NDArray, what: str) -> Chart:
     """Draws how values `[N]` spread in each bin: median, half of them, and nine in ten.
 
     Args:
-        title: the chart's.
         bins: groups of the samples.
         values: a number for each sample.
         what: a word or two for the values.
@@ -263,7 +261,6 @@ def means_by_bin(title: str, bins: Bins, values: Mapping[str, NDArray], what: st
     """Draws the mean of several values in each bin, with half of the samples around it.
 
     Args:
-        title: the chart's.
         bins: groups of the samples.
         values: `{name: [N]}`.
         what: a word or two for the values.
@@ -300,7 +297,6 @@ def confusion(
     """Draws which class is taken for which: counts, shaded by their share of the row.
 
     Args:
-        title: the chart's.
         columns: names of the classes that are predicted.
         rows: a true class each: its name, its samples, a count and a share for each column.
         right: the share of right answers, in words.

@@ -110,28 +110,16 @@ def read_labelled(path: str, size: int, otherwise: str) -> LabelledScores:
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """Holds what a report of a run is made of.
+    """Holds what a report of a run is made of: files of its folder; None for one that it lacks."""
 
-    Attributes:
-        results: results.json.
-        run: run.json.
-        settings: config.json.
-        lines: metrics.jsonl, a line per random seed and epoch.
-        test: predictions of the test split.
-        robustness: robustness.json; None if it is not there.
-        explanation: explanation.json; None if it is not there.
-        explanation_page: the name of the page where samples are stepped through; "" without.
-        comparison: comparison.json; None if it is not there.
-    """
-
-    results: Mapping[str, Any]
-    run: Mapping[str, Any]
-    settings: Mapping[str, Any]
-    lines: Sequence[Mapping[str, Any]]
-    test: LabelledScores
+    results: Mapping[str, Any]  # results.json
+    run: Mapping[str, Any]  # run.json
+    settings: Mapping[str, Any]  # config.json
+    lines: Sequence[Mapping[str, Any]]  # metrics.jsonl, one per random seed and epoch
+    test: LabelledScores  # predictions/test.csv
     robustness: Mapping[str, Any] | None
     explanation: Mapping[str, Any] | None
-    explanation_page: str
+    explanation_page: str  # the name of the page where samples are stepped through; "" without
     comparison: Mapping[str, Any] | None
 
 

@@ -54,13 +54,7 @@ def make(folder: RunFolder) -> None:
 def model_card(
     results: Mapping[str, Any], bundle: Mapping[str, Any], run: Mapping[str, Any]
 ) -> str:
-    """Writes a model card.
-
-    Args:
-        results: the content of results.json.
-        bundle: the content of bundle.json.
-        run: the content of run.json.
-    """
+    """Writes a model card from the content of results.json, bundle.json and run.json."""
     preparation, corpus = bundle["preparation"], results["corpus"]
     spec = CorpusSpec.from_dict(preparation["spec"])
 

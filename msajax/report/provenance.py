@@ -70,7 +70,6 @@ def _missing_lines(
     """Says what metrics.jsonl lacks, as after a line was deleted, and what in it is left out.
 
     Args:
-        lines: the file's.
         best: the chosen epoch of each random seed in the results.
         of_run: the run's random seeds, also those that have failed.
     """

@@ -35,7 +35,6 @@ def make(
     """Writes report.html of a run that has ended, whole or not at all.
 
     Args:
-        folder: the run's.
         comparison: is kept in the folder in place of an earlier one; None changes nothing.
         figures: a folder for every chart as PDF and SVG; "" for none.
 

@@ -50,7 +50,6 @@ def prepare(
         statistics: `{modality/mean: [2, d], modality/deviation: [2, d]}` of the standardised
             modalities, from `as_pair`. They are arguments and no constants: XLA would sum the
             halves of a constant pair to one float32.
-        preparation: the model's.
         lengths: steps of each modality after preparation; those of its input if it is not there.
     """
     batch = next(iter(inputs.values())).shape[0]

@@ -40,8 +40,6 @@ def explain(
     """Explains the scores of some samples.
 
     Args:
-        bundle: the model.
-        name: the split's.
         scored: the split.
         stored: reads samples `[n]` of the split as they were before preparation.
         output: what `output_of` returns.

@@ -104,8 +104,6 @@ def integrate(bundle: Bundle, split: Split, outputs: np.ndarray, tell: Tell) -> 
     """Explains every sample of a prepared split.
 
     Args:
-        bundle: the model.
-        split: prepared.
         outputs: `[N]`, which output of each sample is explained.
         tell: is called with the share that is done, from 0 to 1.
 
@@ -269,7 +267,6 @@ def asking_and_answering(
     """Returns for each map the steps `[B, T]` that ask, and those that answer.
 
     Args:
-        spec: the model's.
         features: prepared, `{modality: [B, T_m, …]}`.
         masks: `{modality: [B, T_m]}`.
         special: `model.text_special`.
