@@ -65,8 +65,6 @@ def explain_run(
 
     Args:
         workdir: the run's folder, also in a bucket.
-        split: train, valid or test.
-        samples: how many.
         target: the output or class; "" for the first output, or the predicted class.
 
     Returns:
@@ -98,10 +96,7 @@ def explain_corpus(
     """Explains samples of any corpus that fits a bundle; labels are not needed.
 
     Args:
-        corpus: its path.
         output: the page, a new name that ends in .html; the numbers go beside it, to .json.
-        split: train, valid or test.
-        samples: how many.
         target: the output or class; "" for the first output, or the predicted class.
 
     Returns:

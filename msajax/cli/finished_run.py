@@ -17,9 +17,7 @@ def adding(mode: str, workdir: str, *names: str) -> Iterator[RunFolder]:
     """Locks the folder of a run while a mode adds files; a report that is there is made anew.
 
     Args:
-        mode: what names it on the command line.
         workdir: the run's folder, also in a bucket.
-        names: the files, as the manifest names them.
 
     Raises:
         UserError: if it holds folds or no run that has ended, or another process uses it.

@@ -61,7 +61,6 @@ class Bundle:
     Attributes:
         config: the experiment that made it.
         preparation: how a corpus becomes its input.
-        seeds: the random seeds.
         best_epoch: one per seed.
         params: parameters, leading axis S.
         corpus_digest: says which corpus it was trained on.
@@ -238,8 +237,6 @@ class Bundle:
         features.
 
         Args:
-            split: as read.
-            name: what the log calls it.
             refuse: whether a split that loses much is refused. Samples in memory are not, for a
                 sample's score may not depend on the others: what they lose is said.
 

@@ -70,7 +70,6 @@ class Embedder:
         pieces the split then names step by step. A sample with an empty transcript has no text.
 
         Args:
-            split: as read, with transcripts or words.
             name: what lines of progress call it; "" for none.
 
         Raises:

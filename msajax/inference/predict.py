@@ -22,9 +22,7 @@ def predict_corpus(
     text is features.
 
     Args:
-        corpus: what to score.
         split_name: train, valid, test or all.
-        output: the CSV file.
         overrides: settings of `data` in place of the bundle's, as `Bundle.with_data` takes them.
 
     Returns:

@@ -63,8 +63,6 @@ def make_predict(
     Its predictions hold the task's scores, and nothing in `aux`.
 
     Args:
-        task: makes scores of the model's outputs.
-        layout: how the program's arrays lie on devices.
         shared: parameters that are the same for every seed, nested and without a leading axis; the
             variables lack them.
         tree: the structure of the variables, if the program is called with a tuple of their leaves.
@@ -94,7 +92,6 @@ def make_next_token(module: nn.Module, scorer: "Scorer", tree: jax.tree_util.PyT
         module: a model of the next_token task, which keeps its `logits` `[B, T, V]` in the
             `intermediates` collection.
         scorer: has its variables on the devices.
-        tree: the structure of these variables.
 
     Returns:
         (ids `[1, T]`, mask `[1, T]`) -> the probabilities `[V]` float32 of the token behind the
@@ -233,9 +230,7 @@ def predict_batches(
     """Scores the batches of a split.
 
     Args:
-        predict: what `make_predict` returns.
         variables: leading axis S.
-        batches: the split's.
 
     Returns:
         Scores `[S, N, K]`, probabilities where they are of classes, and modality weights
@@ -263,7 +258,6 @@ class Scorer(NamedTuple):
     """Scores prepared splits with a model on the devices; each shape is compiled once.
 
     Attributes:
-        predict: what `make_predict` returns.
         variables: leading axis S, as `predict` takes them.
         place: brings features and masks of a batch to the devices.
         kept: which of the S seeds count; None for all.
@@ -282,8 +276,6 @@ class Scorer(NamedTuple):
 
         Args:
             name: the split's, for a message.
-            like: as `cut_batches` takes it.
-            one_program: as `cut_batches` takes it.
 
         Returns:
             As `predict_batches`, of the seeds that count.

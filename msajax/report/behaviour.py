@@ -102,7 +102,6 @@ def explanation(found: Mapping[str, Any] | None, page: str) -> Panel | None:
     """Makes the panel of what scores are made of.
 
     Args:
-        found: explanation.json.
         page: the file beside the report that steps through samples; "" if there is none.
     """
     if found is None:

@@ -85,7 +85,6 @@ def grouped(classes: NDArray, names: tuple[str, ...]) -> tuple[NDArray, tuple[st
 
     Args:
         classes: `[N]`, the true class of each sample.
-        names: those of the K classes.
 
     Returns:
         The group of each class, `[K]`, and the groups' names; without need every class is its own.
@@ -135,7 +134,6 @@ def curves(
     """Draws a value of metrics.jsonl over epochs, a line per random seed.
 
     Args:
-        lines: those of metrics.jsonl.
         key: what names the value in a line.
         best: the chosen epoch of each seed, which is marked.
 
@@ -223,8 +221,6 @@ def spreads(title: str, bins: Bins, values: NDArray, what: str) -> Chart:
     """Draws how values `[N]` spread in each bin: median, half of them, and nine in ten.
 
     Args:
-        bins: groups of the samples.
-        values: a number for each sample.
         what: a word or two for the values.
     """
     found = [np.quantile(values[rows], (0.05, 0.25, 0.5, 0.75, 0.95)) for rows in bins.rows]
@@ -261,7 +257,6 @@ def means_by_bin(title: str, bins: Bins, values: Mapping[str, NDArray], what: st
     """Draws the mean of several values in each bin, with half of the samples around it.
 
     Args:
-        bins: groups of the samples.
         values: `{name: [N]}`.
         what: a word or two for the values.
     """
@@ -297,7 +292,6 @@ def confusion(
     """Draws which class is taken for which: counts, shaded by their share of the row.
 
     Args:
-        columns: names of the classes that are predicted.
         rows: a true class each: its name, its samples, a count and a share for each column.
         right: the share of right answers, in words.
     """

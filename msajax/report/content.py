@@ -71,7 +71,6 @@ def read_labelled(path: str, size: int, otherwise: str) -> LabelledScores:
     """Reads a file of predictions with labels.
 
     Args:
-        path: the file.
         size: how many samples it must hold.
         otherwise: how the message ends if it does not: who says so, and what to do.
 

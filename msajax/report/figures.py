@@ -68,7 +68,6 @@ class Key:
     """Says what a line or a mark of a chart stands for.
 
     Attributes:
-        label: what stands beside it.
         series: the number of its colour, from 0.
         form: line, dot, cross or band.
     """
@@ -117,7 +116,6 @@ class Drawing:
     Attributes:
         description: what it shows, for those who do not see it.
         paint: draws on the axes that it is given.
-        height: pixels.
         labels: what the horizontal and the vertical axis show.
         left: pixels beside the axes, for the labels of ticks.
         below: pixels below them, and of height, beyond what numbers need.
@@ -155,8 +153,6 @@ class Chart:
     """Holds a drawing and the words around it.
 
     Attributes:
-        title: what it shows.
-        drawing: what shows it.
         keys: what its lines and marks stand for; () where nothing needs a key.
         note: how to read it.
     """

@@ -71,8 +71,6 @@ class Panel:
         """Fills a template, whose value "charts" or "chart" is what it draws.
 
         Args:
-            heading: its words.
-            template: a file of `templates/`.
             drawn: what the template shows without a drawing, and figures need one for.
             **values: what the template names; all are escaped.
         """
@@ -125,8 +123,6 @@ def render(
     """Makes a page, in which no script can run: its content security policy forbids them.
 
     Args:
-        title: the page's heading.
-        panels: the page's sections, in their order.
         eyebrow: a few words above the heading.
         facts: short phrases below it.
 

@@ -59,8 +59,6 @@ def make_of_folds(
     """Writes the report of a cross-validation that has ended, beside the folders of its folds.
 
     Args:
-        workdir: the folder of the cross-validation.
-        folders: the runs of its folds.
         names: the files of results, of predictions, and of the report.
         figures: a folder for every chart as PDF and SVG; "" for none.
 
@@ -213,8 +211,6 @@ def _finding(
     """Makes the panel of what was found, and adds the floors that it is measured by.
 
     Args:
-        results: as `findings` reads them.
-        sentence: what was found.
         facts: a term, its value and its meaning each.
         rows: the model's values in the chart; without any there is no chart.
         notes: what else is to be said.

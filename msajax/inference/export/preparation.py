@@ -46,7 +46,6 @@ def prepare(
     """Prepares B samples.
 
     Args:
-        inputs: `{name: array}`, as the manifest of an export lists them.
         statistics: `{modality/mean: [2, d], modality/deviation: [2, d]}` of the standardised
             modalities, from `as_pair`. They are arguments and no constants: XLA would sum the
             halves of a constant pair to one float32.
@@ -196,7 +195,6 @@ def _to_pieces(
     Args:
         others: features `[B, T, d]` or token ids, and their valid steps `[B, T]`.
         word: `[B, P]`, the step of each piece's word; -1 for none.
-        length: P.
 
     Returns:
         Them, `[B, P, …]`. In a sample without a word they keep their own steps.
@@ -225,7 +223,6 @@ def _to_words(
     Args:
         others: features `[B, T, d]` or token ids, and their valid steps `[B, T]`.
         word: `[B, P]`, the step of each piece's word; -1 for none.
-        sizes: how many steps there may be.
 
     Returns:
         The prepared step of each piece, `[B, P]`, and the other modalities, `[B, steps, …]`.

@@ -40,10 +40,8 @@ def explain(
     """Explains the scores of some samples.
 
     Args:
-        scored: the split.
         stored: reads samples `[n]` of the split as they were before preparation.
-        output: what `output_of` returns.
-        count: how many samples.
+        output: the number of the explained output; None is each sample's most probable class.
         tell: is called with the share that is done, from 0 to 1.
 
     Returns:

@@ -74,7 +74,6 @@ class Explained:
         baseline: `[N]`, the same output at the baseline.
         contributions: `{modality: [N, T_m]}`, 0 at padding.
         attention: maps in as few cells as `detail` says.
-        detail: how much of the maps is kept.
         points: how many points of a path the gradients were taken at.
     """
 
@@ -266,11 +265,7 @@ def asking_and_answering(
 ) -> dict[Map, tuple[np.ndarray, np.ndarray]]:
     """Returns for each map the steps `[B, T]` that ask, and those that answer.
 
-    Args:
-        features: prepared, `{modality: [B, T_m, …]}`.
-        masks: `{modality: [B, T_m]}`.
-        special: `model.text_special`.
-        maps: those that are wanted.
+    Features are prepared, and `special` is `model.text_special`.
     """
     fused = dict(masks)
     if spec.is_pieces("text"):
@@ -297,7 +292,6 @@ def choose_detail(
 
     Args:
         shapes: `(B, H, T_asks, T_answers)` for each map.
-        there: what `asking_and_answering` returns for all samples.
     """
     for form in _FORMS:
         detail, numbers = Detail(*form), 0
