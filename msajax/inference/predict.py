@@ -53,14 +53,11 @@ def predict_corpus(
         if "text" not in spec.modalities:
             how = "the model reads no text"
         elif preparation.embedding is not None:
-            how = (
-                "--config.model.text_encoder=FOLDER reads them, with the encoder of the model's "
-                "text"
-            )
+            key = "--config.model.text_encoder=FOLDER"
+            how = f"{key} reads them, with the encoder of the model's text"
         else:
-            how = (
-                "--config.data.glove_path=FILE reads them if the model's text are vectors of words"
-            )
+            key = "--config.data.glove_path=FILE"
+            how = f"{key} reads them if the model's text are vectors of words"
         unread = f"{count} transcripts found; not read: {how}"
 
     here = {*corpus.modalities, *(("text",) if makes_text else ())}
@@ -87,12 +84,12 @@ def predict_corpus(
                 ", ".join(here),
             )
 
-    scored = []
+    scorer, scored = bundle.scorer, []  # which finds devices before anything is read
     named, has_vectors = overrides.get("glove_path"), corpus.source.has_vectors
     for name in names:
         stored, split = read_split(bundle, corpus, name)
         has_vectors |= wants_vectors(stored, spec)
-        scored.append(Scored(split, *bundle.scorer.score(split, name)))
+        scored.append(Scored(split, *scorer.score(split, name)))
     if named and not has_vectors:
         logger.warning("Nothing reads data.glove_path = %s (needs words without features).", named)
     write_predictions(output, scored, bundle.seeds, spec, bundle.calibration)
