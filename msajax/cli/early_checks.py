@@ -23,7 +23,7 @@ def check_training(config: Config, workdir: str, profile: str | None, is_single:
     """Refuses what training cannot read, and a workdir that it cannot have.
 
     Args:
-        config: the run's, or what several runs have in common.
+        config: of the run, or of what several runs have in common.
         workdir: the folder.
         profile: the folder for a trace; None for none.
         is_single: whether the folder is that of one run.

@@ -17,7 +17,9 @@ def adding(mode: str, workdir: str, *names: str) -> Iterator[RunFolder]:
     """Locks the folder of a run while a mode adds files; a report that is there is made anew.
 
     Args:
+        mode: its name.
         workdir: the run's folder, also in a bucket.
+        names: of the files, in the manifest.
 
     Raises:
         UserError: if it holds folds or no run that has ended, or another process uses it.
