@@ -57,7 +57,7 @@ _LAZY = {
     "cross_validate": "msajax.api",
     "default_config": "msajax.config",
     "generate": "msajax.inference.generate",
-    "load": "msajax.inference.bundle_files",
+    "load": "msajax.inference.bundle",
     "open_corpus": "msajax.corpus.formats",
     "register_model": "msajax.config",
     "row_weight": "msajax.layers.basic",

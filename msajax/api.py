@@ -22,8 +22,7 @@ from msajax.config import Config
 from msajax.corpus.predictions import read_columns
 from msajax.errors import UserError
 from msajax.experiment import run
-from msajax.inference.bundle import Bundle
-from msajax.inference.bundle_files import load
+from msajax.inference.bundle import Bundle, load
 from msajax.results.tables import print_folds, print_results
 from msajax.runs.folder import RunFolder
 from msajax.runs.remote.mirror import Mirror

@@ -23,7 +23,7 @@ from msajax.corpus.on_demand import streams, take_rows
 from msajax.corpus.predictions import read_columns
 from msajax.errors import UserError
 from msajax.experiment import run as experiment
-from msajax.inference.bundle_files import load_bundle
+from msajax.inference.bundle import load_bundle
 from msajax.metrics.calibration import (
     BINS,
     Basis,

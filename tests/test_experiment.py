@@ -37,7 +37,7 @@ from msajax.errors import UserError
 from msajax.experiment import run as experiment
 from msajax.files import write_json
 from msajax.inference import scoring
-from msajax.inference.bundle_files import load_bundle, save_bundle
+from msajax.inference.bundle import load_bundle, save_bundle
 from msajax.metrics.table import SENTIMENT
 from msajax.preparation.apply import prepare
 from msajax.results import measure

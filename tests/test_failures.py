@@ -11,7 +11,7 @@ from tiny import lines_of, run, tiny_config
 
 from msajax.errors import NonFiniteError
 from msajax.experiment import run as experiment
-from msajax.inference.bundle_files import load_bundle, save_bundle
+from msajax.inference.bundle import load_bundle, save_bundle
 
 PATH = "regression/kernel"
 SHAPE = (8, 1)

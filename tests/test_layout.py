@@ -73,7 +73,7 @@ def test_no_import_goes_in_a_circle():
         ("ml_collections", {"config/reading.py", "cli/flags.py"}),
         ("etils", {"runs/remote/object_store.py"}),
         ("fsspec", {"runs/remote/object_store.py"}),
-        ("safetensors", {"inference/bundle_files.py", "encoders/folder.py", "runs/frozen.py"}),
+        ("safetensors", {"inference/bundle.py", "encoders/folder.py", "runs/frozen.py"}),
         ("tokenizers", {"encoders/tokens.py"}),
         ("huggingface_hub", {"encoders/folder.py"}),
         ("matplotlib", {"report/figures.py"}),

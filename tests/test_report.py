@@ -379,7 +379,7 @@ def test_every_chart_of_a_report_is_a_file_of_pdf_and_svg(tmp_path, caplog):
     weights = made["modality-weights.svg"].decode()
     assert ">text</text>" in weights and ">audio</text>" in weights  # the key
     assert caplog.text == ""
-    figures.write_figures(str(tmp_path / "figures"), made)  # over those that are there
+    pages.write_figures(str(tmp_path / "figures"), made)  # over those that are there
 
 
 def test_figures_are_the_same_in_every_process():
@@ -418,7 +418,7 @@ def test_figures_go_to_a_folder_that_is_no_run_and_replace_nothing_else(tmp_path
 def test_charts_of_one_name_have_files_of_their_own_and_boxes_are_said(caplog):
     drawing = figures.Drawing("nothing", lambda axes: None)
     chart = figures.Chart("模态", drawing, [figures.Key("文本", 0), figures.Key("b", 1, "band")])
-    files = figures.draw_figures([pages.Panel("Weights", "", [chart, chart])])
+    files = pages.draw_figures([pages.Panel("Weights", "", [chart, chart])])
     assert sorted(files) == ["weights-2.pdf", "weights-2.svg", "weights.pdf", "weights.svg"]
     assert "文本".encode() in files["weights.svg"]
     assert "weights.pdf shows boxes for letters that its font lacks (态 文 本 模)" in caplog.text

@@ -8,8 +8,8 @@ import pytest
 from made_runs import make_run
 
 from msajax.errors import UserError
-from msajax.report import figures, forms, write
-from msajax.report.content import read_content
+from msajax.report import figures, write
+from msajax.report.content import read_content, read_folds
 from msajax.runs.folder import RunFolder
 
 
@@ -122,7 +122,8 @@ def test_the_message_says_where_a_file_is_wrong(name, keys, wrong, said, tmp_pat
         page_of(folder)
 
 
-def test_folds_that_no_cross_validation_has_written_are_refused():
+def test_folds_that_no_cross_validation_has_written_are_refused(tmp_path):
+    path = tmp_path / "folds.json"
     of_folds = {"mean": 1.5, "sd_folds": 0.5, "sd_seeds": None, "folds": [1.0, 2.0]}
     found = {
         **{"folds": 2, "split_seed": 0, "model": {"name": "sequence_level"}},
@@ -132,7 +133,8 @@ def test_folds_that_no_cross_validation_has_written_are_refused():
         "floors": {"constant_0": {"mae": None}},
     }
     right = replaced(found, ("pooled", "metrics", "mae", "ci95"), [1.0, 2.0])
-    forms.check_folds(right, "folds.json")
+    path.write_text(json.dumps(right))
+    read_folds(str(path))
     wrong = [
         (found, "ci95 of mae has one end"),
         (replaced(right, ("metrics", "mae", "folds"), [1.0]), "metrics.mae.folds has 1 values"),
@@ -141,5 +143,6 @@ def test_folds_that_no_cross_validation_has_written_are_refused():
         (replaced(right, ("best_epoch", 1, 0), 1.5), "best_epoch[1][0] is 1.5, not a whole"),
     ]
     for value, said in wrong:
-        with pytest.raises(UserError, match=f"^folds.json is not .*{re.escape(said)}"):
-            forms.check_folds(value, "folds.json")
+        path.write_text(json.dumps(value))
+        with pytest.raises(UserError, match=f"folds.json is not .*{re.escape(said)}"):
+            read_folds(str(path))

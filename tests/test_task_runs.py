@@ -29,7 +29,7 @@ from msajax.corpus.formats.native import save_native
 from msajax.corpus.in_memory import corpus_of
 from msajax.errors import UserError
 from msajax.experiment import run as experiment
-from msajax.inference.bundle_files import load_bundle
+from msajax.inference.bundle import load_bundle
 from msajax.inference.generate import _draw
 from msajax.metrics.calibration import calibration_error, reliability
 from msajax.models import parameter_shapes

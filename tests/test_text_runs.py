@@ -20,7 +20,7 @@ from msajax.encoders.folder import open_folder
 from msajax.encoders.module import make_encoder, parameters_of
 from msajax.errors import UserError
 from msajax.experiment import run
-from msajax.inference.bundle_files import load
+from msajax.inference.bundle import load
 from msajax.models import parameter_shapes
 from msajax.preparation.inspection import inspect_corpus
 from msajax.robustness import measure

@@ -29,7 +29,7 @@ def embed(path: str, config: Config, output: str) -> Embedding:
     """Writes any corpus with text features of `model.text_encoder` in place of its own text.
 
     Args:
-        path: of the corpus, which has transcripts.
+        path: the corpus, which has transcripts.
         config: `model.text_encoder`, `text_pool`, `text_special`, `max_len`, and how the corpus is
             read.
         output: a native archive, if it ends in .npz, or a mapped folder; neither may be there.

@@ -51,7 +51,7 @@ def predict(bundle: str, corpus: str, output: str, split: str = "all", **overrid
         if split != "all":
             opened.require_splits(split)
         load_jax()
-        from msajax.inference.bundle_files import load_bundle
+        from msajax.inference.bundle import load_bundle
         from msajax.inference.predict import predict_corpus
 
         loaded = load_bundle(folder)

@@ -32,8 +32,7 @@ from msajax.encoders.folder import Folder, open_folder
 from msajax.errors import UserError
 from msajax.experiment import artefacts
 from msajax.files import write_json
-from msajax.inference.bundle import Bundle
-from msajax.inference.bundle_files import load, save_bundle
+from msajax.inference.bundle import Bundle, load, save_bundle
 from msajax.inference.scoring import Scorer
 from msajax.metrics.calibration import FEWEST, Basis
 from msajax.models import declared, parameter_shapes

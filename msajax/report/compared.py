@@ -71,7 +71,7 @@ def of_this_run(report: Mapping[str, Any] | None) -> list[Panel]:
     """Makes the panels of comparison.json in the folder of the first run; [] without."""
     if report is None:
         return []
-    with reading(COMPARISON):
+    with reading(f"{COMPARISON} of the run"):
         if not report["pairs"]:
             raise ValueError("it compares nothing")
         return panels(compare.with_first(compare.read_back(report), "This run"))

@@ -7,8 +7,7 @@ from msajax.corpus.demands import require_targets
 from msajax.corpus.formats import open_corpus
 from msajax.corpus.labels import as_targets
 from msajax.errors import UserError
-from msajax.inference.bundle import Bundle
-from msajax.inference.bundle_files import load
+from msajax.inference.bundle import Bundle, load
 from msajax.results import measure
 from msajax.runs.claim import corpus_path, require_corpus
 from msajax.runs.folder import RunFolder
