@@ -20,7 +20,7 @@ from msajax import __version__, announce
 from msajax.cli import flags
 from msajax.cli.modes import MODES
 from msajax.errors import NON_FINITE, OK, USER_ERROR, NonFiniteError, UserError
-from msajax.runtime import compilers
+from msajax.runtime.compile import is_compiling
 from msajax.runtime.signals import interruptible
 
 
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
     if code == OK and lost is not None and not isinstance(lost, BrokenPipeError):
         flags.complain(f"Standard output cannot be written: {lost.strerror}.")
         code = USER_ERROR
-    if code != OK and (flags.runs_with_others() or compilers.are_at_work()):
+    if code != OK and (flags.runs_with_others() or is_compiling()):
         # An orderly exit waits for other processes, which may wait for this one, and for a program
         # that is being compiled: in the middle of it LLVM cannot be taken down.
         sys.stderr.flush()

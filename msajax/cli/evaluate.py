@@ -84,7 +84,7 @@ def evaluate_run(workdir: str, split_name: str, convention: str = "") -> dict[st
         raise UserError("--mode=evaluate takes one split: train, valid or test.")
     check_run(workdir, "evaluate", writes=False)
     from msajax.runs.folder import RunFolder
-    from msajax.runs.remote.mirror import Mirror
+    from msajax.runs.mirror import Mirror
     from msajax.runtime import devices
 
     devices.require_devices()

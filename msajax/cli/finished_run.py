@@ -8,7 +8,7 @@ from msajax.runs.claim import refuse_folds
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
 from msajax.runs.manifest import REPORT
-from msajax.runs.remote.mirror import Mirror
+from msajax.runs.mirror import Mirror
 from msajax.runtime import devices
 
 

@@ -31,21 +31,21 @@ class Mode(NamedTuple):
 
 
 def _train(options: Options, console: Console) -> int:
-    from msajax.cli.train import run
+    from msajax.cli.train import train
 
-    return run(options, console)
+    return train(options, console)
 
 
 def _ablate(options: Options, console: Console) -> int:
-    from msajax.cli.ablate import run
+    from msajax.cli.train import ablate
 
-    return run(options, console)
+    return ablate(options, console)
 
 
 def _sweep(options: Options, console: Console) -> int:
-    from msajax.cli.sweep import run
+    from msajax.cli.train import sweep
 
-    return run(options, console)
+    return sweep(options, console)
 
 
 def _evaluate(options: Options, console: Console) -> int:
@@ -55,15 +55,15 @@ def _evaluate(options: Options, console: Console) -> int:
 
 
 def _compare(options: Options, console: Console) -> int:
-    from msajax.cli.compare import run
+    from msajax.cli.compare import compare
 
-    return run(options, console)
+    return compare(options, console)
 
 
 def _table(options: Options, console: Console) -> int:
-    from msajax.cli.table import run
+    from msajax.cli.compare import table
 
-    return run(options, console)
+    return table(options, console)
 
 
 def _robustness(options: Options, console: Console) -> int:

@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 import ml_collections
 
 from msajax.checks import Settings
-from msajax.config.data import SYNTHETIC
 from msajax.config.model import ModelConfig
 from msajax.config.registry import registered
-from msajax.config.sections import Config
+from msajax.config.sections import SYNTHETIC, Config
 from msajax.errors import UserError
 
 logger = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from msajax.results import measure
 from msajax.runs import frozen
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
-from msajax.runs.remote.mirror import Mirror
+from msajax.runs.mirror import Mirror
 from msajax.runtime import devices, processes, profiler
 from msajax.runtime.signals import StopRequest
 from msajax.spec import CorpusSpec

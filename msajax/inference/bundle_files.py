@@ -34,8 +34,8 @@ from msajax.metrics import calibration
 from msajax.models import declared, parameter_shapes
 from msajax.preparation.preparation import Preparation
 from msajax.runs import frozen
+from msajax.runs.local_copy import bundle_folder
 from msajax.runs.manifest import DESCRIPTION, FROZEN
-from msajax.runs.remote.local_copy import bundle_folder
 from msajax.spec import CorpusSpec
 
 _ARRAYS, _TOKENIZER = "parameters.safetensors", "tokenizer.json"

@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from msajax.config import Config, MeshConfig, TrainConfig
 from msajax.errors import UserError, first_line
-from msajax.runtime.compile_cache import use_compile_cache
+from msajax.runtime.compile import use_compile_cache
 
 logger = logging.getLogger(__name__)
 
