@@ -174,6 +174,12 @@ def meant(path: str) -> str:
     return f"; did you mean {found}?"
 
 
+def name_inside(folder: str, path: str) -> str:
+    """Returns the name in a folder at or below which a path lies; `..` or `.` if none is."""
+    inside = os.path.relpath(os.path.realpath(path), os.path.realpath(folder))
+    return inside.split(os.sep)[0]
+
+
 def refuse_inside(output: str, source: str, what: str) -> None:
     """Raises `UserError` for an output that would replace, or lie among, what is read."""
     if os.path.isfile(source) and os.path.exists(output) and os.path.samefile(output, source):

@@ -73,7 +73,7 @@ def test_no_import_goes_in_a_circle():
         ("ml_collections", {"config/reading.py", "cli/flags.py"}),
         ("etils", {"runs/bucket.py"}),
         ("fsspec", {"runs/bucket.py"}),
-        ("safetensors", {"inference/bundle_files.py", "encoders/weights.py", "runs/frozen.py"}),
+        ("safetensors", {"inference/bundle_files.py", "encoders/weights.py", "runs/folder.py"}),
         ("tokenizers", {"encoders/tokens.py"}),
         ("huggingface_hub", {"encoders/folder.py"}),
         ("matplotlib", {"report/figures.py"}),

@@ -35,13 +35,7 @@ def check_training(config: Config, workdir: str, profile: str | None, is_single:
     if not is_url(workdir):
         require_place(workdir)
         if is_single:
-            beside = (
-                profile
-                and os.path.relpath(os.path.realpath(profile), os.path.realpath(workdir)).partition(
-                    os.sep
-                )[0]
-            )
-            refuse_other_run(workdir, config, None, beside)
+            refuse_other_run(workdir, config, None, profile)
     if profile:
         require_writable(profile)
 

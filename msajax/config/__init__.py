@@ -14,7 +14,7 @@ from msajax.config.reading import (
     list_keys,
     unknown_key,
 )
-from msajax.config.registry import Entry, is_registered, load_models_from, register_model
+from msajax.config.registry import is_registered, load_models_from, register_model
 from msajax.config.sections import (
     SYNTHETIC,
     Config,
@@ -29,7 +29,6 @@ __all__ = [
     "SYNTHETIC",
     "Config",
     "DataConfig",
-    "Entry",
     "MeshConfig",
     "ModelConfig",
     "OptimConfig",

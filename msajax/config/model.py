@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from msajax.checks import Settings, at_least, one_of, require
-from msajax.config.grammar import read_value, split_override
+from msajax.config.grammar import parse_override, read_value
 from msajax.config.registry import RESERVED, registered
 from msajax.errors import UserError
 
@@ -182,7 +182,7 @@ class ModelConfig(Settings):
         self._check_sizes()
         self._check_combinations()
         for name in self.overridden:
-            settings = [s for m, s, _ in map(split_override, self.overrides) if m == name]
+            settings = [s for m, s, _ in map(parse_override, self.overrides) if m == name]
             once = len(set(settings)) == len(settings)
             requirement = f"must set each setting of {name!r} once"
             require(self, "model.overrides", once, requirement)
@@ -199,7 +199,7 @@ class ModelConfig(Settings):
     @property
     def overridden(self) -> tuple[str, ...]:
         """The modalities that `overrides` names."""
-        return tuple(dict.fromkeys(split_override(entry)[0] for entry in self.overrides))
+        return tuple(dict.fromkeys(parse_override(entry)[0] for entry in self.overrides))
 
     @property
     def size_of_head(self) -> int:
@@ -219,7 +219,7 @@ class ModelConfig(Settings):
         """
         kinds = {field.name: field.type for field in dataclasses.fields(self)}
         changed: dict[str, Any] = {}
-        for name, setting, text in map(split_override, self.overrides):
+        for name, setting, text in map(parse_override, self.overrides):
             if name == modality:
                 changed[setting] = read_value(setting, text, kinds[setting])
         if not changed:

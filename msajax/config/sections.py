@@ -318,7 +318,7 @@ class MeshConfig(Settings):
         model: devices over which every wide parameter is spread, for models that are too large for
             one.
         cpu_devices: devices that the CPU counts as, where JAX finds no accelerator; 0 takes what a
-            run had when it was started, at first an automatic number.
+            run had when it was started, at first 1.
     """
 
     mode: str = "jit"

@@ -25,7 +25,6 @@ from msajax.inference.scoring import Scorer
 from msajax.metrics.calibration import FEWEST, Basis, Calibration
 from msajax.preparation.repairs import say_repairs
 from msajax.results import measure
-from msajax.runs import frozen
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
 from msajax.runs.mirror import Mirror
@@ -123,7 +122,7 @@ def _train_in(run: Run) -> dict[str, Any] | None:
     """Trains in a folder that this run has locked, and measures."""
     _say_what_is_read(run)
     run.describe(run.repairs)
-    processes.of_first(lambda: frozen.keep(run.folder.path, run.shared))
+    processes.of_first(lambda: run.folder.keep_frozen(run.shared))
     trained = train_seeds(run)
     if not trained.finished:
         return None

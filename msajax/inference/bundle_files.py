@@ -33,7 +33,7 @@ from msajax.inference.description import DAMAGE, FORMAT_VERSION, digest, read_de
 from msajax.metrics import calibration
 from msajax.models import declared, parameter_shapes
 from msajax.preparation.preparation import Preparation
-from msajax.runs import frozen
+from msajax.runs.folder import encode_frozen
 from msajax.runs.local_copy import bundle_folder
 from msajax.runs.manifest import DESCRIPTION, FROZEN
 from msajax.spec import CorpusSpec
@@ -58,7 +58,7 @@ def save_bundle(path: str, bundle: Bundle) -> None:
     files = {_ARRAYS: safetensors.numpy.save(arrays)}
     if bundle.shared:
         flat = flax.traverse_util.flatten_dict(bundle.shared, sep="/")
-        files[FROZEN] = frozen.encode(flat)
+        files[FROZEN] = encode_frozen(flat)
     if bundle.preparation.tokenizer:
         files[_TOKENIZER] = bundle.preparation.tokenizer.encode()
     preparation = dataclasses.replace(bundle.preparation, statistics={}, tokenizer="")

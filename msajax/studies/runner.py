@@ -16,6 +16,7 @@ from msajax.encoders.folder import Folder
 from msajax.errors import NonFiniteError, UserError
 from msajax.experiment import run
 from msajax.experiment.build import check
+from msajax.files import name_inside
 from msajax.preparation.fit import check_split
 from msajax.results import measure
 from msajax.runs.folder import RunFolder
@@ -87,7 +88,7 @@ def require_no_others(
     """
     there = set(os.listdir(workdir)) if os.path.isdir(workdir) else set()
     if profile:
-        there.discard(RunFolder(workdir).name_above(profile))
+        there.discard(name_inside(workdir, profile))
     if there and not there & set(own):
         raise UserError(
             f"The workdir {workdir} holds {min(there)!r} but no {what}: choose an empty one or a "

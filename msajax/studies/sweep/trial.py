@@ -15,7 +15,6 @@ from msajax.config import Config
 from msajax.corpus.corpus import ClosedCorpus
 from msajax.errors import NonFiniteError, UserError
 from msajax.experiment.build import Sources, build
-from msajax.runs import frozen
 from msajax.runs.folder import RunFolder
 from msajax.runtime.signals import StopRequest
 from msajax.studies.sweep.verdicts import Ended, Metric, best_so_far, how_it_ended, mean
@@ -168,7 +167,7 @@ def _train(trial: Trial, run: Run, metric: Metric, watch: Watch) -> Ended | None
 
     run = dataclasses.replace(run, stop=stop, after_epoch=judge, progress=watch.progress)
     run.describe(run.repairs)
-    frozen.keep(run.folder.path, run.shared)
+    run.folder.keep_frozen(run.shared)
     try:
         train_seeds(run)
     except NonFiniteError:
