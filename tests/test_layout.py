@@ -2,8 +2,6 @@
 
 import ast
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
@@ -122,12 +120,3 @@ def test_the_reader_of_pickles_is_one_function_to_everybody_else():
 def test_every_requirement_has_a_row():
     text = (ROOT / "WORKSPACE.md").read_text(encoding="utf-8")
     assert [n for n in range(1, 37) if f"| R{n} |" not in text] == []
-
-
-@pytest.mark.parametrize("mode", ["inspect", "convert", "compare", "table", "evaluate"])
-def test_what_needs_no_jax_does_not_wait_for_it(mode):
-    script = f"import sys, msajax.cli.{mode}; print('jax' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "False\n"

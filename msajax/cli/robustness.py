@@ -29,9 +29,7 @@ def run(options: Options, console: Console) -> int:
 def measure_robustness(workdir: str) -> dict[str, Any]:
     """Measures the test metrics of a finished run as modalities and steps are lost, and with noise.
 
-    Returns:
-        The content of robustness.json, which is written into the run's folder; a report that is
-        there shows it from then on.
+    It writes and returns robustness.json; a report that is in the folder shows it from then on.
 
     Raises:
         UserError: if the run has not ended, its corpus is gone or another one, or its model has no

@@ -32,8 +32,8 @@ def idle_settings(config: Config, *, reads_tokens: bool, reads_vectors: bool) ->
     """Lists settings that were changed and that nothing reads, each as a short phrase.
 
     They are warned of, not refused: an experiment may be run with a part of it turned off.
-    `reads_tokens` says that a modality of the corpus is token ids, `reads_vectors` that word vectors
-    are asked for.
+    `reads_tokens` says that a modality of the corpus is token ids, `reads_vectors` that word
+    vectors are asked for.
     """
     model = config.model
     encoders = [model, *map(model.encoder_of, model.overridden)]

@@ -44,7 +44,7 @@ def predict_corpus(
             logger.warning("The model does not know modality %r; it is ignored.", m)
     named, has_vectors = overrides.get("glove_path"), corpus.source.has_vectors
     makes_text = _makes_text(bundle, corpus, names)
-    unread = "" if makes_text else _describe_unread_transcripts(bundle, corpus, names)
+    unread = "" if makes_text else _describe_ignored_transcripts(bundle, corpus, names)
     here = {*corpus.modalities, *(("text",) if makes_text else ())}
     lacking = [m for m in spec.modalities if m not in here]
     if len(lacking) == len(spec.modalities):
@@ -90,7 +90,7 @@ def _makes_text(bundle: Bundle, corpus: Corpus, names: Sequence[str]) -> bool:
     return (any(readers) or is_embedded) and any(h.has_raw_text or h.words for h in headers)
 
 
-def _describe_unread_transcripts(bundle: Bundle, corpus: Corpus, names: Sequence[str]) -> str:
+def _describe_ignored_transcripts(bundle: Bundle, corpus: Corpus, names: Sequence[str]) -> str:
     """Says how many transcripts of splits nothing reads, and what would; "" for none."""
     headers = [corpus.headers[name] for name in names]
     count = sum(header.size for header in headers if header.has_raw_text)

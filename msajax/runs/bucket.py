@@ -110,9 +110,9 @@ class Bucket:
         """Returns the result of a request; gives it up when it shows no sign of life for too long.
 
         Args:
-            what: the bucket cannot be, if it fails: reached, read or written.
+            what: reached, read or written, which the bucket cannot be if it fails.
             request: is given what it must call with every part that was sent or received.
-            seconds: of silence that are allowed beside `PATIENCE_SECONDS`.
+            seconds: more silence than `PATIENCE_SECONDS` that is allowed.
 
         Raises:
             UserError: for whatever goes wrong with the request.
