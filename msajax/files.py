@@ -207,11 +207,7 @@ def has_keys(path: str, keys: Collection[str]) -> bool:
 
 
 def read_json(path: str) -> Any:
-    """Reads a JSON file that this program wrote.
-
-    Raises:
-        UserError: if it is missing or damaged.
-    """
+    """Reads a JSON file that this program wrote; raises `UserError` if it is missing or damaged."""
     try:
         with open(path, encoding="utf-8") as file:
             return strict_json(file.read())
@@ -244,21 +240,13 @@ def json_text(value: Any, indent: int | None = 2) -> str:
 
 
 def write_text(path: str, text: str) -> None:
-    """Writes a text file, whole or not at all.
-
-    Raises:
-        UserError: if it cannot be written.
-    """
+    """Writes a text file, whole or not at all; raises `UserError` if it cannot be written."""
     with replacing(path) as file:
         file.write(text)
 
 
 def write_bytes(path: str, content: bytes) -> None:
-    """Writes a file of bytes, whole or not at all.
-
-    Raises:
-        UserError: if it cannot be written.
-    """
+    """Writes a file of bytes, whole or not at all; raises `UserError` if it cannot be written."""
     with replacing(path, binary=True) as file:
         file.write(content)
 

@@ -177,15 +177,120 @@ class ModelConfig(Settings):
 
     def __post_init__(self) -> None:
         """Refuses what cannot be built or contradicts itself."""
-        self._check_name()
-        self._check_choices()
-        self._check_sizes()
-        self._check_combinations()
+        # The model, and settings of its own.
+        names = registered()
+        requirement = (
+            f"must be one of {', '.join(names)}; a model of your own is registered by its "
+            "experiment file, or by --models=FILE.py in the modes that take none"
+        )
+        require(self, "model.name", self.name in names, requirement)
+        settings = names[self.name].settings
+        own = settings() if settings and self.own is None else self.own
+        if type(own) is not (settings or type(None)):
+            wanted = settings.__name__ if settings else None
+            raise UserError(f"model.own = {own!r}: of {self.name!r} it must be {wanted}.")
+        object.__setattr__(self, "own", own)  # the dataclass is frozen from here on
+
+        # Choices.
+        one_of(self, "model.task", "auto", "regression", "classification")
+        one_of(self, "model.mixer", "transformer", "rnn", "gru", "lstm")
+        one_of(self, "model.fusion", "sequential", "parallel", "pooled")
+        one_of(self, "model.activation", "gelu", "gelu_tanh", "relu", "geglu")
+        one_of(self, "model.norm", "layernorm", "rmsnorm")
+        one_of(self, "model.norm_position", "post", "pre")
+        one_of(self, "model.final_norm_type", "same", "layernorm", "rmsnorm")
+        one_of(self, "model.positions", "learned", "sinusoidal", "none", "drofe")
+        one_of(self, "model.input_projection", "always", "where_needed")
+        one_of(self, "model.embedding_scale", "none", "sqrt_dim")
+        one_of(self, "model.pooling_method", "mean", "attention")
+        one_of(self, "model.gate_input", "mean", "concat")
+        one_of(self, "model.gate_activation", "relu", "none")
+        one_of(self, "model.ranges", "none", "002")
+        one_of(self, "model.head", "weighted_sum", "mean", "concat")
+        one_of(self, "model.text_pool", "pieces", "words", "first")
+        one_of(self, "model.missing_modality", "mask", "reference")
+        one_of(self, "model.dtype", "float32", "bfloat16", "float16")
+        one_of(self, "model.matmul_precision", "float32", "tensorfloat32", "bfloat16")
+        methods = ("gradient_x_input", "integrated_gradients", "deeplift")
+        one_of(self, "model.guidance", "none", *methods)
+        once = len(set(self.modalities)) == len(self.modalities)
+        require(self, "model.modalities", once, "must name each modality once")
+        known = not self.anchor or not self.modalities or self.anchor in self.modalities
+        require(self, "model.anchor", known, f"must be one of model.modalities = {self.modalities}")
+
+        # Sizes and rates.
+        at_least(self, "model", 1, "model_dim", "num_heads", "ff_dim")
+        depths = ("n_layers_mod", "n_layers_fuse", "n_layers_post_fuse")
+        optional = ("max_len", "head_dim", "value_dim", "embedding_dim")
+        at_least(self, "model", 0, *depths, *optional)
+        sizes = ("model_dim", "num_heads", "ff_dim", *optional)
+        for names, most in ((sizes, 10**6), (depths, 1000)):  # building larger ones would not end
+            for name in names:
+                ok = getattr(self, name) <= most
+                require(self, f"model.{name}", ok, f"must be {most} or less")
+        divides = self.head_dim > 0 or self.model_dim % self.num_heads == 0
+        requirement = f"must divide model.model_dim = {self.model_dim} (or set model.head_dim)"
+        require(self, "model.num_heads", divides, requirement)
+        for name in ("dropout_rate", "input_dropout"):
+            require(self, f"model.{name}", 0 <= getattr(self, name) < 1, "must lie in [0, 1)")
+        for name in ("attention_dropout", "ffn_dropout", "projection_dropout"):
+            rate = getattr(self, name)
+            ok = rate == SAME or 0 <= rate < 1
+            requirement = "must lie in [0, 1), or be -1 for model.dropout_rate"
+            require(self, f"model.{name}", ok, requirement)
+        require(self, "model.norm_eps", 0 < self.norm_eps <= 1, "must lie in (0, 1]")
+        require(self, "model.position_init", 0 <= self.position_init <= 100, "must lie in [0, 100]")
+        ok = 0 < self.drofe_age_unit <= 1000
+        require(self, "model.drofe_age_unit", ok, "must lie in (0, 1000]")
+        require(self, "model.guidance_weight", 0 <= self.guidance_weight <= 1, "must lie in [0, 1]")
+        at_least(self, "model", 1, "guidance_steps")
+
+        # Combinations.
+        recurrent = self.mixer != "transformer"
+        requirement = "works with a recurrent model.mixer (rnn, gru, lstm) only"
+        require(self, "model.both_directions", recurrent or not self.both_directions, requirement)
+        even = self.model_dim % 2 == 0 or not self.both_directions
+        requirement = "must be even: with model.both_directions each direction has half of it"
+        require(self, "model.model_dim", even, requirement)
+
+        ok = not (self.causal and self.both_directions)
+        requirement = "contradicts model.causal: one direction reads backwards"
+        require(self, "model.both_directions", ok, requirement)
+        drofe = self.positions == "drofe"
+        for key, on in (("model.positions", drofe), ("model.guidance", self.guidance != "none")):
+            requirement = "acts on queries and keys, of which a recurrent model.mixer has none"
+            require(self, key, not (on and recurrent), requirement)
+            requirement = "acts on the layers of an encoder: set model.n_layers_mod to 1 or more"
+            require(self, key, not on or self.n_layers_mod > 0, requirement)
+        requirement = f"needs heads whose size is a multiple of 4, not {self.size_of_head}"
+        require(self, "model.positions", not drofe or self.size_of_head % 4 == 0, requirement)
+
+        pooled = self.fusion == "pooled"
+        ok = not (pooled and self.bidirectional_fusion)
+        requirement = "means nothing with model.fusion = pooled, where all attend to all"
+        require(self, "model.bidirectional_fusion", ok, requirement)
+        ok = not (pooled and self.n_layers_post_fuse)
+        requirement = "must be 0 with model.fusion = pooled: no sequences are left to encode"
+        require(self, "model.n_layers_post_fuse", ok, requirement)
+        one_way = self.fusion == "parallel" and not self.bidirectional_fusion
+        requirement = (
+            "is the same as sequential unless model.bidirectional_fusion is on: the anchor is the "
+            "only one that changes"
+        )
+        require(self, "model.fusion", not one_way, requirement)
+
+        gated = self.head == "weighted_sum"
+        requirement = f"model.head = {self.head!r} has no gate; leave it at its default"
+        require(self, "model.gate_input", gated or self.gate_input == "mean", requirement)
+        require(self, "model.gate_hidden", gated or self.gate_hidden, requirement)
+        ok = self.gate_activation == "relu" or (gated and self.gate_hidden)
+        requirement = "is of the gate's hidden layer, and there is none; leave it at its default"
+        require(self, "model.gate_activation", ok, requirement)
+
         for name in self.overridden:
             settings = [s for m, s, _ in map(parse_override, self.overrides) if m == name]
             once = len(set(settings)) == len(settings)
-            requirement = f"must set each setting of {name!r} once"
-            require(self, "model.overrides", once, requirement)
+            require(self, "model.overrides", once, f"must set each setting of {name!r} once")
             known = not self.modalities or name in self.modalities
             requirement = f"{name!r} is not one of model.modalities = {self.modalities}"
             require(self, "model.overrides", known, requirement)
@@ -228,120 +333,6 @@ class ModelConfig(Settings):
             return dataclasses.replace(self, overrides=(), **changed)
         except UserError as error:
             raise UserError(f"model.overrides of {modality!r}: {error}") from error
-
-    def _check_name(self) -> None:
-        names = registered()
-        requirement = (
-            f"must be one of {', '.join(names)}; a model of your own is registered by its "
-            "experiment file, or by --models=FILE.py in the modes that take none"
-        )
-        require(self, "model.name", self.name in names, requirement)
-        settings = names[self.name].settings
-        own = settings() if settings and self.own is None else self.own
-        if type(own) is not (settings or type(None)):
-            wanted = settings.__name__ if settings else None
-            raise UserError(f"model.own = {own!r}: of {self.name!r} it must be {wanted}.")
-        object.__setattr__(self, "own", own)  # the dataclass is frozen from here on
-
-    def _check_choices(self) -> None:
-        one_of(self, "model.task", "auto", "regression", "classification")
-        one_of(self, "model.mixer", "transformer", "rnn", "gru", "lstm")
-        one_of(self, "model.fusion", "sequential", "parallel", "pooled")
-        one_of(self, "model.activation", "gelu", "gelu_tanh", "relu", "geglu")
-        one_of(self, "model.norm", "layernorm", "rmsnorm")
-        one_of(self, "model.norm_position", "post", "pre")
-        one_of(self, "model.final_norm_type", "same", "layernorm", "rmsnorm")
-        one_of(self, "model.positions", "learned", "sinusoidal", "none", "drofe")
-        one_of(self, "model.input_projection", "always", "where_needed")
-        one_of(self, "model.embedding_scale", "none", "sqrt_dim")
-        one_of(self, "model.pooling_method", "mean", "attention")
-        one_of(self, "model.gate_input", "mean", "concat")
-        one_of(self, "model.gate_activation", "relu", "none")
-        one_of(self, "model.ranges", "none", "002")
-        one_of(self, "model.head", "weighted_sum", "mean", "concat")
-        one_of(self, "model.text_pool", "pieces", "words", "first")
-        one_of(self, "model.missing_modality", "mask", "reference")
-        one_of(self, "model.dtype", "float32", "bfloat16", "float16")
-        one_of(self, "model.matmul_precision", "float32", "tensorfloat32", "bfloat16")
-        methods = ("gradient_x_input", "integrated_gradients", "deeplift")
-        one_of(self, "model.guidance", "none", *methods)
-        once = len(set(self.modalities)) == len(self.modalities)
-        require(self, "model.modalities", once, "must name each modality once")
-        known = not self.anchor or not self.modalities or self.anchor in self.modalities
-        requirement = f"must be one of model.modalities = {self.modalities}"
-        require(self, "model.anchor", known, requirement)
-
-    def _check_sizes(self) -> None:
-        at_least(self, "model", 1, "model_dim", "num_heads", "ff_dim")
-        depths = ("n_layers_mod", "n_layers_fuse", "n_layers_post_fuse")
-        optional = ("max_len", "head_dim", "value_dim", "embedding_dim")
-        at_least(self, "model", 0, *depths, *optional)
-        sizes = ("model_dim", "num_heads", "ff_dim", *optional)
-        for names, most in ((sizes, 10**6), (depths, 1000)):  # building larger ones would not end
-            for name in names:
-                ok = getattr(self, name) <= most
-                require(self, f"model.{name}", ok, f"must be {most} or less")
-        divides = self.head_dim > 0 or self.model_dim % self.num_heads == 0
-        requirement = f"must divide model.model_dim = {self.model_dim} (or set model.head_dim)"
-        require(self, "model.num_heads", divides, requirement)
-        for name in ("dropout_rate", "input_dropout"):
-            require(self, f"model.{name}", 0 <= getattr(self, name) < 1, "must lie in [0, 1)")
-        for name in ("attention_dropout", "ffn_dropout", "projection_dropout"):
-            rate = getattr(self, name)
-            ok = rate == SAME or 0 <= rate < 1
-            requirement = "must lie in [0, 1), or be -1 for model.dropout_rate"
-            require(self, f"model.{name}", ok, requirement)
-        require(self, "model.norm_eps", 0 < self.norm_eps <= 1, "must lie in (0, 1]")
-        ok = 0 <= self.position_init <= 100
-        require(self, "model.position_init", ok, "must lie in [0, 100]")
-        ok = 0 < self.drofe_age_unit <= 1000
-        require(self, "model.drofe_age_unit", ok, "must lie in (0, 1000]")
-        ok = 0 <= self.guidance_weight <= 1
-        require(self, "model.guidance_weight", ok, "must lie in [0, 1]")
-        at_least(self, "model", 1, "guidance_steps")
-
-    def _check_combinations(self) -> None:
-        recurrent = self.mixer != "transformer"
-        requirement = "works with a recurrent model.mixer (rnn, gru, lstm) only"
-        require(self, "model.both_directions", recurrent or not self.both_directions, requirement)
-        even = self.model_dim % 2 == 0 or not self.both_directions
-        requirement = "must be even: with model.both_directions each direction has half of it"
-        require(self, "model.model_dim", even, requirement)
-
-        ok = not (self.causal and self.both_directions)
-        requirement = "contradicts model.causal: one direction reads backwards"
-        require(self, "model.both_directions", ok, requirement)
-        drofe = self.positions == "drofe"
-        for key, on in (("model.positions", drofe), ("model.guidance", self.guidance != "none")):
-            requirement = "acts on queries and keys, of which a recurrent model.mixer has none"
-            require(self, key, not (on and recurrent), requirement)
-            requirement = "acts on the layers of an encoder: set model.n_layers_mod to 1 or more"
-            require(self, key, not on or self.n_layers_mod > 0, requirement)
-        requirement = f"needs heads whose size is a multiple of 4, not {self.size_of_head}"
-        require(self, "model.positions", not drofe or self.size_of_head % 4 == 0, requirement)
-
-        pooled = self.fusion == "pooled"
-        ok = not (pooled and self.bidirectional_fusion)
-        requirement = "means nothing with model.fusion = pooled, where all attend to all"
-        require(self, "model.bidirectional_fusion", ok, requirement)
-        ok = not (pooled and self.n_layers_post_fuse)
-        requirement = "must be 0 with model.fusion = pooled: no sequences are left to encode"
-        require(self, "model.n_layers_post_fuse", ok, requirement)
-        one_way = self.fusion == "parallel" and not self.bidirectional_fusion
-        requirement = (
-            "is the same as sequential unless model.bidirectional_fusion is on: the anchor is the "
-            "only one that changes"
-        )
-        require(self, "model.fusion", not one_way, requirement)
-
-        gated = self.head == "weighted_sum"
-        requirement = f"model.head = {self.head!r} has no gate; leave it at its default"
-        require(self, "model.gate_input", gated or self.gate_input == "mean", requirement)
-        require(self, "model.gate_hidden", gated or self.gate_hidden, requirement)
-        ok = self.gate_activation == "relu" or (gated and self.gate_hidden)
-        requirement = "is of the gate's hidden layer, and there is none; leave it at its default"
-        require(self, "model.gate_activation", ok, requirement)
-
 
 RESERVED.update(field.name for field in dataclasses.fields(ModelConfig))
 

@@ -60,12 +60,10 @@ class SyntheticConfig(Settings):
         one_of(self, "data.synthetic.task", "sentiment", "sign", "stress", "connectome")
         if self.task == "connectome":
             ok = len(names) == 1 and self.widths[0] >= 5
-            requirement = "needs one modality of five features or more"
-            require(self, "data.synthetic.task", ok, requirement)
+            require(self, "data.synthetic.task", ok, "needs one modality of five features or more")
         if self.task in ("sign", "stress"):
             ok = len(names) == 2 and len(set(self.lengths)) == 1
-            requirement = "needs two modalities of the same length"
-            require(self, "data.synthetic.task", ok, requirement)
+            require(self, "data.synthetic.task", ok, "needs two modalities of the same length")
         ok = 0 <= self.absent_share < 1
         require(self, "data.synthetic.absent_share", ok, "must lie in [0, 1)")
 
@@ -142,8 +140,7 @@ class DataConfig(Settings):
         ok = self.folds == 0 or self.folds >= 3
         require(self, "data.folds", ok, "must be 0, or 3 or more: train, validation and test")
         ok = -1 <= self.fold < max(self.folds, 0)
-        requirement = f"must be -1, or from 0 to below data.folds = {self.folds}"
-        require(self, "data.fold", ok, requirement)
+        require(self, "data.fold", ok, f"must be -1, or from 0 to below data.folds = {self.folds}")
         ok = self.word_shift == "auto" or is_finite_number(self.word_shift)
         require(self, "data.word_shift", ok, "must be auto or a number of seconds")
         one_of(self, "data.truncate", "error", "first", "last", "uniform")
@@ -199,8 +196,7 @@ class OptimConfig(Settings):
         at_least(self, "optim", 0, "min_learning_rate")
         used = self.weight_decay == 0 or self.name == "adamw"
         require(self, "optim.weight_decay", used, "works with optim.name = adamw only")
-        ok = 0 < self.plateau_factor < 1
-        require(self, "optim.plateau_factor", ok, "must lie in (0, 1)")
+        require(self, "optim.plateau_factor", 0 < self.plateau_factor < 1, "must lie in (0, 1)")
         requirement = "must be 1 or more; optim.schedule = constant keeps the rate"
         require(self, "optim.plateau_patience", self.plateau_patience >= 1, requirement)
         ok = self.schedule == "constant" or self.min_learning_rate <= self.learning_rate

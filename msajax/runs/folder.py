@@ -141,11 +141,7 @@ class RunFolder:
                     os.unlink(path)
 
     def read_results(self) -> dict[str, Any]:
-        """Reads results.json.
-
-        Raises:
-            UserError: if it is missing or damaged.
-        """
+        """Reads results.json; raises `UserError` if it is missing or damaged."""
         path = self.file(manifest.RESULTS)
         try:
             results = read_json(path)
