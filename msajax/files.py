@@ -23,9 +23,7 @@ _PATIENCE_SECONDS = 1.0  # for a rename, which hangs with its file system
 
 @contextlib.contextmanager
 def replacing(path: str, *, binary: bool = False) -> Iterator[IO]:
-    """Opens a file that replaces `path` once it is whole; else nothing is left of it.
-
-    It is a text file, or one of bytes.
+    """Opens a file, of text or bytes, that replaces `path` once it is whole; else nothing is left.
 
     Raises:
         UserError: if it cannot be written.
@@ -221,8 +219,8 @@ def write_json(path: str, value: Any, indent: int | None = 2) -> None:
     """Writes strict JSON, whole or not at all; numbers that are not finite become null.
 
     Args:
-        path: of the file.
-        value: what it holds.
+        path: the file.
+        value: its content.
         indent: spaces a level; None puts all on one line, where lists of many numbers would
             otherwise take several times the room.
 

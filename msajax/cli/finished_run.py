@@ -14,12 +14,9 @@ from msajax.runtime import devices
 
 @contextlib.contextmanager
 def adding(mode: str, workdir: str, *names: str) -> Iterator[RunFolder]:
-    """Locks the folder of a run while a mode adds files; a report that is there is made anew.
+    """Locks the folder of a run, also in a bucket, while a mode adds the files of these names.
 
-    Args:
-        mode: its name.
-        workdir: the run's folder, also in a bucket.
-        names: of the files, in the manifest.
+    A report that is there is made anew.
 
     Raises:
         UserError: if it holds folds or no run that has ended, or another process uses it.

@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
@@ -59,7 +59,13 @@ class Checkpoints(contextlib.AbstractContextManager):
         self._folder, self._manager = folder, None
         if not processes.is_first():
             return
-        _silence_libraries()
+        # What orbax and tensorstore log or print is dropped: their errors are raised to us as well.
+        # This is done once in a process, for good, as nothing says when their last thread has
+        # ended. Other records of the same logs stay, because they are the user's.
+        for name in ("absl", "asyncio"):
+            logging.getLogger(name).addFilter(_may_be_heard)
+        if not isinstance(sys.unraisablehook, _NoLateReaders):
+            sys.unraisablehook = _NoLateReaders(sys.unraisablehook)
         alone = {"primary_host": 0, "active_processes": {0}} if jax.process_count() > 1 else {}
         options = ocp.CheckpointManagerOptions(
             preservation_policy=ocp.checkpoint_managers.LatestN(KEPT),
@@ -172,7 +178,13 @@ class Checkpoints(contextlib.AbstractContextManager):
                 flat = {key: np.asarray(value) for key, value in restored.state.items()}
                 if _digest(flat) != restored.digest["sha256"]:
                     raise ValueError("its content does not match its digest")
-                self._require_shapes(step, flat, expected)
+                for key, x in expected.items():
+                    if flat[key].shape != x.shape:
+                        raise UserError(
+                            f"Checkpoint {self._folder}/{step} is of another model: {key} is "
+                            f"{flat[key].shape} there, {x.shape} here. Take the model's code as it "
+                            "was, or choose another --workdir."
+                        )
             except UserError:
                 raise
             except Exception as error:  # orbax and tensorstore raise many kinds for a bad file
@@ -190,31 +202,6 @@ class Checkpoints(contextlib.AbstractContextManager):
                 "Restore one from a copy, or train in an empty folder."
             )
         return None
-
-
-    def _require_shapes(
-        self, step: int, flat: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]
-    ) -> None:
-        """Raises `UserError` for a whole checkpoint of a model that was another one."""
-        for key, x in expected.items():
-            if flat[key].shape != x.shape:
-                raise UserError(
-                    f"Checkpoint {self._folder}/{step} is of another model: {key} is "
-                    f"{flat[key].shape} there, {x.shape} here. Take the model's code as it was, or "
-                    "choose another --workdir."
-                )
-
-
-def _silence_libraries() -> None:
-    """Drops what orbax and tensorstore log or print; their errors are raised to us as well.
-
-    This is done once in a process, for good: nothing says when their last thread has ended. Other
-    records of the same logs stay, because they are the user's.
-    """
-    for name in ("absl", "asyncio"):
-        logging.getLogger(name).addFilter(_may_be_heard)
-    if not isinstance(sys.unraisablehook, _NoLateReaders):
-        sys.unraisablehook = _NoLateReaders(sys.unraisablehook)
 
 
 def _may_be_heard(record: logging.LogRecord) -> bool:

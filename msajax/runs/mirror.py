@@ -51,7 +51,8 @@ class Mirror(contextlib.AbstractContextManager):
 
     Of a URL, entering brings what the bucket says of the run into a scratch folder of the first
     process. After `take`, leaving uploads everything, waits for it and gives the run back. The
-    scratch folder goes in any case.
+    scratch folder goes in any case. What goes wrong is a `UserError` in all processes, which names
+    the URL in place of the scratch folder.
 
     Attributes:
         path: the run's folder on this machine.
@@ -72,11 +73,7 @@ class Mirror(contextlib.AbstractContextManager):
         self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> "Mirror":
-        """Brings what a bucket says of the run, but no checkpoints.
-
-        Raises:
-            UserError: in all processes, if it cannot be read.
-        """
+        """Brings what a bucket says of the run, but no checkpoints."""
         self._is_remote = processes.of_first(lambda: is_url(self._workdir))  # whatever theirs say
         if self._is_remote:
             processes.of_first(self._open)
@@ -93,11 +90,7 @@ class Mirror(contextlib.AbstractContextManager):
             self._undo = undo.pop_all()
 
     def __exit__(self, *exc_info) -> bool | None:
-        """Ends what `take` began; an error names the URL in place of the scratch folder.
-
-        Raises:
-            UserError: in all processes, if the last upload fails.
-        """
+        """Ends what `take` began."""
         return self._undo.__exit__(*exc_info)
 
     def _leave(self, kind: type[BaseException] | None, *_) -> None:
@@ -111,11 +104,7 @@ class Mirror(contextlib.AbstractContextManager):
         self._saves.put(None)
 
     def take(self) -> None:
-        """Makes this the only trainer of the run, and brings all that the bucket holds of it.
-
-        Raises:
-            UserError: in all processes, if that fails.
-        """
+        """Makes this the only trainer of the run, and brings all that the bucket holds of it."""
         if self._is_remote:
             processes.of_first(self._take)
 
@@ -128,21 +117,14 @@ class Mirror(contextlib.AbstractContextManager):
     def replace(self, name: str) -> None:
         """Uploads a file or folder of the manifest alone, outside training, if it has changed.
 
-        A folder that comes to be there in part only is not brought by the next start.
-
-        Raises:
-            UserError: in all processes, if that fails, or if the bucket has other results by now
-                than those that were brought.
+        A folder that comes to be there in part only is not brought by the next start. It is refused
+        if the bucket has other results by now than those that were brought.
         """
         if self._is_remote:
             processes.of_first(lambda: self._uploads.put_entry(manifest.find(name)))
 
     def saved(self, step: int) -> None:
-        """Has a checkpoint uploaded beside the training, as soon as it is whole.
-
-        Raises:
-            UserError: if an upload before has failed.
-        """
+        """Has a checkpoint uploaded beside the training, as soon as it is whole."""
         if self._trains:
             self._raise_failure()
             # Seen at the first save: later ones delete checkpoints because they are old.
@@ -226,8 +208,7 @@ class Mirror(contextlib.AbstractContextManager):
     def _copy_newest(self, copies: str) -> int | None:
         """Gives the newest whole checkpoint second names, which stay if it is deleted.
 
-        Returns:
-            Its step, the name of its folder in `copies`; None if there is none.
+        Returns its step, the name of its folder in `copies`; None if there is none.
         """
         while steps := self._steps():
             step, problem = steps[-1], None
@@ -249,7 +230,8 @@ class Mirror(contextlib.AbstractContextManager):
         there = self._uploads.bucket.names()
         marker = f"{UPLOADED}/{step}"
         files = {f"checkpoints/{step}/{name}": os.path.join(copy, name) for name in files_in(copy)}
-        if not self._has(step):
+        came = step in self._pulled and self._pulled[step] == self._identity(step)
+        if not (came or step in self._pushed):
             if marker in there:  # of another one, saved at the same step
                 self._uploads.remove(marker)
             for name, path in files.items():
@@ -269,11 +251,6 @@ class Mirror(contextlib.AbstractContextManager):
                 continue  # nothing has replaced it yet
             if of not in kept or (of == step and name not in current):
                 self._uploads.remove(name)
-
-    def _has(self, step: int) -> bool:
-        """Returns whether the bucket holds this machine's checkpoint of a step."""
-        came = step in self._pulled and self._pulled[step] == self._identity(step)
-        return came or step in self._pushed
 
     def _identity(self, step: int) -> tuple[int, int] | None:
         """Returns what tells a checkpoint from another one of the same step; None if it is gone."""
@@ -301,16 +278,11 @@ def _steps_below(folder: str, names: list[str]) -> set[str]:
 class Uploads:
     """Changes the bucket of a run, an object at a time, while the run is this process's to change.
 
-    Attributes:
-        bucket: the objects; whoever changes them does so through this class.
+    Others read the objects of `bucket` themselves, and change them through this class.
     """
 
     def __init__(self, workdir: str, folder: str) -> None:
-        """Finds the bucket of the URL `workdir`; `folder` is the run's on this machine.
-
-        Raises:
-            UserError: if nothing serves such URLs.
-        """
+        """Finds the bucket of the URL `workdir`; `folder` is the run's on this machine."""
         self.bucket = Bucket(workdir)
         self._workdir, self._folder = workdir, folder
         self._owner = b""  # the content of `lock` while this process trains

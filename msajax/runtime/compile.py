@@ -70,9 +70,8 @@ class Compilers(contextlib.AbstractContextManager):
     def add(self, name: Hashable, lower: Lower) -> None:
         """Compiles one more program, behind those that were added before it.
 
-        Args:
-            name: for `is_ready`; several programs may share it.
-            lower: traces the program; it is called in a background thread.
+        `is_ready` is asked by its name, which several may share; `lower` is called in a background
+        thread.
         """
         future: concurrent.futures.Future = concurrent.futures.Future()
         self._futures.setdefault(name, []).append(future)
