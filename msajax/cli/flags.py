@@ -68,6 +68,9 @@ _EXIT_CODES = """\
 Exit codes: 0 done; 1 a bug; 2 the flags, configuration, data or files are wrong; 3 the numbers of
 random seeds became non-finite; 75 stopped after SIGTERM, SIGINT or so many epochs, or because
 another process was lost: the same command continues; 130 and 143 stopped at once by a signal."""
+# Python's own words for a value of the wrong type, and what is needed instead.
+_WRONG_TYPE = re.compile(r"flag (--.*): .*(int\(\)|to float|boolean argument)", re.DOTALL)
+_NEEDED = {"int()": "a whole number", "to float": "a number", "boolean argument": "true or false"}
 _NOT_A_CONFIG = "The experiment file's get_config() must return a ConfigDict."
 
 
@@ -145,10 +148,12 @@ def parse_flags(argv: list[str]) -> list[str]:
         advice = f": did you mean {' or '.join(near)}?" if near else "; see --help."
         problem = f"There is no flag --{error.flagname}{advice}"
     except flags.Error as error:
-        problem = _of_wrong_type(str(error))
+        problem = str(error)
         if "Traceback" in problem:  # of an experiment file: what follows its last frame
             first, last = problem.split(": ")[0], re.split(r"(?m)^  .*\n", problem)[-1]
             problem = f"{first}: {last.removeprefix(f'{UserError.__module__}.UserError: ')}"
+        elif found := _WRONG_TYPE.match(problem):
+            problem = f"{found[1]}: must be {_NEEDED[found[2]]}."
     except (Exception, SystemExit) as error:  # an experiment file may raise anything
         problem = f"{type(error).__name__}: {error}"
         known = configuration.known_keys()
@@ -161,19 +166,6 @@ def parse_flags(argv: list[str]) -> list[str]:
             problem = _NOT_A_CONFIG
     complain(problem)
     sys.exit(USER_ERROR)
-
-
-def _of_wrong_type(problem: str) -> str:
-    """Says what a value must be, in place of Python's own words."""
-    found = re.match(r"flag (--.*): .*(int\(\)|to float|boolean argument)", problem, re.DOTALL)
-    if found is None or "Traceback" in problem:  # of an experiment file
-        return problem
-    needed = {
-        "int()": "a whole number",
-        "to float": "a number",
-        "boolean argument": "true or false",
-    }
-    return f"{found[1]}: must be {needed[found[2]]}."
 
 
 def _as_list(argument: str) -> str:
