@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from msajax.errors import UserError
 
 # Settings that one modality may have otherwise than the rest: those of its own encoder.
-OF_AN_ENCODER = (
+ENCODER_SETTINGS = (
     "n_layers_mod",
     "n_layers_post_fuse",
     "mixer",
@@ -85,7 +85,7 @@ def parse(
 
 def parse_override(text: str) -> list[str]:
     """Splits `text.input_dropout=0.3` into modality, setting and value, all text."""
-    return parse("model.overrides", text, "modality.setting=value", OF_AN_ENCODER)
+    return parse("model.overrides", text, "modality.setting=value", ENCODER_SETTINGS)
 
 
 def read_value(setting: str, text: str, kind: type) -> Any:

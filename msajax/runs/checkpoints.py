@@ -47,7 +47,8 @@ with _log_left_alone():
 logger = logging.getLogger(__name__)
 
 _ORBAX = os.path.join(os.path.dirname(ocp.__file__), "")
-_OF_TENSORSTORE = re.compile("[A-Z_]+: (Error |.*tensorstore)", re.DOTALL)  # OUT_OF_RANGE: Error …
+# Such as OUT_OF_RANGE: Error …
+_TENSORSTORE_ERROR = re.compile("[A-Z_]+: (Error |.*tensorstore)", re.DOTALL)
 State = TypeVar("State")
 
 
@@ -211,7 +212,7 @@ def _may_be_heard(record: logging.LogRecord) -> bool:
     raised to us; asyncio logs the others, each with a traceback.
     """
     error = str(record.exc_info[1]) if record.exc_info else ""
-    return not (record.pathname.startswith(_ORBAX) or _OF_TENSORSTORE.match(error))
+    return not (record.pathname.startswith(_ORBAX) or _TENSORSTORE_ERROR.match(error))
 
 
 class _NoLateReaders:
