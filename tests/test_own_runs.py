@@ -64,7 +64,7 @@ MODEL = msajax.Model(
 def registered():
     msajax.register_model("everything", MODEL)
     yield
-    del registry._ENTRIES["everything"]
+    del registry._MODELS["everything"]
 
 
 def config_of(**settings):
