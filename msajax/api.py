@@ -25,7 +25,7 @@ from msajax.experiment import run
 from msajax.inference.bundle import Bundle, load
 from msajax.results.tables import print_folds, print_results
 from msajax.runs.folder import RunFolder
-from msajax.runs.remote.mirror import Mirror
+from msajax.runs.mirror import Mirror
 from msajax.studies import folds
 from msajax.studies.sweep.sweep import Plan, print_sweep
 from msajax.studies.sweep.sweep import sweep as run_sweep

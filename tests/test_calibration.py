@@ -13,7 +13,8 @@ import scipy.optimize
 import scipy.stats
 import tiny
 
-from msajax.cli import modes
+from msajax.cli.evaluate import evaluate_run
+from msajax.cli.predict import predict
 from msajax.corpus.corpus import Split
 from msajax.corpus.folds import deal_validation, video_of
 from msajax.corpus.formats import open_corpus
@@ -360,7 +361,7 @@ def test_the_bundle_gives_the_intervals_of_the_file_again(held_out, tmp_path):
     assert scores.low.shape == (30, 1) and scores.calibrated is None
     nothing = bundle.predict({"text": np.zeros((0, 1, 6))})
     assert nothing.low.shape == nothing.high.shape == (0, 1)
-    modes.predict.predict(
+    predict(
         str(held_out.folder / "run" / "bundle"), str(held_out.folder / "all.npz"),
         str(tmp_path / "p.csv"), "test",
     )
@@ -370,10 +371,10 @@ def test_the_bundle_gives_the_intervals_of_the_file_again(held_out, tmp_path):
 
 def test_evaluating_measures_what_chose_and_what_the_intervals_are_worth(held_out):
     workdir = str(held_out.folder / "run")
-    valid = modes.evaluate.evaluate_run(workdir, "valid")
+    valid = evaluate_run(workdir, "valid")
     assert valid["samples"] == held_out.dealt.chooses.sum()
     assert valid["largest_difference"] < 1e-6 and "calibration" not in valid
-    test = modes.evaluate.evaluate_run(workdir, "test")
+    test = evaluate_run(workdir, "test")
     assert test["calibration"] == held_out.results["calibration"]
 
 

@@ -31,10 +31,10 @@ SOURCE, LOSS = (x for x in blocks("docs/recipes.md", "python") if "register_mode
 @pytest.fixture
 def entries():
     """The models that are registered, as they were after the test."""
-    before = dict(registry._ENTRIES)
-    yield registry._ENTRIES
-    registry._ENTRIES.clear()
-    registry._ENTRIES.update(before)
+    before = dict(registry._MODELS)
+    yield registry._MODELS
+    registry._MODELS.clear()
+    registry._MODELS.update(before)
 
 
 def in_shell(line: str, folder: pathlib.Path, *more: str) -> subprocess.CompletedProcess:

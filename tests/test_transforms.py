@@ -131,7 +131,7 @@ def test_an_amount_of_0_changes_nothing():
         ("step_dropout:text=1", "the amount must be 0 or more and below 1"),
         ("feature_noise:text=-1", "the amount must be 0 or more"),
         ("feature_noise:text=inf", "the amount must be 0 or more"),
-        ("feature_noise:text", "the amount must be 0 or more"),
+        ("feature_noise:text", "must be name:modality=amount"),
     ],
 )
 def test_an_entry_that_cannot_be_is_refused(entry, message):

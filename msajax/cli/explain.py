@@ -21,8 +21,8 @@ from msajax.corpus.predictions import Scored
 from msajax.errors import OK, UserError
 from msajax.files import refuse_inside, require_file_place, write_json, write_text
 from msajax.results.measure import stored_rows
+from msajax.runs.local_copy import bundle_folder
 from msajax.runs.manifest import EXPLANATION, EXPLANATION_PAGE
-from msajax.runs.remote.local_copy import bundle_folder
 
 logger = logging.getLogger(__name__)
 

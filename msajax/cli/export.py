@@ -11,7 +11,7 @@ from msajax.cli.options import Options
 from msajax.errors import OK
 from msajax.files import refuse_inside, require_writable
 from msajax.inference.description import read_description
-from msajax.runs.remote.local_copy import bundle_folder
+from msajax.runs.local_copy import bundle_folder
 
 
 def run(options: Options, console: Console) -> int:

@@ -12,8 +12,8 @@ from msajax.cli.options import Options
 from msajax.errors import OK, UserError
 from msajax.files import refuse_inside, require_file_place, write_text
 from msajax.inference.description import read_description
+from msajax.runs.local_copy import bundle_folder
 from msajax.runs.manifest import refuse_in_run
-from msajax.runs.remote.local_copy import bundle_folder
 
 
 def run(options: Options, console: Console) -> int:

@@ -13,8 +13,8 @@ from msajax.corpus.demands import require_corpus, require_glove
 from msajax.corpus.formats import open_corpus
 from msajax.errors import OK
 from msajax.files import refuse_inside, require_file_place
+from msajax.runs.local_copy import bundle_folder
 from msajax.runs.manifest import refuse_in_run
-from msajax.runs.remote.local_copy import bundle_folder
 
 
 def run(options: Options, console: Console) -> int:

@@ -127,7 +127,7 @@ def open_contender(path: str, split: str) -> Contender:
         UserError: if there are none, or they cannot be read.
     """
     if is_url(path):
-        from msajax.runs.remote.mirror import Mirror
+        from msajax.runs.mirror import Mirror
 
         with Mirror(path) as mirror:
             return Contender(path, _checked(path, read_predictions(_file_of(mirror.path, split))))

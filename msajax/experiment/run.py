@@ -40,10 +40,9 @@ from msajax.preparation.apply import prepare
 from msajax.preparation.fit import Preparation, fit
 from msajax.preparation.lost import say_prepared, say_repairs
 from msajax.results import measure
-from msajax.runs import frozen
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
-from msajax.runs.remote.mirror import Mirror
+from msajax.runs.mirror import Mirror
 from msajax.runtime import devices, processes, profiler
 from msajax.runtime.signals import StopRequest
 from msajax.tasks import TASKS, make_task
@@ -149,7 +148,7 @@ def train(
             )
             _say_what_is_read(run)
             run.describe(run.repairs)
-            processes.of_first(lambda: frozen.keep(run.folder.path, run.shared))
+            processes.of_first(lambda: run.folder.keep_frozen(run.shared))
             trained = train_groups(run)
             return _measure(run, trained) if trained.finished else None
 

@@ -45,9 +45,9 @@ from msajax.preparation.apply import prepare
 from msajax.preparation.fit import Preparation
 from msajax.preparation.lost import say_prepared
 from msajax.preparation.words import embed
-from msajax.runs import frozen
+from msajax.runs.folder import encode_frozen
+from msajax.runs.local_copy import bundle_folder
 from msajax.runs.manifest import DESCRIPTION, FROZEN
-from msajax.runs.remote.local_copy import bundle_folder
 from msajax.spec import CorpusSpec
 
 logger = logging.getLogger(__name__)
@@ -300,7 +300,7 @@ def save_bundle(path: str, bundle: Bundle) -> None:
     files = {_ARRAYS: safetensors.numpy.save(arrays)}
     if bundle.shared:
         flat = flax.traverse_util.flatten_dict(bundle.shared, sep="/")
-        files[FROZEN] = frozen.encode(flat)
+        files[FROZEN] = encode_frozen(flat)
     if bundle.preparation.tokenizer:
         files[_TOKENIZER] = bundle.preparation.tokenizer.encode()
     preparation = dataclasses.replace(bundle.preparation, statistics={}, tokenizer="")

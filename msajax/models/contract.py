@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from msajax.config import ModelConfig
 from msajax.config.registry import require_module
-from msajax.errors import UserError, line_of_user
+from msajax.errors import UserError, user_line
 from msajax.layers.basic import ROWS
 from msajax.spec import CorpusSpec
 
@@ -132,7 +132,7 @@ class Model:
 
     def __post_init__(self) -> None:
         """Refuses what is of another kind than it must be, naming the line that declares it."""
-        here = f"{line_of_user()}msajax.Model"
+        here = f"{user_line()}msajax.Model"
         require_module(self.module, here)
         for what, meaning in _FUNCTIONS.items():
             if (value := getattr(self, what)) is not None and not callable(value):

@@ -28,7 +28,7 @@ from msajax.comparison.statistics import (
     smallest_p,
 )
 from msajax.config import Config, checked
-from msajax.config.grammar import split_override
+from msajax.config.grammar import parse_override
 from msajax.corpus.corpus import Corpus
 from msajax.corpus.folds import require_one_fold
 from msajax.corpus.formats import open_corpus
@@ -47,6 +47,7 @@ from msajax.runtime import processes
 from msajax.runtime.signals import StopRequest
 from msajax.studies import runner
 from msajax.tasks import Task, make_task
+from msajax.training.transforms import parse_transform
 
 logger = logging.getLogger(__name__)
 
@@ -218,12 +219,12 @@ def only(config: Config, subset: Sequence[str]) -> Config:
     kept: dict[str, Any] = {
         "modalities": tuple(subset),
         "anchor": model.anchor if model.anchor in subset else "",
-        "overrides": tuple(e for e in model.overrides if split_override(e)[0] in subset),
+        "overrides": tuple(e for e in model.overrides if parse_override(e)[0] in subset),
     }
     if model.text_encoder and "text" not in subset:
         kept |= {"text_encoder": "", "text_pool": "pieces", "text_special": True}
         data = dataclasses.replace(data, text="auto")
-    about = {e: e.partition(":")[2].partition("=")[0] for e in train.transforms}
+    about = {entry: parse_transform(entry)[1] for entry in train.transforms}
     transforms = tuple(e for e, modality in about.items() if modality in ("*", *subset))
     return dataclasses.replace(
         config,

@@ -27,7 +27,7 @@ from msajax.corpus.predictions import Predictions, read_predictions
 from msajax.errors import UserError, writing
 from msajax.experiment import artefacts
 from msajax.experiment.run import open_encoder
-from msajax.files import holds, json_text, read_json, write_text
+from msajax.files import holds, json_text, name_inside, read_json, write_text
 from msajax.report.write import make_of_folds
 from msajax.results import measure
 from msajax.runs.claim import FOLDS
@@ -240,7 +240,7 @@ def evaluate_folds(workdir: str, split: str, output: str | None = None) -> dict[
         UserError: if a fold has not ended, for another split, and for an output that lies among
             the folds.
     """
-    if output and RunFolder(workdir).name_above(output) not in ("..", "."):
+    if output and name_inside(workdir, output) not in ("..", "."):
         raise UserError(f"--output={output} lies in the folder of the folds: choose another file.")
     if split != "test":
         raise UserError(

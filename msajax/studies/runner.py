@@ -15,6 +15,7 @@ from msajax.corpus.corpus import Corpus
 from msajax.encoders.folder import Folder
 from msajax.errors import NonFiniteError, UserError
 from msajax.experiment import run
+from msajax.files import name_inside
 from msajax.preparation.apply import check_split
 from msajax.results import measure
 from msajax.runs.folder import RunFolder
@@ -142,7 +143,7 @@ def _refuse_others(study: Study, workdir: str, own: set[str], profile: str | Non
         if why := study.other(name, os.path.join(workdir, name)):
             raise UserError(f"The workdir {workdir} holds {why}.")
     if profile:
-        there.discard(RunFolder(workdir).name_above(profile))
+        there.discard(name_inside(workdir, profile))
     if there and not there & own:
         raise UserError(
             f"The workdir {workdir} holds {min(there)!r} but no {study.runs}: choose an empty one "

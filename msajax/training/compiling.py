@@ -9,7 +9,7 @@ from flax.traverse_util import unflatten_dict
 
 from msajax.inference.scoring import EvaluationBatches, Predict, make_predict
 from msajax.preparation.batches import epoch_order, in_passes
-from msajax.runtime.compilers import Compilers
+from msajax.runtime.compile import Compilers
 from msajax.runtime.devices import deal
 from msajax.training.feed import Feed
 from msajax.training.programs import Programs, make_programs

@@ -23,7 +23,7 @@ from msajax.inference.scoring import Predict, predict_batches
 from msajax.preparation.batches import epoch_order, in_passes
 from msajax.runs.checkpoints import Checkpoints
 from msajax.runtime import processes
-from msajax.runtime.compilers import Compilers
+from msajax.runtime.compile import Compilers
 from msajax.runtime.devices import Deal, deal
 from msajax.runtime.profiler import Profiler
 from msajax.training.compiling import INIT, VALIDATION, compile_ahead, put_on_devices

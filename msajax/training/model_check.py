@@ -15,7 +15,7 @@ import numpy as np
 
 from msajax.config import Config
 from msajax.config.registry import registered
-from msajax.errors import UserError, first_line, place_of
+from msajax.errors import UserError, first_line, user_line
 from msajax.models import Prediction, blank_sample, init_variables
 from msajax.models.contract import LABELS, MODALITIES, POSITIONS, VOCABULARY, Model, Stage
 from msajax.preparation.batches import Batch
@@ -69,12 +69,12 @@ def _measured(
     if not is_pair or any(np.shape(x) for x in found):
         shapes = [np.shape(x) for x in found] if is_pair else "one value, not two"
         raise UserError(
-            f"{place_of(measure)}the term {name!r} must return (sum, weight): the sum over the "
+            f"{user_line(measure)}the term {name!r} must return (sum, weight): the sum over the "
             f"rows of a batch and what it is divided by, both of shape (); here they are {shapes}."
         )
     if not jnp.issubdtype(jnp.result_type(found[0]), jnp.floating):
         raise UserError(
-            f"{place_of(measure)}the sum of the term {name!r} is {jnp.result_type(found[0])}, "
+            f"{user_line(measure)}the sum of the term {name!r} is {jnp.result_type(found[0])}, "
             "which has no gradient: it must be a floating-point number."
         )
     return tuple(found)

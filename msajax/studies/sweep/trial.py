@@ -16,7 +16,6 @@ from msajax.config import Config
 from msajax.corpus.corpus import ClosedCorpus
 from msajax.errors import NonFiniteError, UserError
 from msajax.experiment.run import Sources, build
-from msajax.runs import frozen
 from msajax.runs.folder import RunFolder
 from msajax.runtime.signals import StopRequest
 from msajax.studies.sweep.verdicts import Ended, Metric, best_so_far, how_it_ended, mean
@@ -134,7 +133,7 @@ def train_trial(
             run, stop=stop_or_hopeless, after_epoch=judge, progress=progress
         )
         run.describe(run.repairs)
-        frozen.keep(run.folder.path, run.shared)
+        run.folder.keep_frozen(run.shared)
         with contextlib.suppress(NonFiniteError):  # the lines say which seeds, and when
             train_groups(run)
         found = ended()
