@@ -5,7 +5,7 @@ from rich.console import Console
 from msajax.cli.early_checks import check_figures
 from msajax.cli.options import Options
 from msajax.comparison.compare import compare
-from msajax.comparison.output import print_comparison, require_output
+from msajax.comparison.output import COMPARISON, print_comparison, require_output
 from msajax.errors import OK
 
 
@@ -13,7 +13,7 @@ def run(options: Options, console: Console) -> int:
     """Compares and prints; returns the exit code."""
     runs, output, figures = options.paths, options["output"], options["figures"]
     if output:
-        require_output(output, runs)
+        require_output(output, runs, COMPARISON)
     if figures:
         check_figures(figures)
     report = compare(

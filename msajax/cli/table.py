@@ -3,8 +3,8 @@
 from rich.console import Console
 
 from msajax.cli.options import Options
-from msajax.comparison.output import require_output
-from msajax.comparison.table import FORMS, print_run_table, tabulate, write_run_table
+from msajax.comparison.compare import tabulate
+from msajax.comparison.output import RUN_TABLE, print_run_table, require_output, write
 from msajax.errors import OK
 
 
@@ -12,10 +12,10 @@ def run(options: Options, console: Console) -> int:
     """Measures, tests and prints; returns the exit code."""
     runs, output = options.paths, options["output"]
     if output:
-        require_output(output, runs, FORMS)
+        require_output(output, runs, RUN_TABLE)
     metrics = [name.strip() for name in (options["metrics"] or "").split(",") if name.strip()]
     content = tabulate(runs, options["split"] or "test", options["convention"] or "", metrics)
     if output:
-        write_run_table(output, content)
+        write(output, content, RUN_TABLE)
     print_run_table(content, console)
     return OK

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msajax.errors import UserError
+from msajax.metrics.table import base_of
 from msajax.report.page import shortened
 from msajax.results import legend
 
@@ -149,7 +150,7 @@ def _faults_of_lengths(wanted: Sequence[tuple[str, Sequence[Any], int]]) -> Iter
 
 def _is_metric(name: str) -> bool:
     try:
-        return bool(legend.base_of(name))
+        return bool(base_of(name))
     except ValueError:
         return False
 

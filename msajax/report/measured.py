@@ -77,8 +77,5 @@ def metrics_panel(
     terms: Sequence[tuple[str, str]],
 ) -> Panel:
     """Makes a panel of metrics: the columns beside their names, cells by metric, and a legend."""
-    rows = [
-        (shortened(name, 40), "↑" if legend.larger_is_better(name) else "↓", of)
-        for name, of in cells.items()
-    ]
+    rows = [(shortened(name, 40), legend.arrow(name), of) for name, of in cells.items()]
     return Panel.of("Results", "results.html", columns=columns, rows=rows, terms=terms)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from msajax.files import read_json, write_text
-from msajax.results import legend
+from msajax.metrics.table import base_of, row_of
 from msajax.results.findings import against_floors
 from msajax.results.tables import results_legend, results_table
 from msajax.runs import manifest
@@ -18,18 +18,6 @@ from msajax.runs.folder import RunFolder
 from msajax.runs.manifest import DESCRIPTION
 from msajax.spec import CorpusSpec
 
-# The hub's names of metrics, by the beginning of ours; others keep their own.
-_HUB_METRICS = {
-    "mae": "mae",
-    "mse": "mse",
-    "rmse": "rmse",
-    "corr": "pearsonr",
-    "spearman": "spearmanr",
-    "r2": "r_squared",
-    "acc": "accuracy",
-    "f1": "f1",
-    "perplexity": "perplexity",
-}
 _CUTS = {
     "error": "are refused",
     "first": "are cut to their first steps",
@@ -126,7 +114,7 @@ def _metadata(title: str, results: Mapping[str, Any], spec: CorpusSpec) -> dict[
         if seeds > 1:
             found[f"{name} of the ensemble"] = results["test_ensemble"][name]
         measured += [
-            {"type": _hub_metric(name), "name": text, "value": float(value)}
+            {"type": row_of(name).hub or base_of(name), "name": text, "value": float(value)}
             for text, value in found.items()
             if value is not None
         ]
@@ -143,11 +131,6 @@ def _metadata(title: str, results: Mapping[str, Any], spec: CorpusSpec) -> dict[
         **({"metrics": metrics} if metrics else {}),
         "model-index": [{"name": title, "results": [result]}],
     }
-
-
-def _hub_metric(name: str) -> str:
-    base = legend.base_of(name)
-    return next((hub for ours, hub in _HUB_METRICS.items() if base.startswith(ours)), base)
 
 
 def _corpus_name(results: Mapping[str, Any]) -> str:

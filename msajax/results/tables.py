@@ -1,6 +1,6 @@
 """Prints results as tables for people, with units, terms and floors in words."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import rich.box
@@ -77,15 +77,16 @@ def print_results(results: Mapping[str, Any], console: Console) -> None:
     """Prints the content of a results.json: metrics over seeds beside the trivial floors."""
     console.print(results_table(results))
     console.print()
-    _print_sentences(against_floors(results), console)
+    print_sentences(against_floors(results), console)
     _print_calibration(results, results["test"], console)
     console.print()
     console.print(terms_grid(results_legend(results)))
 
 
-def _print_sentences(sentences: list[str], console: Console) -> None:
+def print_sentences(sentences: Iterable[str], console: Console) -> None:
+    """Prints what results mean, a sentence or more a line."""
     for sentence in sentences:  # a line may not end between a number and its unit
-        console.print(Text(sentence.replace(" %", "%"), style="bold"))
+        console.print(Text(on_one_line(sentence).replace(" %", "%"), style="bold"))
 
 
 def _print_calibration(
@@ -109,7 +110,7 @@ def print_folds(results: Mapping[str, Any], console: Console) -> None:
         table.add_row(metric_name(name), *map(Text, cells))
     console.print(table)
     console.print()
-    _print_sentences(against_floors(pooled_results(results)), console)
+    print_sentences(against_floors(pooled_results(results)), console)
     first, values = next(iter(results["metrics"].items()))
     of_folds = ", ".join(legend.show(first, value) for value in values["folds"])
     console.print(f"{first} of the folds: {of_folds}")
@@ -228,9 +229,9 @@ def _floor_term(hardest: Mapping[str, tuple[str, float]]) -> tuple[str, str]:
     return "floor", f"the best without a model: {marks}"
 
 
-def directions(metrics: Mapping[str, Any]) -> tuple[str, str]:
+def directions(metrics: Iterable[str]) -> tuple[str, str]:
     """Explains the arrows behind the names of metrics."""
-    arrows = dict.fromkeys(_arrow(name) for name in metrics)
+    arrows = dict.fromkeys(map(legend.arrow, metrics))
     meanings = {"↓": "smaller is better", "↑": "larger is better"}
     return ", ".join(arrows), ", ".join(meanings[arrow] for arrow in arrows)
 
@@ -279,8 +280,4 @@ def terms_grid(terms: list[tuple[str, str]]) -> Table:
 def metric_name(metric: str) -> Text:
     """Writes a metric and an arrow in its better direction; its output's name may be anything."""
     metric = on_one_line(metric)
-    return Text(f"{metric} {_arrow(metric)}")
-
-
-def _arrow(metric: str) -> str:
-    return "↑" if legend.larger_is_better(metric) else "↓"
+    return Text(f"{metric} {legend.arrow(metric)}")

@@ -49,7 +49,7 @@ def describe(curve: Mapping[str, Any]) -> str:
 def print_robustness(report: Mapping[str, Any], console: Console) -> None:
     """Prints the content of a robustness.json: a row for each curve."""
     metric, seeds = report["metric"], len(report["seeds"])
-    arrow = "↑" if legend.larger_is_better(metric) else "↓"
+    arrow = legend.arrow(metric)
     table = metric_table(
         f"test {metric} {arrow} as inputs get worse: {seeds} random seed{'s' * (seeds > 1)}, "
         f"{report['samples']} samples",
