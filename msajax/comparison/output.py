@@ -63,13 +63,8 @@ def print_comparison(report: Mapping[str, Any], console: Console) -> None:
         seeds = " and ".join(map(str, pair["seeds"]))
         names = [on_one_line(pair[key]) for key in ("first", "second")]
         columns, rows = comparison_cells(report, pair)
-        table = metric_table(
-            f"first: {names[0]}\nsecond: {names[1]}\n{_samples(report)}, {seeds} random seeds",
-            *columns,
-        )
-        for name, cells in rows.items():
-            table.add_row(metric_name(name), *map(Text, cells))
-        console.print(table)
+        title = f"first: {names[0]}\nsecond: {names[1]}\n{_samples(report)}, {seeds} random seeds"
+        console.print(metric_table(title, columns, rows))
         console.print()
     print_sentences(in_words(report), console)
     console.print()

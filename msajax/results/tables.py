@@ -23,7 +23,7 @@ class MetricTable:
     a name that is longer than its room goes on in the next line.
 
     Attributes:
-        header: of the columns, that of the names included.
+        header: what stands above the columns, that of the names included.
         rows: their cells.
     """
 
@@ -104,10 +104,9 @@ def print_folds(results: Mapping[str, Any], console: Console) -> None:
     table = metric_table(
         f"{results['model']['name']}, {results['folds']} folds by video, {seeds} random "
         f"seed{'s' * (seeds > 1)}, {results['pooled']['samples']} samples, each tested once",
-        *columns,
+        columns,
+        rows,
     )
-    for name, cells in rows.items():
-        table.add_row(metric_name(name), *map(Text, cells))
     console.print(table)
     console.print()
     print_sentences(against_floors(pooled_results(results)), console)
@@ -165,12 +164,12 @@ def print_summary(title: str, summary: Mapping[str, Any], console: Console) -> N
     """Prints metrics over seeds of one split or file, and of the score averaged over seeds."""
     metrics, ensemble = summary["metrics"], summary["ensemble"]
     several = _seeds(metrics) > 1
-    table = metric_table(title, "mean", "95 % interval", *(["ensemble"] if several else []))
+    rows = {}
     for name, values in metrics.items():
-        cells = [mean_sd(name, values), interval(name, values)]
-        cells += [legend.show(name, ensemble[name])] if several else []
-        table.add_row(metric_name(name), *map(Text, cells))
-    console.print(table)
+        rows[name] = [mean_sd(name, values), interval(name, values)]
+        rows[name] += [legend.show(name, ensemble[name])] if several else []
+    columns = ["mean", "95 % interval", *(["ensemble"] if several else [])]
+    console.print(metric_table(title, columns, rows))
     _print_calibration(summary, metrics, console)
     console.print()
     console.print(terms_grid(_terms(metrics)))
@@ -185,15 +184,13 @@ def results_table(results: Mapping[str, Any]) -> MetricTable:
     trained = f"{len(seeds)} random seeds" if several else f"random seed {seeds[0]}"
     epochs = ", ".join(map(str, results["best_epoch"]))
     columns, rows = results_cells(results)
-    table = metric_table(
+    return metric_table(
         f"{model['name']}, {model['parameters']:,} parameters, {trained}, "
         f"best epoch{'s' if several else ''} {epochs}; {sizes['valid'] - held_out} samples to "
         f"validate, {f'{held_out} to calibrate, ' * bool(held_out)}{sizes['test']} to test",
-        *columns,
+        columns,
+        rows,
     )
-    for name, cells in rows.items():
-        table.add_row(metric_name(name), *map(Text, cells))
-    return table
 
 
 def results_cells(results: Mapping[str, Any]) -> tuple[list[str], dict[str, list[str]]]:
@@ -262,9 +259,14 @@ def _seeds(metrics: Mapping[str, Any]) -> int:
     return len(next(iter(metrics.values()))["seeds"])
 
 
-def metric_table(title: str, *columns: str, first: str = "metric") -> MetricTable:
-    """Makes a table without rows, of a column of names and some of numbers."""
-    return MetricTable(title, (first, *columns))
+def metric_table(
+    title: str, columns: Sequence[str], rows: Mapping[str, Sequence[str]]
+) -> MetricTable:
+    """Makes a table of cells by metric."""
+    table = MetricTable(title, ["metric", *columns])
+    for name, cells in rows.items():
+        table.add_row(metric_name(name), *map(Text, cells))
+    return table
 
 
 def terms_grid(terms: list[tuple[str, str]]) -> Table:

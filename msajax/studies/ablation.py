@@ -41,7 +41,7 @@ from msajax.models import parameter_shapes
 from msajax.preparation import fit as preparing
 from msajax.results import legend
 from msajax.results.findings import interval, mean_sd
-from msajax.results.tables import metric_table
+from msajax.results.tables import MetricTable
 from msajax.runs.folder import RunFolder
 from msajax.runtime import processes
 from msajax.runtime.signals import StopRequest
@@ -55,11 +55,10 @@ def print_ablation(report: Mapping[str, Any], console: Console) -> None:
     metric = report["metric"]
     arrow = legend.arrow(metric)
     seeds = max(len(subset["seeds"]) for subset in report["subsets"])
-    table = metric_table(
+    table = MetricTable(
         f"{report['model']}: {metric} {arrow} of every subset of modalities, {seeds} random "
         f"seed{'s' * (seeds > 1)}, {report['samples']} test samples",
-        *("valid", "test", "all - it", "95 % interval", "p", "p (Holm)"),
-        first="modalities",
+        ["modalities", "valid", "test", "all - it", "95 % interval", "p", "p (Holm)"],
     )
     for subset in report["subsets"]:
         cells = [mean_sd(metric, subset[split][metric]) for split in ("valid", "test")]

@@ -15,7 +15,7 @@ from msajax.preparation.step_words import words_of_steps
 from msajax.report.explanation.choose import Aim, Chosen, choose_samples, ranked_by_change
 from msajax.report.explanation.integrate import EXACT, Explained, Tell, integrate
 from msajax.report.explanation.maps import asking_and_answering, ends
-from msajax.results.tables import metric_table
+from msajax.results.tables import MetricTable
 
 _DIGITS = 5  # of a contribution, significant ones
 
@@ -196,7 +196,7 @@ def print_explanation(found: Mapping[str, Any], console: Console) -> None:
     """Prints what each modality contributes, over the samples that were explained."""
     samples, split = found["samples"], found["split"]
     title = f"{len(samples)} of {found['samples_in_split']} samples of {split}"
-    table = metric_table(title, "mean absolute contribution", "mean weight", first="modality")
+    table = MetricTable(title, ["modality", "mean absolute contribution", "mean weight"])
     for m, size in found["summary"]["mean_absolute_contribution"].items():
         weight = sum(sample["weights"][m] for sample in samples) / len(samples)
         table.add_row(*map(Text, (m, f"{size:.3f}", f"{weight:.3f}")))
