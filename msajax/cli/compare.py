@@ -5,7 +5,7 @@ from rich.console import Console
 from msajax.cli.early_checks import check_figures
 from msajax.cli.options import Options
 from msajax.comparison.compare import compare
-from msajax.comparison.output import COMPARISON, print_comparison, require_output
+from msajax.comparison.output import COMPARISON, print_comparison, require_output, write
 from msajax.errors import OK
 
 
@@ -19,10 +19,12 @@ def run(options: Options, console: Console) -> int:
     report = compare(
         runs, options["split"] or "test", options["convention"] or "", options["every_pair"]
     )
-    if output:
-        from msajax.report.compared import write_comparison
+    if output and output.endswith(".html"):
+        from msajax.report.compared import write_comparison  # what draws is loaded for it alone
 
         write_comparison(output, report)
+    elif output:
+        write(output, report, COMPARISON)
     if figures:
         from msajax.report.compared import panels
         from msajax.report.page import draw_figures, write_figures

@@ -311,12 +311,11 @@ def f1(n: NDArray, *sums: NDArray, by: str) -> NDArray:
     """Averages F1 over classes, F1 = 2 hits / (true count + predicted count) of each.
 
     Args:
-      n: The number of samples, which is not read.
+      n: Not read.
       sums: Hits, true count and predicted count (..., D) of each class in turn.
       by: What weighs a class: its `true` count, its `predicted` count, or `class`: every class that
         occurs weighs the same.
     """
-    del n
     total, weights = 0, 0
     for hits, true, predicted in zip(sums[::3], sums[1::3], sums[2::3], strict=True):
         both = true + predicted

@@ -105,7 +105,6 @@ class Task:
         Raises:
             ValueError: saying what the cell is not.
         """
-        del names
         return finite(text)
 
     @staticmethod

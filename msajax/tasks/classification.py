@@ -25,7 +25,6 @@ class Classification(Task):
     @classmethod
     def of(cls, names: tuple[str, ...], train_labels: NDArray | None) -> "Classification":
         """Builds the task of classes of these names."""
-        del train_labels
         return cls(names, reported_by("classes"))
 
     @staticmethod
@@ -40,7 +39,6 @@ class Classification(Task):
     @staticmethod
     def label_columns(names: Sequence[str]) -> list[str]:
         """Names the true class and the most probable one."""
-        del names
         return ["label", "predicted"]
 
     @staticmethod
@@ -48,7 +46,6 @@ class Classification(Task):
         label: NDArray | None, mean: NDArray, names: Sequence[str], number: Any
     ) -> list[str]:
         """Writes the names of the true class, empty if it is not known, and the most probable."""
-        del number
         return ["" if label is None else names[int(label[0])], names[int(mean.argmax())]]
 
     @classmethod
@@ -62,7 +59,6 @@ class Classification(Task):
     @staticmethod
     def read_columns_of(names: Sequence[str]) -> list[str]:
         """Names the column of the true class."""
-        del names
         return ["label"]
 
     @staticmethod

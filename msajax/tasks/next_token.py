@@ -30,7 +30,6 @@ class NextToken(Task):
     @classmethod
     def of(cls, names: tuple[str, ...], train_labels: NDArray | None) -> "NextToken":
         """Builds the task."""
-        del train_labels
         return cls(names, reported_by("tokens"))
 
     @staticmethod
@@ -56,7 +55,6 @@ class NextToken(Task):
     @staticmethod
     def label_columns(names: Sequence[str]) -> list[str]:
         """Names none: the two scores say all that is measured."""
-        del names
         return []
 
     @staticmethod
@@ -74,7 +72,6 @@ class NextToken(Task):
     @staticmethod
     def read_columns_of(names: Sequence[str]) -> list[str]:
         """Names none."""
-        del names
         return []
 
     def describe(self) -> str:
