@@ -7,7 +7,7 @@ scores), `classes` and `tokens`; all other names, and `sentiment`, are conventio
 here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
@@ -236,6 +236,11 @@ def base_of(metric: str) -> str:
 def row_of(metric: str) -> Row:
     """Returns the row of a metric, which may be named with its output."""
     return TABLE[base_of(metric)]
+
+
+def report_sentiment(metrics: Iterable[str]) -> bool:
+    """Tells whether metrics, by name, are those of sentiment: one that it alone has is there."""
+    return any(row_of(metric).reported_by == ("sentiment",) for metric in metrics)
 
 
 def is_sentiment(labels: NDArray) -> bool:

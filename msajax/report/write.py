@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msajax.files import as_strict, read_json, write_json, write_text
-from msajax.metrics.table import SENTIMENT
+from msajax.metrics.table import report_sentiment
 from msajax.report import (
     behaviour,
     compared,
@@ -100,7 +100,7 @@ def page(content: Content) -> str:
 def panels_of(content: Content) -> list[Panel]:
     """Makes the panels of a run's report."""
     results, test = content.results, content.test
-    is_sentiment = set(SENTIMENT) <= results["test"].keys()
+    is_sentiment = report_sentiment(results["test"])
     panels = [
         measured.finding(content),
         measured.results(content),
@@ -156,7 +156,7 @@ def panels_of_folds(
         last: panels that are the same for every fold, of its settings.
         links: to the report of each fold; "" where there is none.
     """
-    is_sentiment = set(SENTIMENT) <= results["metrics"].keys()
+    is_sentiment = report_sentiment(results["metrics"])
     panels = [
         _finding(results),
         metrics_panel(*folds_cells(results), folds_legend(results)),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from numpy.typing import NDArray
 
-from msajax.metrics.table import reported_by
+from msajax.metrics.table import base_of, reported_by
 from msajax.tasks.base import Task
 from msajax.tasks.classification import Classification
 from msajax.tasks.next_token import NextToken
@@ -33,13 +33,13 @@ def make_task(kind: str, names: Sequence[str], train_labels: NDArray | None) -> 
 
 def task_that_reports(metrics: Iterable[str]) -> type[Task]:
     """Finds the task whose metrics these are, as results name them."""
-    there = set(metrics)
+    names = {base_of(metric) for metric in metrics}
     found = (
         task
         for task in TASKS.values()
-        if any(reported_by(reporter).keys() <= there for reporter in task.reporters)
+        if any(names <= reported_by(reporter).keys() for reporter in task.reporters)
     )
-    return next(found, Regression)
+    return next(found, Regression)  # whose outputs may have any names
 
 
 __all__ = ["TASKS", "Task", "make_task", "task_that_reports"]
