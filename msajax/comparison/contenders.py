@@ -271,27 +271,17 @@ def _require_labels(
         there = there[:, columns]
         tolerance = _SAME_LABEL * np.maximum(1, np.abs(here))
         differ = (np.abs(here - there) > tolerance).any(axis=1)
-    if differ.any():
-        raise UserError(
-            f"{chief.name} and {other.name} differ in the labels of {differ.sum()} sample(s): "
-            f"{_differences(a.ids, here, there, differ, show)}."
-        )
-
-
-def _differences(
-    ids: np.ndarray,
-    here: np.ndarray,
-    there: np.ndarray,
-    differ: np.ndarray,
-    show: Callable[[object], str],
-) -> str:
-    """Names the first samples that differ, and in what."""
+    if not differ.any():
+        return
     said = []
     for row in np.flatnonzero(differ)[:_NAMED]:
         column = int(np.flatnonzero(here[row] != there[row])[0])
-        name = _quoted([ids[row]]) if ids[row] else f"row {row + 1}"
+        name = _quoted([a.ids[row]]) if a.ids[row] else f"row {row + 1}"
         said.append(f"{name} {show(here[row, column])} against {show(there[row, column])}")
-    return ", ".join(said) + ", …" * (int(differ.sum()) > _NAMED)
+    raise UserError(
+        f"{chief.name} and {other.name} differ in the labels of {differ.sum()} sample(s): "
+        f"{', '.join(said)}{', …' * (int(differ.sum()) > _NAMED)}."
+    )
 
 
 def _quoted(names: Sequence[str]) -> str:
