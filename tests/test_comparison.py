@@ -14,9 +14,16 @@ from rich.console import Console
 
 import msajax
 from msajax.comparison import compare as comparison
-from msajax.comparison import output as comparison_output
 from msajax.comparison.compare import compare, in_words
-from msajax.comparison.output import as_csv, as_latex, latex, print_comparison
+from msajax.comparison.output import (
+    BETTER,
+    COMPARISON,
+    comparison_latex,
+    comparison_rows,
+    csv_text,
+    latex,
+    print_comparison,
+)
 from msajax.errors import UserError
 from msajax.report.compared import comparison_page, write_comparison
 
@@ -340,7 +347,7 @@ def test_names_are_escaped_in_every_form(tmp_path):
         with open(tmp_path / name, "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([header, *rows])
     report = compare([str(tmp_path / "a_&_1.csv"), str(tmp_path / "b%.csv")])
-    text = as_latex(report)
+    text = comparison_latex(report)
     table = text.partition("\\begin{tabular}")[2]
     assert r"50\%\_\textbackslash{}input\{x\}\&\$\#\textasciicircum{}" in table
     assert r"a\_\&\_1.csv against" in table and "\x1b" not in text
@@ -348,13 +355,13 @@ def test_names_are_escaped_in_every_form(tmp_path):
     assert len(rows) == 3 and all(len(re.findall(r"(?<!\\)&", row)) == 5 for row in rows)
     shown = printed(report)
     assert "\x1b" not in shown and "[red]" in shown and r"\x1b[31m" in shown.replace("\n", "")
-    assert "\x1b" in as_csv(report)  # data, in the quotes of CSV
+    assert "\x1b" in csv_text(comparison_rows(report))  # data, in the quotes of CSV
     page = comparison_page(report)
     assert "<b>" not in page and "&lt;b&gt;" in page and "\x1b" not in page
     assert latex("a\nb") == r"a\textbackslash{}nb"
 
 
-@pytest.mark.parametrize("ending", comparison_output.FORMS.endings)
+@pytest.mark.parametrize("ending", COMPARISON.endings)
 def test_a_comparison_replaces_an_earlier_one_and_nothing_else(ending, files, tmp_path):
     report, path = compare([files["good"], files["bad"]]), tmp_path / f"out{ending}"
     path.touch()  # an empty file is nobody's
@@ -417,4 +424,4 @@ def test_a_mistake_is_one_line_and_nothing_is_written(files, tmp_path):
 
 def test_verdicts_have_a_mark_each():
     verdicts = {getattr(comparison, n) for n in ("FIRST", "SECOND", "NOISE", "EQUAL", "UNDEFINED")}
-    assert set(comparison_output._MARKS) == verdicts
+    assert set(BETTER) == verdicts

@@ -30,7 +30,7 @@ from msajax.corpus.steps import find_groups
 from msajax.errors import NonFiniteError, UserError
 from msajax.experiment import run
 from msajax.files import write_json
-from msajax.metrics.table import SENTIMENT, names_for
+from msajax.metrics.table import SENTIMENT, reported_by
 from msajax.preparation.apply import prepare
 from msajax.preparation.fit import fit
 from msajax.runs import claim
@@ -440,7 +440,7 @@ def write_fold(folder: pathlib.Path, rows: list[dict], seeds: dict[int, float], 
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    metrics = {name: {"seeds": list(seeds.values())} for name in names_for(np.array([9.0]))}
+    metrics = {name: {"seeds": list(seeds.values())} for name in reported_by("scores")}
     write_json(
         str(folder / "results.json"),
         {

@@ -11,18 +11,16 @@ from rich.console import Console
 from test_comparison import ALIKE, BAD, GOOD, IDS, LABELS, RNG, command, run_of, write
 
 import msajax
-from msajax.comparison.compare import compare
-from msajax.comparison.statistics import holm
-from msajax.comparison.table import ALIKE as NOT_TOLD
-from msajax.comparison.table import (
-    BEST,
-    FORMS,
+from msajax.comparison.compare import ALIKE as NOT_TOLD
+from msajax.comparison.compare import BEST, compare, tabulate
+from msajax.comparison.output import (
+    RUN_TABLE,
     print_run_table,
-    run_rows,
     run_table_latex,
-    tabulate,
-    write_run_table,
+    run_table_rows,
 )
+from msajax.comparison.output import write as write_result
+from msajax.comparison.statistics import holm
 from msajax.errors import UserError
 
 MIDDLE = LABELS + RNG.normal(0, 0.6, (2, len(IDS)))
@@ -97,7 +95,7 @@ def test_an_undefined_metric_is_never_best_and_few_videos_show_nothing(runs, tmp
 
 def test_the_forms_hold_the_same_numbers(runs, tmp_path):
     table = msajax.table(runs["bad"], runs["good"], metrics=("mae", "acc7"))
-    for ending in FORMS.endings:
+    for ending in RUN_TABLE.endings:
         table.save(tmp_path / f"t{ending}")
         table.save(tmp_path / f"t{ending}")  # over the earlier one
     stored = json.loads((tmp_path / "t.json").read_text())
@@ -109,7 +107,7 @@ def test_the_forms_hold_the_same_numbers(runs, tmp_path):
     values = table["rows"][0]["metrics"]["acc7"]
     assert float(bad["acc7_mean"]) == pytest.approx(values["mean"], rel=1e-8)
     assert float(bad["acc7_sd"]) == pytest.approx(values["sd"], rel=1e-8)
-    assert table.rows() == run_rows(table)
+    assert table.rows() == run_table_rows(table)
     text = (tmp_path / "t.tex").read_text()
     assert r" & mae $\downarrow$ & acc7 (\%) $\uparrow$ \\" in text
     shown = rf"{100 * values['mean']:.1f} $\pm$ {100 * values['sd']:.1f}"
@@ -118,7 +116,7 @@ def test_the_forms_hold_the_same_numbers(runs, tmp_path):
     assert "others. Two runs are told apart if a test that exchanges their predictions" in text
     assert "Bold: the best, told apart from all others." in text and "(bad 4, good 3)" in text
     assert "mae ↓" in str(table) and repr(table).startswith("RunTable('")
-    for ending in FORMS.endings:
+    for ending in RUN_TABLE.endings:
         (tmp_path / f"t{ending}").write_text("mine")
         with pytest.raises(UserError, match="is there already and holds no table of runs"):
             table.save(tmp_path / f"t{ending}")
@@ -160,6 +158,6 @@ def test_the_command_writes_what_python_writes(runs, tmp_path):
                    "--output", output)  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "False\n"), done.stderr
     content = tabulate(chosen, convention="nonzero_mae", metrics=["mae_nonzero"])
-    write_run_table(str(mine), content)
+    write_result(str(mine), content, RUN_TABLE)
     assert output.read_bytes() == mine.read_bytes()
     assert done.stdout == printed(content, 100)

@@ -38,7 +38,6 @@ from msajax.corpus.steps import (
     union,
 )
 from msajax.errors import UserError, printable
-from msajax.metrics import table
 from msajax.preparation.lost import (
     Lost,
     count_hidden,
@@ -47,6 +46,7 @@ from msajax.preparation.lost import (
     describe_empty,
     describe_repairs,
 )
+from msajax.tasks import make_task
 
 ANY_MODEL = ModelConfig()
 _BLOCK = 2**22  # feature values looked at in one go, so that float64 copies stay small
@@ -288,7 +288,8 @@ def _labels(y: np.ndarray, train: np.ndarray | None, kind: str) -> dict[str, Any
     elif kind == "scores" and train is not None:
         with warnings.catch_warnings():  # an undefined majority becomes None below
             warnings.simplefilter("ignore", RuntimeWarning)
-            floors = table.floors(train, y, table.names_for(train))
+            train, column = train[:, None], y[:, None]
+            floors = make_task("regression", ("label",), train).floors(train, column)
         floors = {
             floor: {key: v if np.isfinite(v) else None for key, v in values.items()}
             for floor, values in floors.items()

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from msajax.corpus.predictions import read_columns, read_predictions
 from msajax.errors import UserError
 from msajax.files import read_json
+from msajax.metrics.table import base_of
 from msajax.report.page import shortened
 from msajax.results import findings, legend
 from msajax.runs import manifest
@@ -327,7 +328,7 @@ def _require_metrics(test: Mapping[str, Any], floors: Mapping[str, Any]) -> None
         raise _WrongForm("it has no metric of test")
     for name, values in test.items():
         try:
-            is_metric = bool(legend.base_of(name))
+            is_metric = bool(base_of(name))
         except ValueError:
             is_metric = False
         if not is_metric:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from msajax.files import read_json, write_text
+from msajax.metrics.table import base_of, row_of
 from msajax.report.page import fill
-from msajax.results import legend
 from msajax.results.findings import against_floors
 from msajax.results.tables import results_legend, results_table
 from msajax.runs import manifest
@@ -20,18 +20,6 @@ from msajax.runs.folder import RunFolder
 from msajax.runs.manifest import DESCRIPTION
 from msajax.spec import CorpusSpec
 
-# The hub's names of metrics, by the beginning of ours; others keep their own.
-_HUB_METRICS = {
-    "mae": "mae",
-    "mse": "mse",
-    "rmse": "rmse",
-    "corr": "pearsonr",
-    "spearman": "spearmanr",
-    "r2": "r_squared",
-    "acc": "accuracy",
-    "f1": "f1",
-    "perplexity": "perplexity",
-}
 _CUTS = {
     "error": "are refused",
     "first": "are cut to their first steps",
@@ -66,7 +54,7 @@ def model_card(
         if seeds > 1:
             found[f"{name} of the ensemble"] = results["test_ensemble"][name]
         measured += [
-            {"type": _hub_metric(name), "name": text, "value": float(value)}
+            {"type": row_of(name).hub or base_of(name), "name": text, "value": float(value)}
             for text, value in found.items()
             if value is not None
         ]
@@ -118,11 +106,6 @@ def model_card(
         own_file=os.path.basename(bundle["model"]["file"]),
         shapes=shapes,
     )
-
-
-def _hub_metric(name: str) -> str:
-    base = legend.base_of(name)
-    return next((hub for ours, hub in _HUB_METRICS.items() if base.startswith(ours)), base)
 
 
 def _calibration(found: Mapping[str, Any] | None) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msajax.files import as_strict, write_json, write_text
+from msajax.metrics.table import report_sentiment
 from msajax.report import behaviour, compared, predicted, provenance
 from msajax.report.charts import Row, value_rows
 from msajax.report.content import (
@@ -74,7 +75,7 @@ def make_of_folds(
         found["pooled"]["samples"],
         f"{results} says. The train command of these folds writes both anew.",
     )
-    is_sentiment = "acc7" in found["metrics"]
+    is_sentiment = report_sentiment(found["metrics"])
     made = [
         _finding_of_folds(found),
         _metrics(*folds_cells(found), folds_legend(found)),
@@ -110,7 +111,7 @@ def page(content: Content) -> str:
 def panels_of(content: Content) -> list[Panel]:
     """Makes the panels of a run's report."""
     results, test = content.results, content.test
-    is_sentiment = "acc7" in results["test"]
+    is_sentiment = report_sentiment(results["test"])
     panels = [
         _finding_of_run(results),
         _metrics(*results_cells(results), results_legend(results)),
@@ -243,7 +244,7 @@ def _metrics(
 ) -> Panel:
     """Makes the panel of all metrics: columns, cells by metric, and a legend."""
     rows = [
-        (shortened(name, 40), "↑" if legend.larger_is_better(name) else "↓", of)
+        (shortened(name, 40), legend.arrow(name), of)
         for name, of in cells.items()
     ]
     return Panel.of("Results", "results.html", columns=columns, rows=rows, terms=terms)

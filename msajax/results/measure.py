@@ -42,9 +42,9 @@ def score_split(
 
     Args:
         corpus: where the split is.
-        name: of the split.
+        name: train, valid or test.
         preparation: fitted on the training split.
-        budget: bytes over which the split streams.
+        budget: bytes above which the split streams.
         scorer: the model.
 
     Raises:
@@ -100,11 +100,11 @@ def report(
     """Makes the part of results.json that is measured.
 
     Args:
-        scores: `{"valid": [S, N, K], "test": [S, N, K]}`, of validation the samples that chose.
-        labels: `[N, L]` of the same splits and samples.
+        scores: `{"valid": [S, N, K], "test": [S, N, K]}`; validation has the samples that chose.
+        labels: `[N, L]` by the same splits, the same samples.
         train_labels: `[M, L]`, for the floors.
         task: says which metrics.
-        calibration: of the mean over seeds.
+        calibration: what the mean over seeds is calibrated by.
 
     Returns:
         The entries valid, test, test_ensemble, floors and calibration.

@@ -18,7 +18,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from msajax.comparison.output import p_value, signed
+from msajax.comparison.output import p_value
 from msajax.comparison.statistics import (
     Pair,
     difference_intervals,
@@ -41,7 +41,7 @@ from msajax.models import parameter_shapes
 from msajax.preparation.fit import fit
 from msajax.results import legend
 from msajax.results.findings import interval, mean_sd
-from msajax.results.tables import metric_table
+from msajax.results.tables import MetricTable
 from msajax.runs.folder import RunFolder
 from msajax.runtime import processes
 from msajax.runtime.signals import StopRequest
@@ -54,18 +54,17 @@ logger = logging.getLogger(__name__)
 def print_ablation(report: Mapping[str, Any], console: Console) -> None:
     """Prints the content of an ablation.json: a row for each subset, a sentence a modality."""
     metric = report["metric"]
-    arrow = "↑" if legend.larger_is_better(metric) else "↓"
+    arrow = legend.arrow(metric)
     seeds = max(len(subset["seeds"]) for subset in report["subsets"])
-    table = metric_table(
+    table = MetricTable(
         f"{report['model']}: {metric} {arrow} of every subset of modalities, {seeds} random "
         f"seed{'s' * (seeds > 1)}, {report['samples']} test samples",
-        *("valid", "test", "all - it", "95 % interval", "p", "p (Holm)"),
-        first="modalities",
+        ["modalities", "valid", "test", "all - it", "95 % interval", "p", "p (Holm)"],
     )
     for subset in report["subsets"]:
         cells = [mean_sd(metric, subset[split][metric]) for split in ("valid", "test")]
         if pair := subset["all_against_it"]:
-            cells += [signed(metric, pair["difference"])]
+            cells += [legend.signed(metric, pair["difference"])]
             cells += [interval(metric, pair), p_value(pair["p"]), p_value(pair["p_holm"])]
         table.add_row(Text(" + ".join(subset["modalities"])), *map(Text, cells))
     console.print(table)
@@ -89,7 +88,7 @@ def sentences(report: Mapping[str, Any]) -> list[str]:
         found.append(
             f"Does {m} help at all? By test {metric}, {answer}: {with_all} with it, "
             f"{legend.show(metric, test[without])} without it (difference "
-            f"{signed(metric, pair['difference'])}, 95 % interval {interval(metric, pair)}, "
+            f"{legend.signed(metric, pair['difference'])}, 95 % interval {interval(metric, pair)}, "
             f"p = {p_value(pair['p'])}, {p_value(pair['p_holm'])} after Holm)."
         )
     return found

@@ -11,7 +11,7 @@ from msajax.corpus.glove import WordVectors
 from msajax.encoders.folder import Folder
 from msajax.encoders.module import parameters_of
 from msajax.errors import UserError
-from msajax.metrics import table as metrics
+from msajax.metrics.table import is_sentiment
 from msajax.models import Model, declared
 from msajax.models.contract import LABELS, MODALITIES, POSITIONS, VOCABULARY
 from msajax.preparation.fit import Preparation
@@ -80,7 +80,7 @@ def from_labels(config: ModelConfig, spec: CorpusSpec, labels: np.ndarray) -> In
     bias = declared(config).output_bias
     if spec.label_kind != "regression" or not bias:
         return {}
-    if labels.shape[1] == 1 and metrics.names_for(labels[:, 0]) == metrics.SENTIMENT:
+    if labels.shape[1] == 1 and is_sentiment(labels[:, 0]):
         return {}
     return {bias: np.median(labels, axis=0)}
 

@@ -22,7 +22,7 @@ from msajax.report.explanation.integrate import (
     integrate,
 )
 from msajax.report.explanation.page import attention_in_words, completeness_in_words
-from msajax.results.tables import metric_table
+from msajax.results.tables import MetricTable
 from msajax.spec import CorpusSpec
 
 _DIGITS = 5  # of a contribution, significant ones
@@ -235,7 +235,7 @@ def print_explanation(found: Mapping[str, Any], console: Console) -> None:
     """Prints what each modality contributes, over the samples that were explained."""
     samples, split = found["samples"], found["split"]
     title = f"{len(samples)} of {found['samples_in_split']} samples of {split}"
-    table = metric_table(title, "mean absolute contribution", "mean weight", first="modality")
+    table = MetricTable(title, ["modality", "mean absolute contribution", "mean weight"])
     for m, size in found["summary"]["mean_absolute_contribution"].items():
         weight = sum(sample["weights"][m] for sample in samples) / len(samples)
         table.add_row(*map(Text, (m, f"{size:.3f}", f"{weight:.3f}")))
