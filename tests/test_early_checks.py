@@ -191,10 +191,10 @@ def test_what_a_command_does_is_said_where_it_is_silent_for_long():
 
 
 def test_every_key_has_a_meaning_in_help():
-    found = reading.meanings()
-    assert sorted(known_keys()) == sorted(meaning.key for meaning in found)
-    assert [meaning.key for meaning in found if len(meaning.text) < 5] == []
-    (epochs,) = [meaning for meaning in found if meaning.key == "train.epochs"]
+    found = list(reading.meanings())
+    assert sorted(known_keys()) == sorted(key for key, _, _ in found)
+    assert [key for key, _, text in found if len(text) < 5] == []
+    (epochs,) = [meaning for meaning in found if meaning[0] == "train.epochs"]
     assert epochs == ("train.epochs", 100, "most passes over the training split")
 
 
