@@ -450,7 +450,7 @@ def test_a_split_that_does_not_fit_into_memory_is_one_sentence(folder, monkeypat
         raise MemoryError
 
     monkeypatch.setattr(np, "zeros", no_memory)
-    with pytest.raises(UserError, match=r"split 'train', 2 segments of up to .* does not fit"):
+    with pytest.raises(UserError, match=r"split 'train', 2 samples of up to .* does not fit"):
         corpus.split("train")
 
 
