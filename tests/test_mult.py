@@ -27,7 +27,7 @@ def opened(path, **fields):
     return open_corpus(write_pickle(path, changed(**fields)))
 
 
-@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("protocol", [0, 2, 5])
 def test_arrays_and_labels_are_those_of_the_file(path, protocol):
     tree = mult()
     corpus = open_corpus(write_pickle(path, tree, protocol))
@@ -97,6 +97,7 @@ def test_two_names_of_one_thing_are_refused(path):
         (np.array([["v", "23.199", "30.325"]] * 5, object), ["v[23.199-30.325]"] * 5),
         ([("v", np.float32(23.199), 30)] * 5, ["v[23.199-30]"] * 5),
         (np.array([b"a", b"b", b"c", b"d", b"e"]), ["a", "b", "c", "d", "e"]),
+        (None, [f"train_{i}" for i in range(5)]),
         ([np.str_("a"), np.bytes_(b"b"), np.int64(3), np.array(["d"]), ["e"]], list("ab3de")),
     ],
 )
@@ -104,16 +105,6 @@ def test_ids_become_readable_text(path, ids, wanted):
     corpus = opened(path, id=ids)
     assert corpus.split("train").ids.tolist() == wanted
     assert corpus.repeated_ids == (len(set(wanted)) < 5)
-
-
-def test_without_ids_they_are_split_and_row(path):
-    assert opened(path, id=None).split("train").ids.tolist() == [f"train_{i}" for i in range(5)]
-
-
-def test_an_id_across_splits_is_repeated(path):
-    tree = mult()
-    tree["test"]["id"] = tree["train"]["id"][:2]
-    assert open_corpus(write_pickle(path, tree)).repeated_ids == 2
 
 
 @pytest.mark.parametrize("shape", [(5,), (5, 1), (5, 1, 1)])
@@ -166,12 +157,6 @@ def test_stray_sentiment_is_clipped_and_counted_but_classes_are_not(path, caplog
     else:
         assert found[[3, 7]].tolist() == [3, -3] and corpus.repairs == {"clipped_labels": 2}
         assert caplog.text.count("2 of 60 sentiment labels lie outside [-3, 3] and were cl") == 1
-
-
-def test_another_scale_is_left_as_it_is(path, caplog):
-    corpus = opened(path, labels=np.array([1.0, 2, 3, 4, 5]))
-    assert corpus.split("train").labels[:, 0].tolist() == [1, 2, 3, 4, 5]
-    assert corpus.repairs == {} and "2 of 10 labels lie outside [-3, 3]" in caplog.text
 
 
 def test_labels_may_be_missing_from_splits(path):
@@ -298,15 +283,12 @@ def test_transcripts_may_be_text_bytes_or_words(path):
     assert found == ["größer", "größer", "two words", "a", "b"]
 
 
-def test_an_empty_split_is_refused(path):
+def test_a_split_that_is_empty_or_of_another_kind_is_refused(path):
     empty = {"text": np.zeros((0, 3, 6)), "labels": np.zeros((0, 1, 1)), "id": []}
     assert "split 'valid' is empty" in refusal(path, mult() | {"valid": empty})
     assert "valid has neither ids nor features" in refusal(path, mult() | {"valid": {}})
-
-
-def test_a_split_of_another_kind_is_refused(path):
-    assert re.search(r"corpus\.pkl: test is a list of 1; expected a dict",
-                     refusal(path, mult() | {"test": [1]}))
+    found = refusal(path, mult() | {"test": [1]})
+    assert re.search(r"corpus\.pkl: test is a list of 1; expected a dict", found)
 
 
 def test_the_digest_depends_on_content_alone(tmp_path):
@@ -343,20 +325,3 @@ def test_the_digest_sees_the_shape(path):
             ones[name]["text"] = np.ones((size, *shape))
         digests.add(open_corpus(write_pickle(path, ones)).digest)
     assert len(digests) == 2
-
-
-def test_what_two_splits_share_is_read_for_both(path):
-    fields = mult_split("train", 5)
-    corpus = open_corpus(write_pickle(path, {"train": fields, "valid": fields, "test": fields}))
-    assert {len(corpus.split(name)) for name in SIZES} == {5}
-    assert corpus.repeated_ids == 5
-
-
-@pytest.mark.parametrize("labels", ["scores", "classes", "one_hot", "none"])
-def test_converting_gives_the_same_corpus(path, tmp_path, labels):
-    tree = mult()
-    for size, fields in zip(SIZES.values(), tree.values(), strict=True):
-        if labels != "scores":
-            values = {"classes": np.arange(size) % 2, "one_hot": np.eye(3)[np.arange(size) % 3]}
-            fields["labels"] = values.get(labels)
-    assert_converts(open_corpus(write_pickle(path, tree)), tmp_path)

@@ -102,12 +102,6 @@ def test_several_columns_are_classes_or_ratings(folder, columns, kind):
     assert label_kind(corpus, ModelConfig()).kind == kind
 
 
-def test_labels_may_be_missing(folder):
-    (folder / "y_test.h5").unlink()
-    corpus = open_corpus(folder)
-    assert corpus.headers["test"].label_names == () and corpus.split("test").labels is None
-
-
 BAD = {
     "rows": ("y_train", np.ones(3), r"y_train\.h5 has 3 rows, but .*audio_train\.h5 has 4"),
     "width": ("audio_valid", np.ones((3, 4, 9)), r"valid/audio is 9 wide, but train/audio is 2"),
@@ -164,16 +158,6 @@ def test_real_numbers_of_two_axes_are_features_of_one_step(folder, tmp_path):
     found = corpus.split("train").features["video"]
     np.testing.assert_array_equal(found, wanted["train"]["video"][:, :1], strict=True)
     assert_converts(corpus, tmp_path)
-
-
-@pytest.mark.parametrize("labels", ["scores", "one_hot", "none"])
-def test_converting_gives_the_same_corpus(folder, tmp_path, labels):
-    for name, size in SIZES.items():
-        if labels == "one_hot":
-            write(folder / f"y_{name}.h5", np.eye(3)[np.arange(size) % 3])
-        elif labels == "none":
-            (folder / f"y_{name}.h5").unlink()
-    assert_converts(open_corpus(folder), tmp_path)
 
 
 def test_a_real_release_without_text_for_training_is_read(shared_data):
