@@ -160,13 +160,15 @@ def test_a_corpus_is_written_where_it_was_asked_for(tmp_path):
     assert open_corpus(tmp_path / "no_suffix").headers["test"].size == 2
 
 
-def test_labels_transcripts_and_masks_may_be_missing(path):
-    keep = ("text", "id")
-    write(path, {k: v for k, v in good_arrays().items() if k.split("/")[1] in keep})
+def test_splits_labels_transcripts_and_masks_may_be_missing(path):
+    keep = ("valid/text", "valid/id")
+    write(path, {k: v for k, v in good_arrays().items() if k in keep})
     corpus = open_corpus(path)
     split = corpus.split("valid")
     assert (split.labels, split.raw_text, dict(split.masks)) == (None, None, {})
-    assert corpus.headers["valid"].label_names == ()
+    assert list(corpus.headers) == ["valid"] and corpus.headers["valid"].label_names == ()
+    with pytest.raises(UserError, match=r"has no split 'train'; it has valid\.$"):
+        corpus.split("train")
 
 
 @pytest.mark.parametrize("as_what", ["archive", "folder"])
@@ -198,14 +200,6 @@ def test_real_numbers_of_two_axes_are_features_of_one_step(tmp_path, path, as_wh
         assert stored["train/audio"].shape == (4, 1, 3)
 
 
-def test_splits_may_be_missing(path):
-    write(path, {k: v for k, v in good_arrays().items() if k.startswith("test/")})
-    corpus = open_corpus(path)
-    assert list(corpus.headers) == ["test"]
-    with pytest.raises(UserError, match=r"has no split 'train'; it has test\.$"):
-        corpus.split("train")
-
-
 @pytest.mark.parametrize("shape", [(4,), (4, 1)])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int8, np.bool_])
 def test_labels_become_one_float64_column(path, shape, dtype):
@@ -214,17 +208,6 @@ def test_labels_become_one_float64_column(path, shape, dtype):
     labels = open_corpus(path).split("train").labels
     np.testing.assert_array_equal(labels, [[1.0], [0.0], [1.0], [1.0]])
     assert labels.dtype == np.float64
-
-
-def test_several_labels_keep_their_columns(path):
-    arrays = good_arrays()
-    for split, size in SIZES.items():
-        arrays[f"{split}/label"] = np.arange(3.0 * size).reshape(size, 3)
-    write(path, arrays)
-    corpus = open_corpus(path)
-    assert corpus.headers["train"].label_names == ("0", "1", "2")
-    np.testing.assert_array_equal(corpus.split("train").labels[1], [3.0, 4.0, 5.0])
-    corpus.require_labels("train")
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int16, np.uint8, ">f4"])
@@ -320,15 +303,9 @@ def test_the_digest_of_a_corpus_in_memory_depends_on_content_alone():
 # --- paths that are no corpus ---
 
 
-def test_a_missing_path_is_refused(tmp_path):
+def test_a_path_that_leads_to_no_corpus_is_refused(tmp_path):
     assert re.search(r"There is no corpus at .*gone\.npz\.$", refusal(tmp_path / "gone.npz"))
-
-
-def test_an_empty_path_is_refused_with_the_way_out():
     assert re.search(r"data\.path is empty: pass .*--config\.data\.path=", refusal(""))
-
-
-def test_a_directory_is_refused(tmp_path):
     assert re.search("is not a corpus: expected .* or a folder of such arrays", refusal(tmp_path))
 
 
@@ -374,7 +351,7 @@ def small_file(tmp_path_factory) -> tuple[pathlib.Path, bytes, str]:
     return path, path.read_bytes(), open_corpus(path).digest
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(where=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
 def test_a_changed_byte_anywhere_is_refused_or_changes_nothing(small_file, where, flip):
     path, original, digest = small_file
@@ -389,7 +366,7 @@ def test_a_changed_byte_anywhere_is_refused_or_changes_nothing(small_file, where
     assert corpus.digest == digest  # a timestamp, or the like
 
 
-@pytest.mark.parametrize("name", ["train/text", "train/id", "train/label", "valid/raw_text"])
+@pytest.mark.parametrize("name", ["train/text", "train/id"])
 def test_a_pickled_array_is_refused_and_nothing_in_it_runs(tmp_path, path, name):
     marker = tmp_path / "executed"
 
@@ -408,37 +385,20 @@ def test_a_pickled_array_is_refused_and_nothing_in_it_runs(tmp_path, path, name)
     assert marker.exists()
 
 
-def test_a_bare_pickle_is_refused_and_nothing_in_it_runs(tmp_path, path):
-    marker = tmp_path / "executed"
-
-    class Payload:
-        def __reduce__(self):
-            return pathlib.Path.touch, (marker,)
-
-    path.write_bytes(pickle.dumps({"train": Payload()}))
-    assert re.search("asks for 'pathlib.*touch', which could run code", refusal(path))
-    write_with(path, "train/text", pickle.dumps(Payload()))
-    assert re.search(r"array 'train/text' has no readable \.npy header", refusal(path))
-    assert not marker.exists()
-
-
 def header_of(text: str, version: bytes = b"\x01\x00") -> bytes:
     return b"\x93NUMPY" + version + struct.pack("<H", len(text)) + text.encode("latin1")
 
 
-@pytest.mark.parametrize(
-    "shape, message",
-    [
+def test_a_header_that_lies_about_its_size_is_refused(path):
+    for shape, message in (
         ((40000, 500, 3), r"declares 240000000 bytes but 240 are stored"),
         ((4, 5, 2), r"declares 160 bytes but 240 are stored"),
         ((4, -5, -3), r"has no readable \.npy header"),
         ((2**40, 2**40, 2**40), r"declares \d+ bytes but 240 are stored"),
-    ],
-)
-def test_a_header_that_lies_about_its_size_is_refused(path, shape, message):
-    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape!r}}}\n"
-    write_with(path, "train/text", header_of(header) + bytes(4 * 60))
-    assert re.search(message, refusal(path))
+    ):
+        header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape!r}}}\n"
+        write_with(path, "train/text", header_of(header) + bytes(4 * 60))
+        assert re.search(message, refusal(path))
 
 
 def test_an_archive_directory_that_lies_about_a_size_is_refused(path):
@@ -465,28 +425,18 @@ def test_a_directory_entry_that_swallows_the_next_is_refused(path):
     assert re.search("its directory is inconsistent", refusal(path))
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"text",
-        b"\x93NUMPY\x07\x00",
+def test_an_unreadable_array_header_is_refused(path):
+    for content in (
+        *(b"", b"text", b"\x93NUMPY\x07\x00", pickle.dumps([1, 2])),
         header_of("{'descr': '<f4', 'fortran_order': False, 'shape': (4, 5, 3"),
         header_of("{'descr': '<f4', 'fortran_order': False, 'shape': '4'}"),
         header_of("{'descr': '<q9', 'fortran_order': False, 'shape': (4,)}"),
         header_of("{'descr': ('<f4', 'x'), 'fortran_order': False, 'shape': (4,)}"),
-        header_of("{'shape': (4,)}"),
-        header_of("(" * 9000),
-        header_of("{[]: 1}"),
-        header_of("# " * 9000),
-        header_of("\x00"),
+        *map(header_of, ("{'shape': (4,)}", "(" * 9000, "{[]: 1}", "# " * 9000, "\x00")),
         header_of("{}", b"\x03\x00"),
-    ],
-    ids=range(13),
-)
-def test_an_unreadable_array_header_is_refused(path, content):
-    write_with(path, "train/text", content)
-    assert re.search(r"array 'train/text' has no readable \.npy header", refusal(path))
+    ):
+        write_with(path, "train/text", content)
+        assert re.search(r"array 'train/text' has no readable \.npy header", refusal(path)), content
 
 
 def test_an_encrypted_archive_is_refused(path):
@@ -497,7 +447,7 @@ def test_an_encrypted_archive_is_refused(path):
     assert re.search("is damaged or not an .npz archive: .*encrypted", refusal(path))
 
 
-@pytest.mark.parametrize("code", [0x110000, 0x7FFFFFFF, 0xD800])
+@pytest.mark.parametrize("code", [0x110000, 0xD800])
 @pytest.mark.parametrize("name", ["train/id", "train/raw_text"])
 def test_characters_that_unicode_lacks_are_refused(path, code, name):
     codes = np.full((4, 2), ord("a"), np.uint32)
@@ -583,13 +533,11 @@ BAD_ARRAYS = {
     ),
     "NaN label": (
         {"train/label": NAN_LABEL},
-        r"2 label\(s\) of split 'train' are not finite float32 numbers, "
-        r"the first that of 'train1' \(row 1\)",
+        r"2 label\(s\) .* are not finite float32 numbers, .* that of 'train1' \(row 1\)",
     ),
     "infinite label": (
         {"train/label": INFINITE_LABEL},
-        r"1 label\(s\) of split 'train' are not finite float32 numbers, "
-        r"the first that of 'train2' \(row 2\)",
+        r"1 label\(s\) .* are not finite float32 numbers, .* that of 'train2' \(row 2\)",
     ),
     "label rows": ({"train/label": np.ones(3)}, r"train/label has 3 rows, but train/id has 4"),
     "feature rows": ({"valid/audio": np.ones((2, 2, 4))}, r"valid/audio has 2 rows, .* has 3"),
@@ -710,14 +658,11 @@ def test_arrays_that_do_not_fit_are_refused_by_name(path, name):
     assert str(path) in found
 
 
-def test_a_member_that_is_no_array_is_refused(path):
+def test_archives_of_no_array_or_of_more_than_arrays_are_refused(path):
+    assert re.search("holds no split", refusal(write_members(path, [])))
     members = [(f"{n}.npy", npy(a)) for n, a in good_arrays().items()]
     write_members(path, [*members, ("train/notes.txt", b"hello")])
     assert re.search(r"'train/notes\.txt' does not belong in a native archive", refusal(path))
-
-
-def test_an_archive_without_arrays_is_refused(path):
-    assert re.search("holds no split", refusal(write_members(path, [])))
 
 
 # --- Corpus itself ---
@@ -742,21 +687,18 @@ def test_what_a_command_needs_is_asked_for_by_name():
 
 def test_the_digest_of_a_corpus_in_memory_covers_its_content_and_its_names():
     split = Split(
-        ids=np.array(["a", "b"]),
-        features={"text": np.ones((2, 3, 1))},
-        masks={"text": np.ones((2, 3), bool)},
-        labels=np.array([[0.0], [1.0]]),
-        raw_text=np.array(["one", "two"]),
+        np.array(["a", "b"]), {"text": np.ones((2, 3, 1))}, {"text": np.ones((2, 3), bool)},
+        labels=np.array([[0.0], [1.0]]), raw_text=np.array(["one", "two"]),
     )
-    texts = np.array(["one", "tow"])
-    others = {
-        "ids": dataclasses.replace(split, ids=np.array(["a", "c"])),
-        "features": dataclasses.replace(split, features={"text": np.zeros((2, 3, 1))}),
-        "masks": dataclasses.replace(split, masks={}),
-        "labels": dataclasses.replace(split, labels=np.array([[1.0], [1.0]])),
-        "raw_text": dataclasses.replace(split, raw_text=texts),
-    }
-    digests = [corpus_of({"train": other}).digest for other in (split, *others.values())]
+    others = [
+        dataclasses.replace(split, **change)
+        for change in (
+            {"ids": np.array(["a", "c"])}, {"features": {"text": np.zeros((2, 3, 1))}},
+            {"masks": {}}, {"labels": np.array([[1.0], [1.0]])},
+            {"raw_text": np.array(["one", "tow"])},
+        )
+    ]
+    digests = [corpus_of({"train": other}).digest for other in (split, *others)]
     digests += [corpus_of({"test": split}).digest]
     digests += [corpus_of({"train": split}, integers=True).digest]
     digests += [corpus_of({"train": split}, integers=True, label_names=("a", "b")).digest]

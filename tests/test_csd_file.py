@@ -86,18 +86,12 @@ def test_videos_are_sorted_whatever_the_order_in_the_file(path):
     assert read_csd(path).videos == ("a", "b", "c")
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, ">f8", np.int32])
-def test_intervals_of_any_type_become_float64(path, dtype):
-    intervals = np.array([[-2, 1], [3, 9]]).astype(dtype)
-    rows = next(read_csd(write_csd(path, {"v": (np.zeros((2, 1)), intervals)})).rows(["v"]))
-    np.testing.assert_array_equal(rows.intervals, [[-2.0, 1.0], [3.0, 9.0]])
-    assert rows.intervals.dtype == np.float64
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float64, ">f4", np.int16, np.uint8])
-def test_features_of_any_real_type_are_read_as_stored(path, dtype):
-    features = np.arange(6).reshape(2, 3).astype(dtype)
-    rows = next(read_csd(write_csd(path, {"v": (features, np.zeros((2, 2)))})).rows(["v"]))
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, ">f4", np.int16])
+def test_intervals_of_any_type_become_float64_and_features_stay_as_stored(path, dtype):
+    intervals, features = np.array([[-2, 1], [3, 9]]), np.arange(6).reshape(2, 3)
+    write_csd(path, {"v": (features.astype(dtype), intervals.astype(dtype))})
+    rows = next(read_csd(path).rows(["v"]))
+    np.testing.assert_array_equal(rows.intervals, intervals.astype(np.float64), strict=True)
     np.testing.assert_array_equal(rows.features, features)
     assert rows.features.dtype == np.dtype(dtype)
 
@@ -155,14 +149,10 @@ def test_one_video_at_a_time_is_in_memory(path):
 # --- files that are damaged ---
 
 
-def test_a_missing_file_or_a_folder_is_refused(tmp_path):
-    assert re.search(r"There is no file at .*gone\.csd", refusal(tmp_path / "gone.csd"))
-    assert re.search("There is no file at", refusal(tmp_path))
-
-
-def test_something_that_is_no_plain_file_is_not_waited_for(tmp_path):
+def test_a_path_that_is_no_plain_file_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.csd")
-    assert re.search("There is no file at", refusal(tmp_path / "pipe.csd"))
+    for path in (tmp_path / "gone.csd", tmp_path, tmp_path / "pipe.csd"):
+        assert re.search(f"There is no file at {path}", refusal(path))
 
 
 @pytest.mark.parametrize("content", [b"", b"id,label\n", b"PK\3\4", b"\x89HDF\r\n\x1a\n"])
@@ -172,7 +162,7 @@ def test_a_file_of_another_kind_is_refused(path, content):
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "gzip"}])
-@pytest.mark.parametrize("kept", [0.01, 0.3, 0.6, 0.9, 0.999])
+@pytest.mark.parametrize("kept", [0.01, 0.6, 0.999])
 def test_a_truncated_file_is_refused(path, options, kept):
     content = write_csd(path, good_videos(), **options).read_bytes()
     path.write_bytes(content[: int(kept * len(content))])
