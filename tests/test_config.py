@@ -147,13 +147,13 @@ def test_the_name_of_other_programs_is_understood():
 
 
 def test_a_misspelt_key_is_refused_with_the_nearest_right_name():
-    for key in known_keys():
+    for k, key in enumerate(known_keys()):
         section, _, name = key.rpartition(".")
-        for misspelt in (f"{section}.{name}s", f"{section}.{name[1:]}", f"{section}x.{name}"):
-            expected = f"Unknown configuration key {misspelt!r}: did you mean {key!r}?"
-            if misspelt not in DEFAULTS and misspelt not in OTHER_NAMES:
-                with pytest.raises(UserError, match=re.escape(expected)):
-                    check_key(misspelt)
+        misspelt = (f"{section}.{name}s", f"{section}.{name[1:]}", f"{section}x.{name}")[k % 3]
+        expected = f"Unknown configuration key {misspelt!r}: did you mean {key!r}?"
+        if misspelt not in DEFAULTS and misspelt not in OTHER_NAMES:
+            with pytest.raises(UserError, match=re.escape(expected)):
+                check_key(misspelt)
 
 
 def test_a_misspelt_key_of_a_file_is_refused():
@@ -458,8 +458,7 @@ ANOTHER = flat(
         "optim": {
             "name": "adamw", "learning_rate": 1e-3, "weight_decay": 0.1, "schedule": "cosine",
             "warmup_steps": 10, "clip_norm": 1.0, "plateau_factor": 0.1, "plateau_patience": 3,
-            "min_learning_rate": 1e-5, "groups": ("text_encoder/*:frozen=true",),
-            "average": 0.99,
+            "min_learning_rate": 1e-5, "groups": ("text_encoder/*:frozen=true",), "average": 0.99,
         },
         "train": {
             "seeds": 5, "first_seed": 5, "seeds_at_once": 1, "epochs": 5, "batch_size": 16,
@@ -478,8 +477,7 @@ NEEDED = {  # beside a value that means nothing alone
     "optim.weight_decay": {"optim.name": "adamw"},
     "model.name": {"model.causal": True},
     "data.synthetic.task": {
-        "data.synthetic.modalities": ("a",),
-        "data.synthetic.widths": (5,),
+        "data.synthetic.modalities": ("a",), "data.synthetic.widths": (5,),
         "data.synthetic.lengths": (2,),
     },
     "model.both_directions": {"model.mixer": "gru"},
@@ -528,11 +526,6 @@ def test_an_impossible_override_is_refused():
         ("text.both_directions=true", "model.both_directions = True"),
     ):
         assert said in refusal({"model.overrides": (override,)})
-
-
-def test_a_site_has_the_common_rate_unless_it_has_its_own():
-    config = ModelConfig(dropout_rate=0.3, ffn_dropout=0.0, attention_dropout=0.2)
-    assert [config.rate(s) for s in ("attention", "ffn", "projection")] == [0.2, 0.0, 0.3]
 
 
 # --- what merely surprises ---
@@ -635,11 +628,8 @@ def test_a_setting_that_nothing_reads_is_named(key, value, reader):
     assert found == [f"{key} = {value} (needs {reader})"]
     changed.update_from_flattened_dict(
         {
-            "data.text": "words",
-            "data.folds": 4,
-            "data.fold": 3,
-            "model.guidance": "integrated_gradients",
-            "model.overrides": ("audio.positions=drofe",),
+            "data.text": "words", "data.folds": 4, "data.fold": 3,
+            "model.guidance": "integrated_gradients", "model.overrides": ("audio.positions=drofe",),
         }
     )
     read = idle_settings(from_config_dict(changed), reads_tokens=True, reads_vectors=True)

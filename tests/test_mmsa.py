@@ -122,16 +122,6 @@ def test_transcripts_alone_are_a_corpus(path):
         fit(corpus, DataConfig(), ModelConfig())
 
 
-def test_inner_zero_rows_within_a_length_stay_valid(path):
-    tree = mmsa()
-    tree["train"]["audio"] = np.ones((5, 6, 2))
-    tree["train"]["audio"][0, [0, 2, 5]] = 0
-    tree["train"]["audio"][4] = 0
-    tree["train"]["audio_lengths"] = np.array([[5], [6], [6], [6], [0]], np.float64)
-    mask = open_corpus(write_pickle(path, tree)).split("train").masks["audio"]
-    assert mask.sum(axis=1).tolist() == [5, 6, 6, 6, 0]
-
-
 def test_a_modality_of_zeros_alone_is_absent_whatever_its_length_says(path):
     tree = mmsa()
     for m in ("audio", "vision", "text"):

@@ -292,18 +292,12 @@ PROGRAMS = {
     "OBJ": (lambda m: P4 + b"(" + SYSTEM + quoted(m) + b"o.", "posix.system"),
     "NEWOBJ": (lambda m: P4 + SYSTEM + quoted(m) + b"\x85\x81.", "posix.system"),
     "NEWOBJ_EX": (lambda m: P4 + SYSTEM + quoted(m) + b"\x85}\x92.", "posix.system"),
-    "an array of objects": (
-        lambda m: pickle.dumps(np.fromiter([Payload(m)], object, 1)),
-        "posix.system",
-    ),
-    "the state of an array": (
-        lambda m: P4 + ANNOUNCED + SYSTEM + quoted(m) + b"\x85Rb.",
-        "posix.system",
-    ),
-    "a dotted name": (
-        lambda m: P4 + name("posixpath", "os.system") + quoted(m) + b"\x85R.",
-        "posixpath.os.system",
-    ),
+    "an array of objects": (lambda m: pickle.dumps(np.fromiter([Payload(m)], object, 1)),
+                            "posix.system"),
+    "the state of an array": (lambda m: P4 + ANNOUNCED + SYSTEM + quoted(m) + b"\x85Rb.",
+                              "posix.system"),
+    "a dotted name": (lambda m: P4 + name("posixpath", "os.system") + quoted(m) + b"\x85R.",
+                      "posixpath.os.system"),
     "a dotted name of an allowed module": (
         lambda m: P4 + name("collections", "_sys.modules.get") + text("os") + b"\x85R.",
         "collections._sys.modules.get",
@@ -316,19 +310,13 @@ PROGRAMS = {
         lambda m: P4 + b"\x8c\x05posix\x94\x8c\x06system\x940h\x01\x93" + quoted(m) + b"\x85R.",
         "posix.system",
     ),
-    "eval": (
-        lambda m: b"c__builtin__\neval\n(V__import__('os').system(%r)\ntR."
-        % command(m).encode().decode().encode(),
-        "__builtin__.eval",
-    ),
-    "numpy.load": (
-        lambda m: P4 + name("numpy", "load") + text("x.npy") + b"N\x88\x87R.",
-        "numpy.load",
-    ),
-    "a factory": (
-        lambda m: P4 + name("collections", "defaultdict") + SYSTEM + b"\x85R.",
-        "posix.system",
-    ),
+    "eval": (lambda m: b"c__builtin__\neval\n(V__import__('os').system(%r)\ntR."
+             % command(m).encode().decode().encode(),
+             "__builtin__.eval"),
+    "numpy.load": (lambda m: P4 + name("numpy", "load") + text("x.npy") + b"N\x88\x87R.",
+                   "numpy.load"),
+    "a factory": (lambda m: P4 + name("collections", "defaultdict") + SYSTEM + b"\x85R.",
+                  "posix.system"),
     "getattr": (lambda m: P4 + name("builtins", "getattr") + b".", "builtins.getattr"),
     "bytes": (lambda m: pickle.dumps(b"", 2), "__builtin__.bytes"),
     "an unknown line": (lambda m: b"cos\r\nsystem\n.", r"os\r.system"),
@@ -426,16 +414,10 @@ def test_arrays_of_other_types_are_refused(path, protocol):
         *(np.longdouble([1, 2]), np.zeros(1, np.dtype((np.void, 4)))),
     ):
         assert re.fullmatch(wanted, refusal(path, pickle.dumps(value, protocol))), value.dtype
-
-
-def test_numbers_with_field_names_are_refused(path):
     kind = dtype("f8", dtype_state(parts=b"N" + text("a") + b"\x85}"))
     assert "has an array of records" in refusal(path, P4 + kind + b".")
-
-
-def test_a_subclass_of_an_array_is_refused(path):
-    found = refusal(path, pickle.dumps(np.ma.masked_array([1.0], [True])))
-    assert found.startswith("asks for 'numpy.ma._mareconstruct'") or "numpy.ma" in found
+    masked = np.ma.masked_array([1.0], [True])
+    assert "numpy.ma" in refusal(path, pickle.dumps(masked, protocol))
 
 
 def test_an_allowed_name_and_an_array_that_is_never_described_are_no_values(path):
@@ -618,38 +600,27 @@ def test_a_pickle_is_recognised_whole_and_cut_and_by_any_name(tmp_path, protocol
 
 
 OTHER_FILES = {
-    "nothing": b"",
-    "a full stop": b".",
-    "half a signature": b"\x80",
-    "protocol 1 with a signature": b"\x80\x01N.",
-    "protocol 6": b"\x80\x06N.",
-    "a signature and no opcode": b"\x80\x04\xff",
-    "HDF5": b"\x89HDF\r\n\x1a\n" + bytes(100),
+    **{"nothing": b"", "a full stop": b".", "a bracket": b"(", "half a signature": b"\x80"},
+    **{"protocol 1 with a signature": b"\x80\x01N.", "protocol 6": b"\x80\x06N."},
+    **{"a signature and no opcode": b"\x80\x04\xff", "PNG": b"\x89PNG\r\n\x1a\n"},
+    **{"HDF5": b"\x89HDF\r\n\x1a\n" + bytes(100), "ELF": b"\x7fELF\x02\x01\x01" + bytes(100)},
+    **{"UTF-16": b"\xff\xfei\x00d\x00", "UTF-8 with a mark": b"\xef\xbb\xbfid,label\n"},
     "npy": b"\x93NUMPY\x01\x00v\x00{'descr': '<f8'}",
-    "UTF-16": b"\xff\xfei\x00d\x00",
-    "UTF-8 with a mark": b"\xef\xbb\xbfid,label\n",
-    "ELF": b"\x7fELF\x02\x01\x01" + bytes(100),
-    "PNG": b"\x89PNG\r\n\x1a\n",
-    "CSV": b"id,label\na,1\n",
-    "CSV with an opcode ahead": b"Video,label\nV1,0.5\n",
+    # Tables, of which letters and digits are opcodes.
+    **{"CSV": b"id,label\na,1\n", "CSV with an opcode ahead": b"Video,label\nV1,0.5\n"},
     "a string opcode in every line": b"".join(b"Video_%d,0.5\n" % i for i in range(999)),
     "a name in every two lines": b"".join(b"clip%d\n" % i for i in range(999)),
     "CSV of names": b"clip_id,text,label\n" * 999,
-    "columns I and F": b"I,F,L\n1,2,3\n",
-    "a number opcode in every line": b"I1\n" * 2000,
-    "CSV of numbers": b"0.1,0.2\n0.3,0.4\n",
-    "a number": b"-1.5\n",
-    "a tuple in words": b"(a, b)\n",
-    "a JSON list": b"[1, 2, 3]",
-    "JSON": b'{"train": ["a"]}',
-    "a word": b"No.",
-    "the opcode of None, often": b"N" * 5000,
-    "a bracket": b"(",
-    "a pickle and more": b"N.\nand so on\n",
-    "a program by INST, without a signature": b"(Vtouch\nios\nsystem\n.",
+    **{"columns I and F": b"I,F,L\n1,2,3\n", "a number opcode in every line": b"I1\n" * 2000},
+    **{"CSV of numbers": b"0.1,0.2\n0.3,0.4\n", "a number": b"-1.5\n"},
+    "word vectors": b"the 0.418 0.24968 -0.41242\nof 0.70853 0.57088 -0.4716\n",
+    # Text.
+    **{"a tuple in words": b"(a, b)\n", "JSON": b'{"train": ["a"]}', "a list": b"[1, 2, 3]"},
+    **{"a word": b"No.", "the opcode of None, often": b"N" * 5000},
     "a sentence": b"Great movie, I laughed all the time and then some more.\n",
     "a sentence with its stop on its own": b"The film is .\n",
-    "word vectors": b"the 0.418 0.24968 -0.41242\nof 0.70853 0.57088 -0.4716\n",
+    "a pickle and more": b"N.\nand so on\n",
+    "a program by INST, without a signature": b"(Vtouch\nios\nsystem\n.",
 }
 
 
