@@ -36,7 +36,7 @@ def make_split(spec: CorpusSpec, lengths: dict[str, list[int]], holes: bool = Fa
 
 @QUICK
 @given(one=seeds, other=seeds, epoch=epochs, quarters=all_quarters, batch_size=batch_sizes)
-def test_epoch_order_holds_every_row_once_in_batches_of_its_quarter(one, other, epoch, quarters, batch_size):
+def test_epoch_order_holds_every_row_once(one, other, epoch, quarters, batch_size):
     order = epoch_order(one, epoch, quarters=quarters, batch_size=batch_size)
     steps = steps_per_epoch(quarters, batch_size)
     assert order.indices.shape == order.row_weight.shape == (steps, batch_size)

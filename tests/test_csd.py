@@ -10,6 +10,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import refusals
 from csd_files import Videos, write_csd
 from pickle_corpora import assert_converts, write_glove
 
@@ -110,12 +111,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def refusal(folder, **options) -> str:
-    """The sentence with which a folder is refused."""
-    with pytest.raises(UserError) as caught:
-        open_csd(folder, **options)
-    message = str(caught.value)
-    assert re.fullmatch(r"[^\n]{10,600}[^.]\.", message), message
-    return message
+    return refusals.refusal(open_csd, folder, **options)
 
 
 # --- alignment ---
@@ -167,15 +163,11 @@ def small_folder(folder: pathlib.Path, **changes) -> None:
     seconds = np.arange(4)[:, None] + np.array([[0.0, 1.0]])
     videos = ("a", "b", "c")
     files = {
-        "labels": (
-            "Opinion Segment Labels",
-            {v: (np.array([[-1.0], [2.0]]), seconds[::2] + [[0.0, 1.0]]) for v in videos},
-        ),
+        "labels": ("Opinion Segment Labels",
+                   {v: (np.array([[-1.0], [2.0]]), seconds[::2] + [[0.0, 1.0]]) for v in videos}),
         "words": ("words", {v: (np.array([["it"], ["was"]] * 2, "S"), seconds) for v in videos}),
-        "audio": (
-            "COVAREP",
-            {v: (np.arange(8.0).reshape(4, 2) + ord(v), seconds) for v in videos},
-        ),
+        "audio": ("COVAREP",
+                  {v: (np.arange(8.0).reshape(4, 2) + ord(v), seconds) for v in videos}),
     }
     for name, content in (files | changes).items():
         if content is not None:

@@ -73,6 +73,12 @@ def test_pool_equals_float64_over_the_valid_steps(method):
     np.testing.assert_array_equal(got[-1], np.zeros(D))
 
 
+def test_attention_pool_scores_with_a_quarter_of_the_width():
+    shapes = jax.tree.map(np.shape, POOL_PARAMS)
+    assert shapes["hidden"] == {"kernel": (D, D // 4), "bias": (D // 4,)}
+    assert shapes["score"] == {"kernel": (D // 4, 1), "bias": (1,)}
+
+
 @pytest.mark.parametrize("method", POOLS)
 def test_padded_steps_do_not_enter_the_pool(method):
     for filler in (1e30, np.inf, np.nan):
