@@ -46,7 +46,7 @@ from msajax.files import write_json
 from msajax.inference.scores import make_scorer
 from msajax.inference.scoring import cut_batches, predict_batches
 from msajax.models import build_model
-from msajax.preparation.fit import prepare
+from msajax.preparation.apply import prepare
 from msajax.tasks import make_task
 
 _CORPUS = flags.DEFINE_string("corpus", None, "sign, stress, or a corpus file.", required=True)

@@ -35,12 +35,13 @@ from msajax.config import (
     checked,
 )
 from msajax.encoders.folder import open_folder
-from msajax.experiment.build import build, open_encoder, open_sources
+from msajax.experiment.run import build, open_encoder, open_sources
 from msajax.preparation.batches import cut_lengths, epoch_order
 from msajax.runs.folder import RunFolder
-from msajax.training.compiling import equip
-from msajax.training.loop import first_state
+from msajax.training.compiling import put_on_devices
+from msajax.training.feed import Pace
 from msajax.training.run import Run
+from msajax.training.saving import first_state
 
 BATCH, RATES, WARMUP = 32, (5e-5, 1e-3), 40
 
@@ -94,17 +95,17 @@ def batches_of(run: Run, most: int) -> list[tuple[np.ndarray, np.ndarray, np.nda
 
 def time_msajax(run: Run, batches: int) -> float:
     """Returns the seconds of one pass over the batches, after one that compiles."""
-    equipment = equip(run)
-    train = first_state(run, equipment.programs).train
+    there, pace = put_on_devices(run), Pace()
+    train = first_state(run, there.programs).train
     order = epoch_order(0, 0, quarters=run.quarters, batch_size=BATCH)
     stopped, seconds = np.zeros(1, bool), 0.0
     for _ in range(2):
         seconds, taken = 0.0, 0
-        equipment.pace.steps = 4
-        for dispatch in equipment.feed.epoch([order], stopped, 0, equipment.pace):
+        pace.steps = 4
+        for dispatch in there.feed.epoch([order], stopped, 0, pace):
             last = min(dispatch.last, dispatch.first + batches - taken)
             started = time.perf_counter()
-            train, log = equipment.programs.train_steps(
+            train, log = there.programs.train_steps(
                 train, dispatch.batches, stopped, dispatch.first, last
             )
             jax.device_get(log)
@@ -137,8 +138,8 @@ def compare_scores(run: Run) -> float:
     import peer_bert
     import torch
 
-    equipment = equip(run)
-    params = first_state(run, equipment.programs).train.params
+    there = put_on_devices(run)
+    params = first_state(run, there.programs).train.params
     peer = peer_bert.FineTuning(open_encoder(run.config), 100, RATES, WARMUP)
     head = jax.tree.map(lambda x: np.array(x[0]), params["regression"])
     peer.model.head.weight.data.copy_(torch.tensor(head["kernel"].T))
@@ -147,7 +148,7 @@ def compare_scores(run: Run) -> float:
     there = peer.scores(ids, mask)
     rows = np.zeros((len(ids), ids.shape[1], 3), np.int32)
     rows[..., 0] = ids
-    found = equipment.predict({"params": params}, {"text": rows}, {"text": mask})
+    found = there.predict({"params": params}, {"text": rows}, {"text": mask})
     return float(np.abs(np.asarray(found.score)[0, :, 0] - there).max())
 
 

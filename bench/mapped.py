@@ -24,7 +24,7 @@ import numpy as np
 
 from msajax.config import default_config, from_config_dict
 from msajax.corpus.formats import open_corpus
-from msajax.corpus.formats.mapped import write_arrays
+from msajax.corpus.formats.native import write_arrays
 from msajax.experiment import run
 
 

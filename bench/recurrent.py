@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from msajax.config import ModelConfig
-from msajax.layers.encoders import ModalityEncoder
+from msajax.layers.transformer import ModalityEncoder
 
 KINDS = ("transformer", "rnn", "gru", "lstm")
 WIDTH = 128

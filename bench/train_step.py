@@ -48,7 +48,7 @@ from msajax.inference.scoring import (
 from msajax.models import build_model, declared, parameter_shapes
 from msajax.models.cost import matmul_flops
 from msajax.preparation.batches import BLOCK, epoch_order, quarters_of
-from msajax.preparation.preparation import Preparation
+from msajax.preparation.fit import Preparation
 from msajax.runtime.devices import make_layout
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS

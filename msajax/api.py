@@ -15,18 +15,23 @@ from rich.console import Console
 
 from msajax.checks import is_url
 from msajax.comparison.compare import compare as compare_runs
-from msajax.comparison.output import print_comparison
-from msajax.comparison.output import rows as comparison_rows
-from msajax.comparison.table import print_run_table, run_rows, tabulate, write_run_table
+from msajax.comparison.compare import tabulate
+from msajax.comparison.output import (
+    RUN_TABLE,
+    comparison_rows,
+    print_comparison,
+    print_run_table,
+    run_table_rows,
+    write,
+)
 from msajax.config import Config
 from msajax.corpus.predictions import read_columns
 from msajax.errors import UserError
 from msajax.experiment import run
-from msajax.inference.bundle import Bundle
-from msajax.inference.bundle_files import load
+from msajax.inference.bundle import Bundle, load
 from msajax.results.tables import print_folds, print_results
 from msajax.runs.folder import RunFolder
-from msajax.runs.remote.mirror import Mirror
+from msajax.runs.mirror import Mirror
 from msajax.studies import folds
 from msajax.studies.sweep.sweep import Plan, print_sweep
 from msajax.studies.sweep.sweep import sweep as run_sweep
@@ -322,7 +327,7 @@ class RunTable(Table):
 
     def rows(self) -> list[dict[str, Any]]:
         """Lists the values of every run, with columns for each metric, ready for a data frame."""
-        return run_rows(self)
+        return run_table_rows(self)
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the table as .tex, .csv or .json, which the ending says.
@@ -330,7 +335,7 @@ class RunTable(Table):
         Raises:
             UserError: for another ending, or a file that cannot be written.
         """
-        write_run_table(os.fspath(path), self._content)
+        write(os.fspath(path), self._content, RUN_TABLE)
 
 
 def table(

@@ -26,7 +26,8 @@ class Settings:
 def require(section: Any, key: str, ok: bool, requirement: str) -> None:
     """Raises `UserError` with the key, its value in `section` and the requirement unless `ok`."""
     if not ok:
-        raise UserError(f"{key} = {_value(section, key)!r}: {requirement}.")
+        value = getattr(section, key.rpartition(".")[2])
+        raise UserError(f"{key} = {value!r}: {requirement}.")
 
 
 def at_least(section: Any, prefix: str, minimum: int, *names: str) -> None:
@@ -38,16 +39,14 @@ def at_least(section: Any, prefix: str, minimum: int, *names: str) -> None:
 
 def one_of(section: Any, key: str, *choices: str) -> None:
     """Requires a setting to be one of the choices."""
-    require(section, key, _value(section, key) in choices, f"must be one of {', '.join(choices)}")
+    value = getattr(section, key.rpartition(".")[2])
+    require(section, key, value in choices, f"must be one of {', '.join(choices)}")
 
 
 def differences(here: Mapping[str, Any], there: Mapping[str, Any], form: str) -> list[str]:
     """Says in what two flat mappings differ, key by key; a value that one lacks is nothing.
 
-    Args:
-        here: one of them, whose keys come first.
-        there: the other one.
-        form: of a difference, such as "{key}: {there} there, {here} here".
+    Each difference has a form such as "{key}: {there} there, {here} here".
     """
 
     def said(values: Mapping[str, Any], key: str) -> str:
@@ -74,7 +73,3 @@ def is_url(path: Any) -> bool:
     So does gs:/bucket/run, though it names no bucket: as a path it would be a folder named gs:.
     """
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path)) is not None
-
-
-def _value(section: Any, key: str) -> Any:
-    return getattr(section, key.rpartition(".")[2])

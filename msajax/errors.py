@@ -36,6 +36,15 @@ def writing(path: str) -> Iterator[None]:
         raise UserError(f"{path} cannot be written: {error.strerror}.") from error
 
 
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Names the file or folder that cannot be read, as `writing` does."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+
+
 def first_line(error: BaseException) -> str:
     """Returns the first line of a library's error, or its type if it says nothing."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -47,32 +56,31 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-def failure_of(path: str, error: BaseException) -> str:
+def user_failure(path: str, error: BaseException) -> str:
     """Says where a user's Python file failed, and why: `, line 3: ValueError: …`."""
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
     where = f", line {lines[-1]}" if lines else ""
     return f"{where}: {type(error).__name__}: {first_line(error)}"
 
 
-def line_of_user() -> str:
-    """Says which line outside this package is running, as `my_model.py, line 3: `; "" for none."""
-    frame, package = sys._getframe(1), os.path.dirname(__file__) + os.sep
-    # <string> is the code that dataclasses write.
-    while frame and (frame.f_code.co_filename + os.sep).startswith((package, "<string>")):
-        frame = frame.f_back
-    if frame is None or frame.f_code.co_filename.startswith("<"):
-        return ""
-    return f"{os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno}: "
+def user_line(function: Any = None) -> str:
+    """Says where code of the user's is, as `my_model.py, line 3: `; "" where it is none of theirs.
 
-
-def place_of(function: Any) -> str:
-    """Says where a user's function begins, as `my_model.py, line 3: `; "" for one of a library."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    code, package = getattr(function, "__code__", None), os.path.dirname(__file__) + os.sep
-    if code is None or code.co_filename.startswith((package, "<")):
-        return ""
-    return f"{os.path.basename(code.co_filename)}, line {code.co_firstlineno}: "
+    It is the line where a function begins, or without one the line outside this package that runs.
+    """
+    package = os.path.dirname(__file__) + os.sep
+    if function is None:
+        frame = sys._getframe(1)
+        # <string> is the code that dataclasses write.
+        while frame and (frame.f_code.co_filename + os.sep).startswith((package, "<string>")):
+            frame = frame.f_back
+        file, line = (frame.f_code.co_filename, frame.f_lineno) if frame else ("<none>", 0)
+    else:
+        while isinstance(function, functools.partial):
+            function = function.func
+        code = getattr(function, "__code__", None)
+        file, line = (code.co_filename, code.co_firstlineno) if code else ("<none>", 0)
+    return "" if file.startswith((package, "<")) else f"{os.path.basename(file)}, line {line}: "
 
 
 def on_one_line(text: str) -> str:

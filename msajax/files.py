@@ -23,9 +23,7 @@ _PATIENCE_SECONDS = 1.0  # for a rename, which hangs with its file system
 
 @contextlib.contextmanager
 def replacing(path: str, *, binary: bool = False) -> Iterator[IO]:
-    """Opens a file that replaces `path` once it is whole; else nothing is left of it.
-
-    It is a text file, or one of bytes.
+    """Opens a file, of text or bytes, that replaces `path` once it is whole; else nothing is left.
 
     Raises:
         UserError: if it cannot be written.
@@ -174,6 +172,12 @@ def meant(path: str) -> str:
     return f"; did you mean {found}?"
 
 
+def name_inside(folder: str, path: str) -> str:
+    """Returns the name in a folder at or below which a path lies; `..` or `.` if none is."""
+    inside = os.path.relpath(os.path.realpath(path), os.path.realpath(folder))
+    return inside.split(os.sep)[0]
+
+
 def refuse_inside(output: str, source: str, what: str) -> None:
     """Raises `UserError` for an output that would replace, or lie among, what is read."""
     if os.path.isfile(source) and os.path.exists(output) and os.path.samefile(output, source):
@@ -201,11 +205,7 @@ def has_keys(path: str, keys: Collection[str]) -> bool:
 
 
 def read_json(path: str) -> Any:
-    """Reads a JSON file that this program wrote.
-
-    Raises:
-        UserError: if it is missing or damaged.
-    """
+    """Reads a JSON file that this program wrote; raises `UserError` if it is missing or damaged."""
     try:
         with open(path, encoding="utf-8") as file:
             return strict_json(file.read())
@@ -219,8 +219,8 @@ def write_json(path: str, value: Any, indent: int | None = 2) -> None:
     """Writes strict JSON, whole or not at all; numbers that are not finite become null.
 
     Args:
-        path: of the file.
-        value: what it holds.
+        path: the file.
+        value: its content.
         indent: spaces a level; None puts all on one line, where lists of many numbers would
             otherwise take several times the room.
 
@@ -238,21 +238,13 @@ def json_text(value: Any, indent: int | None = 2) -> str:
 
 
 def write_text(path: str, text: str) -> None:
-    """Writes a text file, whole or not at all.
-
-    Raises:
-        UserError: if it cannot be written.
-    """
+    """Writes a text file, whole or not at all; raises `UserError` if it cannot be written."""
     with replacing(path) as file:
         file.write(text)
 
 
 def write_bytes(path: str, content: bytes) -> None:
-    """Writes a file of bytes, whole or not at all.
-
-    Raises:
-        UserError: if it cannot be written.
-    """
+    """Writes a file of bytes, whole or not at all; raises `UserError` if it cannot be written."""
     with replacing(path, binary=True) as file:
         file.write(content)
 

@@ -20,7 +20,7 @@ from msajax import __version__, announce
 from msajax.cli import flags
 from msajax.cli.modes import MODES
 from msajax.errors import NON_FINITE, OK, USER_ERROR, NonFiniteError, UserError
-from msajax.runtime import compilers
+from msajax.runtime.compile import is_compiling
 from msajax.runtime.signals import interruptible
 
 
@@ -41,15 +41,42 @@ def main(argv: list[str]) -> int:
     if flags.VERSION.value:
         print(f"msajax {__version__}")
         return OK
-    _log_to_stderr()
-    warnings.showwarning = lambda message, *_: logging.getLogger("msajax").warning("%s", message)
-    code = _outcome()
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logger = logging.getLogger("msajax")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    warnings.showwarning = lambda message, *_: logger.warning("%s", message)
+
+    # What ends the mode early becomes one line and an exit code.
+    announce.begin("Loading the program", early.began)
+    try:
+        with interruptible():
+            flags.refuse_strangers()
+            flags.refuse_remote_paths()
+            options = flags.options().with_fetched_encoder()
+            console = Console(width=None if sys.stdout.isatty() else 100)
+            code = MODES[options.mode].run(options, console)
+    except UserError as error:
+        flags.complain(str(error))
+        code = USER_ERROR
+    except NonFiniteError as error:
+        flags.complain(str(error))
+        code = NON_FINITE
+    except OSError as error:  # a disk that is full, a folder that has gone: no bug of the program
+        place = f"{error.filename}: " if error.filename else ""
+        flags.complain(f"{place}{error.strerror or error}.")
+        code = USER_ERROR
+    finally:
+        announce.now()
+
     sys.stdout.flush()
     lost = sys.stdout.buffer.raw.problem
     if code == OK and lost is not None and not isinstance(lost, BrokenPipeError):
         flags.complain(f"Standard output cannot be written: {lost.strerror}.")
         code = USER_ERROR
-    if code != OK and (flags.runs_with_others() or compilers.are_at_work()):
+    if code != OK and (flags.runs_with_others() or is_compiling()):
         # An orderly exit waits for other processes, which may wait for this one, and for a program
         # that is being compiled: in the middle of it LLVM cannot be taken down.
         sys.stderr.flush()
@@ -61,12 +88,9 @@ class _Stream(io.FileIO):
     """Writes standard output or error, whose loss must not decide how a mode ends.
 
     A reader that goes early, such as `head`, has read enough.
-
-    Attributes:
-        problem: the last error of writing.
     """
 
-    problem: OSError | None = None
+    problem: OSError | None = None  # the last error of writing
 
     def write(self, data: bytes) -> int | None:
         """Writes; notes an error, and then reports the data as written."""
@@ -85,39 +109,6 @@ def _opened(stream: TextIO | None, descriptor: int) -> TextIO:
         errors="backslashreplace",
         line_buffering=True,
     )
-
-
-def _outcome() -> int:
-    """Runs the mode that is asked for; what ends it early becomes one line and an exit code."""
-    announce.begin("Loading the program", early.began)
-    try:
-        with interruptible():
-            flags.refuse_strangers()
-            flags.refuse_remote_paths()
-            options = flags.options().with_fetched_encoder()
-            console = Console(width=None if sys.stdout.isatty() else 100)
-            return MODES[options.mode].run(options, console)
-    except UserError as error:
-        flags.complain(str(error))
-        return USER_ERROR
-    except NonFiniteError as error:
-        flags.complain(str(error))
-        return NON_FINITE
-    except OSError as error:  # a disk that is full, a folder that has gone: no bug of the program
-        place = f"{error.filename}: " if error.filename else ""
-        flags.complain(f"{place}{error.strerror or error}.")
-        return USER_ERROR
-    finally:
-        announce.now()
-
-
-def _log_to_stderr() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    logger = logging.getLogger("msajax")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
 
 
 if __name__ == "__main__":

@@ -27,8 +27,9 @@ from tiny import SMALLEST, descent, lines_of, run, tiny_config
 from msajax.corpus.formats import open_corpus
 from msajax.corpus.on_demand import OnDemand
 from msajax.models import build_model, declared, parameter_shapes
-from msajax.preparation import fit as preparing
+from msajax.preparation.apply import prepare
 from msajax.preparation.batches import QUARTERS, epoch_order
+from msajax.preparation.fit import fit
 from msajax.runtime import processes
 from msajax.runtime.devices import deal, make_layout
 from msajax.training.feed import Feed, Pace
@@ -67,9 +68,9 @@ def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
         optim__learning_rate=1e-3,
     )
     corpus = open_corpus(config.data.path, config.data)
-    preparation = preparing.fit(corpus, config.data, config.model)
+    preparation = fit(corpus, config.data, config.model)
     budget = 0 if layout.get("streams") else 2**31
-    split, _ = preparing.prepare(corpus.split("train"), preparation, budget)
+    split, _ = prepare(corpus.split("train"), preparation, budget)
     spec = preparation.spec
     quarters = np.full(len(split), QUARTERS)  # one program, not one for each length quarter
     paths = parameter_shapes(config.model, spec)

@@ -9,8 +9,7 @@ import refusals
 from msajax.config import DataConfig
 from msajax.corpus.corpus import Corpus
 from msajax.corpus.formats import open_corpus
-from msajax.corpus.formats.mapped import save_mapped
-from msajax.corpus.formats.native import save_native
+from msajax.corpus.formats.native import save_mapped, save_native
 
 SIZES = {"train": 5, "valid": 3, "test": 2}
 TOKENS = 4

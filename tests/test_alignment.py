@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msajax.corpus.alignment import TOUCH, mean_rows, overlap_any, words_of_segments
+from msajax.corpus.formats.csd import TOUCH, mean_rows, overlap_any, words_of_segments
 
 RANDOM = settings(max_examples=150, deadline=None)
 EPSILON = np.finfo(np.float64).eps

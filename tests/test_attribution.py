@@ -10,7 +10,7 @@ import pytest
 
 from msajax.config import ModelConfig
 from msajax.models import build_model
-from msajax.models.explain.attribution import deeplift, gradient_x_input, integrated_gradients
+from msajax.models.attribution import deeplift, gradient_x_input, integrated_gradients
 from msajax.spec import CorpusSpec
 from msajax.training.prng import dropout_key
 

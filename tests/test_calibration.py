@@ -13,7 +13,8 @@ import scipy.optimize
 import scipy.stats
 import tiny
 
-from msajax.cli import modes
+from msajax.cli.evaluate import evaluate_run
+from msajax.cli.predict import predict
 from msajax.corpus.corpus import Split
 from msajax.corpus.folds import deal_validation, video_of
 from msajax.corpus.formats import open_corpus
@@ -23,7 +24,7 @@ from msajax.corpus.on_demand import streams, take_rows
 from msajax.corpus.predictions import read_columns
 from msajax.errors import UserError
 from msajax.experiment import run as experiment
-from msajax.inference.bundle_files import load_bundle
+from msajax.inference.bundle import load_bundle
 from msajax.metrics.calibration import (
     BINS,
     Basis,
@@ -33,7 +34,8 @@ from msajax.metrics.calibration import (
     from_dict,
     reliability,
 )
-from msajax.preparation.fit import fit, prepare
+from msajax.preparation.apply import prepare
+from msajax.preparation.fit import fit
 from msajax.results import legend
 from msajax.tasks import make_task
 
@@ -343,14 +345,14 @@ def test_bundle_and_evaluation_give_the_intervals_of_the_file_again(held_out, tm
     assert scores.low.shape == (30, 1) and scores.calibrated is None
     nothing = bundle.predict({"text": np.zeros((0, 1, 6))})
     assert nothing.low.shape == nothing.high.shape == (0, 1)
-    modes.predict.predict(
+    predict(
         str(held_out.folder / "run" / "bundle"), str(held_out.folder / "all.npz"),
         str(tmp_path / "p.csv"), "test",
     )
     written = held_out.folder / "run" / "predictions" / "test.csv"
     assert (tmp_path / "p.csv").read_bytes() == written.read_bytes()
     workdir = str(held_out.folder / "run")
-    valid, test = (modes.evaluate.evaluate_run(workdir, name) for name in ("valid", "test"))
+    valid, test = (evaluate_run(workdir, name) for name in ("valid", "test"))
     assert valid["samples"] == held_out.dealt.chooses.sum()  # what chose
     assert valid["largest_difference"] < 1e-6 and "calibration" not in valid
     assert test["calibration"] == held_out.results["calibration"]

@@ -14,20 +14,23 @@ from rich.console import Console
 
 import msajax
 from msajax.comparison import compare as comparison
-from msajax.comparison import output as comparison_output
-from msajax.comparison.compare import compare, in_words
-from msajax.comparison.output import as_csv, as_latex, latex, print_comparison
-from msajax.comparison.statistics import holm
-from msajax.comparison.table import ALIKE as NOT_TOLD
-from msajax.comparison.table import (
-    BEST,
-    FORMS,
+from msajax.comparison.compare import ALIKE as NOT_TOLD
+from msajax.comparison.compare import BEST, compare, in_words, tabulate
+from msajax.comparison.output import (
+    BETTER,
+    COMPARISON,
+    RUN_TABLE,
+    comparison_latex,
+    comparison_rows,
+    csv_text,
+    latex,
+    print_comparison,
     print_run_table,
-    run_rows,
     run_table_latex,
-    tabulate,
-    write_run_table,
+    run_table_rows,
 )
+from msajax.comparison.output import write as write_result
+from msajax.comparison.statistics import holm
 from msajax.errors import UserError
 from msajax.report.compared import comparison_page, write_comparison
 
@@ -97,7 +100,7 @@ def test_a_clear_difference_has_a_winner_and_a_small_one_is_called_noise(files, 
     assert values["verdict"] == "under the noise" and values["p"] > 0.05
     said = " ".join(in_words(report))
     assert "is under the noise (p = " in said and "includes 0" in said or "include 0" in said
-    assert set(comparison_output._MARKS) == {
+    assert set(BETTER) == {
         getattr(comparison, name) for name in ("FIRST", "SECOND", "NOISE", "EQUAL", "UNDEFINED")
     }
     widest = max(
@@ -247,13 +250,19 @@ def test_runs_are_folders_or_their_files_and_must_have_ended(files, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"ids": [*IDS[:-2], "x[0]", "x[1]"]},
-         r"do not hold the same samples: 2 in .*good.csv alone \('j\[2\]', 'j\[3\]'\) and 2 in "
-         r".*other.csv alone \('x\[0\]', 'x\[1\]'\)"),
-        ({"ids": [f"x{i}" for i in range(40)]},
-         r"no id in common, as 'a\[0\]' and 'x0' show: compare runs on the same split"),
-        ({"labels": LABELS + (np.arange(40) < 5)},
-         r"differ in the labels of 5 sample\(s\): 'a\[0\]' .* against .*, 'a\[2\]' .*, …"),
+        (
+            {"ids": [*IDS[:-2], "x[0]", "x[1]"]},
+            r"do not hold the same samples: 2 in .*good.csv alone \('j\[2\]', 'j\[3\]'\) and 2 in "
+            r".*other.csv alone \('x\[0\]', 'x\[1\]'\)",
+        ),
+        (
+            {"ids": [f"x{i}" for i in range(40)]},
+            r"no id in common, as 'a\[0\]' and 'x0' show: compare runs on the same split",
+        ),
+        (
+            {"labels": LABELS + (np.arange(40) < 5)},
+            r"differ in the labels of 5 sample\(s\): 'a\[0\]' .* against .*, 'a\[2\]' .*, …",
+        ),
         ({"ids": [*IDS[:-1], IDS[0]]}, r"has the id 'a\[0\]' more than once"),
         ({"ids": [*IDS[:-1], ""]}, "row 40: the id is empty, though others are not"),
         ({"ids": [*IDS[:-1], "\x1b[31m\nred"]}, r"alone \('\\\\x1b\[31m\\\\nred'\)"),
@@ -343,7 +352,7 @@ def test_comparison_escapes_names_in_every_form(tmp_path):
         with open(tmp_path / name, "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([header, *rows])
     report = compare([str(tmp_path / "a_&_1.csv"), str(tmp_path / "b%.csv")])
-    text = as_latex(report)
+    text = comparison_latex(report)
     table = text.partition("\\begin{tabular}")[2]
     assert r"50\%\_\textbackslash{}input\{x\}\&\$\#\textasciicircum{}" in table
     assert r"a\_\&\_1.csv against" in table and "\x1b" not in text
@@ -351,13 +360,13 @@ def test_comparison_escapes_names_in_every_form(tmp_path):
     assert len(rows) == 3 and all(len(re.findall(r"(?<!\\)&", row)) == 5 for row in rows)
     shown = printed(report)
     assert "\x1b" not in shown and "[red]" in shown and r"\x1b[31m" in shown.replace("\n", "")
-    assert "\x1b" in as_csv(report)  # data, in the quotes of CSV
+    assert "\x1b" in csv_text(comparison_rows(report))  # data, in the quotes of CSV
     page = comparison_page(report)
     assert "<b>" not in page and "&lt;b&gt;" in page and "\x1b" not in page
     assert latex("a\nb") == r"a\textbackslash{}nb"
 
 
-@pytest.mark.parametrize("ending", comparison_output.FORMS.endings)
+@pytest.mark.parametrize("ending", COMPARISON.endings)
 def test_a_comparison_replaces_an_earlier_one_and_nothing_else(ending, files, tmp_path):
     report, path = compare([files["good"], files["bad"]]), tmp_path / f"out{ending}"
     path.touch()  # an empty file is nobody's
@@ -493,7 +502,7 @@ def test_an_undefined_metric_is_never_best_and_few_videos_show_nothing(runs, tmp
 
 def test_table_forms_hold_the_same_numbers(runs, tmp_path):
     table = msajax.table(runs["bad"], runs["good"], metrics=("mae", "acc7"))
-    for ending in FORMS.endings:
+    for ending in RUN_TABLE.endings:
         table.save(tmp_path / f"t{ending}")
         table.save(tmp_path / f"t{ending}")  # over the earlier one
     stored = json.loads((tmp_path / "t.json").read_text())
@@ -505,7 +514,7 @@ def test_table_forms_hold_the_same_numbers(runs, tmp_path):
     values = table["rows"][0]["metrics"]["acc7"]
     assert float(bad["acc7_mean"]) == pytest.approx(values["mean"], rel=1e-8)
     assert float(bad["acc7_sd"]) == pytest.approx(values["sd"], rel=1e-8)
-    assert table.rows() == run_rows(table)
+    assert table.rows() == run_table_rows(table)
     text = (tmp_path / "t.tex").read_text()
     assert r" & mae $\downarrow$ & acc7 (\%) $\uparrow$ \\" in text
     shown = rf"{100 * values['mean']:.1f} $\pm$ {100 * values['sd']:.1f}"
@@ -514,7 +523,7 @@ def test_table_forms_hold_the_same_numbers(runs, tmp_path):
     assert "others. Two runs are told apart if a test that exchanges their predictions" in text
     assert "Bold: the best, told apart from all others." in text and "(bad 4, good 3)" in text
     assert "mae ↓" in str(table) and repr(table).startswith("RunTable('")
-    for ending in FORMS.endings:
+    for ending in RUN_TABLE.endings:
         (tmp_path / f"t{ending}").write_text("mine")
         with pytest.raises(UserError, match="is there already and holds no table of runs"):
             table.save(tmp_path / f"t{ending}")
@@ -556,6 +565,6 @@ def test_the_command_writes_what_python_writes(runs, tmp_path):
                    "--output", output)  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "False\n"), done.stderr
     content = tabulate(chosen, convention="nonzero_mae", metrics=["mae_nonzero"])
-    write_run_table(str(mine), content)
+    write_result(str(mine), content, RUN_TABLE)
     assert output.read_bytes() == mine.read_bytes()
     assert done.stdout == printed_table(content, 100)

@@ -6,8 +6,8 @@ import zlib
 import jax
 import pytest
 
-from msajax.runtime import compile_cache
-from msajax.runtime.compile_cache import prune, use_compile_cache
+from msajax.runtime import compile as compile_module
+from msajax.runtime.compile import prune, use_compile_cache
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_the_programs_used_longest_ago_go_first_and_other_files_stay(tmp_path):
 
 def test_auto_is_a_private_folder_that_is_pruned_when_it_is_chosen(unset, tmp_path):
     unset.setenv("XDG_CACHE_HOME", str(tmp_path))
-    unset.setattr(compile_cache, "LARGEST", 5)
+    unset.setattr(compile_module, "LARGEST", 5)
     folder = tmp_path / "msajax" / "compiled"
     use_compile_cache("auto")
     assert jax.config.jax_compilation_cache_dir == str(folder)

@@ -15,8 +15,8 @@ import survivors
 from survivors import ROOT, differences, newest_step
 from tiny import SMALLEST, run, tiny_config
 
-from msajax.runtime import compilers
-from msajax.runtime.compilers import Compilers
+from msajax.runtime import compile as compile_module
+from msajax.runtime.compile import Compilers
 from msajax.runtime.signals import StopRequest
 from msajax.training import feed, loop, programs
 
@@ -39,7 +39,7 @@ class Program:
 
 
 def test_programs_are_traced_in_order_and_whoever_needs_one_waits_for_it_alone(monkeypatch):
-    monkeypatch.setattr(compilers, "LOADING_SECONDS", 0.01)
+    monkeypatch.setattr(compile_module, "LOADING_SECONDS", 0.01)
     told = []
     first, second, third = (Program(name, told) for name in "abc")
     with Compilers(threads=2) as at_work:
@@ -61,10 +61,10 @@ def test_leaving_drops_what_has_not_begun_and_waits_for_nothing():
         at_work.add("a", first.lower)
         at_work.add("b", second.lower)
         assert not at_work.is_ready("a", 0.1)
-    assert compilers.are_at_work()  # and yet the context was left
+    assert compile_module.is_compiling()  # and yet the context was left
     first.let_go.set()
     ends = time.monotonic() + SOON
-    while compilers.are_at_work():
+    while compile_module.is_compiling():
         assert time.monotonic() < ends
         time.sleep(0.01)
     assert told == ["a"]

@@ -32,7 +32,8 @@ from msajax.config import (
 )
 from msajax.corpus.formats import open_corpus
 from msajax.errors import UserError
-from msajax.preparation import fit as preparing
+from msajax.preparation.apply import check_split
+from msajax.preparation.fit import fit
 
 CONFIGS = sorted((pathlib.Path(__file__).resolve().parent.parent / "configs").glob("*.py"))
 
@@ -601,8 +602,8 @@ def test_an_experiment_file_is_locked_possible_and_its_smoke_form_fits_its_corpu
     assert (smoke.model, smoke.optim) == (whole.model, whole.optim)
     corpus = open_corpus(smoke.data.path, smoke.data)
     corpus.require_labels("train", "valid", "test")
-    preparation = preparing.fit(corpus, smoke.data, smoke.model)
-    preparing.check_split(corpus.split("test"), preparation)
+    preparation = fit(corpus, smoke.data, smoke.model)
+    check_split(corpus.split("test"), preparation)
     assert preparation.spec.modalities == (smoke.model.modalities or corpus.modalities)
 
 

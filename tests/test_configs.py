@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tiny_text import write_folder
 
-from msajax.cli import modes
+from msajax.cli.inspect import inspect_model
 from msajax.config import SYNTHETIC, from_config_dict
 from msajax.experiment import run
 from msajax.models import build_model
@@ -66,7 +66,7 @@ def inspected(name: str, widths: dict[str, int], steps: int) -> dict[str, int]:
         train=2, valid=2, test=2, modalities=tuple(widths), widths=tuple(widths.values())
     )
     config.data.synthetic.update(lengths=(steps,) * len(widths), absent_share=0.0)
-    return modes.inspect.inspect_model(from_config_dict(config))["parameters"]
+    return inspect_model(from_config_dict(config))["parameters"]
 
 
 @pytest.mark.parametrize(("name", "golden"), ENCODERS.items())

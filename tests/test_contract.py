@@ -23,7 +23,7 @@ from msajax.models.contract import (
     Term,
     init_variables,
 )
-from msajax.training.rehearsal import check_stages
+from msajax.training.model_check import check_stages
 from msajax.training.step import begin, train_step
 
 

@@ -12,14 +12,17 @@ from msajax.corpus.corpus import Split, pad_words
 from msajax.corpus.on_demand import take_rows
 from msajax.encoders.tokens import Tokenizer
 from msajax.models import Prediction, blank_sample, build_model
-from msajax.models.explain.contributions import Explainer
-from msajax.models.explain.maps import Map
-from msajax.preparation.fit import prepare
-from msajax.preparation.preparation import Preparation
-from msajax.preparation.step_words import words_of_steps
-from msajax.report.explanation.choose import Aim, choose_samples
-from msajax.report.explanation.integrate import _parts_of_path
-from msajax.report.explanation.maps import Detail, asking_and_answering, choose_detail, in_cells
+from msajax.models.contributions import Explainer, Map
+from msajax.preparation.apply import prepare, words_of_steps
+from msajax.preparation.fit import Preparation
+from msajax.report.explanation.explain import choose_samples, explained_outputs, output_of, rank
+from msajax.report.explanation.integrate import (
+    Detail,
+    _parts_of_path,
+    asking_and_answering,
+    choose_detail,
+    in_cells,
+)
 from msajax.spec import CorpusSpec
 
 rng = np.random.default_rng(0)
@@ -265,28 +268,26 @@ def test_many_maps_get_few_cells_and_then_lose_their_heads_so_that_a_page_stays_
 def test_samples_are_taken_in_turn_by_rule_and_never_twice():
     rankings = {"best": [3, 1, 0, 2], "worst": [2, 0, 1, 3], "moved": [3, 2, 1, 0]}
     chosen = choose_samples(rankings, 4)
-    assert [(c.row, c.why) for c in chosen] == [
-        (3, "best"), (0, "best"), (2, "worst"), (1, "moved"),
-    ]  # fmt: skip
-    assert sorted(c.row for c in choose_samples(rankings, 99)) == [0, 1, 2, 3]
+    assert chosen == [(3, "best"), (0, "best"), (2, "worst"), (1, "moved")]
+    assert sorted(row for row, _ in choose_samples(rankings, 99)) == [0, 1, 2, 3]
 
 
 def test_the_explained_output_and_the_rankings_follow_the_task():
     scores = np.array([[0.2, 0.8], [0.9, 0.1], [0.5, 0.5]])
     classes = CorpusSpec(("text",), (1,), (1,), "classification", ("no", "yes"))
-    aim = Aim.of(classes, None)
-    assert aim.outputs(scores).tolist() == [1, 0, 0]
-    found = aim.rankings(scores, np.array([[0], [0], [1]]))
+    outputs = explained_outputs(scores, output_of(classes, ""))
+    assert outputs.tolist() == [1, 0, 0]
+    found = rank(scores, outputs, np.array([[0], [0], [1]]), True)
     assert {k: v.tolist() for k, v in found.items()} == {
         "best predicted": [1, 2, 0], "worst predicted": [0, 2, 1],
     }  # fmt: skip
-    assert list(aim.rankings(scores, None)) == ["most certain", "least certain"]
+    assert list(rank(scores, outputs, None, True)) == ["most certain", "least certain"]
     several = CorpusSpec(("text",), (1,), (1,), label_names=("joy", "anger"))
-    aim = Aim.of(several, "anger")
-    assert aim.outputs(scores).tolist() == [1, 1, 1]
+    outputs = explained_outputs(scores, output_of(several, "anger"))
+    assert outputs.tolist() == [1, 1, 1]
     labels = np.array([[9, 0.8], [9, 0.6], [9, 0.6]])
-    assert aim.rankings(scores, labels)["best predicted"].tolist() == [0, 2, 1]
-    assert aim.rankings(scores, None)["highest"].tolist() == [0, 2, 1]
+    assert rank(scores, outputs, labels, False)["best predicted"].tolist() == [0, 2, 1]
+    assert rank(scores, outputs, None, False)["highest"].tolist() == [0, 2, 1]
 
 
 # --- words ---

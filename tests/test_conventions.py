@@ -10,8 +10,9 @@ import sklearn.metrics
 from test_metrics import random_case
 
 from msajax.errors import UserError
+from msajax.metrics.table import TABLE
 from msajax.tasks import make_task
-from msajax.tasks.conventions import CONVENTIONS, METRICS, by_convention
+from msajax.tasks.conventions import CONVENTIONS, by_convention
 
 
 def measured(names: str, p, y, kind="regression", outputs=("label",)) -> dict[str, float]:
@@ -181,8 +182,7 @@ def test_all_takes_what_suits_the_labels():
     usual = set(by_convention("nonzero_mae,acc7_away_from_zero,f1_by_prediction",
                               make_task("regression", ("x",), np.ones((1, 1))),
                               np.ones((1, 1))).reported)  # fmt: skip
-    sims = {name for name in METRICS if name.startswith("sims")}
-    mmmo = {name for name in METRICS if name.startswith("mmmo")}
+    sims, mmmo = ({name for name in TABLE if name.startswith(of)} for of in ("sims", "mmmo"))
     assert names([-3, 0, 2.5]) == usual
     assert names([-1, 0.2, 1]) == usual | sims
     assert names([1.0, 4.5]) == mmmo

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from msajax.config import DataConfig, SyntheticConfig
 from msajax.corpus.corpus import Corpus, Source, Split, SplitHeader, modality_order, pad_words
-from msajax.corpus.formats import mapped, open_corpus
-from msajax.corpus.formats.mapped import save_mapped
-from msajax.corpus.formats.native import save_native
+from msajax.corpus.formats import native, open_corpus
+from msajax.corpus.formats.native import save_mapped, save_native
 from msajax.corpus.in_memory import corpus_of
 from msajax.errors import UserError
 
@@ -166,7 +165,7 @@ def test_real_numbers_of_two_axes_are_features_of_one_step(tmp_path, path, as_wh
         arrays["audio_mask"] = mask.reshape(masked)
     if as_what == "folder":
         path = tmp_path / "folder"
-        mapped.write_arrays(str(path), [(f"train/{k}", arrays[k]) for k in sorted(arrays)])
+        native.write_arrays(str(path), [(f"train/{k}", arrays[k]) for k in sorted(arrays)])
     else:
         write(path, {f"train/{name}": array for name, array in arrays.items()})
     corpus = open_corpus(path)

@@ -15,11 +15,11 @@ from csd_files import Videos, write_csd
 from pickle_corpora import assert_converts, write_glove
 
 from msajax.config import DataConfig, ModelConfig
-from msajax.corpus.alignment import TOUCH
 from msajax.corpus.formats import csd
-from msajax.corpus.formats.csd import MOSI_WORD_SHIFT, matches
+from msajax.corpus.formats.csd import MOSI_WORD_SHIFT, TOUCH, matches
 from msajax.errors import UserError
-from msajax.preparation.fit import fit, prepare
+from msajax.preparation.apply import prepare
+from msajax.preparation.fit import fit
 
 FOLDS = {"train": ["v0", "v1", "v2", "v3"], "valid": ["v4", "v5"], "test": ["v6", "v7"]}
 SPLITS = ("train", "valid", "test")

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from msajax.config import Config, DataConfig, ModelConfig
-from msajax.corpus.corpus import Corpus, Source, Split
+from msajax.corpus.corpus import Corpus, Embedding, Source, Split
 from msajax.corpus.demands import describe_unread_transcripts, require_run, say_unread_transcripts
-from msajax.corpus.embedding import Embedding
 from msajax.corpus.in_memory import corpus_of
 from msajax.errors import UserError
 from msajax.preparation.fit import fit

@@ -232,24 +232,16 @@ def command(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize(
-    ("settings", "platforms", "several", "number"),
-    [
-        ({}, None, False, 7),
-        ({}, "cpu", False, 7),
-        ({}, "cuda", False, 1),
-        ({}, None, True, 1),
-        ({"mode": "pmap"}, None, False, 1),
-    ],
-)
-def test_the_automatic_number_is_1_for_accelerators_processes_and_pmap(
-    settings, platforms, several, number, monkeypatch
-):
-    monkeypatch.setattr(devices, "OTHERWISE", 7)
-    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: several)
-    found = types.SimpleNamespace(config=types.SimpleNamespace(jax_platforms=platforms))
-    monkeypatch.setattr(devices, "jax", types.SimpleNamespace(**{**vars(jax), **vars(found)}))
-    assert devices.automatic(Config(mesh=MeshConfig(**settings))) == number
+def test_a_run_begins_with_one_cpu_device_and_goes_on_with_those_of_its_start(monkeypatch):
+    chosen = []
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    monkeypatch.setattr(devices, "_set", lambda number: chosen.append(number) or number)
+    devices.choose(Config(), None)
+    devices.choose(Config(), 3)
+    assert chosen == [1, 3]
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    devices.choose(Config(), 3)  # several processes have as many as they have
+    assert chosen == [1, 3]
 
 
 def test_a_number_that_comes_after_jax_has_started_is_refused_or_said(monkeypatch, caplog):

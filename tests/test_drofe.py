@@ -15,8 +15,8 @@ from msajax.corpus.synthetic import generate
 from msajax.errors import UserError
 from msajax.layers.attention import MultiHeadAttention
 from msajax.layers.basic import Dropout
-from msajax.layers.encoders import ModalityEncoder, TransformerBlock
 from msajax.layers.positions import drofe
+from msajax.layers.transformer import ModalityEncoder, TransformerBlock
 from msajax.models import build_model
 from msajax.preparation.fit import fit
 from msajax.spec import CorpusSpec

@@ -15,7 +15,7 @@ from layer_formulas import dense, gelu, layer_norm, random_params
 
 from msajax.config import ModelConfig
 from msajax.layers.basic import Dropout
-from msajax.layers.encoders import ModalityEncoder, TransformerBlock
+from msajax.layers.transformer import ModalityEncoder, TransformerBlock
 
 B, D, WIDTH, TQ, TK, ROWS = 3, 8, 5, 4, 6, 7
 CONFIG = ModelConfig(

@@ -10,7 +10,7 @@ from tiny import tiny_config_dict
 
 import msajax
 from msajax.cli import convert, explain, modes
-from msajax.cli.explain import Wish, explain_corpus, explain_run
+from msajax.cli.explain import explain_corpus, explain_run
 from msajax.cli.options import Options
 from msajax.config import SYNTHETIC, Config, from_config_dict
 from msajax.corpus.on_demand import take_rows
@@ -124,7 +124,7 @@ def test_reliabilities_of_modalities_are_found_again(whole, capsys):
 @pytest.fixture(scope="module")
 def explained(whole) -> dict:
     """What the mode writes of that run."""
-    return explain_run(whole, Wish("test", samples=7))
+    return explain_run(whole, "test", samples=7)
 
 
 def test_explanations_hold_what_is_promised(whole, explained):
@@ -167,25 +167,25 @@ def test_a_bundle_explains_a_corpus_as_its_run_does(whole, explained, tmp_path):
     config = msajax.load(f"{whole}/bundle").config.data
     corpus, page = str(tmp_path / "corpus.npz"), str(tmp_path / "why.html")
     convert.convert(SYNTHETIC, config, corpus)
-    found = explain_corpus(f"{whole}/bundle", corpus, page, Wish("test", samples=7))
+    found = explain_corpus(f"{whole}/bundle", corpus, page, "test", samples=7)
     assert [s["id"] for s in found["samples"]] == [s["id"] for s in explained["samples"]]
     for one, other in zip(found["samples"], explained["samples"], strict=True):
         for m, x in one["contributions"].items():
             np.testing.assert_allclose(x, other["contributions"][m], 1e-3, 1e-5)
     assert json.loads((tmp_path / "why.json").read_text())["samples"][0]["id"]
     with pytest.raises(UserError, match="must end in .html"):
-        explain_corpus(f"{whole}/bundle", corpus, str(tmp_path / "why.json"), Wish("test"))
+        explain_corpus(f"{whole}/bundle", corpus, str(tmp_path / "why.json"), "test")
     with pytest.raises(UserError, match="why.html is there already"):
-        explain_corpus(f"{whole}/bundle", corpus, page, Wish("test"))
+        explain_corpus(f"{whole}/bundle", corpus, page, "test")
     with pytest.raises(UserError, match="lies inside the bundle"):
-        explain_corpus(f"{whole}/bundle", corpus, f"{whole}/bundle/why.html", Wish("test"))
+        explain_corpus(f"{whole}/bundle", corpus, f"{whole}/bundle/why.html", "test")
 
 
 def test_what_cannot_be_explained_is_one_sentence(whole, tmp_path):
     with pytest.raises(UserError, match="no run that has ended"):
-        explain_run(str(tmp_path), Wish("test"))
+        explain_run(str(tmp_path), "test")
     with pytest.raises(UserError, match="--target=joy is no output of this model; it has"):
-        explain_run(whole, Wish("test", target="joy"))
+        explain_run(whole, "test", target="joy")
     for given, message in (
         ({}, "needs --workdir=RUN, or --bundle with --input"),
         ({"workdir": whole, "bundle": "b"}, "not both: leave out --bundle"),
@@ -199,4 +199,4 @@ def test_what_cannot_be_explained_is_one_sentence(whole, tmp_path):
             explain.run(options, None)
     (tmp_path / "fold_0").mkdir()
     with pytest.raises(UserError, match="holds folds: --mode=explain takes one of them"):
-        explain_run(str(tmp_path), Wish("test"))
+        explain_run(str(tmp_path), "test")

@@ -19,12 +19,10 @@ from msajax.config import Config, DataConfig, ModelConfig
 from msajax.corpus.corpus import Split
 from msajax.corpus.in_memory import corpus_of
 from msajax.errors import UserError
-from msajax.inference.bundle import Bundle
-from msajax.inference.bundle_files import save_bundle
+from msajax.inference.bundle import Bundle, save_bundle
 from msajax.inference.export import program as exporting
-from msajax.inference.export.folder import write_export
 from msajax.inference.export.preparation import as_pair, prepare
-from msajax.inference.export.program import make_program
+from msajax.inference.export.program import make_program, write_export
 from msajax.models import blank_sample, build_model
 from msajax.models.contract import Prediction
 from msajax.preparation.fit import fit
@@ -170,10 +168,10 @@ def test_the_folder_is_whole_or_not_there(exported, tmp_path, monkeypatch):
     def fail(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("msajax.inference.export.folder.write_arrays", fail)
+    monkeypatch.setattr("msajax.inference.export.program.write_arrays", fail)
     monkeypatch.setattr(
-        "msajax.inference.export.folder.make_program",
-        lambda _: exporting.Program(Serialised(), None, {}, {}),
+        "msajax.inference.export.program.make_program",
+        lambda _: exporting.Program(Serialised(), [], {}, {}, {}),
     )
     with pytest.raises(KeyboardInterrupt):
         write_export(exported[0], str(tmp_path / "new"))
@@ -271,8 +269,8 @@ def test_aligned_modalities_move_as_one_and_share_a_size(mask_from_zeros):
     x["é"][5] = 0
     split = Split(np.arange(6).astype(str), x, {}, rng.uniform(-3, 3, (6, 1)))
     bundle = prepared_only(split, mask_from_zeros=mask_from_zeros)
-    interface = exporting.make_interface(bundle)
-    sizes = {one.name: one.shape[1] for one in interface.inputs}
+    inputs, _ = exporting.make_inputs(bundle)
+    sizes = {one["name"]: one["shape"][1] for one in inputs}
     assert sizes["features/text"] == sizes["masks/é"] == "steps_text"
     assert sizes["features/alone"] == "steps_alone"
     pairs = {

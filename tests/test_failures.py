@@ -11,7 +11,7 @@ from tiny import lines_of, run, tiny_config
 
 from msajax.errors import NonFiniteError
 from msajax.experiment import run as experiment
-from msajax.inference.bundle_files import load_bundle, save_bundle
+from msajax.inference.bundle import load_bundle, save_bundle
 
 PATH = "regression/kernel"
 SHAPE = (8, 1)
@@ -83,17 +83,10 @@ def test_when_every_seed_has_failed_the_run_ends_after_its_metrics_and_saves_not
 
 
 def test_an_epoch_is_left_at_once_when_no_seed_is_left(tmp_path, monkeypatch):
-    from msajax.training import feed, loop
+    from msajax.training.feed import Pace
 
     taken = []
-    original = loop._take_steps
-
-    def counted(equipment, state, dispatch, *rest):
-        taken.append(dispatch.last - dispatch.first)
-        return original(equipment, state, dispatch, *rest)
-
-    monkeypatch.setattr(loop, "_take_steps", counted)
-    monkeypatch.setattr(feed.Pace, "update", lambda *_: None)
+    monkeypatch.setattr(Pace, "update", lambda pace, quarter, steps, seconds: taken.append(steps))
     with pytest.raises(NonFiniteError):
         run(tiny_config(train__seeds=1), tmp_path, initial=poison(np.inf))
     assert sum(taken) == 5
@@ -102,21 +95,22 @@ def test_an_epoch_is_left_at_once_when_no_seed_is_left(tmp_path, monkeypatch):
 def test_steps_that_are_skipped_now_and_then_fail_no_seed(tmp_path):
     # A label so far away that its square is infinite spoils one batch of every epoch.
     from msajax.corpus.formats import open_corpus
-    from msajax.preparation import fit as preparing
+    from msajax.preparation.apply import prepare
+    from msajax.preparation.fit import fit
     from msajax.runs.folder import RunFolder
-    from msajax.training.loop import train_seeds
+    from msajax.training.loop import train_groups
     from msajax.training.run import Run
 
     config = tiny_config(train__loss="mse", train__epochs=3, train__most_skipped_steps=2)
     corpus = open_corpus(config.data.path, config.data)
-    preparation = preparing.fit(corpus, config.data, config.model)
-    train, _ = preparing.prepare(corpus.split("train"), preparation)
-    valid, _ = preparing.prepare(corpus.split("valid"), preparation)
+    preparation = fit(corpus, config.data, config.model)
+    train, _ = prepare(corpus.split("train"), preparation)
+    valid, _ = prepare(corpus.split("valid"), preparation)
     labels = train.labels.copy()
     labels[5] = 1e30
     spoiled = dataclasses.replace(train, labels=labels)
     folder = RunFolder(str(tmp_path))
-    trained = train_seeds(Run(config, corpus, preparation, spoiled, valid, folder))
+    trained = train_groups(Run(config, corpus, preparation, spoiled, valid, folder))
     assert trained.failed == []
     assert [line["skipped"] for line in lines_of(tmp_path)] == [1] * 6
     chex.assert_tree_all_finite(trained.variables)

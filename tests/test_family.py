@@ -13,10 +13,9 @@ from msajax.config import ModelConfig
 from msajax.errors import UserError
 from msajax.layers.attention import MultiHeadAttention
 from msajax.layers.basic import FeedForward, RMSNorm
-from msajax.layers.encoders import TransformerBlock
-from msajax.layers.fusion import AnchoredFusion
 from msajax.layers.heads import AdaptiveHead
 from msajax.layers.positions import sinusoids
+from msajax.layers.transformer import AnchoredFusion, TransformerBlock
 from msajax.models import blank_sample, build_model
 from msajax.spec import CorpusSpec
 from msajax.training.prng import dropout_key

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from msajax.corpus.formats.fields import as_array
+from msajax.corpus.formats.pickled import as_array
 from msajax.errors import UserError
 
 

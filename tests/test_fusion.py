@@ -9,8 +9,7 @@ import numpy as np
 from layer_formulas import random_params
 
 from msajax.config import ModelConfig
-from msajax.layers.encoders import TransformerBlock
-from msajax.layers.fusion import AnchoredFusion
+from msajax.layers.transformer import AnchoredFusion, TransformerBlock
 
 # The alphabetical order differs from this one, and the anchor is not the first.
 NAMES, ANCHOR = ("voice", "text", "face"), "text"

@@ -31,14 +31,13 @@ from pickle_corpora import misa, mmsa, mult, write_glove, write_pickle
 from msajax.config import DataConfig, ModelConfig
 from msajax.corpus.corpus import Corpus, Split, pad_words
 from msajax.corpus.formats import open_corpus
-from msajax.corpus.formats.mapped import save_mapped
-from msajax.corpus.formats.native import save_native
+from msajax.corpus.formats.native import save_mapped, save_native
 from msajax.corpus.glove import read_glove
 from msajax.corpus.in_memory import corpus_of
 from msajax.errors import UserError
-from msajax.preparation.fit import fit, prepare
+from msajax.preparation.apply import prepare
+from msajax.preparation.fit import Preparation, fit
 from msajax.preparation.inspection import inspect_corpus
-from msajax.preparation.preparation import Preparation
 
 # Warnings of numpy about numbers that are not finite: files may hold such.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

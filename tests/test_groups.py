@@ -12,7 +12,7 @@ from toys import make_batch, make_recipe, steps
 from msajax.config import OptimConfig
 from msajax.config.grammar import read_group
 from msajax.errors import UserError
-from msajax.training.optimizers import When, make_optimizer, settings_of
+from msajax.training.optimizers import StepInfo, make_optimizer, settings_of
 
 PATHS = ("embed/kernel", "embed/bias", "layer_0/kernel", "layer_1/kernel", "layer_1/bias")
 
@@ -26,7 +26,7 @@ def first_change(optim: OptimConfig, scale: float = 1.0) -> dict[str, np.ndarray
         )
         for _ in range(2)
     )
-    when = When(jnp.int32(0), jnp.float32(scale), True)
+    when = StepInfo(jnp.int32(0), jnp.float32(scale), True)
     change, _ = jax.jit(optimizer.update)(gradient, optimizer.init(params), params, when)
     flat = traverse_util.flatten_dict(jax.device_get(change), sep="/")
     kept = traverse_util.flatten_dict(params, sep="/")

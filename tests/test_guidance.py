@@ -16,7 +16,7 @@ import scipy.special
 from msajax.config import Config, ModelConfig, OptimConfig, TrainConfig
 from msajax.errors import UserError
 from msajax.layers.basic import rows_of_batch
-from msajax.layers.encoders import ModalityEncoder, TransformerBlock
+from msajax.layers.transformer import ModalityEncoder, TransformerBlock
 from msajax.models import blank_sample, build_model, declared, parameter_shapes
 from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec

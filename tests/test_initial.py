@@ -11,7 +11,7 @@ from msajax.config import ModelConfig
 from msajax.corpus.glove import WordVectors
 from msajax.errors import UserError
 from msajax.models import declared, parameter_shapes
-from msajax.preparation.preparation import Preparation
+from msajax.preparation.fit import Preparation
 from msajax.preparation.words import PADDING, UNKNOWN
 from msajax.spec import CorpusSpec
 from msajax.training.initial import from_bundle, from_labels, from_words, with_initial

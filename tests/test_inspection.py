@@ -17,7 +17,8 @@ from msajax.corpus.formats import open_corpus
 from msajax.corpus.formats.native import save_native
 from msajax.corpus.in_memory import corpus_of
 from msajax.preparation import inspection
-from msajax.preparation.fit import fit, prepare
+from msajax.preparation.apply import prepare
+from msajax.preparation.fit import fit
 from msajax.preparation.inspection import inspect_corpus, suspect_ids, suspect_videos
 
 NAN, INF = math.nan, math.inf

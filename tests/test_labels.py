@@ -11,7 +11,8 @@ from msajax.corpus.formats import open_corpus
 from msajax.corpus.formats.native import save_native
 from msajax.corpus.labels import MOST_CLASSES, LabelKind, as_targets, describe_labels, label_kind
 from msajax.errors import UserError
-from msajax.preparation.fit import check_split, fit, prepare
+from msajax.preparation.apply import check_split, prepare
+from msajax.preparation.fit import fit
 from msajax.preparation.inspection import inspect_corpus
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS

@@ -67,9 +67,9 @@ def test_no_import_goes_in_a_circle():
 LIBRARIES = {
     "orbax": {"runs/checkpoints.py"},
     "ml_collections": {"config/reading.py", "cli/flags.py"},
-    "etils": {"runs/remote/object_store.py"},
-    "fsspec": {"runs/remote/object_store.py"},
-    "safetensors": {"inference/bundle_files.py", "encoders/weights.py", "runs/frozen.py"},
+    "etils": {"runs/bucket.py"},
+    "fsspec": {"runs/bucket.py"},
+    "safetensors": {"inference/bundle.py", "encoders/folder.py", "runs/folder.py"},
     "tokenizers": {"encoders/tokens.py"},
     "huggingface_hub": {"encoders/folder.py"},
     "matplotlib": {"report/figures.py"},
@@ -87,14 +87,12 @@ def test_a_library_is_imported_only_where_it_belongs():
 
 
 def test_buckets_are_reached_through_the_mirror_and_the_local_copy_alone():
-    remote = ROOT / "msajax" / "runs" / "remote"
-    inside = {f"msajax.runs.remote.{name}" for name in ("object_store", "uploads")}
-    users = {path for path in MODULES if inside & imports(path)}
-    assert users == {remote / f"{name}.py" for name in ("local_copy", "mirror", "uploads")}
-    outside = {n for p in MODULES if p.parent != remote for n in imports(p) if "runs.remote." in n}
-    assert {name.partition("runs.remote.")[2] for name in outside} == {
-        *("mirror", "mirror.Mirror", "local_copy", "local_copy.bundle_folder")
-    }
+    runs = ROOT / "msajax" / "runs"
+    users = {path for path in MODULES if "msajax.runs.bucket" in imports(path)}
+    assert users == {runs / "local_copy.py", runs / "mirror.py"}
+    outside = {n for path in MODULES if path.parent != runs for n in imports(path)}
+    ways = {n for n in outside if n.startswith(("msajax.runs.mirror.", "msajax.runs.local_copy."))}
+    assert ways == {"msajax.runs.mirror.Mirror", "msajax.runs.local_copy.bundle_folder"}
 
 
 def test_the_map_names_every_module():

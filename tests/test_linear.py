@@ -11,7 +11,7 @@ import pytest
 
 from msajax.config import OptimConfig
 from msajax.layers.linear import Affine, affine, affine_each, batched_product, gelu, layer_norm
-from msajax.training.optimizers import When, make_optimizer
+from msajax.training.optimizers import StepInfo, make_optimizer
 
 RNG = np.random.default_rng(0)
 
@@ -117,7 +117,7 @@ def test_adam_is_optax_s_and_a_step_that_is_not_taken_leaves_its_state():
     expected_state = reference.init(params)
     for _ in range(3):
         gradient = jax.tree.map(lambda x: draw(*x.shape), params)
-        when = When(jnp.int32(0), jnp.float32(1), jnp.bool_(True))
+        when = StepInfo(jnp.int32(0), jnp.float32(1), jnp.bool_(True))
         updates, state = optimizer.update(gradient, state, params, when)
         expected, expected_state = reference.update(gradient, expected_state)
         chex.assert_trees_all_close(updates, expected, rtol=1e-6)

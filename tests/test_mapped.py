@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from tiny import tiny_config
 
-from msajax.cli import modes
+from msajax.cli.convert import convert
+from msajax.cli.inspect import inspect
 from msajax.config import DataConfig
 from msajax.corpus.formats import open_corpus
 from msajax.errors import UserError
@@ -19,7 +20,7 @@ from msajax.experiment import run
 def folder(tmp_path) -> pathlib.Path:
     """The tiny corpus as a mapped folder; beside it, as an archive."""
     for name in ("corpus", "corpus.npz"):
-        modes.convert.convert("synthetic", tiny_config().data, str(tmp_path / name))
+        convert("synthetic", tiny_config().data, str(tmp_path / name))
     return tmp_path / "corpus"
 
 
@@ -63,8 +64,8 @@ def test_what_is_not_what_the_manifest_says_is_refused_before_it_is_used(folder,
     config = tiny_config(data__path=str(folder))
     uses = (
         lambda: run.train(config, str(tmp_path / "run")),
-        lambda: modes.inspect.inspect(str(folder), DataConfig()),
-        lambda: modes.convert.convert(str(folder), DataConfig(), str(tmp_path / "again")),
+        lambda: inspect(str(folder), DataConfig()),
+        lambda: convert(str(folder), DataConfig(), str(tmp_path / "again")),
     )
     for use in uses:
         with pytest.raises(UserError) as caught:
@@ -93,11 +94,11 @@ def test_a_manifest_that_makes_no_sense_is_one_sentence(folder, change):
 
 def test_a_corpus_is_not_converted_into_itself_or_over_something(folder, tmp_path):
     with pytest.raises(UserError, match="lies inside the corpus"):
-        modes.convert.convert(str(folder), DataConfig(), str(folder / "sub"))
+        convert(str(folder), DataConfig(), str(folder / "sub"))
     with pytest.raises(UserError, match="is there already"):
-        modes.convert.convert(str(folder), DataConfig(), str(folder.with_suffix(".npz")))
+        convert(str(folder), DataConfig(), str(folder.with_suffix(".npz")))
     with pytest.raises(UserError, match="cannot be written: No such file or directory"):
-        modes.convert.convert(str(folder), DataConfig(), str(tmp_path / "no" / "x"))
+        convert(str(folder), DataConfig(), str(tmp_path / "no" / "x"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "corpus.npz"]
 
 
@@ -106,7 +107,7 @@ def test_converting_touches_nothing_but_its_output(folder, tmp_path):
     (tmp_path / "again.partial").mkdir()
     before = archive.read_bytes()
     for name in ("again.npz", "again/"):
-        modes.convert.convert(str(archive), DataConfig(), f"{tmp_path}/{name}")
+        convert(str(archive), DataConfig(), f"{tmp_path}/{name}")
         assert open_corpus(tmp_path / name).digest == open_corpus(folder).digest
     assert archive.read_bytes() == before
     assert {path.name for path in tmp_path.iterdir()} == {

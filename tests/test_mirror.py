@@ -23,12 +23,12 @@ from tiny import SMALLEST, tiny_config
 
 from msajax.comparison.compare import compare
 from msajax.errors import UserError
+from msajax.runs import bucket as bucket_module
 from msajax.runs import manifest
+from msajax.runs.bucket import Bucket
 from msajax.runs.folder import RunFolder
-from msajax.runs.remote import object_store as bucket_module
-from msajax.runs.remote.local_copy import bundle_folder
-from msajax.runs.remote.mirror import Mirror
-from msajax.runs.remote.object_store import Bucket
+from msajax.runs.local_copy import bundle_folder
+from msajax.runs.mirror import Mirror
 from msajax.runtime import processes, signals
 
 URL = "gs://bucket/runs/a"
@@ -696,7 +696,7 @@ def scratch(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def forks(server, scratch) -> Iterator[Forks]:
-    patience = "from msajax.runs.remote import object_store; object_store.PATIENCE_SECONDS = 10\n"
+    patience = "from msajax.runs import bucket; bucket.PATIENCE_SECONDS = 10\n"
     address = f"http://localhost:{server.port}"
     started = Forks(
         f"import gcsfs\n{patience}", STORAGE_EMULATOR_HOST=address, TMPDIR=str(scratch)

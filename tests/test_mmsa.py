@@ -12,7 +12,8 @@ from msajax.config import DataConfig, ModelConfig
 from msajax.corpus.formats import mmsa as reader
 from msajax.corpus.formats import open_corpus
 from msajax.errors import UserError
-from msajax.preparation.fit import check_split, fit, prepare
+from msajax.preparation.apply import check_split, prepare
+from msajax.preparation.fit import fit
 from msajax.preparation.inspection import inspect_corpus
 
 BERT = mmsa_split("train", 5)["text_bert"]

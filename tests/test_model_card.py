@@ -9,7 +9,6 @@ import yaml
 from huggingface_hub import ModelCard
 
 from msajax.report.model_card import markdown, model_card
-from msajax.report.model_card import yaml as as_yaml
 
 HOSTILE = (
     "<script>alert(1)</script>", "a|b*c_d`e`[x](javascript:y)", 'quote" and \\ back: - # {}',
@@ -124,12 +123,27 @@ def test_classes_one_seed_and_what_a_model_reads():
     assert "beats" not in card  # accuracy is compared only where it is no better
 
 
-def test_yaml_holds_what_it_is_given():
-    value = {
-        "list": ["a", 'b"\\', "yes"],
-        "nested": [{"x": "1", "y": {"z": 0.000001}}, {"x": "- a: b"}],
-        "number": 1e-9,
-    }
-    read = yaml.safe_load(as_yaml(value))
-    np.testing.assert_allclose(read.pop("number"), 0, atol=1e-6)
-    assert read == {key: value[key] for key in ("list", "nested")}
+@pytest.mark.parametrize("name", ['b"\\', "yes", "1", "- a: b", "1e-9", "{{ title }}"])
+def test_metadata_is_yaml_that_holds_what_it_is_given(name):
+    found = results(name)
+    found["test"]["mae"] |= {"mean": 1e-9}
+    of_bundle = bundle(name)
+    of_bundle["model"]["name"] = name
+    metadata = yaml.safe_load(model_card(found, of_bundle, RUN).split("---\n")[1])
+    assert metadata["tags"][-1] == name and metadata["metrics"] == ["mae"]
+    (model,) = metadata["model-index"]
+    (result,) = model["results"]
+    assert model["name"] == f"{name} of {name}"
+    assert result["task"] == {"type": "regression", "name": f"regression of {name}"}
+    mean, of_ensemble = result["metrics"]
+    np.testing.assert_allclose(mean["value"], 0, atol=1e-6)  # and no text: an exponent may be one
+    assert of_ensemble == {"type": "mae", "name": "mae of the ensemble", "value": 0.625}
+
+
+def test_a_card_without_a_defined_score_is_metadata_all_the_same():
+    found = results("mine", seeds=1)
+    for values in found["test"].values():
+        values["mean"] = None
+    metadata = yaml.safe_load(model_card(found, bundle("mine"), RUN).split("---\n")[1])
+    assert "metrics" not in metadata
+    assert metadata["model-index"][0]["results"][0]["metrics"] is None

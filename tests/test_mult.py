@@ -9,7 +9,8 @@ from pickle_corpora import SIZES, assert_converts, mult, mult_split, refusal, wr
 from msajax.config import DataConfig, ModelConfig
 from msajax.corpus.formats import open_corpus
 from msajax.corpus.labels import label_kind
-from msajax.preparation.fit import fit, prepare
+from msajax.preparation.apply import prepare
+from msajax.preparation.fit import fit
 
 
 @pytest.fixture
@@ -266,7 +267,7 @@ def test_fields_that_do_not_fit_are_refused_by_name(path):
 
 
 def test_text_that_would_take_all_memory_is_refused(path, monkeypatch):
-    monkeypatch.setattr("msajax.corpus.formats.fields._LARGEST_TEXT", 4 * 5 * 100)
+    monkeypatch.setattr("msajax.corpus.formats.pickled._LARGEST_TEXT", 4 * 5 * 100)
     tree = changed(raw_text=["x" * 100] + ["y"] * 4)
     assert open_corpus(write_pickle(path, tree)).split("train").raw_text[0] == "x" * 100
     tree["train"]["raw_text"][0] += "x"

@@ -12,7 +12,7 @@ from tiny import descent
 from msajax.config import Config, ModelConfig
 from msajax.errors import UserError
 from msajax.layers.basic import TokenEmbedding
-from msajax.layers.encoders import ModalityEncoder, make_embedding
+from msajax.layers.transformer import ModalityEncoder, make_embedding
 from msajax.models import blank_sample, build_model, declared
 from msajax.preparation.batches import Batch, row_numbers
 from msajax.spec import CorpusSpec

@@ -18,10 +18,10 @@ from pickle_corpora import assert_converts, write_pickle
 from msajax.config import DataConfig, ModelConfig
 from msajax.corpus.corpus import Split
 from msajax.corpus.formats import FORMATS, open_corpus
-from msajax.corpus.formats.mapped import save_mapped
-from msajax.corpus.formats.native import save_native
+from msajax.corpus.formats.native import save_mapped, save_native
 from msajax.corpus.in_memory import corpus_of
-from msajax.preparation.fit import fit, prepare
+from msajax.preparation.apply import prepare
+from msajax.preparation.fit import fit
 from msajax.preparation.inspection import inspect_corpus
 
 SIZES = {"train": 30, "valid": 9, "test": 7}

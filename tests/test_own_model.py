@@ -31,10 +31,10 @@ SOURCE, LOSS = (x for x in blocks("docs/recipes.md", "python") if "register_mode
 @pytest.fixture
 def entries():
     """The models that are registered, as they were after the test."""
-    before = dict(registry._ENTRIES)
-    yield registry._ENTRIES
-    registry._ENTRIES.clear()
-    registry._ENTRIES.update(before)
+    before = dict(registry._MODELS)
+    yield registry._MODELS
+    registry._MODELS.clear()
+    registry._MODELS.update(before)
 
 
 def in_shell(line: str, folder: pathlib.Path, *more: str) -> subprocess.CompletedProcess:
@@ -279,7 +279,7 @@ def test_a_model_begins_with_values_of_its_own(entries, tmp_path, monkeypatch):
         begun.update(run.initial)
         raise UserError("seen")
 
-    monkeypatch.setattr("msajax.experiment.run.train_seeds", see)
+    monkeypatch.setattr("msajax.experiment.run.train_groups", see)
     msajax.register_model("constant", msajax.Model(Constant, initial=initial), Own)
     with pytest.raises(UserError, match="seen"):
         trained(tmp_path)
@@ -443,7 +443,7 @@ def test_a_weight_that_needs_the_prediction_is_refused_with_parts(entries, tmp_p
 
 
 def test_a_model_that_is_right_passes_where_the_wrong_ones_fail(entries, tmp_path, monkeypatch):
-    monkeypatch.setattr("msajax.experiment.run.train_seeds", lambda run: 1 / 0)
+    monkeypatch.setattr("msajax.experiment.run.train_groups", lambda run: 1 / 0)
     msajax.register_model("wrong", wrong(output_bias="bias", terms=term(a_sum)))
     with pytest.raises(ZeroDivisionError):
         msajax.train(from_config_dict(tiny_config_dict(model__name="wrong")), tmp_path / "run")

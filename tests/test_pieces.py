@@ -19,10 +19,10 @@ from msajax.corpus.in_memory import corpus_of
 from msajax.errors import UserError
 from msajax.inference.bundle import Bundle
 from msajax.models import blank_sample
+from msajax.preparation.apply import check_split, prepare
 from msajax.preparation.batches import cut_lengths, quarters_of
-from msajax.preparation.fit import check_split, fit, prepare
-from msajax.preparation.preparation import Preparation
-from msajax.preparation.repairs import describe_repairs
+from msajax.preparation.fit import Preparation, fit
+from msajax.preparation.lost import describe_repairs
 from msajax.spec import CorpusSpec
 
 QUICK = settings(max_examples=40, deadline=None)

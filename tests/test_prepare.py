@@ -15,9 +15,9 @@ from msajax.corpus.corpus import Corpus, Source, Split
 from msajax.corpus.steps import step_mask
 from msajax.errors import UserError
 from msajax.preparation import lost as losing
-from msajax.preparation.fit import check_split, fit, prepare
-from msajax.preparation.lost import count_lost
-from msajax.preparation.repairs import describe_reading, say_lost, say_repairs
+from msajax.preparation.apply import check_split, prepare
+from msajax.preparation.fit import fit
+from msajax.preparation.lost import count_lost, describe_reading, say_lost, say_repairs
 
 PLAIN = DataConfig(standardize=())
 STANDARD = DataConfig(clip=0.0)

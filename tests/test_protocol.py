@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
-from msajax.metrics import table
 from msajax.metrics.calibration import Intervals
+from msajax.metrics.table import SENTIMENT
 from msajax.results import measure
 from msajax.tasks import Task, make_task
 
@@ -120,7 +120,7 @@ def report() -> dict:
 def test_a_report_has_the_documented_entries(report):
     assert list(report) == ["valid", "test", "test_ensemble", "floors", "calibration"]
     for part in ("valid", "test", "test_ensemble"):
-        assert list(report[part]) == list(table.SENTIMENT)
+        assert list(report[part]) == list(SENTIMENT)
     assert {frozenset(v) for v in report["valid"].values()} == {frozenset(("mean", "sd", "seeds"))}
     assert {frozenset(v) for v in report["test"].values()} == {
         frozenset(("mean", "sd", "ci95", "seeds"))

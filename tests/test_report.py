@@ -22,9 +22,9 @@ from msajax.comparison.contenders import short_names
 from msajax.config import ModelConfig
 from msajax.errors import UserError
 from msajax.experiment import artefacts
-from msajax.report import compared, figures, forms, predicted, write
+from msajax.report import compared, figures, predicted, write
 from msajax.report import page as pages
-from msajax.report.content import read_content
+from msajax.report.content import read_content, read_folds
 from msajax.report.page import shortened
 from msajax.results.findings import finding
 from msajax.runs.folder import RunFolder
@@ -376,7 +376,7 @@ def test_every_chart_of_a_report_is_a_file_of_pdf_and_svg(tmp_path, caplog):
     weights = made["modality-weights.svg"].decode()
     assert ">text</text>" in weights and ">audio</text>" in weights  # the key
     assert caplog.text == ""
-    figures.write_figures(str(tmp_path / "figures"), made)  # over those that are there
+    pages.write_figures(str(tmp_path / "figures"), made)  # over those that are there
 
 
 def test_figures_are_the_same_in_every_process():
@@ -415,7 +415,7 @@ def test_figures_go_to_a_folder_that_is_no_run_and_replace_nothing_else(tmp_path
 def test_charts_of_one_name_have_files_of_their_own_and_boxes_are_said(caplog):
     drawing = figures.Drawing("nothing", lambda axes: None)
     chart = figures.Chart("模态", drawing, [figures.Key("文本", 0), figures.Key("b", 1, "band")])
-    files = figures.draw_figures([pages.Panel("Weights", "", [chart, chart])])
+    files = pages.draw_figures([pages.Panel("Weights", "", [chart, chart])])
     assert sorted(files) == ["weights-2.pdf", "weights-2.svg", "weights.pdf", "weights.svg"]
     assert "文本".encode() in files["weights.svg"]
     assert "weights.pdf shows boxes for letters that its font lacks (态 文 本 模)" in caplog.text
@@ -561,7 +561,8 @@ def test_the_message_says_where_a_file_is_wrong(tmp_path):
         path.write_text(text)
 
 
-def test_folds_that_no_cross_validation_has_written_are_refused():
+def test_folds_that_no_cross_validation_has_written_are_refused(tmp_path):
+    path = tmp_path / "folds.json"
     of_folds = {"mean": 1.5, "sd_folds": 0.5, "sd_seeds": None, "folds": [1.0, 2.0]}
     found = {
         **{"folds": 2, "split_seed": 0, "model": {"name": "sequence_level"}},
@@ -571,7 +572,8 @@ def test_folds_that_no_cross_validation_has_written_are_refused():
         "floors": {"constant_0": {"mae": None}},
     }
     right = replaced(found, ("pooled", "metrics", "mae", "ci95"), [1.0, 2.0])
-    forms.check_folds(right, "folds.json")
+    path.write_text(json.dumps(right))
+    read_folds(str(path))
     wrong = [
         (found, "ci95 of mae has one end"),
         (replaced(right, ("metrics", "mae", "folds"), [1.0]), "metrics.mae.folds has 1 values"),
@@ -580,5 +582,6 @@ def test_folds_that_no_cross_validation_has_written_are_refused():
         (replaced(right, ("best_epoch", 1, 0), 1.5), "best_epoch[1][0] is 1.5, not a whole"),
     ]
     for value, said in wrong:
-        with pytest.raises(UserError, match=f"^folds.json is not .*{re.escape(said)}"):
-            forms.check_folds(value, "folds.json")
+        path.write_text(json.dumps(value))
+        with pytest.raises(UserError, match=f"folds.json is not .*{re.escape(said)}"):
+            read_folds(str(path))

@@ -137,13 +137,13 @@ def test_a_point_averages_draws_and_seeds(kind):
         scores = RNG.normal(size=(3, 2, N, len(names)))
         naive = np.abs(scores - labels).mean((-1, -2))
         name = "mae"
-    found = measure.measure(scores, labels, task)
+    found = measure.metrics_of_draws(scores, labels, task)
     assert list(found) == list(task.reported)
     assert found[name]["mean"] == pytest.approx(naive.mean(), abs=1e-12)
     assert found[name]["sd"] == pytest.approx(naive.mean(0).std(ddof=1), abs=1e-12)
     low, high = found[name]["ci95"]
     assert low < found[name]["mean"] < high
-    alone = measure.measure(scores[:, :1], labels, task)
+    alone = measure.metrics_of_draws(scores[:, :1], labels, task)
     assert alone[name]["sd"] is None
 
 

@@ -12,8 +12,7 @@ import msajax
 from msajax.config import MeshConfig
 from msajax.corpus.corpus import Split
 from msajax.corpus.in_memory import corpus_of
-from msajax.inference.bundle import Bundle
-from msajax.inference.bundle_files import load_bundle, save_bundle
+from msajax.inference.bundle import Bundle, load_bundle, save_bundle
 from msajax.inference.predict import predict_corpus
 from msajax.inference.scores import as_split
 from msajax.inference.scoring import Scorer, make_predict

@@ -16,7 +16,7 @@ import scipy.special
 from layer_formulas import gelu, layer_norm, random_params
 
 from msajax.config import from_config_dict, outside_ranges
-from msajax.layers.encoders import ModalityEncoder, PostFusionEncoder
+from msajax.layers.transformer import ModalityEncoder, PostFusionEncoder
 from msajax.models import blank_sample, build_model
 from msajax.models.cost import _equations
 from msajax.spec import CorpusSpec

@@ -19,9 +19,9 @@ from msajax.corpus.in_memory import corpus_of
 from msajax.corpus.steps import describe_groups, find_groups
 from msajax.errors import UserError
 from msajax.inference import predict as predicting
-from msajax.inference.bundle import Bundle
-from msajax.inference.bundle_files import load_bundle, save_bundle
-from msajax.preparation.fit import check_split, fit, prepare
+from msajax.inference.bundle import Bundle, load_bundle, save_bundle
+from msajax.preparation.apply import check_split, prepare
+from msajax.preparation.fit import fit
 
 PLAIN = DataConfig(standardize=())
 MODEL = ModelConfig()
@@ -65,7 +65,7 @@ def through_a_bundle(preparation):
     bundle = Bundle(Config(), preparation, [0], [0], params, "digest")
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         # Preparation alone is looked at: these are parameters of no model.
-        patch.setattr("msajax.inference.bundle_files._require_shapes", lambda *_: None)
+        patch.setattr("msajax.inference.bundle._require_shapes", lambda *_: None)
         save_bundle(f"{folder}/bundle", bundle)
         return load_bundle(f"{folder}/bundle").preparation
 

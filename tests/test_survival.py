@@ -25,7 +25,7 @@ from tiny import SMALLEST, run, tiny_config
 from msajax.errors import UserError
 from msajax.experiment import run as experiment_module
 from msajax.files import write_text
-from msajax.inference.bundle_files import load_bundle
+from msajax.inference.bundle import load_bundle
 from msajax.runs.checkpoints import Checkpoints
 from msajax.runtime.signals import StopRequest
 from msajax.training import feed, loop

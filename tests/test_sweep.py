@@ -272,9 +272,9 @@ def swept(tmp_path_factory) -> Iterator[tuple[pathlib.Path, msajax.SweepResult, 
         events.append(f"reads {name}")
         return split(corpus, name)
 
-    def told(*arguments):
+    def told(*arguments, **named):
         events.append("trial begins")
-        found = train_trial(*arguments)
+        found = train_trial(*arguments, **named)
         events.append("trial ends")
         return found
 
@@ -490,7 +490,7 @@ def test_a_trial_that_ended_just_before_a_kill_is_not_trained_again(swept, tmp_p
     copy = tmp_path / "w"
     shutil.copytree(folder, copy)
     (copy / "trials" / "003.json").unlink()
-    monkeypatch.setattr("msajax.studies.sweep.trial.train_seeds", None)
+    monkeypatch.setattr("msajax.studies.sweep.trial.train_groups", None)
     again = msajax.sweep(BASE, TRIALS, copy, trial_seeds=2)
     assert again["trials"] == result["trials"]
 

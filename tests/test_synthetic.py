@@ -7,7 +7,8 @@ import pytest
 
 from msajax.config import DataConfig, ModelConfig, SyntheticConfig
 from msajax.corpus.synthetic import generate
-from msajax.preparation.fit import check_split, fit, prepare
+from msajax.preparation.apply import check_split, prepare
+from msajax.preparation.fit import fit
 
 SMALL = SyntheticConfig(
     train=60,

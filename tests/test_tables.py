@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from msajax.metrics.table import CLASSES, SENTIMENT
+from msajax.metrics.table import SENTIMENT, TABLE, base_of
 from msajax.results import legend
 from msajax.results.findings import noise_of_seeds
 from msajax.results.tables import against_floors, print_results, print_summary
 from msajax.studies.sweep.sweep import print_sweep
-from msajax.tasks import conventions, make_task
+from msajax.tasks import make_task
 
 POM = (  # as long as names get
     *("confident", "passionate", "dominant", "credible", "entertaining", "reserved", "trusting"),
@@ -199,12 +199,11 @@ def test_a_summary_has_the_same_units_and_its_legend():
 
 
 def test_every_metric_and_every_floor_is_explained():
-    next_token = make_task("next_token", ("text",), None).reported
-    for name in (*SENTIMENT, *CLASSES, *next_token, *conventions.METRICS):
+    for name in TABLE:
         assert name in [n for names, _ in legend.metric_lines([name]) for n in names.split(", ")]
     for name in POM:
-        assert (legend.base_of(f"mae_{name}"), legend.base_of(f"corr_{name}")) == ("mae", "corr")
-        assert legend.base_of(f"pom_acc_{name}") == "pom_acc"
+        assert (base_of(f"mae_{name}"), base_of(f"corr_{name}")) == ("mae", "corr")
+        assert base_of(f"pom_acc_{name}") == "pom_acc"
 
 
 def test_losses_fall_and_all_other_metrics_rise_whatever_they_are_reported_of():
@@ -217,7 +216,7 @@ def test_losses_fall_and_all_other_metrics_rise_whatever_they_are_reported_of():
         ("next_token", ("text",)),
     ):
         for name, metric in make_task(kind, names, labels).reported.items():
-            rises = legend.base_of(name) not in losses
+            rises = base_of(name) not in losses
             assert metric.larger_is_better == legend.larger_is_better(name) == rises, name
 
 

@@ -8,7 +8,7 @@ import pytest
 import sklearn.metrics
 
 from msajax.metrics import intervals as bootstrap
-from msajax.metrics import table
+from msajax.metrics.table import SENTIMENT, TABLE, reported_by
 from msajax.tasks import TASKS, Task, make_task
 
 CLASSES = ("a", "b", "c", "d", "e")
@@ -158,8 +158,8 @@ def test_each_kind_has_its_metrics_and_one_that_selects():
         "next_token": token_task(),
     }
     assert {kind: tuple(task.reported) for kind, task in reported.items()} == {
-        "regression": table.SENTIMENT,
-        "ratings": table.CONTINUOUS,
+        "regression": SENTIMENT,
+        "ratings": tuple(reported_by("scores")),
         "classification": ("accuracy", "f1_weighted", "f1_macro", "cross_entropy"),
         "next_token": ("cross_entropy", "perplexity"),
     }
@@ -178,11 +178,11 @@ def test_one_output_is_bit_equal_to_the_metrics_of_a_score(seed, scale):
     y = np.round(scale * rng.uniform(-3, 3, (31, 1)), 1)
     scores = (y + rng.normal(size=(3, 31, 1))).astype(np.float32).astype(float)
     task = make_task("regression", ("anything",), y)
-    names = table.names_for(y[:, 0])
-    assert task.compute(scores[0], y) == table.compute(scores[0, :, 0], y[:, 0], names)
-    intervals = table.bootstrap_interval(scores[..., 0], y[:, 0], names)
-    assert task.intervals(scores, y) == intervals
-    assert task.floors(y[:9], y) == table.floors(y[:9, 0], y[:, 0], names)
+    chosen = {name: TABLE[name].metric for name in task.reported}
+    values = {name: metric.value(scores[0, :, 0], y[:, 0]) for name, metric in chosen.items()}
+    assert task.compute(scores[0], y) == values
+    found = bootstrap.bootstrap(scores[..., 0], y[:, 0], chosen)
+    assert task.intervals(scores, y) == found
 
 
 def cases() -> dict[str, tuple[Task, np.ndarray, np.ndarray]]:
@@ -216,7 +216,7 @@ def test_intervals_equal_a_loop_over_resamples_whatever_the_block(name, block, m
             values[metric].append(np.mean([of_seed[metric] for of_seed in by_seed]))
     stacked = np.moveaxis(scores, 1, 2)
     targets = labels.T if task.kind == "regression" else labels[:, 0]
-    found = table.bootstrap(stacked, targets, task.reported, resamples=60)
+    found = bootstrap.bootstrap(stacked, targets, task.reported, resamples=60)
     assert list(found) == list(task.reported)
     for metric, interval in found.items():
         expected = np.nanpercentile(values[metric], (2.5, 97.5))

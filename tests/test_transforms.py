@@ -129,8 +129,9 @@ def test_an_entry_that_cannot_be_is_refused():
         ("step_dropout", named),
         ("step_dropout:video=0.1", "'video' is not among the run's modalities: choose one of text"),
         ("step_dropout:text=1", "the amount must be 0 or more and below 1"),
-        *((f"feature_noise:text{amount}", "the amount must be 0 or more")
-          for amount in ("=-1", "=inf", "")),
+        *((f"feature_noise:text={amount}", "the amount must be 0 or more")
+          for amount in (-1, "inf")),
+        ("feature_noise:text", named),
     ):
         with pytest.raises(UserError, match=message):
             make_transforms((entry,), SPEC)

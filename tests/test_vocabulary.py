@@ -14,7 +14,8 @@ from msajax.corpus.formats import open_corpus
 from msajax.corpus.formats.native import save_native
 from msajax.corpus.in_memory import corpus_of
 from msajax.errors import UserError
-from msajax.preparation.fit import check_split, fit, prepare
+from msajax.preparation.apply import check_split, prepare
+from msajax.preparation.fit import fit
 from msajax.preparation.words import PADDING, UNKNOWN, build_vocabulary, encode, tokenize
 
 WORDS = DataConfig(text="words", min_count=1)

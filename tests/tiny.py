@@ -10,9 +10,9 @@ import ml_collections
 import optax
 
 from msajax.config import SYNTHETIC, Config, OptimConfig, default_config, from_config_dict
-from msajax.experiment.build import build, open_sources
+from msajax.experiment.run import build, open_sources
 from msajax.runs.folder import RunFolder
-from msajax.training.loop import Trained, train_seeds
+from msajax.training.loop import Trained, train_groups
 from msajax.training.optimizers import Optimizer, make_optimizer
 
 # One modality of one step: a program that compiles in a second, for tests of many processes.
@@ -67,7 +67,7 @@ def run(
     whole = build(config, open_sources(config), RunFolder(str(folder)))
     whole = dataclasses.replace(whole, stop_after_epochs=stop_after_epochs, **more)
     with jax.transfer_guard("disallow"):  # nothing moves to or from a device unasked
-        return train_seeds(whole)
+        return train_groups(whole)
 
 
 class _Descent(Optimizer):

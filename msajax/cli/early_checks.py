@@ -23,10 +23,10 @@ def check_training(config: Config, workdir: str, profile: str | None, is_single:
     """Refuses what training cannot read, and a workdir that it cannot have.
 
     Args:
-        config: of the run, or of what several runs have in common.
-        workdir: the folder.
+        config: the experiment, or what several runs have in common.
+        workdir: a folder, or a URL, which is not looked at.
         profile: the folder for a trace; None for none.
-        is_single: whether the folder is that of one run.
+        is_single: whether the workdir is that of one run.
 
     Raises:
         UserError: naming it.
@@ -35,13 +35,7 @@ def check_training(config: Config, workdir: str, profile: str | None, is_single:
     if not is_url(workdir):
         require_place(workdir)
         if is_single:
-            beside = (
-                profile
-                and os.path.relpath(os.path.realpath(profile), os.path.realpath(workdir)).partition(
-                    os.sep
-                )[0]
-            )
-            refuse_other_run(workdir, config, None, beside)
+            refuse_other_run(workdir, config, None, profile)
     if profile:
         require_writable(profile)
 
@@ -93,11 +87,8 @@ def check_sources(config: Config) -> None:
 def check_run(workdir: str, mode: str, *, reads_corpus: bool = True, writes: bool = True) -> None:
     """Raises `UserError` for a folder without a run that has ended, or whose corpus has gone.
 
-    Args:
-        workdir: the folder; one in a bucket is not looked at.
-        mode: the name of the mode, which takes no folds.
-        reads_corpus: whether it reads the corpus.
-        writes: whether it writes into the folder.
+    One in a bucket is not looked at, and folds are not taken. The corpus must be there for a mode
+    that reads it, and the folder writable for one that writes.
     """
     if not is_url(workdir):
         refuse_folds(workdir, f"--mode={mode}")
@@ -120,11 +111,7 @@ def reading_of(bundle: str) -> DataConfig:
 
 
 def check_figures(folder: str) -> None:
-    """Refuses a place for figures that is a file, or that lies in the folder of a run.
-
-    Raises:
-        UserError: naming it.
-    """
+    """Raises `UserError` for a place for figures that is a file, or lies in a run's folder."""
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise UserError(f"--figures={folder} is a file: figures go to a folder.")
     refuse_in_run(os.path.join(folder, ""), "figures")

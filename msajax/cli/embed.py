@@ -7,8 +7,8 @@ from msajax.cli.convert import require_new
 from msajax.cli.early_checks import load_jax
 from msajax.cli.options import Options
 from msajax.config import Config
+from msajax.corpus.corpus import Embedding
 from msajax.corpus.demands import require_corpus
-from msajax.corpus.embedding import Embedding
 from msajax.corpus.formats import open_own_or_fold, save
 from msajax.corpus.in_memory import with_text
 from msajax.encoders.folder import open_folder
@@ -29,7 +29,7 @@ def embed(path: str, config: Config, output: str) -> Embedding:
     """Writes any corpus with text features of `model.text_encoder` in place of its own text.
 
     Args:
-        path: of the corpus, which has transcripts.
+        path: the corpus, which has transcripts.
         config: `model.text_encoder`, `text_pool`, `text_special`, `max_len`, and how the corpus is
             read.
         output: a native archive, if it ends in .npz, or a mapped folder; neither may be there.

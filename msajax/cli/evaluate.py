@@ -5,7 +5,7 @@ What needs a model is imported where a run is measured: a file of predictions is
 
 import logging
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -20,9 +20,6 @@ from msajax.results.tables import print_summary
 from msajax.runs.claim import holds_folds
 from msajax.tasks import Task, make_task
 from msajax.tasks.conventions import by_convention
-
-if TYPE_CHECKING:
-    from msajax.runs.folder import RunFolder
 
 logger = logging.getLogger(__name__)
 
@@ -41,28 +38,22 @@ def run(options: Options, console: Console) -> int:
     convention = options["convention"] or ""
     if options["input"]:
         report = evaluate_predictions(options["input"], convention)
+    elif not holds_folds(workdir):
+        report = evaluate_run(workdir, split, convention)
+    elif convention:
+        raise UserError(
+            f"--convention is not read with folds: measure --input={workdir}/predictions.csv."
+        )
     else:
-        report = _evaluate_workdir(workdir, split, convention, options["output"])
+        load_jax()
+        from msajax.studies.folds import evaluate_folds
+
+        report = evaluate_folds(workdir, split, options["output"])
     options.write_output(report)
     print_summary(f"{report['input']}, {report['samples']} samples", report, console)
     if "largest_difference" in report:
         print(f"Largest difference from results.json: {report['largest_difference']:.3g}")
     return OK
-
-
-def _evaluate_workdir(
-    workdir: str, split: str, convention: str, output: str | None
-) -> dict[str, Any]:
-    if not holds_folds(workdir):
-        return evaluate_run(workdir, split, convention)
-    if convention:
-        raise UserError(
-            f"--convention is not read with folds: measure --input={workdir}/predictions.csv."
-        )
-    load_jax()
-    from msajax.studies import folds
-
-    return folds.evaluate_folds(workdir, split, output)
 
 
 def evaluate_run(workdir: str, split_name: str, convention: str = "") -> dict[str, Any]:
@@ -83,36 +74,30 @@ def evaluate_run(workdir: str, split_name: str, convention: str = "") -> dict[st
     if split_name == "all":
         raise UserError("--mode=evaluate takes one split: train, valid or test.")
     check_run(workdir, "evaluate", writes=False)
+    from msajax.corpus.folds import deal_validation
+    from msajax.results.finished import largest_difference, open_finished
     from msajax.runs.folder import RunFolder
-    from msajax.runs.remote.mirror import Mirror
+    from msajax.runs.mirror import Mirror
     from msajax.runtime import devices
 
     devices.require_devices()
+    report: dict[str, Any] = {"input": workdir if is_url(workdir) else os.path.abspath(workdir)}
+    report["split"] = split_name
     with Mirror(workdir) as mirror:
-        report = _evaluate_in(RunFolder(mirror.path), split_name, convention)
-    return {"input": workdir if is_url(workdir) else os.path.abspath(workdir), **report}
-
-
-def _evaluate_in(folder: "RunFolder", split_name: str, convention: str) -> dict[str, Any]:
-    """Measures the finished run of a folder."""
-    from msajax.corpus.folds import deal_validation
-    from msajax.results.finished import largest_difference, open_finished
-
-    run = open_finished(folder, split_name)
-    split, scores, _, _ = run.score(split_name)
-    labels = split.labels
-    if split_name == "valid":  # as in results.json, those samples that chose the epochs
-        share = run.bundle.config.train.calibration_share
-        chooses = deal_validation(split.ids, share, split.where).chooses
-        scores, labels = scores[:, chooses], labels[chooses]
-    report = {"split": split_name}
-    report |= _report(scores, labels, by_convention(convention, run.task, labels))
-    if split_name == "test" and not convention:
-        calibration = run.bundle.calibration
-        report["calibration"] = measure.describe_calibration(calibration, scores, labels)
-    if split_name in ("valid", "test") and not convention:
-        difference = largest_difference(run, report["metrics"], split_name)
-        report["largest_difference"] = difference
+        run = open_finished(RunFolder(mirror.path), split_name)
+        split, scores, _, _ = run.score(split_name)
+        labels = split.labels
+        if split_name == "valid":  # as in results.json, those samples that chose the epochs
+            share = run.bundle.config.train.calibration_share
+            chooses = deal_validation(split.ids, share, split.where).chooses
+            scores, labels = scores[:, chooses], labels[chooses]
+        report |= _report(scores, labels, by_convention(convention, run.task, labels))
+        if split_name == "test" and not convention:
+            calibration = run.bundle.calibration
+            report["calibration"] = measure.describe_calibration(calibration, scores, labels)
+        if split_name in ("valid", "test") and not convention:
+            difference = largest_difference(run, report["metrics"], split_name)
+            report["largest_difference"] = difference
     return report
 
 

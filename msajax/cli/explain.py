@@ -1,12 +1,12 @@
 """Runs --mode=explain: says what the scores of a trained model are made of."""
 
 import contextlib
-import dataclasses
+import functools
 import logging
 import os
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -17,65 +17,55 @@ from msajax.cli.early_checks import check_run, load_jax, reading_of
 from msajax.cli.options import Options
 from msajax.corpus.demands import require_corpus
 from msajax.corpus.formats import open_corpus
+from msajax.corpus.predictions import Scored
 from msajax.errors import OK, UserError
 from msajax.files import refuse_inside, require_file_place, write_json, write_text
-from msajax.report.explanation.choose import MOST, USUAL, Aim
 from msajax.results.measure import stored_rows
+from msajax.runs.local_copy import bundle_folder
 from msajax.runs.manifest import EXPLANATION, EXPLANATION_PAGE
-from msajax.runs.remote.local_copy import bundle_folder
-
-if TYPE_CHECKING:
-    from msajax.report.explanation.integrate import Tell
 
 logger = logging.getLogger(__name__)
 
+_USUAL, _MOST = 20, 1000  # samples
 _LOG_SECONDS = 30.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Wish:
-    """Says what is to be explained.
-
-    Attributes:
-        split: its name.
-        samples: how many.
-        target: the output or class; "" for the first output, or the predicted class.
-    """
-
-    split: str
-    samples: int = USUAL
-    target: str = ""
 
 
 def run(options: Options, console: Console) -> int:
     """Explains, writes the page and its numbers, and prints a summary; returns the exit code."""
-    wish = Wish(options["split"] or "test", options["samples"] or USUAL, options["target"] or "")
-    if wish.split == "all":
+    split, samples = options["split"] or "test", options["samples"] or _USUAL
+    target = options["target"] or ""
+    if split == "all":
         raise UserError("--mode=explain takes one split: train, valid or test.")
-    if wish.samples > MOST:
-        raise UserError(f"--samples={wish.samples}: a page holds at most {MOST}.")
+    if samples > _MOST:
+        raise UserError(f"--samples={samples}: a page holds at most {_MOST}.")
     if options["workdir"]:
         if given := [name for name in ("bundle", "input", "output") if options[name]]:
             raise UserError(
                 f"--mode=explain needs --workdir or --bundle with --input, not both: leave out "
                 f"--{given[0]}."
             )
-        found, where = explain_run(options["workdir"], wish), options["workdir"]
-        where = f"{where.rstrip('/')}/{EXPLANATION_PAGE}"
+        found = explain_run(options["workdir"], split, samples, target)
+        where = f"{options['workdir'].rstrip('/')}/{EXPLANATION_PAGE}"
     else:
         if not any(options[name] for name in ("bundle", "input", "output")):
             raise UserError("--mode=explain needs --workdir=RUN, or --bundle with --input.")
         bundle, corpus, where = options.required("bundle", "input", "output")
-        found = explain_corpus(bundle, corpus, where, wish)
-    from msajax.report.explanation.report import print_explanation
+        found = explain_corpus(bundle, corpus, where, split, samples, target)
+    from msajax.report.explanation.explain import print_explanation
 
     print_explanation(found, console)
     print(f"Page to step through: {where}")
     return OK
 
 
-def explain_run(workdir: str, wish: Wish) -> dict[str, Any]:
+def explain_run(
+    workdir: str, split: str, samples: int = _USUAL, target: str = ""
+) -> dict[str, Any]:
     """Explains samples of a finished run's corpus, and writes into its folder.
+
+    Args:
+        workdir: the run's folder, also in a bucket.
+        target: the output or class; "" for the first output, or the predicted class.
 
     Returns:
         The content of explanation.json; a report that is in the folder shows it from then on.
@@ -86,34 +76,28 @@ def explain_run(workdir: str, wish: Wish) -> dict[str, Any]:
     """
     check_run(workdir, "explain")
     from msajax.cli.finished_run import adding
-    from msajax.report.explanation import page
-    from msajax.report.explanation.report import Material, explain
+    from msajax.report.explanation.explain import explain, output_of
     from msajax.results.finished import open_finished
 
     with adding("explain", workdir, EXPLANATION_PAGE, EXPLANATION) as folder:
-        run = open_finished(folder, wish.split)
-        aim = Aim.of(run.bundle.preparation.spec, wish.target)
-        split, scores, weights, _ = run.score(wish.split)
-        material = Material(
-            *(wish.split, split, scores, weights),
-            stored=lambda rows: stored_rows(run.corpus, wish.split, rows),
-        )
+        run = open_finished(folder, split)
+        output = output_of(run.bundle.preparation.spec, target)
+        scored = run.score(split)
+        stored = functools.partial(stored_rows, run.corpus, split)
         with _progress() as tell:
-            found = explain(run.bundle, material, aim, wish.samples, tell)
-        rendered = page.render(found)  # before either is written: a stop would part them
-        write_text(folder.file(EXPLANATION_PAGE), rendered)
-        write_json(folder.file(EXPLANATION), found, indent=None)
+            found = explain(run.bundle, split, scored, stored, output, samples, tell)
+        _write(found, folder.file(EXPLANATION_PAGE), folder.file(EXPLANATION))
     return found
 
 
-def explain_corpus(bundle: str, corpus: str, output: str, wish: Wish) -> dict[str, Any]:
+def explain_corpus(
+    bundle: str, corpus: str, output: str, split: str, samples: int = _USUAL, target: str = ""
+) -> dict[str, Any]:
     """Explains samples of any corpus that fits a bundle; labels are not needed.
 
     Args:
-        bundle: its folder.
-        corpus: its path.
         output: the page, a new name that ends in .html; the numbers go beside it, to .json.
-        wish: what is to be explained.
+        target: the output or class; "" for the first output, or the predicted class.
 
     Returns:
         The numbers.
@@ -132,31 +116,34 @@ def explain_corpus(bundle: str, corpus: str, output: str, wish: Wish) -> dict[st
     require_corpus(corpus)
     with bundle_folder(os.path.expanduser(bundle)) as folder:
         opened = open_corpus(corpus, reading_of(folder))
-        opened.require_splits(wish.split)
+        opened.require_splits(split)
         load_jax()
-        from msajax.inference.bundle_files import load_bundle
+        from msajax.inference.bundle import load_bundle
         from msajax.inference.predict import read_split, with_same_text
-        from msajax.report.explanation import page
-        from msajax.report.explanation.report import Material, explain
+        from msajax.report.explanation.explain import explain, output_of
 
         loaded = load_bundle(folder)
-    aim = Aim.of(loaded.preparation.spec, wish.target)
+    number = output_of(loaded.preparation.spec, target)
     opened = with_same_text(loaded, opened)
-    _, prepared = read_split(loaded, opened, wish.split)
-    material = Material(
-        *(wish.split, prepared, *loaded.scorer.score(prepared, wish.split)),
-        stored=lambda rows: stored_rows(opened, wish.split, rows),
-    )
+    _, prepared = read_split(loaded, opened, split)
+    scored = Scored(prepared, *loaded.scorer.score(prepared, split))
+    stored = functools.partial(stored_rows, opened, split)
     with _progress() as tell:
-        found = explain(loaded, material, aim, wish.samples, tell)
-    rendered = page.render(found)  # before either is written: a stop would part them
-    write_json(numbers, found, indent=None)
-    write_text(output, rendered)
+        found = explain(loaded, split, scored, stored, number, samples, tell)
+    _write(found, output, numbers)
     return found
 
 
+def _write(found: dict[str, Any], page: str, numbers: str) -> None:
+    from msajax.report.explanation.page import render
+
+    rendered = render(found)  # before either is written: a stop would part them
+    write_text(page, rendered)
+    write_json(numbers, found, indent=None)
+
+
 @contextlib.contextmanager
-def _progress() -> Iterator["Tell"]:
+def _progress() -> Iterator[Callable[[float], None]]:
     """Shows a bar on a terminal; a log gets a line every half minute."""
     announce.now()
     console = Console(stderr=True)

@@ -11,7 +11,7 @@ from msajax.cli.options import Options
 from msajax.errors import OK
 from msajax.files import refuse_inside, require_writable
 from msajax.inference.description import read_description
-from msajax.runs.remote.local_copy import bundle_folder
+from msajax.runs.local_copy import bundle_folder
 
 
 def run(options: Options, console: Console) -> int:
@@ -39,8 +39,8 @@ def export(bundle: str, output: str) -> dict:
     with bundle_folder(os.path.expanduser(bundle)) as folder:
         read_description(folder)
         load_jax()
-        from msajax.inference.bundle_files import load_bundle
-        from msajax.inference.export.folder import write_export
+        from msajax.inference.bundle import load_bundle
+        from msajax.inference.export.program import write_export
         from msajax.runtime import devices
 
         devices.require_devices()

@@ -8,18 +8,15 @@ from msajax.runs.claim import refuse_folds
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
 from msajax.runs.manifest import REPORT
-from msajax.runs.remote.mirror import Mirror
+from msajax.runs.mirror import Mirror
 from msajax.runtime import devices
 
 
 @contextlib.contextmanager
 def adding(mode: str, workdir: str, *names: str) -> Iterator[RunFolder]:
-    """Locks the folder of a run while a mode adds files; a report that is there is made anew.
+    """Locks the folder of a run, also in a bucket, while a mode adds the files of these names.
 
-    Args:
-        mode: its name.
-        workdir: the run's folder, also in a bucket.
-        names: of the files, in the manifest.
+    A report that is there is made anew.
 
     Raises:
         UserError: if it holds folds or no run that has ended, or another process uses it.

@@ -61,27 +61,27 @@ MEDIAN = flags.DEFINE_boolean("median", True, "Stop hopeless trials by the media
 WINNER = flags.DEFINE_boolean("winner", True, "Train the winner of a sweep, and test it.")
 VERSION = flags.DEFINE_boolean("version", False, "Print the version.")
 _PATHS = ("workdir", "input", "output", "figures", "bundle", "profile", "models")
+_FLAGS_OF_MODES = tuple(dict.fromkeys(itertools.chain(*(mode.flags for mode in MODES.values()))))
 _overridden: list[str] = []  # keys that the command line sets
 _positional: list[str] = []  # words of the command line that are no flags
 _EXIT_CODES = """\
 Exit codes: 0 done; 1 a bug; 2 the flags, configuration, data or files are wrong; 3 the numbers of
 random seeds became non-finite; 75 stopped after SIGTERM, SIGINT or so many epochs, or because
 another process was lost: the same command continues; 130 and 143 stopped at once by a signal."""
+# Python's own words for a value of the wrong type, and what is needed instead.
+_WRONG_TYPE = re.compile(r"flag (--.*): .*(int\(\)|to float|boolean argument)", re.DOTALL)
+_NEEDED = {"int()": "a whole number", "to float": "a number", "boolean argument": "true or false"}
 _NOT_A_CONFIG = "The experiment file's get_config() must return a ConfigDict."
 
 
-def usage() -> str:
-    """Writes what --help says: the modes, and the exit codes."""
+def help_text() -> str:
+    """Writes what --help says: the modes, the exit codes, and every configuration key."""
     lines = [f"msajax, or python -m msajax.main --mode MODE: {', '.join(MODES)}", ""]
     for name, mode in MODES.items():
         first, *rest = mode.usage.splitlines()
         lines += [f"  {name:10} {first}", *(f"{'':13}{line}" for line in rest)]
-    return "\n".join([*lines, "", _EXIT_CODES])
-
-
-def explained_keys() -> str:
-    """Writes what --help says of every configuration key: its default and its meaning, a line."""
-    lines, section = ["", "Configuration keys, with their defaults:"], ""
+    lines += ["", _EXIT_CODES, "", "Configuration keys, with their defaults:"]
+    section = ""
     for key, default, text in meanings():
         if (above := key.rpartition(".")[0]) != section:
             section = above
@@ -98,8 +98,7 @@ def parse_flags(argv: list[str]) -> list[str]:
         SystemExit: for a mistake, and for --help.
     """
     if any(re.fullmatch("--?h(elp(full|short|xml)?)?", argument) for argument in argv[1:]):
-        print(usage())
-        print(explained_keys())
+        print(help_text())
         sys.exit(OK)
     absl_logging.set_verbosity(absl_logging.ERROR)  # what goes wrong is told in one line, below
     try:
@@ -112,7 +111,12 @@ def parse_flags(argv: list[str]) -> list[str]:
         # ml_collections looks for overrides in sys.argv, too, whatever arguments it is given.
         given, sys.argv = sys.argv, [_as_list(argument) for argument in _config_first(argv)]
         try:
-            _require_experiment(_experiment_file(sys.argv))
+            file = _experiment_file(sys.argv)
+            if os.path.isfile(file) and not file.endswith(".py"):
+                raise UserError(
+                    f"{file} is no experiment file, whose name ends in .py; a corpus goes to "
+                    f"--config.data.path={file}."
+                )
             flags.FLAGS.set_gnu_getopt()  # flags may stand behind the paths of a mode
             rest = flags.FLAGS(sys.argv)
             if len(rest) > 1 and not MODES[MODE.value].takes_paths:
@@ -137,12 +141,19 @@ def parse_flags(argv: list[str]) -> list[str]:
         if pathlib.Path(name).is_file():  # then its get_config() missed another file
             problem = f"The experiment file cannot be loaded: {error.__cause__ or error}"
     except flags.UnrecognizedFlagError as error:
-        problem = _unknown_flag(error)
+        keys = configuration.keys_named(error.flagname)
+        near = [f"--config.{key}" for key in keys]
+        if not keys and (suggested := re.search(r"Did you mean: (.*) \?", str(error))):
+            near = [f"--{name}" for name in suggested[1].split(", ")]
+        advice = f": did you mean {' or '.join(near)}?" if near else "; see --help."
+        problem = f"There is no flag --{error.flagname}{advice}"
     except flags.Error as error:
-        problem = _of_wrong_type(str(error))
+        problem = str(error)
         if "Traceback" in problem:  # of an experiment file: what follows its last frame
             first, last = problem.split(": ")[0], re.split(r"(?m)^  .*\n", problem)[-1]
             problem = f"{first}: {last.removeprefix(f'{UserError.__module__}.UserError: ')}"
+        elif found := _WRONG_TYPE.match(problem):
+            problem = f"{found[1]}: must be {_NEEDED[found[2]]}."
     except (Exception, SystemExit) as error:  # an experiment file may raise anything
         problem = f"{type(error).__name__}: {error}"
         known = configuration.known_keys()
@@ -155,29 +166,6 @@ def parse_flags(argv: list[str]) -> list[str]:
             problem = _NOT_A_CONFIG
     complain(problem)
     sys.exit(USER_ERROR)
-
-
-def _unknown_flag(error: flags.UnrecognizedFlagError) -> str:
-    """Names the flag or the configuration key that was meant by an unknown flag."""
-    keys = configuration.keys_named(error.flagname)
-    near = [f"--config.{key}" for key in keys]
-    if not keys and (suggested := re.search(r"Did you mean: (.*) \?", str(error))):
-        near = [f"--{name}" for name in suggested[1].split(", ")]
-    advice = f": did you mean {' or '.join(near)}?" if near else "; see --help."
-    return f"There is no flag --{error.flagname}{advice}"
-
-
-def _of_wrong_type(problem: str) -> str:
-    """Says what a value must be, in place of Python's own words."""
-    found = re.match(r"flag (--.*): .*(int\(\)|to float|boolean argument)", problem, re.DOTALL)
-    if found is None or "Traceback" in problem:  # of an experiment file
-        return problem
-    needed = {
-        "int()": "a whole number",
-        "to float": "a number",
-        "boolean argument": "true or false",
-    }
-    return f"{found[1]}: must be {needed[found[2]]}."
 
 
 def _as_list(argument: str) -> str:
@@ -221,15 +209,6 @@ def _experiment_file(argv: list[str]) -> str:
     return argv[1].removeprefix("--config=").split(":")[0]
 
 
-def _require_experiment(file: str) -> None:
-    """Raises `UserError` for an experiment file that is there and is no Python."""
-    if os.path.isfile(file) and not file.endswith(".py"):
-        raise UserError(
-            f"{file} is no experiment file, whose name ends in .py; a corpus goes to "
-            f"--config.data.path={file}."
-        )
-
-
 def _stray(argv: list[str], word: str) -> str:
     """Says what is wrong with a word that stands alone on the command line."""
     before = argv[argv.index(word) - 1].partition("=")[0] if word in argv else ""
@@ -245,13 +224,12 @@ def options() -> Options:
         configuration.load_models_from(MODELS.value)
     config = configuration.from_config_dict(CONFIG.value)
     names = [key.removeprefix("data.") for key in _overridden if key.startswith("data.")]
-    given = dict.fromkeys(itertools.chain(*(mode.flags for mode in MODES.values())))
     experiment = _experiment_file(["", f"--config={flags.FLAGS['config'].config_filename}"])
     return Options(
         mode=MODE.value,
         config=config,
         overrides={name: getattr(config.data, name) for name in names if "." not in name},
-        given={name: flags.FLAGS[name].value for name in given},
+        given={name: flags.FLAGS[name].value for name in _FLAGS_OF_MODES},
         paths=tuple(_positional),
         join=join_processes,
         complain=complain,
@@ -303,8 +281,8 @@ def refuse_strangers() -> None:
                 f"--mode={MODE.value} does not read --config.{key}: the settings are those of the "
                 "run."
             )
-    for name in dict.fromkeys(itertools.chain(*(mode.flags for mode in MODES.values()))):
-        if asked_for(name) and name not in mode.flags:
+    for name in _FLAGS_OF_MODES:
+        if flags.FLAGS[name].present > 0 and name not in mode.flags:
             raise UserError(f"--mode={MODE.value} does not read --{name}; see --help.")
 
 
@@ -319,11 +297,6 @@ def refuse_remote_paths() -> None:
                 f"--{name}={flags.FLAGS[name].value} is no path: a bucket can hold a --workdir or "
                 "a --bundle alone; copy the file, or mount the bucket, and give the path there."
             )
-
-
-def asked_for(name: str) -> bool:
-    """Tells whether the command line sets a flag."""
-    return flags.FLAGS[name].present > 0
 
 
 def complain(problem: str) -> None:

@@ -12,8 +12,8 @@ from msajax.cli.options import Options
 from msajax.errors import OK, UserError
 from msajax.files import refuse_inside, require_file_place, write_text
 from msajax.inference.description import read_description
+from msajax.runs.local_copy import bundle_folder
 from msajax.runs.manifest import refuse_in_run
-from msajax.runs.remote.local_copy import bundle_folder
 
 
 def run(options: Options, console: Console) -> int:
@@ -25,11 +25,23 @@ def run(options: Options, console: Console) -> int:
         refuse_in_run(output)
         require_new(output)
         require_file_place(output)
+    name = "standard input" if source == "-" else source
     with bundle_folder(os.path.expanduser(path)) as folder:
         read_description(folder)
-        lines = _read_lines(source)
+        try:
+            if source == "-":
+                content = sys.stdin.buffer.read()
+            else:
+                with open(source, "rb") as file:
+                    content = file.read()
+            text = content.decode("utf-8-sig")
+        except (OSError, UnicodeError) as error:
+            raise UserError(f"{name} cannot be read as text in UTF-8: {error}.") from error
+        if not text.strip():
+            raise UserError(f"{name} is empty: expected a text to continue in each line.")
+        lines = text.removesuffix("\n").split("\n")
         load_jax()
-        from msajax.inference.bundle_files import load_bundle
+        from msajax.inference.bundle import load_bundle
         from msajax.inference.generate import generate, require_decoder, token_ids
 
         bundle = load_bundle(folder)
@@ -38,13 +50,13 @@ def run(options: Options, console: Console) -> int:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             raise UserError(
-                f"{_name(source)}, line {number} is blank, and there is nothing to continue: "
+                f"{name}, line {number} is blank, and there is nothing to continue: "
                 "remove it, or put a word there."
             )
         try:
             token_ids(line, bundle.preparation)
         except UserError as error:
-            raise UserError(f"{_name(source)}, line {number}: {error}") from error
+            raise UserError(f"{name}, line {number}: {error}") from error
     settings = [options[name] for name in ("steps", "temperature", "sample_seed")]
     found = []
     for line in lines:
@@ -55,27 +67,3 @@ def run(options: Options, console: Console) -> int:
         write_text(output, "".join(f"{text}\n" for text in found))
         print(f"{len(found)} continuation(s): {output}")
     return OK
-
-
-def _read_lines(source: str) -> list[str]:
-    """Reads the lines of a text file in UTF-8, or of standard input.
-
-    Raises:
-        UserError: if it cannot be read or has no line.
-    """
-    try:
-        if source == "-":
-            content = sys.stdin.buffer.read()
-        else:
-            with open(source, "rb") as file:
-                content = file.read()
-        text = content.decode("utf-8-sig")
-    except (OSError, UnicodeError) as error:
-        raise UserError(f"{_name(source)} cannot be read as text in UTF-8: {error}.") from error
-    if not text.strip():
-        raise UserError(f"{_name(source)} is empty: expected a text to continue in each line.")
-    return text.removesuffix("\n").split("\n")
-
-
-def _name(source: str) -> str:
-    return "standard input" if source == "-" else source

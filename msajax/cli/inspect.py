@@ -16,7 +16,7 @@ from msajax.corpus.formats import open_own_or_fold
 from msajax.corpus.steps import describe_groups
 from msajax.errors import OK
 from msajax.preparation import inspection
-from msajax.preparation.repairs import describe_reading
+from msajax.preparation.lost import describe_reading
 from msajax.results import legend
 
 _ROWS = {
@@ -78,10 +78,26 @@ def render(report: dict[str, Any], console: Console) -> None:
     for label in next(iter(labels.values()), ()):
         columns = {name: facts[label] for name, facts in labels.items()}
         bins = sorted({int(b) for f in columns.values() for b in f["histogram"] or ()})
-        cells = {name: _label_cells(facts, bins) for name, facts in columns.items()}
+        cells = {}
+        for name, facts in columns.items():
+            cells[name] = {"count": str(facts["count"])}
+            for key in ("min", "median", "mean", "max", "sd"):
+                cells[name][key] = f"{facts[key]:.4g}"
+            for b in bins:
+                cells[name][f"rounds to {b}"] = str((facts["histogram"] or {}).get(str(b), 0))
+            for floor, values in (facts["floors"] or {}).items():
+                for metric, value in values.items():
+                    row = f"floor of {metric}: {legend.FLOORS[floor].name}"
+                    cells[name][row] = "" if value is None else legend.show(metric, value)
         _print_table(f"label: {label}", cells, console)
-    for line in _label_legend([facts for split in labels.values() for facts in split.values()]):
-        say(line)
+    # The terms that the tables of labels show.
+    facts_of_labels = [facts for split in labels.values() for facts in split.values()]
+    if any(facts["histogram"] for facts in facts_of_labels):
+        say("labels are rounded to whole numbers, halves to the even one")
+    floors = [facts["floors"] or {} for facts in facts_of_labels]
+    shown = {name for found in floors for name, values in found.items() if values}
+    if meanings := [f"{f.name}: {f.meaning}" for key, f in legend.FLOORS.items() if key in shown]:
+        say(f"floors, reached without a model: {'; '.join(meanings)}")
     for note in report["notes"]:
         say(f"\nnote: {note}")
     for warning in report["warnings"] or ["none"]:
@@ -99,29 +115,6 @@ def _show(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _label_cells(facts: dict[str, Any], bins: list[int]) -> dict[str, str]:
-    cells = {"count": str(facts["count"])}
-    cells |= {key: f"{facts[key]:.4g}" for key in ("min", "median", "mean", "max", "sd")}
-    cells |= {f"rounds to {b}": str((facts["histogram"] or {}).get(str(b), 0)) for b in bins}
-    for floor, values in (facts["floors"] or {}).items():
-        for metric, value in values.items():
-            row = f"floor of {metric}: {legend.FLOORS[floor].name}"
-            cells[row] = "" if value is None else legend.show(metric, value)
-    return cells
-
-
-def _label_legend(labels: list[dict[str, Any]]) -> list[str]:
-    """Explains the terms that the tables of labels show."""
-    lines = []
-    if any(facts["histogram"] for facts in labels):
-        lines.append("labels are rounded to whole numbers, halves to the even one")
-    shown = {floor for facts in labels for floor, found in (facts["floors"] or {}).items() if found}
-    meanings = [f"{f.name}: {f.meaning}" for key, f in legend.FLOORS.items() if key in shown]
-    if meanings:
-        lines.append(f"floors, reached without a model: {'; '.join(meanings)}")
-    return lines
-
-
 def _print_table(title: str, columns: dict[str, dict[str, str]], console: Console) -> None:
     """Prints one column per split; a row that no split fills is left out."""
     table = Table(title=Text(f"\n{title}"), title_justify="left", title_style="bold", box=None)
@@ -133,12 +126,6 @@ def _print_table(title: str, columns: dict[str, dict[str, str]], console: Consol
         if any(values):
             table.add_row(Text(row), *(Text(value or "-") for value in values))
     console.print(table)
-
-
-def print_model(report: Mapping[str, Any], console: Console) -> None:
-    """Prints what `inspect` says of a model: its cost, and the plan of a run."""
-    print_cost(report, console)
-    console.print(describe_plan(report["plan"]))
 
 
 def print_cost(report: Mapping[str, Any], console: Console) -> None:
@@ -213,12 +200,16 @@ def run(options: Options, console: Console) -> int:
     options.check_output(("digest", "splits", "memory"), ("parameters", "stages", "plan"))
     config = options.config
     if options["input"]:
-        report, show = inspect(options["input"], config.data, config.model), render
+        report = inspect(options["input"], config.data, config.model)
     else:
-        report, show = inspect_model(config), print_model
+        report = inspect_model(config)
     announce.now()
     options.write_output(report)
-    show(report, console)
+    if options["input"]:
+        render(report, console)
+    else:
+        print_cost(report, console)
+        console.print(describe_plan(report["plan"]))
     return OK
 
 
@@ -245,21 +236,22 @@ def inspect_model(config: Config) -> dict[str, Any]:
     check_sources(config)
     load_jax()
     # Imported here: describing a corpus need not wait for JAX.
-    from msajax.experiment.build import open_encoder
+    from msajax.experiment.run import open_encoder
     from msajax.models import build_model
     from msajax.models.cost import cost_report
-    from msajax.preparation import fit as preparing
+    from msajax.preparation.apply import check_split
+    from msajax.preparation.fit import fit
     from msajax.results import measure
     from msajax.runtime import devices
     from msajax.training.plan import plan
 
     devices.require_devices()
     corpus = open_own_or_fold(config.data.path, config.reading)
-    preparation = preparing.fit(corpus, config.reading, config.model, open_encoder(config))
+    preparation = fit(corpus, config.reading, config.model, open_encoder(config))
     spec = preparation.spec
     # What training would refuse is refused here, too.
     if "valid" in corpus.headers:
-        preparing.check_split(corpus.split("valid"), preparation)
+        check_split(corpus.split("valid"), preparation)
     if "test" in corpus.headers:
         measure.check_test(corpus, preparation)
     say_what_is_idle(corpus, config, bool(spec.vocabularies))

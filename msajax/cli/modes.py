@@ -31,21 +31,21 @@ class Mode(NamedTuple):
 
 
 def _train(options: Options, console: Console) -> int:
-    from msajax.cli.train import run
+    from msajax.cli.train import train
 
-    return run(options, console)
+    return train(options, console)
 
 
 def _ablate(options: Options, console: Console) -> int:
-    from msajax.cli.ablate import run
+    from msajax.cli.train import ablate
 
-    return run(options, console)
+    return ablate(options, console)
 
 
 def _sweep(options: Options, console: Console) -> int:
-    from msajax.cli.sweep import run
+    from msajax.cli.train import sweep
 
-    return run(options, console)
+    return sweep(options, console)
 
 
 def _evaluate(options: Options, console: Console) -> int:
@@ -55,15 +55,15 @@ def _evaluate(options: Options, console: Console) -> int:
 
 
 def _compare(options: Options, console: Console) -> int:
-    from msajax.cli.compare import run
+    from msajax.cli.compare import compare
 
-    return run(options, console)
+    return compare(options, console)
 
 
 def _table(options: Options, console: Console) -> int:
-    from msajax.cli.table import run
+    from msajax.cli.compare import table
 
-    return run(options, console)
+    return table(options, console)
 
 
 def _robustness(options: Options, console: Console) -> int:
@@ -120,7 +120,7 @@ def _convert(options: Options, console: Console) -> int:
     return run(options, console)
 
 
-_OF_TRAINING = (
+_TRAINING_FLAGS = (
     *("workdir", "stop_after_epochs", "profile", "models", "distributed", "join_seconds"),
     *("coordinator_address", "num_processes", "process_id", "download"),
 )
@@ -137,14 +137,14 @@ several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
 --process_id=K in each; or --distributed, for what the cluster's environment says
 [--config.model.text_encoder=FOLDER; --download, if that is a name on the Hugging Face hub]
 [--models=FILE.py, to begin with a bundle of a model of your own]""",
-        _OF_TRAINING,
+        _TRAINING_FLAGS,
     ),
     "ablate": Mode(
         _ablate,
         """\
 --config FILE[:arg] --workdir W [--config.key=value …], and the other flags of train
 trains every subset of the modalities, and says what each is worth: W/ablation.json""",
-        _OF_TRAINING,
+        _TRAINING_FLAGS,
     ),
     "sweep": Mode(
         _sweep,

@@ -22,7 +22,7 @@ class Options:
     """Holds the flags of a command line, and the configuration that it makes.
 
     Attributes:
-        mode: the name of the mode.
+        mode: one of `modes.MODES`.
         config: the experiment, checked.
         overrides: settings of `data` that the command line sets, by name.
         given: the other flags by name; None for those that are not given.
@@ -73,8 +73,7 @@ class Options:
     def check_output(self, *kinds: Collection[str]) -> None:
         """Refuses an output that would replace its own input, a run's file or what others wrote.
 
-        Args:
-            kinds: the keys by which a report of this mode is known, of each kind that it writes.
+        A mode writes reports of one or more kinds, each known by its keys.
 
         Raises:
             UserError: naming it.

@@ -13,8 +13,8 @@ from msajax.corpus.demands import require_corpus, require_glove
 from msajax.corpus.formats import open_corpus
 from msajax.errors import OK
 from msajax.files import refuse_inside, require_file_place
+from msajax.runs.local_copy import bundle_folder
 from msajax.runs.manifest import refuse_in_run
-from msajax.runs.remote.local_copy import bundle_folder
 
 
 def run(options: Options, console: Console) -> int:
@@ -51,7 +51,7 @@ def predict(bundle: str, corpus: str, output: str, split: str = "all", **overrid
         if split != "all":
             opened.require_splits(split)
         load_jax()
-        from msajax.inference.bundle_files import load_bundle
+        from msajax.inference.bundle import load_bundle
         from msajax.inference.predict import predict_corpus
 
         loaded = load_bundle(folder)

@@ -59,7 +59,7 @@ def report(workdir: str, against: Sequence[str] = (), figures: str = "") -> str:
     from msajax.report.write import make
     from msajax.runs.folder import RunFolder
     from msajax.runs.lock import Lock
-    from msajax.runs.remote.mirror import Mirror
+    from msajax.runs.mirror import Mirror
 
     announce.now("Writing the report")
     with Mirror(workdir) as mirror:

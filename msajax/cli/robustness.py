@@ -12,7 +12,6 @@ from msajax.cli.early_checks import check_run
 from msajax.cli.options import Options
 from msajax.errors import OK
 from msajax.files import write_json
-from msajax.robustness.measure import print_robustness
 from msajax.runs.manifest import ROBUSTNESS
 
 logger = logging.getLogger(__name__)
@@ -21,7 +20,10 @@ logger = logging.getLogger(__name__)
 def run(options: Options, console: Console) -> int:
     """Measures, writes robustness.json and prints it; returns the exit code."""
     (workdir,) = options.required("workdir")
-    print_robustness(measure_robustness(workdir), console)
+    report = measure_robustness(workdir)
+    from msajax.robustness.measure import print_robustness
+
+    print_robustness(report, console)
     print(f"Run folder: {workdir}")
     return OK
 
@@ -29,9 +31,7 @@ def run(options: Options, console: Console) -> int:
 def measure_robustness(workdir: str) -> dict[str, Any]:
     """Measures the test metrics of a finished run as modalities and steps are lost, and with noise.
 
-    Returns:
-        The content of robustness.json, which is written into the run's folder; a report that is
-        there shows it from then on.
+    It writes and returns robustness.json; a report that is in the folder shows it from then on.
 
     Raises:
         UserError: if the run has not ended, its corpus is gone or another one, or its model has no

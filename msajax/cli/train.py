@@ -1,4 +1,4 @@
-"""Runs --mode=train: trains a run, or a run for each fold of a corpus."""
+"""Runs the modes that train: train, ablate and sweep."""
 
 import functools
 import logging
@@ -10,40 +10,48 @@ from rich.console import Console
 from msajax.cli.early_checks import check_training, load_jax, open_for_training
 from msajax.cli.options import Options
 from msajax.config import Config
-from msajax.errors import NON_FINITE, OK, STOPPED
+from msajax.errors import NON_FINITE, OK, STOPPED, UserError
+from msajax.files import refuse_inside
 from msajax.runs.claim import has_begun
 from msajax.runtime.signals import StopRequest
 
-Choose = Callable[[Config], tuple[Callable[..., Any], Callable[..., None]]]
+# Trains as `experiment.train` does, and prints its results.
+TrainAndPrint = tuple[Callable[..., Any], Callable[..., None]]
 
 
-def run(options: Options, console: Console) -> int:
-    """Trains, and prints the results; returns the exit code."""
-    return supervise(options, console, _choose)
+def train(options: Options, console: Console) -> int:
+    """Runs --mode=train: trains a run, or a run for each fold of a corpus."""
+
+    def choose(config: Config) -> TrainAndPrint:
+        from msajax.experiment import run as experiment
+        from msajax.results.tables import print_folds, print_results
+        from msajax.studies import folds
+
+        if config.data.folds > 0 and config.data.fold < 0:
+            return folds.cross_validate, print_folds
+        return experiment.train, print_results
+
+    return _supervise(options, console, choose)
 
 
-def _choose(config: Config) -> tuple[Callable[..., Any], Callable[..., None]]:
-    from msajax.experiment import run as experiment
-    from msajax.results.tables import print_folds, print_results
-    from msajax.studies import folds
+def ablate(options: Options, console: Console) -> int:
+    """Runs --mode=ablate: trains every subset of a model's modalities, and compares with all."""
 
-    if config.data.folds > 0 and config.data.fold < 0:
-        return folds.cross_validate, print_folds
-    return experiment.train, print_results
+    def choose(config: Config) -> TrainAndPrint:
+        from msajax.studies.ablation import ablate, print_ablation
+
+        del config
+        return ablate, print_ablation
+
+    return _supervise(options, console, choose)
 
 
-def supervise(options: Options, console: Console, choose: Choose) -> int:
+def _supervise(
+    options: Options, console: Console, choose: Callable[[Config], TrainAndPrint]
+) -> int:
     """Meets other processes, trains until the end or a request to stop, and prints what came of it.
 
-    Args:
-        options: of the command line.
-        console: where results go.
-        choose: returns what trains, a function of configuration, workdir, epochs, stop and profile
-            as `experiment.train` is, and what prints its results. It is called once signals are
-            noted, so that it may load what takes long.
-
-    Returns:
-        The exit code.
+    `choose` is called once signals are noted, so that it may load what takes long.
     """
     config, (workdir,) = options.config, options.required("workdir")
     is_single = options.mode == "train" and (config.data.folds == 0 or config.data.fold >= 0)
@@ -56,11 +64,11 @@ def supervise(options: Options, console: Console, choose: Choose) -> int:
         # From here on a signal is noted: loading what follows takes seconds.
         load_jax()
         from msajax.runtime import devices, processes
-        from msajax.runtime.devices import configure_jax
-        from msajax.training.loop import failure_message
+        from msajax.training.failures import failure_message
 
         train, show = choose(config)
-        configure_jax(config.train)  # before other processes are met, or a device is asked for
+        # Before other processes are met, or a device is asked for.
+        devices.configure_jax(config.train)
         devices.set_asked(config.mesh)
         options.join()
         if processes.several():
@@ -79,5 +87,45 @@ def supervise(options: Options, console: Console, choose: Choose) -> int:
     print(f"Run folder: {workdir}")
     if results["failed"]:
         options.complain(failure_message(results["failed"]))
+        return NON_FINITE
+    return OK
+
+
+def sweep(options: Options, console: Console) -> int:
+    """Runs --mode=sweep: tries settings, trains the winner on fresh seeds, tests it once."""
+    (workdir,) = options.required("workdir")
+    options.check_output(("planned", "trials", "winner"))
+    if options["output"]:
+        refuse_inside(options["output"], workdir, "workdir")
+    check_training(options.config, workdir, None, False)
+    if not options.experiment:
+        raise UserError(
+            "--mode=sweep needs --config=FILE, a Python file with get_config(), and with "
+            "get_space(), which returns what a sweep tries."
+        )
+    with StopRequest(functools.partial(has_begun, workdir)) as stop:
+        # From here on a signal is noted: loading what follows takes seconds.
+        load_jax()
+        from msajax.studies.sweep.space import load_space
+        from msajax.studies.sweep.sweep import Plan, print_sweep, sweep
+        from msajax.training.failures import failure_message
+
+        what = Plan(
+            space=load_space(options.experiment),
+            trials=options["trials"],
+            trial_seeds=options["trial_seeds"],
+            median=options["median"],
+            winner=options["winner"],
+        )
+        content = sweep(options.config, what, workdir, stop)
+    if content is None:
+        print(f"Paused; the same command continues. Folder of the sweep: {workdir}")
+        return STOPPED
+    options.write_output(content)
+    print_sweep(content, console)
+    print(f"Folder of the sweep: {workdir}")
+    failed = (content["winner"].get("results") or {}).get("failed")
+    if failed:
+        options.complain(failure_message(failed))
         return NON_FINITE
     return OK

@@ -1,4 +1,8 @@
-"""Compares runs on the same samples: differences of every metric, what chance gives, in words."""
+"""Compares runs on the same samples: every metric, what chance gives, and what that means.
+
+`compare` sets runs beside each other two by two, `tabulate` all in one table whose best are marked.
+Both open, pair and test in the same way.
+"""
 
 import itertools
 import math
@@ -7,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from msajax.comparison.contenders import open_runs
+from msajax.comparison.contenders import Opened, open_runs, short_names
 from msajax.comparison.statistics import (
-    Pair,
     difference_intervals,
     holm,
     interval_over_seeds,
@@ -17,11 +20,11 @@ from msajax.comparison.statistics import (
     smallest_p,
 )
 from msajax.errors import UserError
-from msajax.metrics.measures import Metric
 from msajax.results import legend
 
 FIRST, SECOND, NOISE = "first is better", "second is better", "under the noise"
 EQUAL, UNDEFINED = "equal", "undefined"
+BEST, ALIKE = "best", "not told from the best"  # marks of a table
 
 _LEVEL = 0.05
 
@@ -39,11 +42,8 @@ def compare(
 
     Returns:
         `{"runs": [names], "split", "metric", "samples", "unit", "groups", "notes", "pairs"}`.
-        A pair is `{"first", "second", "seeds": [S, R], "metrics": {name: values}}`; its values are
-        `first` and `second`, the means over random seeds, their `difference`, the intervals
-        `ci95_samples`, `ci95_videos` (None where ids name no videos; NaN for too few of them) and
-        `ci95_seeds` (None for one seed), `p` of the paired test, `p_holm`, adjusted over all pairs,
-        and the `verdict`.
+        A pair is `{"first", "second", "seeds": [S, R], "metrics": {name: values}}`, with the values
+        of `compare_pairs`.
 
     Raises:
         UserError: if fewer than two runs are named, or they are not of the same samples.
@@ -56,17 +56,7 @@ def compare(
     combined = list(itertools.combinations(range(len(runs)), 2))
     if not every_pair:
         combined = combined[: len(runs) - 1]
-    pairs = [
-        {
-            "first": runs[i],
-            "second": runs[j],
-            "seeds": [len(opened.scores[i]), len(opened.scores[j])],
-            "metrics": measure_pair(opened.pair(i, j), opened.task.reported),
-        }
-        for i, j in combined
-    ]
-    for name, metric in opened.task.reported.items():
-        judge([pair["metrics"][name] for pair in pairs], metric)
+    compared = compare_pairs(opened, dict.fromkeys(combined, list(opened.task.reported)))
     return {
         "runs": list(runs),
         "split": split,
@@ -75,40 +65,61 @@ def compare(
         "unit": opened.unit,
         "groups": opened.groups,
         "notes": opened.notes,
-        "pairs": pairs,
+        "pairs": [
+            {
+                "first": runs[i],
+                "second": runs[j],
+                "seeds": [len(opened.scores[i]), len(opened.scores[j])],
+                "metrics": metrics,
+            }
+            for (i, j), metrics in compared.items()
+        ],
     }
 
 
-def measure_pair(pair: Pair, chosen: Mapping[str, Metric]) -> dict[str, dict[str, Any]]:
-    """Measures the differences of two runs in some metrics: all but what `judge` adds."""
-    tests = paired_tests(pair, chosen)
-    of_samples = difference_intervals(pair, chosen)
-    of_videos = {}
-    if pair.unit == "video":
-        of_videos = difference_intervals(pair, chosen, pair.group_of)
-    found = {}
-    for name, metric in chosen.items():
-        first, second = pair.values(metric)
-        is_defined = bool(np.isfinite(tests[name].difference))
-        found[name] = {
-            "first": float(first.mean()),
-            "second": float(second.mean()),
-            "difference": tests[name].difference,
-            "ci95_samples": list(of_samples[name]),
-            "ci95_videos": list(of_videos[name]) if of_videos else None,
-            "ci95_seeds": interval_over_seeds(first, second),
-            "p": tests[name].p if is_defined else math.nan,
-        }
+def compare_pairs(
+    opened: Opened, wanted: Mapping[tuple[int, int], Sequence[str]]
+) -> dict[tuple[int, int], dict[str, dict[str, Any]]]:
+    """Compares runs two by two.
+
+    Args:
+        opened: the runs.
+        wanted: the metrics in which two runs, by their places, are compared.
+
+    Returns:
+        `{pair: {metric: values}}`. The values are `first` and `second`, the means over random
+        seeds, their `difference`, the intervals `ci95_samples`, `ci95_videos` (None where ids name
+        no videos; NaN for too few of them) and `ci95_seeds` (None for one seed), `p` of the paired
+        test, `p_holm`, adjusted over the pairs that are compared in the metric, and the `verdict`.
+    """
+    found: dict[tuple[int, int], dict[str, dict[str, Any]]] = {}
+    for places, names in wanted.items():
+        pair = opened.pair(*places)
+        chosen = {name: opened.task.reported[name] for name in names}
+        tests = paired_tests(pair, chosen)
+        of_samples, of_videos = difference_intervals(pair, chosen), {}
+        if pair.unit == "video":
+            of_videos = difference_intervals(pair, chosen, pair.group_of)
+        found[places] = {}
+        for name, metric in chosen.items():
+            first, second = pair.values(metric)
+            difference = tests[name].difference
+            found[places][name] = {
+                "first": float(first.mean()),
+                "second": float(second.mean()),
+                "difference": difference,
+                "ci95_samples": list(of_samples[name]),
+                "ci95_videos": list(of_videos[name]) if of_videos else None,
+                "ci95_seeds": interval_over_seeds(first, second),
+                "p": tests[name].p if np.isfinite(difference) else math.nan,
+            }
+    for name, metric in opened.task.reported.items():
+        of_pairs = [metrics[name] for metrics in found.values() if name in metrics]
+        adjusted = iter(holm([of["p"] for of in of_pairs if not math.isnan(of["p"])]))
+        for values in of_pairs:
+            values["p_holm"] = math.nan if math.isnan(values["p"]) else next(adjusted)
+            values["verdict"] = _verdict(values, metric.larger_is_better)
     return found
-
-
-def judge(of_pairs: Sequence[dict[str, Any]], metric: Metric) -> None:
-    """Adds the adjusted p and the verdict to what `measure_pair` says of one metric, by pair."""
-    tested = [values for values in of_pairs if not math.isnan(values["p"])]
-    adjusted = iter(holm([values["p"] for values in tested]))
-    for values in of_pairs:
-        values["p_holm"] = math.nan if math.isnan(values["p"]) else next(adjusted)
-        values["verdict"] = _verdict(values, metric.larger_is_better)
 
 
 def _verdict(values: Mapping[str, Any], larger_is_better: bool) -> str:
@@ -117,17 +128,13 @@ def _verdict(values: Mapping[str, Any], larger_is_better: bool) -> str:
         return UNDEFINED
     if difference == 0 and values["ci95_samples"] == [0, 0]:
         return EQUAL
-    if doubts(values):
+    if _doubts(values):
         return NOISE
     return FIRST if (difference > 0) == larger_is_better else SECOND
 
 
-def doubts(values: Mapping[str, Any]) -> list[str]:
-    """Lists why a difference might be chance; none where it is distinguishable.
-
-    Args:
-        values: those of a metric in the result of `compare`.
-    """
+def _doubts(values: Mapping[str, Any]) -> list[str]:
+    """Lists why a difference might be chance; none where it is distinguishable."""
     found = []
     if values["p_holm"] > _LEVEL:
         found.append(f"p = {values['p_holm']:.2g}")
@@ -148,10 +155,91 @@ def _intervals(values: Mapping[str, Any]) -> dict[str, Sequence[float]]:
     return {name: interval for name, interval in known.items() if interval is not None}
 
 
-def resolution(values: Mapping[str, Any]) -> float:
-    """Returns the difference under which nothing can be told: the widest interval's half width."""
-    widths = [(high - low) / 2 for low, high in _intervals(values).values()]
-    return max((width for width in widths if not math.isnan(width)), default=math.nan)
+def tabulate(
+    runs: Sequence[str], split: str = "test", convention: str = "", metrics: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Measures runs on the same samples, and tests which of them are best in each metric.
+
+    In every metric the run with the best mean is compared with each other run, as `compare`
+    compares two; p is adjusted over these comparisons (Holm).
+
+    Args:
+        runs: folders of runs that have ended, also in a bucket, or files of predictions.
+        split: valid or test, of the folders.
+        convention: names of `conventions.CONVENTIONS`; "" for the metrics that suit the labels.
+        metrics: names of those that are shown, in their order; () for all.
+
+    Returns:
+        `{"split", "samples", "unit", "groups", "comparisons", "metrics": [names], "rows",
+        "notes"}`, with the largest number of comparisons that a p is adjusted for. A row is
+        `{"run", "path", "seeds", "metrics": {name: values}}`: the path as given, and its last parts
+        that tell it from the others; the number of random seeds; and of each metric `mean` and `sd`
+        over them (None for one seed), `p_holm`, against the best run (None for that run and where
+        the metric is undefined), and `mark`: `BEST` of a run that is distinguishably better than
+        every other; else `ALIKE` of the best and of those that cannot be told from it; "" of all
+        others.
+
+    Raises:
+        UserError: if no run is named, a metric is unknown, or the runs are not of the same samples.
+    """
+    if not runs:
+        raise UserError("A table needs runs: name their folders, or files of predictions.")
+    opened = open_runs(runs, split, convention)
+    reported = opened.task.reported
+    if unknown := [name for name in metrics if name not in reported]:
+        raise UserError(
+            f"metrics = {unknown[0]!r} is none of those of these runs: {', '.join(reported)}."
+        )
+    measured: dict[str, list[dict[str, Any]]] = {}  # a metric of every run
+    best: dict[str, int] = {}
+    wanted: dict[tuple[int, int], list[str]] = {}  # metrics by the pairs that are compared in them
+    for name in metrics or reported:
+        measured[name] = []
+        for place in range(len(runs)):
+            values = opened.values(place, reported[name])
+            sd = float(values.std(ddof=1)) if len(values) > 1 else None
+            mean = float(values.mean())
+            measured[name].append({"mean": mean, "sd": sd, "p_holm": None, "mark": ""})
+        sign = 1 if reported[name].larger_is_better else -1
+        means = {k: sign * of["mean"] for k, of in enumerate(measured[name])}
+        means = {k: mean for k, mean in means.items() if math.isfinite(mean)}
+        if len(means) < 2:
+            continue
+        best[name] = max(means, key=means.get)
+        for other in means:
+            if other != best[name]:
+                wanted.setdefault((best[name], other), []).append(name)
+    # A best run is marked as such unless one of the others cannot be told from it.
+    comparisons, told_apart = dict.fromkeys(best, 0), dict.fromkeys(best, True)
+    for (first, second), compared in compare_pairs(opened, wanted).items():
+        for name, values in compared.items():
+            comparisons[name] += 1
+            measured[name][second]["p_holm"] = values["p_holm"]
+            if values["verdict"] != FIRST:
+                told_apart[name] = False
+                measured[name][first]["mark"] = measured[name][second]["mark"] = ALIKE
+    for name, place in best.items():
+        if told_apart[name]:
+            measured[name][place]["mark"] = BEST
+    names = short_names(runs)
+    content = {
+        "split": split,
+        "samples": len(opened.samples.labels),
+        "unit": opened.unit,
+        "groups": opened.groups,
+        "comparisons": max(comparisons.values(), default=0),
+        "metrics": list(measured),
+        "rows": [
+            {
+                "run": names[run],
+                "path": run,
+                "seeds": len(opened.scores[k]),
+                "metrics": {name: of_runs[k] for name, of_runs in measured.items()},
+            }
+            for k, run in enumerate(runs)
+        ],
+    }
+    return content | {"notes": [*opened.notes, *about_groups(content, content["comparisons"])]}
 
 
 def with_first(report: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -184,6 +272,9 @@ def read_back(report: Mapping[str, Any]) -> dict[str, Any]:
     return {**report, "pairs": pairs}
 
 
+# --- in words ---
+
+
 def in_words(report: Mapping[str, Any]) -> list[str]:
     """Says what a result of `compare` means, in sentences."""
     several = len(report["pairs"]) > 1
@@ -191,15 +282,32 @@ def in_words(report: Mapping[str, Any]) -> list[str]:
     for pair in report["pairs"]:
         of = f"{pair['first']} against {pair['second']}: " if several else ""
         said += [of + sentence for sentence in about_pair(report, pair)]
-    return [*report["notes"], *said, *_about_pairing(report)]
+    return [*report["notes"], *said, *about_pairing(report)]
 
 
 def about_pair(report: Mapping[str, Any], pair: Mapping[str, Any]) -> list[str]:
     """Says what is known of one pair of runs."""
-    said = [_main_sentence(report, pair), *_other_sentences(report, pair)]
-    ones = [run for run, n in zip(_names(pair), pair["seeds"], strict=True) if n == 1]
+    said = [_main_sentence(report, pair)]
+    by_verdict: dict[str, list[str]] = {}
+    for name, values in pair["metrics"].items():
+        if name != report["metric"]:
+            by_verdict.setdefault(values["verdict"], []).append(name)
+    texts = {
+        FIRST: f"{pair['first']} is better in",
+        SECOND: f"{pair['second']} is better in",
+        NOISE: "Under the noise:",
+        EQUAL: "Equal:",
+        UNDEFINED: "Undefined:",
+    }
+    said += [
+        f"{text} {', '.join(by_verdict[verdict])}."
+        for verdict, text in texts.items()
+        if verdict in by_verdict
+    ]
+    names = pair["first"], pair["second"]
+    ones = [run for run, n in zip(names, pair["seeds"], strict=True) if n == 1]
     if len(ones) == 1:
-        several = next(run for run in _names(pair) if run not in ones)
+        several = next(run for run in names if run not in ones)
         said.append(
             f"{several} is the mean over its random seeds, each measured alone. If the scores in "
             f"{ones[0]} are means over seeds, they are an ensemble, which is usually better than "
@@ -213,16 +321,60 @@ def about_pair(report: Mapping[str, Any], pair: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def about_all(report: Mapping[str, Any]) -> list[str]:
-    """Says how samples were paired and p adjusted, which concerns every pair."""
-    return [*report["notes"], *_about_pairing(report)]
+def _main_sentence(report: Mapping[str, Any], pair: Mapping[str, Any]) -> str:
+    """Says what is known of the metric that validation follows."""
+    name = report["metric"]
+    values = pair["metrics"][name]
+    verdict, size = values["verdict"], abs(values["difference"])
+    if verdict == UNDEFINED:
+        return f"{name} is undefined for one of the two."
+    if verdict == EQUAL:
+        return f"{name} is the same for both."
+    shown, doubts = legend.show(name, size), ", ".join(_doubts(values))
+    if verdict != NOISE:
+        better = pair["first"] if verdict == FIRST else pair["second"]
+        which = ", which is more than the noise" if min(pair["seeds"]) > 1 else " on these samples"
+        return f"{name}: {better} is better by {shown}{which} (p = {values['p_holm']:.2g})."
+    least = smallest_p(report["groups"], len(report["pairs"]))
+    if least > _LEVEL:
+        return (
+            f"{name}: a difference of {shown}, of which nothing can be shown: exchanging "
+            f"{report['groups']} {report['unit']}(s) gives no p below about {least:.2g}."
+        )
+    # Nothing can be told under half the width of the widest interval.
+    widths = [(high - low) / 2 for low, high in _intervals(values).values()]
+    widest = max((width for width in widths if not math.isnan(width)), default=math.nan)
+    if size >= widest:
+        return f"{name}: the difference of {shown} may be chance ({doubts})."
+    return (
+        f"{name}: the difference of {shown} is under the noise ({doubts}). "
+        f"With these {report['samples']} samples and these random seeds, a difference under "
+        f"about {legend.show(name, widest)} cannot be told from chance."
+    )
+
+
+def about_pairing(report: Mapping[str, Any]) -> list[str]:
+    """Says what samples were exchanged, and how p was adjusted, which concerns every pair."""
+    pairs = len(report["pairs"])
+    said = about_groups(report, pairs)
+    if len(report["runs"]) > 2 and pairs == len(report["runs"]) - 1:
+        said.append(
+            f"All were compared with the first, {report['runs'][0]}; p is adjusted for "
+            f"{pairs} comparisons of each metric (Holm)."
+        )
+    elif pairs > 1:
+        said.append(
+            f"Each was compared with each; p is adjusted for {pairs} comparisons of each metric "
+            "(Holm)."
+        )
+    return said
 
 
 def about_groups(report: Mapping[str, Any], tests: int) -> list[str]:
     """Says what limits the paired test of samples in groups.
 
     Args:
-        report: has "groups", how many there are, and "unit", what a group is.
+        report: the result of `compare` or `tabulate`.
         tests: how many comparisons p is adjusted for.
     """
     said = []
@@ -239,69 +391,3 @@ def about_groups(report: Mapping[str, Any], tests: int) -> list[str]:
     if report["unit"] == "sample":
         said.append("The ids name no videos: samples were exchanged one by one.")
     return said
-
-
-def _about_pairing(report: Mapping[str, Any]) -> list[str]:
-    said, several = about_groups(report, len(report["pairs"])), len(report["pairs"]) > 1
-    if len(report["runs"]) > 2 and len(report["pairs"]) == len(report["runs"]) - 1:
-        said.append(
-            f"All were compared with the first, {report['runs'][0]}; p is adjusted for "
-            f"{len(report['pairs'])} comparisons of each metric (Holm)."
-        )
-    elif several:
-        said.append(
-            f"Each was compared with each; p is adjusted for {len(report['pairs'])} comparisons of "
-            "each metric (Holm)."
-        )
-    return said
-
-
-def _names(pair: Mapping[str, Any]) -> tuple[str, str]:
-    return pair["first"], pair["second"]
-
-
-def _main_sentence(report: Mapping[str, Any], pair: Mapping[str, Any]) -> str:
-    """Says what is known of the metric that validation follows."""
-    name = report["metric"]
-    values = pair["metrics"][name]
-    shown = legend.show(name, abs(values["difference"]))
-    if values["verdict"] == UNDEFINED:
-        return f"{name} is undefined for one of the two."
-    if values["verdict"] == EQUAL:
-        return f"{name} is the same for both."
-    least = smallest_p(report["groups"], len(report["pairs"]))
-    if values["verdict"] == NOISE and least > _LEVEL:
-        return (
-            f"{name}: a difference of {shown}, of which nothing can be shown: exchanging "
-            f"{report['groups']} {report['unit']}(s) gives no p below about {least:.2g}."
-        )
-    if values["verdict"] == NOISE and abs(values["difference"]) >= resolution(values):
-        return f"{name}: the difference of {shown} may be chance ({', '.join(doubts(values))})."
-    if values["verdict"] == NOISE:
-        return (
-            f"{name}: the difference of {shown} is under the noise ({', '.join(doubts(values))}). "
-            f"With these {report['samples']} samples and these random seeds, a difference under "
-            f"about {legend.show(name, resolution(values))} cannot be told from chance."
-        )
-    better = pair["first"] if values["verdict"] == FIRST else pair["second"]
-    which = ", which is more than the noise" if min(pair["seeds"]) > 1 else " on these samples"
-    return f"{name}: {better} is better by {shown}{which} (p = {values['p_holm']:.2g})."
-
-
-def _other_sentences(report: Mapping[str, Any], pair: Mapping[str, Any]) -> list[str]:
-    by_verdict: dict[str, list[str]] = {}
-    for name, values in pair["metrics"].items():
-        if name != report["metric"]:
-            by_verdict.setdefault(values["verdict"], []).append(name)
-    texts = {
-        FIRST: f"{pair['first']} is better in",
-        SECOND: f"{pair['second']} is better in",
-        NOISE: "Under the noise:",
-        EQUAL: "Equal:",
-        UNDEFINED: "Undefined:",
-    }
-    return [
-        f"{text} {', '.join(by_verdict[verdict])}."
-        for verdict, text in texts.items()
-        if verdict in by_verdict
-    ]

@@ -13,6 +13,7 @@ from msajax.comparison.statistics import Pair, groups_of
 from msajax.corpus.predictions import Predictions, read_predictions
 from msajax.errors import UserError, on_one_line, printable
 from msajax.files import meant
+from msajax.metrics.measures import Metric
 from msajax.runs.claim import require_ended
 from msajax.tasks import Task, make_task
 from msajax.tasks.conventions import by_convention
@@ -23,12 +24,7 @@ _SAME_LABEL = 1e-6  # relative: labels are stored as float32, and printed with o
 
 @dataclasses.dataclass(frozen=True)
 class Contender:
-    """Holds what is compared.
-
-    Attributes:
-        name: as the user gave it.
-        predictions: its scores.
-    """
+    """Holds the predictions of a run or a file, by the name that the user gave it."""
 
     name: str
     predictions: Predictions
@@ -44,10 +40,10 @@ class Opened(NamedTuple):
 
     Attributes:
         samples: labels, ids and names of outputs.
-        scores: `[S, N, K]` of each run, a row for each random seed.
-        task: whose metrics are measured.
+        scores: `[S, N, K]` for each run, a row for each random seed.
+        task: says which metrics are measured.
         notes: what a reader must know of how samples were paired, in sentences.
-        groups: how many groups of samples are exchanged as one by the paired test.
+        group_of: `[N]`, the number of each sample's group, which the paired test exchanges as one.
         unit: what such a group is: video, or sample where ids name no videos.
     """
 
@@ -55,7 +51,7 @@ class Opened(NamedTuple):
     scores: Sequence[NDArray]
     task: Task
     notes: Sequence[str]
-    groups: int
+    group_of: NDArray
     unit: str
 
     @property
@@ -64,10 +60,22 @@ class Opened(NamedTuple):
         usual = self.task.usual_selection
         return usual if usual in self.task.reported else next(iter(self.task.reported))
 
+    @property
+    def groups(self) -> int:
+        """How many groups there are."""
+        return int(self.group_of.max()) + 1
+
+    def values(self, place: int, metric: Metric) -> NDArray:
+        """Computes a metric of every random seed of a run, by its place: `[S]`."""
+        with np.errstate(all="ignore"):
+            scores = np.moveaxis(self.scores[place], 1, 2)
+            return metric.value(scores, self.task.targets(self.samples.labels))
+
     def pair(self, first: int, second: int) -> Pair:
         """Arranges the scores of two runs, by their places, for the paired test."""
-        a, b = self.scores[first], self.scores[second]
-        return Pair.of(a, b, self.samples.labels, _ids(self.samples), self.task)
+        arranged = [np.moveaxis(self.scores[place], 1, 2) for place in (first, second)]
+        targets = self.task.targets(self.samples.labels)
+        return Pair(*arranged, targets, self.group_of, self.unit)
 
 
 def open_runs(runs: Sequence[str], split: str, convention: str = "") -> Opened:
@@ -90,13 +98,9 @@ def open_runs(runs: Sequence[str], split: str, convention: str = "") -> Opened:
     samples, scores, notes = pair_samples(contenders)
     task = make_task(samples.kind, samples.names, samples.labels)
     task = by_convention(convention, task, samples.labels)
-    group_of, unit = groups_of(_ids(samples))
-    return Opened(samples, scores, task, notes, int(group_of.max()) + 1, unit)
-
-
-def _ids(samples: Predictions) -> list[str]:
-    """Returns the ids, or numbers, which name no videos."""
-    return samples.ids.tolist() if samples.ids[0] else [str(i) for i in range(len(samples.ids))]
+    # Without ids there are numbers, which name no videos.
+    ids = samples.ids.tolist() if samples.ids[0] else list(map(str, range(len(samples.ids))))
+    return Opened(samples, scores, task, notes, *groups_of(ids))
 
 
 def short_names(
@@ -127,11 +131,20 @@ def open_contender(path: str, split: str) -> Contender:
         UserError: if there are none, or they cannot be read.
     """
     if is_url(path):
-        from msajax.runs.remote.mirror import Mirror
+        from msajax.runs.mirror import Mirror
 
         with Mirror(path) as mirror:
-            return Contender(path, _checked(path, read_predictions(_file_of(mirror.path, split))))
-    return Contender(path, _checked(path, read_predictions(_file_of(path, split))))
+            predictions = read_predictions(_file_of(mirror.path, split))
+    else:
+        predictions = read_predictions(_file_of(path, split))
+    has_id = predictions.ids.astype(bool)
+    if has_id.any() and not has_id.all():
+        row = int(np.flatnonzero(~has_id)[0]) + 1
+        raise UserError(f"{path}, row {row}: the id is empty, though others are not.")
+    unique, counts = np.unique(predictions.ids, return_counts=True)
+    if has_id.any() and (counts > 1).any():
+        raise UserError(f"{path} has the id {_quoted(unique[counts > 1])} more than once.")
+    return Contender(path, predictions)
 
 
 def _file_of(path: str, split: str) -> str:
@@ -148,24 +161,6 @@ def _file_of(path: str, split: str) -> str:
     return os.path.join(path, "predictions", f"{split}.csv")
 
 
-def _checked(path: str, predictions: Predictions) -> Predictions:
-    """Returns predictions whose ids, if there are any, name every sample once.
-
-    Raises:
-        UserError: for any others.
-    """
-    ids = predictions.ids
-    if not ids.astype(bool).any():
-        return predictions
-    if not ids.astype(bool).all():
-        row = int(np.flatnonzero(~ids.astype(bool))[0]) + 1
-        raise UserError(f"{path}, row {row}: the id is empty, though others are not.")
-    unique, counts = np.unique(ids, return_counts=True)
-    if (counts > 1).any():
-        raise UserError(f"{path} has the id {_quoted(unique[counts > 1])} more than once.")
-    return predictions
-
-
 def pair_samples(
     contenders: Sequence[Contender],
 ) -> tuple[Predictions, list[np.ndarray], list[str]]:
@@ -175,12 +170,12 @@ def pair_samples(
     are those of the others.
 
     Args:
-        contenders: two or more.
+        contenders: the files, at least one.
 
     Returns:
-        The predictions whose samples, labels and names of outputs count: those of the first
-        contender that has ids, else of the first; the scores `[S, N, K]` of each contender; and
-        what a reader must know of the pairing, in sentences.
+        The predictions whose samples, labels and names of outputs count, which are those of the
+        first contender that has ids, else of the first; the scores `[S, N, K]` of each contender;
+        and what a reader must know of the pairing, in sentences.
 
     Raises:
         UserError: if samples, labels or outputs differ, naming those that do.
@@ -192,7 +187,14 @@ def pair_samples(
         if chief.has_ids and contender.has_ids:
             rows = _rows_by_id(chief, contender)
         else:
-            rows = _rows_by_order(chief, contender)
+            a, b = len(chief.predictions.labels), len(contender.predictions.labels)
+            if a != b:
+                without = contender if chief.has_ids else chief
+                raise UserError(
+                    f"{without.name} has no ids, and cannot be paired by order: {chief.name} has "
+                    f"{a} rows, {contender.name} {b}."
+                )
+            rows = np.arange(a)
             if contender is not chief:
                 notes.append(
                     f"{contender.name} has no ids: its rows were paired with those of {chief.name} "
@@ -251,23 +253,12 @@ def _rows_by_id(chief: Contender, other: Contender) -> np.ndarray:
     return np.array([row_of[id_] for id_ in ids])
 
 
-def _rows_by_order(chief: Contender, other: Contender) -> np.ndarray:
-    a, b = (len(c.predictions.labels) for c in (chief, other))
-    if a != b:
-        without = other if chief.has_ids else chief
-        raise UserError(
-            f"{without.name} has no ids, and cannot be paired by order: {chief.name} has {a} rows, "
-            f"{other.name} {b}."
-        )
-    return np.arange(a)
-
-
 def _require_labels(
     chief: Contender, other: Contender, rows: np.ndarray, columns: list[int]
 ) -> None:
     """Raises `UserError` where the labels of the same samples differ, naming the samples."""
     a, b = chief.predictions, other.predictions
-    here, there, show = a.labels, b.labels[rows], _number
+    here, there, show = a.labels, b.labels[rows], "{:.9g}".format
     if a.kind == "classification":
         here, show = here.astype(int), lambda name: repr(printable(name))
         here = np.array(a.names, object)[here]
@@ -280,31 +271,17 @@ def _require_labels(
         there = there[:, columns]
         tolerance = _SAME_LABEL * np.maximum(1, np.abs(here))
         differ = (np.abs(here - there) > tolerance).any(axis=1)
-    if differ.any():
-        raise UserError(
-            f"{chief.name} and {other.name} differ in the labels of {differ.sum()} sample(s): "
-            f"{_differences(a.ids, here, there, differ, show)}."
-        )
-
-
-def _differences(
-    ids: np.ndarray,
-    here: np.ndarray,
-    there: np.ndarray,
-    differ: np.ndarray,
-    show: Callable[[object], str],
-) -> str:
-    """Names the first samples that differ, and in what."""
+    if not differ.any():
+        return
     said = []
     for row in np.flatnonzero(differ)[:_NAMED]:
         column = int(np.flatnonzero(here[row] != there[row])[0])
-        name = _quoted([ids[row]]) if ids[row] else f"row {row + 1}"
+        name = _quoted([a.ids[row]]) if a.ids[row] else f"row {row + 1}"
         said.append(f"{name} {show(here[row, column])} against {show(there[row, column])}")
-    return ", ".join(said) + ", …" * (int(differ.sum()) > _NAMED)
-
-
-def _number(value: object) -> str:
-    return f"{value:.9g}"
+    raise UserError(
+        f"{chief.name} and {other.name} differ in the labels of {differ.sum()} sample(s): "
+        f"{', '.join(said)}{', …' * (int(differ.sum()) > _NAMED)}."
+    )
 
 
 def _quoted(names: Sequence[str]) -> str:

@@ -1,39 +1,47 @@
-"""Shows comparisons of runs: on a terminal, as CSV, as a table of LaTeX, and as a page."""
+"""Shows comparisons and tables of runs: on a terminal, as JSON, as CSV and as LaTeX."""
 
 import csv
 import io
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
-from msajax.comparison import compare
+from msajax.comparison.compare import ALIKE, BEST, EQUAL, FIRST, NOISE, SECOND, UNDEFINED, in_words
 from msajax.errors import UserError, on_one_line
 from msajax.files import (
     has_keys,
     refuse_inside,
     require_file_place,
     require_replaceable,
+    write_json,
+    write_text,
 )
+from msajax.metrics.table import row_of
 from msajax.results import legend
-from msajax.results.tables import directions, metric_name, metric_table, terms_grid
+from msajax.results.findings import mean_sd
+from msajax.results.tables import (
+    MetricTable,
+    directions,
+    metric_name,
+    metric_table,
+    print_sentences,
+    terms_grid,
+)
 from msajax.runs.manifest import refuse_in_run
 
-# By these a comparison that was written before is known: it may be replaced.
-_CSV = "first,second,metric,first_mean,second_mean,difference,"
-_TABULAR = r"metric & first & second & difference & 95\,\% interval over "
-_MARKERS = {".tex": _TABULAR, ".html": '<p class="eyebrow">msajax compare</p>'}
-_MARKS = {
-    compare.FIRST: "first",
-    compare.SECOND: "second",
-    compare.NOISE: "noise",
-    compare.EQUAL: "equal",
-    compare.UNDEFINED: "-",
+BETTER = {  # what a table of differences says of each verdict
+    FIRST: "first",
+    SECOND: "second",
+    NOISE: "noise",
+    EQUAL: "equal",
+    UNDEFINED: "-",
 }
-_LATEX = {
+_SIGNS = {BEST: " *", ALIKE: " †", "": ""}  # behind the numbers of a table of runs
+_IN_LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
@@ -43,37 +51,29 @@ _LATEX = {
     '"': r"\textquotedbl{}",
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
 }
+_IN_FORMULA = {"-": "$-$", "±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$"}
+
+
+# --- two runs ---
 
 
 def print_comparison(report: Mapping[str, Any], console: Console) -> None:
-    """Prints the result of `comparison.compare`: a table for each pair, and what they mean."""
+    """Prints the result of `compare`: a table for each pair, and what they mean."""
     for pair in report["pairs"]:
-        console.print(_table(report, pair))
+        seeds = " and ".join(map(str, pair["seeds"]))
+        names = [on_one_line(pair[key]) for key in ("first", "second")]
+        columns, rows = comparison_cells(report, pair)
+        title = f"first: {names[0]}\nsecond: {names[1]}\n{_samples(report)}, {seeds} random seeds"
+        console.print(metric_table(title, columns, rows))
         console.print()
-    for sentence in compare.in_words(report):
-        console.print(Text(on_one_line(sentence).replace(" %", "%"), style="bold"))
+    print_sentences(in_words(report), console)
     console.print()
     console.print(terms_grid(comparison_legend(report)))
 
 
-def comparison_legend(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Lists the terms that a table of differences shows, each with its meaning."""
-    metrics = report["pairs"][0]["metrics"]
-    return [directions(metrics), *_terms(report), *legend.metric_lines(metrics)]
-
-
-def _table(report: Mapping[str, Any], pair: Mapping[str, Any]) -> Any:
-    seeds = " and ".join(map(str, pair["seeds"]))
-    samples = f"{report['samples']} samples"
-    if report["unit"] == "video":
-        samples += f" of {report['groups']} videos"
-    names = [on_one_line(pair[key]) for key in ("first", "second")]
-    columns, rows = comparison_cells(report, pair)
-    title = f"first: {names[0]}\nsecond: {names[1]}\n{samples}, {seeds} random seeds"
-    table = metric_table(title, *columns)
-    for name, cells in rows.items():
-        table.add_row(metric_name(name), *map(Text, cells))
-    return table
+def _samples(report: Mapping[str, Any]) -> str:
+    of = f" of {report['groups']} videos" * (report["unit"] == "video")
+    return f"{report['samples']} samples{of}"
 
 
 def comparison_cells(
@@ -85,18 +85,19 @@ def comparison_cells(
     for name, values in pair["metrics"].items():
         interval = values["ci95_videos"] or values["ci95_samples"]
         cells = [legend.show(name, values["first"]), legend.show(name, values["second"])]
-        cells.append(signed(name, values["difference"]))
+        cells.append(legend.signed(name, values["difference"]))
         is_known = not math.isnan(interval[0])
         cells.append(legend.show(name, *interval, form="[{}, {}]") if is_known else "-")
         cells += [p_value(values["p"])] + ([p_value(values["p_holm"])] if several else [])
-        found[name] = [*cells, _MARKS[values["verdict"]]]
+        found[name] = [*cells, BETTER[values["verdict"]]]
     return [*columns, *(["p Holm"] if several else []), "better"], found
 
 
-def _terms(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Explains the columns of the tables."""
-    unit = report["unit"]
+def comparison_legend(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Lists the terms that a table of differences shows, each with its meaning."""
+    metrics, unit = report["pairs"][0]["metrics"], report["unit"]
     terms = [
+        directions(metrics),
         ("difference", "first less second, each the mean over its random seeds"),
         (f"over {unit}s", f"95 % interval of the difference, by bootstrap over {unit}s"),
         (
@@ -107,19 +108,8 @@ def _terms(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     if len(report["pairs"]) > 1:
         terms.append(("p Holm", "p, adjusted for the number of comparisons of a metric"))
-    return [
-        *terms,
-        (
-            "better",
-            "noise: p is above 0.05, or an interval (over samples, videos or random seeds) holds 0",
-        ),
-    ]
-
-
-def signed(metric: str, value: float) -> str:
-    """Formats a difference in a metric with its sign, as `+0.079`."""
-    sign = "+" if value > 0 else ""
-    return sign + legend.show(metric, value)
+    better = "noise: p is above 0.05, or an interval (over samples, videos or random seeds) holds 0"
+    return [*terms, ("better", better), *legend.metric_lines(metrics)]
 
 
 def p_value(value: float) -> str:
@@ -127,17 +117,192 @@ def p_value(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.4f}"
 
 
-class Forms(NamedTuple):
-    """Describes the files that hold what runs on the same samples amount to.
+def comparison_rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Lists a comparison's values, a row for each pair and metric, ready for a data frame."""
+    found = []
+    for pair in report["pairs"]:
+        for name, values in pair["metrics"].items():
+            row = {"first": pair["first"], "second": pair["second"], "metric": name}
+            row |= {"first_mean": values["first"], "second_mean": values["second"]}
+            row["difference"] = values["difference"]
+            for key in ("ci95_samples", "ci95_videos", "ci95_seeds"):
+                low, high = values[key] or (math.nan, math.nan)
+                row |= {f"{key}_low": low, f"{key}_high": high}
+            row |= {key: values[key] for key in ("p", "p_holm", "verdict")}
+            found.append(row)
+    return found
+
+
+_TABULAR = r"metric & first & second & difference & 95\,\% interval over "
+
+
+def comparison_latex(report: Mapping[str, Any]) -> str:
+    """Writes a comparison as a tabular environment of plain LaTeX, each pair a block of rows."""
+    lines = [
+        *(f"% {on_one_line(sentence)}" for sentence in in_words(report)),
+        r"\begin{tabular}{lrrrrr}",
+        r"\hline",
+        rf"{_TABULAR}{report['unit']}s & $p$ \\",
+    ]
+    for pair in report["pairs"]:
+        against = f"{latex(pair['first'])} against {latex(pair['second'])}"
+        lines += [r"\hline", rf"\multicolumn{{6}}{{l}}{{{against}}} \\"]
+        for name, values in pair["metrics"].items():
+            interval = values["ci95_videos"] or values["ci95_samples"]
+            cells = [legend.show(name, values[key]) for key in ("first", "second")]
+            cells += [legend.signed(name, values["difference"])]
+            cells += [legend.show(name, *interval, form="[{}, {}]"), p_value(values["p_holm"])]
+            numbers = list(map(_formula, cells))
+            if values["verdict"] in (FIRST, SECOND):
+                column = (FIRST, SECOND).index(values["verdict"])
+                numbers[column] = rf"\textbf{{{numbers[column]}}}"
+            lines.append(_latex_row(latex(name), *numbers))
+    return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])
+
+
+# --- a table of runs ---
+
+
+def print_run_table(content: Mapping[str, Any], console: Console) -> None:
+    """Prints the result of `tabulate`, what its marks mean, and its terms."""
+    counts, metrics = {row["seeds"] for row in content["rows"]}, content["metrics"]
+    several = len(counts) > 1  # then a column says how many seeds a run has
+    seeds = "" if several else f", {max(counts)} random seed{'s' * (max(counts) > 1)}"
+    names = [metric_name(name).plain for name in metrics]
+    table = MetricTable(
+        f"{content['split']}, {_samples(content)}{seeds}",
+        ["run", *(["seeds"] if several else []), *names],
+    )
+    signs = {
+        name: [_SIGNS[row["metrics"][name]["mark"]] for row in content["rows"]] for name in metrics
+    }
+    for k, row in enumerate(content["rows"]):
+        cells = [Text(row["run"]), *([Text(str(row["seeds"]))] if several else [])]
+        for name in metrics:
+            values, room = row["metrics"][name], max(map(len, signs[name]))
+            # Marks do not move the numbers that stand above each other.
+            text = mean_sd(name, values) + signs[name][k].ljust(room)
+            cells.append(Text(text, style="bold" if values["mark"] == BEST else ""))
+        table.add_row(*cells)
+    console.print(table)
+    console.print()
+    print_sentences(content["notes"], console)
+    terms, marks = [directions(metrics)], _marks(content)
+    if max(counts) > 1:
+        terms.append(("±", "standard deviation over random seeds"))
+    terms += [("*", "the best, told apart from all others")] if BEST in marks else []
+    terms += [("†", "the best, and what is not told apart from it")] if ALIKE in marks else []
+    terms += [("told apart", _how(content))] if marks else []
+    terms += legend.metric_lines(metrics)
+    if any(math.isnan(of["mean"]) for row in content["rows"] for of in row["metrics"].values()):
+        terms.append(("-", "undefined"))
+    console.print(terms_grid(terms))
+
+
+def _marks(content: Mapping[str, Any]) -> set[str]:
+    """Returns the marks that are there."""
+    return {of["mark"] for row in content["rows"] for of in row["metrics"].values()} - {""}
+
+
+def _how(content: Mapping[str, Any]) -> str:
+    """Says by which test the best of a column is told from the others."""
+    count, unit = content["comparisons"], content["unit"]
+    holm = f", adjusted for {count} comparisons of a metric (Holm)" * (count > 1)
+    return (
+        "two runs are told apart if a test that exchanges their predictions "
+        f"{unit} by {unit} gives a p of 0.05 or less{holm}, and no 95 % interval of "
+        "their difference holds 0"
+    )
+
+
+def run_table_rows(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Lists a table's values, a row for each run, ready for a data frame."""
+    found = []
+    for row in content["rows"]:
+        listed = {key: row[key] for key in ("run", "path", "seeds")}
+        for name, values in row["metrics"].items():
+            listed |= {f"{name}_{key}": values[key] for key in ("mean", "sd", "p_holm", "mark")}
+        found.append(listed)
+    return found
+
+
+_FIRST_LINE = r"% A table of msajax; it needs \usepackage{booktabs}."
+
+
+def run_table_latex(content: Mapping[str, Any]) -> str:
+    """Writes a table of runs as an environment of LaTeX with a caption, in the form of booktabs."""
+    names, lines = content["metrics"], []
+    units = {name: row_of(name).unit for name in names}
+    heads = [
+        f"{latex(f'{name} ({unit})' if unit else name)} {_IN_FORMULA[legend.arrow(name)]}"
+        for name, unit in units.items()
+    ]
+    for row in content["rows"]:
+        cells = []
+        for name in names:  # a mean and its deviation without the unit, which stands above
+            values = row["metrics"][name]
+            shown = _formula(mean_sd(name, values).removesuffix(f" {units[name]}"))
+            if values["mark"] == BEST:
+                shown = rf"\textbf{{{shown}}}"
+            cells.append(shown + r"\rlap{$^{\dagger}$}" * (values["mark"] == ALIKE))
+        lines.append(_latex_row(latex(row["run"]), *cells))
+    return "\n".join(
+        [
+            _FIRST_LINE,
+            *(f"% {on_one_line(note)}" for note in content["notes"]),
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_caption(content)}}}",
+            rf"\begin{{tabular}}{{l{'r' * len(names)}}}",
+            r"\toprule",
+            _latex_row("", *heads),
+            r"\midrule",
+            *lines,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _caption(content: Mapping[str, Any]) -> str:
+    """Says in LaTeX what a table is of, and what its marks mean."""
+    counts = [row["seeds"] for row in content["rows"]]
+    over = f"mean and standard deviation over {counts[0]} random seeds"
+    if len(set(counts)) > 1:
+        each = ", ".join(f"{row['run']} {row['seeds']}" for row in content["rows"])
+        over = f"mean and standard deviation over random seeds ({each})"
+    elif counts[0] == 1:
+        over = "of one random seed"
+    marks = _marks(content)
+    said = [latex(f"Metrics on {content['split']}, {_samples(content)}: {over}.")]
+    said += ["Bold: the best, told apart from all others."] if BEST in marks else []
+    if ALIKE in marks:
+        said.append(r"$^{\dagger}$: the best, and what is not told apart from it.")
+    said += [latex(f"T{_how(content)[1:]}.")] if marks else []
+    return " ".join(said)
+
+
+# --- files ---
+
+
+class Kind(NamedTuple):
+    """Describes the files that hold a comparison, or a table of runs.
 
     Attributes:
-        what: such a file holds.
-        keys: at the top of its JSON.
-        csv: how its CSV begins.
+        what: such a file's content in words.
+        rows: lists the values for CSV.
+        latex: writes LaTeX.
+        keys: stand at the top of its JSON.
+        csv: the beginning of its CSV.
         markers: what the text of other forms holds, by their endings.
     """
 
     what: str
+    rows: Callable[[Mapping[str, Any]], list[dict[str, Any]]]
+    latex: Callable[[Mapping[str, Any]], str]
+    # By these a file that was written before is known: it may be replaced.
     keys: tuple[str, ...]
     csv: str
     markers: Mapping[str, str]
@@ -158,88 +323,87 @@ class Forms(NamedTuple):
             return self.markers[ending] in file.read()
 
 
-FORMS = Forms("comparison", ("runs", "pairs"), _CSV, _MARKERS)
+COMPARISON = Kind(
+    "comparison",
+    comparison_rows,
+    comparison_latex,
+    ("runs", "pairs"),
+    "first,second,metric,first_mean,second_mean,difference,",
+    {".tex": _TABULAR, ".html": '<p class="eyebrow">msajax compare</p>'},
+)
+RUN_TABLE = Kind(
+    "table of runs",
+    run_table_rows,
+    run_table_latex,
+    ("rows", "comparisons"),
+    "run,path,seeds,",
+    {".tex": _FIRST_LINE},
+)
 
 
-def require_output(path: str, runs: Sequence[str], forms: Forms = FORMS) -> None:
+def require_output(path: str, runs: Sequence[str], kind: Kind) -> None:
     """Refuses a file whose ending says no form, that lies in a run, or that holds something else.
 
     Raises:
         UserError: naming it.
     """
-    *endings, last = forms.endings
-    if os.path.splitext(path)[1] not in forms.endings:
+    *endings, last = kind.endings
+    if os.path.splitext(path)[1] not in kind.endings:
         raise UserError(f"--output={path} must end in {', '.join(endings)} or {last}.")
     for run in runs:
         refuse_inside(path, run, "run")
     refuse_in_run(path)
     require_file_place(path)
-    require_replaceable(path, forms.what, forms.wrote)
+    require_replaceable(path, kind.what, kind.wrote)
 
 
-def rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Lists a comparison's values, a row for each pair and metric, ready for a data frame."""
-    found = []
-    for pair in report["pairs"]:
-        for name, values in pair["metrics"].items():
-            row = {"first": pair["first"], "second": pair["second"], "metric": name}
-            row |= {"first_mean": values["first"], "second_mean": values["second"]}
-            row["difference"] = values["difference"]
-            for key in ("ci95_samples", "ci95_videos", "ci95_seeds"):
-                low, high = values[key] or (math.nan, math.nan)
-                row |= {f"{key}_low": low, f"{key}_high": high}
-            row |= {key: values[key] for key in ("p", "p_holm", "verdict")}
-            found.append(row)
-    return found
+def write(
+    path: str,
+    content: Mapping[str, Any],
+    kind: Kind,
+    page: Callable[[Mapping[str, Any]], str] | None = None,
+) -> None:
+    """Writes the result of `compare` or of `tabulate` in the form that the file's ending says.
+
+    Args:
+        path: ends as one of the kind's endings.
+        content: the result.
+        kind: which of the two it is.
+        page: writes HTML, for a kind that has it.
+
+    Raises:
+        UserError: for another ending, or a file that cannot be written.
+    """
+    require_output(path, (), kind)
+    ending = os.path.splitext(path)[1]
+    if ending == ".json":
+        write_json(path, content)
+    elif ending == ".csv":
+        write_text(path, csv_text(kind.rows(content)))
+    else:
+        write_text(path, (kind.latex if ending == ".tex" else page)(content))
 
 
-def as_csv(report: Mapping[str, Any]) -> str:
-    """Writes the rows of a comparison as CSV (RFC 4180, 9 significant digits, undefined empty)."""
-    return csv_text(rows(report))
-
-
-def csv_text(listed: Sequence[Mapping[str, Any]]) -> str:
-    """Writes rows of the same keys as CSV; an undefined number, NaN or None, is an empty field."""
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Writes rows of the same keys as CSV (RFC 4180, 9 significant digits, undefined empty)."""
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(listed[0])
-    for row in listed:
-        writer.writerow([_cell(value) for value in row.values()])
+    writer.writerow(rows[0])
+    for row in rows:
+        cells = ["" if v is None or v != v else v for v in row.values()]  # NaN is undefined
+        writer.writerow([v if isinstance(v, str) else f"{v:.9g}" for v in cells])
     return text.getvalue()
-
-
-def _cell(value: str | float | None) -> str:
-    if isinstance(value, str):
-        return value
-    return "" if value is None or math.isnan(value) else f"{value:.9g}"
-
-
-def as_latex(report: Mapping[str, Any]) -> str:
-    """Writes a comparison as a tabular environment of plain LaTeX, each pair a block of rows."""
-    unit = report["unit"]
-    lines = [
-        *(f"% {on_one_line(sentence)}" for sentence in compare.in_words(report)),
-        r"\begin{tabular}{lrrrrr}",
-        r"\hline",
-        rf"{_TABULAR}{unit}s & $p$ \\",
-    ]
-    for pair in report["pairs"]:
-        against = f"{latex(pair['first'])} against {latex(pair['second'])}"
-        lines += [r"\hline", rf"\multicolumn{{6}}{{l}}{{{against}}} \\"]
-        for name, values in pair["metrics"].items():
-            interval = values["ci95_videos"] or values["ci95_samples"]
-            cells = [legend.show(name, values[key]) for key in ("first", "second")]
-            cells += [signed(name, values["difference"])]
-            cells += [legend.show(name, *interval, form="[{}, {}]"), p_value(values["p_holm"])]
-            numbers = [latex(cell).replace("-", "$-$") for cell in cells]
-            is_better = values["verdict"] in (compare.FIRST, compare.SECOND)
-            if is_better:
-                column = 0 if values["verdict"] == compare.FIRST else 1
-                numbers[column] = rf"\textbf{{{numbers[column]}}}"
-            lines.append(" & ".join([latex(name), *numbers]) + r" \\")
-    return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])
 
 
 def latex(text: str) -> str:
     """Escapes text for LaTeX."""
-    return "".join(_LATEX.get(character, character) for character in on_one_line(text))
+    return "".join(_IN_LATEX.get(character, character) for character in on_one_line(text))
+
+
+def _formula(number: str) -> str:
+    """Writes numbers as LaTeX, with signs as in formulas."""
+    return "".join(_IN_FORMULA.get(character, character) for character in latex(number))
+
+
+def _latex_row(*cells: str) -> str:
+    return " & ".join(cells) + r" \\"

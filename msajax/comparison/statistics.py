@@ -91,11 +91,11 @@ def paired_test(
     """Tests whether two runs on the same samples differ in a metric, as `paired_tests` does.
 
     Args:
-        first: scores of a run, `[S, N, K]`.
+        first: the scores of a run, `[S, N, K]`.
         second: those of another, `[R, N, K]`.
         labels: `[N, L]`.
-        ids: of the N samples.
-        task: of both runs.
+        ids: the N samples' names.
+        task: what both runs predict.
         metric: a name that the task reports.
 
     Raises:
@@ -162,8 +162,7 @@ def difference_intervals(
     Args:
         pair: the two runs.
         chosen: the metrics by name.
-        group_of: `[N]`, the group of each sample, of those that are drawn as one; if it is not
-            given, samples are drawn one by one.
+        group_of: `[N]`, which samples are drawn as one; one by one if it is not given.
 
     Returns:
         `{name: (2.5th, 97.5th percentile)}` of 1,000 resamples, the same for both runs; NaN for

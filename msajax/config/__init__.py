@@ -1,6 +1,5 @@
 """Defines what can be set, what it means, and what is refused."""
 
-from msajax.config.data import SYNTHETIC, DataConfig, SyntheticConfig
 from msajax.config.identity import identity, idle_settings
 from msajax.config.model import ModelConfig, outside_ranges, space_of_ranges
 from msajax.config.reading import (
@@ -15,14 +14,21 @@ from msajax.config.reading import (
     list_keys,
     unknown_key,
 )
-from msajax.config.registry import Entry, is_registered, load_models_from, register_model
-from msajax.config.sections import Config, MeshConfig, OptimConfig, TrainConfig
+from msajax.config.registry import is_registered, load_models_from, register_model
+from msajax.config.sections import (
+    SYNTHETIC,
+    Config,
+    DataConfig,
+    MeshConfig,
+    OptimConfig,
+    SyntheticConfig,
+    TrainConfig,
+)
 
 __all__ = [
     "SYNTHETIC",
     "Config",
     "DataConfig",
-    "Entry",
     "MeshConfig",
     "ModelConfig",
     "OptimConfig",

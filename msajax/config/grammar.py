@@ -1,15 +1,17 @@
-"""Reads settings in settings: of one modality's encoder, and of groups of parameters.
+"""Reads settings in settings: of one modality's encoder, of groups of parameters, of terms.
 
-They are text, as `modality.setting=value`, because the names of modalities and of parameters are a
+They are text, as `PATTERN:setting=value`, because the names of modalities and of parameters are a
 corpus's and a model's: no field of a dataclass could carry them.
 """
 
+import re
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from msajax.errors import UserError
 
 # Settings that one modality may have otherwise than the rest: those of its own encoder.
-OF_AN_ENCODER = (
+ENCODER_SETTINGS = (
     "n_layers_mod",
     "n_layers_post_fuse",
     "mixer",
@@ -38,16 +40,52 @@ OF_AN_ENCODER = (
 )
 
 
-def split_override(text: str) -> tuple[str, str, str]:
-    """Splits `text.input_dropout=0.3` into its three parts; raises `UserError` if it cannot."""
-    key, equals, value = text.partition("=")
-    name, dot, setting = key.rpartition(".")
-    if not (equals and dot and name and setting in OF_AN_ENCODER):
+# The settings of a group, and the range of each.
+GROUP_SETTINGS = {
+    "learning_rate": ("must be a finite number above 0", lambda value: value > 0),
+    "weight_decay": ("must be a finite number, 0 or more", lambda value: value >= 0),
+    "layer_decay": ("must lie in (0, 1]", lambda value: 0 < value <= 1),
+    "warmup_steps": ("must be a whole number, 0 or more", lambda v: v >= 0 and v == int(v)),
+    "frozen": ("must be true or false", lambda value: value in (0, 1)),
+}
+
+
+def parse(
+    key: str,
+    text: str,
+    form: str,
+    words: Collection[str],
+    suits: Callable[[str], bool] = lambda value: True,
+) -> list[str]:
+    """Splits one entry of a setting of several entries into its parts.
+
+    Args:
+        key: the setting, such as `optim.groups`.
+        text: the entry.
+        form: names the parts, as `PATTERN:setting=value`; one of them is `setting` or `name`.
+        words: what the part `setting` or `name` may be.
+        suits: says whether the last part can be read.
+
+    Raises:
+        UserError: for an entry of another form, or another word.
+    """
+    chosen = "setting" if "setting" in form else "name"
+    kinds = {chosen: "|".join(map(re.escape, words)), form.rpartition("=")[2]: ".*"}
+    parts = [
+        f"({kinds.get(part, '.+')})" if part.isalpha() else re.escape(part)
+        for part in re.findall(r"[A-Za-z]+|[^A-Za-z]", form)
+    ]
+    found = re.fullmatch("".join(parts), text, re.DOTALL)
+    if found is None or not suits(found.groups()[-1]):
         raise UserError(
-            f"model.overrides = {text!r}: must be modality.setting=value, where setting is one of "
-            f"{', '.join(OF_AN_ENCODER)}."
+            f"{key} = {text!r}: must be {form}, where {chosen} is one of {', '.join(words)}."
         )
-    return name, setting, value
+    return list(found.groups())
+
+
+def parse_override(text: str) -> list[str]:
+    """Splits `text.input_dropout=0.3` into modality, setting and value, all text."""
+    return parse("model.overrides", text, "modality.setting=value", ENCODER_SETTINGS)
 
 
 def read_value(setting: str, text: str, kind: type) -> Any:
@@ -62,13 +100,9 @@ def read_value(setting: str, text: str, kind: type) -> Any:
 
 
 class GroupSetting(NamedTuple):
-    """Holds an entry of `optim.groups`.
+    """Holds an entry of `optim.groups`: for which paths of parameters, and what of them it sets.
 
-    Attributes:
-        pattern: which paths of parameters it is about, in the manner of fnmatch.
-        setting: one of `GROUP_SETTINGS`.
-        value: a number; of frozen 1.0 for true and 0.0 for false.
-        text: the entry.
+    `frozen` has the value 1.0 for true and 0.0 for false. The pattern is one of fnmatch.
     """
 
     pattern: str
@@ -77,25 +111,9 @@ class GroupSetting(NamedTuple):
     text: str
 
 
-# The settings of a group, and the range of each.
-GROUP_SETTINGS = {
-    "learning_rate": ("must be a finite number above 0", lambda value: value > 0),
-    "weight_decay": ("must be a finite number, 0 or more", lambda value: value >= 0),
-    "layer_decay": ("must lie in (0, 1]", lambda value: 0 < value <= 1),
-    "warmup_steps": ("must be a whole number, 0 or more", lambda v: v >= 0 and v == int(v)),
-    "frozen": ("must be true or false", lambda value: value in (0, 1)),
-}
-
-
 def read_group(text: str) -> GroupSetting:
     """Reads `PATTERN:setting=value`; raises `UserError` if it cannot."""
-    pattern, colon, rest = text.rpartition(":")
-    setting, equals, value = rest.partition("=")
-    if not (pattern and colon and equals and setting in GROUP_SETTINGS):
-        raise UserError(
-            f"optim.groups = {text!r}: must be PATTERN:setting=value, where setting is one of "
-            f"{', '.join(GROUP_SETTINGS)}."
-        )
+    pattern, setting, value = parse("optim.groups", text, "PATTERN:setting=value", GROUP_SETTINGS)
     words = {"true": 1.0, "false": 0.0}
     requirement, suits = GROUP_SETTINGS[setting]
     try:

@@ -32,11 +32,8 @@ def idle_settings(config: Config, *, reads_tokens: bool, reads_vectors: bool) ->
     """Lists settings that were changed and that nothing reads, each as a short phrase.
 
     They are warned of, not refused: an experiment may be run with a part of it turned off.
-
-    Args:
-        config: the experiment.
-        reads_tokens: whether a modality of the corpus is token ids.
-        reads_vectors: whether word vectors are asked for.
+    `reads_tokens` says that a modality of the corpus is token ids, `reads_vectors` that word
+    vectors are asked for.
     """
     model = config.model
     encoders = [model, *map(model.encoder_of, model.overridden)]
@@ -67,14 +64,9 @@ def idle_settings(config: Config, *, reads_tokens: bool, reads_vectors: bool) ->
 
 
 def require_numerics(content: Mapping[str, Any], what: str) -> None:
-    """Refuses a run or a bundle whose numbers this program would not reproduce.
+    """Raises `UserError` for a run or a bundle whose numbers this program would not reproduce.
 
-    Args:
-        content: of the run.json or bundle.json; its entry `numerics` is compared.
-        what: names the run or bundle in the message.
-
-    Raises:
-        UserError: if that number is another one, or missing.
+    The entry `numerics` of its run.json or bundle.json is compared; `what` names it in the message.
     """
     found = content.get("numerics")
     if type(found) is not int or found != NUMERICS:

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from msajax.checks import Settings, at_least, one_of, require
-from msajax.config.grammar import read_value, split_override
+from msajax.config.grammar import parse_override, read_value
 from msajax.config.registry import RESERVED, registered
 from msajax.errors import UserError
 
@@ -177,59 +177,7 @@ class ModelConfig(Settings):
 
     def __post_init__(self) -> None:
         """Refuses what cannot be built or contradicts itself."""
-        self._check_name()
-        self._check_choices()
-        self._check_sizes()
-        self._check_combinations()
-        for name in self.overridden:
-            settings = [s for m, s, _ in map(split_override, self.overrides) if m == name]
-            once = len(set(settings)) == len(settings)
-            requirement = f"must set each setting of {name!r} once"
-            require(self, "model.overrides", once, requirement)
-            known = not self.modalities or name in self.modalities
-            requirement = f"{name!r} is not one of model.modalities = {self.modalities}"
-            require(self, "model.overrides", known, requirement)
-            self.encoder_of(name)
-
-    @property
-    def own_task(self) -> str:
-        """The only task that the model is for; "" for whichever the labels ask for."""
-        return registered()[self.name].task
-
-    @property
-    def overridden(self) -> tuple[str, ...]:
-        """The modalities that `overrides` names."""
-        return tuple(dict.fromkeys(split_override(entry)[0] for entry in self.overrides))
-
-    @property
-    def size_of_head(self) -> int:
-        """Size of the queries and keys of one attention head."""
-        return self.head_dim or self.model_dim // self.num_heads
-
-    def rate(self, site: str) -> float:
-        """Returns the dropout rate of attention, ffn or projection, which may have their own."""
-        own = getattr(self, f"{site}_dropout")
-        return self.dropout_rate if own == SAME else own
-
-    def encoder_of(self, modality: str) -> "ModelConfig":
-        """Applies the overrides of one modality to these settings.
-
-        Raises:
-            UserError: if an override cannot be read or makes an impossible setting.
-        """
-        kinds = {field.name: field.type for field in dataclasses.fields(self)}
-        changed: dict[str, Any] = {}
-        for name, setting, text in map(split_override, self.overrides):
-            if name == modality:
-                changed[setting] = read_value(setting, text, kinds[setting])
-        if not changed:
-            return self
-        try:
-            return dataclasses.replace(self, overrides=(), **changed)
-        except UserError as error:
-            raise UserError(f"model.overrides of {modality!r}: {error}") from error
-
-    def _check_name(self) -> None:
+        # The model, and settings of its own.
         names = registered()
         requirement = (
             f"must be one of {', '.join(names)}; a model of your own is registered by its "
@@ -243,7 +191,7 @@ class ModelConfig(Settings):
             raise UserError(f"model.own = {own!r}: of {self.name!r} it must be {wanted}.")
         object.__setattr__(self, "own", own)  # the dataclass is frozen from here on
 
-    def _check_choices(self) -> None:
+        # Choices.
         one_of(self, "model.task", "auto", "regression", "classification")
         one_of(self, "model.mixer", "transformer", "rnn", "gru", "lstm")
         one_of(self, "model.fusion", "sequential", "parallel", "pooled")
@@ -268,10 +216,9 @@ class ModelConfig(Settings):
         once = len(set(self.modalities)) == len(self.modalities)
         require(self, "model.modalities", once, "must name each modality once")
         known = not self.anchor or not self.modalities or self.anchor in self.modalities
-        requirement = f"must be one of model.modalities = {self.modalities}"
-        require(self, "model.anchor", known, requirement)
+        require(self, "model.anchor", known, f"must be one of model.modalities = {self.modalities}")
 
-    def _check_sizes(self) -> None:
+        # Sizes and rates.
         at_least(self, "model", 1, "model_dim", "num_heads", "ff_dim")
         depths = ("n_layers_mod", "n_layers_fuse", "n_layers_post_fuse")
         optional = ("max_len", "head_dim", "value_dim", "embedding_dim")
@@ -292,15 +239,13 @@ class ModelConfig(Settings):
             requirement = "must lie in [0, 1), or be -1 for model.dropout_rate"
             require(self, f"model.{name}", ok, requirement)
         require(self, "model.norm_eps", 0 < self.norm_eps <= 1, "must lie in (0, 1]")
-        ok = 0 <= self.position_init <= 100
-        require(self, "model.position_init", ok, "must lie in [0, 100]")
+        require(self, "model.position_init", 0 <= self.position_init <= 100, "must lie in [0, 100]")
         ok = 0 < self.drofe_age_unit <= 1000
         require(self, "model.drofe_age_unit", ok, "must lie in (0, 1000]")
-        ok = 0 <= self.guidance_weight <= 1
-        require(self, "model.guidance_weight", ok, "must lie in [0, 1]")
+        require(self, "model.guidance_weight", 0 <= self.guidance_weight <= 1, "must lie in [0, 1]")
         at_least(self, "model", 1, "guidance_steps")
 
-    def _check_combinations(self) -> None:
+        # Combinations.
         recurrent = self.mixer != "transformer"
         requirement = "works with a recurrent model.mixer (rnn, gru, lstm) only"
         require(self, "model.both_directions", recurrent or not self.both_directions, requirement)
@@ -342,6 +287,52 @@ class ModelConfig(Settings):
         requirement = "is of the gate's hidden layer, and there is none; leave it at its default"
         require(self, "model.gate_activation", ok, requirement)
 
+        for name in self.overridden:
+            settings = [s for m, s, _ in map(parse_override, self.overrides) if m == name]
+            once = len(set(settings)) == len(settings)
+            require(self, "model.overrides", once, f"must set each setting of {name!r} once")
+            known = not self.modalities or name in self.modalities
+            requirement = f"{name!r} is not one of model.modalities = {self.modalities}"
+            require(self, "model.overrides", known, requirement)
+            self.encoder_of(name)
+
+    @property
+    def own_task(self) -> str:
+        """The only task that the model is for; "" for whichever the labels ask for."""
+        return registered()[self.name].task
+
+    @property
+    def overridden(self) -> tuple[str, ...]:
+        """The modalities that `overrides` names."""
+        return tuple(dict.fromkeys(parse_override(entry)[0] for entry in self.overrides))
+
+    @property
+    def size_of_head(self) -> int:
+        """Size of the queries and keys of one attention head."""
+        return self.head_dim or self.model_dim // self.num_heads
+
+    def rate(self, site: str) -> float:
+        """Returns the dropout rate of attention, ffn or projection, which may have their own."""
+        own = getattr(self, f"{site}_dropout")
+        return self.dropout_rate if own == SAME else own
+
+    def encoder_of(self, modality: str) -> "ModelConfig":
+        """Applies the overrides of one modality to these settings.
+
+        Raises:
+            UserError: if an override cannot be read or makes an impossible setting.
+        """
+        kinds = {field.name: field.type for field in dataclasses.fields(self)}
+        changed: dict[str, Any] = {}
+        for name, setting, text in map(parse_override, self.overrides):
+            if name == modality:
+                changed[setting] = read_value(setting, text, kinds[setting])
+        if not changed:
+            return self
+        try:
+            return dataclasses.replace(self, overrides=(), **changed)
+        except UserError as error:
+            raise UserError(f"model.overrides of {modality!r}: {error}") from error
 
 RESERVED.update(field.name for field in dataclasses.fields(ModelConfig))
 

@@ -14,15 +14,14 @@ import os
 import re
 import typing
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_collections
 
 from msajax.checks import Settings
-from msajax.config.data import SYNTHETIC
 from msajax.config.model import ModelConfig
 from msajax.config.registry import registered
-from msajax.config.sections import Config
+from msajax.config.sections import SYNTHETIC, Config
 from msajax.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -68,14 +67,11 @@ def apply_argument(
     """Applies the argument behind the colon of `--config=file.py:arg`.
 
     Args:
-        config: the experiment, ready but for the argument.
+        config: the experiment, which is changed and returned.
         arg: "" changes nothing; "smoke" replaces the corpus by a small synthetic one of the given
             widths and lengths, and trains two random seeds for two epochs, without a report.
         widths: features per step of the experiment's real corpus, by modality.
         lengths: time steps of the experiment's real corpus, by modality.
-
-    Returns:
-        The same `config`.
 
     Raises:
         UserError: for any other argument.
@@ -143,10 +139,7 @@ def keys_named(word: str) -> list[str]:
 
 
 def from_config_dict(values: Mapping[str, Any]) -> Config:
-    """Checks an experiment and freezes it.
-
-    Args:
-        values: a ConfigDict, or the nested dictionary of a `config.json`.
+    """Checks an experiment, a ConfigDict or the content of a `config.json`, and freezes it.
 
     Raises:
         UserError: naming the key that is unknown, of the wrong type or impossible.
@@ -157,7 +150,18 @@ def from_config_dict(values: Mapping[str, Any]) -> Config:
     for key in _flatten(values):
         if key not in known:
             raise UserError(unknown_key(key))
-    return _build(Config, {**values, "model": _with_own(values.get("model", {}))}, "")
+    # Models' own settings are built; those of models that are not chosen are checked alone.
+    model = dict(values.get("model", {}))
+    chosen = model.get("name", ModelConfig().name)
+    for name, entry in registered().items():
+        if entry.settings is None or name not in model:
+            continue
+        own = _build(entry.settings, model.pop(name), f"model.{name}.")
+        if name == chosen:
+            model["own"] = own
+        elif own != entry.settings():
+            logger.warning("Nothing reads model.%s.* (needs model.name = %s).", name, name)
+    return _build(Config, {**values, "model": model}, "")
 
 
 def _all_settings() -> dict[str, Any]:
@@ -167,20 +171,6 @@ def _all_settings() -> dict[str, Any]:
         if entry.settings is not None:
             values["model"][name] = dataclasses.asdict(entry.settings())
     return values
-
-
-def _with_own(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Builds models' own settings; those of models that are not chosen are checked alone."""
-    chosen, found = model.get("name", ModelConfig().name), dict(model)
-    for name, entry in registered().items():
-        if entry.settings is None or name not in found:
-            continue
-        own = _build(entry.settings, found.pop(name), f"model.{name}.")
-        if name == chosen:
-            found["own"] = own
-        elif own != entry.settings():
-            logger.warning("Nothing reads model.%s.* (needs model.name = %s).", name, name)
-    return found
 
 
 def checked(config: Config) -> Config:
@@ -262,46 +252,28 @@ def _convert(key: str, value: Any, kind: Any) -> Any:
     return value
 
 
-class Meaning(NamedTuple):
-    """Explains a setting.
+def meanings() -> Iterator[tuple[str, Any, str]]:
+    """Yields every key that can be set with its default and its meaning, one sentence.
 
-    Attributes:
-        key: as in `--config.<key>=value`.
-        default: its value unless it is set.
-        text: what it means, one sentence.
+    They come section by section, models' own settings last.
     """
-
-    key: str
-    default: Any
-    text: str
-
-
-def meanings() -> list[Meaning]:
-    """Explains every key that can be set, section by section; models' own settings come last."""
-    own = [
-        meaning
-        for name, entry in registered().items()
-        if entry.settings is not None
-        for meaning in _explain(entry.settings, f"model.{name}.")
-    ]
-    return [*_explain(Config, ""), *own]
+    yield from _explain(Config, "")
+    for name, entry in registered().items():
+        if entry.settings is not None:
+            yield from _explain(entry.settings, f"model.{name}.")
 
 
-def _explain(section: type, prefix: str) -> Iterator[Meaning]:
+def _explain(section: type, prefix: str) -> Iterator[tuple[str, Any, str]]:
     """Explains the fields of a dataclass and of those inside of it."""
     types, texts = typing.get_type_hints(section), attributes(section)
     for field in dataclasses.fields(section):
         if dataclasses.is_dataclass(types[field.name]):
             yield from _explain(types[field.name], f"{prefix}{field.name}.")
         elif field.default is not None:  # but for the place of the chosen model's own settings
-            yield Meaning(prefix + field.name, field.default, _first(texts.get(field.name, "")))
-
-
-def _first(text: str) -> str:
-    """Cuts a text to its first sentence or clause, without what a long one explains in a list."""
-    clause = re.split(r"[.;]\s", text + " ")[0].strip()
-    head = clause.partition(": ")[0]
-    return head if len(head) > 40 else clause
+            # The first sentence or clause, without what a long one explains in a list.
+            clause = re.split(r"[.;]\s", texts.get(field.name, "") + " ")[0].strip()
+            head = clause.partition(": ")[0]
+            yield prefix + field.name, field.default, head if len(head) > 40 else clause
 
 
 def attributes(section: type) -> dict[str, str]:

@@ -16,14 +16,14 @@ import typing
 from typing import Any
 
 from msajax.checks import Settings
-from msajax.errors import UserError, failure_of, line_of_user
+from msajax.errors import UserError, user_failure, user_line
 from msajax.tasks import TASKS
 
 logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class RegisteredModel:
     """Says what the configuration must know of a model.
 
     Attributes:
@@ -31,7 +31,7 @@ class Entry:
         settings: the dataclass of `model.<name>.*`; None for a model that reads `model.*` alone.
         task: the only task that it is for; "" for whichever the labels ask for.
         origin: the file that registered it; "" for a model of this package.
-        digest: SHA-256 of that file as it was then.
+        digest: the SHA-256 that this file had then.
     """
 
     declared: Any = None
@@ -41,9 +41,9 @@ class Entry:
     digest: str = ""
 
 
-_ENTRIES: dict[str, Entry] = {
-    "sequence_level": Entry(),
-    "next_token": Entry(task="next_token"),
+_MODELS: dict[str, RegisteredModel] = {
+    "sequence_level": RegisteredModel(),
+    "next_token": RegisteredModel(task="next_token"),
 }
 RESERVED: set[str] = set()  # settings of `model.*`, which `model.py` adds: no model has such a name
 
@@ -56,7 +56,7 @@ def register_model(
     A file that is read twice registers its models twice; the last one counts.
 
     Args:
-        name: as in `model.name`: letters, digits and _, after a letter.
+        name: letters, digits and _, after a letter.
         model: a `msajax.Model`, or a linen module alone, which takes `(config, spec)`.
         settings: a frozen dataclass over `msajax.Settings` whose fields have defaults: the keys
             `model.<name>.*`. The module finds it as `config.own`.
@@ -66,10 +66,10 @@ def register_model(
         UserError: naming the line that calls it, for a name that is taken by this package or cannot
             be a key, and for a model, settings or a task that are none.
     """
-    here = f"{line_of_user()}register_model"
+    here = f"{user_line()}register_model"
     if not isinstance(name, str):
         raise UserError(f"{here}: the name {name!r} must be text.")
-    known = _ENTRIES.get(name)
+    known = _MODELS.get(name)
     is_key = name.isascii() and name.isidentifier()
     if not is_key or name in RESERVED or (known and not known.origin):
         raise UserError(
@@ -95,19 +95,13 @@ def register_model(
     origin, digest = caller.f_code.co_filename, ""
     with contextlib.suppress(OSError), open(origin, "rb") as file:  # a notebook's cell is no file
         digest = hashlib.sha256(file.read()).hexdigest()
-    _ENTRIES[name] = Entry(model, settings, task, origin, digest)
+    _MODELS[name] = RegisteredModel(model, settings, task, origin, digest)
 
 
 def require_module(module: Any, where: str, wanted: str = "a flax.linen.Module") -> None:
-    """Refuses what is no class of linen modules.
+    """Raises `UserError` for what is no class of linen modules, an instance of one too.
 
-    Args:
-        module: the class.
-        where: begins the message.
-        wanted: what it must be, for the message.
-
-    Raises:
-        UserError: for anything else, an instance of such a class too.
+    The message begins with `where`, and says what is `wanted`.
     """
     linen = sys.modules.get("flax.linen")  # there if this is a module
     if linen is not None and isinstance(module, linen.Module):
@@ -152,9 +146,9 @@ def _are_settings(settings: Any) -> bool:
     return bool(parameters and parameters.frozen and all(with_default) and plain)
 
 
-def registered() -> dict[str, Entry]:
+def registered() -> dict[str, RegisteredModel]:
     """Returns every model that can be named."""
-    return dict(_ENTRIES)
+    return dict(_MODELS)
 
 
 def load_models_from(path: str) -> None:
@@ -176,18 +170,15 @@ def load_models_from(path: str) -> None:
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # whatever the user's code raises
-        raise UserError(f"--models={path}{failure_of(path, error)}") from error
+        raise UserError(f"--models={path}{user_failure(path, error)}") from error
 
 
 def warn_of_other_source(name: str, digest: str, what: str) -> None:
-    """Warns if the file that registers a model is another one than it was.
+    """Warns if the file that registers a model is another one than when `what` was made with it.
 
-    Args:
-        name: of the model.
-        digest: of the file then; "" if there was none.
-        what: was made with it.
+    The file then had this digest; "" if there was none.
     """
-    here = _ENTRIES[name]
+    here = _MODELS[name]
     if digest and here.digest and digest != here.digest:
         logger.warning(
             "%s is not as it was when %s was made: if the model %r computes something else now, "
@@ -200,4 +191,4 @@ def warn_of_other_source(name: str, digest: str, what: str) -> None:
 
 def is_registered(name: str) -> bool:
     """Says whether a model of that name is registered."""
-    return name in _ENTRIES
+    return name in _MODELS

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import itertools
+import json
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
@@ -10,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from msajax.config import SYNTHETIC
-from msajax.corpus.embedding import Embedding
 from msajax.errors import UserError
 
 SPLITS = ("train", "valid", "test")
 SPLIT_NAMES = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}
 """What files call the splits."""
 
+_POOLS = ("pieces", "words", "first")
 _FREE_PADDING = 1 << 28  # bytes
 _MOST_PADDING = 64  # times what sequences take without it; in real corpora it is up to 20
 
@@ -32,14 +33,11 @@ def require_modest_padding(
     """Refuses sequences of which one is so long that padding the others to it takes all memory.
 
     Args:
-        where: the file, the split and the modality, for the message.
+        where: the beginning of the message: file, split and modality.
         lengths: steps of each sequence.
         padded_to: lengths of which the longest is what all are padded to: `lengths`, or, where
             modalities are aligned, those of the samples as a whole.
         width: numbers of 4 bytes per step; 0 for token ids.
-
-    Raises:
-        UserError: naming the longest, if padding makes them many times as large.
     """
     padded = 4 * max(width, 1) * len(lengths) * int(padded_to.max())
     if padded > _FREE_PADDING and padded > _MOST_PADDING * 4 * max(width, 1) * int(lengths.sum()):
@@ -72,6 +70,60 @@ def pad_words(samples: Sequence[Sequence[str]], steps: int = 0) -> np.ndarray:
     for row, sample in zip(words, samples, strict=True):
         row[: len(sample)] = sample
     return words
+
+
+@dataclasses.dataclass(frozen=True)
+class Embedding:
+    """Holds what makes features of transcripts: it travels in the corpus, the run and the bundle.
+
+    Attributes:
+        digest: the content of the text encoder's folder.
+        kind: the family of the encoder, as bert.
+        width: features per step.
+        pool: what a step is: a piece, the mean of a word's pieces (words), or its first one.
+        special: whether special pieces, such as [CLS] and [SEP], are steps, too.
+        max_len: the most pieces of a transcript, special ones included; 0 for as many as the
+            encoder takes.
+        truncate: what happens to a longer one: error, first, last or uniform.
+    """
+
+    digest: str
+    kind: str
+    width: int
+    pool: str = "pieces"
+    special: bool = True
+    max_len: int = 0
+    truncate: str = "error"
+
+    def to_json(self) -> str:
+        """Returns what a corpus stores of it; `from_json` reverses it."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> "Embedding":
+        """Reads what `to_json` wrote; raises `UserError` for anything else, which `where` names."""
+        try:
+            return cls.from_dict(json.loads(text))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise UserError(
+                f"{where} does not say how the text was embedded: write the corpus anew with "
+                "--mode embed."
+            ) from error
+
+    @classmethod
+    def from_dict(cls, values: Any) -> "Embedding":
+        """Makes an embedding of its fields by name; raises `ValueError` or `TypeError`."""
+        made = cls(**values)
+        kinds = {field.name: field.type for field in dataclasses.fields(cls)}
+        if any(type(getattr(made, name)) is not kind for name, kind in kinds.items()):
+            raise TypeError("a field is of another type")
+        if made.pool not in _POOLS or made.width < 1 or made.max_len < 0:
+            raise ValueError("a field is out of range")
+        return made
+
+    def describe(self) -> str:
+        """Puts it into words: "bert, 384 wide, pieces (a1b2c3d4e5f6)"."""
+        return f"{self.kind}, {self.width} wide, {self.pool} ({self.digest[:12]})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,15 +180,15 @@ class SplitHeader:
         label_kind: scores; classes (one column of whole numbers from 0, of an integer type); or
             one_hot (each row has one 1 among zeros).
         classes: names of the whole numbers in a single column of labels; empty if there are others.
-        words: steps of the words, 0 if they are not known step by step.
+        words: steps of the words; 0 if they are not known step by step.
     """
 
     size: int
     shapes: Mapping[str, tuple[int, int]]
     dtypes: Mapping[str, str]
-    masked: frozenset[str]
-    label_names: tuple[str, ...]
-    has_raw_text: bool
+    masked: frozenset[str] = frozenset()
+    label_names: tuple[str, ...] = ()
+    has_raw_text: bool = False
     label_kind: str = "scores"
     classes: Mapping[int, str] = dataclasses.field(default_factory=dict)
     words: int = 0
@@ -144,12 +196,6 @@ class SplitHeader:
     def steps(self, modalities: Iterable[str]) -> dict[str, int]:
         """Returns the stored steps T_m of those of some modalities that the split has."""
         return {m: self.shapes[m][0] for m in modalities if m in self.shapes}
-
-    def steps_with_words(self, modalities: Sequence[str]) -> dict[str, int]:
-        """Returns what `steps` does, where text is the words step by step."""
-        reads_words = "text" in modalities and self.words
-        others = self.steps(m for m in modalities if m != "text")
-        return ({"text": self.words} if reads_words else {}) | others
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +207,7 @@ class Source:
         format: the name of its format.
         repairs: what reading changed in what the files hold, `{kind: count}`.
         has_vectors: whether text is vectors from `data.glove_path`.
-        embedding: by which text encoder the features of text were made; None if by none.
+        embedding: how the features of text were made, if a text encoder made them.
     """
 
     path: str
@@ -178,9 +224,9 @@ class Corpus:
 
     Attributes:
         source: what the corpus was made of.
-        path: that of the source.
-        repairs: those of the source, each count 1 or more.
-        why: by what its format was recognised; "" for a corpus that was not opened from a path.
+        path: `source.path`.
+        repairs: `source.repairs`, each count 1 or more.
+        why: what its format was recognised by; "" for a corpus that was not opened from a path.
         verify: reads whatever opening did not, and raises `UserError` if it is not what the digest
             says.
         digest: SHA-256 of the content, hexadecimal; part of a run's identity.
@@ -202,15 +248,9 @@ class Corpus:
         read: Callable[[str], Split],
         aligned: Sequence[str] | None = None,
     ) -> None:
-        """Keeps what the reader of a format found; checks that the splits fit together.
+        """Keeps what the reader of a format found, which has logged its repairs; checks headers.
 
-        Args:
-            source: what the corpus was made of; the reader has logged its repairs.
-            digest: SHA-256 of the content, hexadecimal.
-            headers: of each split.
-            ids: of each split; they are counted, not kept.
-            read: reads a split by its name.
-            aligned: modalities that share their steps; None if the source does not say.
+        Ids are counted, not kept; `read` reads a split by its name.
 
         Raises:
             UserError: if splits are empty or disagree in width or number of labels, or if
@@ -230,7 +270,6 @@ class Corpus:
         self.aligned = None if aligned is None else tuple(aligned)
         self._read = read
         self._check()
-        self._check_aligned()
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{header.size} {name}" for name, header in self.headers.items())
@@ -255,10 +294,18 @@ class Corpus:
         """Reads one split.
 
         Raises:
-            UserError: if the corpus has no such split, or its file went bad since it was opened.
+            UserError: if the corpus has no such split, its file went bad since it was opened, or
+                memory is too small for it.
         """
         self.require_splits(name)
-        return dataclasses.replace(self._read(name), where=f"{self.path}: {name}")
+        try:
+            return dataclasses.replace(self._read(name), where=f"{self.path}: {name}")
+        except MemoryError as error:
+            header = self.headers[name]
+            raise UserError(
+                f"{self.path}: split {name!r}, {header.size} samples of up to "
+                f"{dict(header.shapes)} steps and features, does not fit into memory."
+            ) from error
 
     def require_splits(self, *names: str) -> None:
         """Raises `UserError` unless the corpus has every one of the splits."""
@@ -328,7 +375,6 @@ class Corpus:
             found = ", ".join(f"{count} in {name}" for name, count in labelled.items())
             raise UserError(f"{self.path}: the number of labels per sample differs: {found}.")
 
-    def _check_aligned(self) -> None:
         names = self.aligned or ()
         has_words = any(header.words for header in self.headers.values())
         known = modality_order({*self.modalities, *["text"] * has_words})
@@ -350,10 +396,7 @@ class Corpus:
 
 
 def count_repeated(contents: Mapping[str, Sequence[Hashable | None]]) -> dict[str, int]:
-    """Counts samples that are equal to others.
-
-    Args:
-        contents: by split, what stands for each sample; None equals nothing.
+    """Counts samples that are equal to others, by what stands for each, where None equals nothing.
 
     Returns:
         By split (`train`), those equal to an earlier one of it; by pair of splits (`train/test`),
@@ -370,10 +413,10 @@ def count_repeated(contents: Mapping[str, Sequence[Hashable | None]]) -> dict[st
 
 
 def describe_repeated(counts: Mapping[str, int], equal: str, consequence: str = "") -> list[str]:
-    """Puts the counts of `count_repeated` into words, a sentence each.
+    """Puts the counts of `count_repeated` that are not 0 into words, a sentence each.
 
     Args:
-        counts: those of 0 get no sentence.
+        counts: the result of `count_repeated`, or some of it.
         equal: the predicate, such as "are identical to".
         consequence: the end of a sentence on equal samples in two splits.
     """
@@ -399,11 +442,7 @@ class ClosedCorpus(Corpus):
         self.__dict__.update(vars(corpus))
 
     def split(self, name: str) -> Split:
-        """Reads one split.
-
-        Raises:
-            RuntimeError: for test, which would be a bug: it ends the program.
-        """
+        """Reads one split; `RuntimeError` for test is a bug, and ends the program."""
         if name == "test":
             raise RuntimeError("A trial of a sweep asked for the test split.")
         return super().split(name)

@@ -69,11 +69,7 @@ def require_modalities(
 ) -> None:
     """Raises `UserError` unless a corpus has any modality, and those that settings name.
 
-    Args:
-        corpus: opened.
-        there: its modalities, text among them if transcripts or words are read.
-        data: `standardize`, and what reads transcripts.
-        model: `modalities`, and what reads transcripts.
+    Its modalities that are `there` have text among them if transcripts or words are read.
     """
     unread = describe_unread_transcripts(corpus, data, model) if "text" not in there else ""
     if not there:

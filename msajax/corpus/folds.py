@@ -2,6 +2,11 @@
 
 Segments of one video share a speaker, a voice and an opinion; a model that has seen some of them
 knows more of the others than of a stranger.
+
+For a cross-validation the labelled samples of all splits are pooled, and their videos dealt to
+`data.folds` folds. Fold i is the test split, the one after it (cyclically) the validation split,
+all others are for training; so each sample is in the test split of exactly one fold. What is cut is
+a corpus with a digest of its own: training, evaluation and a run's identity need not know of folds.
 """
 
 import collections
@@ -45,10 +50,10 @@ def choose_folds(
     at random with the shares of `SHARES`, at least one video each.
 
     Args:
-        path: of the corpus, for messages.
+        path: the corpus, for messages.
         segments: how many segments each video has.
         folds_file: JSON with a list of videos for train, valid (or dev, val) and test.
-        data: `split_seed`, of the random split, which is warned of unless `folds` pools all anyway.
+        data: `split_seed` draws a random split, which is warned of unless `folds` pools all anyway.
 
     Returns:
         Videos by split, sorted by code points; no split without a video.
@@ -72,9 +77,7 @@ def choose_folds(
         logger.warning(
             "%s has neither splits nor a folds file: %d videos were split at random with seed %d "
             "into %s; results on such a split compare with nobody's. %s",
-            path,
-            len(videos),
-            data.split_seed,
+            *(path, len(videos), data.split_seed),
             ", ".join(f"{len(folds[name])} {name}" for name in SPLITS),
             offer_folds(len(videos)),
         )
@@ -84,16 +87,10 @@ def choose_folds(
 def deal_by_shares(
     videos: Sequence[str], shares: Mapping[str, float], seed: int
 ) -> dict[str, list[str]]:
-    """Deals videos to splits at random.
+    """Deals videos, sorted by code points, to splits at random.
 
-    Args:
-        videos: sorted by code points.
-        shares: of the videos, by split; they sum to 1, and a split of 0 gets none.
-        seed: of the order in which they are dealt.
-
-    Returns:
-        Videos by split, sorted by code points: at least one each, the rest for the first split.
-        With fewer videos than splits the first one gets none.
+    Shares sum to 1, and a split of 0 gets none; the others at least one video each, and the first
+    one the rest. With fewer videos than splits the first one gets none.
     """
     first, *others = [name for name in SPLITS if shares[name] > 0]
     sizes = {name: max(1, round(shares[name] * len(videos))) for name in others}
@@ -106,15 +103,7 @@ def deal_by_shares(
 
 
 def rows_of_splits(path: str, ids: Sequence[str], data: DataConfig) -> dict[str, np.ndarray]:
-    """Splits the samples of a corpus without splits, so that those of a video stay together.
-
-    Args:
-        path: of the corpus, for messages.
-        ids: of the samples, which tell the videos.
-        data: as `choose_folds` takes it.
-
-    Returns:
-        The samples of each split in their order, as indices.
+    """Splits samples of a corpus without splits: indices, in their order; a video stays together.
 
     Raises:
         UserError: if the ids tell no videos, or too few.
@@ -127,11 +116,7 @@ def rows_of_splits(path: str, ids: Sequence[str], data: DataConfig) -> dict[str,
 
 
 def advise_folds(ids: Iterable[str]) -> str:
-    """Says how samples that lack splits can be trained on, in one sentence: by `data.folds`.
-
-    Args:
-        ids: of the samples.
-    """
+    """Says how samples that lack splits can be trained on, in one sentence: by `data.folds`."""
     ids = list(ids)
     videos = {video_of(id_): id_ for id_ in ids}
     if None in videos:
@@ -159,15 +144,8 @@ def deal_videos(segments: Mapping[str, int], folds: int, seed: int) -> list[list
     """Deals videos to folds, for cross-validation: in random order, each to the smallest so far.
 
     No two folds differ by more segments than the largest video has. Sorting videos by size would
-    bring them closer, but leave every seed the same folds.
-
-    Args:
-        segments: how many segments each video has, 1 or more.
-        folds: how many, at most as many as videos.
-        seed: of the order.
-
-    Returns:
-        The videos of each fold, at least one.
+    bring them closer, but leave every seed the same folds. There are as many videos as folds, or
+    more, each of 1 segment or more.
     """
     order = np.random.Generator(np.random.PCG64(seed)).permutation(sorted(segments)).tolist()
     dealt: list[list[str]] = [[] for _ in range(folds)]
@@ -197,15 +175,10 @@ def is_part(id_: str) -> bool:
 
 
 def videos_of(ids: Sequence[str], where: str, instead: str = _INSTEAD) -> list[str]:
-    """Returns the video of each sample.
+    """Returns the video of each sample; raises `UserError` for an id that names none.
 
-    Args:
-        ids: of the samples.
-        where: how the message begins: why videos are needed, and the corpus.
-        instead: how it ends: what else to do.
-
-    Raises:
-        UserError: for an id that names no video.
+    The message begins with `where`, why videos are needed, and ends with `instead`, what else to
+    do.
     """
     videos = [video_of(id_) for id_ in ids]
     if None in videos:
@@ -220,8 +193,8 @@ class Dealt(NamedTuple):
     """Says what each of the N samples of the validation split is for.
 
     Attributes:
-        chooses: `[N]` bool, those that choose the epochs.
-        calibrates: `[N]` bool, those that calibrate scores.
+        chooses: `[N]` bool, whether a sample chooses the epochs.
+        calibrates: `[N]` bool, whether it calibrates scores.
         by: what was dealt as one: video, or sample where ids name no videos.
     """
 
@@ -236,10 +209,7 @@ def deal_validation(ids: Sequence[str], share: float, where: str) -> Dealt:
     Videos are held out in a random order that depends on their names alone, as many as bring the
     number of samples closest to the share; at least one video remains on either side.
 
-    Args:
-        ids: of the N samples.
-        share: `train.calibration_share`; at 0 every sample both chooses and calibrates.
-        where: what the message calls the split.
+    At a share of 0, `train.calibration_share`, every sample both chooses and calibrates.
 
     Raises:
         UserError: if all samples are of one video, and some are to be held out.
@@ -275,7 +245,36 @@ def mosi_folds(segments: Mapping[str, int]) -> dict[str, list[str]] | None:
 
 
 def _named_folds(path: str, segments: Mapping[str, int], folds_file: str) -> dict[str, list[str]]:
-    named = _read_folds(folds_file)
+    """Returns the videos of a folds file that are in the corpus, by split."""
+    expected = "expected {'train': [videos], 'valid': [videos], 'test': [videos]}"
+    try:
+        if os.path.getsize(folds_file) > _LARGEST:
+            raise UserError(
+                f"{folds_file} is larger than {_LARGEST} bytes, too large for a folds file."
+            )
+        with open(folds_file, encoding="utf-8") as file:
+            pairs = json.load(file, object_pairs_hook=list)
+    except UserError:
+        raise
+    except OSError as error:
+        raise UserError(f"The folds file {folds_file} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{folds_file} is not JSON; {expected}.") from error
+    # Objects arrive as lists of pairs, so that a name that is there twice is seen.
+    if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
+        raise UserError(f"{folds_file} is no object with a list for each split; {expected}.")
+    named: dict[str, list[str]] = {}
+    for key, videos in pairs:
+        name = SPLIT_NAMES.get(key)
+        if name is None or name in named:
+            problem = "is there twice" if name in named else "is no split"
+            raise UserError(f"{folds_file}: {key[:50]!r} {problem}; {expected}.")
+        if not isinstance(videos, list) or not all(isinstance(video, str) for video in videos):
+            raise UserError(f"{folds_file}: {key!r} is no list of video ids; {expected}.")
+        named[name] = videos
+    if not named:
+        raise UserError(f"{folds_file} names no split; {expected}.")
+
     owner: dict[str, str] = {}
     for name, videos in named.items():
         for video in videos:
@@ -292,41 +291,9 @@ def _named_folds(path: str, segments: Mapping[str, int], folds_file: str) -> dic
         logger.warning(
             "%s: %d video(s) of the corpus are in no fold and left out, with %d segment(s); %d "
             "video(s) of the folds are not in the corpus.",
-            folds_file,
-            len(left_out),
-            sum(segments[video] for video in left_out),
+            *(folds_file, len(left_out), sum(segments[video] for video in left_out)),
             len(owner.keys() - set(segments)),
         )
-    return folds
-
-
-def _read_folds(path: str) -> dict[str, list[str]]:
-    expected = "expected {'train': [videos], 'valid': [videos], 'test': [videos]}"
-    try:
-        if os.path.getsize(path) > _LARGEST:
-            raise UserError(f"{path} is larger than {_LARGEST} bytes, too large for a folds file.")
-        with open(path, encoding="utf-8") as file:
-            pairs = json.load(file, object_pairs_hook=list)
-    except UserError:
-        raise
-    except OSError as error:
-        raise UserError(f"The folds file {path} cannot be read: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON; {expected}.") from error
-    folds: dict[str, list[str]] = {}
-    # Objects arrive as lists of pairs, so that a name that is there twice is seen.
-    if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
-        raise UserError(f"{path} is no object with a list for each split; {expected}.")
-    for key, videos in pairs:
-        name = SPLIT_NAMES.get(key)
-        if name is None or name in folds:
-            problem = "is there twice" if name in folds else "is no split"
-            raise UserError(f"{path}: {key[:50]!r} {problem}; {expected}.")
-        if not isinstance(videos, list) or not all(isinstance(video, str) for video in videos):
-            raise UserError(f"{path}: {key!r} is no list of video ids; {expected}.")
-        folds[name] = videos
-    if not folds:
-        raise UserError(f"{path} names no split; {expected}.")
     return folds
 
 
@@ -352,7 +319,7 @@ def cut_fold(corpus: Corpus, data: DataConfig) -> Corpus:
     one lacks becomes padding under a mask, so that it does not count as data.
 
     Args:
-        corpus: with splits of its own.
+        corpus: has splits of its own.
         data: `folds`, `fold` and `split_seed`; `mask_from_zeros`, for masks that padding needs.
 
     Raises:
@@ -365,10 +332,28 @@ def cut_fold(corpus: Corpus, data: DataConfig) -> Corpus:
             "%s: split(s) %s have no labels, and are in no fold.", corpus.path, ", ".join(left_out)
         )
     ids = {name: corpus.split(name).ids.tolist() for name in pooled}
-    fold_of = _folds_of_videos(corpus.path, [id_ for name in pooled for id_ in ids[name]], data)
+    all_ids = [id_ for name in pooled for id_ in ids[name]]
+    videos = videos_of(all_ids, f"data.folds = {data.folds}: {corpus.path}:")
+    segments = collections.Counter(videos)
+    if len(segments) < data.folds:
+        raise UserError(
+            f"data.folds = {data.folds}: {corpus.path} has segments of {len(segments)} video(s); "
+            "every fold needs one."
+        )
+    if len(segments) == len(all_ids) > data.folds:
+        logger.warning(
+            "%s: by its id every sample is of a video of its own, such as %r: where several are of "
+            "one speaker, ids like 'video[0]' or 'video$_$0' keep them in one fold.",
+            *(corpus.path, all_ids[0]),
+        )
+    dealt = deal_videos(segments, data.folds, data.split_seed)
+    fold_of = {video: fold for fold, names in enumerate(dealt) for video in names}
+
+    # Of each new split: its rows in each split of the corpus.
     rows: dict[str, dict[str, np.ndarray]] = {split: {} for split in SPLITS}
     for name in pooled:
-        roles = np.array([_role(fold_of[video_of(id_)], data) for id_ in ids[name]])
+        after = [(fold_of[video_of(id_)] - data.fold) % data.folds for id_ in ids[name]]
+        roles = np.array([{0: "test", 1: "valid"}.get(k, "train") for k in after])
         for split in SPLITS:
             rows[split][name] = np.flatnonzero(roles == split)
     common = _common_header(corpus, pooled, data)
@@ -386,53 +371,54 @@ def cut_fold(corpus: Corpus, data: DataConfig) -> Corpus:
             split: [ids[name][row] for name, chosen in of.items() for row in chosen]
             for split, of in rows.items()
         },
-        read=lambda split: _read(corpus, rows[split], common, data),
+        read=lambda split: _read_rows(corpus, rows[split], common, data),
         aligned=None if corpus.aligned is None else aligned,
     )
     cut.why, cut.verify = corpus.why, corpus.verify
     return cut
 
 
-def _role(fold: int, data: DataConfig) -> str:
-    """Returns the split that a fold becomes."""
-    after = (fold - data.fold) % data.folds
-    return {0: "test", 1: "valid"}.get(after, "train")
-
-
-def _folds_of_videos(path: str, ids: list[str], data: DataConfig) -> dict[str, int]:
-    videos = videos_of(ids, f"data.folds = {data.folds}: {path}:")
-    segments = collections.Counter(videos)
-    if len(segments) < data.folds:
-        raise UserError(
-            f"data.folds = {data.folds}: {path} has segments of {len(segments)} video(s); every "
-            "fold needs one."
-        )
-    if len(segments) == len(ids) > data.folds:
-        logger.warning(
-            "%s: by its id every sample is of a video of its own, such as %r: where several are of "
-            "one speaker, ids like 'video[0]' or 'video$_$0' keep them in one fold.",
-            path,
-            ids[0],
-        )
-    dealt = deal_videos(segments, data.folds, data.split_seed)
-    return {video: fold for fold, videos in enumerate(dealt) for video in videos}
-
-
 def _common_header(corpus: Corpus, pooled: list[str], data: DataConfig) -> SplitHeader:
     """Returns the header that every new split has, but for its size."""
+    # The stored steps of a new split are equal only where modalities share them. Where the corpus
+    # does not say what is aligned, equal numbers of steps do: padding must not make them equal.
+    as_stored = dataclasses.replace(data, alignment="auto", text="features")
+    groups, _ = find_groups(corpus, corpus.modalities, as_stored)
+    steps: dict[str, int] = {}
+
+    def apart(longest: int) -> int:
+        while corpus.aligned is None and longest > 1 and longest in steps.values():
+            longest += 1
+        return longest
+
+    for members in movers(corpus.modalities, groups):
+        longest = max(max(h.steps(members).values(), default=0) for h in corpus.headers.values())
+        steps |= dict.fromkeys(members, apart(longest))
+
     headers = [corpus.headers[name] for name in pooled]
     shapes, dtypes, masked = {}, {}, set()
-    common_steps = _common_steps(corpus, data)
-    for m, steps in common_steps.items():
+    for m in corpus.modalities:
         there = [header for header in headers if m in header.shapes]
         if not there:  # in an unlabelled split alone
             continue
-        shapes[m] = steps, corpus.width(m)
+        shapes[m] = steps[m], corpus.width(m)
         dtype = np.result_type(*(header.dtypes[m] for header in there))
         dtypes[m] = dtype.name if shapes[m][1] or dtype.kind in "iu" else "int64"
-        alike = len(there) == len(headers) and all(h.shapes[m][0] == steps for h in there)
+        alike = len(there) == len(headers) and all(h.shapes[m][0] == steps[m] for h in there)
         if not alike or any(m in header.masked for header in there):
             masked.add(m)
+
+    # Words have the steps of modalities with which they share them, and of no others.
+    words = 0
+    if told := [header for header in headers if header.words]:
+        says_words = corpus.aligned is None or "text" in corpus.aligned
+        for m in corpus.modalities if corpus.aligned is None else corpus.aligned:
+            there = [header for header in told if m in header.shapes]
+            if says_words and there and all(h.shapes[m][0] == h.words for h in there):
+                words = steps[m]
+                break
+        else:
+            words = apart(max(header.words for header in told))
     kinds = {header.label_kind for header in headers}
     return dataclasses.replace(
         headers[0],
@@ -440,53 +426,20 @@ def _common_header(corpus: Corpus, pooled: list[str], data: DataConfig) -> Split
         dtypes=dtypes,
         masked=frozenset(masked),
         has_raw_text=any(header.has_raw_text for header in headers),
-        words=_steps_of_words(corpus, headers, common_steps),
+        words=words,
         label_kind=kinds.pop() if len(kinds) == 1 else "scores",
         classes=classes_of(headers),
     )
 
 
-def _common_steps(corpus: Corpus, data: DataConfig) -> dict[str, int]:
-    """Returns the stored steps of each modality in a new split; equal only where shared."""
-    as_stored = dataclasses.replace(data, alignment="auto", text="features")
-    groups, _ = find_groups(corpus, corpus.modalities, as_stored)
-    steps: dict[str, int] = {}
-    for members in movers(corpus.modalities, groups):
-        longest = max(max(h.steps(members).values(), default=0) for h in corpus.headers.values())
-        # Where the corpus does not say what is aligned, equal numbers of steps do: padding must
-        # not make them equal.
-        while corpus.aligned is None and longest > 1 and longest in steps.values():
-            longest += 1
-        steps |= dict.fromkeys(members, longest)
-    return {m: steps[m] for m in corpus.modalities}
-
-
-def _steps_of_words(
-    corpus: Corpus, headers: list[SplitHeader], steps: Mapping[str, int]
-) -> int:
-    """Returns the stored steps of the words in a new split, 0 without words.
-
-    They are those of modalities with which the words share their steps, and of no others.
-    """
-    told = [header for header in headers if header.words]
-    if not told:
-        return 0
-    says_words = corpus.aligned is None or "text" in corpus.aligned
-    for m in corpus.modalities if corpus.aligned is None else corpus.aligned:
-        there = [header for header in told if m in header.shapes]
-        if says_words and there and all(h.shapes[m][0] == h.words for h in there):
-            return steps[m]
-    longest = max(header.words for header in told)
-    while corpus.aligned is None and longest > 1 and longest in steps.values():
-        longest += 1
-    return longest
-
-
-def _read(
+def _read_rows(
     corpus: Corpus, rows: Mapping[str, np.ndarray], common: SplitHeader, data: DataConfig
 ) -> Split:
     """Reads one new split: some rows of each split of the corpus, in their order."""
-    join = np.concatenate
+
+    def join(arrays: list[np.ndarray | None]) -> np.ndarray | None:
+        return None if any(array is None for array in arrays) else np.concatenate(arrays)
+
     parts = [
         _part(corpus.split(name), chosen, common, data)
         for name, chosen in rows.items()
@@ -500,44 +453,44 @@ def _read(
         raw_text=join([part.raw_text for part in parts]) if common.has_raw_text else None,
         derived=frozenset.intersection(*(part.derived for part in parts)),
         words=join([part.words for part in parts]) if common.words else None,
-        segments=_joined([part.segments for part in parts]),
-        pieces=_joined([part.pieces for part in parts]),
+        segments=join([part.segments for part in parts]),
+        pieces=join([part.pieces for part in parts]),
     )
-
-
-def _joined(parts: list[np.ndarray | None]) -> np.ndarray | None:
-    """Joins what each part of a new split has; None if one has not."""
-    return None if any(part is None for part in parts) else np.concatenate(parts)
 
 
 def _part(split: Split, rows: np.ndarray, common: SplitHeader, data: DataConfig) -> Split:
     """Brings some rows of a split of the corpus into the form of the new splits."""
+
+    def padded(stored: np.ndarray | None, made: np.ndarray) -> np.ndarray:
+        if stored is not None:
+            made[:, : stored.shape[1]] = stored[rows]
+        return made
+
     features, masks, derived = {}, {}, set()
     for m, (steps, width) in common.shapes.items():
         shape = (len(rows), steps, width) if width else (len(rows), steps)
-        features[m] = np.zeros(shape, common.dtypes[m])
-        there = split.features[m].shape[1] if m in split.features else 0
-        if there:
-            features[m][:, :there] = split.features[m][rows]
+        features[m] = padded(split.features.get(m), np.zeros(shape, common.dtypes[m]))
         if m in common.masked:
-            masks[m] = np.zeros((len(rows), steps), bool)
-            if there:
-                masks[m][:, :there] = step_mask(split, m, data.mask_from_zeros)[rows]
+            there = step_mask(split, m, data.mask_from_zeros) if m in split.features else None
+            masks[m] = padded(there, np.zeros((len(rows), steps), bool))
             if m not in split.masks or m in split.derived:
                 derived.add(m)
-    raw_text = np.full(len(rows), "") if split.raw_text is None else split.raw_text[rows]
-    labels = None if split.labels is None else split.labels[rows]
-    part = Split(split.ids[rows], features, masks, labels, raw_text, frozenset(derived))
     words, segments, pieces = None, None, None
     if common.words:
-        words = np.full((len(rows), common.words), "", object)
-        if split.words is not None:
-            words[:, : split.words.shape[1]] = split.words[rows]
+        words = padded(split.words, np.full((len(rows), common.words), "", object))
     if "text" in features and features["text"].ndim == 2:
-        segments = np.zeros(features["text"].shape, np.int32)
-        if split.segments is not None:
-            segments[:, : split.segments.shape[1]] = split.segments[rows]
+        segments = padded(split.segments, np.zeros(features["text"].shape, np.int32))
     elif split.pieces is not None:
-        pieces = np.full((len(rows), common.shapes["text"][0]), "", split.pieces.dtype)
-        pieces[:, : split.pieces.shape[1]] = split.pieces[rows]
-    return dataclasses.replace(part, words=words, segments=segments, pieces=pieces)
+        shape = len(rows), common.shapes["text"][0]
+        pieces = padded(split.pieces, np.full(shape, "", split.pieces.dtype))
+    return Split(
+        ids=split.ids[rows],
+        features=features,
+        masks=masks,
+        labels=None if split.labels is None else split.labels[rows],
+        raw_text=np.full(len(rows), "") if split.raw_text is None else split.raw_text[rows],
+        derived=frozenset(derived),
+        words=words,
+        segments=segments,
+        pieces=pieces,
+    )

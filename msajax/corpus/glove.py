@@ -53,10 +53,6 @@ def read_glove(path: str | os.PathLike, vocabulary: Collection[str]) -> WordVect
     themselves are read for wanted words alone. Of a repeated word the first line counts, and words
     are compared as they are written, case included.
 
-    Args:
-        path: the text file, plain or gzip.
-        vocabulary: the words wanted.
-
     Raises:
         UserError: naming the line, if the file is damaged, no such text, or holds another number
             of values on one line, or a value that is not a finite float32 number.
@@ -75,12 +71,28 @@ def read_glove(path: str | os.PathLike, vocabulary: Collection[str]) -> WordVect
             for number, line in enumerate(itertools.chain(head[first - 1 :], rest), first):
                 line = line.rstrip()
                 spaces = line.count(b" ")
-                if spaces == width:
-                    word = line[: line.index(b" ")]
-                else:
-                    word = _spaced_word(path, number, line, spaces, width)
+                word = line[: line.index(b" ")] if spaces == width else line.rsplit(b" ", width)[0]
+                if spaces < width:
+                    raise UserError(
+                        f"{path}, line {number}: {spaces} value(s) after the word, expected "
+                        f"{width} as on the other lines."
+                    )
+                if spaces > width and _DECIMAL_AT_END.search(word):
+                    raise UserError(
+                        f"{path}, line {number}: more than the {width} numbers that the other "
+                        "lines have."
+                    )
                 if word in wanted and word not in found:
-                    found[word] = _numbers(path, number, line[len(word) + 1 :])
+                    try:
+                        values = np.array([float(x) for x in line[len(word) + 1 :].split(b" ")])
+                    except ValueError as error:
+                        place = f"{path}, line {number}"
+                        raise UserError(f"{place}: a value that is no number.") from error
+                    if not is_finite(values).all():
+                        raise UserError(
+                            f"{path}, line {number}: a value that is not a finite float32 number."
+                        )
+                    found[word] = values.astype(np.float32)
     except (OSError, EOFError, zlib.error) as error:
         last = max(number, len(head))
         raise UserError(f"{path} is damaged after line {last}: {error}.") from error
@@ -149,41 +161,11 @@ def _numbers_at_end(line: bytes) -> int:
     return count
 
 
-def _spaced_word(path: str, number: int, line: bytes, spaces: int, width: int) -> bytes:
-    """Returns the word of a line with another number of spaces than of values."""
-    if spaces < width:
-        raise UserError(
-            f"{path}, line {number}: {spaces} value(s) after the word, expected {width} as on the "
-            "other lines."
-        )
-    word = line.rsplit(b" ", width)[0]
-    if _DECIMAL_AT_END.search(word):
-        raise UserError(
-            f"{path}, line {number}: more than the {width} numbers that the other lines have."
-        )
-    return word
-
-
-def _numbers(path: str, number: int, text: bytes) -> np.ndarray:
-    try:
-        values = np.array([float(field) for field in text.split(b" ")])
-    except ValueError as error:
-        raise UserError(f"{path}, line {number}: a value that is no number.") from error
-    if not is_finite(values).all():
-        raise UserError(f"{path}, line {number}: a value that is not a finite float32 number.")
-    return values.astype(np.float32)
-
-
 def read_vectors(path: str, glove_path: str, counts: collections.Counter[str]) -> WordVectors:
-    """Reads the vectors of a corpus's words and logs how many words have none.
-
-    Args:
-        path: of the corpus, for messages.
-        glove_path: a text file of word vectors.
-        counts: how often each word occurs, at least one word.
+    """Reads the vectors of words by how often each occurs; logs how many have none.
 
     Raises:
-        UserError: if the file is damaged, or has no vector of any of the words.
+        UserError: if the file is damaged, or has no vector of any word of the corpus at `path`.
     """
     found = read_glove(glove_path, counts.keys())
     if not found.words:

@@ -1,25 +1,110 @@
-"""Makes corpora of splits that are in memory already, and of others with another text."""
+"""Reads and pads sequences as programs have them in memory; makes corpora of splits there."""
 
 import copy
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from msajax.corpus.corpus import Corpus, Source, Split, SplitHeader
-from msajax.corpus.embedding import Embedding
+from msajax.corpus.corpus import Corpus, Embedding, Source, Split, SplitHeader
 from msajax.corpus.labels import describe_labels
+from msajax.errors import UserError
 
-IN_MEMORY = Source("memory", "splits in memory")
+_IN_MEMORY = Source("memory", "splits in memory")
+_NOT_A_VALUE = ("NAType", "NaTType")  # what pandas has for a value that is missing
+
+
+def is_missing(value: Any) -> bool:
+    """Says whether a value stands for none: None, NaN, or what pandas has for it."""
+    if isinstance(value, float | np.floating):
+        return math.isnan(value)
+    return value is None or type(value).__name__ in _NOT_A_VALUE
+
+
+def is_list(value: Any) -> bool:
+    """Says whether a value is a list, a tuple or an array with axes: no text, and no number."""
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def as_list(value: Any, where: str) -> list[Any]:
+    """Returns the values of a list, an array, or a column of a pandas or polars data frame."""
+    for method in ("tolist", "to_list"):  # numpy and pandas, polars
+        if not isinstance(value, type) and callable(found := getattr(value, method, None)):
+            value = found()
+            break
+    if is_list(value):
+        return list(value)
+    like = " in the order of the table's rows" if isinstance(value, Mapping) else ""
+    raise UserError(
+        f"{where} is of type {type(value).__name__}: expected a list with an entry for each "
+        f"sample{like}."
+    )
+
+
+def as_numbers(value: Any, where: str) -> np.ndarray:
+    """Makes an array of truth values, integers or floats of 64 bits at most.
+
+    Nested lists, an array, or what turns itself into one, as tensors do. `UserError` for rows of
+    different lengths, and for what is no number, calls it `where`.
+    """
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{where} is no array of numbers: {str(error).splitlines()[0]}") from error
+    if array.dtype.name == "bfloat16":
+        return array.astype(np.float32)
+    if array.dtype.kind not in "biuf":
+        raise UserError(
+            f"{where} is {array.dtype} {array.shape}: expected numbers [T, d], a row for each step."
+        )
+    return array.astype(np.float64) if array.dtype.itemsize > 8 else array
+
+
+def pad(rows: Sequence[np.ndarray], steps: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Pads sequences behind their ends with zeros.
+
+    N sequences `[T, d]`, or token ids `[T]`, become `[N, T, d]` or `[N, T]`, of `steps` steps at
+    least; a sequence without a step may have any shape. Returned with the N lengths.
+
+    Raises:
+        ValueError: for steps of different widths, naming two samples.
+    """
+    lengths = np.array([len(row) for row in rows])
+    first = next((i for i, row in enumerate(rows) if len(row)), 0)
+    shape = rows[first].shape[1:]
+    kind = np.result_type(*[row for row in rows if len(row)] or rows)
+    padded = np.zeros((len(rows), max(steps, lengths.max()), *shape), kind)
+    for i, row in enumerate(rows):
+        if len(row) and row.shape[1:] != shape:
+            raise ValueError(
+                f"sample {i} has steps of {row.shape[1:]}, but sample {first} of {shape}"
+            )
+        padded[i, : len(row)] = row if len(row) else 0
+    return padded, lengths
+
+
+def require_unicode(texts: Sequence[str], name: Callable[[int], str]) -> None:
+    """Raises `UserError` for text number i that is no Unicode; the message calls it `name(i)`."""
+    for i, text in enumerate(texts):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"{name(i)} holds a character that Unicode does not have (half of a surrogate "
+                f"pair, at {error.start})."
+            ) from error
 
 
 def corpus_of(
     splits: Mapping[str, Split],
     *,
-    source: Source = IN_MEMORY,
+    source: Source = _IN_MEMORY,
     label_names: Sequence[str] = (),
     integers: bool = False,
     aligned: Sequence[str] | None = None,
@@ -29,9 +114,9 @@ def corpus_of(
     Its digest covers the arrays, not their storage: a recompressed copy is the same corpus.
 
     Args:
-        splits: by name.
+        splits: arrays by the name of the split.
         source: what the splits were made of.
-        label_names: names of the labels, or of classes stored as whole numbers.
+        label_names: names of the labels, or of classes stored as whole numbers (`integers`).
         integers: whether labels are stored as whole numbers.
         aligned: modalities that share their steps; () if none do, None if that is not known.
 
@@ -39,7 +124,7 @@ def corpus_of(
         UserError: if splits are empty or do not fit together, or the aligned modalities do not.
         ValueError: if the label names do not fit.
     """
-    digest = hashlib.sha256()
+    digest, headers = hashlib.sha256(), {}
     aligned = None if aligned is None else tuple(aligned)
     digest.update(repr((*label_names, integers, aligned)).encode())
     for name, split in splits.items():
@@ -52,10 +137,22 @@ def corpus_of(
                 update_digest(digest, part, array)
         if split.words is not None:
             digest.update(json.dumps(split.words.tolist()).encode())
+        described = {}
+        if split.labels is not None:
+            described = describe_labels(split.labels, integers=integers, names=label_names)
+        headers[name] = SplitHeader(
+            size=len(split),
+            shapes={m: (*x.shape[1:], 0)[:2] for m, x in split.features.items()},
+            dtypes={m: x.dtype.name for m, x in split.features.items()},
+            masked=frozenset(split.masks),
+            has_raw_text=split.raw_text is not None,
+            words=0 if split.words is None else split.words.shape[1],
+            **described,
+        )
     return Corpus(
         source=source,
         digest=digest.hexdigest(),
-        headers={name: _header(s, label_names, integers) for name, s in splits.items()},
+        headers=headers,
         ids={name: split.ids.tolist() for name, split in splits.items()},
         read=splits.__getitem__,
         aligned=aligned,
@@ -69,30 +166,12 @@ def update_digest(digest: Any, name: str, array: np.ndarray) -> None:
     digest.update(array.data)
 
 
-def _header(split: Split, names: Sequence[str], integers: bool) -> SplitHeader:
-    labels = {"label_names": ()}
-    if split.labels is not None:
-        labels = describe_labels(split.labels, integers=integers, names=names)
-    return SplitHeader(
-        size=len(split),
-        shapes={m: (*x.shape[1:], 0)[:2] for m, x in split.features.items()},
-        dtypes={m: x.dtype.name for m, x in split.features.items()},
-        masked=frozenset(split.masks),
-        has_raw_text=split.raw_text is not None,
-        words=0 if split.words is None else split.words.shape[1],
-        **labels,
-    )
-
-
 def with_text(
     corpus: Corpus, embed: Callable[[Split, str], Split], embedding: Embedding
 ) -> Corpus:
     """Returns a corpus whose text is made anew as its splits are read, to be written to a file.
 
-    Args:
-        corpus: whose transcripts are read.
-        embed: (split, its name) -> the split with other text.
-        embedding: says how.
+    `embed(split, its name)` returns the split with other text; `embedding` says how.
     """
     changed = copy.copy(corpus)
     changed.source = dataclasses.replace(corpus.source, embedding=embedding)

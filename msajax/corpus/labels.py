@@ -29,7 +29,7 @@ class LabelKind(NamedTuple):
 
     Attributes:
         kind: a name in `msajax.tasks.TASKS`.
-        names: of the model's outputs.
+        names: what the model's outputs are called.
         classes: the stored whole numbers that stand for the classes, in the order of their names;
             () for one-hot labels and for all that are no classes.
     """
@@ -42,15 +42,11 @@ class LabelKind(NamedTuple):
 def describe_labels(
     labels: np.ndarray, *, integers: bool, names: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Describes finite labels `[N, K]` by entries of a `SplitHeader`.
+    """Describes finite labels `[N, K]` float64 by entries of a `SplitHeader`.
 
-    Labels are classes only where they are stored as whole numbers from 0 in one column, or every
-    row is one-hot: scores from -3 to 3, and ratings stored as floats, stay scores.
-
-    Args:
-        labels: as float64.
-        integers: whether they are stored as whole numbers.
-        names: of the K columns, or of the classes 0, 1, … in a single column, where known.
+    Labels are classes only where they are stored as whole numbers (`integers`) from 0 in one
+    column, or every row is one-hot: scores from -3 to 3, and ratings stored as floats, stay scores.
+    `names` are, where known, those of the K columns, or of the classes 0, 1, … in a single column.
 
     Raises:
         ValueError: if the number of names fits neither columns nor classes, or a column of
@@ -83,21 +79,18 @@ def describe_labels(
 
 
 def read_labels(
-    path: str, split: str, labels: np.ndarray, ids: np.ndarray, names: Sequence[str] = ()
+    path: str, split: str, labels: np.ndarray | None, ids: np.ndarray, names: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Checks labels as a file has them, (N,) or (N, K), and describes them by `describe_labels`.
 
-    Args:
-        path: of the corpus, for a message.
-        split: its name, for a message.
-        labels: as stored.
-        ids: `[N]`.
-        names: of the columns or classes.
+    Path and split, and the `[N]` ids, are for messages; without labels there is nothing to say.
 
     Raises:
         UserError: for labels that are not finite, none or more than `MOST_OUTPUTS` of a sample, or
             names that do not fit.
     """
+    if labels is None:
+        return {}
     values = labels.astype(np.float64).reshape(len(labels), math.prod(labels.shape[1:]))
     if values.shape[1] == 0:
         raise UserError(f"{path}: {split}/label has no column.")
@@ -130,12 +123,8 @@ def clip_sentiment(where: str, columns: Sequence[np.ndarray]) -> int:
     A few of CMU-MOSEI, from a fourth annotator, lie there. Where they are more than a tenth of all
     labels, these are taken for another scale than sentiment's and left as they are.
 
-    Args:
-        where: the labels came from, for the log.
-        columns: one label per sample, finite, in the parts of one corpus.
-
-    Returns:
-        How many labels were clipped.
+    The columns have a finite label per sample, in the parts of one corpus; the log calls it
+    `where`. Returns how many labels were clipped.
     """
     size = sum(map(len, columns))
     stray = sum(int((np.abs(column) > _SENTIMENT).sum()) for column in columns)
@@ -143,17 +132,13 @@ def clip_sentiment(where: str, columns: Sequence[np.ndarray]) -> int:
         logger.warning(
             "%s: %d of %d labels lie outside [-3, 3]: taken for another scale than sentiment's and "
             "left as they are.",
-            where,
-            stray,
-            size,
+            *(where, stray, size),
         )
         return 0
     if stray:
         logger.warning(
             "%s: %d of %d sentiment labels lie outside [-3, 3] and were clipped.",
-            where,
-            stray,
-            size,
+            *(where, stray, size),
         )
         for column in columns:
             np.clip(column, -_SENTIMENT, _SENTIMENT, out=column)
@@ -192,8 +177,7 @@ def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
         logger.warning(
             "%s: splits store labels differently (%s): learned as scores; model.task decides "
             "otherwise.",
-            corpus.path,
-            found,
+            *(corpus.path, found),
         )
     if model.task == "regression" or (model.task == "auto" and not (one_hot or numbered)):
         return LabelKind("regression", labelled[0].label_names)

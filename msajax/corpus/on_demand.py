@@ -107,12 +107,7 @@ class OnDemand:
 
 
 def take_rows(split: Split, chosen: np.ndarray) -> Split:
-    """Returns some samples of a split; what streams still streams.
-
-    Args:
-        split: prepared, or as it is stored.
-        chosen: `[N]` bool, or the numbers of the samples.
-    """
+    """Returns samples of a split, by `[N]` bool or by number; what streams still streams."""
     if chosen.dtype == bool and chosen.all():
         return split
     rows = np.flatnonzero(chosen) if chosen.dtype == bool else chosen

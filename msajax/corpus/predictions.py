@@ -1,4 +1,7 @@
-"""Writes and reads predictions, for every mode, as CSV (UTF-8, RFC 4180, 9 significant digits)."""
+"""Writes and reads predictions, for every mode, as CSV (UTF-8, RFC 4180, 9 significant digits).
+
+Tables of other tools are read, too, whatever separates and names their columns.
+"""
 
 import contextlib
 import csv
@@ -58,7 +61,7 @@ def read_table(path: str) -> tuple[list[str], list[dict[str, str]]]:
     if not text.strip():
         raise UserError(f"{path} is empty: expected columns such as id, label and score.")
     first = text.lstrip("\r\n").partition("\n")[0]
-    separator = max(_SEPARATORS, key=lambda s: _known_columns(_cells(first, s)))
+    separator = max(_SEPARATORS, key=lambda s: _known_columns(first, s))
     lines = re.split("\r\n|\n|\r", text)
     # Other tools write sentences between tabs as they are: a quotation mark in one quotes nothing.
     plain = separator == "\t" and len({line.count("\t") for line in lines if line}) == 1
@@ -72,7 +75,17 @@ def read_table(path: str) -> tuple[list[str], list[dict[str, str]]]:
     columns = [name.strip() for name in reader.fieldnames or []]
     if twice := sorted({name for name in columns if name and columns.count(name) > 1}):
         raise UserError(f"{path} has the column {twice[0]!r} twice.")
-    new = _renamed(path, columns)
+    # The columns that other tools call otherwise are renamed; this program's own names count first.
+    new = list(columns)
+    for role in _SPELLINGS:
+        if role in columns or any(name.startswith(f"{role}_") for name in columns):
+            continue
+        found = [i for i, name in enumerate(columns) if _ROLES.get(_normal(name)) == role]
+        if len(found) > 1:
+            either = " or ".join(repr(columns[i]) for i in found)
+            raise UserError(f"{path}: is {either} the {role}? Name that column {role!r}.")
+        for i in found:
+            new[i] = role
     named = dict(zip(reader.fieldnames or [], new, strict=True))
     renamed = [{named.get(name, name): value for name, value in row.items()} for row in rows]
     normal = {_normal(name): name for name in columns}
@@ -120,42 +133,20 @@ def _no_unicode(path: str, content: bytes) -> str:
     return f"{path} cannot be read as CSV: its text is neither whole UTF-16 nor UTF-8."
 
 
-def _cells(line: str, separator: str) -> list[str]:
-    try:
-        return next(csv.reader([line.rstrip("\r")], delimiter=separator), [])
-    except csv.Error:
-        return []
-
-
 def _normal(name: str) -> str:
     return re.sub(r"[\s_.-]+", "", name.casefold())
 
 
-def _known_columns(columns: Sequence[str]) -> tuple[int, int]:
-    """Counts the columns whose names are known, and all of them."""
+def _known_columns(line: str, separator: str) -> tuple[int, int]:
+    """Counts the columns of a first line whose names are known, and all of them."""
+    try:
+        columns = next(csv.reader([line.rstrip("\r")], delimiter=separator), [])
+    except csv.Error:
+        return 0, 0
     known = [
         name for name in columns if _normal(name) in _ROLES or re.match("(score|label)_", name)
     ]
     return len(known), len(columns)
-
-
-def _renamed(path: str, columns: Sequence[str]) -> list[str]:
-    """Renames the columns that other tools call otherwise.
-
-    Raises:
-        UserError: if two columns could be the same.
-    """
-    new = list(columns)
-    for role in _SPELLINGS:
-        if role in columns or any(name.startswith(f"{role}_") for name in columns):
-            continue  # the names of this program's own files count first
-        found = [i for i, name in enumerate(columns) if _ROLES.get(_normal(name)) == role]
-        if len(found) > 1:
-            named = " or ".join(repr(columns[i]) for i in found)
-            raise UserError(f"{path}: is {named} the {role}? Name that column {role!r}.")
-        for i in found:
-            new[i] = role
-    return new
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,8 +155,8 @@ class Predictions:
 
     Attributes:
         kind: a name in `msajax.tasks.TASKS`.
-        names: of the K outputs or classes.
-        scores: `[S, N, K]` float64, of each random seed.
+        names: what the K outputs or classes are called.
+        scores: `[S, N, K]` float64, S random seeds.
         labels: `[N, K]` float64; `[N, 1]` of classes, counted from 0, and of next_token, where they
             are 0, because its scores are measures already.
         ids: `[N]` str; empty where the file has none.
@@ -184,7 +175,7 @@ class Scored(NamedTuple):
     Attributes:
         split: prepared.
         scores: `[S, N, K]`.
-        weights: `[S, N, M]`, of the modalities.
+        weights: `[S, N, M]`, a weight for each modality.
         repairs: what preparation repaired.
     """
 
@@ -232,7 +223,7 @@ def write_predictions(
         scored: splits, written one after another.
         seeds: the S random seeds.
         spec: kind and names of the outputs, and the M modalities.
-        calibration: of the mean over these seeds; None if there is none.
+        calibration: what calibrates the mean over these seeds, if anything does.
 
     Raises:
         UserError: if the file cannot be written.
@@ -361,15 +352,11 @@ def read_columns(path: str) -> dict[str, np.ndarray]:
     for i, row in enumerate(rows):
         if None in row or None in row.values():  # what `csv` gives for too many, and for too few
             raise UserError(f"{path}, row {i + 1}: not one value for each of the columns.")
-    return {name: _column(name, [row[name] for row in rows]) for name in columns}
-
-
-def _column(name: str, values: Sequence[str]) -> np.ndarray:
-    """Reads a column as numbers if every value is one; ids and transcripts never are."""
-    if name not in ("id", "raw_text"):
-        with contextlib.suppress(ValueError):
-            return np.array([float(value or "nan") for value in values])
-    return np.array(values)
+    found = {name: np.array([row[name] for row in rows]) for name in columns}
+    for name in found.keys() - {"id", "raw_text"}:
+        with contextlib.suppress(ValueError):  # numbers only if every value is one
+            found[name] = np.array([float(row[name] or "nan") for row in rows])
+    return found
 
 
 def _score_columns(columns: Sequence[str], column: str) -> list[str]:

@@ -6,7 +6,7 @@ import difflib
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 
@@ -26,10 +26,17 @@ from msajax.corpus.corpus import (
 from msajax.corpus.folds import deal_by_shares, videos_of
 from msajax.corpus.formats import native, save
 from msajax.corpus.formats.arrays import NAME, RESERVED
-from msajax.corpus.formats.fields import LABELS
-from msajax.corpus.in_memory import corpus_of
+from msajax.corpus.formats.pickled import LABELS
+from msajax.corpus.in_memory import (
+    as_list,
+    as_numbers,
+    corpus_of,
+    is_list,
+    is_missing,
+    pad,
+    require_unicode,
+)
 from msajax.corpus.labels import MOST_CLASSES, label_kind, require_names
-from msajax.corpus.sequences import as_list, as_numbers, is_list, is_missing, pad, require_unicode
 from msajax.errors import UserError, printable
 
 logger = logging.getLogger(__name__)
@@ -37,9 +44,164 @@ logger = logging.getLogger(__name__)
 _SPLITS = {**SPLIT_NAMES, "validation": "valid"}
 _LARGEST = float(np.finfo(np.float32).max)
 _NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
+_TEXTS = ("text", "raw_text", "words")  # what transcripts and words may be called
 
 
-class Table:
+@dataclasses.dataclass(frozen=True, repr=False)
+class SavedCorpus:
+    """Says what `save_corpus` wrote; printed, it is the sentences.
+
+    Attributes:
+        path: the file, or the folder.
+        sizes: `{split: samples}`.
+        modalities: `{modality: facts}`: its `width`, 0 for token ids and words; its `shortest`,
+            `median` and `longest` sequence in steps, of the samples that have it; and how many
+            samples it is `absent` in.
+        sentences: all of that, labels, alignment and how samples came into splits, in words.
+    """
+
+    path: str
+    sizes: Mapping[str, int]
+    modalities: Mapping[str, Mapping[str, float]]
+    sentences: Sequence[str]
+
+    def __repr__(self) -> str:
+        return "\n".join(self.sentences)
+
+
+def save_corpus(
+    path: str | os.PathLike,
+    table: Any,
+    sequences: Mapping[str, Any],
+    *,
+    label: str | Sequence[str] | Mapping[str, Sequence[str]] | None = None,
+    split: str | Sequence[float] = "split",
+    id: str = "id",
+    group: str | None = None,
+    seed: int = 0,
+    aligned: Sequence[str] | bool | None = None,
+    overwrite: bool = False,
+    **unknown: Any,
+) -> SavedCorpus:
+    """Writes a corpus of a table and lists of sequences: padded, with masks, checked.
+
+    Args:
+        path: a native archive to write, if it ends in .npz; else a folder of arrays, which is read
+            as it is used.
+        table: a data frame of pandas or polars, or a dict of columns; a row for each of N samples.
+        sequences: `{modality: N arrays [T, d]}` of any lengths T, in the order of the table's
+            rows; all their steps are real, also steps of zeros, and None or an array without a
+            step is an absent modality. A modality may also be lists of N vectors `[d]`, a single
+            step each, or of N lists of token ids; or one array `[N, T, d]` that is padded with
+            zeros already. N strings as `text` (or `raw_text`) are transcripts, N lists of strings
+            as `text` (or `words`) are words step by step.
+        label: the column of labels, or several. Real numbers are scores; text, and whole numbers
+            from 0 in a single column, are classes. `{column: names}` gives the classes of text an
+            order, which else is that of ordered categories, or of the alphabet. None writes no
+            labels; a split in which all labels are missing has none.
+        split: the column that says train, valid (or dev, val, validation) or test; or the shares of
+            train, valid and test that are drawn, as (0.7, 0.1, 0.2): whole groups, none of which
+            is in two splits. A share of 0 leaves that split out.
+        id: the column of ids; each sample has its own.
+        group: the column of videos or speakers by which shares are drawn; None for the video that
+            ids name, as in `video[3]`. Beside a column of splits it is checked that no group is in
+            two of them.
+        seed: the draw of splits.
+        aligned: the modalities whose step i is of the same moment; True for all, False for none,
+            None for those that are equally long in every sample.
+        overwrite: whether a native archive at `path` is replaced.
+        **unknown: refused, each with the name that was probably meant.
+
+    Returns:
+        What was written, in numbers and sentences.
+
+    Raises:
+        UserError: for whatever does not fit together, naming the argument and the sample; nothing
+            is written then.
+    """
+    known = ("label", "split", "id", "group", "seed", "aligned", "overwrite")
+    for name in unknown:
+        near = difflib.get_close_matches(name, known, 1, 0) or known[:1]
+        raise UserError(f"save_corpus has no argument {name!r}: did you mean {near[0]!r}?")
+    path = _require_free(path, overwrite)
+    rows = _Table(table)
+    ids = _read_ids(rows.column(id, "id"), id)
+    labels = _read_labels(rows, label, ids)
+    splits, how = _read_or_draw_splits(rows, split, group, ids, seed)
+    modalities, raw_text = _read_modalities(sequences, ids)
+    rows.require_same_rows(sequences)
+    shared, why = _find_aligned(modalities, aligned, ids)
+
+    # What shares its steps is padded to the same length, words with the text that they are of.
+    moved = {"words" if m == "text" and m not in modalities else m for m in shared}
+    moved |= {"words"} if "text" in shared and "words" in modalities else set()
+    steps = max((modalities[m].steps for m in moved), default=1)
+    modalities |= {m: dataclasses.replace(modalities[m], least=steps) for m in moved}
+
+    made = {}
+    for name in SPLITS:
+        chosen = np.flatnonzero(splits == name)
+        if not chosen.size:
+            continue
+        features = {m: x.array(chosen) for m, x in modalities.items() if not x.are_words}
+        words = modalities.get("words")
+        made[name] = Split(
+            ids=np.array(ids)[chosen],
+            features=features,
+            masks={m: modalities[m].mask(chosen) for m in features if modalities[m].has_mask},
+            labels=_labels_of(labels, chosen, name),
+            raw_text=None if raw_text is None else np.array([raw_text[i] for i in chosen], np.str_),
+            words=words and pad_words([words.rows[i] for i in chosen], words.steps),
+        )
+    names = () if labels is None else require_names(labels.names, "label")
+    try:
+        corpus = corpus_of(
+            made,
+            source=Source(path, "native npz"),
+            label_names=names,
+            integers=labels is not None and labels.are_classes,
+            aligned=shared,
+        )
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"The columns of labels have {error}.") from error
+    if corpus.modalities == () and not any(h.has_raw_text for h in corpus.headers.values()):
+        raise UserError("No sample has a step of any modality: there is nothing to write.")
+    left = [repr(name) for name in rows.columns if name not in rows.used]
+    unread = f"not read of the table: {', '.join(left)}" if left else ""
+    warnings = _words_apart(modalities, ids) if aligned is None else []
+    saved = _describe(corpus, modalities, raw_text, [why, how, unread], warnings)
+    save(corpus, path)
+    return saved
+
+
+def _require_free(path: Any, overwrite: bool) -> str:
+    """Returns where to write; raises `UserError` for what is there and must not be replaced."""
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise UserError(f"path={path!r}: expected the name of a file, as 'corpus.npz'.")
+    path = os.path.expanduser(os.fspath(path)).rstrip(os.sep)
+    ending = os.path.splitext(path)[1]
+    if ending not in ("", ".npz"):
+        raise UserError(
+            f"{path}: a corpus is written as an archive, whose name ends in .npz, or as a folder, "
+            f"whose name has no ending; not as {ending}."
+        )
+    if os.path.lexists(path):
+        if not overwrite:
+            raise UserError(
+                f"{path} is there already: choose another name, or replace an archive with "
+                "overwrite=True."
+            )
+        if not native.matches(path):
+            raise UserError(f"{path} is there and no .npz archive: choose another name.")
+    return path
+
+
+# --- the table ---
+
+
+class _Table:
     """Reads columns of a data frame of pandas or polars, or of a dict of columns.
 
     Attributes:
@@ -116,12 +278,8 @@ class Table:
         return as_list(self._table[name], f"Column {name!r} of the table")
 
 
-def read_ids(values: Sequence[Any], column: str) -> list[str]:
-    """Reads the ids of the samples: text or whole numbers, each once.
-
-    Raises:
-        UserError: naming the row of an id that is missing, of another type, or there twice.
-    """
+def _read_ids(values: Sequence[Any], column: str) -> list[str]:
+    """Reads the ids of the samples: text or whole numbers, each once."""
     ids = _names(values, f"Column {column!r}, the id,")
     first: dict[str, int] = {}
     for i, id_ in enumerate(ids):
@@ -150,46 +308,56 @@ def _names(values: Sequence[Any], where: str) -> list[str]:
     return names
 
 
-# --- splits ---
+def _read_or_draw_splits(
+    table: _Table, split: Any, group: str | None, ids: Sequence[str], seed: int
+) -> tuple[np.ndarray, str]:
+    """Returns the split `[N]` of each sample, and a sentence on how it came there.
 
-
-def read_splits(values: Sequence[Any], column: str) -> np.ndarray:
-    """Reads the split `[N]` of each sample: train, valid (or dev, val, validation) or test.
-
-    Raises:
-        UserError: naming the row of another value.
+    Splits are those of a column, or drawn by shares, so that all samples of a group are in the same
+    one. A group is what a column says, or the video that the ids name.
     """
-    found = []
-    for i, value in enumerate(values):
-        name = _SPLITS.get(value.strip().lower()) if isinstance(value, str) else None
-        if name is None:
+    if isinstance(split, str):
+        if split not in table.columns:
+            there = ", ".join(map(repr, table.columns))
             raise UserError(
-                f"split={column!r}: row {i} (from 0) says {printable(repr(value))}; expected one "
-                f"of {', '.join(_SPLITS)}."
+                f"split={split!r}: the table has no such column; it has {there}. To draw splits "
+                "give shares of train, valid and test, as split=(0.7, 0.1, 0.2)."
             )
-        found.append(name)
-    return np.array(found)
+        named = []
+        for i, value in enumerate(table.column(split, "split")):
+            name = _SPLITS.get(value.strip().lower()) if isinstance(value, str) else None
+            if name is None:
+                raise UserError(
+                    f"split={split!r}: row {i} (from 0) says {printable(repr(value))}; expected "
+                    f"one of {', '.join(_SPLITS)}."
+                )
+            named.append(name)
+        if group is None:
+            return np.array(named), f"splits: those of the column {split!r}"
+    if group is None:
+        instead = "name the column of videos or speakers: group='speaker'"
+        groups, by = videos_of(ids, "Shares are drawn by video, but", instead), "video"
+    else:
+        groups = _names(table.column(group, "group"), f"Column {group!r}, the group,")
+        by = group
+    if isinstance(split, str):
+        first: dict[str, str] = {}
+        for unit, name in zip(groups, named, strict=True):
+            if (other := first.setdefault(unit, name)) != name:
+                raise UserError(
+                    f"group={group!r}: samples of {printable(unit)!r} are in {other} and in "
+                    f"{name}; leave group out to keep these splits, or give shares to draw others."
+                )
+        said = f"splits: those of the column {split!r}; no {group} is in two of them"
+        return np.array(named), said
 
-
-def draw_splits(groups: Sequence[str], shares: Any, seed: int, by: str) -> np.ndarray:
-    """Draws a split `[N]` for each sample, so that all samples of a group are in the same one.
-
-    Args:
-        groups: the group of each of the N samples: its video, or its speaker.
-        shares: of the groups, for train, valid and test; they sum to 1, and 0 leaves a split out.
-        seed: of the draw.
-        by: what the message calls the groups.
-
-    Raises:
-        UserError: for other shares, and for fewer groups than splits.
-    """
-    numbers = list(shares) if is_list(shares) else []
+    numbers = list(split) if is_list(split) else []
     are_numbers = len(numbers) == len(SPLITS) and all(
         isinstance(s, _NUMBERS) and 0 <= s <= 1 for s in numbers
     )
     if not are_numbers or abs(sum(numbers) - 1) > 1e-6:
         raise UserError(
-            f"split={printable(repr(shares))}: expected the name of a column, or three shares that "
+            f"split={printable(repr(split))}: expected the name of a column, or three shares that "
             "sum to 1, of train, valid and test, as (0.7, 0.1, 0.2)."
         )
     if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
@@ -198,49 +366,24 @@ def draw_splits(groups: Sequence[str], shares: Any, seed: int, by: str) -> np.nd
     dealt = deal_by_shares(units, dict(zip(SPLITS, numbers, strict=True)), int(seed))
     if not all(dealt.values()):
         raise UserError(
-            f"split={shares!r}: the {len(groups)} samples make {len(units)} group(s) by {by}, too "
+            f"split={split!r}: the {len(groups)} samples make {len(units)} group(s) by {by}, too "
             f"few for {wanted} splits that share none: give a share of 0 to one of them, or group= "
             "another column (with the column of ids, samples are drawn one by one)."
         )
-    owner = {unit: split for split, names in dealt.items() for unit in names}
-    return np.array([owner[group] for group in groups])
-
-
-def read_groups(table: Table, group: str | None, ids: Sequence[str]) -> tuple[list[str], str]:
-    """Returns the group of each sample, and what groups are: the video that ids name, or a column.
-
-    Raises:
-        UserError: for a column that is not there, a row without a group, and ids that name no
-            video if there is no column.
-    """
-    if group is not None:
-        return _names(table.column(group, "group"), f"Column {group!r}, the group,"), group
-    instead = "name the column of videos or speakers: group='speaker'"
-    return videos_of(ids, "Shares are drawn by video, but", instead), "video"
-
-
-def require_apart(groups: Sequence[str], splits: np.ndarray, column: str) -> None:
-    """Raises `UserError` if samples of one group are in two splits."""
-    first: dict[str, str] = {}
-    for group, split in zip(groups, splits.tolist(), strict=True):
-        if (other := first.setdefault(group, split)) != split:
-            raise UserError(
-                f"group={column!r}: samples of {printable(group)!r} are in {other} and in {split}; "
-                "leave group out to keep these splits, or give shares to draw others."
-            )
-
-
-# --- labels ---
+    owner = {unit: name for name, found in dealt.items() for unit in found}
+    counts = ", ".join(f"{len(dealt[name])} {name}" for name in SPLITS if name in dealt)
+    said = f"splits: drawn by {by} with seed {seed}, none of which is in two: {counts}"
+    return np.array([owner[unit] for unit in groups]), said
 
 
 @dataclasses.dataclass(frozen=True)
-class Labels:
+class _Labels:
     """Holds the labels of N samples.
 
     Attributes:
         values: `[N, K]` float64; classes as whole numbers from 0.
         known: `[N]` bool, whether a sample has labels.
-        names: of the K columns or of the classes; () for the usual ones.
+        names: what the K columns or the classes are called; () for the usual names.
         are_classes: whether they are to be stored as whole numbers.
     """
 
@@ -250,24 +393,18 @@ class Labels:
     are_classes: bool
 
 
-def read_labels(table: Table, label: Any, ids: Sequence[str]) -> Labels | None:
-    """Reads labels of one or several columns.
-
-    Args:
-        table: the table.
-        label: a name, several names, or `{name: classes in their order}`; None for no labels.
-        ids: of the samples, for messages.
+def _read_labels(table: _Table, label: Any, ids: Sequence[str]) -> _Labels | None:
+    """Reads labels of one or several columns: `label` is as `save_corpus` takes it.
 
     Returns:
         Scores of columns of numbers; classes of one column of text, in the order that is given, or
         that of its ordered categories, else of the alphabet; or of whole numbers from 0.
-
-    Raises:
-        UserError: naming the column and the row that is no finite number.
     """
     if label is None:
         return None
-    columns = [label] if isinstance(label, str) else list(label) if _are_names(label) else []
+    one = isinstance(label, Mapping) and len(label) == 1
+    are_names = (one or is_list(label)) and all(isinstance(name, str) for name in label)
+    columns = [label] if isinstance(label, str) else list(label) if are_names else []
     if not columns or len(set(columns)) < len(columns):
         raise UserError(
             f"label={printable(repr(label))}: expected the name of a column, several different "
@@ -302,15 +439,10 @@ def read_labels(table: Table, label: Any, ids: Sequence[str]) -> Labels | None:
     found = np.unique(values[known])
     are_classes = len(columns) == 1 and whole and found[0] >= 0 and len(found) <= MOST_CLASSES
     usual = len(columns) == 1 and columns[0].lower() in LABELS
-    return Labels(values, known, () if usual else tuple(columns), are_classes)
+    return _Labels(values, known, () if usual else tuple(columns), are_classes)
 
 
-def _are_names(label: Any) -> bool:
-    one = isinstance(label, Mapping) and len(label) == 1
-    return (one or is_list(label)) and all(isinstance(name, str) for name in label)
-
-
-def _read_classes(values: Sequence[Any], column: str, classes: Any, known: np.ndarray) -> Labels:
+def _read_classes(values: Sequence[Any], column: str, classes: Any, known: np.ndarray) -> _Labels:
     """Reads classes by their names; numbers that are stored as text are refused."""
     for i in np.flatnonzero(known):
         if not isinstance(values[i], str):
@@ -337,7 +469,7 @@ def _read_classes(values: Sequence[Any], column: str, classes: Any, known: np.nd
         )
     numbers = {name: k for k, name in enumerate(names)}
     coded = [[numbers[v] if ok else np.nan] for v, ok in zip(values, known, strict=True)]
-    return Labels(np.array(coded, np.float64), known, tuple(names), True)
+    return _Labels(np.array(coded, np.float64), known, tuple(names), True)
 
 
 def _is_number(text: str) -> bool:
@@ -348,12 +480,8 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def labels_of(labels: Labels | None, rows: np.ndarray, split: str) -> np.ndarray | None:
-    """Returns the labels of a split's samples, or None if none of them has any.
-
-    Raises:
-        UserError: if only some of them have.
-    """
+def _labels_of(labels: _Labels | None, rows: np.ndarray, split: str) -> np.ndarray | None:
+    """Returns the labels of a split's samples, None if none has any; refuses some without."""
     if labels is None or not labels.known[rows].any():
         return None
     if missing := collections.Counter(labels.known[rows].tolist())[False]:
@@ -365,11 +493,11 @@ def labels_of(labels: Labels | None, rows: np.ndarray, split: str) -> np.ndarray
     return labels.values[rows]
 
 
-_TEXTS = ("text", "raw_text", "words")  # what transcripts and words may be called
+# --- the sequences ---
 
 
 @dataclasses.dataclass(frozen=True)
-class Modality:
+class _Modality:
     """Holds a modality of N samples.
 
     Attributes:
@@ -377,7 +505,7 @@ class Modality:
             all that is padded already.
         where: what a message calls it.
         lengths: `[N]`, the steps of each; 0 where the modality is absent.
-        least: steps to which they are padded at least, as those are with which they are aligned.
+        least: the fewest steps to which they are padded, as what they are aligned with is.
     """
 
     rows: Any
@@ -420,27 +548,24 @@ class Modality:
         """Returns `[n, T]`, True for the real steps of the samples of n indices."""
         return np.arange(self.steps) < self.lengths[rows, None]
 
-    def facts(self) -> dict[str, float]:
-        """Returns width, lengths of the samples that have the modality, and how many have not."""
+    def describe(self) -> tuple[dict[str, float], str]:
+        """Returns what `SavedCorpus.modalities` says of it, and that in words."""
         there = self.lengths[self.lengths > 0]
-        return {
+        shortest, longest = int(there.min()), int(there.max())
+        facts = {
             "width": self.width,
-            "shortest": int(there.min()),
+            "shortest": shortest,
             "median": float(np.median(there)),
-            "longest": int(there.max()),
+            "longest": longest,
             "absent": int((self.lengths == 0).sum()),
         }
-
-    def describe(self, facts: Mapping[str, float]) -> str:
-        """Puts `facts` into words."""
         kind = "stand step by step" if self.are_words else describe_width(self.width)
-        shortest, longest = facts["shortest"], facts["longest"]
         steps = f"{shortest} to {longest} steps, median {facts['median']:g}"
         if shortest == longest:
             steps = f"{longest} step{'s' * (longest > 1)}"
         absent = f"; absent in {facts['absent']} samples" * bool(facts["absent"])
         padded = "; steps of zeros before the first and after the last other one are padding"
-        return f"{kind}, {steps}{absent}{padded * (not self.has_mask)}"
+        return facts, f"{kind}, {steps}{absent}{padded * (not self.has_mask)}"
 
     def warnings(self) -> list[str]:
         """Says what is probably a mistake: values that are no numbers, and zeros as padding."""
@@ -466,33 +591,29 @@ class Modality:
         return found
 
 
-def read_modalities(
+def _read_modalities(
     sequences: Any, ids: Sequence[str]
-) -> tuple[dict[str, Modality], list[str] | None]:
-    """Reads modalities in memory.
-
-    Args:
-        sequences: `{modality: N sequences}`.
-        ids: of the N samples.
-
-    Returns:
-        The modalities by name, words among them as `words`; and N transcripts, if there are any.
-
-    Raises:
-        UserError: naming the modality and the sample of what is no sequence, or does not fit.
-    """
+) -> tuple[dict[str, _Modality], list[str] | None]:
+    """Reads modalities by name, words among them as `words`; and N transcripts if there are any."""
     if not isinstance(sequences, Mapping) or not sequences:
         raise UserError(
             f"sequences is of type {type(sequences).__name__} and names no modality: expected "
             "{modality: list of N arrays [T, d]}, as {'text': [...], 'audio': [...]}."
         )
-    found: dict[str, Modality] = {}
+    found: dict[str, _Modality] = {}
     raw_text = None
     for name, value in sequences.items():
-        _require_name(name)
+        is_name = isinstance(name, str) and NAME.fullmatch(name) and not name.endswith("_mask")
+        if name not in _TEXTS and not (is_name and name.lower() not in RESERVED):
+            raise UserError(
+                f"sequences names {printable(repr(name))}, which no modality can be called: "
+                "expected letters and digits, no …_mask, and not id or label, which are columns of "
+                "the table."
+            )
         where = f"sequences[{name!r}]"
-        rows = _numbers_or_none(value)
-        if rows is not None:
+        # One array of all samples, a tensor too; lists, text and columns are read one by one.
+        rows = np.asarray(value) if hasattr(value, "__array__") else None
+        if rows is not None and rows.dtype.kind not in "OUS":
             found[name] = _read_array(rows, where)
         else:
             rows = [None if is_missing(row) else row for row in as_list(value, where)]
@@ -525,25 +646,7 @@ def read_modalities(
     return {m: found[m] for m in (*order, *found.keys() - set(order))}, raw_text
 
 
-def _require_name(name: Any) -> None:
-    """Raises `UserError` for a name that no modality can have in a file."""
-    known = isinstance(name, str) and NAME.fullmatch(name) and not name.endswith("_mask")
-    if name not in _TEXTS and not (known and name.lower() not in RESERVED):
-        raise UserError(
-            f"sequences names {printable(repr(name))}, which no modality can be called: expected "
-            "letters and digits, no …_mask, and not id or label, which are columns of the table."
-        )
-
-
-def _numbers_or_none(value: Any) -> np.ndarray | None:
-    """Returns what is one array of numbers, a tensor too; None for lists, text and columns."""
-    if not hasattr(value, "__array__"):
-        return None
-    array = np.asarray(value)
-    return None if array.dtype.kind in "OUS" else array
-
-
-def _read_array(value: np.ndarray, where: str) -> Modality:
+def _read_array(value: np.ndarray, where: str) -> _Modality:
     """Reads one array of all samples, which is padded already."""
     value = as_numbers(value, where)
     are_tokens = value.ndim == 2 and value.dtype.kind in "iu"
@@ -556,15 +659,21 @@ def _read_array(value: np.ndarray, where: str) -> Modality:
             f"{where} is an array {value.shape}: expected a list of N arrays [T, d], or an array "
             "(N, T, d)."
         )
-    return Modality(value, where, np.full(len(value), value.shape[1]))
+    return _Modality(value, where, np.full(len(value), value.shape[1]))
 
 
-def _read_rows(rows: Sequence[Any], where: str, ids: Sequence[str]) -> Modality:
+def _read_rows(rows: Sequence[Any], where: str, ids: Sequence[str]) -> _Modality:
     """Reads N sequences `[T, d]`, or `[d]` of a single step each, or `[T]` token ids."""
-    arrays = [
-        np.zeros(0) if row is None else _read_row(row, f"{where}[{i}]", ids[i])
-        for i, row in enumerate(rows)
-    ]
+    arrays = []
+    for i, row in enumerate(rows):
+        called = f"{where}[{i}], of {printable(ids[i])!r},"
+        x = np.zeros(0) if row is None else as_numbers(row, called)
+        x = x.astype(np.float32) if x.dtype.kind == "b" else x
+        if x.ndim not in (1, 2) or (len(x) and not x.size):
+            raise UserError(
+                f"{called} is {x.dtype} {x.shape}: expected numbers [T, d], a row for each step."
+            )
+        arrays.append(x)
     first = next((i for i, x in enumerate(arrays) if x.size), 0)
     axes, kind = arrays[first].ndim, arrays[first].dtype.kind
     for i, x in enumerate(arrays):
@@ -597,19 +706,7 @@ def _read_rows(rows: Sequence[Any], where: str, ids: Sequence[str]) -> Modality:
     width = arrays[first].shape[1] if arrays[first].ndim == 2 else 0
     if lengths.any():
         require_modest_padding(where, lengths, lengths, width)
-    return Modality(arrays, where, lengths)
-
-
-def _read_row(row: Any, where: str, id_: str) -> np.ndarray:
-    """Reads the sequence of a sample."""
-    x = as_numbers(row, f"{where}, of {printable(id_)!r},")
-    x = x.astype(np.float32) if x.dtype.kind == "b" else x
-    if x.ndim not in (1, 2) or (len(x) and not x.size):
-        raise UserError(
-            f"{where}, of {printable(id_)!r}, is {x.dtype} {x.shape}: expected numbers [T, d], a "
-            "row for each step."
-        )
-    return x
+    return _Modality(arrays, where, lengths)
 
 
 def _is_words(row: Any) -> bool:
@@ -637,7 +734,7 @@ def _read_transcripts(rows: Sequence[Any], name: str, before: list[str] | None) 
     return [row or "" for row in rows]
 
 
-def _read_words(rows: Sequence[Any], where: str) -> Modality:
+def _read_words(rows: Sequence[Any], where: str) -> _Modality:
     words = [[] if row is None else row for row in rows]
     for i, row in enumerate(words):
         if not is_list(row):
@@ -649,174 +746,18 @@ def _read_words(rows: Sequence[Any], where: str) -> Modality:
             )
         require_unicode(row, lambda k, i=i: f"{where}[{i}][{k}]")
     words = [[str(word) for word in row] for row in words]
-    return Modality(words, where, np.array([len(row) for row in words]))
+    return _Modality(words, where, np.array([len(row) for row in words]))
 
 
-class Options(TypedDict, total=False):
-    """Holds the further arguments of `save_corpus`, which explains them."""
-
-    id: str
-    group: str | None
-    seed: int
-    aligned: Sequence[str] | bool | None
-    overwrite: bool
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class SavedCorpus:
-    """Says what `save_corpus` wrote; printed, it is the sentences.
-
-    Attributes:
-        path: the file, or the folder.
-        sizes: `{split: samples}`.
-        modalities: `{modality: facts}`: its `width`, 0 for token ids and words; its `shortest`,
-            `median` and `longest` sequence in steps, of the samples that have it; and how many
-            samples it is `absent` in.
-        sentences: all of that, labels, alignment and how samples came into splits, in words.
-    """
-
-    path: str
-    sizes: Mapping[str, int]
-    modalities: Mapping[str, Mapping[str, float]]
-    sentences: Sequence[str]
-
-    def __repr__(self) -> str:
-        return "\n".join(self.sentences)
-
-
-def save_corpus(
-    path: str | os.PathLike,
-    table: Any,
-    sequences: Mapping[str, Any],
-    *,
-    label: str | Sequence[str] | Mapping[str, Sequence[str]] | None = None,
-    split: str | Sequence[float] = "split",
-    **options: Unpack[Options],
-) -> SavedCorpus:
-    """Writes a corpus of a table and lists of sequences: padded, with masks, checked.
-
-    Args:
-        path: a native archive to write, if it ends in .npz; else a folder of arrays, which is read
-            as it is used.
-        table: a data frame of pandas or polars, or a dict of columns; a row for each of N samples.
-        sequences: `{modality: N arrays [T, d]}` of any lengths T, in the order of the table's
-            rows; all their steps are real, also steps of zeros, and None or an array without a
-            step is an absent modality. A modality may also be lists of N vectors `[d]`, a single
-            step each, or of N lists of token ids; or one array `[N, T, d]` that is padded with
-            zeros already. N strings as `text` (or `raw_text`) are transcripts, N lists of strings
-            as `text` (or `words`) are words step by step.
-        label: the column of labels, or several. Real numbers are scores; text, and whole numbers
-            from 0 in a single column, are classes. `{column: names}` gives the classes of text an
-            order, which else is that of ordered categories, or of the alphabet. None writes no
-            labels; a split in which all labels are missing has none.
-        split: the column that says train, valid (or dev, val, validation) or test; or the shares of
-            train, valid and test that are drawn, as (0.7, 0.1, 0.2): whole groups, none of which
-            is in two splits. A share of 0 leaves that split out.
-        **options:
-            id (str): the column of ids, "id" by default; each sample has its own.
-            group (str): the column of videos or speakers by which shares are drawn; by default by
-                the video that ids name, as in `video[3]`. Beside a column of splits it is checked
-                that no group is in two of them.
-            seed (int): of the draw; 0 by default.
-            aligned (names | bool): the modalities whose step i is of the same moment; True for
-                all, False for none. By default those that are equally long in every sample.
-            overwrite (bool): whether a native archive at `path` is replaced; False by default.
-
-    Returns:
-        What was written, in numbers and sentences.
-
-    Raises:
-        UserError: for whatever does not fit together, naming the argument and the sample; nothing
-            is written then.
-    """
-    known = ["label", "split", *Options.__annotations__]
-    for name in options:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1, 0) or known[:1]
-            raise UserError(f"save_corpus has no argument {name!r}: did you mean {near[0]!r}?")
-    path = _require_free(path, options.get("overwrite", False))
-    rows = Table(table)
-    id_column, group = options.get("id", "id"), options.get("group")
-    ids = read_ids(rows.column(id_column, "id"), id_column)
-    labels = read_labels(rows, label, ids)
-    splits, how = _splits(rows, split, group, ids, options.get("seed", 0))
-    modalities, raw_text = read_modalities(sequences, ids)
-    rows.require_same_rows(sequences)
-    aligned, why = _find_aligned(modalities, options.get("aligned"), ids)
-    shared = {"words" if m == "text" and m not in modalities else m for m in aligned}
-    shared |= {"words"} if "text" in aligned and "words" in modalities else set()
-    steps = max((modalities[m].steps for m in shared), default=1)
-    modalities |= {m: dataclasses.replace(modalities[m], least=steps) for m in shared}
-    corpus = _corpus(path, np.array(ids), splits, (labels, modalities, raw_text), aligned)
-    if corpus.modalities == () and not any(h.has_raw_text for h in corpus.headers.values()):
-        raise UserError("No sample has a step of any modality: there is nothing to write.")
-    apart = _words_apart(modalities, ids) if options.get("aligned") is None else []
-    saved = _describe(corpus, modalities, raw_text, [why, how, _unused(rows)], apart)
-    save(corpus, path)
-    return saved
-
-
-def _require_free(path: Any, overwrite: bool) -> str:
-    """Returns where to write; raises `UserError` for what is there and must not be replaced."""
-    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-        raise UserError(f"path={path!r}: expected the name of a file, as 'corpus.npz'.")
-    path = os.path.expanduser(os.fspath(path)).rstrip(os.sep)
-    ending = os.path.splitext(path)[1]
-    if ending not in ("", ".npz"):
-        raise UserError(
-            f"{path}: a corpus is written as an archive, whose name ends in .npz, or as a folder, "
-            f"whose name has no ending; not as {ending}."
-        )
-    if os.path.lexists(path):
-        if not overwrite:
-            raise UserError(
-                f"{path} is there already: choose another name, or replace an archive with "
-                "overwrite=True."
-            )
-        if not native.matches(path):
-            raise UserError(f"{path} is there and no .npz archive: choose another name.")
-    return path
-
-
-def _splits(
-    table: Table, split: Any, group: str | None, ids: Sequence[str], seed: int
-) -> tuple[np.ndarray, str]:
-    """Returns the split `[N]` of each sample, and a sentence on how it came there."""
-    if isinstance(split, str):
-        if split not in table.columns:
-            there = ", ".join(map(repr, table.columns))
-            raise UserError(
-                f"split={split!r}: the table has no such column; it has {there}. To draw splits "
-                "give shares of train, valid and test, as split=(0.7, 0.1, 0.2)."
-            )
-        splits = read_splits(table.column(split, "split"), split)
-        if group is None:
-            return splits, f"splits: those of the column {split!r}"
-        groups, _ = read_groups(table, group, ids)
-        require_apart(groups, splits, group)
-        return splits, f"splits: those of the column {split!r}; no {group} is in two of them"
-    groups, by = read_groups(table, group, ids)
-    splits = draw_splits(groups, split, seed, by)
-    of_split = {name: set(np.array(groups)[splits == name].tolist()) for name in SPLITS}
-    counts = ", ".join(f"{len(found)} {name}" for name, found in of_split.items() if found)
-    return splits, f"splits: drawn by {by} with seed {seed}, none of which is in two: {counts}"
+# --- what is said of them ---
 
 
 def _find_aligned(
-    modalities: Mapping[str, Modality], given: Any, ids: Sequence[str]
+    modalities: Mapping[str, _Modality], given: Any, ids: Sequence[str]
 ) -> tuple[tuple[str, ...], str]:
-    """Finds the modalities that share their steps, and says why.
+    """Finds the modalities that share their steps, as `save_corpus` takes them, and says why.
 
     Words are those of `text`, and share its steps where both are there.
-
-    Args:
-        modalities: by name.
-        given: their names; True for all, False for none, None for those that are equally long in
-            every sample that has them.
-        ids: of the samples.
-
-    Raises:
-        UserError: for a name that is none, and for a sample in which their lengths differ.
     """
     lengths = {("text" if m == "words" else m, m): x.lengths for m, x in modalities.items()}
     names = modality_order({name for name, _ in lengths})
@@ -867,7 +808,7 @@ def _equally_long(
     return (), "aligned: none"
 
 
-def _words_apart(modalities: Mapping[str, Modality], ids: Sequence[str]) -> list[str]:
+def _words_apart(modalities: Mapping[str, _Modality], ids: Sequence[str]) -> list[str]:
     """Says in a sentence if words are not as long as the features of text beside them."""
     if not {"words", "text"} <= modalities.keys():
         return []
@@ -881,53 +822,9 @@ def _words_apart(modalities: Mapping[str, Modality], ids: Sequence[str]) -> list
     ] * bool(apart.any())
 
 
-def _corpus(
-    path: str,
-    ids: np.ndarray,
-    splits: np.ndarray,
-    content: tuple[Labels | None, Mapping[str, Modality], Sequence[str] | None],
-    aligned: Sequence[str],
-) -> Corpus:
-    """Makes the corpus of labels, modalities and transcripts that are cut into splits."""
-    labels, modalities, raw_text = content
-    made = {}
-    for name in SPLITS:
-        rows = np.flatnonzero(splits == name)
-        if not rows.size:
-            continue
-        features = {m: x.array(rows) for m, x in modalities.items() if not x.are_words}
-        words = modalities.get("words")
-        made[name] = Split(
-            ids=ids[rows],
-            features=features,
-            masks={m: modalities[m].mask(rows) for m in features if modalities[m].has_mask},
-            labels=labels_of(labels, rows, name),
-            raw_text=None if raw_text is None else np.array([raw_text[i] for i in rows], np.str_),
-            words=None if words is None else pad_words([words.rows[i] for i in rows], words.steps),
-        )
-    names = () if labels is None else require_names(labels.names, "label")
-    try:
-        return corpus_of(
-            made,
-            source=Source(path, "native npz"),
-            label_names=names,
-            integers=labels is not None and labels.are_classes,
-            aligned=aligned,
-        )
-    except ValueError as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"The columns of labels have {error}.") from error
-
-
-def _unused(table: Table) -> str:
-    left = [repr(name) for name in table.columns if name not in table.used]
-    return f"not read of the table: {', '.join(left)}" if left else ""
-
-
 def _describe(
     corpus: Corpus,
-    modalities: Mapping[str, Modality],
+    modalities: Mapping[str, _Modality],
     raw_text: Sequence[str] | None,
     others: Sequence[str],
     warnings: Sequence[str],
@@ -937,8 +834,8 @@ def _describe(
     found = ", ".join(f"{size} {name}" for name, size in sizes.items())
     sentences, facts, warnings = [f"{corpus.path}: {found}"], {}, list(warnings)
     for m, x in modalities.items():
-        facts[m] = x.facts()
-        sentences.append(f"{m} {x.describe(facts[m])}")
+        facts[m], said = x.describe()
+        sentences.append(f"{m} {said}")
         warnings += x.warnings()
     for warning in warnings:
         logger.warning("%s: %s", corpus.path, warning)

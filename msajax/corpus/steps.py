@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from msajax.config import DataConfig
-from msajax.corpus.corpus import Corpus, Split, SplitHeader
+from msajax.corpus.corpus import Corpus, Split
 from msajax.errors import UserError
 
 Groups = tuple[tuple[str, ...], ...]
@@ -87,8 +87,8 @@ def readable_steps(
     Args:
         split: as it is stored.
         masks: the valid steps `[N, T]` of each modality.
-        rows: of the embedding tables; a modality that is not there has one for every id but
-            negative ones.
+        rows: sizes of the embedding tables; a modality that is not there has a row for every id
+            but negative ones.
     """
     readable = dict(masks)
     for m, mask in masks.items():
@@ -98,11 +98,9 @@ def readable_steps(
 
 
 def table_sizes(split: Split, masks: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """Returns the rows that embedding tables need for the token ids of a split, by modality.
+    """Returns the rows that embedding tables need for the token ids of a stored split, by modality.
 
-    Args:
-        split: as it is stored.
-        masks: the readable steps `[N, T]` of each modality; one without any gets no table.
+    `masks` are the readable steps `[N, T]` of each; a modality without any gets no table.
     """
     ids = {m: split.features[m][mask] for m, mask in masks.items() if split.features[m].ndim == 2}
     return {m: int(found.max()) + 1 for m, found in ids.items() if found.size}
@@ -127,26 +125,28 @@ def find_groups(
     pretrained encoder reads the text, it shares those of the words, if the corpus knows them step
     by step.
 
-    Args:
-        corpus: where they are.
-        modalities: those of the run.
-        data: `alignment` and `text`.
-        encodes_text: whether a pretrained encoder reads the text.
-
     Raises:
         UserError: if modalities are to be aligned whose numbers of stored steps differ.
     """
     reads_words = encodes_text and data.text != "ids" and corpus.has_words
     alone = not reads_words if encodes_text else data.text == "words"
     stored = [m for m in modalities if m != "text" or not alone]
-    count = SplitHeader.steps_with_words if reads_words else SplitHeader.steps
-    steps = {name: count(header, stored) for name, header in corpus.headers.items()}
+    steps = {}
+    for name, header in corpus.headers.items():
+        steps[name] = header.steps(m for m in stored if m != "text" or not reads_words)
+        if reads_words and "text" in stored and header.words:
+            steps[name] = {"text": header.words} | steps[name]
     if len(stored) < 2:
         return (), "fewer than two could be"
     if data.alignment == "unaligned":
         return (), "data.alignment = unaligned"
     if data.alignment == "aligned":
-        _require_same_steps(corpus.path, steps)
+        for name, of_split in steps.items():
+            if len(set(of_split.values())) > 1:
+                raise UserError(
+                    f"data.alignment = aligned: {corpus.path}: {name}: {_count(of_split)} steps; "
+                    "auto aligns only what shares its steps, unaligned nothing."
+                )
         found, why = [stored], "data.alignment = aligned"
     elif corpus.aligned is not None:
         found, why = [[m for m in stored if m in corpus.aligned]], "as the corpus says"
@@ -154,16 +154,6 @@ def find_groups(
         found = _of_same_steps(stored, list(steps.values()))
         why = "by their numbers of stored steps"
     return tuple(tuple(group) for group in found if len(group) > 1), why
-
-
-def _require_same_steps(path: str, steps: Mapping[str, Mapping[str, int]]) -> None:
-    """Raises `UserError` unless modalities have as many steps as each other, in every split."""
-    for name, of_split in steps.items():
-        if len(set(of_split.values())) > 1:
-            raise UserError(
-                f"data.alignment = aligned: {path}: {name}: {_count(of_split)} steps; auto "
-                "aligns only what shares its steps, unaligned nothing."
-            )
 
 
 def _of_same_steps(
@@ -204,11 +194,7 @@ def without(groups: Groups, modality: str) -> Groups:
 
 
 def union(masks: Iterable[np.ndarray]) -> np.ndarray:
-    """Returns the steps `[N, T]` that are valid in any member of a group.
-
-    Raises:
-        ValueError: if the members differ in shape.
-    """
+    """Returns the steps `[N, T]` that are valid in any member of a group; all are of one shape."""
     return np.logical_or.reduce(np.array(list(masks)))
 
 
@@ -231,7 +217,7 @@ def choose_steps(
         masks: the readable steps `[N, T]` of each.
         length: rows of their position tables.
         truncate: error, first, last or uniform.
-        ids: `[N]` str.
+        ids: `[N]` str, for the message.
 
     Returns:
         For each modality, the stored step that each prepared step reads, `[N, length]`, the same
@@ -300,14 +286,11 @@ def _compaction(
         source = late.argmax(axis=1)[:, None] + step
     inside = source < end[:, None]
     if truncate == "uniform" and too_long.size:
-        source[too_long], inside[too_long] = _spread(mask[too_long], length)
+        # At most `length` valid steps at equal distances.
+        valid = np.argsort(~mask[too_long], axis=1, kind="stable")  # their numbers first, in order
+        count = mask[too_long].sum(axis=1)[:, None]
+        kept = np.minimum(count, length)
+        rank = np.round(step * (count - 1) / np.maximum(kept - 1, 1)).astype(int)
+        source[too_long] = np.take_along_axis(valid, np.minimum(rank, count - 1), axis=1)
+        inside[too_long] = step < kept
     return np.minimum(source, mask.shape[1] - 1), inside
-
-
-def _spread(mask: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Does what `_compaction` does, with at most `length` valid steps at equal distances."""
-    valid = np.argsort(~mask, axis=1, kind="stable")  # their numbers first, in order
-    count = mask.sum(axis=1)[:, None]
-    kept, step = np.minimum(count, length), np.arange(length)[None, :]
-    rank = np.round(step * (count - 1) / np.maximum(kept - 1, 1)).astype(int)
-    return np.take_along_axis(valid, np.minimum(rank, count - 1), axis=1), step < kept

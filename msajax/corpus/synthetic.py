@@ -1,10 +1,24 @@
-"""Makes the embedded corpora, deterministic and with known reliability of modalities.
+"""Makes the embedded corpora: the same settings give the same bytes.
 
-In the default one every sample has a score and, per modality, a reliability in [0.1, 1] that sets
-how much noise hides the score. A third of a modality's steps carry the score along one direction,
-and say so along another; the others carry a random score that a model must learn to pass over.
-Sequences have random lengths, padding on the side that is usual for the modality, and some
-modalities are absent.
+sentiment: every sample has a score and, per modality, a reliability in [0.1, 1] that sets
+    how much noise hides the score. A third of a modality's steps carry the score along one
+    direction, and say so along another; the others carry a random score that a model must learn to
+    pass over. Sequences have random lengths, padding on the side that is usual for the modality,
+    and some modalities are absent.
+
+sign, stress: the score needs what two modalities say at the same step. Both are noise but for
+    column 0: the first one's is a valence `v_t ~ N(0, 1)` at every step, the second one's says
+    which valence counts, and how. Alone, no modality says anything about a sign score; of a stress
+    score the valences know a little, the stress nothing.
+
+        sign:   a sign s_t = +-1 at every step;     y = 1.2 sum_t v_t s_t / sqrt(T)
+        stress: 3 at one random step k, else noise; y = 1.2 v_k
+
+connectome: EEG bands of people in three groups. A time step is a frequency band. Its first four
+    features are the band's edges (Hz), the person's age (years) and gender (0 or 1), as
+    `model.positions = drofe` reads them; the others stand for the band's connectivity. Each group
+    differs from the controls in a few bands. Age and gender shift every band as well, so that a
+    model must tell the one from the other.
 """
 
 import dataclasses
@@ -16,7 +30,16 @@ from msajax.config import SYNTHETIC, SyntheticConfig
 from msajax.corpus.corpus import SPLITS, Corpus, Source, Split
 from msajax.corpus.in_memory import corpus_of
 
+GROUPS = ("control", "group_a", "group_b")
+DEMOGRAPHICS = 4  # lo, hi, age, gender
+
 _WORDS = "alpha bravo charlie delta echo foxtrot golf hotel india juliet kilo lima".split()
+_STRESS = 3.0
+_FEATURE_NOISE = 0.3
+_LABEL_NOISE = 0.1
+_SCALE = 1.2
+_BANDS_PER_GROUP = 2  # in which a group differs
+_EFFECT, _NOISE = 0.5, 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,9 +48,9 @@ class SyntheticCorpus:
 
     Attributes:
         corpus: what a model may see.
-        reliability: `{split: {modality: [N]}}` in [0.1, 1]; 0 where the modality is absent. Of the
-            task sentiment alone.
-        clean: `{split: [N]}`, scores without the noise on them. Of the tasks sign and stress alone.
+        reliability: `{split: {modality: [N]}}` in [0.1, 1]; 0 where the modality is absent. The
+            task sentiment alone has it.
+        clean: `{split: [N]}`, scores without the noise on them; of sign and stress alone.
     """
 
     corpus: Corpus
@@ -40,9 +63,9 @@ def generate(config: SyntheticConfig) -> SyntheticCorpus:
     splits, reliability, clean = {}, {}, {}
     for name in SPLITS:
         if config.task == "connectome":
-            splits[name] = make_connectome(name, config)
+            splits[name] = _make_connectome(name, config)
         elif config.task in ("sign", "stress"):
-            splits[name], clean[name] = make_coincidence(name, config)
+            splits[name], clean[name] = _make_coincidence(name, config)
         else:
             splits[name], reliability[name] = _make_split(name, config)
     groups = GROUPS if config.task == "connectome" else ()
@@ -59,8 +82,10 @@ def generate(config: SyntheticConfig) -> SyntheticCorpus:
 
 def _make_split(name: str, config: SyntheticConfig) -> tuple[Split, dict[str, np.ndarray]]:
     size = getattr(config, name)
-    rng = generator(config, name)
-    labels = _draw_labels(rng, size)
+    rng = _generator(config, name)
+    # Scores like means of five annotators: two-humped, in [-3, 3], multiples of 0.2.
+    hump = np.where(rng.random(size) < 0.55, 1.2, -1.2)
+    labels = np.round(np.clip(rng.normal(hump, 1.0), -3, 3) * 5) / 5 + 0.0  # no -0.0
     absent = rng.random((size, len(config.modalities))) < config.absent_share
     absent[absent.all(axis=1), rng.integers(len(config.modalities))] = False
     features, masks, reliability = {}, {}, {}
@@ -80,32 +105,19 @@ def _make_split(name: str, config: SyntheticConfig) -> tuple[Split, dict[str, np
     )
 
 
-def _draw_labels(rng: np.random.Generator, size: int) -> np.ndarray:
-    """Draws scores like means of five annotators: two-humped, in [-3, 3], multiples of 0.2."""
-    hump = np.where(rng.random(size) < 0.55, 1.2, -1.2)
-    return np.round(np.clip(rng.normal(hump, 1.0), -3, 3) * 5) / 5 + 0.0  # no -0.0
-
-
 def _make_modality(
     config: SyntheticConfig, k: int, split: str, labels: np.ndarray, absent: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Makes modality number `k` of a split.
-
-    Args:
-        config: sizes.
-        k: which modality, counted from 0.
-        split: its name.
-        labels: `[N]`, scores.
-        absent: `[N]` bool, samples without the modality.
+    """Makes modality number `k` of a split with scores `[N]`; samples that are `absent` lack it.
 
     Returns:
         Features `[N, T, d]` float32, their mask `[N, T]` and their reliability `[N]`.
     """
     modality, width, length = config.modalities[k], config.widths[k], config.lengths[k]
-    shared = generator(config, modality)  # the same directions in every split
+    shared = _generator(config, modality)  # the same directions in every split
     score_direction, mark_direction = shared.normal(size=(2, width))
     offset, scale = shared.normal(size=width), np.exp(shared.normal(size=width))
-    rng = generator(config, split, modality)
+    rng = _generator(config, split, modality)
     size = len(labels)
 
     reliability = np.where(absent, 0.0, rng.uniform(0.1, 1.0, size))
@@ -138,21 +150,10 @@ def _make_modality(
     return x, mask, reliability
 
 
-STRESS = 3.0
-_FEATURE_NOISE = 0.3
-_LABEL_NOISE = 0.1
-_SCALE = 1.2
-
-
-def make_coincidence(name: str, config: SyntheticConfig) -> tuple[Split, np.ndarray]:
-    """Makes a split and its scores without noise `[N]`; the same settings give the same bytes.
-
-    Args:
-        name: of the split.
-        config: two modalities of `lengths[0]` steps; its task is sign or stress.
-    """
+def _make_coincidence(name: str, config: SyntheticConfig) -> tuple[Split, np.ndarray]:
+    """Makes a split of the task sign or stress, and its scores without noise `[N]`."""
     size, steps = getattr(config, name), config.lengths[0]
-    rng = generator(config, config.task, name)
+    rng = _generator(config, config.task, name)
     first, second = (
         rng.normal(0, _FEATURE_NOISE, (size, steps, width)) for width in config.widths
     )
@@ -162,7 +163,7 @@ def make_coincidence(name: str, config: SyntheticConfig) -> tuple[Split, np.ndar
         clean = _SCALE * (valence * sign).sum(axis=1) / np.sqrt(steps)
     else:
         rows, stressed = np.arange(size), rng.integers(0, steps, size)
-        second[rows, stressed, 0] = STRESS
+        second[rows, stressed, 0] = _STRESS
         clean = _SCALE * valence[rows, stressed]
     labels = np.clip(clean + rng.normal(0, _LABEL_NOISE, size), -3, 3)
     features = dict(zip(config.modalities, (first, second), strict=True))
@@ -177,29 +178,18 @@ def make_coincidence(name: str, config: SyntheticConfig) -> tuple[Split, np.ndar
     )
 
 
-GROUPS = ("control", "group_a", "group_b")
-DEMOGRAPHICS = 4  # lo, hi, age, gender
-_BANDS_PER_GROUP = 2  # in which a group differs
-_EFFECT, _NOISE = 0.5, 1.0
-
-
-def make_connectome(name: str, config: SyntheticConfig) -> Split:
-    """Makes a split; the same settings give the same bytes.
-
-    Args:
-        name: of the split.
-        config: one modality of `widths[0]` features, `lengths[0]` bands.
-    """
+def _make_connectome(name: str, config: SyntheticConfig) -> Split:
+    """Makes a split of one modality with `widths[0]` features and `lengths[0]` bands."""
     (modality,), (width,), (bands,) = config.modalities, config.widths, config.lengths
     size, channels = getattr(config, name), width - DEMOGRAPHICS
-    shared = generator(config, modality)  # the same effects in every split
+    shared = _generator(config, modality)  # the same effects in every split
     usual, of_age, of_gender = 0.3 * shared.normal(size=(3, bands, channels))
     effects = np.zeros((len(GROUPS), bands, channels))
     for effect in effects[1:]:
         changed = shared.permutation(bands)[:_BANDS_PER_GROUP]
         effect[changed] = _EFFECT * shared.normal(size=(len(changed), channels))
 
-    rng = generator(config, name, modality)
+    rng = _generator(config, name, modality)
     group = rng.integers(0, len(GROUPS), size)
     age, gender = rng.uniform(18, 90, size), rng.integers(0, 2, size)
     connectivity = usual + effects[group] + _NOISE * rng.normal(size=(size, bands, channels))
@@ -219,7 +209,7 @@ def make_connectome(name: str, config: SyntheticConfig) -> Split:
     )
 
 
-def generator(config: SyntheticConfig, *purpose: str) -> np.random.Generator:
+def _generator(config: SyntheticConfig, *purpose: str) -> np.random.Generator:
     """Returns random numbers of an embedded corpus, a stream of their own for every purpose."""
     words = [zlib.crc32(word.encode()) for word in purpose]
     return np.random.Generator(np.random.PCG64([config.seed, *words]))

@@ -9,7 +9,7 @@ from msajax.errors import UserError
 
 KINDS = ("bert", "roberta", "xlm-roberta", "modernbert", "deberta-v2")
 
-# The names of config.json, and those of `layers/basic.py`.
+# The names of config.json, and their names in `layers/basic.py`.
 _ACTIVATIONS = {
     **{"gelu": "gelu", "gelu_python": "gelu", "relu": "relu"},
     **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_tanh"),
@@ -21,15 +21,12 @@ class ModernBert:
     """Holds what a ModernBERT has beside: windows, rotary positions, biases, rates of its own.
 
     Attributes:
-        local: for each layer, whether a step sees its window alone.
+        local: says of each layer whether a step sees its window alone.
         reach: how many steps the window goes to either side.
-        base: of the rotation's frequencies in the layers that see all steps.
-        local_base: of those in the local layers.
-        attention_bias: biases of the attention's projections.
-        ffn_bias: biases of the feed-forward network.
-        norm_bias: biases of the norms.
-        embedding_dropout: dropout on the normalised embeddings.
-        ffn_dropout: dropout between the layers of the feed-forward network.
+        base: sets the rotation's frequencies in the layers that see all steps.
+        local_base: sets those in the local layers.
+        embedding_dropout: acts on the normalised embeddings.
+        ffn_dropout: acts between the layers of the feed-forward network.
     """
 
     local: tuple[bool, ...]
@@ -80,16 +77,13 @@ class Architecture:
         kind: bert, roberta, xlm-roberta, modernbert or deberta-v2 (of which v3 is a setting).
         vocabulary: rows of the embedding table.
         width: size of the vector of a step, D.
-        layers: how many there are.
-        heads: attention heads.
         ff_dim: inner width of the feed-forward network.
         positions: the longest sequence that it takes, special pieces included.
         segments: rows of the table of segments, 0 for none.
-        padding_id: token id of padding.
         norm_eps: epsilon of every norm.
         activation: gelu (erf), gelu_tanh or relu.
-        dropout: of the embeddings and of what each sub-layer writes.
-        attention_dropout: on attention probabilities.
+        dropout: acts on the embeddings and on what each sub-layer writes.
+        attention_dropout: acts on attention probabilities.
         modern: what a ModernBERT has beside; None for the other kinds.
         relative: what a DeBERTa has beside; None for the other kinds.
     """
@@ -112,11 +106,7 @@ class Architecture:
 
     @classmethod
     def read(cls, content: Any, where: str) -> "Architecture":
-        """Reads what a config.json says.
-
-        Args:
-            content: the parsed file.
-            where: what messages call it.
+        """Reads what a config.json says; messages call it `where`.
 
         Raises:
             UserError: if it is of no known kind, lacks a size, holds a value of the wrong type or
@@ -163,13 +153,7 @@ class Architecture:
 
 
 class _Entries:
-    """Reads checked values out of a config.json.
-
-    Attributes:
-        content: the parsed file without its nulls.
-        nulls: the keys of those.
-        where: what messages call it.
-    """
+    """Reads checked values out of a config.json; the keys of nulls are in `nulls` alone."""
 
     def __init__(self, content: Mapping[str, Any], where: str) -> None:
         self.content = {key: value for key, value in content.items() if value is not None}
@@ -295,18 +279,35 @@ def _modernbert(entries: _Entries, layers: int) -> dict[str, Any]:
     head = entries.content["hidden_size"] // entries.content["num_attention_heads"]
     requirement = f"must leave heads of an even size, not {head}, for rotary positions"
     entries.require("num_attention_heads", head % 2 == 0, requirement)
-    base, local_base = _rotary_bases(entries)
-    modern = ModernBert(
-        local=_local_layers(entries, layers),
-        reach=entries.whole("local_attention", 1, 2**20, 128) // 2,
-        base=base,
-        local_base=local_base,
-        attention_bias=entries.flag("attention_bias", False),
-        ffn_bias=entries.flag("mlp_bias", False),
-        norm_bias=entries.flag("norm_bias", False),
-        embedding_dropout=entries.number("embedding_dropout", 0, 1, 0.0),
-        ffn_dropout=entries.number("mlp_dropout", 0, 1, 0.0),
-    )
+
+    # The bases of the rotation, in the newer or the older form.
+    entries.refuse("rope_scaling", None)
+    if "rope_parameters" in entries.content:
+        bases, nested = [], entries.content["rope_parameters"]
+        for name, usual in (("full_attention", 160000.0), ("sliding_attention", 10000.0)):
+            one = nested.get(name, {}) if isinstance(nested, Mapping) else None
+            entries.require("rope_parameters", isinstance(one, Mapping), f"must hold {name}: {{…}}")
+            inner = _Entries(one, f"{entries.where}: rope_parameters.{name}")
+            inner.refuse("rope_type", "default")
+            bases.append(inner.number("rope_theta", 1, 1e12, usual))
+        base, local_base = bases
+    else:
+        base = entries.number("global_rope_theta", 1, 1e12, 160000.0)
+        # null says that the local layers have the base of the others.
+        usual = base if "local_rope_theta" in entries.nulls else 10000.0
+        local_base = entries.number("local_rope_theta", 1, 1e12, usual)
+
+    # Which layers see a window alone, in the newer or the older form.
+    if "layer_types" in entries.content:
+        names, known = entries.content["layer_types"], ("full_attention", "sliding_attention")
+        ok = isinstance(names, list) and len(names) == layers and all(n in known for n in names)
+        requirement = f"must say of each of {layers} layers whether it is {' or '.join(known)}"
+        entries.require("layer_types", ok, requirement)
+        local = tuple(name == "sliding_attention" for name in names)
+    else:
+        every = entries.whole("global_attn_every_n_layers", 1, 1000, 3)
+        local = tuple(i % every != 0 for i in range(layers))
+
     dropout = entries.number("attention_dropout", 0, 1, 0.0)
     return {
         "segments": 0,
@@ -314,36 +315,15 @@ def _modernbert(entries: _Entries, layers: int) -> dict[str, Any]:
         "activation": entries.activation("hidden_activation"),
         "dropout": dropout,  # on what attention writes; the feed-forward network's has none
         "attention_dropout": dropout,
-        "modern": modern,
+        "modern": ModernBert(
+            local=local,
+            reach=entries.whole("local_attention", 1, 2**20, 128) // 2,
+            base=base,
+            local_base=local_base,
+            attention_bias=entries.flag("attention_bias", False),
+            ffn_bias=entries.flag("mlp_bias", False),
+            norm_bias=entries.flag("norm_bias", False),
+            embedding_dropout=entries.number("embedding_dropout", 0, 1, 0.0),
+            ffn_dropout=entries.number("mlp_dropout", 0, 1, 0.0),
+        ),
     }
-
-
-def _local_layers(entries: _Entries, layers: int) -> tuple[bool, ...]:
-    """Reads which layers see a window alone, in the newer or the older form."""
-    if "layer_types" not in entries.content:
-        every = entries.whole("global_attn_every_n_layers", 1, 1000, 3)
-        return tuple(i % every != 0 for i in range(layers))
-    names, known = entries.content["layer_types"], ("full_attention", "sliding_attention")
-    ok = isinstance(names, list) and len(names) == layers and all(n in known for n in names)
-    requirement = f"must say of each of {layers} layers whether it is {' or '.join(known)}"
-    entries.require("layer_types", ok, requirement)
-    return tuple(name == "sliding_attention" for name in names)
-
-
-def _rotary_bases(entries: _Entries) -> tuple[float, float]:
-    """Reads the bases of the rotation, of all layers and of the local ones."""
-    entries.refuse("rope_scaling", None)
-    if "rope_parameters" not in entries.content:
-        base = entries.number("global_rope_theta", 1, 1e12, 160000.0)
-        # null says that the local layers have the base of the others.
-        usual = base if "local_rope_theta" in entries.nulls else 10000.0
-        return base, entries.number("local_rope_theta", 1, 1e12, usual)
-    where, bases = f"{entries.where}: rope_parameters", []
-    nested = entries.content["rope_parameters"]
-    for name, usual in (("full_attention", 160000.0), ("sliding_attention", 10000.0)):
-        one = nested.get(name, {}) if isinstance(nested, Mapping) else None
-        entries.require("rope_parameters", isinstance(one, Mapping), f"must hold {name}: {{…}}")
-        of_one = _Entries(one, f"{where}.{name}")
-        of_one.refuse("rope_type", "default")
-        bases.append(of_one.number("rope_theta", 1, 1e12, usual))
-    return bases[0], bases[1]

@@ -1,19 +1,180 @@
-"""Defines BERT, and RoBERTa and XLM-R, which differ in their positions and segments alone.
+"""Defines BERT, RoBERTa and XLM-R, and what all pretrained text encoders have of them.
 
-Devlin et al., 2019; Liu et al., 2019; Conneau et al., 2020.
+Devlin et al., 2019; Liu et al., 2019; Conneau et al., 2020. RoBERTa and XLM-R differ from BERT in
+their positions and segments alone.
 """
 
-from typing import Any
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from msajax.config import ModelConfig
 from msajax.encoders.architecture import Architecture
-from msajax.encoders.encoder import PretrainedEncoder
-from msajax.encoders.weights import Sources, affine, norm, table
-from msajax.layers.encoders import TransformerBlock
+from msajax.layers.basic import ROWS, Dropout, LayerNorm, TokenEmbedding
+from msajax.layers.positions import LearnedPositions
+from msajax.layers.transformer import TransformerBlock
+
+
+class Embeddings(nn.Module):
+    """Adds the embeddings of a piece, of its position and of its segment, as far as there are any.
+
+    A norm and dropout follow. Sums are float32, whatever is computed afterwards; the result has
+    `dtype`.
+    """
+
+    architecture: Architecture
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, ids: jax.Array, segments: jax.Array | None, *, train: bool) -> jax.Array:
+        """Looks up `ids` and `segments` `[B, T]`: `[B, T, D]`; None says that all are segment 0."""
+        a = self.architecture
+        wide = jnp.float32
+        x = TokenEmbedding(a.vocabulary, a.width, wide, name="words")(ids)
+        if a.segments:
+            segments = jnp.zeros_like(ids) if segments is None else segments
+            x = x + TokenEmbedding(a.segments, a.width, wide, name="segments")(segments)
+        if a.position_table:
+            x = LearnedPositions(a.positions, 0.02, name="positions")(x)
+        has_bias = a.modern is None or a.modern.norm_bias
+        x = LayerNorm(a.norm_eps, self.dtype, has_bias, name="norm")(x)
+        rate = a.dropout if a.modern is None else a.modern.embedding_dropout
+        return Dropout(rate)(x, train=train)
+
+
+class PretrainedEncoder(nn.Module):
+    """Encodes token ids. A subclass says what its layers are.
+
+    Inside, the valid steps of a row come first: positions, distances and windows then follow from
+    a step's index, and whatever padding stands before or between valid steps changes nothing.
+
+    The output of the embeddings and what every layer wrote, `[B, T, D]` each and zero at padding,
+    are kept as `hidden` in the `intermediates` collection when that is mutable.
+
+    Attributes:
+        dtype: computation type; parameters, norms and softmax are float32.
+        remat: compute the inside of each layer again in the backward pass instead of keeping it.
+    """
+
+    architecture: Architecture
+    dtype: Any
+    remat: bool = False
+
+    def make_layer(self, number: int) -> nn.Module:
+        """Makes a layer, named `layers_<number>`."""
+        raise NotImplementedError
+
+    def shared(self, length: int) -> Any:
+        """Computes what all layers are given beside the sequence, of `length` steps."""
+        return None
+
+    def run_layer(
+        self, layer: nn.Module, x: jax.Array, valid: jax.Array, shared: Any, *, train: bool
+    ) -> jax.Array:
+        """Applies a layer to `x` `[B, T, D]`, of which `valid` `[B, T]` are no padding."""
+        raise NotImplementedError
+
+    def finish(self, x: jax.Array) -> jax.Array:
+        """Maps what the last layer wrote to the output."""
+        return x
+
+    @nn.compact
+    def __call__(
+        self, ids: jax.Array, mask: jax.Array, *, segments: jax.Array | None = None, train: bool
+    ) -> jax.Array:
+        """Encodes token ids `[B, T]`, which may be anything at padding: `[B, T, D]`, zero there.
+
+        The mask `[B, T]` is True for a valid step. Without segments `[B, T]` all steps are of 0.
+
+        Raises:
+            ValueError: if T is more than the positions that the encoder knows.
+        """
+        a = self.architecture
+        if ids.shape[1] > a.positions:
+            raise ValueError(
+                f"a sequence of {ids.shape[1]} pieces is longer than the {a.positions} that the "
+                "pretrained text encoder takes: truncate it"
+            )
+        order = jnp.argsort(~mask, axis=1, stable=True)  # valid steps come first, as they stand
+        place = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)  # where each valid step went
+        valid = jnp.take_along_axis(mask, order, axis=1)
+
+        def to_front(numbers: jax.Array, padding: int) -> jax.Array:
+            return jnp.where(valid, jnp.take_along_axis(numbers, order, axis=1), padding)
+
+        def back(x: jax.Array) -> jax.Array:
+            return jnp.where(mask[..., None], jnp.take_along_axis(x, place[..., None], axis=1), 0)
+
+        ids = to_front(ids, a.padding_id)
+        segments = None if segments is None else to_front(segments, 0)
+        x = Embeddings(a, self.dtype, name="embeddings")(ids, segments, train=train)
+        shared = self.shared(ids.shape[1])
+        hidden = [x]
+
+        def run(layer: nn.Module, x: jax.Array, valid: jax.Array, shared: Any) -> jax.Array:
+            return self.run_layer(layer, x, valid, shared, train=train)
+
+        if self.remat:
+            # Inside nn.remat the root of variables is the layer, where dropout would not find which
+            # rows of the whole batch these are.
+            found = self.scope.root.variables()
+            rows = {ROWS: found[ROWS]} if ROWS in found else {}
+            run = nn.map_variables(nn.remat(run), ROWS, lambda _: rows)
+        for number in range(a.layers):
+            x = run(self.make_layer(number), x, valid, shared)
+            hidden.append(x)
+        self.sow("intermediates", "hidden", tuple(map(back, hidden)))
+        return back(self.finish(x))
+
+
+class Source(NamedTuple):
+    """Says which tensor of a folder a parameter is, and the shape in which that is stored.
+
+    Attributes:
+        read: makes the parameter of the tensor.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    read: Callable[[np.ndarray], np.ndarray]
+
+
+Sources = dict[str, Source]  # by the path of the parameter, joined by /
+
+
+def affine(
+    path: str, name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], *, bias: bool = True
+) -> Sources:
+    """Maps an affine map, which is stored as `[O, I]`, to an `AffineLayer` of these sizes."""
+    written = math.prod(outputs)
+    found = {
+        f"{path}/kernel": Source(
+            f"{name}.weight",
+            (written, math.prod(inputs)),
+            lambda weight: weight.T.reshape(*inputs, *outputs),
+        )
+    }
+    if bias:
+        read = Source(f"{name}.bias", (written,), lambda one: one.reshape(outputs))
+        found[f"{path}/bias"] = read
+    return found
+
+
+def norm(path: str, name: str, width: int, *, bias: bool = True) -> Sources:
+    """Maps a layer norm."""
+    names = {"scale": "weight", "bias": "bias"} if bias else {"scale": "weight"}
+    return {f"{path}/{k}": Source(f"{name}.{v}", (width,), np.asarray) for k, v in names.items()}
+
+
+def table(path: str, name: str, rows: int, width: int, *, first: int = 0) -> Sources:
+    """Maps an embedding table of `rows` rows after `first` that no step ever reads."""
+    shape = (first + rows, width)
+    return {f"{path}/embedding": Source(f"{name}.weight", shape, lambda one: one[first:])}
 
 
 class Bert(PretrainedEncoder):
@@ -67,12 +228,9 @@ def embeddings(architecture: Architecture, first: int) -> Sources:
 
 
 def block(architecture: Architecture, i: int, projections: tuple[str, str, str]) -> Sources:
-    """Says which tensors a layer's parameters are.
+    """Says which tensors layer `i`'s parameters are.
 
-    Args:
-        architecture: sizes.
-        i: number of the layer.
-        projections: what the tensors call those of queries, keys and values.
+    `projections` are the tensors' names of the projections of queries, keys and values.
     """
     a = architecture
     there, here, width = f"encoder.layer.{i}", f"layers_{i}", (a.width,)

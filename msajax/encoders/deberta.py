@@ -9,8 +9,7 @@ import numpy as np
 
 from msajax.encoders import bert
 from msajax.encoders.architecture import Architecture, Relative
-from msajax.encoders.encoder import PretrainedEncoder
-from msajax.encoders.weights import Sources, affine, norm, table
+from msajax.encoders.bert import PretrainedEncoder, Sources, affine, norm, table
 from msajax.layers.attention import MultiHeadAttention, combine_masks
 from msajax.layers.basic import Dropout, FeedForward, LayerNorm
 from msajax.layers.linear import AffineLayer, affine_each, batched_product
@@ -57,9 +56,6 @@ class DisentangledAttention(MultiHeadAttention):
 
     A score is `(q k + q P_k(distance) + k P_q(distance)) / sqrt(3 dh)`, or with one of the two
     terms `/ sqrt(2 dh)`.
-
-    Attributes:
-        relative: how distances are read.
     """
 
     relative: Relative | None = None
@@ -70,11 +66,7 @@ class DisentangledAttention(MultiHeadAttention):
     ) -> jax.Array:
         """Lets the steps of `x` `[B, T, D]` attend to each other: `[B, T, D]`.
 
-        Args:
-            x: the sequence.
-            masks: any of `combine_masks`'s forms.
-            vectors: those of the distances, `[R, D]`, for the rows that `used_rows` says.
-            train: draw dropout masks.
+        The vectors `[R, D]` are those of the distances, for the rows that `used_rows` says.
         """
         batch, length, width = x.shape
         heads, relative = (self.num_heads, self.head_dim), self.relative
@@ -117,12 +109,7 @@ def _products(x: jax.Array, vectors: jax.Array) -> jax.Array:
 
 
 class DebertaLayer(nn.Module):
-    """Computes `x = N(x + Drop(attention))`, then `x = N(x + Drop(FFN(x)))`.
-
-    Attributes:
-        architecture: sizes and rates.
-        dtype: computation type.
-    """
+    """Computes `x = N(x + Drop(attention))`, then `x = N(x + Drop(FFN(x)))`."""
 
     architecture: Architecture
     dtype: Any
@@ -152,12 +139,7 @@ class DebertaLayer(nn.Module):
 
 
 class RelativeEmbeddings(nn.Module):
-    """Holds the vectors of distances, normalised where the architecture says so.
-
-    Attributes:
-        architecture: sizes and choices.
-        dtype: type of the result.
-    """
+    """Holds the vectors of distances, normalised where the architecture says so."""
 
     architecture: Architecture
     dtype: Any

@@ -1,20 +1,37 @@
 """Opens folders of pretrained text encoders, in the layout of the Hugging Face hub."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
+import json
 import os
+import re
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import safetensors
 
 from msajax.encoders.architecture import Architecture
 from msajax.encoders.tokens import json_of_vocabulary
-from msajax.encoders.weights import read_tensors, weight_files
 from msajax.errors import UserError, first_line
 from msajax.files import read_json
 
+_CONFIG, _TOKENIZER, _VOCABULARY = "config.json", "tokenizer.json", "vocab.txt"
+_TOKENIZER_SETTINGS = "tokenizer_config.json"
 # All that a folder is read for; weights that are pickles stay where they are.
 _FILES = ["config.json", "vocab.txt", "tokenizer*.json", "*.safetensors", "*.index.json"]
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_LONGEST_HEADER = 100_000_000  # bytes; safetensors has the same bound
+
+# A model that was saved with a task's head has its encoder under such a name.
+_PREFIX = re.compile(r"^(bert|roberta|deberta|model)\.")
+# All else is a pooler or the head of a task. Positions and segments are no weights there.
+_NO_WEIGHT = r"(?!position_ids|token_type_ids)"
+_OF_AN_ENCODER = re.compile(rf"(embeddings|encoder|layers|final_norm)\.{_NO_WEIGHT}")
+_FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 def fetch(name: str) -> str:
@@ -43,18 +60,9 @@ def fetch(name: str) -> str:
         ) from error
 
 
-_CONFIG, _TOKENIZER, _VOCABULARY = "config.json", "tokenizer.json", "vocab.txt"
-_TOKENIZER_SETTINGS = "tokenizer_config.json"
-
-
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """Holds what is known of a folder with a pretrained text encoder.
-
-    Attributes:
-        path: where it is.
-        architecture: what its config.json says.
-    """
+    """Holds what is known of a folder with a pretrained text encoder."""
 
     path: str
     architecture: Architecture
@@ -102,12 +110,35 @@ class Folder:
         return self.tokenizer
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Reads the weights of the encoder as float32, by the names of the architecture.
+        """Reads the tensors of the encoder as float32, without poolers and heads.
+
+        Names are those of an encoder that was saved alone, in today's spelling: what a task's head
+        prefixes is taken off, and the `gamma` and `beta` of old norms are `weight` and `bias`.
 
         Raises:
-            UserError: see `weights.read_tensors`.
+            UserError: if a file is missing or damaged, if a tensor is missing, stored twice, or of
+                another type than floats of 16, 32 or 64 bits, or if a number is not finite.
         """
-        return read_tensors(self.path)
+        tensors: dict[str, np.ndarray] = {}
+        stored: dict[str, str] = {}  # the file of each tensor
+        for file, listed in weight_files(self.path).items():
+            path = os.path.join(self.path, file)
+            with _opened(path) as (entries, reader):
+                for name in sorted(listed - entries.keys()):
+                    raise UserError(f"{path} lacks the tensor {name}, which {INDEX} says is in it.")
+                for full_name, entry in entries.items():
+                    name = _PREFIX.sub("", full_name, count=1)
+                    if name.endswith(("LayerNorm.gamma", "LayerNorm.beta")):
+                        name = name.replace(".gamma", ".weight").replace(".beta", ".bias")
+                    if name in stored:
+                        raise UserError(
+                            f"{self.path} holds the tensor {name} twice: in {stored[name]} and in "
+                            f"{file}."
+                        )
+                    stored[name] = file
+                    if _OF_AN_ENCODER.match(name):
+                        tensors[name] = _float32(path, reader, full_name, entry)
+        return tensors
 
     def _has(self, name: str) -> bool:
         return os.path.isfile(os.path.join(self.path, name))
@@ -140,3 +171,121 @@ def _text(path: str) -> str:
             return file.read()
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}.") from error
+
+
+def weight_files(folder: str) -> dict[str, frozenset[str]]:
+    """Finds the files of a folder's weights.
+
+    Returns:
+        By the name of each file the tensors that the index of shards says are in it; none for a
+        single file.
+
+    Raises:
+        UserError: if there is none, if it is a pickle, or if the index is damaged or names what is
+            no plain file of the folder.
+    """
+    if os.path.isfile(os.path.join(folder, SINGLE)):
+        return {SINGLE: frozenset()}
+    index = os.path.join(folder, INDEX)
+    if not os.path.isfile(index):
+        if any(os.path.isfile(os.path.join(folder, name)) for name in _PICKLES):
+            raise UserError(
+                f"{folder} has its weights as {_PICKLES[0]}, a pickle, which is not read: where "
+                "PyTorch and transformers are installed, this writes them as safetensors: python "
+                f'-c "from transformers import AutoModel as A; A.from_pretrained({folder!r})'
+                f'.save_pretrained({folder!r})".'
+            )
+        raise UserError(f"{folder} has no weights: they would be {SINGLE}, or shards and {INDEX}.")
+
+    content = _parsed(index, lambda file: file.read())
+    found = content.get("weight_map") if isinstance(content, dict) else None
+    if not (isinstance(found, dict) and found and all(isinstance(v, str) for v in found.values())):
+        raise UserError(f"{index} has no weight_map, which would name the file of each tensor.")
+    shards: dict[str, set[str]] = {}
+    for name, file in found.items():
+        shards.setdefault(file, set()).add(name)
+
+    # A shard is a file of the folder itself, by its name and not through a link.
+    inside = [os.path.realpath(folder)]
+    snapshots = os.path.dirname(inside[0])
+    if os.path.basename(snapshots) == "snapshots":  # the hub's cache: its files are links to blobs
+        inside.append(os.path.join(os.path.dirname(snapshots), "blobs"))
+    for file in shards:
+        if not re.fullmatch(r"[\w-][\w. -]*\.safetensors", file):
+            raise UserError(
+                f"{index} names the file {file[:80]!r}: a shard is a file of the same folder, "
+                "whose plain name ends in .safetensors."
+            )
+        path = os.path.join(folder, file)
+        if not os.path.isfile(path):
+            raise UserError(f"{folder} lacks {file}, which {INDEX} names.")
+        if os.path.dirname(os.path.realpath(path)) not in inside:
+            raise UserError(f"{path} is a link out of the folder: put the file itself there.")
+    return {file: frozenset(names) for file, names in sorted(shards.items())}
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Opens a safetensors file: its header by tensor, and the library's reader of it."""
+    entries = _parsed(path, _header)
+    if not isinstance(entries, dict):
+        raise UserError(f"{path} cannot be read: its header is no JSON object.")
+    entries.pop("__metadata__", None)
+    try:
+        with safetensors.safe_open(path, framework="numpy") as reader:
+            # The library checks that every tensor lies within the file, and that none overlap.
+            yield entries, reader
+    except UserError:
+        raise
+    except (OSError, ValueError, LookupError, safetensors.SafetensorError) as error:
+        raise UserError(f"{path} cannot be read: {first_line(error)}.") from error
+
+
+def _header(file: Any) -> bytes:
+    """Reads the header of a safetensors file, whose length its first eight bytes say."""
+    length = int.from_bytes(file.read(8), "little")
+    left = os.fstat(file.fileno()).st_size - 8
+    if not 0 < length <= min(left, _LONGEST_HEADER):
+        raise ValueError(
+            f"it is truncated or no safetensors file: its header would have {length} of "
+            f"{max(left, 0)} bytes"
+        )
+    return file.read(length)
+
+
+def _parsed(path: str, read: Any) -> Any:
+    """Parses what `read` takes out of a file as JSON in which every key occurs once."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise ValueError(f"it lists {key[:80]!r} twice")
+            found[key] = value
+        return found
+
+    try:
+        with open(path, "rb") as file:
+            return json.loads(read(file), object_pairs_hook=once)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {first_line(error)}.") from error
+
+
+def _float32(path: str, reader: Any, name: str, entry: Any) -> np.ndarray:
+    """Reads one tensor as float32."""
+    kind = entry["dtype"]
+    if kind not in _FLOATS:
+        raise UserError(f"{path} holds {name} as {kind}: weights are {', '.join(_FLOATS)}.")
+    if kind == "BF16":  # the upper half of a float32, and no type of numpy
+        begin, end = entry["data_offsets"]
+        with open(path, "rb") as file:
+            header = int.from_bytes(file.read(8), "little")
+            file.seek(header + begin, os.SEEK_CUR)
+            bits = np.frombuffer(file.read(end - begin), "<u2").astype(np.uint32)
+        array = (bits << 16).view(np.float32).reshape(entry["shape"])
+    else:
+        with np.errstate(over="ignore"):  # what overflows is refused below
+            array = reader.get_tensor(name).astype(np.float32, copy=False)
+    if not np.isfinite(array).all():
+        raise UserError(f"{path}: the tensor {name} holds numbers that are not finite.")
+    return array

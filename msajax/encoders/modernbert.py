@@ -7,23 +7,18 @@ import jax
 import numpy as np
 
 from msajax.encoders.architecture import Architecture
-from msajax.encoders.encoder import PretrainedEncoder
-from msajax.encoders.weights import Source, Sources, affine, norm, table
+from msajax.encoders.bert import PretrainedEncoder, Source, Sources, affine, norm, table
 from msajax.layers.attention import MultiHeadAttention
 from msajax.layers.basic import Dropout, FeedForward, LayerNorm
 
+# The gated form of each activation in `layers/basic.py`.
 _GATED = {"gelu": "geglu", "gelu_tanh": "geglu_tanh", "relu": "reglu"}
 
 
 class ModernBertLayer(nn.Module):
-    """Computes `x = x + Drop(MHA(N(x)))`, then `x = x + FFN(N(x))`, gated, of one layer.
+    """Computes `x = x + Drop(MHA(N(x)))`, then `x = x + FFN(N(x))`, gated.
 
     The first layer has no norm before its attention.
-
-    Attributes:
-        architecture: sizes and rates.
-        dtype: computation type.
-        number: of the layer, from 0.
     """
 
     architecture: Architecture
@@ -39,14 +34,7 @@ class ModernBertLayer(nn.Module):
         *,
         train: bool,
     ) -> jax.Array:
-        """Maps `[B, T, D]` to `[B, T, D]`.
-
-        Args:
-            x: the sequence.
-            masks: on the keys.
-            rotation: factors of `rotate` for queries and keys.
-            train: draw dropout masks.
-        """
+        """Maps `[B, T, D]` to `[B, T, D]`; see `MultiHeadAttention` for masks and rotation."""
         a, m = self.architecture, self.architecture.modern
         attention = MultiHeadAttention(
             num_heads=a.heads,
@@ -126,56 +114,42 @@ def sources(architecture: Architecture) -> Sources:
         **norm("embeddings/norm", "embeddings.norm", a.width, bias=m.norm_bias),
         **norm("final_norm", "final_norm", a.width, bias=m.norm_bias),
     }
-    heads, outer = (a.heads, a.width // a.heads), (a.width,)
-    for i in range(a.layers):
-        here, there = f"layers_{i}", f"layers.{i}"
-        attention, ffn = f"{here}/attention/out", f"{here}/ffn/outer"
-        found |= {
-            **_projections(a, f"{here}/attention", f"{there}.attn.Wqkv"),
-            **affine(attention, f"{there}.attn.Wo", heads, outer, bias=m.attention_bias),
-            **_gate(a, f"{here}/ffn", f"{there}.mlp.Wi"),
-            **affine(ffn, f"{there}.mlp.Wo", (a.ff_dim,), outer, bias=m.ffn_bias),
-            **norm(f"{here}/norm_ffn", f"{there}.mlp_norm", a.width, bias=m.norm_bias),
-        }
-        if i:
-            name = f"{there}.attn_norm"
-            found |= norm(f"{here}/norm_attention", name, a.width, bias=m.norm_bias)
-    return found
-
-
-def _projections(architecture: Architecture, path: str, name: str) -> Sources:
-    """Maps the joined projections of queries, keys and values.
-
-    Their rotation turns number i of a head with number i + half, ours turns neighbours: the numbers
-    of queries and keys are put in that order, which changes no score.
-    """
-    a = architecture
-    size = a.width // a.heads
+    size, outer = a.width // a.heads, (a.width,)
+    # The rotation turns number i of a head there with number i + half, ours turns neighbours: the
+    # numbers of queries and keys are put in that order, which changes no score.
     neighbours = np.arange(size).reshape(2, -1).T.ravel()
 
-    def reader(part: int, *inputs: int) -> Any:
+    def part_of_joined(part: int, *inputs: int) -> Any:
         def read(joined: np.ndarray) -> np.ndarray:
             one = joined.reshape(3, a.heads, size, *inputs)[part]
             return np.moveaxis(one[:, neighbours] if part < 2 else one, range(2), (-2, -1))
 
         return read
 
-    found: Sources = {}
-    for part, ours in enumerate(("query", "key", "value")):
-        shape = (3 * a.width, a.width)
-        found[f"{path}/{ours}/kernel"] = Source(f"{name}.weight", shape, reader(part, a.width))
-        if a.modern.attention_bias:
-            found[f"{path}/{ours}/bias"] = Source(f"{name}.bias", shape[:1], reader(part))
-    return found
-
-
-def _gate(architecture: Architecture, path: str, name: str) -> Sources:
-    """Maps the joined first layers of the feed-forward network; the activated one comes first."""
-    a = architecture
-    found: Sources = {}
-    for ours, begin in (("gate", 0), ("inner", a.ff_dim)):
-        part, shape = slice(begin, begin + a.ff_dim), (2 * a.ff_dim, a.width)
-        found[f"{path}/{ours}/kernel"] = Source(f"{name}.weight", shape, lambda w, p=part: w[p].T)
-        if a.modern.ffn_bias:
-            found[f"{path}/{ours}/bias"] = Source(f"{name}.bias", shape[:1], lambda w, p=part: w[p])
+    for i in range(a.layers):
+        here, there = f"layers_{i}", f"layers.{i}"
+        if i:
+            name = f"{there}.attn_norm"
+            found |= norm(f"{here}/norm_attention", name, a.width, bias=m.norm_bias)
+        # The projections of queries, keys and values are joined.
+        for part, ours in enumerate(("query", "key", "value")):
+            path, name, shape = f"{here}/attention/{ours}", f"{there}.attn.Wqkv", (3 * a.width,)
+            kernel = Source(f"{name}.weight", (*shape, a.width), part_of_joined(part, a.width))
+            found[f"{path}/kernel"] = kernel
+            if m.attention_bias:
+                found[f"{path}/bias"] = Source(f"{name}.bias", shape, part_of_joined(part))
+        # So are the first layers of the feed-forward network, of which the activated one is first.
+        for ours, begin in (("gate", 0), ("inner", a.ff_dim)):
+            path, name, shape = f"{here}/ffn/{ours}", f"{there}.mlp.Wi", (2 * a.ff_dim,)
+            rows = slice(begin, begin + a.ff_dim)
+            kernel = Source(f"{name}.weight", (*shape, a.width), lambda w, rows=rows: w[rows].T)
+            found[f"{path}/kernel"] = kernel
+            if m.ffn_bias:
+                bias = Source(f"{name}.bias", shape, lambda w, rows=rows: w[rows])
+                found[f"{path}/bias"] = bias
+        path, name = f"{here}/attention/out", f"{there}.attn.Wo"
+        found |= affine(path, name, (a.heads, size), outer, bias=m.attention_bias)
+        path, name = f"{here}/ffn/outer", f"{there}.mlp.Wo"
+        found |= affine(path, name, (a.ff_dim,), outer, bias=m.ffn_bias)
+        found |= norm(f"{here}/norm_ffn", f"{there}.mlp_norm", a.width, bias=m.norm_bias)
     return found

@@ -3,6 +3,7 @@
 The only file that imports `tokenizers`, which is optional.
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -42,7 +43,7 @@ class Tokenizer:
     Attributes:
         inner: the tokenizer of the library.
         size: the rows that an embedding needs for its token ids.
-        special: the token ids of the special pieces that it adds to each transcript.
+        special: token ids of the special pieces that it adds to each transcript.
         where: what messages call it.
     """
 
@@ -53,11 +54,7 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, text: str, where: str) -> "Tokenizer":
-        """Makes a tokenizer of the content of a tokenizer.json.
-
-        Args:
-            text: the content.
-            where: what messages call it.
+        """Makes a tokenizer of the content of a tokenizer.json; messages call it `where`.
 
         Raises:
             UserError: if it cannot be read, or if the library is not installed.
@@ -88,11 +85,8 @@ class Tokenizer:
 
         The words are joined by spaces and cut as a whole, so that the pieces of a word are those of
         the running text; a byte-level tokenizer, for example, has other pieces for a word without
-        the space before it. A piece that reaches over several words belongs to the first one.
-
-        Args:
-            samples: the words of each transcript. One that is empty, or space alone, has no piece
-                and counts in the numbers of the others.
+        the space before it. A piece that reaches over several words belongs to the first one. A
+        word that is empty, or space alone, has no piece and counts in the numbers of the others.
 
         Raises:
             UserError: if the tokenizer fails on them.
@@ -124,40 +118,37 @@ class Tokenizer:
         Raises:
             UserError: if the tokenizer fails on them.
         """
-        return self._call(self._names, list(map(int, ids)))
-
-    def _names(self, ids: list[int]) -> list[str]:
-        mark = _mark_of_words(self.inner)
         found = []
-        for number in ids:
-            piece = self.inner.id_to_token(number) or f"#{number}"
-            # A byte-level piece is no text: é, say, is two other letters in it.
-            text = self.inner.decode([number], skip_special_tokens=False).strip()
-            text = text.removeprefix(mark) or piece  # a tokenizer may have no decoder
-            goes_on = mark and number not in self.special and not piece.startswith(mark)
-            found.append(f"##{text}" if goes_on else text)
+        with self._failing():
+            # What pieces begin with where a word begins; "" if the tokenizer has no such mark.
+            known = self.inner.get_vocab()
+            mark = next((m for m in "Ġ▁" if any(p.startswith(m) and p != m for p in known)), "")
+            for number in map(int, ids):
+                piece = self.inner.id_to_token(number) or f"#{number}"
+                # A byte-level piece is no text: é, say, is two other letters in it.
+                text = self.inner.decode([number], skip_special_tokens=False).strip()
+                text = text.removeprefix(mark) or piece  # a tokenizer may have no decoder
+                goes_on = mark and number not in self.special and not piece.startswith(mark)
+                found.append(f"##{text}" if goes_on else text)
         return found
 
     def _batches(self, cut: Callable[[list[str]], list[Any]], texts: Sequence[str]) -> Iterator:
         """Yields what the library makes of each text."""
         for start in range(0, len(texts), _BATCH):
-            yield from self._call(cut, list(map(str, texts[start : start + _BATCH])))
+            with self._failing():
+                cut_texts = cut(list(map(str, texts[start : start + _BATCH])))
+            yield from cut_texts
 
-    def _call(self, function: Callable, *arguments: Any) -> Any:
-        """Calls the library; whatever it raises becomes one sentence."""
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Makes one sentence of whatever the library raises."""
         try:
-            return function(*arguments)
+            yield
         except BaseException as error:
             reason = _reason(error)
             raise UserError(
                 f"{self.where} holds a tokenizer that fails on transcripts: {reason}."
             ) from error
-
-
-def _mark_of_words(inner: Any) -> str:
-    """Returns what pieces begin with where a word begins; "" if the tokenizer has no such mark."""
-    pieces = inner.get_vocab()
-    return next((m for m in "Ġ▁" if any(p.startswith(m) and p != m for p in pieces)), "")
 
 
 @functools.lru_cache(maxsize=4)
@@ -233,7 +224,16 @@ def json_of_vocabulary(vocabulary: str, settings: Mapping[str, Any], where: str)
         raise UserError(f"tokenizer_config.json beside {where} holds no JSON object.")
     lines = vocabulary.replace("\r\n", "\n").removesuffix("\n").split("\n")
     ids = {piece: row for row, piece in enumerate(lines)}
-    names = {kind: _name(settings, kind, usual, where) for kind, usual in _SPECIAL.items()}
+    names = {}
+    for kind, usual in _SPECIAL.items():
+        name = settings.get(f"{kind}_token", usual)
+        name = name.get("content") if isinstance(name, Mapping) else name
+        names[kind] = usual if name is None else name
+        if not isinstance(names[kind], str):
+            raise UserError(
+                f"tokenizer_config.json beside {where}: {kind}_token must be a piece of the "
+                "vocabulary."
+            )
     for kind in ("unk", "cls", "sep"):
         if names[kind] not in ids:
             raise UserError(
@@ -278,19 +278,6 @@ def json_of_vocabulary(vocabulary: str, settings: Mapping[str, Any], where: str)
         },
     }
     return json.dumps(content, ensure_ascii=False)
-
-
-def _name(settings: Mapping[str, Any], kind: str, usual: str, where: str) -> str:
-    """Returns what a special piece is called; a setting may be a string or an object with it."""
-    name = settings.get(f"{kind}_token", usual)
-    name = name.get("content") if isinstance(name, Mapping) else name
-    if name is None:
-        return usual
-    if not isinstance(name, str):
-        raise UserError(
-            f"tokenizer_config.json beside {where}: {kind}_token must be a piece of the vocabulary."
-        )
-    return name
 
 
 def _flag(settings: Mapping[str, Any], key: str, usual: bool | None, where: str) -> bool | None:

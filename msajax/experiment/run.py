@@ -1,39 +1,62 @@
-"""Makes a run, top to bottom: opens a corpus, trains, chooses on validation, measures on test."""
+"""Makes a run, top to bottom: opens, builds, trains, chooses on validation, measures on test.
+
+`train` is the whole of it; what it calls stands below, in its order. The steps themselves are in
+`training/loop.py`.
+"""
 
 import dataclasses
 import logging
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from flax.traverse_util import unflatten_dict
 
+from msajax import announce
 from msajax.checks import is_url
 from msajax.config import Config, checked, flatten, outside_ranges
 from msajax.corpus import predictions
 from msajax.corpus.corpus import Corpus
-from msajax.corpus.demands import say_unread_transcripts, say_what_is_idle
-from msajax.corpus.folds import Dealt, deal_validation, require_one_fold
+from msajax.corpus.demands import (
+    require_glove,
+    require_run,
+    say_unread_transcripts,
+    say_what_is_idle,
+)
+from msajax.corpus.folds import deal_validation, require_one_fold
+from msajax.corpus.formats import open_corpus
+from msajax.corpus.glove import read_glove
+from msajax.corpus.on_demand import take_rows
 from msajax.corpus.steps import describe_groups, find_groups
+from msajax.encoders.folder import Folder, open_folder
 from msajax.errors import UserError
 from msajax.experiment import artefacts
-from msajax.experiment.build import build, open_sources
 from msajax.files import write_json
-from msajax.inference.bundle import Bundle
-from msajax.inference.bundle_files import save_bundle
+from msajax.inference.bundle import Bundle, load, save_bundle
 from msajax.inference.scoring import Scorer
-from msajax.metrics.calibration import FEWEST, Basis, Calibration
-from msajax.preparation.repairs import say_repairs
+from msajax.metrics.calibration import FEWEST, Basis
+from msajax.models import declared, parameter_shapes
+from msajax.preparation.apply import prepare
+from msajax.preparation.fit import Preparation, fit
+from msajax.preparation.lost import say_prepared, say_repairs
 from msajax.results import measure
-from msajax.runs import frozen
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
-from msajax.runs.remote.mirror import Mirror
+from msajax.runs.mirror import Mirror
 from msajax.runtime import devices, processes, profiler
 from msajax.runtime.signals import StopRequest
-from msajax.spec import CorpusSpec
-from msajax.training.loop import Trained, train_seeds
-from msajax.training.run import AfterEpoch, Run
+from msajax.tasks import TASKS, make_task
+from msajax.training.initial import (
+    Initial,
+    from_bundle,
+    from_encoder,
+    from_labels,
+    from_model,
+    from_words,
+    shared_values,
+)
+from msajax.training.loop import Trained, train_groups
+from msajax.training.run import AfterEpoch, Run, check_model, layout_of
 
 logger = logging.getLogger(__name__)
 
@@ -77,18 +100,22 @@ def train(
     devices.configure_jax(config.train)
     # A run in a bucket works in a folder on this machine, which its mirror copies to the bucket.
     with processes.losses_noticed(), Mirror(workdir, stop) as mirror:
+        # Devices come before anything asks JAX for one: a run that goes on has as many as it had.
         devices.choose(config, RunFolder(mirror.path).cpu_devices())
         devices.require_devices()
+
+        # Open what the run reads; every process must have found the same.
         sources = processes.together(lambda: open_sources(config, corpus))
         corpus, digests = sources.corpus, sources.digests
-        # Paths, which differ between machines.
-        own = {"data.path", "model.text_encoder", "train.compile_cache"}
-        settings = {key: value for key, value in flatten(config).items() if key not in own}
+        paths = {"data.path", "model.text_encoder", "train.compile_cache"}  # differ by machine
+        settings = {key: value for key, value in flatten(config).items() if key not in paths}
         settings |= {f"the {what}": digest for what, digest in digests.items()}
         settings["--stop_after_epochs"] = stop_after_epochs
         processes.require_same(settings)
+
+        # The folder is this run's, or is refused at once; one that has ended has its results.
         folder = RunFolder(mirror.path, mirror.saved)
-        folder.claim(config, digests, profile)  # early: another run's is refused at once
+        folder.claim(config, digests, profile)
         if folder.has_ended(config.train.epochs):
             folder.move_corpus(corpus.summary())
             mirror.replace("run.json")
@@ -98,36 +125,39 @@ def train(
                         mirror.replace(name)
             logger.info("This run has ended; these are its stored results.")
             return processes.of_first(folder.read_results)
+
+        # Refuse now what would be refused after the last epoch; then build, still writing nothing.
         processes.together(lambda: measure.check_test(corpus, sources.preparation))
         run = processes.together(lambda: build(config, sources, folder))
         if processes.largest(stop is not None and stop.requested)[0]:
             return None
         if profile:
             processes.of_first(lambda: profiler.make_folder(profile))
+
+        # From here on files are written, under the lock, and by this run alone.
         mirror.take()
         folder.make()
         with Lock(folder.path):
             folder.claim(config, digests, profile)  # another run may have begun since
-            return _train_in(
-                dataclasses.replace(
-                    run,
-                    stop_after_epochs=stop_after_epochs,
-                    stop=stop or StopRequest(),
-                    profile=profile,
-                    after_epoch=after_epoch,
-                )
+            run = dataclasses.replace(
+                run,
+                stop_after_epochs=stop_after_epochs,
+                stop=stop or StopRequest(),
+                profile=profile,
+                after_epoch=after_epoch,
             )
+            _say_what_is_read(run)
+            run.describe(run.repairs)
+            processes.of_first(lambda: run.folder.keep_frozen(run.shared))
+            trained = train_groups(run)
+            return _measure(run, trained) if trained.finished else None
 
 
-def _train_in(run: Run) -> dict[str, Any] | None:
-    """Trains in a folder that this run has locked, and measures."""
-    _say_what_is_read(run)
-    run.describe(run.repairs)
-    processes.of_first(lambda: frozen.keep(run.folder.path, run.shared))
-    trained = train_seeds(run)
-    if not trained.finished:
-        return None
-    # A seed that has failed is named in the results, and counts nowhere.
+def _measure(run: Run, trained: Trained) -> dict[str, Any]:
+    """Writes the bundle, opens the test split once, writes predictions and results.
+
+    A seed that has failed is named in the results, and counts nowhere.
+    """
     failed = [failure["seed"] for failure in trained.failed]
     kept = [k for k, seed in enumerate(run.seeds) if seed not in failed]
     variables = jax.tree.map(lambda x: x[kept], run.layout.get(trained.variables))
@@ -142,57 +172,46 @@ def _train_in(run: Run) -> dict[str, Any] | None:
         shared=unflatten_dict(run.shared, sep="/"),
     )
     run.folder.begin_results()
-    return _measure(run, trained, bundle, kept)
 
-
-def _measure(run: Run, trained: Trained, bundle: Bundle, kept: list[int]) -> dict[str, Any]:
-    """Calibrates, writes the bundle, opens the test split, writes predictions and results.
-
-    Only the `kept` seeds count.
-    """
-    variables, for_rows = run.layout.put_for_rows(trained.variables), run.layout.for_rows
-    scorer = Scorer(trained.predict, variables, run.spec, for_rows.put_rows, kept)
-    budget = run.config.data.device_memory_budget
-
-    def score(name: str) -> predictions.Scored:
-        return measure.score_split(run.corpus, name, run.preparation, budget, scorer)
-
-    valid = score("valid")
+    # Score validation with the parameters that it chose; what is held out of it calibrates.
+    for_rows, budget = run.layout.for_rows, run.config.data.device_memory_budget
+    scored_with = run.layout.put_for_rows(trained.variables)
+    scorer = Scorer(trained.predict, scored_with, run.spec, for_rows.put_rows, kept)
+    valid = measure.score_split(run.corpus, "valid", run.preparation, budget, scorer)
     share = run.config.train.calibration_share
     dealt = deal_validation(valid.split.ids, share, valid.split.where)
-    bundle = dataclasses.replace(bundle, calibration=_calibrate(run, valid, dealt))
+    basis = Basis(int(dealt.calibrates.sum()), dealt.by, not share)
+    calibration = run.task.calibrate(
+        valid.scores[:, dealt.calibrates], valid.split.labels[dealt.calibrates], basis
+    )
+    if calibration is None and run.task.calibrates:
+        logger.warning(
+            "Scores are not calibrated: %d validation sample(s) are too few, of which %d would do.",
+            basis.samples,
+            FEWEST,
+        )
+    bundle = dataclasses.replace(bundle, calibration=calibration)
     if processes.is_first():
         save_bundle(run.folder.bundle, bundle)
     chose = valid.rows(dealt.chooses)
     _write_predictions(run, "valid", chose, bundle)
     if share:
         _write_predictions(run, "calibration", valid.rows(dealt.calibrates), bundle)
-    test = score("test")
+
+    # Only now, when nothing is chosen any more, is the test split opened: here, and once.
+    test = measure.score_split(run.corpus, "test", run.preparation, budget, scorer)
     _write_predictions(run, "test", test, bundle)
     repairs = {**run.repairs, "valid": valid.repairs, "test": test.repairs}
-    say_repairs("test", repairs["test"], run.preparation.clip)
+    say_repairs("test", test.repairs, run.preparation.clip)
     run.describe(repairs)
     scores = {"valid": chose.scores, "test": test.scores}
     labels = {"valid": chose.split.labels, "test": test.split.labels}
-    measured = measure.report(scores, labels, run.train.labels, run.task, bundle.calibration)
+    measured = measure.report(scores, labels, run.train.labels, run.task, calibration)
+
+    # results.json is last: with it the run has ended. What is made of it can be made again.
     processes.of_first(lambda: _write_results(run, trained, bundle, measured))
     artefacts.make_missing(run.folder, run.config)
     return processes.of_first(run.folder.read_results)
-
-
-def _calibrate(run: Run, valid: predictions.Scored, dealt: Dealt) -> Calibration | None:
-    """Calibrates the mean over seeds; says so if there are too few samples."""
-    rows = dealt.calibrates
-    optimistic = not run.config.train.calibration_share
-    basis = Basis(int(rows.sum()), dealt.by, optimistic)
-    found = run.task.calibrate(valid.scores[:, rows], valid.split.labels[rows], basis)
-    if found is None and run.task.calibrates:
-        logger.warning(
-            "Scores are not calibrated: %d validation sample(s) are too few, of which %d would do.",
-            basis.samples,
-            FEWEST,
-        )
-    return found
 
 
 def _write_predictions(run: Run, name: str, scored: predictions.Scored, bundle: Bundle) -> None:
@@ -206,9 +225,8 @@ def _write_predictions(run: Run, name: str, scored: predictions.Scored, bundle: 
 def _write_results(
     run: Run, trained: Trained, bundle: Bundle, measured: dict[str, Any]
 ) -> None:
-    """Writes results.json, with which the run has ended."""
     group_of = {seed: k for k, group in enumerate(run.groups()) for seed in group.seeds}
-    seconds = {
+    seconds = {  # seeds that are trained together share the seconds of an epoch
         (group_of[line["seed"]], line["epoch"]): line["seconds"]
         for line in run.folder.read_metrics()
     }
@@ -227,24 +245,184 @@ def _write_results(
 
 
 def _say_what_is_read(run: Run) -> None:
-    _say_modalities(run.corpus, run.spec)
-    say_what_is_idle(run.corpus, run.config, bool(run.spec.vocabularies))
-    say_unread_transcripts(run.corpus, run.config)
-    _say_what_is_aligned(run.corpus, run.config, run.spec.modalities)
-    for phrase in outside_ranges(run.config.model):
-        logger.info("Outside the range in source 002's table: %s.", phrase)
-
-
-def _say_modalities(corpus: Corpus, spec: CorpusSpec) -> None:
+    """Logs which modalities the model reads and shares steps of, and what it leaves out."""
+    corpus, config, spec = run.corpus, run.config, run.spec
     left = [m for m in corpus.modalities if m not in spec.modalities]
     logger.info(
         "The model reads %s%s.",
         spec.describe(),
         f"; of the corpus it leaves out {', '.join(left)}" if left else "",
     )
-
-
-def _say_what_is_aligned(corpus: Corpus, config: Config, modalities: tuple[str, ...]) -> None:
-    if len(modalities) > 1:
-        found = find_groups(corpus, modalities, config.reading, bool(config.model.text_encoder))
+    say_what_is_idle(corpus, config, bool(spec.vocabularies))
+    say_unread_transcripts(corpus, config)
+    if len(spec.modalities) > 1:
+        found = find_groups(
+            corpus, spec.modalities, config.reading, bool(config.model.text_encoder)
+        )
         logger.info("Aligned modalities: %s.", describe_groups(*found))
+    for phrase in outside_ranges(config.model):
+        logger.info("Outside the range in source 002's table: %s.", phrase)
+
+
+# --- what a run reads, and what it is built of; also for studies, which check many before one ---
+
+
+class Sources(NamedTuple):
+    """Holds what a run reads.
+
+    Attributes:
+        corpus: opened.
+        encoder: the folder of the text encoder, None without one.
+        preparation: fitted on the training split.
+    """
+
+    corpus: Corpus
+    encoder: Folder | None
+    preparation: Preparation
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The digests by which a run knows its corpus and its text encoder again."""
+        digests = {"corpus digest": self.corpus.digest}
+        return digests | ({"text encoder digest": self.encoder.digest} if self.encoder else {})
+
+
+def open_encoder(config: Config) -> Folder | None:
+    """Opens the folder of the text encoder, if there is one; its weights are not read yet."""
+    return open_folder(config.model.text_encoder) if config.model.text_encoder else None
+
+
+def open_sources(
+    config: Config,
+    corpus: Corpus | None = None,
+    encoder: Folder | None = None,
+    *,
+    verify: bool = True,
+) -> Sources:
+    """Opens what a run reads and fits its preparation; nothing is kept of validation and test.
+
+    Args:
+        config: the experiment.
+        corpus: if it is open already.
+        encoder: if it is open already.
+        verify: whether to read all of the corpus that a mistake can hide in.
+
+    Raises:
+        UserError: for what cannot be trained on and measured.
+    """
+    require_glove(config.data.glove_path)
+    if encoder is None:
+        encoder = open_encoder(config)
+    if corpus is None:
+        corpus = open_corpus(config.data.path, config.reading)
+    require_run(corpus, config)
+    if verify:
+        corpus.verify()  # after what headers alone can say: it may read all that there is
+    preparation = fit(corpus, config.reading, config.model, encoder)
+    check_model(config, preparation.spec)
+
+    # Part of validation may be held out to calibrate: it must be there, and be of use.
+    share, kind = config.train.calibration_share, preparation.spec.label_kind
+    if share:
+        if not TASKS[kind].calibrates:
+            raise UserError(
+                f"train.calibration_share = {share:g}: nothing of a {kind} model is calibrated: "
+                "leave the share at 0."
+            )
+        valid = corpus.split("valid")
+        dealt = deal_validation(valid.ids, share, valid.where)
+        logger.info(
+            "%s: %d samples choose the epochs, %d calibrate; dealt by %s%s.",
+            valid.where,
+            dealt.chooses.sum(),
+            dealt.calibrates.sum(),
+            dealt.by,
+            "" if dealt.by == "video" else ", as no two ids name the same video",
+        )
+    return Sources(corpus, encoder, preparation)
+
+
+def build(config: Config, sources: Sources, folder: RunFolder) -> Run:
+    """Builds a run: finds how parameters begin, prepares its splits for training and validation.
+
+    Args:
+        config: checked.
+        sources: what the run reads.
+        folder: where its files go; nothing is written yet.
+
+    Raises:
+        UserError: for a split that cannot be prepared, and parameters that cannot be read.
+    """
+    corpus, encoder, preparation = sources
+    spec, budget = preparation.spec, config.data.device_memory_budget
+    announce.now("Preparing the splits")
+    initial, origin = _initial(config, preparation, encoder)
+    shared: Initial = {}
+    if initial:
+        shared = shared_values(initial, parameter_shapes(config.model, spec), config.optim)
+
+    # Virtual CPU devices share a memory, in which each has the training split.
+    copies = layout_of(config).copies
+    train_split, of_train = prepare(corpus.split("train"), preparation, budget // copies)
+    valid_split, of_valid = prepare(corpus.split("valid"), preparation, budget)
+    say_prepared("train", train_split, of_train, preparation.clip)
+    say_prepared("valid", valid_split, of_valid, preparation.clip)
+    for warning in corpus.describe_shared_ids():
+        logger.warning("%s", warning)
+    for name, split in (("train", train_split), ("valid", valid_split)):
+        TASKS[spec.label_kind].require_targets(split.labels, f"{corpus.path}, split {name!r}")
+    task = make_task(spec.label_kind, spec.label_names, train_split.labels)
+    task.selection(config.train.select_by)  # refuses a metric that these labels do not have
+    share = config.train.calibration_share
+    chooses = deal_validation(valid_split.ids, share, valid_split.where).chooses
+    return Run(
+        config=config,
+        corpus=corpus,
+        preparation=preparation,
+        train=train_split,
+        valid=take_rows(valid_split, chooses),
+        folder=folder,
+        repairs={"train": of_train, "valid": of_valid}
+        | ({"corpus": corpus.repairs} if corpus.repairs else {}),
+        initial=from_labels(config.model, spec, train_split.labels) | initial,
+        shared=shared,
+        origin=origin,
+    )
+
+
+def _initial(
+    config: Config, preparation: Preparation, encoder: Folder | None
+) -> tuple[Initial, dict[str, Any]]:
+    """Reads parameters that do not begin at random, and what run.json says of them.
+
+    What is named later counts: the model's own, then the encoder's, word vectors, a bundle's.
+    """
+    initial: Initial = {}
+    origin: dict[str, Any] = {}
+    model = declared(config.model)
+    reads_words = bool(preparation.words) and "text" in preparation.spec.modalities
+    has_vectors = bool(config.data.glove_path) and reads_words
+    if not (model.initial or encoder or has_vectors or config.model.init_from):
+        return initial, origin
+    shapes = parameter_shapes(config.model, preparation.spec)
+    if model.initial:
+        initial = from_model(model, config.model, preparation.spec, shapes)
+        origin["model"] = sorted(initial)
+    if encoder:
+        initial |= from_encoder(model, encoder)
+        origin["text_encoder"] = {"path": encoder.path, "digest": encoder.digest}
+    if has_vectors:
+        vectors = read_glove(config.data.glove_path, preparation.words)
+        of_words, origin["words"] = from_words(preparation.words, shapes, vectors)
+        initial |= of_words
+        logger.info("%s: %s.", config.data.glove_path, origin["words"])
+    if config.model.init_from:
+        source = load(config.model.init_from)
+        loaded, origin["bundle"] = from_bundle(
+            model, preparation, shapes, source.preparation, source.all_params, config.train.seeds
+        )
+        initial |= loaded
+        modules = origin["bundle"]["modules"]
+        counted = ", ".join(f"{m} {n} of {of}" for m, (n, of) in modules.items())
+        logger.info("Parameters from %s: %s.", config.model.init_from, counted)
+    return initial, origin

@@ -1,29 +1,53 @@
-"""Holds a trained model with all that prediction needs; it scores what is in memory."""
+"""Holds a trained model with all that prediction needs, and writes and reads it: no pickle.
+
+The folder:
+
+    bundle.json             configuration, specification, preparation, seeds, calibration of the
+                            scores, versions, digests
+    parameters.safetensors  every seed's best variables, and the standardisation statistics
+    frozen.safetensors      parameters that are the same for every seed, if there are any
+    tokenizer.json          of a pretrained text encoder
+"""
 
 import dataclasses
 import functools
+import hashlib
+import json
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import flax.traverse_util
 import jax
 import numpy as np
+import safetensors
+import safetensors.numpy
 
+from msajax import __version__, announce
 from msajax.config import Config, from_config_dict
-from msajax.corpus.corpus import Split
+from msajax.config.identity import NUMERICS
+from msajax.config.registry import registered, warn_of_other_source
+from msajax.corpus.corpus import Embedding, Split
 from msajax.corpus.steps import without
 from msajax.encoders.folder import open_folder
 from msajax.errors import UserError
+from msajax.files import replacing_folder
+from msajax.inference.description import DAMAGE, FORMAT_VERSION, digest, read_description
 from msajax.inference.embed import Embedder
 from msajax.inference.scores import Scores, as_split, make_scorer
 from msajax.inference.scoring import Scorer, make_next_token
+from msajax.metrics import calibration
 from msajax.metrics.calibration import Calibration
-from msajax.models import build_model
+from msajax.models import build_model, declared, parameter_shapes
 from msajax.models.contract import joined
-from msajax.preparation.fit import prepare
-from msajax.preparation.preparation import Preparation
-from msajax.preparation.repairs import say_prepared
+from msajax.preparation.apply import prepare
+from msajax.preparation.fit import Preparation
+from msajax.preparation.lost import say_prepared
 from msajax.preparation.words import embed
+from msajax.runs.folder import encode_frozen
+from msajax.runs.local_copy import bundle_folder
+from msajax.runs.manifest import DESCRIPTION, FROZEN
 from msajax.spec import CorpusSpec
 
 logger = logging.getLogger(__name__)
@@ -36,15 +60,14 @@ class Bundle:
     Attributes:
         config: the experiment that made it.
         preparation: how a corpus becomes its input.
-        seeds: the random seeds.
         best_epoch: one per seed.
         params: parameters, leading axis S.
-        corpus_digest: of the corpus it was trained on.
+        corpus_digest: says which corpus it was trained on.
         collections: the model's mutable collections by name, leading axis S.
         shared: parameters that are the same for every seed, nested, without a leading axis; they
             are not among `params`.
         embedder: makes features of transcripts, where a text encoder made those of training.
-        calibration: of the mean over seeds; None if there were too few samples for one.
+        calibration: says how sure the mean over seeds is; None if there were too few samples.
     """
 
     config: Config
@@ -100,8 +123,8 @@ class Bundle:
                 one, steps before the first and after the last non-zero one are padding, in a list
                 too (or none, if the run's `data.mask_from_zeros` is off).
             raw_text: N transcripts, for a model that reads words or has a pretrained text encoder.
-            words: of each sample the words, one for each step, for a model whose pretrained text
-                encoder was trained with words and other modalities step by step.
+            words: N lists with a word for each step, for a model whose pretrained text encoder was
+                trained with words and other modalities step by step.
 
         Raises:
             UserError: for a modality that the model does not read, shapes that do not fit, or a
@@ -110,9 +133,8 @@ class Bundle:
         spec = self.preparation.spec
         split = as_split(features, masks, raw_text, self.preparation, words)
         if not len(split):
-            outputs, modalities = len(spec.label_names), len(spec.modalities)
-            seeds = np.zeros((len(self.seeds), 0, 1))
-            found = seeds.repeat(outputs, 2), seeds.repeat(modalities, 2)
+            columns = (spec.label_names, spec.modalities)
+            found = (np.zeros((len(self.seeds), 0, len(names))) for names in columns)
         else:
             prepared = self.prepare_split(split, "the samples", refuse=False)
             found = self.scorer.score(prepared, "the samples", one_program=True)
@@ -166,31 +188,25 @@ class Bundle:
         config = self.config.to_dict()
         config["data"] |= given
         config = from_config_dict(config)
-        data = config.data
         preparation = dataclasses.replace(
-            self.preparation, truncate=data.truncate, allow_loss=data.allow_loss
+            self.preparation, truncate=config.data.truncate, allow_loss=config.data.allow_loss
         )
-        embedder = self.embedder
-        if text_encoder:
-            embedder = self._embedder(text_encoder)
-        return dataclasses.replace(
-            self, config=config, preparation=preparation, embedder=embedder
-        )
-
-    def _embedder(self, text_encoder: str) -> Embedder:
-        """Opens the folder of the encoder that made the text features of the training corpus."""
-        embedding = self.preparation.embedding
-        if self.preparation.spec.text_encoder is not None:
+        embedder, embedding = self.embedder, preparation.embedding
+        if text_encoder and preparation.spec.text_encoder is not None:
             raise UserError(
                 f"model.text_encoder = {text_encoder}: this model has a text encoder of its own, "
                 "which reads transcripts: leave the key out."
             )
-        if embedding is None:
+        if text_encoder and embedding is None:
             raise UserError(
                 f"model.text_encoder = {text_encoder}: no text encoder made the text features of "
                 "this model's corpus, so that none can make others."
             )
-        return Embedder(open_folder(text_encoder), embedding)
+        if text_encoder:
+            embedder = Embedder(open_folder(text_encoder), embedding)
+        return dataclasses.replace(
+            self, config=config, preparation=preparation, embedder=embedder
+        )
 
     @functools.cached_property
     def scorer(self) -> Scorer:
@@ -220,8 +236,6 @@ class Bundle:
         features.
 
         Args:
-            split: as read.
-            name: what the log calls it.
             refuse: whether a split that loses much is refused. Samples in memory are not, for a
                 sample's score may not depend on the others: what they lose is said.
 
@@ -241,7 +255,15 @@ class Bundle:
                 )
             split = self.embedder(split)
         elif glove_path and wants_vectors(split, spec):
-            split = _with_vectors(split, glove_path)
+            features, mask, unknown = embed(split.raw_text.tolist(), glove_path)
+            share = 100 * unknown
+            logger.info("Text from transcripts: %.1f %% of the words have no vector.", share)
+            split = dataclasses.replace(
+                split,
+                features={**split.features, "text": features},
+                masks={**split.masks, "text": mask},
+                derived=split.derived | {"text"},
+            )
             # Its steps are the words of the transcript, which are not those of other modalities.
             groups = without(preparation.groups, "text")
             preparation = dataclasses.replace(preparation, groups=groups)
@@ -256,13 +278,140 @@ def wants_vectors(split: Split, spec: CorpusSpec) -> bool:
     return reads_features and split.raw_text is not None and "text" not in split.features
 
 
-def _with_vectors(split: Split, glove_path: str) -> Split:
-    """Gives a split the vectors of its transcripts' words as text."""
-    features, mask, unknown = embed(split.raw_text.tolist(), glove_path)
-    logger.info("Text from transcripts: %.1f %% of the words have no vector.", 100 * unknown)
-    return dataclasses.replace(
-        split,
-        features={**split.features, "text": features},
-        masks={**split.masks, "text": mask},
-        derived=split.derived | {"text"},
-    )
+# --- the folder ---
+
+_ARRAYS, _TOKENIZER = "parameters.safetensors", "tokenizer.json"
+
+
+def save_bundle(path: str, bundle: Bundle) -> None:
+    """Writes a bundle; what stands at `path` is replaced only once the new one is complete.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
+    arrays = {
+        key: np.asarray(value)
+        for key, value in flax.traverse_util.flatten_dict(
+            jax.device_get(bundle.variables), sep="/"
+        ).items()
+    }
+    for m, (mean, deviation) in bundle.preparation.statistics.items():
+        arrays |= {f"statistics/{m}/mean": mean, f"statistics/{m}/deviation": deviation}
+    files = {_ARRAYS: safetensors.numpy.save(arrays)}
+    if bundle.shared:
+        flat = flax.traverse_util.flatten_dict(bundle.shared, sep="/")
+        files[FROZEN] = encode_frozen(flat)
+    if bundle.preparation.tokenizer:
+        files[_TOKENIZER] = bundle.preparation.tokenizer.encode()
+    preparation = dataclasses.replace(bundle.preparation, statistics={}, tokenizer="")
+    preparation = dataclasses.asdict(preparation)
+    entry = registered()[bundle.config.model.name]
+    content = {
+        "format": "msajax bundle",
+        "format_version": FORMAT_VERSION,
+        "msajax": __version__,
+        "numerics": NUMERICS,
+        "jax": jax.__version__,
+        "config": bundle.config.to_dict(),
+        "model": {  # where its module was registered, for a message
+            "name": bundle.config.model.name,
+            "module": declared(bundle.config.model).module.__qualname__,
+            "file": os.path.basename(entry.origin),
+            "file_sha256": entry.digest,
+        },
+        "preparation": preparation | {"statistics": list(bundle.preparation.statistics)},
+        "seeds": bundle.seeds,
+        "best_epoch": bundle.best_epoch,
+        "calibration": bundle.calibration and bundle.calibration.to_dict(),
+        "corpus_digest": bundle.corpus_digest,
+        "sha256_of": {name: hashlib.sha256(x).hexdigest() for name, x in files.items()},
+    }
+    content["sha256"] = digest(content)
+
+    with replacing_folder(path) as folder:
+        for name, encoded in files.items():
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(encoded)
+        with open(os.path.join(folder, DESCRIPTION), "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=2)
+
+
+def load_bundle(path: str | os.PathLike) -> Bundle:
+    """Reads a bundle and verifies its digests.
+
+    Raises:
+        UserError: if it is missing, damaged, of another format or of other numerics.
+    """
+    path = os.fspath(path)
+    announce.now(f"Loading the bundle {path}")
+    content = read_description(path)
+    try:
+        model = content["model"]
+        warn_of_other_source(model["name"], model["file_sha256"], f"The bundle {path}")
+        files = {}
+        for name in {_ARRAYS, FROZEN, _TOKENIZER} & content["sha256_of"].keys():
+            with open(os.path.join(path, name), "rb") as file:
+                files[name] = file.read()
+            if hashlib.sha256(files[name]).hexdigest() != content["sha256_of"][name]:
+                raise ValueError(f"{name} does not match its digest")
+        shared = safetensors.numpy.load(files[FROZEN]) if FROZEN in files else {}
+        shared = flax.traverse_util.unflatten_dict(shared, sep="/")
+        arrays = safetensors.numpy.load(files[_ARRAYS])
+
+        preparation = content["preparation"]
+        preparation["tokenizer"] = files.get(_TOKENIZER, b"").decode()
+        preparation["spec"] = CorpusSpec.from_dict(preparation["spec"])
+        preparation["statistics"] = {
+            m: (arrays.pop(f"statistics/{m}/mean"), arrays.pop(f"statistics/{m}/deviation"))
+            for m in preparation["statistics"]
+        }
+        for key in ("classes", "words"):
+            preparation[key] = tuple(preparation[key])
+        preparation["groups"] = tuple(map(tuple, preparation["groups"]))
+        if preparation["embedding"] is not None:
+            preparation["embedding"] = Embedding.from_dict(preparation["embedding"])
+
+        variables = flax.traverse_util.unflatten_dict(arrays, sep="/")
+        params = variables.pop("params")
+        config = from_config_dict(content["config"])
+        _require_shapes(config, preparation["spec"], params, shared)
+        return Bundle(
+            config=config,
+            preparation=Preparation(**preparation),
+            seeds=content["seeds"],
+            best_epoch=content["best_epoch"],
+            params=params,
+            corpus_digest=content["corpus_digest"],
+            collections=variables,
+            shared=shared,
+            calibration=content["calibration"] and calibration.from_dict(content["calibration"]),
+        )
+    except UserError:
+        raise
+    except (*DAMAGE, safetensors.SafetensorError) as error:
+        raise UserError(f"The bundle {path} is damaged: {error}.") from error
+
+
+def load(path: str | os.PathLike) -> Bundle:
+    """Loads a bundle, also from a bucket (gs://…).
+
+    Raises:
+        UserError: if it is missing or damaged.
+    """
+    with bundle_folder(os.path.expanduser(path)) as folder:
+        return load_bundle(folder)
+
+
+def _require_shapes(config: Config, spec: CorpusSpec, params: Any, shared: Any) -> None:
+    """Raises `UserError` unless the module that is registered has parameters of these shapes."""
+    shapes = parameter_shapes(config.model, spec)
+    own, of_all = (flax.traverse_util.flatten_dict(x, sep="/") for x in (params, shared))
+    stored = {path: x.shape[1:] for path, x in own.items()}
+    stored |= {path: x.shape for path, x in of_all.items()}
+    if stored != shapes:
+        path = min(set(stored.items()) ^ set(shapes.items()))[0]
+        raise UserError(
+            f"The model {config.model.name!r} that is registered here is another one than the "
+            f"bundle's: its parameter {path} is {shapes.get(path, 'missing')} here, "
+            f"{stored.get(path, 'missing')} in the bundle."
+        )

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from msajax.config import is_registered
@@ -48,27 +47,18 @@ def read_description(path: str) -> dict[str, Any]:
         if content.pop("sha256") != digest(content):
             raise ValueError(f"{DESCRIPTION} does not match its digest")
         require_numerics(content, f"The bundle {path}")
-        require_model(content["model"], f"The bundle {path}")
+        model = content["model"]
+        if not is_registered(model["name"]):
+            raise UserError(
+                f"The bundle {path} has the model {model['name']!r}, which is no model of msajax: "
+                f"it was {model['module']} in {model['file']}. Add --models=FILE.py with that "
+                "file, or in Python import it first."
+            )
         return content
     except UserError:
         raise
     except DAMAGE as error:
         raise UserError(f"The bundle {path} is damaged: {error}.") from error
-
-
-def require_model(content: Mapping[str, Any], where: str) -> None:
-    """Raises `UserError` for a model that is not registered here.
-
-    Args:
-        content: has "name", "module" and "file", from `bundle_files`.
-        where: what has the model.
-    """
-    if not is_registered(content["name"]):
-        raise UserError(
-            f"{where} has the model {content['name']!r}, which is no model of msajax: it was "
-            f"{content['module']} in {content['file']}. Add --models=FILE.py with that file, or in "
-            "Python import it first."
-        )
 
 
 def digest(content: dict[str, Any]) -> str:

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
-from msajax.corpus.corpus import Split
-from msajax.corpus.embedding import Embedding
+from msajax.corpus.corpus import Embedding, Split
 from msajax.encoders.folder import Folder
 from msajax.encoders.module import make_encoder, parameters_of
 from msajax.encoders.tokens import Tokenizer
 from msajax.errors import UserError
-from msajax.models.text_encoder import pool_words
+from msajax.layers.heads import pool_words
+from msajax.preparation.lost import say_repairs
 from msajax.preparation.pieces import (
     Sizes,
     TextSource,
@@ -26,7 +26,6 @@ from msajax.preparation.pieces import (
     read_pieces,
     require_fit,
 )
-from msajax.preparation.repairs import say_repairs
 
 logger = logging.getLogger(__name__)
 
@@ -70,8 +69,7 @@ class Embedder:
         pieces the split then names step by step. A sample with an empty transcript has no text.
 
         Args:
-            split: as read, with transcripts or words.
-            name: of the split, for lines of progress; "" for none.
+            name: what lines of progress call it; "" for none.
 
         Raises:
             UserError: for a split without transcripts, for transcripts that are too long unless
@@ -88,7 +86,9 @@ class Embedder:
             )
         kind = "words" if pools else "raw_text"
         source = TextSource(architecture, self._folder.tokenizer, kind, embedding.pool, True)
-        read, counts = read_pieces(_text_alone(split), source)
+        # What is stored as text is not what is read.
+        alone = dataclasses.replace(split, features={}, masks={}, segments=None)
+        read, counts = read_pieces(alone, source)
         pieces, mask = read.features["text"], read.masks["text"]
         most = min(embedding.max_len or architecture.positions, architecture.positions)
         most = max(min(most, mask.shape[1]), 1)
@@ -100,20 +100,21 @@ class Embedder:
         pieces = np.take_along_axis(pieces, chosen[..., None], axis=1)
         words = count_words(split, pieces[..., 2]) if pools else 0
         features, valid = self._encode(pieces, mask, words, name)
+        written = None
+        if not pools:  # the pieces for people, "" where a step is not valid
+            tokenizer = Tokenizer.from_json(
+                self._folder.tokenizer, "The tokenizer of the text encoder"
+            )
+            known, number = np.unique(pieces[..., 0], return_inverse=True)
+            names = np.array(tokenizer.names(known), np.str_)
+            written = np.where(valid, names[number.reshape(valid.shape)], "")
         return dataclasses.replace(
             split,
             features={**split.features, "text": features},
             masks={**split.masks, "text": valid},
             segments=None,
-            pieces=None if pools else self._names(pieces[..., 0], valid),
+            pieces=written,
         )
-
-    def _names(self, ids: np.ndarray, valid: np.ndarray) -> np.ndarray:
-        """Writes pieces `[N, P]` for people, "" where a step is not valid."""
-        tokenizer = Tokenizer.from_json(self._folder.tokenizer, "The tokenizer of the text encoder")
-        known, number = np.unique(ids, return_inverse=True)
-        names = np.array(tokenizer.names(known), np.str_)
-        return np.where(valid, names[number.reshape(ids.shape)], "")
 
     def _encode(
         self, pieces: np.ndarray, mask: np.ndarray, words: int, name: str
@@ -158,8 +159,3 @@ class Embedder:
             return pool_words(x, jnp.where(mask, step, -1), words, self.embedding.pool)
 
         return jax.jit(encode, static_argnums=3)
-
-
-def _text_alone(split: Split) -> Split:
-    """Leaves out every feature of a split: what is stored as text is not what is read."""
-    return dataclasses.replace(split, features={}, masks={}, segments=None)

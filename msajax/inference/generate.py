@@ -8,9 +8,8 @@ import jax
 import numpy as np
 
 from msajax.errors import UserError, printable
-from msajax.inference.bundle import Bundle
-from msajax.inference.bundle_files import load
-from msajax.preparation.preparation import Preparation
+from msajax.inference.bundle import Bundle, load
+from msajax.preparation.fit import Preparation
 from msajax.preparation.words import PADDING, UNKNOWN, detokenize, tokenize
 
 
@@ -31,13 +30,13 @@ def generate(
     what is before them, too.
 
     Args:
-        bundle: of the decoder, or its folder.
+        bundle: the decoder, or its folder.
         words: one token or more: a text, read as transcripts are, or a list of words. For a decoder
             of token ids that its corpus brought, whole numbers, or a text of them between spaces.
         steps: how many tokens to add, 1 or more.
         temperature: 0 takes the likeliest token every time; below 1 likely tokens become likelier,
             above 1 less so.
-        seed: of the draws, 0 or more; the same seed continues the same text in the same way.
+        seed: 0 or more; the same seed continues the same text in the same way.
 
     Returns:
         What follows `words`, without them, in the same form: a text, or a list of `steps` tokens.
@@ -48,22 +47,31 @@ def generate(
     """
     bundle = bundle if isinstance(bundle, Bundle) else load(bundle)
     require_decoder(bundle)
-    _require_numbers(steps, temperature, seed)
+    for name, value, least in (("steps", steps, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            raise UserError(f"{name} = {value!r} must be a whole number of {least} or more.")
+    is_number = isinstance(temperature, int | float | np.number)
+    if not (is_number and math.isfinite(temperature) and temperature >= 0):
+        raise UserError(f"temperature = {temperature!r} must be a number of 0 or more.")
     preparation = bundle.preparation
     tokens = token_ids(words, preparation)
     length = preparation.spec.length(preparation.spec.modalities[0])
     rng = np.random.Generator(np.random.PCG64(seed))
     first = 2 if preparation.words else 1  # behind padding, and the unknown word
-    start = len(tokens)
+    added: list[int] = []
     for _ in range(steps):
         # Always as long as the longest sequence, so that one program serves every step.
-        read = tokens[-length:]
+        read = [*tokens, *added][-length:]
         ids, mask = np.zeros((1, length), np.int32), np.arange(length)[None] < len(read)
         ids[0, : len(read)] = read
         with jax.transfer_guard("allow"):
             found = np.asarray(bundle.next_token(ids, mask), np.float64)
-        tokens.append(first + _draw(found[first:], temperature, rng))
-    return _in_the_form_of(words, tokens[start:], preparation.words)
+        added.append(first + _draw(found[first:], temperature, rng))
+    # In the form of what was given.
+    if not preparation.words:
+        return " ".join(map(str, added)) if isinstance(words, str) else added
+    named = [preparation.words[token] for token in added]
+    return detokenize(named) if isinstance(words, str) else named
 
 
 def _draw(p: np.ndarray, temperature: float, rng: np.random.Generator) -> int:
@@ -102,9 +110,13 @@ def token_ids(words: str | Sequence[str] | Sequence[int], preparation: Preparati
         raise UserError("There is nothing to continue: give one word or more.")
     if not preparation.words:
         (size,) = preparation.spec.vocabularies
-        ids = [_whole(token) for token in given]
-        for token, id_ in zip(given, ids, strict=True):
-            if not 0 < id_ < size:
+        ids = []
+        for token in given:
+            is_whole = isinstance(token, int | np.integer) and not isinstance(token, bool)
+            if isinstance(token, str):
+                is_whole = token.isascii() and token.isdigit() and len(token) < 16
+            ids.append(int(token) if is_whole else -1)
+            if not 0 < ids[-1] < size:
                 raise UserError(
                     f"{printable(str(token))!r} is no token of this decoder, which was trained on "
                     f"token ids from 1 to {size - 1}."
@@ -122,22 +134,6 @@ def token_ids(words: str | Sequence[str] | Sequence[int], preparation: Preparati
     return ids
 
 
-def _whole(token: object) -> int:
-    """Returns the whole number that a token is; -1 if it is none."""
-    is_whole = isinstance(token, int | np.integer) and not isinstance(token, bool)
-    is_text = isinstance(token, str) and token.isascii() and token.isdigit() and len(token) < 16
-    return int(token) if is_whole or is_text else -1
-
-
-def _in_the_form_of(
-    words: str | Sequence[str] | Sequence[int], tokens: list[int], vocabulary: Sequence[str]
-) -> str | list[str] | list[int]:
-    if not vocabulary:
-        return " ".join(map(str, tokens)) if isinstance(words, str) else tokens
-    named = [vocabulary[token] for token in tokens]
-    return detokenize(named) if isinstance(words, str) else named
-
-
 def require_decoder(bundle: Bundle) -> None:
     """Raises `UserError` for a model of another task."""
     kind = bundle.preparation.spec.label_kind
@@ -147,12 +143,3 @@ def require_decoder(bundle: Bundle) -> None:
             "configs/decoder.py."
         )
 
-
-def _require_numbers(steps: int, temperature: float, seed: int) -> None:
-    """Raises `UserError` for numbers out of range."""
-    for name, value, least in (("steps", steps, 1), ("seed", seed, 0)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise UserError(f"{name} = {value!r} must be a whole number of {least} or more.")
-    is_number = isinstance(temperature, int | float | np.number)
-    if not (is_number and math.isfinite(temperature) and temperature >= 0):
-        raise UserError(f"temperature = {temperature!r} must be a number of 0 or more.")

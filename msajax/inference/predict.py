@@ -1,7 +1,6 @@
 """Scores a corpus with a bundle."""
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 from msajax.config import SYNTHETIC
@@ -23,10 +22,7 @@ def predict_corpus(
     text is features.
 
     Args:
-        bundle: the model.
-        corpus: what to score.
         split_name: train, valid, test or all.
-        output: the CSV file.
         overrides: settings of `data` in place of the bundle's, as `Bundle.with_data` takes them.
 
     Returns:
@@ -36,15 +32,34 @@ def predict_corpus(
         UserError: if the corpus does not fit the model, or the file cannot be written.
     """
     bundle = bundle.with_data(**overrides)
-    spec = bundle.preparation.spec
+    preparation, spec = bundle.preparation, bundle.preparation.spec
     corpus = with_same_text(bundle, corpus)
     names = list(corpus.headers) if split_name == "all" else [split_name]
     for m in corpus.modalities:
         if m not in spec.modalities:
             logger.warning("The model does not know modality %r; it is ignored.", m)
-    named, has_vectors = overrides.get("glove_path"), corpus.source.has_vectors
-    makes_text = _makes_text(bundle, corpus, names)
-    unread = "" if makes_text else _describe_unread_transcripts(bundle, corpus, names)
+
+    # Whether there are transcripts or words of which the model's text is made; else what would
+    # read the transcripts.
+    headers = [corpus.headers[name] for name in names]
+    readers = (preparation.words, preparation.text_from, bundle.config.data.glove_path)
+    embeds = preparation.embedding is not None and bundle.embedder is not None
+    has_text = any(header.has_raw_text or header.words for header in headers)
+    makes_text = has_text and (any(readers) or embeds)
+    count = sum(header.size for header in headers if header.has_raw_text)
+    is_embedded = corpus.source.embedding is not None
+    unread = ""
+    if count and not (makes_text or is_embedded or corpus.path == SYNTHETIC):
+        if "text" not in spec.modalities:
+            how = "the model reads no text"
+        elif preparation.embedding is not None:
+            key = "--config.model.text_encoder=FOLDER"
+            how = f"{key} reads them, with the encoder of the model's text"
+        else:
+            key = "--config.data.glove_path=FILE"
+            how = f"{key} reads them if the model's text are vectors of words"
+        unread = f"{count} transcripts found; not read: {how}"
+
     here = {*corpus.modalities, *(("text",) if makes_text else ())}
     lacking = [m for m in spec.modalities if m not in here]
     if len(lacking) == len(spec.modalities):
@@ -59,7 +74,7 @@ def predict_corpus(
 
     # Warned of and not refused while the numbers of steps are equal: the user may know better than
     # the file. Unequal ones cannot be shifted as one, and preparation refuses them.
-    for group in bundle.preparation.groups if corpus.aligned is not None else ():
+    for group in preparation.groups if corpus.aligned is not None else ():
         here = [m for m in group if m in corpus.modalities]
         if len(here) > 1 and not set(here) <= set(corpus.aligned):
             logger.warning(
@@ -69,8 +84,8 @@ def predict_corpus(
                 ", ".join(here),
             )
 
-    scorer = bundle.scorer
-    scored = []
+    scorer, scored = bundle.scorer, []  # which finds devices before anything is read
+    named, has_vectors = overrides.get("glove_path"), corpus.source.has_vectors
     for name in names:
         stored, split = read_split(bundle, corpus, name)
         has_vectors |= wants_vectors(stored, spec)
@@ -79,31 +94,6 @@ def predict_corpus(
         logger.warning("Nothing reads data.glove_path = %s (needs words without features).", named)
     write_predictions(output, scored, bundle.seeds, spec, bundle.calibration)
     return sum(len(each.split) for each in scored)
-
-
-def _makes_text(bundle: Bundle, corpus: Corpus, names: Sequence[str]) -> bool:
-    """Says whether splits have transcripts or words of which the model's text is made."""
-    preparation = bundle.preparation
-    readers = (preparation.words, preparation.text_from, bundle.config.data.glove_path)
-    is_embedded = preparation.embedding is not None and bundle.embedder is not None
-    headers = [corpus.headers[name] for name in names]
-    return (any(readers) or is_embedded) and any(h.has_raw_text or h.words for h in headers)
-
-
-def _describe_unread_transcripts(bundle: Bundle, corpus: Corpus, names: Sequence[str]) -> str:
-    """Says how many transcripts of splits nothing reads, and what would; "" for none."""
-    headers = [corpus.headers[name] for name in names]
-    count = sum(header.size for header in headers if header.has_raw_text)
-    trained = bundle.preparation.embedding
-    if not count or corpus.path == SYNTHETIC or corpus.source.embedding is not None:
-        return ""
-    if "text" not in bundle.preparation.spec.modalities:
-        return f"{count} transcripts found; not read: the model reads no text"
-    if trained is not None:
-        how = "--config.model.text_encoder=FOLDER reads them, with the encoder of the model's text"
-    else:
-        how = "--config.data.glove_path=FILE reads them if the model's text are vectors of words"
-    return f"{count} transcripts found; not read: {how}"
 
 
 def read_split(bundle: Bundle, corpus: Corpus, name: str) -> tuple[Split, Split]:

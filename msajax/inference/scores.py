@@ -9,13 +9,13 @@ import numpy as np
 
 from msajax.config import Config, MeshConfig
 from msajax.corpus.corpus import Split, pad_words
-from msajax.corpus.formats.fields import to_whole
-from msajax.corpus.sequences import as_list, is_list, pad, require_unicode
+from msajax.corpus.formats.pickled import to_whole
+from msajax.corpus.in_memory import as_list, is_list, pad, require_unicode
 from msajax.errors import UserError, nearest
 from msajax.inference.scoring import Scorer, make_predict
 from msajax.metrics.calibration import Calibration, Intervals, Temperature
 from msajax.models import build_model
-from msajax.preparation.preparation import Preparation
+from msajax.preparation.fit import Preparation
 from msajax.runtime.devices import configure_jax, make_layout, require_devices
 from msajax.tasks import TASKS
 
@@ -75,8 +75,6 @@ def make_scorer(
     """Puts a trained model on the devices.
 
     Args:
-        config: the experiment.
-        preparation: of the model.
         variables: parameters and collections, leading axis S.
         shared: parameters that are the same for every seed, without that axis.
         seeds: S.
@@ -103,17 +101,7 @@ def as_split(
 ) -> Split:
     """Makes a split of samples in memory, as a file of them would be read.
 
-    Args:
-        features: `{modality: [N, T, d]}`, `[N, T]` token ids, or a list of N arrays of different
-            lengths T, in which None has no step; a list of N vectors `[d]` of a single step each,
-            or `[N, d]` for a model of single steps. A modality may be missing. Text of a pretrained
-            encoder may be token ids, or `[N, 3, T]`: token ids, mask and segment ids.
-        masks: `{modality: [N, T]}`, or a list of N masks, as long as the features. Without one it
-            is as in a file: if `data.mask_from_zeros` was on, steps before the first and after the
-            last non-zero one are padding.
-        raw_text: N transcripts.
-        preparation: of the model.
-        words: of each sample the words, step by step, for a model that was trained on such.
+    It takes what `Bundle.predict` does, and a list of N vectors `[d]`, which are single steps.
 
     Raises:
         UserError: for a modality that the model does not read, and for shapes and types that do
@@ -121,7 +109,12 @@ def as_split(
     """
     spec, features = preparation.spec, {} if features is None else features
     _require_names(features, masks, preparation)
-    _require_one_text(features, raw_text, words, preparation)
+    if words is not None and not preparation.text_from:
+        raise UserError("words are for a model with a pretrained text encoder: give raw_text.")
+    if preparation.text_from and "text" in features and (raw_text is not None or words is not None):
+        raise UserError(
+            "features names 'text', and transcripts are given, too: this model reads one of them."
+        )
     arrays, valid, derived, segments = {}, {}, set(), None
     for m, value in features.items():
         if spec.is_pieces(m):
@@ -136,7 +129,15 @@ def as_split(
         if x.dtype.kind == "V" and x.dtype.name == "bfloat16":
             x = x.astype(np.float32)
         if is_features and x.ndim == 2 and x.dtype.kind in "biuf":
-            x = x[:, None] if _are_arrays(value) else _with_steps(x, where, spec.length(m))
+            # Single steps, unless it may be one sequence.
+            if spec.length(m) > 1 and not _are_arrays(value):
+                rows, width = x.shape
+                raise UserError(
+                    f"{where} is {x.dtype} {x.shape}: expected (N, T, d). One sample of {rows} "
+                    f"steps is x[None], (1, {rows}, {width}); {rows} samples of one step each are "
+                    f"x[:, None], ({rows}, 1, {width})."
+                )
+            x = x[:, None]
         kinds, dims = ("biuf", 3) if is_features else ("iu", 2)
         if x.dtype.kind not in kinds or x.ndim != dims or 0 in x.shape[1:]:
             single = " or (N, d)" * (spec.length(m) == 1)
@@ -157,7 +158,13 @@ def as_split(
         raw_text = np.array(raw_text, np.str_)
         sizes["raw_text"] = len(raw_text)
     if words is not None:
-        words = _read_words(words)
+        rows = as_list(words, "words")
+        are_lists = all(map(is_list, rows))
+        if not are_lists or not all(isinstance(word, str) for row in rows for word in row):
+            raise UserError("words must be a list with a list of words for each sample.")
+        for i, row in enumerate(rows):
+            require_unicode(row, f"words[{i}][{{}}]".format)
+        words = pad_words(rows)
         sizes["words"] = len(words)
     if not sizes:
         raise UserError("Nothing is given to predict: expected features, raw_text or words.")
@@ -175,34 +182,6 @@ def _are_arrays(value: Any) -> bool:
     kind = getattr(value, "dtype", None)
     is_column = is_list(value) if kind is None else kind == np.dtype(object)
     return is_column and all(hasattr(row, "__array__") for row in value)
-
-
-def _with_steps(x: np.ndarray, where: str, length: int) -> np.ndarray:
-    """Reads features `[N, d]` as single steps, `[N, 1, d]`.
-
-    Raises:
-        UserError: if the model reads longer sequences: then they may be one sequence `[T, d]`.
-    """
-    if length > 1:
-        rows, width = x.shape
-        raise UserError(
-            f"{where} is {x.dtype} {x.shape}: expected (N, T, d). One sample of {rows} steps is "
-            f"x[None], (1, {rows}, {width}); {rows} samples of one step each are x[:, None], "
-            f"({rows}, 1, {width})."
-        )
-    return x[:, None]
-
-
-def _require_one_text(
-    features: Mapping[str, Any], raw_text: Any, words: Any, preparation: Preparation
-) -> None:
-    """Raises `UserError` unless the model can read the text, and it is given in one form."""
-    if words is not None and not preparation.text_from:
-        raise UserError("words are for a model with a pretrained text encoder: give raw_text.")
-    if preparation.text_from and "text" in features and (raw_text is not None or words is not None):
-        raise UserError(
-            "features names 'text', and transcripts are given, too: this model reads one of them."
-        )
 
 
 def _read_ids(
@@ -228,16 +207,6 @@ def _read_ids(
     if mask is not None:
         return x, _read_mask(mask, "masks['text']", x.shape, lengths), None
     return x, None if lengths is None else np.arange(x.shape[1]) < lengths[:, None], None
-
-
-def _read_words(value: Any) -> np.ndarray:
-    """Reads words `[N, T]` of a list of N lists of them, or of an array."""
-    rows = as_list(value, "words")
-    if not all(map(is_list, rows)) or not all(isinstance(word, str) for r in rows for word in r):
-        raise UserError("words must be a list with a list of words for each sample.")
-    for i, row in enumerate(rows):
-        require_unicode(row, f"words[{i}][{{}}]".format)
-    return pad_words(rows)
 
 
 def _require_names(features: Any, masks: Any, preparation: Preparation) -> None:

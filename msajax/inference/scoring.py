@@ -63,9 +63,6 @@ def make_predict(
     Its predictions hold the task's scores, and nothing in `aux`.
 
     Args:
-        module: the model.
-        task: makes scores of the model's outputs.
-        layout: how the program's arrays lie on devices.
         shared: parameters that are the same for every seed, nested and without a leading axis; the
             variables lack them.
         tree: the structure of the variables, if the program is called with a tuple of their leaves.
@@ -95,7 +92,6 @@ def make_next_token(module: nn.Module, scorer: "Scorer", tree: jax.tree_util.PyT
         module: a model of the next_token task, which keeps its `logits` `[B, T, V]` in the
             `intermediates` collection.
         scorer: has its variables on the devices.
-        tree: the structure of these variables.
 
     Returns:
         (ids `[1, T]`, mask `[1, T]`) -> the probabilities `[V]` float32 of the token behind the
@@ -133,38 +129,6 @@ class EvaluationBatch(NamedTuple):
     masks: Mapping[str, Any]
 
 
-def cut_batches(
-    split: Split, spec: CorpusSpec, place: Place, like: Split | None = None
-) -> Iterator[EvaluationBatch]:
-    """Cuts a prepared split by length quarter into batches of few fixed shapes, one after another.
-
-    Args:
-        split: prepared.
-        spec: of the model.
-        place: brings features and masks of a batch to the devices.
-        like: the same samples before some of their steps were hidden: its batches are cut, so that
-            no shape, and no program, depends on what is hidden.
-    """
-    for part in _parts(split if like is None else like, spec):
-        yield _load(split, spec, place, part)
-
-
-def batches_of_one_program(
-    split: Split, spec: CorpusSpec, place: Place
-) -> Iterator[EvaluationBatch]:
-    """Cuts a prepared split into batches of one shape, which its number of samples alone decides.
-
-    A single sample is cut to its length quarter all the same, and many samples are as well.
-    """
-    rows = np.arange(len(split))
-    if not 1 < len(rows) <= ONE_PROGRAM_ROWS:
-        yield from cut_batches(split, spec, place)
-        return
-    size = next((n for n in EVALUATION_ROWS if n >= len(rows)), EVALUATION_ROWS[-1])
-    for start in range(0, len(rows), size):
-        yield _load(split, spec, place, _Part(rows[start : start + size], size, QUARTERS))
-
-
 class _Part(NamedTuple):
     """Says which rows of a split a batch has, how many rows it is filled up to, and its quarter."""
 
@@ -173,12 +137,42 @@ class _Part(NamedTuple):
     quarter: int
 
 
-def _parts(split: Split, spec: CorpusSpec) -> Iterator[_Part]:
+def cut_batches(
+    split: Split,
+    spec: CorpusSpec,
+    place: Place,
+    like: Split | None = None,
+    *,
+    one_program: bool = False,
+) -> Iterator[EvaluationBatch]:
+    """Cuts a prepared split by length quarter into batches of few fixed shapes, one after another.
+
+    Args:
+        place: brings features and masks of a batch to the devices.
+        like: the same samples before some of their steps were hidden: its batches are cut, so that
+            no shape, and no program, depends on what is hidden.
+        one_program: whether the number of samples alone decides the shape of all batches; a single
+            sample is cut to its length quarter all the same, and many samples are as well.
+    """
+    for part in _parts(split if like is None else like, spec, one_program):
+        yield _load(split, spec, place, part)
+
+
+def _parts(split: Split, spec: CorpusSpec, one_program: bool = False) -> Iterator[_Part]:
+    def size_of(left: int) -> int:
+        return next((n for n in EVALUATION_ROWS if n >= left), EVALUATION_ROWS[-1])
+
+    samples = len(split)
+    if one_program and 1 < samples <= ONE_PROGRAM_ROWS:
+        size, rows = size_of(samples), np.arange(samples)
+        for start in range(0, samples, size):
+            yield _Part(rows[start : start + size], size, QUARTERS)
+        return
     quarters = quarters_of(split, spec)
     for quarter in sorted(set(quarters.tolist())):
         (left,) = (quarters == quarter).nonzero()
         while left.size:
-            size = next((n for n in EVALUATION_ROWS if n >= left.size), EVALUATION_ROWS[-1])
+            size = size_of(left.size)
             rows, left = left[:size], left[size:]
             yield _Part(rows, size, quarter)
 
@@ -187,8 +181,17 @@ def _load(split: Split, spec: CorpusSpec, place: Place, part: _Part) -> Evaluati
     rows, lengths = part.rows, cut_lengths(spec, part.quarter)
     # Indices copy what they choose; all rows of a split need no copy.
     chosen = slice(None) if len(rows) == len(split) else rows
+
+    def filled(x: np.ndarray) -> np.ndarray:
+        """Adds zero rows, for a mask absent modalities, up to the size of the batch."""
+        if len(x) == part.size:
+            return x
+        whole = np.zeros((part.size, *x.shape[1:]), x.dtype)
+        whole[: len(x)] = x
+        return whole
+
     arrays = [
-        {m: _fill(source[m][chosen, : lengths[m]], part.size) for m in spec.modalities}
+        {m: filled(source[m][chosen, : lengths[m]]) for m in spec.modalities}
         for source in (split.features, split.masks)
     ]
     return EvaluationBatch(rows, *place(arrays))
@@ -227,13 +230,11 @@ def predict_batches(
     """Scores the batches of a split.
 
     Args:
-        predict: from `make_predict`.
         variables: leading axis S.
-        batches: of the split.
 
     Returns:
-        Scores `[S, N, K]` (of classes: probabilities) and modality weights `[S, N, M]`, float64, in
-        the order of the split.
+        Scores `[S, N, K]`, probabilities where they are of classes, and modality weights
+        `[S, N, M]`, float64, in the order of the split.
     """
     # One at a time: several virtual CPU devices may abort when programs run ahead of each other.
     rows, parts = [], []
@@ -257,9 +258,7 @@ class Scorer(NamedTuple):
     """Scores prepared splits with a model on the devices; each shape is compiled once.
 
     Attributes:
-        predict: from `make_predict`.
         variables: leading axis S, as `predict` takes them.
-        spec: of the model.
         place: brings features and masks of a batch to the devices.
         kept: which of the S seeds count; None for all.
     """
@@ -276,10 +275,7 @@ class Scorer(NamedTuple):
         """Scores a prepared split.
 
         Args:
-            split: prepared.
-            name: of the split, for a message.
-            like: the split whose batches are cut: see `cut_batches`.
-            one_program: whether to cut batches as `batches_of_one_program` does.
+            name: the split's, for a message.
 
         Returns:
             As `predict_batches`, of the seeds that count.
@@ -288,10 +284,7 @@ class Scorer(NamedTuple):
             UserError: naming a sample, if a score is not finite.
         """
         announce.now("Compiling and scoring")
-        if one_program:
-            batches = batches_of_one_program(split, self.spec, self.place)
-        else:
-            batches = cut_batches(split, self.spec, self.place, like)
+        batches = cut_batches(split, self.spec, self.place, like, one_program=one_program)
         with jax.transfer_guard_host_to_device("allow"):  # `place` may leave it to the call
             scores, weights = predict_batches(self.predict, self.variables, batches)
         if self.kept is not None:
@@ -306,11 +299,3 @@ class Scorer(NamedTuple):
             )
         return scores, weights
 
-
-def _fill(x: np.ndarray, rows: int) -> np.ndarray:
-    """Adds zero rows (for a mask: absent modalities) up to `rows`."""
-    if len(x) == rows:
-        return x
-    filled = np.zeros((rows, *x.shape[1:]), x.dtype)
-    filled[: len(x)] = x
-    return filled

@@ -81,7 +81,7 @@ class MultiHeadAttention(nn.Module):
     Attributes:
         num_heads: H.
         head_dim: size of a head's queries and keys, dh.
-        dropout_rate: dropout on the attention probabilities.
+        dropout_rate: acts on the attention probabilities.
         dtype: computation type of the projections.
         value_dim: size of a head's values; 0 means dh.
         qkv_bias: biases on the query, key and value projections.
@@ -107,7 +107,7 @@ class MultiHeadAttention(nn.Module):
         values: jax.Array | None = None,
         rotation: tuple[jax.Array, jax.Array] | None = None,
     ) -> jax.Array:
-        """Attends from `query` `[B, Tq, D]` to `context` `[B, Tk, Dk]`.
+        """Attends from `query` `[B, Tq, D]` to `context` `[B, Tk, Dk]`: `[B, Tq, D]`.
 
         Args:
             query: the sequence that asks.
@@ -116,9 +116,6 @@ class MultiHeadAttention(nn.Module):
             train: draw dropout masks.
             values: the sequence `[B, Tk, Dv]` that gives values.
             rotation: factors of `rotate` for the queries and keys of self-attention.
-
-        Returns:
-            `[B, Tq, D]`.
         """
         batch, queries, model_dim = query.shape
         keys = context.shape[1]
@@ -150,17 +147,10 @@ class MultiHeadAttention(nn.Module):
     def gather(
         self, scores: jax.Array, keep: jax.Array, v: jax.Array, model_dim: int, *, train: bool
     ) -> jax.Array:
-        """Weighs values by the softmax of their scores, and projects what comes out.
+        """Weighs values by the softmax of scores, and projects the result to `[B, Tq, model_dim]`.
 
-        Args:
-            scores: `[B, H, Tq, Tk]` float32.
-            keep: which keys may be seen; broadcasts to `[B, 1, Tq, Tk]`.
-            v: the values of every head `[B, Tk, H, dv]`.
-            model_dim: D.
-            train: draw dropout masks.
-
-        Returns:
-            `[B, Tq, D]`.
+        Scores are `[B, H, Tq, Tk]` float32, the values of every head `[B, Tk, H, dv]`; `keep`, the
+        keys that may be seen, broadcasts to `[B, 1, Tq, Tk]`.
         """
         scores = jnp.where(keep, scores, jnp.finfo(jnp.float32).min)
         probabilities = jax.nn.softmax(scores, axis=-1)  # [batch, heads, queries, keys]

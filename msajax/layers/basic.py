@@ -18,8 +18,8 @@ def rows_of_batch(
     """Makes the variables that tell a model of training which rows its batch has.
 
     Args:
-        first: where they begin in the batch that they are a part of: dropout masks then are those
-            of the whole batch. Without it a batch begins at 0.
+        first: number of its first row in the batch that it is a part of: dropout masks then are
+            those of the whole batch. Without it a batch begins at 0.
         weight: `[B]`, 0 for a row that only fills the shape; see `row_weight`.
     """
     return {ROWS: {"first": first, "weight": weight}}
@@ -40,7 +40,7 @@ class Dropout(nn.Module):
 
     Attributes:
         rate: probability of dropping an element, in [0, 1).
-        per_row: whether the first axis is that of the batch's rows; without, all parts of a batch
+        per_row: off where the first axis is not that of the batch's rows; all parts of a batch then
             draw the same mask.
     """
 
@@ -101,13 +101,7 @@ class TokenEmbedding(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """Applies layer normalisation over the last axis, biased variance, statistics in float32.
-
-    Attributes:
-        eps: added to the variance.
-        dtype: type of the result.
-        use_bias: whether there is a bias.
-    """
+    """Applies layer normalisation over the last axis, biased variance, statistics in float32."""
 
     eps: float
     dtype: Any
@@ -129,10 +123,6 @@ class RMSNorm(nn.Module):
     """Applies `x / sqrt(mean x^2 + eps) * scale` over the last axis, in float32.
 
     It is source 003's, whose formula writes no epsilon.
-
-    Attributes:
-        eps: added to the mean square.
-        dtype: type of the result.
     """
 
     eps: float
@@ -151,7 +141,7 @@ NORMS = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}
 
 _gelu_tanh = functools.partial(nn.gelu, approximate=True)
 _ACTIVATIONS = {"gelu": gelu, "gelu_tanh": _gelu_tanh, "relu": nn.relu}
-_OF_GATES = {"geglu": gelu, "geglu_tanh": _gelu_tanh, "reglu": nn.relu}
+_GATED = {"geglu": gelu, "geglu_tanh": _gelu_tanh, "reglu": nn.relu}
 
 
 class FeedForward(nn.Module):
@@ -163,10 +153,10 @@ class FeedForward(nn.Module):
     Attributes:
         ff_dim: F.
         activation: gelu (erf), gelu_tanh, relu, geglu, geglu_tanh or reglu.
-        dropout_rate: dropout between the two layers.
+        dropout_rate: acts between the two layers.
         dtype: computation type.
-        inner_bias: biases of the first layer.
-        outer_bias: biases of the second layer.
+        inner_bias: whether the first layer has biases.
+        outer_bias: whether the second layer has biases.
     """
 
     ff_dim: int
@@ -182,8 +172,8 @@ class FeedForward(nn.Module):
         outer, inner = (x.shape[-1],), (self.ff_dim,)
         first = functools.partial(AffineLayer, outer, inner, self.dtype, self.inner_bias)
         hidden = first(name="inner")(x)  # [batch, length, ff_dim]
-        if self.activation in _OF_GATES:
-            hidden = _OF_GATES[self.activation](first(name="gate")(x)) * hidden
+        if self.activation in _GATED:
+            hidden = _GATED[self.activation](first(name="gate")(x)) * hidden
         else:
             hidden = _ACTIVATIONS[self.activation](hidden)
         hidden = Dropout(self.dropout_rate)(hidden, train=train)

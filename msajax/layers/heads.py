@@ -8,7 +8,9 @@ import jax.numpy as jnp
 
 from msajax.config import ModelConfig
 from msajax.layers.basic import Dropout
-from msajax.layers.linear import kernel_init
+from msajax.layers.linear import batched_product, kernel_init
+
+Arrays = Mapping[str, jax.Array]  # by modality
 
 
 def mean_pool(x: jax.Array, mask: jax.Array) -> jax.Array:
@@ -37,10 +39,7 @@ class AttentionPool(nn.Module):
 
 
 def pool(
-    config: ModelConfig,
-    modalities: tuple[str, ...],
-    sequences: Mapping[str, jax.Array],
-    masks: Mapping[str, jax.Array],
+    config: ModelConfig, modalities: tuple[str, ...], sequences: Arrays, masks: Arrays
 ) -> tuple[jax.Array, jax.Array]:
     """Pools `{modality: [B, T_m, D]}` under `{modality: [B, T_m]}` by the configured method.
 
@@ -60,13 +59,31 @@ def pool(
     return pooled, present
 
 
+def pool_words(x: jax.Array, step: jax.Array, words: int, pool: str) -> tuple[jax.Array, jax.Array]:
+    """Makes a vector of the pieces of each word.
+
+    Args:
+        x: `[B, P, D]`.
+        step: `[B, P]`, the number of the word that a piece belongs to; -1 for none.
+        words: W, how many there may be.
+        pool: words, the mean of a word's pieces; or first, its first one.
+
+    Returns:
+        `[B, W, D]`, and the mask `[B, W]` of the words that have a piece.
+    """
+    belongs = step[:, None] == jnp.arange(words)[:, None]  # [batch, words, pieces]
+    if pool == "first":
+        belongs &= belongs.cumsum(-1) == 1
+    count = belongs.sum(-1, keepdims=True)
+    share = (belongs / jnp.maximum(count, 1)).astype(x.dtype)
+    return batched_product(share, x, x.dtype), count[..., 0] > 0
+
+
 class ModalityGate(nn.Module):
     """Weighs the modalities of each sample: Dense(D/2, relu) -> Dropout -> Dense(M, softmax).
 
-    Source 002 names no activation of the hidden layer; relu is msa-tf2's (`docs/sources.md`).
-
-    Attributes:
-        config: what the gate sees, whether it has the hidden layer, its activation and dropout.
+    Source 002 names no activation of the hidden layer; relu is msa-tf2's (`docs/sources.md`). What
+    the gate sees and whether it has the hidden layer are settings.
     """
 
     config: ModelConfig
@@ -102,8 +119,8 @@ class AdaptiveHead(nn.Module):
     """Pools each modality and makes them one vector (source 002, R6-R8). Float32.
 
     Attributes:
-        config: pooling method, kind of head, gate and the treatment of absent modalities.
-        modalities: names, in the order of the weights.
+        config: pooling method, kind of head, gate and the treatment of absent modalities count.
+        modalities: their order is that of the weights.
     """
 
     config: ModelConfig
@@ -111,11 +128,7 @@ class AdaptiveHead(nn.Module):
 
     @nn.compact
     def __call__(
-        self,
-        sequences: Mapping[str, jax.Array],
-        masks: Mapping[str, jax.Array],
-        *,
-        train: bool,
+        self, sequences: Arrays, masks: Arrays, *, train: bool
     ) -> tuple[jax.Array, jax.Array]:
         """Pools `{modality: [B, T_m, D]}` under `{modality: [B, T_m]}`.
 

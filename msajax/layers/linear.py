@@ -31,12 +31,7 @@ def materialised(tree: Any) -> Any:
 
 
 class Affine(NamedTuple):
-    """Holds an affine map from I to O numbers.
-
-    Attributes:
-        kernel: `[I, O]`.
-        bias: `[O]`, or None.
-    """
+    """Holds an affine map from I to O numbers: its kernel `[I, O]`, and its bias `[O]` or None."""
 
     kernel: jax.Array
     bias: jax.Array | None
@@ -49,7 +44,7 @@ class AffineLayer(nn.Module):
         inputs: sizes of the axes that are read.
         outputs: sizes of the axes that are written.
         dtype: computation type.
-        use_bias: whether there is a bias.
+        use_bias: without it nothing is added.
     """
 
     inputs: tuple[int, ...]
@@ -119,9 +114,7 @@ def _joined(maps: Sequence[Affine]) -> Affine:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _affine(
-    x: jax.Array, kernel: jax.Array, bias: jax.Array | None, precision: Any
-) -> jax.Array:
+def _affine(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, precision: Any) -> jax.Array:
     """Maps `[N, I]` to `[N, O]`."""
     y = _contract(x, kernel, 1, 0, precision)
     return y if bias is None else y + bias

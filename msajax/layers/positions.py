@@ -7,12 +7,7 @@ import numpy as np
 
 
 class LearnedPositions(nn.Module):
-    """Adds a learned vector per time step (source 002).
-
-    Attributes:
-        max_len: rows of the table.
-        init: standard deviation of its entries at the start.
-    """
+    """Adds a learned vector per time step (source 002), at first of standard deviation `init`."""
 
     max_len: int
     init: float
@@ -56,9 +51,7 @@ def add_sinusoids(x: jax.Array) -> jax.Array:
 DROFE_FEATURES = 4
 
 
-def drofe(
-    demographics: jax.Array, head_dim: int, age_unit: float
-) -> tuple[jax.Array, jax.Array]:
+def drofe(demographics: jax.Array, head_dim: int, age_unit: float) -> tuple[jax.Array, jax.Array]:
     """Computes the factors of the demographic rotary frequency encoding (dRoFE), for `rotate`.
 
     It is that of XAIguiFormer (Guo et al., ICLR 2025), but for the unit of age, which is our own.
@@ -88,14 +81,9 @@ def drofe(
 
 
 def rotate(x: jax.Array, factors: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """Rotates `x` to `x C + rot(x) S`, in float32; rot maps each pair (x1, x2) to (-x2, x1).
+    """Rotates queries or keys `[B, T, H, head_dim]` to `x C + rot(x) S`, computed in float32.
 
-    Args:
-        x: queries or keys `[B, T, H, head_dim]`.
-        factors: C and S, each `[B, T, head_dim]`.
-
-    Returns:
-        The shape and type of `x`.
+    The factors C and S are `[B, T, head_dim]`; rot maps each pair (x1, x2) to (-x2, x1).
     """
     cosine, sine = (f[:, :, None] for f in factors)  # [batch, length, 1, head_dim]
     wide = x.astype(jnp.float32)

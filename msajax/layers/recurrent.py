@@ -10,13 +10,7 @@ CELLS = {"rnn": nn.SimpleCell, "gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell}
 
 
 class MaskedCell(nn.Module):
-    """Runs one step of a recurrent cell, and leaves its state as it is at a padded step.
-
-    Attributes:
-        kind: rnn (tanh), gru or lstm.
-        units: size of the state.
-        dtype: computation type.
-    """
+    """Runs one step of a recurrent cell, and leaves its state as it is at a padded step."""
 
     kind: str
     units: int

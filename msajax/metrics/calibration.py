@@ -51,8 +51,8 @@ class Intervals(Basis):
     is 1 for an output without a floor.
 
     Attributes:
-        quantile: of each output, over the calibration samples: the error over the spread.
-        floor: of each output, the median of the seeds' deviation; None with one seed, or if that
+        quantile: the error over the spread of calibration samples, for each output.
+        floor: the median of the seeds' deviation, for each output; None with one seed, or if that
             is 0.
     """
 

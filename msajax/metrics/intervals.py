@@ -55,9 +55,9 @@ def resampled(
 
     Args:
         count: how many samples or groups there are, G.
-        rows: of scores, which decide with G how many resamples make a block.
+        rows: how many rows of scores there are, which with G decides how large a block is.
         resamples: how many.
-        seed: of `PCG64`.
+        seed: begins `PCG64`.
 
     Yields:
         `[R, G]` float64, how often each one counts, for a block of R resamples.
@@ -81,7 +81,7 @@ def intervals(
     Args:
         statistic: takes a metric and weights `[R, G]` to `[R]`.
         chosen: the metrics by name.
-        blocks: of weights, as `resampled` yields them.
+        blocks: weights as `resampled` yields them.
 
     Returns:
         `{name: (2.5th, 97.5th percentile)}` of the resamples in which the statistic is defined;
@@ -92,12 +92,11 @@ def intervals(
         for weights in blocks:
             for name, metric in chosen.items():
                 found[name].append(statistic(metric, weights))
-        return {name: _percentiles(np.concatenate(values)) for name, values in found.items()}
-
-
-def _percentiles(values: NDArray) -> tuple[float, float]:
-    values = values[~np.isnan(values)]
-    if not values.size:
-        return float("nan"), float("nan")
-    low, high = np.percentile(values, (2.5, 97.5))
-    return float(low), float(high)
+    ends = dict.fromkeys(chosen, (float("nan"), float("nan")))
+    for name, values in found.items():
+        defined = np.concatenate(values)
+        defined = defined[~np.isnan(defined)]
+        if defined.size:
+            low, high = np.percentile(defined, (2.5, 97.5))
+            ends[name] = float(low), float(high)
+    return ends

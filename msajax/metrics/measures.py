@@ -2,10 +2,11 @@
 
 Every metric is a function of sums over samples, so that one definition serves a split, and any
 number of resamples of it, in which each sample counts some number of times. All is numpy in
-float64.
+float64 over a whole split at once: a correlation or a weighted F1 averaged over batches is another
+number.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ class Metric(NamedTuple):
       larger_is_better: Whether values rise as scores improve; a loss falls.
       ranked: Whether the terms are those of ranks.
       part: What of p and of y is read: their rows of some outputs.
+      rule: The classes of an accuracy, of which the largest one's share is a floor.
     """
 
     terms: Callable[[NDArray, NDArray], Sequence[NDArray]]
@@ -48,6 +50,7 @@ class Metric(NamedTuple):
     larger_is_better: bool = False
     ranked: bool = False
     part: Callable[[NDArray], NDArray] = np.asarray
+    rule: Rule | None = None
 
     def value(self, p: NDArray, y: NDArray) -> NDArray:
         """Computes the metric along the last axis: (...)."""
@@ -189,6 +192,28 @@ def averaged(term: Callable[[NDArray, NDArray], NDArray], **known: object) -> Me
     return Metric(lambda p, y: (term(p, y),), lambda n, total: total / n, **known)
 
 
+def clipped(metric: Metric) -> Metric:
+    """Makes a metric of scores and labels that are clipped to ±1."""
+    terms = metric.terms
+    return metric._replace(terms=lambda p, y: terms(np.clip(p, -1, 1), np.clip(y, -1, 1)))
+
+
+def without_zero(metric: Metric) -> Metric:
+    """Makes a metric of the samples whose label is not 0."""
+
+    def terms(p: NDArray, y: NDArray) -> list[NDArray]:
+        kept = y != 0
+        return [kept, *(np.where(kept, term, 0) for term in metric.terms(p, y))]
+
+    def of_sums(n: NDArray, kept: NDArray, *sums: NDArray) -> NDArray:
+        return np.where(kept == 0, np.nan, metric.of_sums(kept, *sums))
+
+    why = NO_SAMPLES
+    if metric.undefined_when == CONSTANT:
+        why = f"of the labels that are not 0, {CONSTANT}, or there is none"
+    return metric._replace(terms=terms, of_sums=of_sums, undefined_when=why)
+
+
 def _centred(x: NDArray) -> NDArray:
     # The first value goes before the mean: the mean of n times 0.1 need not be 0.1, but a constant
     # must come out as exact zeros, or its correlation is rounding noise instead of NaN.
@@ -232,6 +257,7 @@ def _of_r2(n: NDArray, errors: NDArray, y: NDArray, yy: NDArray) -> NDArray:
 
 
 CONSTANT = "the prediction or the label is constant"
+NO_SAMPLES = "no sample is left: every label is 0"
 mae = averaged(lambda p, y: np.abs(p - y))
 mse = averaged(lambda p, y: np.square(p - y))
 rmse = mse._replace(of_sums=lambda n, total: np.sqrt(total / n))
@@ -251,23 +277,25 @@ r2 = Metric(
 )
 
 
-def accuracy(rule: Rule, undefined_when: str = _OVERFLOW) -> Metric:
+def accuracy(rule: Rule) -> Metric:
     """Makes the share of samples whose score and label are of one class."""
 
     def terms(p: NDArray, y: NDArray) -> tuple[NDArray, NDArray]:
         kept = rule.kept(y)
         return (rule.classes(p) == rule.classes(y)) & kept, kept
 
-    return Metric(terms, lambda n, right, kept: ratio(right, kept), undefined_when, True)
+    return Metric(
+        terms, lambda n, right, kept: ratio(right, kept), NO_SAMPLES, True, rule=rule
+    )
 
 
-def f1_of(rule: Rule, undefined_when: str = _OVERFLOW, *, by: str = "true") -> Metric:
+def f1_of(rule: Rule, by: str = "true") -> Metric:
     """Makes the F1 of a rule's classes, averaged by one of the weights of `f1`."""
 
     def terms(p: NDArray, y: NDArray) -> list[NDArray]:
         return f1_terms(rule.classes(p), rule.classes(y), rule.kept(y))
 
-    return Metric(terms, partial(f1, by=by), undefined_when, True)
+    return Metric(terms, partial(f1, by=by), NO_SAMPLES, True)
 
 
 def f1_terms(p: NDArray, y: NDArray, kept: NDArray) -> list[NDArray]:
@@ -283,24 +311,19 @@ def f1(n: NDArray, *sums: NDArray, by: str) -> NDArray:
     """Averages F1 over classes, F1 = 2 hits / (true count + predicted count) of each.
 
     Args:
-      n: The number of samples, which is not read.
+      n: Not read.
       sums: Hits, true count and predicted count (..., D) of each class in turn.
       by: What weighs a class: its `true` count, its `predicted` count, or `class`: every class that
         occurs weighs the same.
     """
-    del n
     total, weights = 0, 0
-    for hits, true, predicted in _triples(sums):
+    for hits, true, predicted in zip(sums[::3], sums[1::3], sums[2::3], strict=True):
         both = true + predicted
         weight = {"true": true, "predicted": predicted, "class": (both > 0) * 1}[by]
         # A class that neither labels nor predictions have weighs nothing: its 0/0 is not needed.
         total = total + weight * 2 * hits / np.maximum(both, 1)
         weights = weights + weight
     return ratio(total, weights)
-
-
-def _triples(sums: Sequence[NDArray]) -> Iterable[tuple[NDArray, NDArray, NDArray]]:
-    return zip(sums[::3], sums[1::3], sums[2::3], strict=True)
 
 
 def predicted_classes(p: NDArray) -> NDArray:
@@ -326,3 +349,13 @@ class_accuracy = averaged(lambda p, y: predicted_classes(p) == y, larger_is_bett
 class_f1_weighted = _class_f1("true")
 class_f1_macro = _class_f1("class")
 cross_entropy = averaged(_nats)
+
+# Of tokens p (..., 2, N): the nats of a sequence, and how many of its steps are predicted.
+token_cross_entropy = Metric(
+    lambda p, y: (p[..., 0, :], p[..., 1, :]),
+    lambda n, nats, steps: ratio(nats, steps),
+    "no sequence has two steps in a row",
+)
+token_perplexity = token_cross_entropy._replace(
+    of_sums=lambda n, nats, steps: np.exp(ratio(nats, steps))
+)

@@ -1,204 +1,248 @@
-"""Names every metric, and computes their values, intervals and trivial floors.
+"""Lists every metric, a row each: what it computes, what it means, and how its values are shown.
 
-Everything is numpy in float64 over a whole split at once: a correlation or a weighted F1 averaged
-over batches is another number. `measures.py` defines what the metrics compute, `conventions.py`
-those that some papers print in another way.
-
-`compute`, `bootstrap_interval` and `floors` serve one score per sample; `msajax.tasks` chooses the
-metrics of labels of another kind.
+Whoever reports metrics takes the rows that name it, in the order of the table: the tasks report
+`sentiment` (one score, labels in [-3, 3]), `scores` (one score, any labels), `outputs` (several
+scores), `classes` and `tokens`; all other names, and `sentiment`, are conventions of papers
+(`tasks/conventions.py`). Terminal, LaTeX, report and model card have their words and units from
+here.
 """
 
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from msajax.metrics import measures
-from msajax.metrics.intervals import bootstrap
-from msajax.metrics.measures import Metric, Rule, accuracy, f1_of, ratio
-
-SENTIMENT = ("mae", "corr", "acc7", "acc5", "acc3", "acc2_nonzero", "f1_nonzero", "acc2_has0",
-             "f1_has0", "mse", "rmse", "r2", "spearman", "ccc")
-CONTINUOUS = ("mae", "corr", "mse", "rmse", "r2", "spearman", "ccc")
+from msajax.metrics.measures import Metric, Rule, accuracy, clipped, f1_of, without_zero
 
 
-def _rounded(scores: NDArray, limit: int) -> NDArray:
+class Row(NamedTuple):
+    """Describes a metric.
+
+    Attributes:
+        metric: its terms, what becomes of their sums, and its direction.
+        meaning: its definition in some words, which stands in legends.
+        reported_by: the tasks' metrics and conventions that it is one of.
+        unit: "%" where a share in [0, 1] is shown in percent.
+        hub: its name on the Hugging Face hub, if that knows it.
+        beside: the metric whose line of a legend it shares.
+        otherwise: how others report it, of scores in another form.
+    """
+
+    metric: Metric
+    meaning: str
+    reported_by: tuple[str, ...] = ()
+    unit: str = ""
+    hub: str = ""
+    beside: str = ""
+    otherwise: Mapping[str, Metric] = MappingProxyType({})
+
+
+def _rounded(limit: int) -> Rule:
     # np.round rounds half to even. Integers, so that -0.0 and 0.0 are one class.
-    return np.round(np.clip(scores, -limit, limit)).astype(np.int8)
+    return Rule(lambda scores: np.round(np.clip(scores, -limit, limit)).astype(np.int8))
 
 
-# The accuracies' own classes; `floors` takes the majority class from here too.
-RULES = {
-    "acc7": Rule(partial(_rounded, limit=3)),
-    "acc5": Rule(partial(_rounded, limit=2)),
-    "acc3": Rule(partial(_rounded, limit=1)),
-    "acc2_nonzero": Rule(lambda scores: scores > 0, with_zero=False),
-    "acc2_has0": Rule(lambda scores: scores >= 0),
-}
-NO_SAMPLES = "no sample is left: every label is 0"
-
-METRICS = {
-    "mae": measures.mae,
-    "corr": measures.corr,
-    **{name: accuracy(rule, NO_SAMPLES) for name, rule in RULES.items()},
-    "f1_nonzero": f1_of(RULES["acc2_nonzero"], NO_SAMPLES),
-    "f1_has0": f1_of(RULES["acc2_has0"], NO_SAMPLES),
-    "mse": measures.mse,
-    "rmse": measures.rmse,
-    "r2": measures.r2,
-    "spearman": measures.spearman,
-    "ccc": measures.ccc,
-}
-
-# Of probabilities p (..., C, N) and true classes y (..., N), counted from 0.
-CLASSES = {
-    "accuracy": measures.class_accuracy,
-    "f1_weighted": measures.class_f1_weighted,
-    "f1_macro": measures.class_f1_macro,
-    "cross_entropy": measures.cross_entropy,
-}
+def _away_from_zero(scores: NDArray) -> NDArray:
+    """Rounds to ±3, halves away from zero."""
+    scores = np.clip(scores, -3, 3)
+    whole = np.trunc(scores)  # adding 0.5 first would round the number below 0.5 up
+    return whole + np.sign(scores) * (np.abs(scores - whole) >= 0.5)
 
 
-def _known(names: Sequence[str]) -> None:
-    unknown = [name for name in names if name not in METRICS]
-    if unknown:
-        raise ValueError(f"unknown metric {unknown[0]!r}; the known ones are {', '.join(METRICS)}")
+def _sims(*edges: float) -> Rule:
+    """Makes the classes of scores that are clipped to ±1; an edge belongs to the class below it."""
+    return Rule(lambda scores: np.digitize(np.clip(scores, -1, 1), edges, right=True))
 
 
-def _checked(ndim: int = 1, **given: ArrayLike) -> list[NDArray]:
-    """Returns the arrays in float64; refuses what is not finite, or not (..., N) with one N > 0."""
-    arrays = {what: np.asarray(values, np.float64) for what, values in given.items()}
-    shapes = ", ".join(f"{what} {array.shape}" for what, array in arrays.items())
-    first, *rest = arrays.values()
-    # (N,) against (N, 1) would broadcast to (N, N) and be scored without an error.
-    same_n = all(array.shape == first.shape[-1:] for array in rest)
-    if first.ndim != ndim or not same_n or not first.size:
-        wanted = "(S, N) and (N,)" if ndim == 2 else "(N,)"
-        raise ValueError(f"expected {wanted} with one N > 0, got {shapes}; reshape or align them")
-    for what, array in arrays.items():
-        bad = np.argwhere(~np.isfinite(array)).tolist()
-        if bad:
-            raise ValueError(
-                f"{what} has {len(bad)} non-finite values, the first {array[tuple(bad[0])]} at "
-                f"{bad[0]} ({shapes}); drop unlabelled samples, and score no diverged model"
-            )
-    return list(arrays.values())
+_SCORE = ("sentiment", "scores")
+_NONZERO = Rule(lambda scores: scores > 0, with_zero=False)
+_HAS_ZERO = Rule(lambda scores: scores >= 0)
+_MMMO = Rule(lambda scores: scores > 3.5)
+_WHOLE = Rule(np.round)  # halves to the even number
+_share = partial(Row, unit="%")
+
+TABLE: Mapping[str, Row] = MappingProxyType({
+    "mae": Row(measures.mae, "mean absolute error", (*_SCORE, "outputs", "mmmo"), hub="mae"),
+    "corr": Row(
+        measures.corr, "Pearson's correlation", (*_SCORE, "outputs", "mmmo"), hub="pearsonr"
+    ),
+    "acc7": _share(
+        accuracy(_rounded(3)),
+        "score and label are equal when clipped to ±3 and rounded",
+        ("sentiment",),
+        hub="accuracy",
+    ),
+    "acc5": _share(
+        accuracy(_rounded(2)), "to ±2", ("sentiment",), hub="accuracy", beside="acc7"
+    ),
+    "acc3": _share(
+        accuracy(_rounded(1)), "to ±1", ("sentiment",), hub="accuracy", beside="acc7"
+    ),
+    "acc2_nonzero": _share(
+        accuracy(_NONZERO),
+        "negative against positive, labels of 0 left out",
+        ("sentiment",),
+        hub="accuracy",
+    ),
+    "f1_nonzero": _share(
+        f1_of(_NONZERO),
+        "F1 of each class, weighted by its true count",
+        ("sentiment",),
+        hub="f1",
+        beside="acc2_nonzero",
+    ),
+    "acc2_has0": _share(
+        accuracy(_HAS_ZERO), "negative against zero or positive", ("sentiment",), hub="accuracy"
+    ),
+    "f1_has0": _share(
+        f1_of(_HAS_ZERO), "F1 likewise", ("sentiment",), hub="f1", beside="acc2_has0"
+    ),
+    "mse": Row(measures.mse, "mean squared error", _SCORE, hub="mse", beside="mae"),
+    "rmse": Row(measures.rmse, "its root", _SCORE, hub="rmse", beside="mae"),
+    "r2": Row(
+        measures.r2,
+        "share of the labels' variance explained; below 0: worse than their mean",
+        _SCORE,
+        hub="r_squared",
+    ),
+    "spearman": Row(measures.spearman, "of ranks", _SCORE, hub="spearmanr", beside="corr"),
+    "ccc": Row(
+        measures.ccc,
+        "concordance (1 only where scores are the labels)",
+        (*_SCORE, "outputs"),
+        beside="corr",
+    ),
+    # Of probabilities p (..., C, N) and true classes y (..., N), counted from 0.
+    "accuracy": _share(
+        measures.class_accuracy,
+        "share of samples whose most probable class is the true one",
+        ("classes", "youtube"),
+        hub="accuracy",
+        otherwise={"class_numbers": accuracy(_WHOLE)},
+    ),
+    "f1_weighted": _share(
+        measures.class_f1_weighted,
+        "F1 of each class, weighted by its true count",
+        ("classes", "youtube"),
+        hub="f1",
+        otherwise={"class_numbers": f1_of(_WHOLE)},
+    ),
+    "f1_macro": _share(
+        measures.class_f1_macro,
+        "the plain mean over classes",
+        ("classes",),
+        hub="f1",
+        beside="f1_weighted",
+    ),
+    "cross_entropy": Row(
+        measures.cross_entropy,
+        "-log of the probability given to what is true, mean in nats",
+        ("classes",),
+        otherwise={"tokens": measures.token_cross_entropy},
+    ),
+    "perplexity": Row(
+        measures.token_perplexity,
+        "its exponential",
+        ("tokens",),
+        hub="perplexity",
+        beside="cross_entropy",
+    ),
+    # As some papers print them.
+    "sims_mae": Row(
+        clipped(measures.mae),
+        "scores and labels clipped to ±1: mean absolute error",
+        ("sims",),
+    ),
+    "sims_corr": Row(
+        clipped(measures.corr), "Pearson's correlation", ("sims",), beside="sims_mae"
+    ),
+    "sims_acc2": _share(accuracy(_sims(0.0)), "above 0 or not", ("sims",), beside="sims_mae"),
+    "sims_f1": _share(f1_of(_sims(0.0)), "F1 likewise", ("sims",), beside="sims_mae"),
+    "sims_acc3": _share(
+        accuracy(_sims(-0.1, 0.1)), "edges at ±0.1", ("sims",), beside="sims_mae"
+    ),
+    "sims_acc5": _share(
+        accuracy(_sims(-0.7, -0.1, 0.1, 0.7)), "also at ±0.7", ("sims",), beside="sims_mae"
+    ),
+    "mmmo_acc2": _share(accuracy(_MMMO), "above 3.5 or not", ("mmmo",)),
+    "mmmo_f1": _share(f1_of(_MMMO), "F1 likewise", ("mmmo",), beside="mmmo_acc2"),
+    "pom_mae": Row(
+        measures.mae, "mean over the 16 traits of the mean absolute error", ("pom",)
+    ),
+    "pom_corr": Row(measures.corr, "of the correlation", ("pom",), beside="pom_mae"),
+    "pom_acc": _share(
+        accuracy(_WHOLE), "of the share that is equal when rounded", ("pom",), beside="pom_mae"
+    ),
+    "mae_nonzero": Row(
+        without_zero(measures.mae),
+        "mean absolute error, labels of 0 left out",
+        ("nonzero_mae",),
+        hub="mae",
+    ),
+    "corr_nonzero": Row(
+        without_zero(measures.corr),
+        "correlation likewise",
+        ("nonzero_mae",),
+        hub="pearsonr",
+        beside="mae_nonzero",
+    ),
+    "acc7_away_from_zero": _share(
+        accuracy(Rule(_away_from_zero)),
+        "as acc7, but halves are rounded away from 0",
+        ("acc7_away_from_zero",),
+        hub="accuracy",
+    ),
+    "f1_nonzero_by_prediction": _share(
+        f1_of(_NONZERO, by="predicted"),
+        "as f1_nonzero, but weighted by the predicted count",
+        ("f1_by_prediction",),
+        hub="f1",
+    ),
+    "f1_has0_by_prediction": _share(
+        f1_of(_HAS_ZERO, by="predicted"),
+        "as f1_has0, likewise",
+        ("f1_by_prediction",),
+        hub="f1",
+        beside="f1_nonzero_by_prediction",
+    ),
+})
 
 
-def _warn(what: str, reason: str) -> None:
-    message = f"{what} is undefined (NaN) because {reason}"
-    warnings.warn(message, RuntimeWarning, stacklevel=4)
-
-
-def names_for(labels: ArrayLike) -> tuple[str, ...]:
-    """Names the metrics that suit labels: `SENTIMENT` if all lie in [-3, 3], else `CONTINUOUS`.
-
-    Args:
-      labels: (N,) labels.
-
-    Raises:
-      ValueError: If labels are not (N,) with N > 0, or not finite.
-    """
-    (y,) = _checked(labels=labels)
-    return SENTIMENT if np.abs(y).max() <= 3 else CONTINUOUS
-
-
-def compute(
-    prediction: ArrayLike, label: ArrayLike, names: Sequence[str] = SENTIMENT
-) -> dict[str, float]:
-    """Scores one split.
-
-    `mae`, `mse`, `rmse`, `r2`, `corr` (Pearson), `spearman` (average ranks) and `ccc` take the
-    prediction as it is. `acc7`, `acc5`, `acc3` clip both sides to +-3, +-2, +-1 and round half to
-    even. `acc2_has0` compares p >= 0 with y >= 0; `acc2_nonzero` drops y == 0 and compares p > 0
-    with y > 0. `f1_*` has the classes of `acc2_*`, per-class F1 weighted by true class counts.
-
-    Args:
-      prediction: (N,) finite scores, on the scale of the labels.
-      label: (N,) finite labels.
-      names: The metrics wanted.
-
-    Returns:
-      {name: value} in the order of names. Accuracies and F1 lie in [0, 1]. An undefined value
-      (`corr` of a constant, no non-zero label, a zero denominator) is NaN, with one RuntimeWarning
-      that says why. Constant means exactly so: scores that differ in the last bit do have a `corr`.
-
-    Raises:
-      ValueError: If prediction or label is not (N,) with one N > 0, either is not finite, or a
-        name is unknown.
-    """
-    _known(names)
-    p, y = _checked(prediction=prediction, label=label)
-    return measure(p, y, {name: METRICS[name] for name in names})
-
-
-def measure(p: NDArray, y: NDArray, chosen: Mapping[str, Metric]) -> dict[str, float]:
-    """Computes the value of each metric; NaN comes with one RuntimeWarning that says why."""
-    result = {name: float(metric.value(p, y)) for name, metric in chosen.items()}
-    for name, value in result.items():
-        if np.isnan(value):
-            ranges = f"prediction in [{p.min()}, {p.max()}], label in [{y.min()}, {y.max()}]"
-            _warn(name, f"{chosen[name].undefined_when}; N = {p.shape[-1]}, {ranges}")
-    return result
-
-
-def bootstrap_interval(
-    scores: ArrayLike, label: ArrayLike, names: Sequence[str], resamples: int = 1000, seed: int = 0
-) -> dict[str, tuple[float, float]]:
-    """Computes the 95 % bootstrap interval, over samples, of each metric's mean over random seeds.
-
-    Args:
-      scores: (S, N) finite predictions, a row per random seed of training.
-      label: (N,) finite labels.
-      names: The metrics wanted.
-      resamples: How many resamples, at least 1.
-      seed: Seed of the resampling, which follows `PCG64(seed)`.
-
-    Returns:
-      {name: (2.5th, 97.5th percentile)} in the order of names, over the resamples in which the
-      metric is defined for every row; (nan, nan) where there is none. Nothing warns.
-
-    Raises:
-      ValueError: If scores is not (S, N) or label not (N,) with one N > 0 and S > 0, either is not
-        finite, a name is unknown, or resamples is below 1.
-    """
-    _known(names)
-    p, y = _checked(2, scores=scores, label=label)
-    return bootstrap(p, y, {name: METRICS[name] for name in names}, resamples, seed)
-
-
-def floors(
-    train_label: ArrayLike, label: ArrayLike, names: Sequence[str]
-) -> dict[str, dict[str, float]]:
-    """Computes what a score without a model reaches on a split, to print beside every result.
-
-    Args:
-      train_label: (M,) finite labels of the training split.
-      label: (N,) finite labels of the evaluated split.
-      names: The metrics reported.
-
-    Returns:
-      `constant_0` and `train_median`: the `mae` of that constant. `majority`: for each accuracy in
-      names, the largest share of one class among the evaluated labels, by the accuracy's own
-      classes and samples; NaN with a RuntimeWarning if it has no samples.
-
-    Raises:
-      ValueError: If labels are not (N,) with N > 0, or not finite, or a name is unknown.
-    """
-    _known(names)
-    (train,), (y,) = _checked(train_label=train_label), _checked(label=label)
-    majority = {}
-    for name in (name for name in names if name in RULES):
-        rule = RULES[name]
-        kept = rule.kept(y)
-        _, counts = np.unique(rule.classes(y[kept]), return_counts=True)
-        majority[name] = float(ratio(counts.max(initial=0), kept.sum()))
-        if np.isnan(majority[name]):
-            _warn(f"the majority share of {name}", NO_SAMPLES)
+def reported_by(reporter: str) -> dict[str, Metric]:
+    """Returns the metrics by name that a name in the rows reports, in the order of the table."""
     return {
-        "constant_0": {"mae": float(measures.mae.value(np.zeros_like(y), y))},
-        "train_median": {"mae": float(measures.mae.value(np.full_like(y, np.median(train)), y))},
-        "majority": majority,
+        name: row.otherwise.get(reporter, row.metric)
+        for name, row in TABLE.items()
+        if reporter in (*row.reported_by, *row.otherwise)
     }
+
+
+SENTIMENT = tuple(reported_by("sentiment"))
+
+
+def base_of(metric: str) -> str:
+    """Returns the metric itself, of one that is named with its output: `mae` of `mae_happy`.
+
+    Raises:
+        ValueError: for what is no metric.
+    """
+    return max((n for n in TABLE if metric == n or metric.startswith(f"{n}_")), key=len)
+
+
+def row_of(metric: str) -> Row:
+    """Returns the row of a metric, which may be named with its output."""
+    return TABLE[base_of(metric)]
+
+
+def report_sentiment(metrics: Iterable[str]) -> bool:
+    """Tells whether metrics, by name, are those of sentiment: one that it alone has is there."""
+    return any(row_of(metric).reported_by == ("sentiment",) for metric in metrics)
+
+
+def is_sentiment(labels: NDArray) -> bool:
+    """Tells whether labels `[N]` are on the scale of sentiment: all in [-3, 3]."""
+    return bool(np.abs(labels).max() <= 3)

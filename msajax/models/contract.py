@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from msajax.config import ModelConfig
 from msajax.config.registry import require_module
-from msajax.errors import UserError, line_of_user
+from msajax.errors import UserError, user_line
 from msajax.layers.basic import ROWS
 from msajax.spec import CorpusSpec
 
@@ -102,10 +102,10 @@ class Model:
             `[B, T_m, 3]` pieces (see `preparation/pieces.py`), masks `{modality: [B, T_m]}`.
         output_bias: path of the bias that is added to the scores, as `regression/bias`, which may
             begin at the training median. "" if there is none.
-        bound: by pattern (fnmatch) of parameters' paths, what their rows or columns stand for:
-            LABELS, MODALITIES (in their order), VOCABULARY or POSITIONS. `model.init_from` loads
-            them only where that is the same, whatever the shapes are; of a vocabulary the rows of
-            the same words, of positions the common first rows.
+        bound: what rows or columns of parameters stand for, by pattern (fnmatch) of paths: LABELS,
+            MODALITIES (in their order), VOCABULARY or POSITIONS. `model.init_from` loads them only
+            where that is the same, whatever the shapes are; of a vocabulary the rows of the same
+            words, of positions the common first rows.
         mutable: variable collections beside the parameters that training changes, as
             `batch_stats`.
         terms: (configuration, name of the task's loss, that loss) -> every term of the objective by
@@ -113,7 +113,7 @@ class Model:
         check: (configuration, specification) -> None; raises `UserError` for what cannot be built.
         memory: what is kept of every training sample; None for nothing.
         initial: (configuration, specification) -> values that parameters begin with in place of
-            random ones, by path, as of a pretrained encoder.
+            random ones, by path, as those of a pretrained encoder.
         stages: passes that make an epoch; without them it is one pass that trains everything.
         text_encoder: path of the module that holds the pretrained encoder of `model.text_encoder`;
             "" for a model that reads no pieces of text.
@@ -132,7 +132,7 @@ class Model:
 
     def __post_init__(self) -> None:
         """Refuses what is of another kind than it must be, naming the line that declares it."""
-        here = f"{line_of_user()}msajax.Model"
+        here = f"{user_line()}msajax.Model"
         require_module(self.module, here)
         for what, meaning in _FUNCTIONS.items():
             if (value := getattr(self, what)) is not None and not callable(value):
@@ -182,16 +182,7 @@ def blank_sample(spec: CorpusSpec) -> tuple[dict[str, jax.Array], dict[str, jax.
 def init_variables(
     module: nn.Module, model: Model, spec: CorpusSpec, key: jax.Array
 ) -> tuple[Any, dict[str, Any]]:
-    """Initialises a module.
-
-    Args:
-        module: built by `build_model`.
-        model: its declaration.
-        spec: sizes of its inputs.
-        key: of the random numbers.
-
-    Returns:
-        Its parameters, and its mutable collections by name.
+    """Makes the parameters of a built module, and its mutable collections by name.
 
     Raises:
         UserError: if it makes collections that are not declared.

@@ -1,6 +1,6 @@
 """Counts what a model costs: parameters by module, FLOPs per sample by stage (source 002, R13)."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -112,28 +112,34 @@ def cost_report(model: nn.Module, spec: CorpusSpec) -> dict[str, Any]:
     for scope, flops in forward.items():
         part = _part_of(scope)
         stages[part] = stages.get(part, 0) + flops
-    analysis = jax.jit(score).lower(params, variables).cost_analysis() or {}
-    return {
-        "sizes": {
-            m: {"steps": spec.length(m), "features": spec.width(m)} for m in spec.modalities
-        },
-        "parameters": _parameters(params),
-        "stages": [{**part._asdict(), "flops": flops} for part, flops in stages.items()],
-        "flops": sum(forward.values()),
-        "training_flops": _training_flops(score, params, variables),
-        "xla_flops": float(analysis["flops"]) if "flops" in analysis else None,
-    }
-
-
-def _training_flops(score: Callable, *arguments: Any) -> int | None:
-    """Counts the FLOPs of a score and its gradient; None if a loop cannot be differentiated."""
     try:
-        return sum(matmul_flops(jax.value_and_grad(score), *arguments).values())
-    except ValueError:
-        operations = _equations(jax.make_jaxpr(score)(*arguments).jaxpr)
+        training = sum(matmul_flops(jax.value_and_grad(score), params, variables).values())
+    except ValueError:  # a loop of unknown length cannot be differentiated
+        operations = _equations(jax.make_jaxpr(score)(params, variables).jaxpr)
         if all(equation.primitive.name != "while" for equation, _, _ in operations):
             raise
-        return None
+        training = None
+
+    # The parameters of every module, of the modules inside it, and in all.
+    counts: dict[str, int] = {}
+    total = 0
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        size = int(np.prod(leaf.shape))
+        names = [jax.tree_util.keystr((entry,), simple=True) for entry in path]
+        names = names[:-1] or names  # a parameter of the model itself stands under its own name
+        for module in dict.fromkeys(("/".join(names[:1]), "/".join(names[:2]))):
+            counts[module] = counts.get(module, 0) + size
+        total += size
+
+    analysis = jax.jit(score).lower(params, variables).cost_analysis() or {}
+    return {
+        "sizes": {m: {"steps": spec.length(m), "features": spec.width(m)} for m in spec.modalities},
+        "parameters": {**counts, "total": total},
+        "stages": [{**part._asdict(), "flops": flops} for part, flops in stages.items()],
+        "flops": sum(forward.values()),
+        "training_flops": training,
+        "xla_flops": float(analysis["flops"]) if "flops" in analysis else None,
+    }
 
 
 class _Part(NamedTuple):
@@ -159,17 +165,3 @@ def _part_of(scope: tuple[str, ...]) -> _Part:
             return _Part(stage, part, grows_as, once)
     modules = [name for name in names if "->" not in name]  # an einsum is no module
     return _Part(stage, "/".join(modules) or stage, None, once)
-
-
-def _parameters(params: Mapping[str, Any]) -> dict[str, int]:
-    """Counts the parameters of every module, of the modules inside it, and in all."""
-    counts: dict[str, int] = {}
-    total = 0
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        size = int(np.prod(leaf.shape))
-        names = [jax.tree_util.keystr((entry,), simple=True) for entry in path]
-        names = names[:-1] or names  # a parameter of the model itself stands under its own name
-        for module in dict.fromkeys(("/".join(names[:1]), "/".join(names[:2]))):
-            counts[module] = counts.get(module, 0) + size
-        total += size
-    return {**counts, "total": total}

@@ -1,6 +1,5 @@
 """Predicts each token of a sequence from those before it (source 001: the decoder)."""
 
-from collections.abc import Mapping
 
 import flax.linen as nn
 import jax
@@ -9,7 +8,8 @@ import jax.numpy as jnp
 from msajax.checks import require
 from msajax.config import ModelConfig
 from msajax.errors import UserError
-from msajax.layers.encoders import ModalityEncoder, make_embedding
+from msajax.layers.heads import Arrays
+from msajax.layers.transformer import ModalityEncoder, make_embedding
 from msajax.models.contract import POSITIONS, VOCABULARY, Model, Prediction
 from msajax.models.sequence_level import check_family, check_inputs
 from msajax.spec import CorpusSpec
@@ -21,10 +21,6 @@ class NextTokenModel(nn.Module):
     It is a model of its own, as it needs no labels. Modules are named as in `SequenceLevelModel`,
     whose text encoder it can initialise. The first token of a sequence is not predicted. The logits
     `[B, T, V]` are kept as `logits` in the `intermediates` collection when that is mutable.
-
-    Attributes:
-        config: sizes, rates and choices.
-        spec: one modality, of token ids.
     """
 
     config: ModelConfig
@@ -33,10 +29,10 @@ class NextTokenModel(nn.Module):
     @nn.compact
     def __call__(
         self,
-        features: Mapping[str, jax.Array],
-        masks: Mapping[str, jax.Array],
+        features: Arrays,
+        masks: Arrays,
         *,
-        attention_masks: Mapping[str, jax.Array] | None = None,
+        attention_masks: Arrays | None = None,
         train: bool = False,
     ) -> Prediction:
         """Measures how likely sequences are.
@@ -60,9 +56,7 @@ class NextTokenModel(nn.Module):
         (m,) = self.spec.modalities
         ids, mask, config = features[m], masks[m], self.config.encoder_of(m)
         embedding = make_embedding(config, self.spec.vocabulary(m), f"{m}_embedding")
-        encoder = ModalityEncoder(
-            config, self.spec.length(m), project=False, name=f"{m}_encoder"
-        )
+        encoder = ModalityEncoder(config, self.spec.length(m), project=False, name=f"{m}_encoder")
         # Left to JAX, accelerators would multiply float32 matrices in a shorter type.
         with jax.default_matmul_precision(self.config.matmul_precision):
             hidden = encoder(

@@ -1,5 +1,7 @@
 """Defines the model family: encode, fuse, encode again, pool, weigh, regress (source 002)."""
 
+import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 
 import flax.linen as nn
@@ -7,12 +9,19 @@ import jax
 import jax.numpy as jnp
 
 from msajax.config import ModelConfig
+from msajax.encoders.module import make_encoder
 from msajax.errors import UserError
-from msajax.layers.encoders import ModalityEncoder, PostFusionEncoder, make_embedding
-from msajax.layers.fusion import AnchoredFusion, PooledFusion
-from msajax.layers.heads import AdaptiveHead
+from msajax.layers.heads import AdaptiveHead, Arrays, pool_words
 from msajax.layers.linear import kernel_init
 from msajax.layers.positions import DROFE_FEATURES
+from msajax.layers.transformer import (
+    AnchoredFusion,
+    ModalityEncoder,
+    PooledFusion,
+    PostFusionEncoder,
+    make_embedding,
+)
+from msajax.models.attribution import deeplift, gradient_x_input, integrated_gradients
 from msajax.models.contract import (
     LABELS,
     MODALITIES,
@@ -22,20 +31,52 @@ from msajax.models.contract import (
     Prediction,
     Term,
 )
-from msajax.models.explain.guidance import first_pass
-from msajax.models.text_encoder import PretrainedText
 from msajax.spec import CorpusSpec
+
+
+class PretrainedText(nn.Module):
+    """Encodes pieces of text; fusion reads the pieces themselves, or one vector for each word."""
+
+    config: ModelConfig
+    spec: CorpusSpec
+
+    @nn.compact
+    def __call__(
+        self, pieces: jax.Array, mask: jax.Array, *, train: bool
+    ) -> tuple[jax.Array, jax.Array]:
+        """Encodes a batch.
+
+        Args:
+            pieces: `[B, P, 3]` int32: token id, segment, and the step of the word that a piece
+                belongs to; -1 for a special piece, which belongs to none.
+            mask: `[B, P]`, True for every piece, special ones too.
+            train: draw dropout masks.
+
+        Returns:
+            `[B, T, D]` of the encoder's width D, and the mask `[B, T]` of what fusion reads; T is P
+            for pieces, else the most words of a sample, cut like the pieces.
+        """
+        c = self.config
+        ids, segments, step = jnp.moveaxis(pieces, -1, 0)
+        encoder = make_encoder(
+            self.spec.text_encoder,
+            jnp.dtype(c.dtype),
+            remat=c.gradient_checkpointing,
+            name="encoder",
+        )
+        x = encoder(ids, mask, segments=segments, train=train)  # [batch, pieces, width]
+        of_word = mask & (step >= 0)  # [batch, pieces]
+        if c.text_pool == "pieces":
+            return x, mask if c.text_special else of_word
+        words = self.spec.pooled_steps(pieces.shape[1])
+        return pool_words(x, jnp.where(of_word, step, -1), words, c.text_pool)
 
 
 class SequenceLevelModel(nn.Module):
     """Sequences keep their length until the head, unless fusion is pooled; masks everywhere.
 
-    With guidance it runs twice, with the same weights: see `msajax.models.explain.guidance`. The
-    attributions are kept as `guides` in the `intermediates` collection when that is mutable.
-
-    Attributes:
-        config: sizes, rates and choices.
-        spec: modalities and their sizes.
+    With guidance it runs twice, with the same weights: see `first_pass`. The attributions are kept
+    as `guides` in the `intermediates` collection when that is mutable.
     """
 
     config: ModelConfig
@@ -50,10 +91,10 @@ class SequenceLevelModel(nn.Module):
     @nn.compact
     def __call__(
         self,
-        features: Mapping[str, jax.Array],
-        masks: Mapping[str, jax.Array],
+        features: Arrays,
+        masks: Arrays,
         *,
-        attention_masks: Mapping[str, jax.Array] | None = None,
+        attention_masks: Arrays | None = None,
         train: bool = False,
         begin: Mapping[str, tuple[int, jax.Array]] | None = None,
         guides: Mapping[str, Sequence[jax.Array]] | None = None,
@@ -93,24 +134,22 @@ class SequenceLevelModel(nn.Module):
             self.sow("intermediates", "guides", guides)
         begin, guides = begin or {}, guides or {}
         names = self.spec.modalities
-        of_modality = {m: self.config.encoder_of(m) for m in names}
+        configs = {m: self.config.encoder_of(m) for m in names}
         # Left to JAX, accelerators would multiply float32 matrices in a shorter type.
         with jax.default_matmul_precision(self.config.matmul_precision):
+            # Each modality by itself.
             sequences, masks = {}, dict(masks)  # {modality: [batch, length, model_dim]}
             for m in names:
                 x, vocabulary = features[m], self.spec.vocabulary(m)
                 if self.spec.is_pieces(m):
-                    reader = PretrainedText(of_modality[m], self.spec, name=f"{m}_pretrained")
+                    reader = PretrainedText(configs[m], self.spec, name=f"{m}_pretrained")
                     x, masks[m] = reader(x, masks[m], train=train)
                     vocabulary = 0
                 elif vocabulary:
-                    x = make_embedding(of_modality[m], vocabulary, f"{m}_embedding")(x)
-                encoder = ModalityEncoder(
-                    of_modality[m],
-                    self.spec.length(m),
-                    project=not vocabulary or of_modality[m].embedding_dim > 0,
-                    name=f"{m}_encoder",
-                )
+                    x = make_embedding(configs[m], vocabulary, f"{m}_embedding")(x)
+                project = not vocabulary or configs[m].embedding_dim > 0
+                length, name = self.spec.length(m), f"{m}_encoder"
+                encoder = ModalityEncoder(configs[m], length, project, name=name)
                 sequences[m] = encoder(
                     x,
                     masks[m],
@@ -119,14 +158,16 @@ class SequenceLevelModel(nn.Module):
                     begin=begin.get(m),
                     guides=guides.get(m),
                 )
+            # Between modalities.
             if self.config.fusion == "pooled":
                 fusion = PooledFusion(self.config, names, name="fusion")
                 sequences, masks = fusion(sequences, masks, train=train)
             else:
                 fusion = AnchoredFusion(self.config, names, self.anchor, name="fusion")
                 sequences = fusion(sequences, masks, train=train)
+            # Each fused sequence by itself, then all of them as one vector.
             for m in names:
-                after_fusion = PostFusionEncoder(of_modality[m], name=f"{m}_after_fusion")
+                after_fusion = PostFusionEncoder(configs[m], name=f"{m}_after_fusion")
                 sequences[m] = after_fusion(
                     sequences[m], masks[m], train=train, attention_mask=attention_masks.get(m)
                 )
@@ -139,17 +180,74 @@ class SequenceLevelModel(nn.Module):
         return Prediction(score, weights, aux)
 
 
-def check_inputs(
-    config: ModelConfig,
-    spec: CorpusSpec,
-    features: Mapping[str, jax.Array],
-    masks: Mapping[str, jax.Array],
-    attention_masks: Mapping[str, jax.Array],
-) -> None:
-    """Raises `ValueError` for shapes and types that do not fit each other or the specification.
+def first_pass(
+    model: nn.Module, features: Arrays, masks: Arrays, attention_masks: Arrays, *, train: bool
+) -> tuple[jax.Array, dict[str, tuple[jax.Array, ...]]]:
+    """Runs a model without guidance, and explains its outputs by what its encoders' layers read.
 
-    And for attention masks that nothing reads.
+    It is the guidance of XAIguiFormer (Guo et al., ICLR 2025; source 003 names it, R31): queries
+    and keys of the second pass come from what each layer's input contributed to the first pass's
+    largest output, through the same weights. That all passes draw the same dropout masks is our
+    own: the network that is explained is the one that is guided.
+
+    E_l is the attribution of layer l's input: of the sequence that enters its block, which with
+    pre-norm is the residual stream before its norm. What is explained is this pass's score, or of
+    several scores each sample's largest, against a baseline of zeros. The explanation is a constant
+    for training: no gradient flows through it, to weights or input.
+
+    The model is bound, with parameters; its class takes `(config, spec)`, and its call `begin`, and
+    what else is given here.
+
+    Returns:
+        The first pass's scores `[B, K]`, and `{modality: (E_0, E_1, …)}`, each `[B, T_m, D]`.
     """
+    config = dataclasses.replace(model.config, guidance="none")
+    plain = type(model)(config, model.spec, parent=None)
+    # The model's own random stream, so that every pass draws the same dropout masks.
+    run = functools.partial(plain.apply, train=train, rngs=model.scope.rngs)
+    variables = {k: v for k, v in model.variables.items() if k != "intermediates"}
+    with jax.named_scope("coarse"):
+        coarse, kept = run(
+            variables, features, masks, attention_masks=attention_masks, mutable="intermediates"
+        )
+    kept = kept["intermediates"]
+    read = {m: kept[f"{m}_encoder"]["read"][0] for m in model.spec.modalities}
+
+    variables, features, attention_masks, read = jax.lax.stop_gradient(
+        (variables, features, attention_masks, read)
+    )
+    chosen = jax.nn.one_hot(coarse.score.argmax(-1), coarse.score.shape[-1])  # [batch, labels]
+
+    def output_from(modality: str, layer: int, x: jax.Array) -> jax.Array:
+        """Computes what each sample's chosen output `[B]` is if a layer reads `x`."""
+        # Other encoders begin behind their last layer: what x does not change is not computed.
+        begin = {m: (len(inputs) - 1, inputs[-1]) for m, inputs in read.items()}
+        begin[modality] = layer, x
+        score = run(variables, features, masks, attention_masks=attention_masks, begin=begin).score
+        return (score * chosen).sum(-1)
+
+    attribute = {
+        "gradient_x_input": gradient_x_input,
+        "deeplift": deeplift,
+        "integrated_gradients": functools.partial(
+            integrated_gradients, steps=model.config.guidance_steps
+        ),
+    }[model.config.guidance]
+    with jax.named_scope("attribution"):
+        guides = {
+            m: tuple(
+                attribute(functools.partial(output_from, m, layer), x, jnp.zeros_like(x))
+                for layer, x in enumerate(inputs[:-1])
+            )
+            for m, inputs in read.items()
+        }
+    return coarse.score, jax.lax.stop_gradient(guides)
+
+
+def check_inputs(
+    config: ModelConfig, spec: CorpusSpec, features: Arrays, masks: Arrays, attention_masks: Arrays
+) -> None:
+    """Raises `ValueError` for arrays that do not fit, and attention masks that nothing reads."""
     batch = None
     for m in spec.modalities:
         if m not in features or m not in masks:

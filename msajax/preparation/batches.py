@@ -31,7 +31,7 @@ class Batch:
         row_weight: `[B]` float32; 0 for a row that only fills the shape.
         row: `[B]` int32, the row's number in its split; N for one that only fills the shape, so
             that scatters to `[N, …]` drop it.
-        memory: `{name: [B, …]}`, the rows of these samples in the model's memory.
+        memory: `{name: [B, …]}`, what the model's memory holds of these samples.
     """
 
     features: Mapping[str, jax.Array]
@@ -81,16 +81,11 @@ class EpochOrder:
 
 
 def epoch_order(seed: int, epoch: int, *, quarters: np.ndarray, batch_size: int) -> EpochOrder:
-    """Orders one random seed's epoch: a pure function of its arguments.
+    """Orders one random seed's epoch, counted from 0: a pure function of its arguments.
 
-    The seed permutes rows inside their quarter, whose batches are cut into blocks of `BLOCK`; the
-    order of the blocks depends on the epoch alone, so that seeds can share a program.
-
-    Args:
-        seed: one of the run's random seeds.
-        epoch: counted from 0.
-        quarters: `[N]`, every row's length quarter.
-        batch_size: rows of a step, B.
+    The seed permutes rows inside their length quarter, `[N]`, whose batches of `batch_size` rows
+    are cut into blocks of `BLOCK`; the order of the blocks depends on the epoch alone, so that
+    seeds can share a program.
     """
     rng = np.random.Generator(np.random.PCG64([seed, epoch]))
     blocks = []  # of (quarter, rows of a batch)
@@ -106,8 +101,7 @@ def epoch_order(seed: int, epoch: int, *, quarters: np.ndarray, batch_size: int)
         indices[step] = rows[0]
         indices[step, : len(rows)] = rows
         row_weight[step, : len(rows)] = 1
-    of_steps = np.array([quarter for quarter, _ in steps], np.int32)
-    return EpochOrder(of_steps, indices, row_weight)
+    return EpochOrder(np.array([quarter for quarter, _ in steps], np.int32), indices, row_weight)
 
 
 def row_numbers(indices: Any, row_weight: Any, size: int) -> Any:

@@ -3,6 +3,7 @@
 Shares lie in [0, 1], every number is computed in float64, and None stands for the undefined.
 """
 
+import contextlib
 import hashlib
 import itertools
 import unicodedata
@@ -37,10 +38,15 @@ from msajax.corpus.steps import (
     union,
 )
 from msajax.errors import UserError, printable
-from msajax.metrics import table
-from msajax.preparation.lost import Lost, count_hidden, count_in_full, count_without_any
-from msajax.preparation.repairs import describe_empty, describe_repairs
-from msajax.preparation.step_words import named_by
+from msajax.preparation.lost import (
+    Lost,
+    count_hidden,
+    count_in_full,
+    count_without_any,
+    describe_empty,
+    describe_repairs,
+)
+from msajax.tasks import make_task
 
 ANY_MODEL = ModelConfig()
 _BLOCK = 2**22  # feature values looked at in one go, so that float64 copies stay small
@@ -69,7 +75,7 @@ def inspect_corpus(
     """Describes a corpus as it is stored, before any repair.
 
     Args:
-        corpus: opened.
+        corpus: every split is read.
         data: says how masks that the corpus lacks are derived, and which of the modalities that
             train has are aligned.
         model: says what would read transcripts, and what labels are learned as.
@@ -102,7 +108,10 @@ def inspect_corpus(
     report["repeated_ids"] = corpus.repeated_ids
     report["repeated_ids_in"] = corpus.repeated_ids_in
     report["repairs"] = corpus.repairs
-    kind = _label_kind(corpus, model)
+    kind: LabelKind | None = None  # without labels, or with a single class
+    if any(header.label_names for header in corpus.headers.values()):
+        with contextlib.suppress(UserError):
+            kind = label_kind(corpus, model)
     report["task"] = {"kind": kind.kind, "names": list(kind.names)} if kind else None
     report["splits"], train, groups = {}, None, None
     report["memory"] = dict.fromkeys(("stored", "prepared"), 0)
@@ -131,7 +140,7 @@ def inspect_corpus(
                     "dtype": header.dtypes[m],
                     "mask": "explicit" if m in split.masks else derived,
                     "hidden": count_hidden(split, m),
-                    **({"named_by": named_by(split)} if m == "text" else {}),
+                    **({"named_by": _named_by(split)} if m == "text" else {}),
                     **_modality(split.features[m], masks[m]),
                 }
                 for m in corpus.modalities
@@ -142,20 +151,27 @@ def inspect_corpus(
             "without_any": count_without_any(masks),
             "labels": {
                 label: _labels(
-                    split.labels[:, k],
-                    None if train is None else train[:, k],
-                    header.label_kind,
+                    split.labels[:, k], None if train is None else train[:, k], header.label_kind
                 )
                 for k, label in enumerate(header.label_names)
             }
             or None,
         }
+
         stored = (*split.features.values(), *split.masks.values())
         report["memory"]["stored"] += sum(array.nbytes for array in stored)
-        report["memory"]["prepared"] += _prepared_bytes(report["splits"][name], groups)
+        # Float32 features and masks, as long as the longest sequence.
+        facts = report["splits"][name]["modalities"]
+        facts = {m: found for m, found in facts.items() if found["span"]}
+        for members in movers(facts, groups):
+            steps = int(_longest(report["splits"][name], members))
+            of_step = sum(4 * max(facts[m]["width"], 1) + 1 for m in members if m in facts)
+            report["memory"]["prepared"] += steps * of_step * len(split)
         contents[name] = _contents(split, masks)
         ids[name], labels[name] = split.ids.tolist(), split.labels
         del split
+
+    # What only all splits together show.
     report["identical"] = count_repeated(contents)
     unread = describe_unread_transcripts(corpus, data, model)
     unread = [unread] if unread else []
@@ -175,6 +191,14 @@ def inspect_corpus(
         report["warnings"] += suspect_labels(labels, kind, names, is_auto=is_auto)
     report["warnings"] += suspect_scales(report["splits"])
     return report
+
+
+def _named_by(split: Split) -> str | None:
+    """Says what is known of each stored step of text: pieces, words, or nothing."""
+    if split.pieces is not None:
+        return "pieces"
+    steps = split.features["text"].shape[1]
+    return "words" if split.words is not None and split.words.shape[1] == steps else None
 
 
 def _aligned(masks: dict[str, np.ndarray], groups: Groups, size: int) -> dict[str, Any]:
@@ -209,7 +233,6 @@ def _modality(x: np.ndarray, mask: np.ndarray) -> dict[str, Any]:
             sizes.append(found[found > 0])
 
     known = low <= high  # columns with a finite value
-
     valid, (first, span) = mask.sum(axis=1), spans(mask)
     here = valid > 0
     valid, first, span = valid[here], first[here], span[here]
@@ -231,23 +254,6 @@ def _modality(x: np.ndarray, mask: np.ndarray) -> dict[str, Any]:
         "constant_columns": int((~known | (low == high)).sum()) if here.any() else None,
         "range": {"min": float(low.min()), "max": float(high.max())} if known.any() else None,
     }
-
-
-def _label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind | None:
-    """Returns what the labels would be learned as; None without labels, or with a single class."""
-    try:
-        kind = label_kind(corpus, model)
-    except UserError:
-        return None
-    return kind if any(header.label_names for header in corpus.headers.values()) else None
-
-
-def _prepared_bytes(split: dict[str, Any], groups: Groups) -> int:
-    """Returns the bytes of float32 features and masks, as long as the longest sequence."""
-    facts = {m: found for m, found in split["modalities"].items() if found["span"]}
-    steps = {m: _longest(split, group) for group in movers(facts, groups) for m in group}
-    row = sum(int(steps[m]) * (4 * max(facts[m]["width"], 1) + 1) for m in facts)
-    return row * split["samples"]
 
 
 def _contents(split: Split, masks: dict[str, np.ndarray]) -> list[bytes | None]:
@@ -282,7 +288,8 @@ def _labels(y: np.ndarray, train: np.ndarray | None, kind: str) -> dict[str, Any
     elif kind == "scores" and train is not None:
         with warnings.catch_warnings():  # an undefined majority becomes None below
             warnings.simplefilter("ignore", RuntimeWarning)
-            floors = table.floors(train, y, table.names_for(train))
+            train, column = train[:, None], y[:, None]
+            floors = make_task("regression", ("label",), train).floors(train, column)
         floors = {
             floor: {key: v if np.isfinite(v) else None for key, v in values.items()}
             for floor, values in floors.items()
@@ -355,11 +362,7 @@ _SHOWN_IDS = 8  # classes listed by name
 
 
 def suspect_ids(ids: Mapping[str, Sequence[str]]) -> list[str]:
-    """Tells of samples whose ids differ in their Unicode form alone, as those of "é" may.
-
-    Args:
-        ids: by split.
-    """
+    """Tells of samples whose ids differ in their Unicode form alone, as those of "é" may."""
     composed = {s: [unicodedata.normalize("NFC", id_) for id_ in of] for s, of in ids.items()}
     equal = count_repeated(ids)
     found = {where: count - equal[where] for where, count in count_repeated(composed).items()}
@@ -368,11 +371,7 @@ def suspect_ids(ids: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def suspect_videos(ids: Mapping[str, Sequence[str]]) -> list[str]:
-    """Tells of videos that have samples in more than one split.
-
-    Args:
-        ids: by split; one that names a video as a whole is told of where ids are repeated.
-    """
+    """Tells of videos that have samples in more than one split; repeated ids are told elsewhere."""
     parts = {name: {video_of(id_) for id_ in of if is_part(id_)} for name, of in ids.items()}
     videos = {name: found - {None} for name, found in parts.items()}
     shared = [
@@ -396,37 +395,61 @@ def suspect_labels(
     Args:
         labels: `[N, K]` by split; None for one without.
         kind: what they are learned as.
-        names: of the K columns.
+        names: say what the K columns are.
         is_auto: whether `model.task` leaves open what they are learned as.
     """
     known = {split: y for split, y in labels.items() if y is not None}
+    told: list[str] = []
     if kind.kind == "classification":
-        found = {split: _classes(y, kind) for split, y in known.items()}
-        return _constant_classes(found, kind.names) + _classes_without_train(found, kind.names)
+        # The class of each sample, counted from 0.
+        found = {
+            split: np.searchsorted(np.array(kind.classes), y[:, 0])
+            if kind.classes
+            else y.argmax(axis=1)
+            for split, y in known.items()
+        }
+        for split, of in found.items():
+            if len(of) > 1 and (of == of[0]).all():
+                end = "there is nothing to learn"
+                end = end if split == "train" else "none can be told from it there"
+                name = kind.names[of[0]]
+                told.append(f"{split}: all {len(of)} samples are of the class {name}: {end}.")
+        for split, of in found.items() if "train" in found else ():
+            new = np.setdiff1d(of, found["train"])
+            if new.size:
+                more = ", …" if new.size > _SHOWN_IDS else ""
+                told.append(
+                    f"{split}: {np.isin(of, new).sum()} sample(s) are of class(es) that train "
+                    f"lacks ({', '.join(kind.names[k] for k in new[:_SHOWN_IDS])}{more}): nothing "
+                    "learns them."
+                )
     if kind.kind != "regression":
-        return []
-    told = [
+        return told
+    told += [
         f"{split}: {name} is {column[0]:g} in all {len(column)} samples: "
         + ("there is nothing to learn." if split == "train" else "it has no correlation there.")
         for split, y in known.items()
         for name, column in zip(names, y.T, strict=True)
         if len(column) > 1 and (column == column[0]).all()
     ]
-    if is_auto and len(names) == 1 and (values := _like_classes(np.concatenate([*known.values()]))):
-        told.append(
-            f"{names[0]} takes the values {', '.join(f'{v:g}' for v in values)} alone, which are "
-            "learned as scores: if they are classes, --config.model.task=classification learns "
-            "them as such."
-        )
+    if is_auto and len(names) == 1:
+        labels = np.concatenate([*known.values()])
+        values = np.unique(labels)
+        # They look like numbers of classes.
+        whole = (values == np.round(values)).all()
+        from_0 = len(values) <= _MOST_CLASSES and np.array_equal(values, np.arange(len(values)))
+        is_few = 2 <= len(values) and (len(values) <= _FEW or from_0)
+        if whole and is_few and len(labels) >= _REPEATED * len(values):
+            told.append(
+                f"{names[0]} takes the values {', '.join(f'{v:g}' for v in values)} alone, which "
+                "are learned as scores: if they are classes, --config.model.task=classification "
+                "learns them as such."
+            )
     return told
 
 
 def suspect_scales(splits: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Tells of modalities whose values are many times as large in one split as in another.
-
-    Args:
-        splits: as the report of `inspect_corpus` has them.
-    """
+    """Tells of modalities whose values are many times as large in one split as in another."""
     told = []
     for m in dict.fromkeys(m for split in splits.values() for m in split["modalities"]):
         facts = {name: split["modalities"].get(m, {}) for name, split in splits.items()}
@@ -440,52 +463,8 @@ def suspect_scales(splits: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return told
 
 
-def _classes(labels: np.ndarray, kind: LabelKind) -> np.ndarray:
-    """Returns the class `[N]` of each sample, counted from 0."""
-    if kind.classes:
-        return np.searchsorted(np.array(kind.classes), labels[:, 0])
-    return labels.argmax(axis=1)
-
-
-def _constant_classes(found: Mapping[str, np.ndarray], names: Sequence[str]) -> list[str]:
-    return [
-        f"{split}: all {len(of)} samples are of the class {names[of[0]]}: "
-        + ("there is nothing to learn." if split == "train" else "none can be told from it there.")
-        for split, of in found.items()
-        if len(of) > 1 and (of == of[0]).all()
-    ]
-
-
-def _classes_without_train(found: Mapping[str, np.ndarray], names: Sequence[str]) -> list[str]:
-    if "train" not in found:
-        return []
-    told = []
-    for split, of in found.items():
-        new = np.setdiff1d(of, found["train"])
-        if new.size:
-            more = ", …" if new.size > _SHOWN_IDS else ""
-            told.append(
-                f"{split}: {np.isin(of, new).sum()} sample(s) are of class(es) that train lacks "
-                f"({', '.join(names[k] for k in new[:_SHOWN_IDS])}{more}): nothing learns them."
-            )
-    return told
-
-
-def _like_classes(labels: np.ndarray) -> list[float]:
-    """Returns the values of labels `[N, 1]` if they look like numbers of classes, else []."""
-    values = np.unique(labels)
-    whole = (values == np.round(values)).all()
-    from_0 = len(values) <= _MOST_CLASSES and np.array_equal(values, np.arange(len(values)))
-    is_few = 2 <= len(values) and (len(values) <= _FEW or from_0)
-    return values.tolist() if whole and is_few and len(labels) >= _REPEATED * len(values) else []
-
-
 def suspect_range(splits: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Says in one sentence in which splits a single score leaves the scale of sentiment.
-
-    Args:
-        splits: `{split: facts}`, as `inspect` describes them; `labels` is `{label: facts}` or None.
-    """
+    """Says in one sentence in which splits a single score leaves the scale of sentiment."""
     wide = {
         name: (label, facts["min"], facts["max"])
         for name, split in splits.items()

@@ -1,12 +1,12 @@
-"""Counts lost steps: those stored, not zero, that a model does not read although nothing hid them.
+"""Counts steps that are stored, hidden by nothing and yet not read; puts repairs into words.
 
 Two things may hide a step: the file's own mask, whose hidden steps are counted by themselves, and a
-truncation that was asked for. What a split
-stores is compared with the steps that are really read of it, not with the rules for masks and
-compaction that led there, so that a mistake in these rules is found as well.
+truncation that was asked for. What a split stores is compared with the steps that are really read
+of it, not with the rules for masks and compaction that led there, so that a mistake in these rules
+is found as well.
 """
 
-import functools
+import logging
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -23,6 +23,8 @@ from msajax.corpus.steps import (
     union,
 )
 from msajax.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 _ROWS = 1024  # samples looked at together
 _PADDING = -1  # the token id that files pad with beside 0, and no loss
@@ -47,11 +49,7 @@ class Lost(NamedTuple):
     of: int
 
     def is_refused(self, allowed: bool) -> bool:
-        """Says whether training refuses the loss: it leaves too many samples without the modality.
-
-        Args:
-            allowed: `data.allow_loss`; without it, more than a tenth is too many.
-        """
+        """Says whether training refuses the loss: more than a tenth of the samples are emptied."""
         return self.emptied > _MOST_EMPTIED * self.of and not allowed
 
     @property
@@ -60,12 +58,7 @@ class Lost(NamedTuple):
         return {"lost_steps": self.steps, "emptied_samples": self.emptied}
 
     def describe(self, where: str, allowed: bool) -> str:
-        """Puts the loss into words, before anything is prepared.
-
-        Args:
-            where: the split and the modality.
-            allowed: `data.allow_loss`.
-        """
+        """Puts the loss into words, before anything is prepared."""
         needed = ": training needs data.allow_loss = true" if self.is_refused(allowed) else ""
         return (
             f"{where}: {self.steps} stored step(s) that are not zero would not be read, which "
@@ -82,13 +75,13 @@ def count_lost(
     nonzero: Mapping[str, np.ndarray] | None = None,
     cut: np.ndarray | None = None,
 ) -> dict[str, Lost]:
-    """Counts what is lost of modalities that move as one.
+    """Counts what is lost of modalities of a stored split that move as one.
 
     Args:
-        split: as it is stored.
+        split: the stored samples.
         masks: the readable steps `[N, T]` of each modality.
         chosen: the result of `choose_steps` for these masks.
-        truncates: whether longer sequences are cut. If so, a sample that is longer than its table
+        truncates: says that longer sequences are cut. Then a sample that is longer than its table
             may leave out steps of `masks`, but not all of them.
         nonzero: the result of `nonzero_steps` for modalities where it is known already.
         cut: further valid steps `[N, T]` or `[N, 1]` that a truncation may leave out.
@@ -107,7 +100,10 @@ def count_lost(
     is_left: dict[str, np.ndarray] = {}
     for start in range(0, len(split), _ROWS):
         rows = slice(start, start + _ROWS)
-        read = _read(source[rows], np.array([kept[rows] for _, kept in chosen.values()]), steps)
+        # Which stored steps prepared ones read, of every modality: `[M, n, T]`.
+        member, row, step = np.array([kept[rows] for _, kept in chosen.values()]).nonzero()
+        read = np.zeros((len(chosen), len(source[rows]), steps), bool)
+        read[member, row, source[rows][row, step]] = True
         unread = ~read
         for m, candidates in zip(chosen, unread, strict=True):
             if cut is not None:
@@ -168,14 +164,6 @@ def _count_nonzero(
     return count
 
 
-def _read(source: np.ndarray, kept: np.ndarray, steps: int) -> np.ndarray:
-    """Finds the stored steps `[M, n, T]` that prepared steps `[M, n, length]` of members read."""
-    read = np.zeros((*kept.shape[:2], steps), bool)
-    member, row, step = kept.nonzero()
-    read[member, row, source[row, step]] = True
-    return read
-
-
 def count_in_full(
     split: Split,
     masks: Mapping[str, np.ndarray],
@@ -183,14 +171,14 @@ def count_in_full(
     rows: Mapping[str, int],
     nonzero: Mapping[str, np.ndarray],
 ) -> dict[str, Lost]:
-    """Counts what would be lost of a split if every sequence fitted its table.
+    """Counts what would be lost of a stored split if every sequence fitted its table.
 
     Args:
-        split: as it is stored.
+        split: the stored samples.
         masks: the valid steps `[N, T]` of each modality.
         groups: modalities that share their steps.
-        rows: of the embedding table, of modalities of token ids where it is known.
-        nonzero: as for `count_lost`.
+        rows: the sizes of embedding tables, as far as they are known.
+        nonzero: the result of `nonzero_steps`.
     """
     found = {}
     for members in movers(masks, groups):
@@ -211,13 +199,8 @@ def nothing_read(split: Split, modality: str) -> dict[str, Lost]:
 def require_little_lost(where: str, lost: Mapping[str, Lost], allowed: bool) -> None:
     """Refuses a loss that leaves more than a tenth of the samples of a modality without it.
 
-    Args:
-        where: the corpus and the split, for the message.
-        lost: by modality.
-        allowed: whether any loss is accepted.
-
     Raises:
-        UserError: naming the split, the modality and how many samples.
+        UserError: naming the split, the modality and the samples, unless any loss is `allowed`.
     """
     for m, loss in lost.items():
         if loss.is_refused(allowed):
@@ -230,14 +213,92 @@ def require_little_lost(where: str, lost: Mapping[str, Lost], allowed: bool) -> 
 
 
 def count_without_any(masks: Mapping[str, np.ndarray]) -> int:
-    """Counts samples without a valid step in any modality; 0 if there is no modality.
-
-    Args:
-        masks: the valid steps `[N, T]` of each.
-    """
+    """Counts samples without a valid step `[N, T]` in any modality; 0 if there is no modality."""
     if not masks:
         return 0
-    has_any = functools.reduce(
-        np.logical_or, (np.logical_or.reduce(mask, axis=1) for mask in masks.values())
-    )
+    has_any = np.logical_or.reduce([mask.any(axis=1) for mask in masks.values()])
     return len(has_any) - int(np.count_nonzero(has_any))
+
+
+_REPAIRS = {
+    "non_finite": "{count} value(s) that were not finite, or beyond 1e6, are 0",
+    "clipped": "{count} value(s) beyond +-{clip:g} standard deviations are clipped",
+    "unknown_ids": "{count} token id(s) that the model has no row for are padding",
+    "cut_lengths": "{count} length(s) beyond the stored steps count as all of them",
+    "length_disagrees": "{count} length(s) end before steps that are not zero, which are kept",
+    "hidden_steps": "{count} stored step(s) that are not zero are left out, as its mask says",
+    "empty_transcripts": "{count} transcript(s) are empty, where text is absent",
+    "cut_pieces": "{count} piece(s) of transcripts that are too long are cut",
+    "one_sided_matrices": "{count} matrices are not symmetric, and read above the diagonal alone",
+    "clipped_labels": "{count} label(s) outside [-3, 3] are clipped",
+}
+_LOSSES = {
+    "lost_steps": "{count} stored step(s) that are not zero are not read",
+    "emptied_samples": "which leaves {count} sample(s) without it",
+    "wordless_steps": "{count} stored step(s) at no word are not read",
+}
+
+
+Counts = Mapping[str, Mapping[str, int]]  # {modality: {kind: count}}, as `prepare` returns them
+
+
+def describe_repairs(made: Counts, clip: float) -> str:
+    """Says what was repaired: "audio: 3 value(s) that were not finite, or beyond 1e6, are 0".
+
+    The sentence lacks its full stop; it is "" if nothing was repaired. `clip` is the bound of
+    standardised features.
+    """
+    return _describe(made, _REPAIRS, clip)
+
+
+def describe_losses(made: Counts) -> str:
+    """Says what is not read, as `describe_repairs` says what was repaired; "" if all is."""
+    return _describe(made, _LOSSES, 0)
+
+
+def describe_reading(made: Mapping[str, int]) -> str:
+    """Says what the reader of a file repaired, `{kind: count}`; "" if nothing."""
+    return _clauses(made, _REPAIRS, 0)
+
+
+def say_repairs(split: str, made: Counts, clip: float) -> None:
+    """Logs what was repaired in a split, if anything was."""
+    if told := describe_repairs(made, clip):
+        logger.warning("Repaired in %s: %s.", split, told)
+
+
+def say_prepared(name: str, split: Split, made: Counts, clip: float) -> None:
+    """Logs what was repaired in a prepared split, and what it loses."""
+    say_repairs(name, made, clip)
+    say_lost(name, made, count_without_any(split.masks), len(split))
+
+
+def say_lost(split: str, made: Counts, without_any: int, size: int) -> None:
+    """Logs what a split loses, and how many of its `size` samples have no modality at all."""
+    if told := describe_losses(made):
+        logger.warning("Lost in %s: %s.", split, told)
+    if without_any:
+        logger.warning("%s", describe_empty(split, without_any, size))
+
+
+def describe_empty(split: str, empty: int, size: int) -> str:
+    """Returns the sentence on samples without any modality."""
+    verb, whose = ("has", "its") if empty == 1 else ("have", "their")
+    return (
+        f"{split}: {empty} of {size} {verb} no valid step in any modality: {whose} score is that "
+        "of an empty input."
+    )
+
+
+def _describe(made: Counts, phrases: Mapping[str, str], clip: float) -> str:
+    found = {m: _clauses(counts, phrases, clip) for m, counts in made.items()}
+    return "; ".join(f"{m}: {told}" for m, told in found.items() if told)
+
+
+def _clauses(counts: Mapping[str, int], phrases: Mapping[str, str], clip: float) -> str:
+    told = []
+    for kind, count in counts.items():
+        words = (_REPAIRS | _LOSSES)[kind]  # a KeyError for a kind that no phrase was written for
+        if count and kind in phrases:
+            told.append(words.format(count=count, clip=clip))
+    return ", ".join(told)

@@ -3,7 +3,7 @@
 Prepared text is `[N, P, 3]` int32, a token id, a segment id and a step for each piece, and a mask
 that is True for every piece. Special pieces, such as [CLS] and [SEP], have step -1; padding is
 0, 0, -1. The step of any other piece is its own place among the P, or, where pieces are pooled to
-words, the prepared step of its word (see `piece_steps.py`).
+words, the prepared step of its word.
 """
 
 import dataclasses
@@ -41,10 +41,9 @@ _ORDER = {
 
 
 class TextSource(NamedTuple):
-    """Says how the text of a split becomes pieces.
+    """Says how the text of a split becomes pieces of an encoder.
 
     Attributes:
-        architecture: of the encoder.
         tokenizer: the content of its tokenizer.json; "" without one.
         kind: what the model is trained on: words (step by step), raw_text or ids.
         pool: model.text_pool.
@@ -64,8 +63,8 @@ def read_pieces(split: Split, source: TextSource) -> tuple[Split, dict[str, int]
     Returns:
         The split with text as pieces `[N, S, 3]`, not yet cut, and their mask; or without text, if
         it has none. The step of a piece is the stored step of its word if the model is trained on
-        words. And the number of samples whose transcript is empty, and of token ids that the mask
-        of the file hides although they are no padding, by kind.
+        words. And counts by kind: samples whose transcript is empty, and token ids that the mask of
+        the file hides although they are no padding.
 
     Raises:
         UserError: for token ids or segment ids that the encoder has no row for, for transcripts
@@ -86,8 +85,11 @@ def read_pieces(split: Split, source: TextSource) -> tuple[Split, dict[str, int]
         features[TEXT], masks[TEXT] = pieces
         if empty := int((~pieces.mask.any(axis=1)).sum()):
             counts["empty_transcripts"] = empty
-        if kind == "ids" and (hidden := _count_hidden(split, source.architecture.padding_id)):
-            counts["hidden_steps"] = hidden
+        if kind == "ids" and TEXT in split.masks and TEXT not in split.derived:
+            padding = (0, source.architecture.padding_id, FILE_PADDING)
+            is_padding = np.isin(split.features[TEXT], padding)
+            if hidden := int(np.count_nonzero(~split.masks[TEXT] & ~is_padding)):
+                counts["hidden_steps"] = hidden
     derived = split.derived - {TEXT}
     read = dataclasses.replace(split, features=features, masks=masks, derived=derived)
     return read, counts
@@ -141,13 +143,6 @@ def _stored(split: Split, source: TextSource) -> Pieces:
     return Pieces(values, mask)
 
 
-def _count_hidden(split: Split, padding_id: int) -> int:
-    if TEXT not in split.masks or TEXT in split.derived:
-        return 0
-    is_padding = np.isin(split.features[TEXT], (0, padding_id, FILE_PADDING))
-    return int(np.count_nonzero(~split.masks[TEXT] & ~is_padding))
-
-
 def _require_rows(split: Split, pieces: Pieces, architecture: Architecture) -> None:
     """Raises `UserError` for ids of pieces that are not rows of the encoder's tables."""
     tables = {"token id": architecture.vocabulary, "segment id": max(architecture.segments, 1)}
@@ -167,8 +162,8 @@ class Sizes(NamedTuple):
     """Says how long sequences may be after preparation.
 
     Attributes:
-        pieces: of text, special ones included, P.
-        steps: of the modalities that move with the text: P where they move to its pieces.
+        pieces: P, special ones included.
+        steps: steps of the modalities that move with the text; P where they move to its pieces.
         positions: the most pieces that the encoder takes.
         truncate: error, first, last or uniform.
     """
@@ -202,8 +197,8 @@ def move(split: Split, masks: Mapping[str, np.ndarray], pool: str, sizes: Sizes)
     """Chooses the pieces of a text, and the steps of the modalities that move with it.
 
     Args:
-        split: from `read_pieces`.
-        masks: the readable steps `[N, T]` of what moves as one; of text its pieces, `[N, S]`.
+        split: what `read_pieces` returns.
+        masks: the readable steps `[N, T]` of what moves as one; text has its pieces, `[N, S]`.
         pool: model.text_pool.
         sizes: how long sequences may be.
 
@@ -240,6 +235,8 @@ def _to_pieces(
         return Moved(split, chosen, cut, nowhere, nowhere)
     steps = split.words.shape[1]
     require_same_length({"words": np.zeros((len(split), steps), bool), **others})
+
+    # Each piece reads the step of its word; a sample without a piece keeps its own steps.
     at = np.take_along_axis(word, source, axis=1)  # [N, P]
     spoken = kept & (at >= 0)
     has_piece = mark(word, mask & (word >= 0), steps)
@@ -252,6 +249,8 @@ def _to_pieces(
         chosen[m] = moved, np.where(
             silent, own[m][1], spoken & np.take_along_axis(valid, moved, axis=1)
         )
+
+    # What is left out with the pieces that are cut.
     left_out = has_piece & ~mark(at, spoken, steps)
     left_out |= silent & _too_long(others.values(), sizes.steps)
     return Moved(split, chosen, cut, left_out, ~has_piece & ~silent)
@@ -267,12 +266,16 @@ def _to_words(
     spoken = mask & (word >= 0)
     valid = {TEXT: mark(word, spoken, steps), **others}
     chosen = choose_steps(valid, sizes.steps, sizes.truncate, split.ids)
+
+    # The prepared step of each piece's word; -1 for special pieces and words that are cut.
     source, kept = chosen[TEXT]
     prepared = np.full((len(split), steps), -1, np.int32)
     row, step = kept.nonzero()
     prepared[row, source[row, step]] = step
     numbers = np.take_along_axis(prepared, np.maximum(word, 0), axis=1)
     numbers = np.where(spoken, numbers, -1)
+
+    # Pieces of words that are cut are left out, and what is left closes up.
     left = mask & ~(spoken & (numbers < 0))  # without those whose word is cut
     closed = (mask & ~left).any(axis=1)
     chosen[TEXT] = choose_pieces(left, word < 0, sizes, split.ids, closed)
@@ -316,7 +319,7 @@ def choose_pieces(
         mask: `[N, S]`, the pieces that there are.
         special: `[N, S]`, which of them are special.
         sizes: how long sequences may be.
-        ids: `[N]` str, of the samples.
+        ids: `[N]`, names of samples, for messages.
         closed: `[N]`, samples in which gaps between pieces are closed.
 
     Returns:
@@ -345,22 +348,17 @@ def choose_pieces(
     for row in np.flatnonzero(too_long if closed is None else too_long | closed):
         (pieces,) = mask[row].nonzero()
         stays = special[row, pieces]
-        others = _shorten(pieces[~stays], max(length - int(stays.sum()), 0), truncate)
+        others, room = pieces[~stays], max(length - int(stays.sum()), 0)
+        if others.size > room and truncate == "first":
+            others = others[:room]
+        elif others.size > room and truncate == "last":
+            others = others[others.size - room :]
+        elif others.size > room:
+            others = others[np.round(np.linspace(0, others.size - 1, room)).astype(int)]
         pieces = np.sort(np.concatenate([pieces[stays], others])) if others.size else others
         source[row], kept[row] = 0, step < pieces.size
         source[row, : pieces.size] = pieces
     return source, kept
-
-
-def _shorten(pieces: np.ndarray, room: int, truncate: str) -> np.ndarray:
-    """Returns `room` of the pieces, or all if they are no more."""
-    if pieces.size <= room:
-        return pieces
-    if truncate == "first":
-        return pieces[:room]
-    if truncate == "last":
-        return pieces[pieces.size - room :]
-    return pieces[np.round(np.linspace(0, pieces.size - 1, room)).astype(int)]
 
 
 def take_pieces(x: np.ndarray, source: np.ndarray, kept: np.ndarray, pool: str) -> np.ndarray:
@@ -380,12 +378,7 @@ _SAID = {
 
 
 class Encoder(Protocol):
-    """Stands for an opened folder of a pretrained encoder.
-
-    Attributes:
-        architecture: of the encoder.
-        tokenizer: the content of its tokenizer.json; "" without one.
-    """
+    """Stands for an opened folder of a pretrained encoder; `encoders.folder.Folder` is one."""
 
     architecture: Architecture
     tokenizer: str
@@ -399,19 +392,26 @@ def find_source(
 ) -> TextSource:
     """Decides what the text of a pretrained encoder is made of.
 
-    Args:
-        path: of the corpus, for messages.
-        train: the training split as read.
-        data: `text` and `mask_from_zeros`.
-        model: `text_pool`, `text_special` and, for messages, `text_encoder`.
-        encoder: the opened folder.
-
     Raises:
         UserError: if train has nothing that the encoder could read, or no words where they are
             pooled; if the tokenizer is missing, cannot be read, or has more pieces than the encoder
             has embeddings.
     """
-    kind = _kind(path, train, data)
+    if data.text == "ids" and not has_ids(train):
+        raise UserError(f"data.text = ids: {path} has no token ids as text in train.")
+    if data.text == "ids":
+        kind = "ids"
+    elif train.words is not None:
+        kind = "words"
+    elif train.raw_text is not None:
+        kind = "raw_text"
+    elif has_ids(train):
+        kind = "ids"
+    else:
+        raise UserError(
+            f"{path} has neither transcripts (train/raw_text) nor words or token ids that "
+            "model.text_encoder could read."
+        )
     if model.text_pool != "pieces" and kind != "words":
         raise UserError(
             f"model.text_pool = {model.text_pool}: {path} does not know its words step by step, "
@@ -419,7 +419,6 @@ def find_source(
         )
     if kind != "ids":
         encoder.require_tokenizer()
-    architecture = encoder.architecture
     if encoder.tokenizer:
         require_fit(encoder, model.text_encoder, model.max_len)
     elif not model.text_special:
@@ -428,39 +427,18 @@ def find_source(
             "tokenizer that would say which token ids are those of special pieces."
         )
     logger.info("%s: the text encoder reads %s.", path, _SAID[kind])
-    source = architecture, encoder.tokenizer, kind, model.text_pool, data.mask_from_zeros
-    return TextSource(*source)
-
-
-def _kind(path: str, train: Split, data: DataConfig) -> str:
-    """Returns words, raw_text or ids."""
-    if data.text == "ids":
-        if not has_ids(train):
-            raise UserError(f"data.text = ids: {path} has no token ids as text in train.")
-        return "ids"
-    if train.words is not None:
-        return "words"
-    if train.raw_text is not None:
-        return "raw_text"
-    if not has_ids(train):
-        raise UserError(
-            f"{path} has neither transcripts (train/raw_text) nor words or token ids that "
-            "model.text_encoder could read."
-        )
-    return "ids"
+    return TextSource(
+        encoder.architecture, encoder.tokenizer, kind, model.text_pool, data.mask_from_zeros
+    )
 
 
 def require_fit(encoder: Encoder, path: str, max_len: int) -> None:
-    """Refuses a tokenizer that does not fit its encoder.
-
-    Args:
-        encoder: with a tokenizer.
-        path: of its folder, for messages.
-        max_len: the most pieces of a transcript, special ones included; 0 for as many as it takes.
+    """Refuses a tokenizer that does not fit its encoder; messages call their folder `path`.
 
     Raises:
         UserError: if the tokenizer has more pieces than the encoder has embeddings, or adds so many
-            special ones that no other fits beside them.
+            special ones that no other fits beside them in a transcript of `max_len` pieces, or, if
+            that is 0, of as many as the encoder takes.
     """
     architecture, where = encoder.architecture, f"model.text_encoder = {path}: its tokenizer"
     tokenizer = Tokenizer.from_json(encoder.tokenizer, where)
@@ -479,7 +457,7 @@ def require_fit(encoder: Encoder, path: str, max_len: int) -> None:
         )
 
 
-def measure(
+def prepared_lengths(
     train: Split,
     masks: Mapping[str, np.ndarray],
     moving: Sequence[Sequence[str]],
@@ -490,55 +468,39 @@ def measure(
 
     Args:
         train: the training split; its text is pieces, from `read_pieces`, if an encoder reads it.
-        masks: the readable steps `[N, T]` of each modality; of pieces `[N, S]`.
-        moving: what moves as one, as `movers` returns it.
-        model: `max_len`, in place of the longest sequences.
+        masks: the readable steps `[N, T]` of each modality; text has its pieces, `[N, S]`.
+        moving: the modalities that move as one, as `movers` returns them.
+        model: `max_len` counts, in place of the longest sequences.
         text: how pieces are made; None without a pretrained encoder.
     """
     lengths: dict[str, int] = {}
     text_steps = 0
     for members in moving:
-        if text and TEXT in members:
-            longest, pooled = _longest(train, masks, members, text.pool)
-            most = text.architecture.positions
-            if model.max_len > most:
-                logger.warning(
-                    "model.max_len = %d: the text encoder takes %d pieces at most.",
-                    model.max_len,
-                    most,
-                )
-            lengths |= {m: model.max_len or steps for m, steps in longest.items()}
-            text_steps = pooled and (model.max_len or pooled)
-            for m in (TEXT,) if pooled else members:
-                lengths[m] = min(lengths[m], most)
-        else:
+        if text is None or TEXT not in members:
             steps = int(spans(union(masks[m] for m in members))[1].max())
             lengths |= dict.fromkeys(members, model.max_len or steps)
+            continue
+        pieces, others = masks[TEXT], [masks[m] for m in members if m != TEXT]
+        longest = int(spans(pieces)[1].max())
+        if text.pool == "pieces":
+            # Without a word to move to, the other modalities keep their own steps.
+            silent = ~pieces.any(axis=1)
+            own = int((spans(union(others))[1] * silent).max()) if others else 0
+            found, pooled = dict.fromkeys(members, max(longest, own)), 0
+        else:
+            word = train.features[TEXT][..., 2]
+            said = mark(word, pieces & (word >= 0), count_words(train, word))
+            pooled = int(spans(union([said, *others]))[1].max())
+            found = dict.fromkeys(members, pooled) | {TEXT: longest}
+        most = text.architecture.positions
+        if model.max_len > most:
+            logger.warning(
+                "model.max_len = %d: the text encoder takes %d pieces at most.",
+                model.max_len,
+                most,
+            )
+        lengths |= {m: model.max_len or steps for m, steps in found.items()}
+        text_steps = pooled and (model.max_len or pooled)
+        for m in (TEXT,) if pooled else members:
+            lengths[m] = min(lengths[m], most)
     return lengths, text_steps
-
-
-def _longest(
-    split: Split, masks: Mapping[str, np.ndarray], members: Sequence[str], pool: str
-) -> tuple[dict[str, int], int]:
-    """Measures the longest sequences of a text and of the modalities that move with it.
-
-    Args:
-        split: from `read_pieces`.
-        masks: the readable steps `[N, T]` of each modality; of text its pieces, `[N, S]`.
-        members: what moves as one, text among them.
-        pool: model.text_pool.
-
-    Returns:
-        The steps by modality; and those that the pieces are pooled to, 0 if they are not.
-    """
-    pieces, others = masks[TEXT], [masks[m] for m in members if m != TEXT]
-    longest = int(spans(pieces)[1].max())
-    if pool == "pieces":
-        # Without a word to move to, the other modalities keep their own steps.
-        silent = ~pieces.any(axis=1)
-        own = int((spans(union(others))[1] * silent).max()) if others else 0
-        return dict.fromkeys(members, max(longest, own)), 0
-    word = split.features[TEXT][..., 2]
-    said = mark(word, pieces & (word >= 0), count_words(split, word))
-    steps = int(spans(union([said, *others]))[1].max())
-    return dict.fromkeys(members, steps) | {TEXT: longest}, steps

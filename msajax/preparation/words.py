@@ -1,20 +1,17 @@
-"""Makes token ids of words, by a vocabulary of the training split alone; sizes embedding tables."""
+"""Makes token ids of words, by a vocabulary of the training split alone."""
 
 import collections
 import dataclasses
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from msajax.corpus.corpus import Split
 from msajax.corpus.glove import read_glove
-from msajax.corpus.steps import table_sizes
-from msajax.errors import UserError
 
 PADDING, UNKNOWN = "<padding>", "<unknown>"  # rows 0 and 1 of every vocabulary
-MOST_TOKENS = 10**6  # rows of an embedding table
 # Chinese and Japanese, written without spaces, by the character; else a word with its apostrophes.
 _UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+(?:['\u2019][^\W_{_UNSPACED}]+)*")
@@ -35,9 +32,7 @@ def detokenize(words: Sequence[str]) -> str:
 def build_vocabulary(texts: Iterable[str], min_count: int) -> tuple[str, ...]:
     """Collects padding, the unknown word, then the words of `texts`, the most frequent first.
 
-    Args:
-        texts: transcripts of the training split.
-        min_count: words that occur less often are unknown, which trains the unknown word's vector.
+    Words that occur less often than `min_count` train the vector of the unknown word.
     """
     counts = collections.Counter(word for text in texts for word in tokenize(text))
     words = sorted((w for w, n in counts.items() if n >= min_count), key=lambda w: (-counts[w], w))
@@ -45,11 +40,7 @@ def build_vocabulary(texts: Iterable[str], min_count: int) -> tuple[str, ...]:
 
 
 def embed(texts: Sequence[str], glove_path: str) -> tuple[np.ndarray, np.ndarray, float]:
-    """Makes features of transcripts: the vectors of their words.
-
-    Args:
-        texts: N transcripts.
-        glove_path: a text file of word vectors.
+    """Makes features of N transcripts: the vectors of their words, from a file of word vectors.
 
     Returns:
         Features `[N, T, d]` float32, zeros for a word without a vector; their mask `[N, T]`, true
@@ -91,27 +82,3 @@ def read_words(split: Split, words: Sequence[str]) -> Split:
     return dataclasses.replace(split, features=features, masks=masks, derived=derived)
 
 
-def size_tables(
-    path: str, train: Split, masks: Mapping[str, np.ndarray], words: Sequence[str]
-) -> dict[str, int]:
-    """Returns the rows of the embedding table of each modality of token ids.
-
-    Args:
-        path: of the corpus, for a message.
-        train: the training split.
-        masks: the readable steps `[N, T]` of the modalities that are used.
-        words: the vocabulary of the text, () if it is not made of transcripts.
-
-    Raises:
-        UserError: for a table with more than `MOST_TOKENS` rows.
-    """
-    sizes = table_sizes(train, masks)
-    if words and "text" in sizes:
-        sizes["text"] = len(words)
-    for m, size in sizes.items():
-        if size > MOST_TOKENS:
-            raise UserError(
-                f"{path}: token ids of {m!r} reach {size - 1}; an embedding table has "
-                f"{MOST_TOKENS} rows at most."
-            )
-    return sizes

@@ -8,7 +8,7 @@ import numpy as np
 from msajax.report import charts
 from msajax.report.content import reading
 from msajax.report.figures import Chart, Drawing, Key, colour, dash, mark
-from msajax.report.page import Panel, shortened, signed
+from msajax.report.page import Panel, shortened, with_sign
 from msajax.results import legend
 from msajax.runs.manifest import EXPLANATION, ROBUSTNESS
 
@@ -19,7 +19,7 @@ _KINDS = {
     "noise": "Noise is added",
 }
 _MOST_CURVES = 12
-_MOST_SAMPLES = 3
+_MOST_SAMPLES = 3  # with their words
 _MOST_WORDS = 60
 _MOST_OUTPUTS = 6
 
@@ -28,32 +28,32 @@ def robustness(found: Mapping[str, Any] | None) -> Panel | None:
     """Makes the panel of metrics as parts of the input are removed or disturbed."""
     if found is None:
         return None
-    with reading(ROBUSTNESS):
-        metric = found["metric"]
-        kinds = dict.fromkeys(curve["kind"] for curve in found["curves"])
-        drawn, rows, limits = [], [], _limits(metric, found["curves"])
-        for kind in kinds:
+    with reading(f"{ROBUSTNESS} of the run"):
+        metric, drawn, rows = found["metric"], [], []
+        # The ends of the vertical axis, which charts that are compared share.
+        values = [p["metrics"][metric] for curve in found["curves"] for p in curve["points"]]
+        known = [x for v in values for x in (v["mean"], *(v.get("ci95") or ())) if x is not None]
+        room = 0.05 * (max(known) - min(known)) or 0.1
+        limits = min(known) - room, max(known) + room
+        for kind in dict.fromkeys(curve["kind"] for curve in found["curves"]):
             of_kind = [curve for curve in found["curves"] if curve["kind"] == kind]
             title = _KINDS.get(kind, shortened(kind, 40))
             drawn.append(_curves(title, metric, of_kind[:_MOST_CURVES], limits))
-            rows += [
-                (
-                    title,
-                    _modalities(curve),
-                    legend.show(metric, _at_end(curve, metric, 0)),
-                    legend.show(metric, _at_end(curve, metric, -1)),
-                    legend.show(metric, curve["area"][metric]),
-                )
-                for curve in of_kind
-            ]
-        last = f"{100 * found['rates'][-1]:.0f} %"
+            for curve in of_kind:
+                ends = _ends(curve, metric)
+                area = legend.show(metric, curve["area"][metric])
+                rows.append((title, _modalities(curve), *ends, area))
         text = (
             f"Test {metric} as a part of the input is removed or disturbed at a growing rate; the "
             "band is the 95 % interval. The area under a curve sums it up, to compare models by."
         )
         return Panel.of(
             "Robustness",
-            "robustness.html", charts=drawn, text=text, rows=rows, last=last,
+            "robustness.html",
+            charts=drawn,
+            text=text,
+            rows=rows,
+            last=f"{100 * found['rates'][-1]:.0f} %",
         )
 
 
@@ -61,17 +61,10 @@ def _modalities(curve: Mapping[str, Any]) -> str:
     return shortened(" + ".join(curve["modalities"]), 60) or "all"
 
 
-def _at_end(curve: Mapping[str, Any], metric: str, point: int) -> float | None:
-    return curve["points"][point]["metrics"][metric]["mean"]
-
-
-def _limits(metric: str, curves: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """Returns the ends of the vertical axis, shared by charts that are compared."""
-    of = [point["metrics"][metric] for curve in curves for point in curve["points"]]
-    values = [value for m in of for value in (m["mean"], *(m.get("ci95") or ()))]
-    known = [value for value in values if value is not None]
-    room = 0.05 * (max(known) - min(known)) or 0.1
-    return min(known) - room, max(known) + room
+def _ends(curve: Mapping[str, Any], metric: str) -> list[str]:
+    """Formats the means of a metric at the first and the last rate of a curve."""
+    points = curve["points"]
+    return [legend.show(metric, p["metrics"][metric]["mean"]) for p in (points[0], points[-1])]
 
 
 def _curves(
@@ -94,13 +87,13 @@ def _curves(
         axes.margins(x=0.03)
         axes.set_ylim(limits)
 
-    told = "; ".join(
-        f"{_modalities(c)}: {legend.show(metric, _at_end(c, metric, 0))} at first, "
-        f"{legend.show(metric, _at_end(c, metric, -1))} at last"
-        for c in curves
-    )
+    told = []
+    for curve in curves:
+        first, last = _ends(curve, metric)
+        told.append(f"{_modalities(curve)}: {first} at first, {last} at last")
     unit = "deviation, in % of that of training" if curves[0]["kind"] == "noise" else "rate in %"
-    drawing = Drawing(f"{title}. Test {metric} of {told}.", paint, labels=(unit, f"test {metric}"))
+    description = f"{title}. Test {metric} of {'; '.join(told)}."
+    drawing = Drawing(description, paint, labels=(unit, f"test {metric}"))
     keys = [Key(_modalities(curve), k) for k, curve in enumerate(curves)]
     return Chart(title, drawing, keys)
 
@@ -109,12 +102,11 @@ def explanation(found: Mapping[str, Any] | None, page: str) -> Panel | None:
     """Makes the panel of what scores are made of.
 
     Args:
-        found: explanation.json.
         page: the file beside the report that steps through samples; "" if there is none.
     """
     if found is None:
         return None
-    with reading(EXPLANATION):
+    with reading(f"{EXPLANATION} of the run"):
         summary = found["summary"]
         shares = summary["mean_absolute_contribution"]
         most = max(shares.values(), default=0) or 1
@@ -122,7 +114,12 @@ def explanation(found: Mapping[str, Any] | None, page: str) -> Panel | None:
             (shortened(m, 40), f"{value:.3f}", round(100 * value / most, 1))
             for m, value in shares.items()
         ]
-        worded = [sample for sample in found["samples"] if _words(sample)]
+        samples = []
+        for sample in found["samples"]:
+            words, parts = sample.get("words"), sample["contributions"].get("text")
+            is_known = words and parts and len(words) == len(parts)
+            if is_known and len(samples) < _MOST_SAMPLES:
+                samples.append(_shaded(sample, list(zip(words, parts, strict=True))))
         return Panel.of(
             "Explanation",
             "explanation.html",
@@ -130,24 +127,15 @@ def explanation(found: Mapping[str, Any] | None, page: str) -> Panel | None:
             bars=bars,
             median=f"{summary['completeness']['median']:.2g}",
             largest=f"{summary['completeness']['max']:.2g}",
-            samples=[_shaded(sample) for sample in worded[:_MOST_SAMPLES]],
+            samples=samples,
             count=len(found["samples"]),
             split=found["split"],
             page=page,
         )
 
 
-def _words(sample: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """Pairs the words of a sample with their contributions; [] where they are not known."""
-    words, of = sample.get("words"), sample["contributions"].get("text")
-    if not words or not of or len(words) != len(of):
-        return []
-    return list(zip(words, of, strict=True))
-
-
-def _shaded(sample: Mapping[str, Any]) -> dict[str, Any]:
+def _shaded(sample: Mapping[str, Any], pairs: Sequence[tuple[str, float]]) -> dict[str, Any]:
     """Shades the words of a sample by how much they raise or lower its score."""
-    pairs = _words(sample)
     most = max(abs(value) for _, value in pairs) or 1
     words = [
         (shortened(word, 40), "up" if value > 0 else "down", round(abs(value) / most, 2), value)
@@ -166,4 +154,4 @@ def _value(value: Any) -> str:
     """Formats a label or score: a number, a class, or one number for each output."""
     if isinstance(value, list):
         return ", ".join(map(_value, value[:_MOST_OUTPUTS])) + ", …" * (len(value) > _MOST_OUTPUTS)
-    return signed(value) if isinstance(value, int | float) else shortened(str(value), 40)
+    return with_sign(value) if isinstance(value, int | float) else shortened(str(value), 40)

@@ -12,14 +12,21 @@ from msajax.report.page import shortened
 _MOST = 7  # bins of labels that are no classes
 _MOST_CLASSES = 20  # groups of classes
 _MOST_AT_30 = 11  # oblique names that do not touch
+_MOST_POINTS = 1500  # of a scatter plot; more are counted in hexagons
+_LINE_POINTS = 300  # of a line
+_LETTERS = 45  # of names that stand beside each other below an axis
+_DEEPEST = 0.8  # shade on which ink can be read
+
+# A name, values, and an interval or None.
+Row = tuple[str, Sequence[float], Sequence[float] | None]
 
 
 class Bins(NamedTuple):
     """Holds groups of samples in the order of their labels.
 
     Attributes:
-        names: of each group.
-        rows: of each group the numbers of its samples, at least one.
+        names: one for each group.
+        rows: the numbers of the samples of each group, at least one.
         sort: what the groups are made of, in words.
     """
 
@@ -42,11 +49,9 @@ class Bins(NamedTuple):
 
 
 def of_values(labels: NDArray, rounded: bool) -> Bins:
-    """Sorts samples by real labels `[N]`: by the nearest whole number, or into parts of one size.
+    """Sorts samples by real labels `[N]`: into parts of one size, or by the nearest whole number.
 
-    Args:
-        labels: of the samples.
-        rounded: whether labels are of sentiment, in [-3, 3], whose whole numbers have a meaning.
+    Whole numbers are for labels of sentiment, in [-3, 3], where they have a meaning.
     """
     if rounded:
         nearest = np.round(np.clip(labels, -3, 3)).astype(int)
@@ -80,7 +85,6 @@ def grouped(classes: NDArray, names: tuple[str, ...]) -> tuple[NDArray, tuple[st
 
     Args:
         classes: `[N]`, the true class of each sample.
-        names: of the K classes.
 
     Returns:
         The group of each class, `[K]`, and the groups' names; without need every class is its own.
@@ -98,21 +102,10 @@ def _number(value: float) -> str:
     return f"{value:.2g}".replace("-", "−")
 
 
-_MOST_POINTS = 1500  # of a scatter plot; more are counted in hexagons
-_LINE_POINTS = 300  # of a line
-_LETTERS = 45  # of names that stand beside each other below an axis
-_DEEPEST = 0.8  # shade on which ink can be read
-
-
-Row = tuple[str, Sequence[float], Sequence[float] | None]
-
-
 def value_rows(rows: Sequence[Row], ours: int) -> Drawing:
     """Draws named values on one axis: points of each row, and an interval where it has one.
 
-    Args:
-        rows: a name, values, and an interval or None each; from top to bottom.
-        ours: how many of them, from the top, are a model's; the others are floors.
+    The first `ours` of the rows, from the top, are a model's; the others are floors.
     """
 
     def paint(axes: Any) -> None:
@@ -141,9 +134,7 @@ def curves(
     """Draws a value of metrics.jsonl over epochs, a line per random seed.
 
     Args:
-        lines: of metrics.jsonl.
-        key: of the value.
-        title: of the chart.
+        key: what names the value in a line.
         best: the chosen epoch of each seed, which is marked.
 
     Returns:
@@ -159,7 +150,14 @@ def curves(
 
     def paint(axes: Any) -> None:
         for k, (seed, points) in enumerate(seeds.items()):
-            x, y = np.array(_thinned(points, best.get(seed))).T
+            # Of a long line some points, with the first, the last and that of the best epoch.
+            step, last = -(-len(points) // _LINE_POINTS), len(points) - 1
+            shown = [
+                point
+                for at, point in enumerate(points)
+                if at % step == 0 or at == last or point[0] == best.get(seed)
+            ]
+            x, y = np.array(shown).T
             series = k if several else 0
             style = {"linestyle": dash(k)} if several else {"alpha": 0.5, "linewidth": 1}
             axes.plot(x, y, color=colour(series), **style)
@@ -175,13 +173,6 @@ def curves(
     return Chart(title, drawing, keys)
 
 
-def _thinned(points: list[tuple[int, float]], best: int | None) -> list[tuple[int, float]]:
-    """Keeps so many points of a long line, the first, the last and that of the best epoch too."""
-    step = -(-len(points) // _LINE_POINTS)
-    last = len(points) - 1
-    return [p for k, p in enumerate(points) if k % step == 0 or k == last or p[0] == best]
-
-
 def predicted_true(title: str, labels: NDArray, scores: NDArray) -> Chart:
     """Draws scores against labels, `[N]` each: points, or hexagons of many."""
     both = np.concatenate([labels, scores])
@@ -192,8 +183,15 @@ def predicted_true(title: str, labels: NDArray, scores: NDArray) -> Chart:
 
     def paint(axes: Any) -> None:
         axes.plot(limits, limits, color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
-        if is_many:
-            hexagons(axes, labels, scores, limits)
+        if is_many:  # hexagons of one colour, more or less opaque
+            drawn = axes.hexbin(
+                labels, scores, gridsize=34, extent=(*limits, *limits), mincnt=1, linewidths=0
+            )
+            counts = drawn.get_array()
+            shades = [0.12 + 0.88 * float(np.sqrt(count / counts.max())) for count in counts]
+            drawn.set_array(None)
+            drawn.set_facecolor([(*_rgb(colour(0)), round(shade, 2)) for shade in shades])
+            drawn.set_edgecolor("none")
         else:
             axes.plot(
                 labels, scores, "o", color=colour(0), alpha=0.5, markersize=4.5, markeredgewidth=0
@@ -215,16 +213,6 @@ def predicted_true(title: str, labels: NDArray, scores: NDArray) -> Chart:
     return Chart(title, drawing, note=note)
 
 
-def hexagons(axes: Any, x: NDArray, y: NDArray, limits: tuple[float, float]) -> None:
-    """Draws how many points lie where, as hexagons of one colour that are more or less opaque."""
-    drawn = axes.hexbin(x, y, gridsize=34, extent=(*limits, *limits), mincnt=1, linewidths=0)
-    counts = drawn.get_array()
-    shades = [0.12 + 0.88 * float(np.sqrt(count / counts.max())) for count in counts]
-    drawn.set_array(None)
-    drawn.set_facecolor([(*_rgb(colour(0)), round(shade, 2)) for shade in shades])
-    drawn.set_edgecolor("none")
-
-
 def _rgb(name: str) -> tuple[float, float, float]:
     return tuple(int(name[k : k + 2], 16) / 255 for k in (1, 3, 5))
 
@@ -233,10 +221,7 @@ def spreads(title: str, bins: Bins, values: NDArray, what: str) -> Chart:
     """Draws how values `[N]` spread in each bin: median, half of them, and nine in ten.
 
     Args:
-        title: of the chart.
-        bins: of the samples.
-        values: of the samples.
-        what: the values are, in a word or two.
+        what: a word or two for the values.
     """
     found = [np.quantile(values[rows], (0.05, 0.25, 0.5, 0.75, 0.95)) for rows in bins.rows]
 
@@ -249,7 +234,7 @@ def spreads(title: str, bins: Bins, values: NDArray, what: str) -> Chart:
                 solid_capstyle="butt",
             )  # fmt: skip
             axes.plot([k - 0.22, k + 0.22], [median, median], color=INK, linewidth=2)
-        label_bins(axes, bins)
+        _label_bins(axes, bins)
 
     told = "; ".join(
         f"{name}: median {of[2]:+.2f}" for name, of in zip(bins.names, found, strict=True)
@@ -261,7 +246,7 @@ def spreads(title: str, bins: Bins, values: NDArray, what: str) -> Chart:
     return Chart(title, drawing, note=note)
 
 
-def label_bins(axes: Any, bins: Bins) -> None:
+def _label_bins(axes: Any, bins: Bins) -> None:
     """Names the bins below the horizontal axis, obliquely where the names are long."""
     oblique = {"rotation": bins.angle, "ha": "right", "rotation_mode": "anchor"}
     axes.set_xticks(range(len(bins.names)), bins.names, **(oblique if bins.angle else {}))
@@ -272,10 +257,8 @@ def means_by_bin(title: str, bins: Bins, values: Mapping[str, NDArray], what: st
     """Draws the mean of several values in each bin, with half of the samples around it.
 
     Args:
-        title: of the chart.
-        bins: of the samples.
-        values: `[N]` of each name.
-        what: the values are, in a word or two.
+        values: `{name: [N]}`.
+        what: a word or two for the values.
     """
     at = np.arange(len(bins.names))
 
@@ -285,7 +268,7 @@ def means_by_bin(title: str, bins: Bins, values: Mapping[str, NDArray], what: st
             mean = [of[rows].mean() for rows in bins.rows]
             axes.fill_between(at, low, high, color=colour(k), alpha=0.15, linewidth=0)
             axes.plot(at, mean, linestyle=dash(k), **mark(k))
-        label_bins(axes, bins)
+        _label_bins(axes, bins)
         axes.set_ylim(bottom=0)
 
     means = ", ".join(f"{name} {of.mean():.2f}" for name, of in values.items())
@@ -309,9 +292,7 @@ def confusion(
     """Draws which class is taken for which: counts, shaded by their share of the row.
 
     Args:
-        title: of the chart.
-        columns: names of the classes that are predicted.
-        rows: of each true class its name, its samples, and of each predicted one count and share.
+        rows: a true class each: its name, its samples, a count and a share for each column.
         right: the share of right answers, in words.
     """
     at = np.arange(len(columns))
@@ -345,6 +326,6 @@ def confusion(
 
 
 def contributions(bars: Sequence[tuple[str, str, float]]) -> Chart:
-    """Draws the mean absolute contribution of modalities: of each its name, and value as text."""
+    """Draws the mean absolute contribution of modalities: a name, a value as text, its share."""
     rows = [(name, [float(value)], None) for name, value, _ in bars]
     return Chart("Mean absolute contribution by modality", value_rows(rows, len(rows)))

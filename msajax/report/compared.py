@@ -1,26 +1,18 @@
 """Shows comparisons of runs: a panel for each pair, and a page of them alone."""
 
 import math
-import os
 from collections.abc import Mapping
 from typing import Any
 
 from msajax.comparison import compare
 from msajax.comparison.contenders import short_names
-from msajax.comparison.output import (
-    as_csv,
-    as_latex,
-    comparison_cells,
-    comparison_legend,
-    require_output,
-)
-from msajax.files import write_json, write_text
+from msajax.comparison.output import COMPARISON, comparison_cells, comparison_legend, write
 from msajax.report import charts
 from msajax.report.content import reading
 from msajax.report.figures import Chart
 from msajax.report.page import Panel, render, shortened
-from msajax.results import legend
-from msajax.runs.manifest import COMPARISON
+from msajax.results.legend import arrow, larger_is_better
+from msajax.runs import manifest
 
 _OVER = {"samples": "over samples", "videos": "over videos", "seeds": "over random seeds"}
 
@@ -37,14 +29,7 @@ def write_comparison(path: str, report: Mapping[str, Any]) -> None:
     Raises:
         UserError: for another ending, or a file that cannot be written.
     """
-    require_output(path, ())
-    ending = os.path.splitext(path)[1]
-    if ending == ".json":
-        write_json(path, report)
-    elif ending == ".html":
-        write_text(path, comparison_page(report))
-    else:
-        write_text(path, as_csv(report) if ending == ".csv" else as_latex(report))
+    write(path, report, COMPARISON, comparison_page)
 
 
 def panels(report: Mapping[str, Any]) -> list[Panel]:
@@ -59,8 +44,8 @@ def panels(report: Mapping[str, Any]) -> list[Panel]:
             sentences=compare.about_pair(report, pair),
             charts=[chart] if (chart := _chart(report["metric"], pair)) else [],
             columns=["metric", *columns],
-            rows=[(f"{shortened(name, 40)} {_arrow(name)}", *of) for name, of in cells.items()],
-            notes=compare.about_all(report) if is_last else [],
+            rows=[(f"{shortened(name, 40)} {arrow(name)}", *of) for name, of in cells.items()],
+            notes=[*report["notes"], *compare.about_pairing(report)] if is_last else [],
             terms=comparison_legend(report) if is_last else [],
         )
         found.append(panel)
@@ -71,14 +56,10 @@ def of_this_run(report: Mapping[str, Any] | None) -> list[Panel]:
     """Makes the panels of comparison.json in the folder of the first run; [] without."""
     if report is None:
         return []
-    with reading(COMPARISON):
+    with reading(f"{manifest.COMPARISON} of the run"):
         if not report["pairs"]:
             raise ValueError("it compares nothing")
         return panels(compare.with_first(compare.read_back(report), "This run"))
-
-
-def _arrow(metric: str) -> str:
-    return "↑" if legend.larger_is_better(metric) else "↓"
 
 
 def _chart(metric: str, pair: Mapping[str, Any]) -> Chart | None:
@@ -91,7 +72,7 @@ def _chart(metric: str, pair: Mapping[str, Any]) -> Chart | None:
         for key, words in _OVER.items()
         if (interval := values[f"ci95_{key}"]) is not None and not math.isnan(interval[0])
     ]
-    better = "above" if legend.larger_is_better(metric) else "below"
+    better = "above" if larger_is_better(metric) else "below"
     return Chart(
         f"Difference in {metric} with its 95 % intervals",
         charts.value_rows([*rows, ("no difference", [0.0], None)], len(rows)),

@@ -68,7 +68,6 @@ class Key:
     """Says what a line or a mark of a chart stands for.
 
     Attributes:
-        label: in words.
         series: the number of its colour, from 0.
         form: line, dot, cross or band.
     """
@@ -117,8 +116,7 @@ class Drawing:
     Attributes:
         description: what it shows, for those who do not see it.
         paint: draws on the axes that it is given.
-        height: in pixels.
-        labels: of the horizontal and the vertical axis.
+        labels: what the horizontal and the vertical axis show.
         left: pixels beside the axes, for the labels of ticks.
         below: pixels below them, and of height, beyond what numbers need.
     """
@@ -155,8 +153,6 @@ class Chart:
     """Holds a drawing and the words around it.
 
     Attributes:
-        title: what it shows.
-        drawing: of it.
         keys: what its lines and marks stand for; () where nothing needs a key.
         note: how to read it.
     """
@@ -177,9 +173,6 @@ class Chart:
 
     def files(self, name: str) -> dict[str, bytes]:
         """Draws files of their own, in the colours of paper, with the title and the keys.
-
-        Args:
-            name: of the files, without an ending.
 
         Returns:
             The bytes of `name.pdf`, with its fonts, and of `name.svg`, whose text stays text; the

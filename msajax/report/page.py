@@ -24,29 +24,28 @@ _UNPRINTABLE = re.compile(
 )
 
 
-def printable(text: str) -> str:
-    """Replaces characters that a page cannot hold, or that would reverse what follows them."""
-    return _UNPRINTABLE.sub("\ufffd", text)
+def clean(value: Any) -> Any:
+    """Replaces characters that a page cannot hold, or that would reverse what follows them.
 
-
-def all_printable(value: Any) -> Any:
-    """Applies `printable` to every text in a value of JSON, names of its objects included."""
+    Args:
+        value: a text, or a value of JSON, whose texts and names all become clean.
+    """
     if isinstance(value, str):
-        return printable(value)
+        return _UNPRINTABLE.sub("\ufffd", value)
     if isinstance(value, Mapping):
-        return {printable(key): all_printable(of) for key, of in value.items()}
+        return {clean(key): clean(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [all_printable(of) for of in value]
+        return [clean(item) for item in value]
     return value
 
 
 def shortened(text: str, length: int) -> str:
-    """Makes a text printable, and cuts it to so many characters; a cut one ends in an ellipsis."""
-    text = printable(text)
+    """Cleans a text, and cuts it to so many characters; a cut one ends in an ellipsis."""
+    text = clean(text)
     return text if len(text) <= length else f"{text[: length - 1].rstrip()}…"
 
 
-def signed(value: float) -> str:
+def with_sign(value: float) -> str:
     """Formats a label or a score with its sign and two decimals."""
     return f"{value:+.2f}".replace("-", "−")
 
@@ -56,7 +55,7 @@ class Panel:
     """Holds one section of a page.
 
     Attributes:
-        heading: in words; also the entry in the table of contents.
+        heading: its words; also the entry in the table of contents.
         body: HTML, as `fragment` makes it.
         charts: what is drawn of it in files of figures.
     """
@@ -72,10 +71,8 @@ class Panel:
         """Fills a template, whose value "charts" or "chart" is what it draws.
 
         Args:
-            heading: of the panel.
-            template: of this package.
             drawn: what the template shows without a drawing, and figures need one for.
-            **values: of the template; all are escaped.
+            **values: what the template names; all are escaped.
         """
         charts = [*values.get("charts", ()), values.get("chart"), *drawn]
         return cls(heading, fragment(template, **values), [chart for chart in charts if chart])
@@ -83,35 +80,37 @@ class Panel:
 
 @functools.cache
 def _templates() -> jinja2.Environment:
+    def unbroken(text: str) -> str:
+        """Keeps a line from ending between a number and its unit, or inside of an interval."""
+        text = re.sub(r"(\d) %", "\\1\u00a0%", text)
+        return re.sub(r"(\[[^\[\] ]+,) ", "\\1\u00a0", text)
+
+    def finalize(value: Any) -> Any:
+        """Cleans text where it enters a template; markup stays markup."""
+        if isinstance(value, Markup):
+            return Markup(clean(value))
+        return clean(value) if isinstance(value, str) else value
+
     templates = jinja2.Environment(
         loader=jinja2.PackageLoader("msajax.report"),
-        autoescape=True,
+        autoescape=lambda name: not name.endswith(".md"),
         undefined=jinja2.StrictUndefined,
-        finalize=_finalized,
+        finalize=finalize,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters["unbroken"] = _unbroken
+    templates.filters["unbroken"] = unbroken
     return templates
 
 
-def _unbroken(text: str) -> str:
-    """Keeps a line from ending between a number and its unit, or inside of an interval."""
-    text = re.sub(r"(\d) %", "\\1\u00a0%", text)
-    return re.sub(r"(\[[^\[\] ]+,) ", "\\1\u00a0", text)
-
-
-def _finalized(value: Any) -> Any:
-    """Makes text printable where it enters a template; markup stays markup."""
-    if isinstance(value, str):
-        clean = printable(value)
-        return Markup(clean) if isinstance(value, Markup) else clean
-    return value
+def fill(template: str, **values: Any) -> str:
+    """Fills a template of this package; values are escaped, but for those of a template.md."""
+    return _templates().get_template(template).render(**values)
 
 
 def fragment(template: str, **values: Any) -> Markup:
-    """Fills a template of this package, such as `samples.html`; all values are escaped."""
-    return Markup(_templates().get_template(template).render(**values))
+    """Fills a template of HTML, such as `samples.html`; all values are escaped."""
+    return Markup(fill(template, **values))
 
 
 def render(
@@ -124,8 +123,6 @@ def render(
     """Makes a page, in which no script can run: its content security policy forbids them.
 
     Args:
-        title: its heading.
-        panels: its sections, in their order.
         eyebrow: a few words above the heading.
         facts: short phrases below it.
 
@@ -136,13 +133,11 @@ def render(
     for panel in panels:
         name = re.sub("[^a-z0-9]+", "-", panel.heading.lower()).strip("-")
         names.append(f"{name}-{len(names)}" if name in names else name)
-    return _templates().get_template("page.html").render(
-        title=title,
-        eyebrow=eyebrow,
-        facts=facts,
-        panels=list(zip(names, panels, strict=True)),
-    )
+    named = list(zip(names, panels, strict=True))
+    return fill("page.html", title=title, eyebrow=eyebrow, facts=facts, panels=named)
 
+
+# --- files of figures ---
 
 _LONGEST = 80  # characters of a name
 
@@ -177,18 +172,17 @@ def write_figures(folder: str, figures: Mapping[str, bytes]) -> None:
     """
     for name in figures:
         path = os.path.join(folder, name)
-        if os.path.lexists(path) and not _is_ours(path):
-            raise UserError(f"{path} is there already and is no figure of msajax: move it away.")
+        if not os.path.lexists(path):
+            continue
+        content = b""
+        if os.path.isfile(path):
+            with open(path, "rb") as file:
+                content = file.read()
+        # A figure names this program as its maker, in the way of PDF or of SVG.
+        if f"/Creator ({PROGRAM})".encode() in content or f">{PROGRAM}<".encode() in content:
+            continue
+        raise UserError(f"{path} is there already and is no figure of msajax: move it away.")
     with writing(folder):
         os.makedirs(folder, exist_ok=True)
     for name, content in figures.items():
         write_bytes(os.path.join(folder, name), content)
-
-
-def _is_ours(path: str) -> bool:
-    """Says whether a file is a figure that names this program as its maker."""
-    if not os.path.isfile(path):
-        return False
-    with open(path, "rb") as file:
-        content = file.read()
-    return f"/Creator ({PROGRAM})".encode() in content or f">{PROGRAM}<".encode() in content

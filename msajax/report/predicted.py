@@ -1,13 +1,15 @@
-"""Makes the panels that set predictions beside labels."""
+"""Makes the panels that set predictions beside labels, down to single samples."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from msajax.report import charts
-from msajax.report.content import Measured
-from msajax.report.page import Panel, shortened
+from msajax.report.content import LabelledScores, reading
+from msajax.report.figures import MUTED, Chart, Drawing, Key, colour
+from msajax.report.page import Panel, shortened, with_sign
 from msajax.results import legend
 
 _MOST_OUTPUTS = 12  # charts of several outputs
@@ -15,30 +17,36 @@ _OF_MEAN = "Scores are means over random seeds."
 _SEVEN = tuple("−3 −2 −1 0 +1 +2 +3".split())
 
 
-def scatter(test: Measured) -> Panel | None:
+def scatter(test: LabelledScores) -> Panel | None:
     """Makes the panel of predicted against true; None for tokens, of which no score is kept."""
     if test.kind == "next_token":
         return None
     if test.kind == "classification":
-        return _probabilities(test)
-    shown = range(min(len(test.names), _MOST_OUTPUTS))
-    drawn = [
-        charts.predicted_true(_title(test, k), test.labels[:, k], test.scores[:, k]) for k in shown
-    ]
-    text = f"On the dashed line a score equals its label. {_left(test)}"
+        true = test.labels[:, 0].astype(int)
+        of_true = test.scores[np.arange(len(true)), true]
+        drawn = [charts.spreads("", charts.of_classes(true, test.names), of_true, "probability")]
+        text = (
+            "The probability that the model gives to the true class, by that class. Probabilities "
+            "are means over random seeds."
+        )
+    else:
+        drawn = [
+            charts.predicted_true(title, test.labels[:, k], test.scores[:, k])
+            for k, title in _outputs(test)
+        ]
+        text = f"On the dashed line a score equals its label. {_left(test)}"
     return Panel.of("Predicted against true", "charts.html", charts=drawn, text=text)
 
 
-def residuals(test: Measured, is_sentiment: bool) -> Panel | None:
+def residuals(test: LabelledScores, is_sentiment: bool) -> Panel | None:
     """Makes the panel of errors by label; None for what has no error of this kind."""
     if test.kind != "regression":
         return None
     drawn = []
-    for k in range(min(len(test.names), _MOST_OUTPUTS)):
-        labels = test.labels[:, k]
-        sorted_ = charts.of_values(labels, is_sentiment)
-        of = test.scores[:, k] - labels
-        drawn.append(charts.spreads(_title(test, k), sorted_, of, "score − label"))
+    for k, title in _outputs(test):
+        labels, error = test.labels[:, k], test.scores[:, k] - test.labels[:, k]
+        bins = charts.of_values(labels, is_sentiment)
+        drawn.append(charts.spreads(title, bins, error, "score − label"))
     text = (
         "Above 0 a score is too high, below too low. A model that is unsure answers near the "
         f"middle: too high for low labels, too low for high ones. {_left(test)}"
@@ -46,28 +54,19 @@ def residuals(test: Measured, is_sentiment: bool) -> Panel | None:
     return Panel.of("Residuals by label", "charts.html", charts=drawn, text=text)
 
 
-def _title(test: Measured, k: int) -> str:
-    return "" if len(test.names) == 1 else shortened(test.names[k], 60)
+def _outputs(test: LabelledScores) -> list[tuple[int, str]]:
+    """Lists the numbers of the outputs that are drawn, with titles; a single one needs none."""
+    if len(test.names) == 1:
+        return [(0, "")]
+    return [(k, shortened(name, 60)) for k, name in enumerate(test.names[:_MOST_OUTPUTS])]
 
 
-def _left(test: Measured) -> str:
+def _left(test: LabelledScores) -> str:
     left = len(test.names) - _MOST_OUTPUTS
     return _OF_MEAN + (f" The first {_MOST_OUTPUTS} of {len(test.names)} outputs." * (left > 0))
 
 
-def _probabilities(test: Measured) -> Panel:
-    """Makes the panel of the probability that each class's samples give to it."""
-    true = test.labels[:, 0].astype(int)
-    of_true = test.scores[np.arange(len(true)), true]
-    chart = charts.spreads("", charts.of_classes(true, test.names), of_true, "probability")
-    text = (
-        "The probability that the model gives to the true class, by that class. Probabilities are "
-        "means over random seeds."
-    )
-    return Panel.of("Predicted against true", "charts.html", charts=[chart], text=text)
-
-
-def confusion(test: Measured, is_sentiment: bool) -> Panel | None:
+def confusion(test: LabelledScores, is_sentiment: bool) -> Panel | None:
     """Makes the panel of 7 and 2 classes of sentiment, or of a task's classes."""
     if test.kind == "classification":
         tables = [_confusion("", test.labels[:, 0], test.scores.argmax(axis=1), test.names)]
@@ -112,20 +111,20 @@ def _confusion(
     return {"title": title, "columns": columns, "rows": rows, "right": right, "whole": whole}
 
 
-def weights(test: Measured, is_sentiment: bool) -> Panel | None:
+def weights(test: LabelledScores, is_sentiment: bool) -> Panel | None:
     """Makes the panel of modality weights by label; None for a single modality."""
     if len(test.weights) < 2:
         return None
     if test.kind == "classification":
-        sorted_ = charts.of_classes(test.labels[:, 0].astype(int), test.names)
+        bins = charts.of_classes(test.labels[:, 0].astype(int), test.names)
     elif test.kind == "regression":
-        sorted_ = charts.of_values(test.labels.mean(axis=1), is_sentiment)
+        bins = charts.of_values(test.labels.mean(axis=1), is_sentiment)
         if len(test.names) > 1:
-            sorted_ = sorted_._replace(sort="mean label")
+            bins = bins._replace(sort="mean label")
     else:
         return None
     shown = {shortened(name, 30): values for name, values in test.weights.items()}
-    chart = charts.means_by_bin("", sorted_, shown, "weight")
+    chart = charts.means_by_bin("", bins, shown, "weight")
     text = (
         "How much each modality counts in a score, by the model's own gate: the weights of a "
         "sample sum to 1, and a modality that is absent has none. A weight says what the model "
@@ -133,3 +132,243 @@ def weights(test: Measured, is_sentiment: bool) -> Panel | None:
     )
     rows = [(name, f"{of.mean():.3f}", f"{of.std():.3f}") for name, of in shown.items()]
     return Panel.of("Modality weights", "weights.html", charts=[chart], text=text, rows=rows)
+
+
+# --- calibration ---
+
+_MOST_INTERVALS = 120  # samples whose intervals are drawn
+
+# Sentences, charts, and the columns and rows of a table.
+_Told = tuple[list[str], list[Chart], Sequence[str], list[Sequence[str]]]
+
+
+def calibration(results: Mapping[str, Any], test: LabelledScores) -> Panel | None:
+    """Makes the panel of what scores say of their own certainty: intervals, or calibration.
+
+    None for a run that has no such results.
+    """
+    if "calibration" not in results or test.kind == "next_token":
+        return None
+    found = results["calibration"]
+    with reading('"calibration" in results.json of the run'):
+        if found is None:
+            nothing = "Validation has too few scores for a 90 % interval, or to fit a temperature."
+            sentences, drawn, columns, rows = [nothing], [], (), []
+        elif found["kind"] == "interval":
+            sentences, drawn, columns, rows = _intervals(found, test)
+        else:
+            sentences, drawn, columns, rows = _temperature(found)
+        return Panel.of(
+            "Calibration and coverage",
+            "calibration.html",
+            sentences=sentences,
+            charts=drawn,
+            columns=columns,
+            rows=rows,
+        )
+
+
+def _source(found: Mapping[str, Any]) -> str:
+    told = f"Calibrated on {found['samples']} samples of validation"
+    told += f", by {found['by']}" if "by" in found else ""
+    if found["optimistic"]:
+        told += ". Optimistic: those samples chose the epoch, too"
+    return f"{told}."
+
+
+def _intervals(found: Mapping[str, Any], test: LabelledScores) -> _Told:
+    level = found["level"]
+    covered, width = found["test"]["coverage"], found["test"]["width"]
+    names = test.names if len(test.names) > 1 else ("score",)
+    of_spread = "grows with the seeds' spread" if found["normalised"] else "has one width for all"
+    sentences = [
+        f"Each score has an interval that is to hold the label of {100 * level:.0f} % of "
+        f"samples like those of validation; it {of_spread}. On test "
+        + (
+            f"it held {legend.percent(covered[0])}, at a mean width of {width[0]:.3f}."
+            if len(names) == 1
+            else f"the intervals of {len(names)} outputs held {legend.percent(min(covered))} to "
+            f"{legend.percent(max(covered))}."
+        ),
+        _source(found),
+    ]
+    rows = [
+        (shortened(name, 40), legend.percent(share), f"{of:.3f}", f"{quantile:.3f}")
+        for name, share, of, quantile in zip(names, covered, width, found["quantile"], strict=True)
+    ]
+    drawn = [_band(test)] if len(names) == 1 and test.low is not None else []
+    return sentences, drawn, ("output", "coverage", "mean width", "quantile"), rows
+
+
+def _band(test: LabelledScores) -> Chart:
+    """Draws intervals of samples in the order of their scores, and where the labels lie."""
+    order = np.argsort(test.scores[:, 0], kind="stable")
+    places = np.linspace(0, len(order) - 1, min(_MOST_INTERVALS, len(order)))
+    shown = order[places.round().astype(int)]
+    low, high, labels = test.low[shown, 0], test.high[shown, 0], test.labels[shown, 0]
+    inside = (low <= labels) & (labels <= high)
+    at = np.arange(len(shown))
+
+    def paint(axes: Any) -> None:
+        axes.vlines(at, low, high, color=colour(0), alpha=0.3, linewidth=2)
+        axes.plot(at[inside], labels[inside], "o", color=colour(0), markersize=3.5)
+        axes.plot(at[~inside], labels[~inside], "X", color=colour(1), markersize=6.5,
+                  markeredgewidth=0)  # fmt: skip
+        axes.set_xticks([])
+
+    share = legend.percent(inside.mean())
+    drawing = Drawing(
+        f"Intervals of {len(shown)} test samples in the order of their scores; {share} of the "
+        "labels lie inside.",
+        paint,
+        height=280,
+        labels=("samples, by score", "label"),
+    )
+    keys = [
+        Key("90 % interval", 0, "band"),
+        Key("label inside", 0, "dot"),
+        Key("label outside", 1, "cross"),
+    ]
+    left = len(shown) < len(order)
+    note = f"{len(shown)} of {len(order)} samples, evenly by score." if left else ""
+    return Chart("", drawing, keys, note)
+
+
+def _temperature(found: Mapping[str, Any]) -> _Told:
+    test = found["test"]
+    sentences = [
+        f"A temperature of {found['temperature']:.3f} divides the logits. The expected calibration "
+        f"error on test, by how much confidence misses accuracy, was {test['ece_before']:.3f} and "
+        f"is {test['ece_after']:.3f} with it.",
+        _source(found),
+    ]
+    full = [b for b in test["bins"] if b["count"] and b["confidence"] is not None]
+    confidence, accuracy, counts = (
+        np.array([b[key] for b in full], float) for key in ("confidence", "accuracy", "count")
+    )
+
+    def paint(axes: Any) -> None:
+        axes.plot((0, 1), (0, 1), color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
+        axes.plot(confidence, accuracy, color=colour(0))
+        sizes = 25 + 150 * counts / counts.sum()
+        axes.scatter(confidence, accuracy, s=sizes, color=colour(0), linewidths=0)
+        axes.set_xlim(0, 1.02)
+        axes.set_ylim(-0.04, 1.04)
+        axes.grid(axis="x")
+
+    told = ", ".join(
+        f"{c:.2f}: {a:.2f}" for c, a in zip(confidence, accuracy, strict=True)
+    )
+    drawing = Drawing(
+        f"Accuracy by confidence: {told}.", paint, height=320, labels=("confidence", "accuracy")
+    )
+    note = (
+        "Before the temperature. On the dashed line confidence is right; larger dots hold more "
+        "samples."
+    )
+    rows = [
+        (f"{b['confidence']:.3f}", f"{b['accuracy']:.3f}", f"{b['count']:,}") for b in full
+    ]
+    columns = ("confidence", "accuracy", "samples")
+    return sentences, [Chart("", drawing, (), note)], columns, rows
+
+
+# --- single samples ---
+
+_MOST_SAMPLES = 10
+_TEXT, _ID, _NAME = 400, 80, 40  # characters
+_MOST_BARS = 6  # outputs or classes of one sample
+
+_RANKED = {
+    "regression": "by the distance of the score from the label",
+    "classification": "by the probability of the true class",
+    "next_token": "by nats per token",
+}
+
+
+def best_and_worst(test: LabelledScores) -> Panel | None:
+    """Makes the panel of ten samples each; None if no sample can be ranked."""
+    known = np.flatnonzero(~np.isnan(test.errors))
+    order = known[np.argsort(test.errors[known], kind="stable")]
+    if not len(order):
+        return None
+    shown = min(_MOST_SAMPLES, len(order) // 2 or 1)
+    # The axis on which labels and scores of all samples lie.
+    both = np.concatenate([test.labels.ravel(), test.scores.ravel()])
+    ends = float(both.min()), float(both.max())
+    groups = [
+        ("Worst", [_sample(test, i, ends) for i in order[: -shown - 1 : -1]]),
+        ("Best", [_sample(test, i, ends) for i in order[:shown]]),
+    ]
+    ranked = _RANKED[test.kind]
+    if test.kind == "regression" and len(test.names) > 1:
+        ranked = "by the distance of scores from labels, the mean over outputs"
+    text = f"Of {len(order)} test samples, {ranked}; scores are means over random seeds."
+    if test.texts is None:
+        text += " The corpus has no transcripts."
+    return Panel.of(
+        "Best and worst samples",
+        "samples.html",
+        groups=groups,
+        text=text,
+        kind=test.kind,
+        ends=[with_sign(end) for end in ends],
+    )
+
+
+def _sample(test: LabelledScores, i: int, ends: tuple[float, float]) -> dict[str, Any]:
+    """Describes a sample: how wrong it is, its text, and a row for each output or class."""
+    value, rows, left = f"{test.errors[i]:.2f}", [], 0
+    if test.kind == "regression":
+        # The outputs that are furthest off, each with its label and score on the axis.
+        what = "off by"
+        order = np.argsort(-np.abs(test.scores[i] - test.labels[i]), kind="stable")
+        left = len(order) - _MOST_BARS
+        for k in order[:_MOST_BARS]:
+            label, score, sd = test.labels[i, k], test.scores[i, k], test.sd[i, k]
+            bounds = None if test.low is None else (test.low[i, k], test.high[i, k])
+            rows.append(
+                {
+                    "name": shortened(test.names[k], _NAME) if len(test.names) > 1 else "",
+                    "label": with_sign(label),
+                    "score": with_sign(score) + (f" ± {sd:.2f}" if np.isfinite(sd) else ""),
+                    "interval": bounds and f"[{with_sign(bounds[0])}, {with_sign(bounds[1])}]",
+                    "at": [_place(x, ends) for x in (label, score)],
+                    "band": bounds and [_place(x, ends) for x in bounds],
+                }
+            )
+    elif test.kind == "classification":
+        # The likeliest classes, and always the true one.
+        what, true = "the true class has", int(test.labels[i, 0])
+        value = legend.percent(test.scores[i, true])
+        order = np.argsort(-test.scores[i], kind="stable").tolist()
+        left = len(order) - _MOST_BARS
+        shown = order[:_MOST_BARS]
+        if true not in shown:
+            shown[-1] = true
+        for k in shown:
+            rows.append(
+                {
+                    "name": shortened(test.names[k], _NAME),
+                    "share": round(100 * float(test.scores[i, k]), 1),
+                    "is_true": k == true,
+                    "text": legend.percent(test.scores[i, k]),
+                }
+            )
+    else:
+        what = f"nats per token, of {test.scores[i, 1]:.0f} tokens"
+    text = None if test.texts is None else shortened(str(test.texts[i]), _TEXT)
+    return {
+        "id": shortened(str(test.ids[i]), _ID),
+        "text": text,
+        "rows": rows,
+        "left": max(left, 0),
+        "value": value,
+        "what": what,
+    }
+
+
+def _place(value: float, ends: tuple[float, float]) -> float:
+    """Returns where a value lies between the ends, in percent."""
+    low, high = ends
+    return round(float(np.clip(100 * (value - low) / ((high - low) or 1), 0, 100)), 1)

@@ -1,31 +1,33 @@
-"""Writes reports: of a run, and of the folds of a cross-validation."""
+"""Writes the reports of a run and of the folds of a cross-validation: panels in their order."""
 
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msajax.files import as_strict, read_json, write_json, write_text
-from msajax.report import (
-    behaviour,
-    compared,
-    measured,
-    predicted,
-    provenance,
-    samples,
-    training,
-    uncertainty,
+from msajax.files import as_strict, write_json, write_text
+from msajax.metrics.table import report_sentiment
+from msajax.report import behaviour, compared, predicted, provenance
+from msajax.report.charts import Row, value_rows
+from msajax.report.content import (
+    Content,
+    read_content,
+    read_folds,
+    read_labelled,
 )
-from msajax.report.charts import value_rows
-from msajax.report.content import Content, Measured, read_content, read_measured
 from msajax.report.figures import Chart
-from msajax.report.forms import check_folds
-from msajax.report.measured import metrics_panel
-from msajax.report.page import Panel, draw_figures, render, write_figures
+from msajax.report.page import Panel, draw_figures, render, shortened, write_figures
 from msajax.results import findings, legend
-from msajax.results.tables import folds_cells, folds_legend, pooled_results
+from msajax.results.tables import (
+    folds_cells,
+    folds_legend,
+    pooled_results,
+    results_cells,
+    results_legend,
+)
 from msajax.runs import manifest
 from msajax.runs.folder import RunFolder
+from msajax.training.loop import failure_message
 
 
 def make(
@@ -34,8 +36,7 @@ def make(
     """Writes report.html of a run that has ended, whole or not at all.
 
     Args:
-        folder: of the run.
-        comparison: with other runs, to be kept in the folder in place of an earlier one.
+        comparison: is kept in the folder in place of an earlier one; None changes nothing.
         figures: a folder for every chart as PDF and SVG; "" for none.
 
     Raises:
@@ -59,9 +60,7 @@ def make_of_folds(
     """Writes the report of a cross-validation that has ended, beside the folders of its folds.
 
     Args:
-        workdir: of the cross-validation.
-        folders: of the folds.
-        names: of its results, its predictions and its report.
+        names: the files of results, of predictions, and of the report.
         figures: a folder for every chart as PDF and SVG; "" for none.
 
     Raises:
@@ -70,22 +69,35 @@ def make_of_folds(
     results, predictions, report = (os.path.join(workdir, name) for name in names)
     content = read_content(folders[0])
     content.settings["data"].pop("fold", None)  # all other settings are those of every fold
-    links = [
-        f"{os.path.basename(folder.path)}/{manifest.REPORT}"
-        if os.path.exists(folder.file(manifest.REPORT))
-        else ""
-        for folder in folders
-    ]
-    last = [provenance.settings(content), provenance.repeat(content)]
-    found = read_json(results)
-    check_folds(found, results)
-    pooled = read_measured(
+    found = read_folds(results)
+    pooled = read_labelled(
         predictions,
         found["pooled"]["samples"],
         f"{results} says. The train command of these folds writes both anew.",
     )
-    panels = panels_of_folds(found, pooled, last, links)
-    text = page_of_folds(found, panels)
+    is_sentiment = report_sentiment(found["metrics"])
+    made = [
+        _finding_of_folds(found),
+        _metrics(*folds_cells(found), folds_legend(found)),
+        _folds(found, folders),
+        predicted.scatter(pooled),
+        predicted.residuals(pooled, is_sentiment),
+        predicted.confusion(pooled, is_sentiment),
+        predicted.weights(pooled, is_sentiment),
+        predicted.best_and_worst(pooled),
+        provenance.settings(content),
+        provenance.repeat(content),
+    ]
+    panels = [panel for panel in made if panel]
+    text = render(
+        f"{found['model']['name']}, {found['folds']} folds",
+        panels,
+        eyebrow="msajax cross-validation",
+        facts=[
+            f"{found['pooled']['samples']:,} samples, each tested once",
+            f"split_seed {found['split_seed']}",
+        ],
+    )
     if figures:
         write_figures(figures, draw_figures(panels))
     write_text(report, text)
@@ -99,20 +111,20 @@ def page(content: Content) -> str:
 def panels_of(content: Content) -> list[Panel]:
     """Makes the panels of a run's report."""
     results, test = content.results, content.test
-    is_sentiment = "acc7" in results["test"]
+    is_sentiment = report_sentiment(results["test"])
     panels = [
-        measured.finding(content),
-        measured.results(content),
-        training.training(content),
+        _finding_of_run(results),
+        _metrics(*results_cells(results), results_legend(results)),
+        provenance.training(content),
         predicted.scatter(test),
         predicted.residuals(test, is_sentiment),
         predicted.confusion(test, is_sentiment),
-        uncertainty.calibration(results, test),
+        predicted.calibration(results, test),
         predicted.weights(test, is_sentiment),
         behaviour.robustness(content.robustness),
         behaviour.explanation(content.explanation, content.explanation_page),
         *compared.of_this_run(content.comparison),
-        samples.best_and_worst(test),
+        predicted.best_and_worst(test),
         provenance.corpus(content),
         provenance.settings(content),
         provenance.repeat(content),
@@ -121,69 +133,56 @@ def panels_of(content: Content) -> list[Panel]:
 
 
 def _laid_out(results: Mapping[str, Any], panels: Sequence[Panel]) -> str:
+    corpus, seeds = results["corpus"], results["seeds"]
+    file = os.path.basename(corpus["path"].rstrip("/")) or corpus["path"]
+    sizes = (f"{corpus['sizes'][name]:,} {name}" for name in ("train", "valid", "test"))
     return render(
-        f"{results['model']['name']} on {_name(results['corpus'])}",
+        f"{results['model']['name']} on {file}",
         panels,
         eyebrow="msajax run",
-        facts=_facts(results),
-    )
-
-
-def _name(corpus: Mapping[str, Any]) -> str:
-    """Names a corpus by its file."""
-    return os.path.basename(corpus["path"].rstrip("/")) or corpus["path"]
-
-
-def _facts(results: Mapping[str, Any]) -> list[str]:
-    sizes, seeds = results["corpus"]["sizes"], results["seeds"]
-    return [
-        f"{results['model']['parameters']:,} parameters",
-        f"{len(seeds)} random seeds" if len(seeds) > 1 else f"random seed {seeds[0]}",
-        "reads " + ", ".join(results["corpus"]["modalities"]),
-        " / ".join(f"{sizes[name]:,} {name}" for name in ("train", "valid", "test")),
-    ]
-
-
-def panels_of_folds(
-    results: Mapping[str, Any], pooled: Measured, last: Sequence[Panel], links: Sequence[str]
-) -> list[Panel]:
-    """Makes the panels of a report of folds.
-
-    Args:
-        results: folds.json.
-        pooled: every sample, with the scores of the fold that tested it.
-        last: panels that are the same for every fold, of its settings.
-        links: to the report of each fold; "" where there is none.
-    """
-    is_sentiment = "acc7" in results["metrics"]
-    panels = [
-        _finding(results),
-        metrics_panel(*folds_cells(results), folds_legend(results)),
-        _folds(results, links),
-        predicted.scatter(pooled),
-        predicted.residuals(pooled, is_sentiment),
-        predicted.confusion(pooled, is_sentiment),
-        predicted.weights(pooled, is_sentiment),
-        samples.best_and_worst(pooled),
-        *last,
-    ]
-    return [panel for panel in panels if panel]
-
-
-def page_of_folds(results: Mapping[str, Any], panels: Sequence[Panel]) -> str:
-    """Returns a report of folds as HTML; the same folds give the same text."""
-    return render(
-        f"{results['model']['name']}, {results['folds']} folds",
-        panels,
-        eyebrow="msajax cross-validation",
         facts=[
-            f"{results['pooled']['samples']:,} samples, each tested once",
-            f"split_seed {results['split_seed']}",
+            f"{results['model']['parameters']:,} parameters",
+            f"{len(seeds)} random seeds" if len(seeds) > 1 else f"random seed {seeds[0]}",
+            "reads " + ", ".join(corpus["modalities"]),
+            " / ".join(sizes),
         ],
     )
 
 
-def _finding(results: Mapping[str, Any]) -> Panel:
+# --- what was found ---
+
+
+def _finding_of_run(results: Mapping[str, Any]) -> Panel:
+    name = findings.headline(results)
+    test = results["test"][name]
+    if test["sd"] is None:
+        spread = "one random seed"
+    else:
+        spread = f"± {legend.show(name, test['sd'])} over {len(test['seeds'])} random seeds"
+    facts = [
+        (f"test {name}", legend.show(name, test["mean"]), spread),
+        ("95 % interval", findings.interval(name, test), "by bootstrap over samples"),
+    ]
+    interval = test["ci95"] if all(map(findings.is_number, test["ci95"])) else None
+    rows: list[Row] = [("mean, 95 % interval", [test["mean"]], interval)]
+    if len(test["seeds"]) > 1:
+        ensemble = results["test_ensemble"][name]
+        value = legend.show(name, ensemble)
+        facts.append(("ensemble", value, "of the score averaged over seeds"))
+        rows.insert(0, ("random seeds", [v for v in test["seeds"] if v is not None], None))
+        if findings.is_number(ensemble):
+            rows.append(("ensemble", [ensemble], None))
+    notes = []
+    if noise := findings.noise_of_seeds(results):
+        notes.append(noise)
+    if results["failed"]:
+        notes.append(failure_message(results["failed"]))
+    # Nothing is drawn where the mean is undefined.
+    rows = rows if findings.is_number(test["mean"]) else []
+    return _finding(results, findings.finding(results), facts, rows, notes)
+
+
+def _finding_of_folds(results: Mapping[str, Any]) -> Panel:
     together = pooled_results(results)
     name = findings.headline(together)
     test, of_folds = together["test"][name], results["metrics"][name]
@@ -200,36 +199,65 @@ def _finding(results: Mapping[str, Any]) -> Panel:
     rows = [("folds", [v for v in of_folds["folds"] if findings.is_number(v)], None)]
     if findings.is_number(test["mean"]):
         rows.append(("pooled, 95 % interval", [test["mean"]], test["ci95"]))
-    ours = len(rows)
-    for key, values in together["floors"].items():
-        if findings.is_number(values.get(name)):
-            rows.append((legend.FLOORS[key].name, [values[name]], None))
-    hardest = findings.hardest_floors(together)
-    if name in hardest:
+    return _finding(together, findings.finding(together, over), facts, rows, [])
+
+
+def _finding(
+    results: Mapping[str, Any],
+    sentence: str,
+    facts: Sequence[tuple[str, str, str]],
+    rows: Sequence[Row],
+    notes: Sequence[str],
+) -> Panel:
+    """Makes the panel of what was found, and adds the floors that it is measured by.
+
+    Args:
+        facts: a term, its value and its meaning each.
+        rows: the model's values in the chart; without any there is no chart.
+        notes: what else is to be said.
+    """
+    name, drawn = findings.headline(results), list(rows)
+    if name in (hardest := findings.hardest_floors(results)):
         floor = legend.FLOORS[hardest[name][0]]
-        facts.append((f"floor: {floor.name}", legend.show(name, hardest[name][1]), floor.meaning))
-    notes = [s for s in findings.against_floors(together) if not s.startswith(f"Test {name} ")]
+        value = legend.show(name, hardest[name][1])
+        facts = [*facts, (f"floor: {floor.name}", value, floor.meaning)]
+    for key, values in results["floors"].items():
+        if findings.is_number(values.get(name)):
+            drawn.append((legend.FLOORS[key].name, [values[name]], None))
+    others = [s for s in findings.against_floors(results) if not s.startswith(f"Test {name} ")]
     better = "larger" if legend.larger_is_better(name) else "smaller"
+    title = f"Test {name}, {better} is better"
     return Panel.of(
         "What was found",
         "finding.html",
-        sentence=findings.finding(together, over),
-        notes=notes,
+        sentence=sentence,
+        notes=[*others, *notes],
         facts=facts,
-        chart=Chart(f"Test {name}, {better} is better", value_rows(rows, ours)),
+        chart=Chart(title, value_rows(drawn, len(rows))) if rows else None,
     )
 
 
-def _folds(results: Mapping[str, Any], links: Sequence[str]) -> Panel:
-    name = findings.headline(pooled_results(results))
+def _metrics(
+    columns: Sequence[str],
+    cells: Mapping[str, Sequence[str]],
+    terms: Sequence[tuple[str, str]],
+) -> Panel:
+    """Makes the panel of all metrics: columns, cells by metric, and a legend."""
     rows = [
-        (
-            f"fold {k}",
-            links[k],
-            f"{results['corpus'][k]['sizes']['test']:,}",
-            ", ".join(map(str, results["best_epoch"][k])),
-            legend.show(name, value),
-        )
-        for k, value in enumerate(results["metrics"][name]["folds"])
+        (shortened(name, 40), legend.arrow(name), of)
+        for name, of in cells.items()
     ]
+    return Panel.of("Results", "results.html", columns=columns, rows=rows, terms=terms)
+
+
+def _folds(results: Mapping[str, Any], folders: Sequence[RunFolder]) -> Panel:
+    """Makes the panel of single folds, with links to those reports that are there."""
+    name = findings.headline(pooled_results(results))
+    rows = []
+    for k, value in enumerate(results["metrics"][name]["folds"]):
+        there = os.path.exists(folders[k].file(manifest.REPORT))
+        link = f"{os.path.basename(folders[k].path)}/{manifest.REPORT}" if there else ""
+        size = f"{results['corpus'][k]['sizes']['test']:,}"
+        epochs = ", ".join(map(str, results["best_epoch"][k]))
+        rows.append((f"fold {k}", link, size, epochs, legend.show(name, value)))
     return Panel.of("Folds", "folds.html", metric=name, rows=rows)

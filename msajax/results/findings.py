@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from msajax.results import legend
+from msajax.tasks import TASKS
 
-_SELECTION = ("mae", "cross_entropy")  # what validation minimises by default, by task
+# What validation minimises by default.
+_SELECTION = tuple(dict.fromkeys(task.usual_selection for task in TASKS.values()))
 
 
 def headline(results: Mapping[str, Any]) -> str:
@@ -22,16 +24,16 @@ def finding(results: Mapping[str, Any], over: str = "") -> str:
     whether the hardest floor is beaten, where there is one.
 
     Args:
-        results: of a run.
-        over: what the mean is taken over, if not random seeds.
+        results: the content of a results.json.
+        over: says what the mean is taken over, if not random seeds.
     """
     name = headline(results)
     test, seeds = results["test"][name], len(results["test"][name]["seeds"])
     over = over or (f"over {seeds} random seeds" if seeds > 1 else "of one random seed")
     subject = f"{mean_sd(name, test)} {over} (95 % interval {interval(name, test)})"
-    for comparison in _comparisons(results):
-        if comparison.metric == name:
-            return _sentence(comparison, subject)
+    for beside in _beside_floors(results):
+        if beside.metric == name:
+            return _sentence(beside, subject)
     return f"Test {name} is {subject}; no trivial floor is known for it."
 
 
@@ -64,11 +66,9 @@ def against_floors(results: Mapping[str, Any]) -> list[str]:
     not on other samples or seeds: the floor lies in the interval, or no further away than the
     seeds' standard deviation.
     """
-    found = _comparisons(results)
-    sentences = [
-        _sentence(comparison) for comparison in found if comparison.metric in _SELECTION
-    ]
-    others = [comparison for comparison in found if comparison.metric not in _SELECTION]
+    found = _beside_floors(results)
+    sentences = [_sentence(beside) for beside in found if beside.metric in _SELECTION]
+    others = [beside for beside in found if beside.metric not in _SELECTION]
     if lost := [c for c in others if c.gain <= 0]:
         sentences.append(f"No better than the floor on test: {_listed(lost)}.")
     if unsure := [c for c in others if c.gain > 0 and c.doubt]:
@@ -79,16 +79,10 @@ def against_floors(results: Mapping[str, Any]) -> list[str]:
     return sentences
 
 
-class _Comparison(NamedTuple):
-    """Holds a test mean and its hardest floor.
+class _BesideFloor(NamedTuple):
+    """Holds a metric's test mean, its hardest floor, the gain over it, and why that may be chance.
 
-    Attributes:
-        metric: the name of the metric.
-        mean: its mean over seeds.
-        floor: a key of `legend.FLOORS`.
-        bound: what that floor reaches.
-        gain: by how much the mean is better.
-        doubt: why that may be chance; empty if there is no reason to think so.
+    The doubt is empty if there is no reason to think so.
     """
 
     metric: str
@@ -99,7 +93,7 @@ class _Comparison(NamedTuple):
     doubt: str
 
 
-def _comparisons(results: Mapping[str, Any]) -> list[_Comparison]:
+def _beside_floors(results: Mapping[str, Any]) -> list[_BesideFloor]:
     found = []
     for name, (floor, bound) in hardest_floors(results).items():
         test = results["test"][name]
@@ -112,13 +106,13 @@ def _comparisons(results: Mapping[str, Any]) -> list[_Comparison]:
             doubts.append(f"the 95 % interval {interval(name, test)} includes it")
         if is_number(sd) and gain <= sd:
             doubts.append(f"the seeds' sd is {legend.show(name, sd)}")
-        found.append(_Comparison(name, mean, floor, bound, gain, " and ".join(doubts)))
+        found.append(_BesideFloor(name, mean, floor, bound, gain, " and ".join(doubts)))
     return found
 
 
-def _sentence(comparison: _Comparison, subject: str = "") -> str:
-    """Puts a comparison into words; `subject` stands for the bare mean."""
-    metric, mean, floor, bound, gain, doubt = comparison
+def _sentence(beside: _BesideFloor, subject: str = "") -> str:
+    """Says whether a floor is beaten; `subject` stands for the bare mean."""
+    metric, mean, floor, bound, gain, doubt = beside
     mean, bound = subject or legend.show(metric, mean), legend.show(metric, bound)
     bound = f"{bound} of the {legend.FLOORS[floor].name}"
     if gain <= 0:
@@ -134,10 +128,10 @@ def _sentence(comparison: _Comparison, subject: str = "") -> str:
     return f"Test {metric} {mean} beats the {bound}."
 
 
-def _listed(comparisons: list[_Comparison]) -> str:
+def _listed(found: list[_BesideFloor]) -> str:
     return ", ".join(
         f"{c.metric} {legend.show(c.metric, c.mean)} (floor {legend.show(c.metric, c.bound)})"
-        for c in comparisons
+        for c in found
     )
 
 

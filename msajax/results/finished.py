@@ -7,8 +7,7 @@ from msajax.corpus.demands import require_targets
 from msajax.corpus.formats import open_corpus
 from msajax.corpus.labels import as_targets
 from msajax.errors import UserError
-from msajax.inference.bundle import Bundle
-from msajax.inference.bundle_files import load
+from msajax.inference.bundle import Bundle, load
 from msajax.results import measure
 from msajax.runs.claim import corpus_path, require_corpus
 from msajax.runs.folder import RunFolder
@@ -16,15 +15,7 @@ from msajax.tasks import TASKS, Task, make_task
 
 
 class Finished(NamedTuple):
-    """Holds a run that has ended.
-
-    Attributes:
-        folder: of the run.
-        results: the content of results.json.
-        bundle: the model that it trained.
-        corpus: the one that it was trained on, opened.
-        task: says how scores are measured.
-    """
+    """Holds a run that has ended: its folder, the content of results.json, its model and corpus."""
 
     folder: RunFolder
     results: dict[str, Any]
@@ -67,8 +58,8 @@ def largest_difference(run: Finished, measured: dict[str, Any], split_name: str)
     """Returns the largest difference of a seed's metric from that of results.json.
 
     Args:
-        run: that has ended.
-        measured: metrics over seeds, as `protocol.summarize` returns them.
+        run: the one that results.json is beside.
+        measured: metrics over seeds, as `measure.summarize` returns them.
         split_name: valid or test.
 
     Raises:

@@ -12,9 +12,9 @@ from msajax.corpus.corpus import Corpus, Split
 from msajax.corpus.on_demand import take_rows
 from msajax.corpus.predictions import Scored
 from msajax.metrics.calibration import Calibration
-from msajax.preparation.fit import check_split, prepare
-from msajax.preparation.preparation import Preparation
-from msajax.preparation.repairs import say_lost
+from msajax.preparation.apply import check_split, prepare
+from msajax.preparation.fit import Preparation
+from msajax.preparation.lost import say_lost
 from msajax.tasks import Task
 
 if TYPE_CHECKING:  # what measures a file of predictions needs no model, and no JAX
@@ -42,9 +42,9 @@ def score_split(
 
     Args:
         corpus: where the split is.
-        name: of the split.
+        name: train, valid or test.
         preparation: fitted on the training split.
-        budget: bytes over which the split streams.
+        budget: bytes above which the split streams.
         scorer: the model.
 
     Raises:
@@ -100,11 +100,11 @@ def report(
     """Makes the part of results.json that is measured.
 
     Args:
-        scores: `{"valid": [S, N, K], "test": [S, N, K]}`, of validation the samples that chose.
-        labels: `[N, L]` of the same splits and samples.
+        scores: `{"valid": [S, N, K], "test": [S, N, K]}`; validation has the samples that chose.
+        labels: `[N, L]` by the same splits, the same samples.
         train_labels: `[M, L]`, for the floors.
         task: says which metrics.
-        calibration: of the mean over seeds.
+        calibration: what the mean over seeds is calibrated by.
 
     Returns:
         The entries valid, test, test_ensemble, floors and calibration.

@@ -1,6 +1,6 @@
 """Prints results as tables for people, with units, terms and floors in words."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import rich.box
@@ -23,7 +23,7 @@ class MetricTable:
     a name that is longer than its room goes on in the next line.
 
     Attributes:
-        header: of the columns, that of the names included.
+        header: what stands above the columns, that of the names included.
         rows: their cells.
     """
 
@@ -77,15 +77,16 @@ def print_results(results: Mapping[str, Any], console: Console) -> None:
     """Prints the content of a results.json: metrics over seeds beside the trivial floors."""
     console.print(results_table(results))
     console.print()
-    _print_sentences(against_floors(results), console)
+    print_sentences(against_floors(results), console)
     _print_calibration(results, results["test"], console)
     console.print()
     console.print(terms_grid(results_legend(results)))
 
 
-def _print_sentences(sentences: list[str], console: Console) -> None:
+def print_sentences(sentences: Iterable[str], console: Console) -> None:
+    """Prints what results mean, a sentence or more a line."""
     for sentence in sentences:  # a line may not end between a number and its unit
-        console.print(Text(sentence.replace(" %", "%"), style="bold"))
+        console.print(Text(on_one_line(sentence).replace(" %", "%"), style="bold"))
 
 
 def _print_calibration(
@@ -103,13 +104,12 @@ def print_folds(results: Mapping[str, Any], console: Console) -> None:
     table = metric_table(
         f"{results['model']['name']}, {results['folds']} folds by video, {seeds} random "
         f"seed{'s' * (seeds > 1)}, {results['pooled']['samples']} samples, each tested once",
-        *columns,
+        columns,
+        rows,
     )
-    for name, cells in rows.items():
-        table.add_row(metric_name(name), *map(Text, cells))
     console.print(table)
     console.print()
-    _print_sentences(against_floors(pooled_results(results)), console)
+    print_sentences(against_floors(pooled_results(results)), console)
     first, values = next(iter(results["metrics"].items()))
     of_folds = ", ".join(legend.show(first, value) for value in values["folds"])
     console.print(f"{first} of the folds: {of_folds}")
@@ -164,12 +164,12 @@ def print_summary(title: str, summary: Mapping[str, Any], console: Console) -> N
     """Prints metrics over seeds of one split or file, and of the score averaged over seeds."""
     metrics, ensemble = summary["metrics"], summary["ensemble"]
     several = _seeds(metrics) > 1
-    table = metric_table(title, "mean", "95 % interval", *(["ensemble"] if several else []))
+    rows = {}
     for name, values in metrics.items():
-        cells = [mean_sd(name, values), interval(name, values)]
-        cells += [legend.show(name, ensemble[name])] if several else []
-        table.add_row(metric_name(name), *map(Text, cells))
-    console.print(table)
+        rows[name] = [mean_sd(name, values), interval(name, values)]
+        rows[name] += [legend.show(name, ensemble[name])] if several else []
+    columns = ["mean", "95 % interval", *(["ensemble"] if several else [])]
+    console.print(metric_table(title, columns, rows))
     _print_calibration(summary, metrics, console)
     console.print()
     console.print(terms_grid(_terms(metrics)))
@@ -184,15 +184,13 @@ def results_table(results: Mapping[str, Any]) -> MetricTable:
     trained = f"{len(seeds)} random seeds" if several else f"random seed {seeds[0]}"
     epochs = ", ".join(map(str, results["best_epoch"]))
     columns, rows = results_cells(results)
-    table = metric_table(
+    return metric_table(
         f"{model['name']}, {model['parameters']:,} parameters, {trained}, "
         f"best epoch{'s' if several else ''} {epochs}; {sizes['valid'] - held_out} samples to "
         f"validate, {f'{held_out} to calibrate, ' * bool(held_out)}{sizes['test']} to test",
-        *columns,
+        columns,
+        rows,
     )
-    for name, cells in rows.items():
-        table.add_row(metric_name(name), *map(Text, cells))
-    return table
 
 
 def results_cells(results: Mapping[str, Any]) -> tuple[list[str], dict[str, list[str]]]:
@@ -228,9 +226,9 @@ def _floor_term(hardest: Mapping[str, tuple[str, float]]) -> tuple[str, str]:
     return "floor", f"the best without a model: {marks}"
 
 
-def directions(metrics: Mapping[str, Any]) -> tuple[str, str]:
+def directions(metrics: Iterable[str]) -> tuple[str, str]:
     """Explains the arrows behind the names of metrics."""
-    arrows = dict.fromkeys(_arrow(name) for name in metrics)
+    arrows = dict.fromkeys(map(legend.arrow, metrics))
     meanings = {"↓": "smaller is better", "↑": "larger is better"}
     return ", ".join(arrows), ", ".join(meanings[arrow] for arrow in arrows)
 
@@ -261,9 +259,14 @@ def _seeds(metrics: Mapping[str, Any]) -> int:
     return len(next(iter(metrics.values()))["seeds"])
 
 
-def metric_table(title: str, *columns: str, first: str = "metric") -> MetricTable:
-    """Makes a table without rows, of a column of names and some of numbers."""
-    return MetricTable(title, (first, *columns))
+def metric_table(
+    title: str, columns: Sequence[str], rows: Mapping[str, Sequence[str]]
+) -> MetricTable:
+    """Makes a table of cells by metric."""
+    table = MetricTable(title, ["metric", *columns])
+    for name, cells in rows.items():
+        table.add_row(metric_name(name), *map(Text, cells))
+    return table
 
 
 def terms_grid(terms: list[tuple[str, str]]) -> Table:
@@ -279,8 +282,4 @@ def terms_grid(terms: list[tuple[str, str]]) -> Table:
 def metric_name(metric: str) -> Text:
     """Writes a metric and an arrow in its better direction; its output's name may be anything."""
     metric = on_one_line(metric)
-    return Text(f"{metric} {_arrow(metric)}")
-
-
-def _arrow(metric: str) -> str:
-    return "↑" if legend.larger_is_better(metric) else "↓"
+    return Text(f"{metric} {legend.arrow(metric)}")

@@ -29,9 +29,9 @@ def drop_steps(split: Split, spec: CorpusSpec, modality: str, rate: float, draw:
 
     Args:
         split: prepared.
-        spec: of the model.
+        spec: what the model reads.
         modality: which one.
-        rate: the share, of all valid steps of the split.
+        rate: the share of the split's valid steps.
         draw: the number of the draw.
     """
     step, valid = steps_of(split, spec, modality)
@@ -78,9 +78,9 @@ def add_noise(
 
     Args:
         split: prepared.
-        spec: of the model.
-        modality: one of features.
-        deviation: `[d]`, of the noise.
+        spec: what the model reads.
+        modality: one with features, no token ids.
+        deviation: `[d]`, the size of the noise.
         draw: the number of the draw.
     """
     noisy = _Noisy(
@@ -99,8 +99,8 @@ class _Noisy:
     Attributes:
         features: `[N, T, d]`, prepared.
         mask: `[N, T]`, the valid steps.
-        deviation: `[d]` float32, of the noise.
-        key: from which, with the number of a sample, the sample's noise is drawn.
+        deviation: `[d]` float32, the size of the noise.
+        key: seeds a sample's noise, with the number of the sample.
     """
 
     features: np.ndarray | OnDemand

@@ -24,14 +24,17 @@ from rich.text import Text
 from msajax.corpus.corpus import Split
 from msajax.corpus.on_demand import moments
 from msajax.errors import UserError
-from msajax.preparation.fit import prepare
+from msajax.preparation.apply import prepare
 from msajax.results import legend
 from msajax.results.finished import Finished, largest_difference
 from msajax.results.measure import summarize, summarize_with_intervals
-from msajax.results.tables import metric_table
+from msajax.results.tables import MetricTable
 from msajax.robustness import disturbances
 from msajax.tasks import Task
 
+RATES = tuple(k / 10 for k in range(10))
+DRAWS = 3  # what three draws leave to chance is far less than what the samples do
+_ROUNDING = 1e-2  # more than that between results.json and the bundle is no rounding
 _SHOWN = (0.0, 0.3, 0.6, 0.9)
 _WORDS = {
     "drop_modality": "{} lost",
@@ -49,12 +52,11 @@ def describe(curve: Mapping[str, Any]) -> str:
 def print_robustness(report: Mapping[str, Any], console: Console) -> None:
     """Prints the content of a robustness.json: a row for each curve."""
     metric, seeds = report["metric"], len(report["seeds"])
-    arrow = "↑" if legend.larger_is_better(metric) else "↓"
-    table = metric_table(
+    arrow = legend.arrow(metric)
+    table = MetricTable(
         f"test {metric} {arrow} as inputs get worse: {seeds} random seed{'s' * (seeds > 1)}, "
         f"{report['samples']} samples",
-        *(*(f"{rate:g}" for rate in _SHOWN), "95 % interval", "area"),
-        first="rate",
+        ["rate", *(f"{rate:g}" for rate in _SHOWN), "95 % interval", "area"],
     )
     for curve in report["curves"]:
         points = {point["rate"]: point["metrics"][metric] for point in curve["points"]}
@@ -64,34 +66,20 @@ def print_robustness(report: Mapping[str, Any], console: Console) -> None:
         table.add_row(Text(describe(curve)), *map(Text, cells))
     console.print(table)
     console.print()
-    for line in _terms(report["curves"], report["draws"]):
-        console.print(Text(line, style="dim"))
-
-
-def _terms(curves: Sequence[Mapping[str, Any]], draws: int) -> list[str]:
-    kinds = {curve["kind"] for curve in curves}
-    lines = ["rate: the share of samples that lose the modality"]
-    lines[0] += ", or of its valid steps that are lost" * ("drop_steps" in kinds)
-    lines[0] += "; of noise, its deviation in deviations of training" * ("noise" in kinds)
-    lines.append(
-        f"means over random seeds and {draws} draws; 95 % interval: at rate {_SHOWN[-1]:g}, by "
-        "bootstrap over samples; area: the mean over rates of 0 to 0.9"
+    kinds = {curve["kind"] for curve in report["curves"]}
+    rate = "rate: the share of samples that lose the modality"
+    rate += ", or of its valid steps that are lost" * ("drop_steps" in kinds)
+    rate += "; of noise, its deviation in deviations of training" * ("noise" in kinds)
+    console.print(Text(rate, style="dim"))
+    means = (
+        f"means over random seeds and {report['draws']} draws; 95 % interval: at rate "
+        f"{_SHOWN[-1]:g}, by bootstrap over samples; area: the mean over rates of 0 to 0.9"
     )
-    return lines
-
-
-RATES = tuple(k / 10 for k in range(10))
-DRAWS = 3  # what three draws leave to chance is far less than what the samples do
-_ROUNDING = 1e-2  # more than that between results.json and the bundle is no rounding
+    console.print(Text(means, style="dim"))
 
 
 class Curve(NamedTuple):
-    """Says what a curve is of.
-
-    Attributes:
-        kind: drop_modality, drop_pair, drop_steps or noise.
-        modalities: one, or two of drop_pair.
-    """
+    """Names a curve: drop_modality, drop_pair, drop_steps or noise, and the modalities it is of."""
 
     kind: str
     modalities: tuple[str, ...]
@@ -102,11 +90,11 @@ class Robustness:
     """Measures the curves of one run.
 
     Attributes:
-        run: that has ended.
+        run: the one that is measured.
         split: its test split, prepared.
         intact: the scores of that split as it is, `[S, N, K]`.
         curves: which ones there are.
-        deviations: `{modality: [d]}` of features, what counts as 1 of noise.
+        deviations: `{modality: [d]}`, the noise on features that counts as 1.
     """
 
     run: Finished
@@ -122,17 +110,35 @@ class Robustness:
             track: passes through the rates of all curves, of which there are so many, and shows
                 how far it is.
         """
-        run, measured = self.run, {curve: [self._at_rest()] for curve in self.curves}
+        run, spec = self.run, self.run.bundle.preparation.spec
+        # At rate 0 nothing is drawn: it has the results of the run itself.
+        at_rest = {
+            name: {key: run.results["test"][name][key] for key in ("mean", "sd", "ci95")}
+            for name in run.task.reported
+        }
+        measured = {curve: [{"rate": 0.0, "metrics": at_rest}] for curve in self.curves}
         points = ((curve, rate) for curve in self.curves for rate in RATES[1:])
         without: dict[Curve, np.ndarray] = {}  # scores of samples that all lose a modality
         for curve, rate in track(points, len(self.curves) * (len(RATES) - 1)):
             if curve.kind.startswith("drop_") and curve.kind != "drop_steps":
+                # No score depends on other samples, so that two scores of each, with the modality
+                # and without, serve all rates and draws.
                 if curve not in without:
-                    without = {curve: self._without(curve)}
-                scores = self._mixed(curve, rate, without[curve])
+                    everywhere = np.ones(len(self.split), bool)
+                    without = {
+                        curve: self._score(
+                            disturbances.hide_modalities(self.split, curve.modalities, everywhere)
+                        )
+                    }
+                numbers = [spec.modalities.index(m) for m in curve.modalities]
+                drawn = [
+                    disturbances.drawn_rows(len(self.split), rate, draw, numbers)
+                    for draw in range(DRAWS)
+                ]
+                scores = [np.where(rows[:, None], without[curve], self.intact) for rows in drawn]
             else:
-                scores = np.stack([self._disturbed(curve, rate, draw) for draw in range(DRAWS)])
-            metrics = measure(scores, self.split.labels, run.task)
+                scores = [self._disturbed(curve, rate, draw) for draw in range(DRAWS)]
+            metrics = metrics_of_draws(np.stack(scores), self.split.labels, run.task)
             measured[curve].append({"rate": rate, "metrics": metrics})
         return {
             "metric": run.results["selection"],
@@ -151,36 +157,6 @@ class Robustness:
             "seeds": run.results["seeds"],
             "draws": DRAWS,
         }
-
-    def _at_rest(self) -> dict[str, Any]:
-        """Returns the point of rate 0, where nothing is drawn: the results of the run itself."""
-        test = self.run.results["test"]
-        of_test = {name: test[name] for name in self.run.task.reported}
-        return {
-            "rate": 0.0,
-            "metrics": {
-                name: {key: values[key] for key in ("mean", "sd", "ci95")}
-                for name, values in of_test.items()
-            },
-        }
-
-    def _without(self, curve: Curve) -> np.ndarray:
-        everywhere = np.ones(len(self.split), bool)
-        return self._score(
-            disturbances.hide_modalities(self.split, curve.modalities, everywhere)
-        )
-
-    def _mixed(self, curve: Curve, rate: float, without: np.ndarray) -> np.ndarray:
-        """Takes from `without` the scores of the samples that lose a modality: `[D, S, N, K]`.
-
-        No score depends on other samples, so that two scores of each serve all rates and draws.
-        """
-        numbers = [self.run.bundle.preparation.spec.modalities.index(m) for m in curve.modalities]
-        mixed = []
-        for draw in range(DRAWS):
-            rows = disturbances.drawn_rows(len(self.split), rate, draw, numbers)
-            mixed.append(np.where(rows[:, None], without, self.intact))
-        return np.stack(mixed)
 
     def _disturbed(self, curve: Curve, rate: float, draw: int) -> np.ndarray:
         spec, (m,) = self.run.bundle.preparation.spec, curve.modalities
@@ -270,7 +246,9 @@ class _Rows(NamedTuple):
         return self.features[rows, :]
 
 
-def measure(scores: np.ndarray, labels: np.ndarray, task: Task) -> dict[str, dict[str, Any]]:
+def metrics_of_draws(
+    scores: np.ndarray, labels: np.ndarray, task: Task
+) -> dict[str, dict[str, Any]]:
     """Computes metrics of several draws.
 
     Args:

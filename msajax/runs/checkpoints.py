@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
@@ -47,7 +47,8 @@ with _log_left_alone():
 logger = logging.getLogger(__name__)
 
 _ORBAX = os.path.join(os.path.dirname(ocp.__file__), "")
-_OF_TENSORSTORE = re.compile("[A-Z_]+: (Error |.*tensorstore)", re.DOTALL)  # OUT_OF_RANGE: Error …
+# Such as OUT_OF_RANGE: Error …
+_TENSORSTORE_ERROR = re.compile("[A-Z_]+: (Error |.*tensorstore)", re.DOTALL)
 State = TypeVar("State")
 
 
@@ -59,7 +60,13 @@ class Checkpoints(contextlib.AbstractContextManager):
         self._folder, self._manager = folder, None
         if not processes.is_first():
             return
-        _silence_libraries()
+        # What orbax and tensorstore log or print is dropped: their errors are raised to us as well.
+        # This is done once in a process, for good, as nothing says when their last thread has
+        # ended. Other records of the same logs stay, because they are the user's.
+        for name in ("absl", "asyncio"):
+            logging.getLogger(name).addFilter(_may_be_heard)
+        if not isinstance(sys.unraisablehook, _NoLateReaders):
+            sys.unraisablehook = _NoLateReaders(sys.unraisablehook)
         alone = {"primary_host": 0, "active_processes": {0}} if jax.process_count() > 1 else {}
         options = ocp.CheckpointManagerOptions(
             preservation_policy=ocp.checkpoint_managers.LatestN(KEPT),
@@ -172,7 +179,13 @@ class Checkpoints(contextlib.AbstractContextManager):
                 flat = {key: np.asarray(value) for key, value in restored.state.items()}
                 if _digest(flat) != restored.digest["sha256"]:
                     raise ValueError("its content does not match its digest")
-                self._require_shapes(step, flat, expected)
+                for key, x in expected.items():
+                    if flat[key].shape != x.shape:
+                        raise UserError(
+                            f"Checkpoint {self._folder}/{step} is of another model: {key} is "
+                            f"{flat[key].shape} there, {x.shape} here. Take the model's code as it "
+                            "was, or choose another --workdir."
+                        )
             except UserError:
                 raise
             except Exception as error:  # orbax and tensorstore raise many kinds for a bad file
@@ -192,31 +205,6 @@ class Checkpoints(contextlib.AbstractContextManager):
         return None
 
 
-    def _require_shapes(
-        self, step: int, flat: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]
-    ) -> None:
-        """Raises `UserError` for a whole checkpoint of a model that was another one."""
-        for key, x in expected.items():
-            if flat[key].shape != x.shape:
-                raise UserError(
-                    f"Checkpoint {self._folder}/{step} is of another model: {key} is "
-                    f"{flat[key].shape} there, {x.shape} here. Take the model's code as it was, or "
-                    "choose another --workdir."
-                )
-
-
-def _silence_libraries() -> None:
-    """Drops what orbax and tensorstore log or print; their errors are raised to us as well.
-
-    This is done once in a process, for good: nothing says when their last thread has ended. Other
-    records of the same logs stay, because they are the user's.
-    """
-    for name in ("absl", "asyncio"):
-        logging.getLogger(name).addFilter(_may_be_heard)
-    if not isinstance(sys.unraisablehook, _NoLateReaders):
-        sys.unraisablehook = _NoLateReaders(sys.unraisablehook)
-
-
 def _may_be_heard(record: logging.LogRecord) -> bool:
     """Returns whether a record in absl's or asyncio's log comes from neither of the two libraries.
 
@@ -224,7 +212,7 @@ def _may_be_heard(record: logging.LogRecord) -> bool:
     raised to us; asyncio logs the others, each with a traceback.
     """
     error = str(record.exc_info[1]) if record.exc_info else ""
-    return not (record.pathname.startswith(_ORBAX) or _OF_TENSORSTORE.match(error))
+    return not (record.pathname.startswith(_ORBAX) or _TENSORSTORE_ERROR.match(error))
 
 
 class _NoLateReaders:

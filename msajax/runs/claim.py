@@ -9,7 +9,7 @@ from msajax.checks import differences, is_url
 from msajax.config import SYNTHETIC, Config, from_config_dict, identity
 from msajax.config.identity import require_numerics
 from msajax.errors import UserError
-from msajax.files import meant, read_json, require_writable
+from msajax.files import meant, name_inside, read_json, require_writable
 from msajax.runs import manifest
 
 FOLDS = "folds.json"  # what a cross-validation leaves; its runs are in fold_0, fold_1, …
@@ -92,13 +92,15 @@ def refuse_other_run(
     """Refuses a folder that belongs to another run than this one, or than its first epochs.
 
     Args:
-        folder: which may not exist yet.
-        config: of this run.
-        digests: of its corpus and its text encoder, by name; None before they are known.
-        beside: a name that may lie in the folder before the run does.
+        folder: may not exist yet.
+        config: the experiment.
+        digests: those of its corpus and its text encoder, by name; None before they are known.
+        beside: a path that may lie in the folder before the run does, such as that of a trace.
 
     Raises:
-        UserError: if the folder is another run's, or no run's and not empty.
+        UserError: if the folder holds something else than a run, a folder where a run has a file
+            or a file where it has a folder, or a run of another identity; both sides of every
+            difference are named.
     """
     if not os.path.isdir(folder):
         return  # nobody's yet; `RunFolder.make` says what else is wrong
@@ -107,14 +109,47 @@ def refuse_other_run(
     except OSError as error:
         raise UserError(f"The workdir {folder} cannot be read: {error.strerror}.") from error
     if manifest.CONFIG not in there:
-        _refuse_others(folder, there - manifest.early_names() - {beside})
+        others = there - manifest.early_names()
+        if beside:
+            others.discard(name_inside(folder, beside))
+        if manifest.DESCRIPTION in others:
+            raise UserError(
+                f"The workdir {folder} is a bundle, the model that a run has left: name the run's "
+                f"folder, or a new one{run_of_bundle(folder)}"
+            )
+        if others:
+            # A write that is under way while somebody deletes a run's folder makes it anew.
+            remains = others <= {manifest.CHECKPOINTS, manifest.METRICS}
+            advice = ", or delete it if it is the rest of a deleted run" if remains else ""
+            raise UserError(
+                f"The workdir {folder} holds {min(others)!r} but no config.json, so it is no run's "
+                f"folder: choose an empty one or a new one{advice}."
+            )
         return
     for entry in manifest.ENTRIES:
         path = os.path.join(folder, entry.name)
         if entry.name in there and os.path.isdir(path) != entry.is_folder:
             found, kept = ("file", "folder") if entry.is_folder else ("folder", "file")
             raise UserError(f"{path} is a {found}; a run keeps a {kept} there: move it.")
-    _refuse_differences(folder, config, _stored_identity(folder), digests)
+    stored, wanted = _stored_identity(folder), identity(config)
+    if digests is None:
+        digests = {key: value for key, value in stored.items() if key not in wanted}
+    wanted |= digests
+    found = differences(wanted, stored, "{key}: {there} there, {here} here")
+    # A run may go on with more epochs than it had.
+    if wanted["train.epochs"] > stored["train.epochs"] and len(found) == 1:
+        if config.optim.schedule not in ("cosine", "linear"):
+            return
+        raise UserError(
+            f"The workdir {folder} holds a run of fewer epochs ({found[0]}), which cannot go on: "
+            f"the rates of optim.schedule = {config.optim.schedule} depend on the last planned "
+            "step. Choose another --workdir, or that number of epochs."
+        )
+    if found:
+        raise UserError(
+            f"The workdir {folder} holds another run ({'; '.join(found)}): choose another "
+            "--workdir, or the settings of that run."
+        )
 
 
 def run_of_bundle(folder: str) -> str:
@@ -137,27 +172,18 @@ def read_run(folder: str) -> dict[str, Any]:
     return run
 
 
-def _refuse_others(folder: str, others: set[str]) -> None:
-    """Raises `UserError` if a folder that is no run's holds anything, which a run may replace."""
-    if manifest.DESCRIPTION in others:
-        raise UserError(
-            f"The workdir {folder} is a bundle, the model that a run has left: name the run's "
-            f"folder, or a new one{run_of_bundle(folder)}"
-        )
-    if others:
-        # A write that is under way while somebody deletes a run's folder makes it anew.
-        remains = others <= {manifest.CHECKPOINTS, manifest.METRICS}
-        advice = ", or delete it if it is the rest of a deleted run" if remains else ""
-        raise UserError(
-            f"The workdir {folder} holds {min(others)!r} but no config.json, so it is no run's "
-            f"folder: choose an empty one or a new one{advice}."
-        )
-
-
 def _stored_identity(folder: str) -> dict[str, Any]:
+    """Returns the identity of the run in a folder, with the digests of what it read."""
     try:
         run = read_run(folder)
-        found = identity(_stored_config(folder)) | {"corpus digest": run["corpus"]["digest"]}
+        try:
+            config = from_config_dict(read_json(os.path.join(folder, manifest.CONFIG)))
+        except UserError as error:
+            raise UserError(
+                f"The workdir {folder} cannot be continued, and nothing was changed: config.json: "
+                f"{error}"
+            ) from error
+        found = identity(config) | {"corpus digest": run["corpus"]["digest"]}
         if encoder := run["initial"].get("text_encoder"):
             found["text encoder digest"] = encoder["digest"]
         return found
@@ -166,37 +192,3 @@ def _stored_identity(folder: str) -> dict[str, Any]:
             f"config.json and run.json in {folder} are not those of a run: choose another "
             "--workdir."
         ) from error
-
-
-def _stored_config(folder: str) -> Config:
-    try:
-        return from_config_dict(read_json(os.path.join(folder, manifest.CONFIG)))
-    except UserError as error:
-        raise UserError(
-            f"The workdir {folder} cannot be continued, and nothing was changed: config.json: "
-            f"{error}"
-        ) from error
-
-
-def _refuse_differences(
-    folder: str, config: Config, stored: dict[str, Any], digests: Mapping[str, str] | None
-) -> None:
-    """Raises `UserError` with every difference; a run may go on with more epochs than it had."""
-    wanted = identity(config)
-    if digests is None:
-        digests = {key: value for key, value in stored.items() if key not in wanted}
-    wanted |= digests
-    found = differences(wanted, stored, "{key}: {there} there, {here} here")
-    if wanted["train.epochs"] > stored["train.epochs"] and len(found) == 1:
-        if config.optim.schedule not in ("cosine", "linear"):
-            return
-        raise UserError(
-            f"The workdir {folder} holds a run of fewer epochs ({found[0]}), which cannot go on: "
-            f"the rates of optim.schedule = {config.optim.schedule} depend on the last planned "
-            "step. Choose another --workdir, or that number of epochs."
-        )
-    if found:
-        raise UserError(
-            f"The workdir {folder} holds another run ({'; '.join(found)}): choose another "
-            "--workdir, or the settings of that run."
-        )

@@ -5,11 +5,11 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import importlib.metadata
 import json
 import logging
 import os
-import pathlib
 import platform
 import shutil
 import sys
@@ -17,13 +17,22 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
+import safetensors.numpy
 
 from msajax import __version__
 from msajax.config import Config
 from msajax.config.identity import NUMERICS
 from msajax.config.registry import registered, warn_of_other_source
 from msajax.errors import UserError, writing
-from msajax.files import as_strict, read_json, strict_json, write_json, write_text
+from msajax.files import (
+    as_strict,
+    read_json,
+    strict_json,
+    write_bytes,
+    write_json,
+    write_text,
+)
 from msajax.runs import manifest
 from msajax.runs.claim import read_run, refuse_other_run, require_ended, require_place
 from msajax.runtime import processes
@@ -40,9 +49,7 @@ _KEYS = ("model", "corpus", "seeds", "best_epoch", "failed", "valid", "test", "t
 class RunFolder:
     """Knows the paths of one run's files, reads them and writes them.
 
-    Attributes:
-        path: the folder.
-        saved: is called with the step of each checkpoint, when it begins to be written.
+    `saved` is called with the step of each checkpoint, when it begins to be written.
     """
 
     path: str
@@ -68,17 +75,13 @@ class RunFolder:
         Raises:
             UserError: in all processes, if it cannot be written.
         """
-        processes.of_first(self._make)
 
-    def _make(self) -> None:
-        require_place(self.path)
-        with writing(f"The workdir {self.path}"):
-            os.makedirs(self.path, exist_ok=True)
+        def make() -> None:
+            require_place(self.path)
+            with writing(f"The workdir {self.path}"):
+                os.makedirs(self.path, exist_ok=True)
 
-    def name_above(self, path: str) -> str:
-        """Returns the name in this folder at or below which a path lies; `..` or `.` if none is."""
-        inside = os.path.relpath(os.path.realpath(path), os.path.realpath(self.path))
-        return (*pathlib.PurePath(inside).parts, ".")[0]
+        processes.of_first(make)
 
     def has_ended(self, epochs: int) -> bool:
         """Returns whether a run of so many planned epochs has left its results here.
@@ -86,17 +89,18 @@ class RunFolder:
         Raises:
             UserError: if results.json is damaged.
         """
-        return processes.of_first(lambda: self._has_ended(epochs))
+
+        def ended() -> bool:
+            if not os.path.exists(self.file(manifest.RESULTS)) or not os.path.isdir(self.bundle):
+                return False
+            # A run that gets more epochs keeps the results of fewer ones until it has ended.
+            return bool(os.listdir(self.bundle)) and self.read_results().get("epochs") == epochs
+
+        return processes.of_first(ended)
 
     def require_ended(self) -> None:
         """Raises `UserError` for a folder without the results of a run."""
         require_ended(self.path)
-
-    def _has_ended(self, epochs: int) -> bool:
-        if not os.path.exists(self.file(manifest.RESULTS)) or not os.path.isdir(self.bundle):
-            return False
-        # A run that gets more epochs keeps the results of fewer ones until it has ended.
-        return bool(os.listdir(self.bundle)) and self.read_results().get("epochs") == epochs
 
     def missing_artefacts(self) -> list[str]:
         """Returns the names of results that a run's folder lacks, or has empty, in their order.
@@ -109,13 +113,17 @@ class RunFolder:
            process;
         3. calls `Mirror.replace(name)`, which uploads it alone.
         """
-        return processes.of_first(
-            lambda: [e.name for e in manifest.ENTRIES if e.is_result and self._lacks(e)]
-        )
 
-    def _lacks(self, entry: manifest.Entry) -> bool:
-        path = self.file(entry.name)
-        return not (os.listdir(path) if os.path.isdir(path) else os.path.exists(path))
+        def is_there(path: str) -> bool:
+            return bool(os.listdir(path)) if os.path.isdir(path) else os.path.exists(path)
+
+        return processes.of_first(
+            lambda: [
+                entry.name
+                for entry in manifest.ENTRIES
+                if entry.is_result and not is_there(self.file(entry.name))
+            ]
+        )
 
     def begin_results(self) -> None:
         """Takes away what says something about results, which are replaced from now on.
@@ -133,11 +141,7 @@ class RunFolder:
                     os.unlink(path)
 
     def read_results(self) -> dict[str, Any]:
-        """Reads results.json.
-
-        Raises:
-            UserError: if it is missing or damaged.
-        """
+        """Reads results.json; raises `UserError` if it is missing or damaged."""
         path = self.file(manifest.RESULTS)
         try:
             results = read_json(path)
@@ -170,18 +174,9 @@ class RunFolder:
     ) -> None:
         """Refuses a folder that belongs to another run than this one, or than its first epochs.
 
-        Args:
-            config: of this run.
-            digests: of its corpus and its text encoder, by name.
-            beside: a path that may lie in the folder before the run does, such as that of a trace.
-
-        Raises:
-            UserError: if the folder holds something else than a run, a folder where a run has a
-                file or a file where it has a folder, or a run of another identity; both sides of
-                every difference are named.
+        See `refuse_other_run`, which all processes hear of.
         """
-        name = beside and self.name_above(beside)
-        processes.of_first(lambda: refuse_other_run(self.path, config, digests, name))
+        processes.of_first(lambda: refuse_other_run(self.path, config, digests, beside))
 
     def describe(
         self, config: Config, corpus: Mapping[str, Any], repairs: Any, initial: Any
@@ -212,6 +207,28 @@ class RunFolder:
         write_json(path, run)
         # Last: with it the folder is taken.
         write_json(self.file(manifest.CONFIG), config.to_dict())
+
+    def keep_frozen(self, shared: Mapping[str, np.ndarray]) -> None:
+        """Writes the frozen parameters that all seeds share, by path; {} writes nothing.
+
+        Raises:
+            UserError: if the folder has others, so that its checkpoints are of another model.
+        """
+        path = self.file(manifest.FROZEN)
+        if not shared and not os.path.exists(path):
+            return
+        encoded = encode_frozen(shared)
+        if not os.path.exists(path):
+            write_bytes(path, encoded)
+            return
+        with open(path, "rb") as file:
+            there = hashlib.file_digest(file, "sha256").digest()
+        if there != hashlib.sha256(encoded).digest():
+            raise UserError(
+                f"{path} holds other values than the frozen parameters that this run begins with: "
+                "the folder of model.text_encoder or the bundle of model.init_from has changed, or "
+                "the file is damaged; choose another --workdir."
+            )
 
     def move_corpus(self, corpus: Mapping[str, Any]) -> None:
         """Notes in run.json where the run's corpus, known by its digest, is now."""
@@ -269,25 +286,28 @@ class RunFolder:
         Raises:
             UserError: if a line is damaged.
         """
-        processes.of_first(lambda: self._rewind_metrics(epoch, seeds, running))
+        path = self.file(manifest.METRICS)
 
-    def _rewind_metrics(
-        self, epoch: int, seeds: Collection[int], running: Collection[int]
-    ) -> None:
-        lines = self.read_metrics()
-        kept = [line for line in lines if line["epoch"] <= epoch or line["seed"] not in seeds]
-        for line in kept:
-            if line["seed"] in running:
-                line["stopped"] = False
-        # Lines that are gone, with a deleted file, cannot be brought back: the run does without.
-        there = {line["epoch"] for line in kept if line["seed"] in seeds}
-        if lost := sorted(set(range(1, epoch + 1)) - there):
-            logger.warning(
-                "%s has no line of epoch(s) %s any more; the run goes on without them.",
-                self.file(manifest.METRICS),
-                ", ".join(map(str, lost)),
-            )
-        write_text(
-            self.file(manifest.METRICS),
-            "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept),
-        )
+        def rewind() -> None:
+            lines = self.read_metrics()
+            kept = [line for line in lines if line["epoch"] <= epoch or line["seed"] not in seeds]
+            for line in kept:
+                if line["seed"] in running:
+                    line["stopped"] = False
+            # Lines that are gone, with a deleted file, cannot be brought back: the run does
+            # without.
+            there = {line["epoch"] for line in kept if line["seed"] in seeds}
+            if lost := sorted(set(range(1, epoch + 1)) - there):
+                logger.warning(
+                    "%s has no line of epoch(s) %s any more; the run goes on without them.",
+                    path,
+                    ", ".join(map(str, lost)),
+                )
+            write_text(path, "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept))
+
+        processes.of_first(rewind)
+
+
+def encode_frozen(shared: Mapping[str, np.ndarray]) -> bytes:
+    """Encodes parameters by path as safetensors, for a run's folder or a bundle."""
+    return safetensors.numpy.save({path: np.asarray(x) for path, x in shared.items()})

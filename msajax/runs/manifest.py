@@ -27,14 +27,14 @@ class Entry:
     """Describes one name at the top of a run's folder, or a file in a folder that has such a name.
 
     Attributes:
-        name: of the file or folder; of a file in a folder of the table, its path in the run's.
-        is_folder: whether it is a folder.
+        name: a path in the run's folder.
+        is_folder: a folder, not a file.
         upload: when it is uploaded.
-        is_early: whether a start may leave it that ends before the folder is a run's, which it
-            becomes with config.json.
-        is_result: whether it is one of the results, which are all of the same trained model.
-        is_derived: whether it is a result that says something about other results. It goes before
-            those are replaced, so that it never stands beside others than its own.
+        is_early: a start may leave it that ends before the folder is a run's, which it becomes with
+            config.json.
+        is_result: one of the results, which are all of the same trained model.
+        is_derived: a result that says something about other results. It goes before those are
+            replaced, so that it never stands beside others than its own.
     """
 
     name: str

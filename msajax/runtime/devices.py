@@ -15,28 +15,21 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from msajax.config import Config, MeshConfig, TrainConfig
 from msajax.errors import UserError, first_line
-from msajax.runtime.compile_cache import use_compile_cache
+from msajax.runtime.compile import use_compile_cache
 
 logger = logging.getLogger(__name__)
 
-OTHERWISE = 1  # the automatic number where none of its exceptions holds
+LEAST_ROWS = 16  # of a batch on each virtual CPU device; fewer are not worth sharing
 _UNSET = -1  # JAX's own value
 _number_set = _UNSET  # by a run of this process
-
-
-def automatic(config: Config) -> int:
-    """Returns how many devices a run takes at its first start, if nobody names a number."""
-    platforms = jax.config.jax_platforms or "cpu"  # whatever else JAX finds is used in their place
-    if jax.distributed.is_initialized() or config.mesh.mode == "pmap" or platforms != "cpu":
-        return 1
-    return OTHERWISE
 
 
 def choose(config: Config, recorded: int | None) -> None:
     """Sets the number of virtual CPU devices of a run, unless its surroundings have set one.
 
-    A run that goes on takes the number of its start again, also on fewer cores: other numbers of
-    devices round otherwise. Where JAX finds accelerators, the run uses those.
+    A run begins with one, and when it goes on it takes the number of its start again, also on fewer
+    cores: other numbers of devices round otherwise. Where JAX finds accelerators, the run uses
+    those.
 
     Args:
         config: the experiment, whose `mesh.cpu_devices` counts if it is not 0.
@@ -47,8 +40,13 @@ def choose(config: Config, recorded: int | None) -> None:
     """
     if config.mesh.cpu_devices:
         set_asked(config.mesh)
-    elif not (jax.distributed.is_initialized() or _is_named()):
-        number = recorded or automatic(config)
+        return
+    # The environment, or a program around the run, may name a number; processes have their own.
+    flags = os.environ.get("XLA_FLAGS", "")
+    by_others = jax.config.jax_num_cpu_devices not in (_UNSET, _number_set)
+    is_named = "xla_force_host_platform_device_count" in flags or by_others
+    if not (jax.distributed.is_initialized() or is_named):
+        number = recorded or 1
         there = _set(number)
         if there != number:
             logger.info(
@@ -82,16 +80,6 @@ def _set(number: int) -> int:
         on_cpu = jax.default_backend() == "cpu"
         return jax.local_device_count() if on_cpu else number  # which changes nothing there
     return number
-
-
-def _is_named() -> bool:
-    """Says whether the environment, or a program around the run, names a number."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    by_others = jax.config.jax_num_cpu_devices not in (_UNSET, _number_set)
-    return "xla_force_host_platform_device_count" in flags or by_others
-
-
-LEAST_ROWS = 16  # of a batch on each virtual CPU device; fewer are not worth sharing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,10 +160,10 @@ class Layout:
     def state_shardings(self, tree: Any) -> Any:
         """Returns the shardings of arrays with a leading axis of seeds.
 
-        Seeds that their devices do not divide lie on all of them.
-        The third axis, behind the seeds and the inputs of a kernel, holds its outputs or the heads
-        of attention: it lies over `model` if the devices divide it, also in the optimiser's
-        moments. XLA finds the rest; results agree to rounding.
+        Seeds that their devices do not divide lie on all of them. The third axis, behind the seeds
+        and the inputs of a kernel, holds its outputs or the heads of attention: it lies over
+        `model` if the devices divide it, also in the optimiser's moments. XLA finds the rest;
+        results agree to rounding.
         """
         devices = self.mesh.shape["model"]
 
@@ -213,10 +201,8 @@ class Layout:
     ) -> jax.Array:
         """Places an array `[S, steps, B, …]` of batches: B over the devices of `data`.
 
-        Args:
-            shape: of the whole.
-            read: returns a part, given slices along the axes; it is called only for the parts that
-                this process's devices hold.
+        `read` returns a part, given slices along the axes; it is called only for the parts that
+        this process's devices hold.
         """
         return _from_parts(shape, self.batch_sharding, read)
 
@@ -282,12 +268,12 @@ def make_layout(
     """Spreads a run over the devices of all its processes: seeds first, then rows.
 
     Args:
-        mesh: what the configuration asks for.
+        mesh: the settings `mesh.*`.
         seed_axis: map, vmap or auto. Auto is map on a CPU, where seeds one after another cost the
             same, and vmap on accelerators and where seeds are spread over processes.
         seeds: how many random seeds the run has.
         model_dim: the model's width, which mesh.model must divide.
-        rows: of a batch, or of its part if gradients are accumulated; 0 for any number.
+        rows: the rows of a batch, or of its part if gradients are accumulated; 0 for any number.
 
     Raises:
         UserError: if devices, seeds or the width do not fit.
@@ -296,71 +282,29 @@ def make_layout(
     is_auto = seed_axis == "auto"
     if is_auto:
         seed_axis = "map" if jax.default_backend() == "cpu" else "vmap"
-    shape = mesh_shape(mesh, seed_axis, seeds, rows, len(devices))
-    if is_auto and jax.process_count() > 1 and shape[0] > 1:
+    shape, several = mesh_shape(mesh, seed_axis, seeds, rows, len(devices)), jax.process_count() > 1
+    if is_auto and several and shape[0] > 1:
         seed_axis = "vmap"
     if model_dim % mesh.model:
         raise UserError(
             f"mesh.model = {mesh.model} does not divide model.model_dim = {model_dim}: every "
             "device must hold the same share of a parameter."
         )
-    _require_fit(mesh, shape, seed_axis, seeds)
-    return Layout(
-        mode=mesh.mode,
-        seed_axis=seed_axis,
-        mesh=jax.make_mesh(
-            shape,
-            ("seed", "data", "model"),
-            axis_types=(jax.sharding.AxisType.Auto,) * 3,
-            devices=devices[: math.prod(shape)],
-        ),
-    )
-
-
-def mesh_shape(
-    mesh: MeshConfig, seed_axis: str, seeds: int, rows: int, devices: int
-) -> tuple[int, int, int]:
-    """Returns over how many of the devices seeds, rows and parameters are spread.
-
-    Args:
-        mesh: what the configuration asks for.
-        seed_axis: map or vmap.
-        seeds: how many random seeds the run has.
-        rows: of a batch, or of its part; 0 for any number.
-        devices: how many there are.
-    """
-    several = jax.process_count() > 1  # which use all of their devices
-    left = max(devices // (max(mesh.data, 1) * mesh.model), 1)
-    if mesh.mode == "pmap":
-        over_seed = 1
-    elif seed_axis == "map" and not several:
-        over_seed = mesh.seed or min(left, seeds)
-    else:  # every device holds the same number of seeds
-        over_seed = mesh.seed or math.gcd(left, seeds)
-    left = max(devices // (over_seed * mesh.model), 1)
-    if rows and mesh.mode == "jit" and jax.default_backend() == "cpu" and not several:
-        left = min(left, max(rows // LEAST_ROWS, 1))
-    return over_seed, mesh.data or left, mesh.model
-
-
-def _require_fit(
-    mesh: MeshConfig, shape: tuple[int, int, int], seed_axis: str, seeds: int
-) -> None:
-    """Raises `UserError` unless there are devices for this shape, and seeds for its first axis."""
-    devices, used, over_seed = jax.device_count(), math.prod(shape), shape[0]
+    # There must be devices for this shape, and seeds for its first axis.
+    used, over_seed = math.prod(shape), shape[0]
     asked = " times ".join(
         f"mesh.{name} = {n}" for name, n in zip(("seed", "data", "model"), shape, strict=True)
     )
-    if used > devices:
-        raise UserError(f"{asked} needs {used} devices, but there are {devices}.")
-    if jax.process_count() > 1 and used < devices:
+    if used > len(devices):
+        raise UserError(f"{asked} needs {used} devices, but there are {len(devices)}.")
+    if several and used < len(devices):
         raise UserError(
-            f"{asked} uses {used} devices of {devices}: with several processes a run takes all of "
-            "them."
+            f"{asked} uses {used} devices of {len(devices)}: with several processes a run takes "
+            "all of them."
         )
-    if jax.process_count() > 1 and mesh.mode == "pmap":
+    if several and mesh.mode == "pmap":
         raise UserError("mesh.mode = pmap runs in one process: use jit for several.")
-    if jax.process_count() > 1 and seed_axis == "map" and over_seed > 1:
+    if several and seed_axis == "map" and over_seed > 1:
         raise UserError(
             f"train.seed_axis = 'map' trains seeds one after another, which processes cannot share "
             f"(mesh.seed = {over_seed}): use vmap, or mesh.seed = 1."
@@ -375,6 +319,37 @@ def _require_fit(
             f"mesh.seed = {over_seed} does not divide train.seeds = {seeds}: "
             "every device must hold the same number of random seeds."
         )
+    return Layout(
+        mode=mesh.mode,
+        seed_axis=seed_axis,
+        mesh=jax.make_mesh(
+            shape,
+            ("seed", "data", "model"),
+            axis_types=(jax.sharding.AxisType.Auto,) * 3,
+            devices=devices[:used],
+        ),
+    )
+
+
+def mesh_shape(
+    mesh: MeshConfig, seed_axis: str, seeds: int, rows: int, devices: int
+) -> tuple[int, int, int]:
+    """Returns over how many of the devices seeds, rows and parameters are spread.
+
+    The arguments are those of `make_layout`, but for auto, and the number of devices.
+    """
+    several = jax.process_count() > 1  # which use all of their devices
+    left = max(devices // (max(mesh.data, 1) * mesh.model), 1)
+    if mesh.mode == "pmap":
+        over_seed = 1
+    elif seed_axis == "map" and not several:
+        over_seed = mesh.seed or min(left, seeds)
+    else:  # every device holds the same number of seeds
+        over_seed = mesh.seed or math.gcd(left, seeds)
+    left = max(devices // (over_seed * mesh.model), 1)
+    if rows and mesh.mode == "jit" and jax.default_backend() == "cpu" and not several:
+        left = min(left, max(rows // LEAST_ROWS, 1))
+    return over_seed, mesh.data or left, mesh.model
 
 
 def configure_jax(config: TrainConfig) -> None:
@@ -449,11 +424,8 @@ class Deal:
 def deal(stopped: np.ndarray, layout: Layout) -> Deal:
     """Deals seeds out so that no device has two more of those that still train than another.
 
-    They stay in their order while that is so, because moving them takes time.
-
-    Args:
-        stopped: `[S]` bool, seeds that train no more.
-        layout: of the run.
+    They stay in their order while that is so, because moving them takes time. `stopped` is `[S]`
+    bool, the seeds that train no more.
     """
     devices, count = layout.seed_devices if layout.maps_seeds else 1, len(stopped)
     places = -(-count // devices) * devices

@@ -46,9 +46,9 @@ def join(
 
     Args:
         coordinator_address: host:port at which process 0 is reached.
-        num_processes: how many the run has.
-        process_id: the number of this one, from 0.
-        timeout_seconds: how long the others may take; after it this process ends with exit code 2.
+        num_processes: processes of the run, this one included.
+        process_id: this process, from 0.
+        timeout_seconds: this process ends with exit code 2 if the others take longer.
 
     Raises:
         UserError: if no cluster's environment is found, or the processes do not fit together.

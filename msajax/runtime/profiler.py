@@ -14,11 +14,7 @@ DISPATCHES = 10  # so many are traced, which takes some seconds
 
 
 def make_folder(folder: str) -> None:
-    """Makes the folder of a trace if needed.
-
-    Raises:
-        UserError: if it cannot be.
-    """
+    """Makes the folder of a trace if needed; raises `UserError` if it cannot be."""
     with writing(folder):
         os.makedirs(folder, exist_ok=True)
 

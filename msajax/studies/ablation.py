@@ -18,7 +18,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from msajax.comparison.output import p_value, signed
+from msajax.comparison.output import p_value
 from msajax.comparison.statistics import (
     Pair,
     difference_intervals,
@@ -28,43 +28,43 @@ from msajax.comparison.statistics import (
     smallest_p,
 )
 from msajax.config import Config, checked
-from msajax.config.grammar import split_override
+from msajax.config.grammar import parse_override
 from msajax.corpus.corpus import Corpus
 from msajax.corpus.folds import require_one_fold
 from msajax.corpus.formats import open_corpus
 from msajax.corpus.labels import as_targets
 from msajax.corpus.predictions import Predictions, read_predictions
 from msajax.errors import UserError
-from msajax.experiment.build import open_encoder, open_sources
+from msajax.experiment.run import open_encoder, open_sources
 from msajax.files import json_text, read_json, write_if_new
 from msajax.models import parameter_shapes
-from msajax.preparation import fit as preparing
+from msajax.preparation.fit import fit
 from msajax.results import legend
 from msajax.results.findings import interval, mean_sd
-from msajax.results.tables import metric_table
+from msajax.results.tables import MetricTable
 from msajax.runs.folder import RunFolder
 from msajax.runtime import processes
 from msajax.runtime.signals import StopRequest
 from msajax.studies import runner
 from msajax.tasks import Task, make_task
+from msajax.training.transforms import parse_transform
 
 logger = logging.getLogger(__name__)
 
 def print_ablation(report: Mapping[str, Any], console: Console) -> None:
     """Prints the content of an ablation.json: a row for each subset, a sentence a modality."""
     metric = report["metric"]
-    arrow = "↑" if legend.larger_is_better(metric) else "↓"
+    arrow = legend.arrow(metric)
     seeds = max(len(subset["seeds"]) for subset in report["subsets"])
-    table = metric_table(
+    table = MetricTable(
         f"{report['model']}: {metric} {arrow} of every subset of modalities, {seeds} random "
         f"seed{'s' * (seeds > 1)}, {report['samples']} test samples",
-        *("valid", "test", "all - it", "95 % interval", "p", "p (Holm)"),
-        first="modalities",
+        ["modalities", "valid", "test", "all - it", "95 % interval", "p", "p (Holm)"],
     )
     for subset in report["subsets"]:
         cells = [mean_sd(metric, subset[split][metric]) for split in ("valid", "test")]
         if pair := subset["all_against_it"]:
-            cells += [signed(metric, pair["difference"])]
+            cells += [legend.signed(metric, pair["difference"])]
             cells += [interval(metric, pair), p_value(pair["p"]), p_value(pair["p_holm"])]
         table.add_row(Text(" + ".join(subset["modalities"])), *map(Text, cells))
     console.print(table)
@@ -88,7 +88,7 @@ def sentences(report: Mapping[str, Any]) -> list[str]:
         found.append(
             f"Does {m} help at all? By test {metric}, {answer}: {with_all} with it, "
             f"{legend.show(metric, test[without])} without it (difference "
-            f"{signed(metric, pair['difference'])}, 95 % interval {interval(metric, pair)}, "
+            f"{legend.signed(metric, pair['difference'])}, 95 % interval {interval(metric, pair)}, "
             f"p = {p_value(pair['p'])}, {p_value(pair['p_holm'])} after Holm)."
         )
     return found
@@ -143,70 +143,60 @@ def ablate(
     """
     config = checked(config)
     require_one_fold(config.data)
-    runner.open_devices(config, _any_run(workdir))
+    task: Task | None = None
+    modalities: tuple[str, ...] = ()
+
+    def check() -> dict[str, tuple[Config, dict[str, str]]]:
+        """Makes the experiment of every subset, all modalities first; refuses what cannot train."""
+        nonlocal task, modalities
+        corpus, _, preparation = open_sources(config)
+        spec = preparation.spec
+        modalities = spec.modalities
+        if len(modalities) < 2:
+            raise UserError(
+                f"{corpus.path}: the model reads {modalities[0]} alone, of which nothing can be "
+                "left out: --mode=ablate needs two modalities or more."
+            )
+        if bad := [m for m in modalities if {"/", "+"} & set(m)]:
+            raise UserError(
+                f"{corpus.path}: the modality {bad[0]!r} cannot be part of a folder's name: "
+                "--mode=ablate joins names by +, and they may hold no + and no /."
+            )
+        found = {}
+        for size in range(len(modalities), 0, -1):
+            for subset in itertools.combinations(modalities, size):
+                name = "+".join(subset)
+                try:
+                    found[name] = _of_subset(config, subset)
+                except UserError as error:
+                    raise UserError(f"Modalities {name}: {error}") from error
+        labels = as_targets(corpus.split("train").labels, spec, preparation.classes)
+        task = make_task(spec.label_kind, spec.label_names, labels)
+        return found
+
+    def other(name: str, path: str) -> str:
+        if not os.path.exists(os.path.join(path, "config.json")):
+            return ""
+        return (
+            f"the run {name}, which is no subset of {', '.join(modalities)}: choose another "
+            "--workdir"
+        )
+
+    study = runner.Study(
+        runs="runs of subsets of modalities",
+        single="the run of one subset",
+        kept="--mode=ablate keeps a folder for each subset of modalities: choose another --workdir",
+        title="Modalities {}".format,
+        other=other,
+    )
+    # Any run that has begun: which one is first, only the corpus says, and devices come before it.
+    there = sorted(os.listdir(workdir)) if os.path.isdir(workdir) else []
+    folders = [RunFolder(os.path.join(workdir, name)) for name in there]
+    runner.open_devices(config, runner.first_begun([*folders, RunFolder(workdir)]))
     with processes.losses_noticed():
-        processes.together(lambda: runner.require_path(workdir, "the run of one subset"))
-        kept = "--mode=ablate keeps a folder for each subset of modalities: choose another"
-        processes.of_first(lambda: runner.require_no_run(workdir, f"{kept} --workdir"))
-        plan = processes.together(lambda: _plan(config))
-        for name, of_subset in plan.configs.items():
-            folder = RunFolder(os.path.join(workdir, name))
-            folder.claim(of_subset, plan.digests[name], profile)
-        processes.of_first(lambda: _require_no_others(workdir, plan, profile))
-        start = runner.Start(stop_after_epochs, stop, profile)
-        if not runner.train_each(plan.configs, workdir, start, "Modalities {}".format):
+        if not runner.train_study(study, workdir, check, stop_after_epochs, stop, profile):
             return None
-        return processes.of_first(lambda: _measure(plan, workdir))
-
-
-def _any_run(workdir: str) -> str:
-    """Finds the folder of a run that has begun; all of them have the same devices."""
-    names = sorted(os.listdir(workdir)) if os.path.isdir(workdir) else []
-    folders = (os.path.join(workdir, name) for name in names)
-    return next((f for f in folders if os.path.exists(os.path.join(f, "run.json"))), workdir)
-
-
-class _Plan(NamedTuple):
-    """Holds the runs of an ablation, by the names of their folders, all modalities first.
-
-    Attributes:
-        modalities: all of them.
-        configs: of the runs.
-        digests: of what they read.
-        task: of all of them.
-    """
-
-    modalities: tuple[str, ...]
-    configs: Mapping[str, Config]
-    digests: Mapping[str, dict[str, str]]
-    task: Task
-
-
-def _plan(config: Config) -> _Plan:
-    """Makes the configuration of every subset, and refuses what one cannot train on or measure."""
-    corpus, _, preparation = open_sources(config)
-    spec, names = preparation.spec, preparation.spec.modalities
-    if len(names) < 2:
-        raise UserError(
-            f"{corpus.path}: the model reads {names[0]} alone, of which nothing can be left out: "
-            "--mode=ablate needs two modalities or more."
-        )
-    if bad := [m for m in names if {"/", "+"} & set(m)]:
-        raise UserError(
-            f"{corpus.path}: the modality {bad[0]!r} cannot be part of a folder's name: "
-            "--mode=ablate joins names by +, and they may hold no + and no /."
-        )
-    sizes = range(len(names), 0, -1)
-    configs, digests = {}, {}
-    for subset in itertools.chain(*(itertools.combinations(names, size) for size in sizes)):
-        name = "+".join(subset)
-        try:
-            configs[name], digests[name] = _of_subset(config, subset)
-        except UserError as error:
-            raise UserError(f"Modalities {name}: {error}") from error
-    labels = as_targets(corpus.split("train").labels, spec, preparation.classes)
-    task = make_task(spec.label_kind, spec.label_names, labels)
-    return _Plan(names, configs, digests, task)
+        return processes.of_first(lambda: _measure(modalities, task, workdir))
 
 
 def _of_subset(config: Config, subset: tuple[str, ...]) -> tuple[Config, dict[str, str]]:
@@ -228,12 +218,12 @@ def only(config: Config, subset: Sequence[str]) -> Config:
     kept: dict[str, Any] = {
         "modalities": tuple(subset),
         "anchor": model.anchor if model.anchor in subset else "",
-        "overrides": tuple(e for e in model.overrides if split_override(e)[0] in subset),
+        "overrides": tuple(e for e in model.overrides if parse_override(e)[0] in subset),
     }
     if model.text_encoder and "text" not in subset:
         kept |= {"text_encoder": "", "text_pool": "pieces", "text_special": True}
         data = dataclasses.replace(data, text="auto")
-    about = {e: e.partition(":")[2].partition("=")[0] for e in train.transforms}
+    about = {entry: parse_transform(entry)[1] for entry in train.transforms}
     transforms = tuple(e for e, modality in about.items() if modality in ("*", *subset))
     return dataclasses.replace(
         config,
@@ -245,7 +235,7 @@ def only(config: Config, subset: Sequence[str]) -> Config:
 
 def _with_known_groups(config: Config, corpus: Corpus, encoder: Any) -> Config:
     """Leaves out the groups of parameters that a model of fewer modalities does not have."""
-    spec = preparing.fit(corpus, config.reading, config.model, encoder).spec
+    spec = fit(corpus, config.reading, config.model, encoder).spec
     paths = list(parameter_shapes(config.model, spec))
     known = [
         group
@@ -254,19 +244,6 @@ def _with_known_groups(config: Config, corpus: Corpus, encoder: Any) -> Config:
     ]
     optim = dataclasses.replace(config.optim, groups=tuple(group.text for group in known))
     return dataclasses.replace(config, optim=optim)
-
-
-def _require_no_others(workdir: str, plan: _Plan, profile: str | None) -> None:
-    """Raises `UserError` for a folder that holds something else, or runs of other modalities."""
-    there = sorted(os.listdir(workdir)) if os.path.isdir(workdir) else []
-    for name in there:
-        is_run = os.path.exists(os.path.join(workdir, name, "config.json"))
-        if is_run and name not in plan.configs:
-            raise UserError(
-                f"The workdir {workdir} holds the run {name}, which is no subset of "
-                f"{', '.join(plan.modalities)}: choose another --workdir."
-            )
-    runner.require_no_others(workdir, plan.configs, "runs of subsets of modalities", profile)
 
 
 # --- the runs compared ---
@@ -279,14 +256,15 @@ class _Ended(NamedTuple):
     test: Predictions
 
 
-def _measure(plan: _Plan, workdir: str) -> dict[str, Any]:
+def _measure(modalities: Sequence[str], task: Task, workdir: str) -> dict[str, Any]:
     """Compares runs that have ended; a file that holds the same already stays as it is."""
     runs = {}
-    for name in plan.configs:
-        folder = RunFolder(os.path.join(workdir, name))
-        test = read_predictions(folder.file("predictions", "test.csv"))
-        runs[name] = _Ended(folder.read_results(), test)
-    report = compare_subsets(plan.modalities, runs, plan.task)
+    for size in range(len(modalities), 0, -1):
+        for name in map("+".join, itertools.combinations(modalities, size)):
+            folder = RunFolder(os.path.join(workdir, name))
+            test = read_predictions(folder.file("predictions", "test.csv"))
+            runs[name] = _Ended(folder.read_results(), test)
+    report = compare_subsets(modalities, runs, task)
     seconds = sum(run.results["timing"]["train_seconds"] for run in runs.values())
     report["timing"] = {"train_seconds": round(seconds, 3)}
     path = os.path.join(workdir, RESULTS)
@@ -302,7 +280,7 @@ def compare_subsets(
     Args:
         modalities: all of them.
         runs: results and test predictions by the names of the folders, all modalities first.
-        task: of every run.
+        task: what every run predicts.
 
     Returns:
         The content of ablation.json. Differences are the metric of all modalities less that of the

@@ -26,8 +26,8 @@ from msajax.corpus.formats import open_own
 from msajax.corpus.predictions import Predictions, read_predictions
 from msajax.errors import UserError, writing
 from msajax.experiment import artefacts
-from msajax.experiment.build import open_encoder
-from msajax.files import holds, json_text, read_json, write_text
+from msajax.experiment.run import open_encoder
+from msajax.files import holds, json_text, name_inside, read_json, write_text
 from msajax.report.write import make_of_folds
 from msajax.results import measure
 from msajax.runs.claim import FOLDS
@@ -71,63 +71,46 @@ def cross_validate(
     if not config.data.folds or config.data.fold >= 0:
         raise UserError("Training every fold needs data.folds = 3 or more, and data.fold = -1.")
     folds = config.data.folds
-    runner.open_devices(config, os.path.join(workdir, "fold_0"))
+    configs = {
+        f"fold_{i}": dataclasses.replace(config, data=dataclasses.replace(config.data, fold=i))
+        for i in range(folds)
+    }
+    folders = [RunFolder(os.path.join(workdir, name)) for name in configs]
+
+    def check() -> dict[str, tuple[Config, dict[str, str]]]:
+        """Refuses what any fold cannot train on or measure; the corpus is opened once."""
+        corpus, found = open_own(config.data.path, config.reading), {}
+        encoder = open_encoder(config)
+        for name, of_fold in configs.items():
+            try:
+                digests = runner.check_run(of_fold, cut_fold(corpus, of_fold.reading), encoder)
+            except UserError as error:
+                raise UserError(f"data.fold = {of_fold.data.fold}: {error}") from error
+            found[name] = of_fold, digests
+        return found
+
+    def other(name: str, path: str) -> str:
+        del path
+        more = f"{name}, of more than data.folds = {folds}: choose another --workdir, or that"
+        return f"{more} number of folds" if re.fullmatch(r"fold_\d+", name) else ""
+
+    study = runner.Study(
+        runs="folds",
+        single="the run of a single fold (data.fold = 0 and up)",
+        kept="data.fold = -1 keeps a folder for each fold: choose another --workdir, or data.fold ="
+        f" 0 to {folds - 1}",
+        title=lambda name: name.replace("fold_", "Fold "),
+        other=other,
+    )
+    runner.open_devices(config, folders[0])
     with processes.losses_noticed():
-        single = "the run of a single fold (data.fold = 0 and up)"
-        processes.together(lambda: runner.require_path(workdir, single))
-        configs = {
-            f"fold_{fold}": dataclasses.replace(
-                config, data=dataclasses.replace(config.data, fold=fold)
-            )
-            for fold in range(folds)
-        }
-        folders = [RunFolder(os.path.join(workdir, name)) for name in configs]
-        kept = (
-            "data.fold = -1 keeps a folder for each fold: choose another --workdir, or data.fold = "
-            f"0 to {folds - 1}"
-        )
-        processes.of_first(lambda: runner.require_no_run(workdir, kept))
-        digests = processes.together(lambda: _check(list(configs.values())))
-        for folder, of_fold, digest in zip(folders, configs.values(), digests, strict=True):
-            folder.claim(of_fold, digest, profile)
-        processes.of_first(lambda: _require_no_others(workdir, folds, profile))
-        start = runner.Start(stop_after_epochs, stop, profile)
-        if not runner.train_each(configs, workdir, start, _title):
+        if not runner.train_study(study, workdir, check, stop_after_epochs, stop, profile):
             return None
         results = processes.of_first(lambda: _measure(config, workdir, folders))
         path = os.path.join(workdir, _REPORT)
         if config.train.report and processes.is_first() and not os.path.exists(path):
             artefacts.attempt(path, lambda: write_report(workdir))
         return results
-
-
-def _title(name: str) -> str:
-    return name.replace("fold_", "Fold ")
-
-
-def _require_no_others(workdir: str, folds: int, profile: str | None) -> None:
-    """Raises `UserError` for a folder that holds more folds than these, or no fold but others."""
-    there = set(os.listdir(workdir)) if os.path.isdir(workdir) else set()
-    own = {f"fold_{i}" for i in range(folds)}
-    if more := sorted(name for name in there - own if re.fullmatch(r"fold_\d+", name)):
-        raise UserError(
-            f"The workdir {workdir} holds {more[0]}, of more than data.folds = {folds}: choose "
-            "another --workdir, or that number of folds."
-        )
-    runner.require_no_others(workdir, own, "folds", profile)
-
-
-def _check(configs: Sequence[Config]) -> list[dict[str, str]]:
-    """Refuses what any fold cannot train on or measure; returns the digests of their corpora."""
-    data, digests = configs[0].reading, []
-    corpus, encoder = open_own(data.path, data), open_encoder(configs[0])
-    for config in configs:
-        cut = cut_fold(corpus, config.reading)
-        try:
-            digests.append(runner.check_run(config, cut, encoder))
-        except UserError as error:
-            raise UserError(f"data.fold = {config.data.fold}: {error}") from error
-    return digests
 
 
 # --- the folds measured together ---
@@ -246,7 +229,7 @@ def evaluate_folds(workdir: str, split: str, output: str | None = None) -> dict[
     """Measures the folds' predictions anew, every sample once.
 
     Args:
-        workdir: of `cross_validate`.
+        workdir: the folder of the folds.
         split: test, for all samples are in the test split of a fold.
         output: where the report will be written.
 
@@ -257,7 +240,7 @@ def evaluate_folds(workdir: str, split: str, output: str | None = None) -> dict[
         UserError: if a fold has not ended, for another split, and for an output that lies among
             the folds.
     """
-    if output and RunFolder(workdir).name_above(output) not in ("..", "."):
+    if output and name_inside(workdir, output) not in ("..", "."):
         raise UserError(f"--output={output} lies in the folder of the folds: choose another file.")
     if split != "test":
         raise UserError(

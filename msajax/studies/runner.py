@@ -1,4 +1,4 @@
-"""Trains a family of runs: ordinary ones, each in a folder of its own inside of one folder.
+"""Trains a study: several ordinary runs, each in a folder of its own inside of one folder.
 
 Each has its own lock, goes on where it stopped, and is only read once it has ended. All of them are
 checked before the first one trains, so that none fails hours later for what can be known now.
@@ -6,7 +6,7 @@ checked before the first one trains, so that none fails hours later for what can
 
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from msajax.checks import is_url
@@ -15,8 +15,8 @@ from msajax.corpus.corpus import Corpus
 from msajax.encoders.folder import Folder
 from msajax.errors import NonFiniteError, UserError
 from msajax.experiment import run
-from msajax.experiment.build import check
-from msajax.preparation.fit import check_split
+from msajax.files import name_inside
+from msajax.preparation.apply import check_split
 from msajax.results import measure
 from msajax.runs.folder import RunFolder
 from msajax.runtime import devices, processes
@@ -25,25 +25,88 @@ from msajax.runtime.signals import StopRequest
 logger = logging.getLogger(__name__)
 
 
-class Start(NamedTuple):
-    """Says how one start of a family may end early.
+class Study(NamedTuple):
+    """Says what the runs of a study are, in the words of its messages.
 
     Attributes:
+        runs: what they are, in the plural.
+        single: which single runs a bucket can hold, where it cannot hold the study.
+        kept: what belongs where the folder of a single run lies.
+        title: names a run for people, by the name of its folder.
+        other: why a folder that lies among the runs belongs to another study of this kind, by its
+            name and path; "" if it does not.
+    """
+
+    runs: str
+    single: str
+    kept: str
+    title: Callable[[str], str]
+    other: Callable[[str, str], str]
+
+
+def train_study(
+    study: Study,
+    workdir: str,
+    check: Callable[[], Mapping[str, tuple[Config, dict[str, str]]]],
+    stop_after_epochs: int | None,
+    stop: StopRequest | None,
+    profile: str | None,
+) -> bool:
+    """Checks every run of a study, then trains one after another; those that have ended are read.
+
+    Args:
+        study: what its runs are.
+        workdir: the folder of their folders; made if needed.
+        check: refuses what one of them cannot train on; returns the configuration of each, and the
+            digests of what it reads, by the names of their folders, in the order of training.
         stop_after_epochs: save and return after so many more epochs, of all runs together.
         stop: asks to save and to return before the next step.
         profile: folder for a trace of some steps, of the first run that trains.
+
+    Returns:
+        Whether all have ended; else one has paused.
+
+    Raises:
+        UserError: for whatever the user can set right, before anything is written.
+        NonFiniteError: naming the run none of whose seeds has finite numbers any more.
     """
+    processes.together(lambda: refuse_bucket(workdir, study.single))
+    processes.of_first(lambda: _refuse_single_run(workdir, study.kept))
+    checked = processes.together(check)
+    folders = {name: RunFolder(os.path.join(workdir, name)) for name in checked}
+    for name, (config, digests) in checked.items():
+        folders[name].claim(config, digests, profile)
+    processes.of_first(lambda: _refuse_others(study, workdir, set(checked), profile))
 
-    stop_after_epochs: int | None = None
-    stop: StopRequest | None = None
-    profile: str | None = None
+    done = 0  # epochs of this start
+    for k, (name, (config, _)) in enumerate(checked.items()):
+        folder = folders[name]
+        left = None if stop_after_epochs is None else stop_after_epochs - done
+        if left == 0:
+            return False
+        logger.info("%s (%d of %d): %s.", study.title(name), k + 1, len(checked), folder.path)
+        before = _epochs(folder)
+        try:
+            results = run.train(config, folder.path, left, stop, None if done else profile)
+        except NonFiniteError as error:
+            raise NonFiniteError(f"{study.title(name)}: {error}") from error
+        if results is None:
+            return False
+        done += _epochs(folder) - before
+    return True
 
 
-def open_devices(config: Config, first: str) -> None:
-    """Starts JAX once for all runs, as it was for the one in the folder `first`."""
+def open_devices(config: Config, first: RunFolder) -> None:
+    """Starts JAX once for all runs, as it was for the first one that has begun."""
     devices.configure_jax(config.train)
-    devices.choose(config, RunFolder(first).cpu_devices())
+    devices.choose(config, first.cpu_devices())
     devices.require_devices()
+
+
+def first_begun(folders: list[RunFolder]) -> RunFolder:
+    """Returns the first folder that holds a run; the first of all if none does."""
+    begun = (folder for folder in folders if os.path.exists(folder.file("run.json")))
+    return next(begun, folders[0])
 
 
 def check_run(config: Config, corpus: Corpus, encoder: Folder | None) -> dict[str, str]:
@@ -52,84 +115,40 @@ def check_run(config: Config, corpus: Corpus, encoder: Folder | None) -> dict[st
     Raises:
         UserError: for whatever would be refused later.
     """
-    sources = check(config, corpus, encoder)
+    sources = run.open_sources(config, corpus, encoder)
     check_split(corpus.split("train"), sources.preparation)
     check_split(corpus.split("valid"), sources.preparation)
     measure.check_test(corpus, sources.preparation, tell=False)  # the run itself will
     return sources.digests
 
 
-def require_path(workdir: str, instead: str) -> None:
-    """Raises `UserError` for a bucket, which holds single runs; `instead` says which of these."""
+def refuse_bucket(workdir: str, single: str) -> None:
+    """Raises `UserError` for a workdir in a bucket, which can hold `single` runs."""
     if is_url(workdir):
         raise UserError(
-            f"The workdir {workdir} is in a bucket, which can hold {instead}, but not what all of "
+            f"The workdir {workdir} is in a bucket, which can hold {single}, but not what all of "
             "them say together: name a folder."
         )
 
 
-def require_no_run(workdir: str, kept: str) -> None:
-    """Raises `UserError` for the folder of a single run; `kept` says what belongs there."""
+def _refuse_single_run(workdir: str, kept: str) -> None:
     if os.path.exists(os.path.join(workdir, "config.json")):
         raise UserError(f"The workdir {workdir} holds a single run, where {kept}.")
 
 
-def require_no_others(
-    workdir: str, own: Collection[str], what: str, profile: str | None
-) -> None:
-    """Raises `UserError` for a folder that holds something, but no run of the family.
-
-    Args:
-        workdir: which may not exist yet.
-        own: the names of the family's folders.
-        what: its runs are, in the plural.
-        profile: a path that may lie in the folder.
-    """
+def _refuse_others(study: Study, workdir: str, own: set[str], profile: str | None) -> None:
+    """Raises `UserError` for a folder that holds runs of another study, or something else alone."""
     there = set(os.listdir(workdir)) if os.path.isdir(workdir) else set()
+    for name in sorted(there - own):
+        if why := study.other(name, os.path.join(workdir, name)):
+            raise UserError(f"The workdir {workdir} holds {why}.")
     if profile:
-        there.discard(RunFolder(workdir).name_above(profile))
-    if there and not there & set(own):
+        there.discard(name_inside(workdir, profile))
+    if there and not there & own:
         raise UserError(
-            f"The workdir {workdir} holds {min(there)!r} but no {what}: choose an empty one or a "
-            "new one."
+            f"The workdir {workdir} holds {min(there)!r} but no {study.runs}: choose an empty one "
+            "or a new one."
         )
-
-
-def train_each(
-    configs: Mapping[str, Config], workdir: str, start: Start, title: Callable[[str], str]
-) -> bool:
-    """Trains runs one after another; those that have ended are only read.
-
-    Args:
-        configs: by the names of their folders, in the order in which they train.
-        workdir: the folder of the folders.
-        start: how this start may end early.
-        title: what a folder of that name holds, for people.
-
-    Returns:
-        Whether all have ended; else one has paused.
-
-    Raises:
-        UserError: for whatever the user can set right.
-        NonFiniteError: naming the run none of whose seeds has finite numbers any more.
-    """
-    done = 0  # epochs of this start
-    for k, (name, config) in enumerate(configs.items()):
-        folder = RunFolder(os.path.join(workdir, name))
-        left = None if start.stop_after_epochs is None else start.stop_after_epochs - done
-        if left == 0:
-            return False
-        logger.info("%s (%d of %d): %s.", title(name), k + 1, len(configs), folder.path)
-        before = _epochs(folder)
-        try:
-            profile = None if done else start.profile
-            results = run.train(config, folder.path, left, start.stop, profile)
-        except NonFiniteError as error:
-            raise NonFiniteError(f"{title(name)}: {error}") from error
-        if results is None:
-            return False
-        done += _epochs(folder) - before
-    return True
 
 
 def _epochs(folder: RunFolder) -> int:

@@ -4,10 +4,11 @@ A run's task is named by `CorpusSpec.label_kind`. Another task is a module of th
 subclass of `Task`, and an entry here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from numpy.typing import NDArray
 
+from msajax.metrics.table import base_of, reported_by
 from msajax.tasks.base import Task
 from msajax.tasks.classification import Classification
 from msajax.tasks.next_token import NextToken
@@ -23,11 +24,22 @@ def make_task(kind: str, names: Sequence[str], train_labels: NDArray | None) -> 
 
     Args:
         kind: a name in `TASKS`.
-        names: of the outputs or the classes.
+        names: those of the outputs or the classes.
         train_labels: `[M, L]` of the training split, from which a single score's metrics follow;
             None for a task that reads no labels.
     """
     return TASKS[kind].of(tuple(names), train_labels)
 
 
-__all__ = ["TASKS", "Task", "make_task"]
+def task_that_reports(metrics: Iterable[str]) -> type[Task]:
+    """Finds the task whose metrics these are, as results name them."""
+    names = {base_of(metric) for metric in metrics}
+    found = (
+        task
+        for task in TASKS.values()
+        if any(names <= reported_by(reporter).keys() for reporter in task.reporters)
+    )
+    return next(found, Regression)  # whose outputs may have any names
+
+
+__all__ = ["TASKS", "Task", "make_task", "task_that_reports"]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -9,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msajax.errors import UserError
-from msajax.metrics import table
 from msajax.metrics.calibration import Basis, Calibration
+from msajax.metrics.intervals import bootstrap
 from msajax.metrics.measures import Metric
 
 _OF_SEEDS = re.compile(r"(.+)_(?:sd|seed\d+)", re.DOTALL)  # what `predictions.py` adds
@@ -23,22 +24,26 @@ class Task:
     Attributes:
         kind: its name, as in `CorpusSpec.label_kind`.
         reads_labels: whether targets are the labels of a corpus; else they are made of the inputs.
-        own_names: names of the outputs, of a task that reads no labels.
+        own_names: the names of outputs where no labels are read.
         calibrates: whether `calibrate` knows what to do with enough scores.
-        names: of the K outputs or classes.
-        reported: metrics by name, in the order of reports.
+        not_calibrated: how a sentence about too few scores to calibrate begins.
+        reporters: the names by which `metrics.table` knows what the task reports.
         usual_selection: the metric that validation follows unless `train.select_by` names another:
             what the default loss trains.
+        names: the K outputs or classes.
+        reported: metrics by name, in the order of reports.
     """
 
     kind: ClassVar[str]
     reads_labels: ClassVar[bool] = True
     own_names: ClassVar[tuple[str, ...]] = ()
     calibrates: ClassVar[bool] = True
+    not_calibrated: ClassVar[str] = ""
+    reporters: ClassVar[tuple[str, ...]]
+    usual_selection: ClassVar[str]
 
     names: tuple[str, ...]
     reported: Mapping[str, Metric]
-    usual_selection: str
 
     @classmethod
     def of(cls, names: tuple[str, ...], train_labels: NDArray | None) -> "Task":
@@ -73,8 +78,8 @@ class Task:
         Args:
             label: `[L]`; None where it is not known.
             mean: `[K]`, the scores averaged over random seeds.
-            names: of the outputs or classes.
-            number: how a number is written.
+            names: those of the outputs or classes.
+            number: writes a number.
         """
         raise NotImplementedError
 
@@ -100,7 +105,6 @@ class Task:
         Raises:
             ValueError: saying what the cell is not.
         """
-        del names
         return finite(text)
 
     @staticmethod
@@ -109,19 +113,37 @@ class Task:
         return np.ones(scores.shape[1], bool)
 
     def compute(self, scores: NDArray, labels: NDArray) -> dict[str, float]:
-        """Computes every metric of scores `[N, K]` against labels `[N, L]`; NaN if undefined."""
-        return table.measure(scores.T, self.targets(labels), self.reported)
+        """Computes every metric of scores `[N, K]` against labels `[N, L]`.
+
+        An undefined one is NaN, with one RuntimeWarning that says why.
+        """
+        p, y = scores.T, self.targets(labels)
+        result = {name: float(metric.value(p, y)) for name, metric in self.reported.items()}
+        for name, value in result.items():
+            if np.isnan(value):
+                warnings.warn(
+                    f"{name} is undefined (NaN) because {self.reported[name].undefined_when}; "
+                    f"N = {p.shape[-1]}, prediction in [{p.min()}, {p.max()}], label in "
+                    f"[{y.min()}, {y.max()}]",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+        return result
 
     def intervals(self, scores: NDArray, labels: NDArray) -> dict[str, tuple[float, float]]:
         """Bootstraps 95 % intervals of each metric's mean over seeds, for scores `[S, N, K]`."""
         stacked = np.moveaxis(scores, 1, 2)  # [S, K, N]
-        return table.bootstrap(stacked, self.targets(labels), self.reported)
+        return bootstrap(stacked, self.targets(labels), self.reported)
 
     def calibrate(self, scores: NDArray, labels: NDArray, basis: Basis) -> Calibration | None:
         """Calibrates the mean over seeds of scores `[S, N, K]`, by labels `[N, L]`.
 
         Returns None if there are too few samples, or nothing to calibrate.
         """
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """Says what is predicted of a sample."""
         raise NotImplementedError
 
     def targets(self, labels: NDArray) -> NDArray:
@@ -132,8 +154,8 @@ class Task:
         """Computes what scores without a model reach.
 
         Args:
-            train_labels: `[M, L]` of the training split.
-            labels: `[N, L]` of the evaluated split.
+            train_labels: `[M, L]`.
+            labels: `[N, L]` of the split that is measured.
 
         Returns:
             `{floor: {metric: value}}`, NaN where undefined.

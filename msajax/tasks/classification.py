@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from msajax.metrics import table
 from msajax.metrics.calibration import Basis, Temperature
+from msajax.metrics.table import reported_by
 from msajax.tasks.base import Task, named_by
 
 _ROUNDED = 5e-3  # what a probability is off by that some tool prints with two digits
@@ -18,12 +18,14 @@ class Classification(Task):
     """Predicts classes: scores `[N, C]` are probabilities, labels `[N, 1]` the class, from 0."""
 
     kind = "classification"
+    reporters = ("classes",)
+    usual_selection = "cross_entropy"
+    not_calibrated = "The probabilities have no temperature"
 
     @classmethod
     def of(cls, names: tuple[str, ...], train_labels: NDArray | None) -> "Classification":
         """Builds the task of classes of these names."""
-        del train_labels
-        return cls(names, table.CLASSES, "cross_entropy")
+        return cls(names, reported_by("classes"))
 
     @staticmethod
     def scores(outputs: Any) -> Any:
@@ -37,7 +39,6 @@ class Classification(Task):
     @staticmethod
     def label_columns(names: Sequence[str]) -> list[str]:
         """Names the true class and the most probable one."""
-        del names
         return ["label", "predicted"]
 
     @staticmethod
@@ -45,7 +46,6 @@ class Classification(Task):
         label: NDArray | None, mean: NDArray, names: Sequence[str], number: Any
     ) -> list[str]:
         """Writes the names of the true class, empty if it is not known, and the most probable."""
-        del number
         return ["" if label is None else names[int(label[0])], names[int(mean.argmax())]]
 
     @classmethod
@@ -59,7 +59,6 @@ class Classification(Task):
     @staticmethod
     def read_columns_of(names: Sequence[str]) -> list[str]:
         """Names the column of the true class."""
-        del names
         return ["label"]
 
     @staticmethod
@@ -75,6 +74,10 @@ class Classification(Task):
         off = np.abs(scores.sum(axis=2) - 1).max(axis=0)
         inside = ((scores >= 0) & (scores <= 1 + _ROUNDED)).all(axis=(0, 2))
         return inside & (off <= min(_ROUNDED * scores.shape[2], 0.5))
+
+    def describe(self) -> str:
+        """Says how many classes there are."""
+        return f"{len(self.names)} classes"
 
     def calibrate(self, scores: NDArray, labels: NDArray, basis: Basis) -> Temperature | None:
         """Fits the temperature of the probabilities; None of too few samples."""

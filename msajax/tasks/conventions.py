@@ -1,122 +1,28 @@
-"""Defines the metrics that some papers print in another way, each convention by its name."""
+"""Defines how some papers print their numbers, each convention by its name.
+
+Which metrics a convention reports, its rows in `metrics/table.py` say.
+"""
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from msajax.errors import UserError
-from msajax.metrics import measures, table
-from msajax.metrics.measures import Metric, Rule, accuracy, f1_of
+from msajax.metrics.measures import Metric
+from msajax.metrics.table import reported_by
 from msajax.tasks import Task
-from msajax.tasks.regression import each_and_mean, mean_over_outputs, of_output
+from msajax.tasks.regression import each_and_mean, mean_over_outputs, of_one_output
 
 logger = logging.getLogger(__name__)
 
+ALL = "all"
+
 _TRAITS = 16
 _POM_SENTIMENT = 14  # from 0, of the 17 ratings of POM; the others are its traits
-
-
-def _sims_class(scores: NDArray, edges: Sequence[float]) -> NDArray:
-    """Numbers the class of scores that are clipped to ±1: an edge belongs to the class below it."""
-    return np.digitize(np.clip(scores, -1, 1), edges, right=True)
-
-
-def _clipped(metric: Metric) -> Metric:
-    terms = metric.terms
-    return metric._replace(terms=lambda p, y: terms(np.clip(p, -1, 1), np.clip(y, -1, 1)))
-
-
-def _away_from_zero(scores: NDArray) -> NDArray:
-    """Rounds to ±3, halves away from zero."""
-    clipped = np.clip(scores, -3, 3)
-    whole = np.trunc(clipped)  # adding 0.5 first would round the number below 0.5 up
-    return whole + np.sign(clipped) * (np.abs(clipped - whole) >= 0.5)
-
-
-def _without_zero(metric: Metric) -> Metric:
-    """Makes a metric of the samples whose label is not 0."""
-
-    def terms(p: NDArray, y: NDArray) -> list[NDArray]:
-        kept = y != 0
-        return [kept, *(np.where(kept, term, 0) for term in metric.terms(p, y))]
-
-    def of_sums(n: NDArray, kept: NDArray, *sums: NDArray) -> NDArray:
-        return np.where(kept == 0, np.nan, metric.of_sums(kept, *sums))
-
-    why = table.NO_SAMPLES
-    if metric.undefined_when == measures.CONSTANT:
-        why = f"of the labels that are not 0, {measures.CONSTANT}, or there is none"
-    return metric._replace(terms=terms, of_sums=of_sums, undefined_when=why)
-
-
-_SIMS = {
-    2: Rule(partial(_sims_class, edges=(0.0,))),
-    3: Rule(partial(_sims_class, edges=(-0.1, 0.1))),
-    5: Rule(partial(_sims_class, edges=(-0.7, -0.1, 0.1, 0.7))),
-}
-_MMMO = Rule(lambda scores: scores > 3.5)
-_AWAY = Rule(_away_from_zero)
-_WHOLE = Rule(np.round)  # halves to the even number
-_SIMS_METRICS = {
-    "sims_mae": _clipped(measures.mae),
-    "sims_corr": _clipped(measures.corr),
-    "sims_acc2": accuracy(_SIMS[2]),
-    "sims_f1": f1_of(_SIMS[2]),
-    "sims_acc3": accuracy(_SIMS[3]),
-    "sims_acc5": accuracy(_SIMS[5]),
-}
-_MMMO_METRICS = {"mmmo_acc2": accuracy(_MMMO), "mmmo_f1": f1_of(_MMMO)}
-_POM_METRICS = {
-    "pom_mae": measures.mae,
-    "pom_corr": measures.corr,
-    "pom_acc": accuracy(_WHOLE),
-}
-_NONZERO_METRICS = {
-    "mae_nonzero": _without_zero(measures.mae),
-    "corr_nonzero": _without_zero(measures.corr),
-}
-_AWAY_METRICS = {"acc7_away_from_zero": accuracy(_AWAY)}
-_BY_PREDICTION_METRICS = {
-    f"f1_{name}_by_prediction": f1_of(
-        table.RULES[f"acc2_{name}"], table.NO_SAMPLES, by="predicted"
-    )
-    for name in ("nonzero", "has0")
-}
-_YOUTUBE_METRICS = {name: table.CLASSES[name] for name in ("accuracy", "f1_weighted")}
-_YOUTUBE_OF_NUMBERS = {"accuracy": accuracy(_WHOLE), "f1_weighted": f1_of(_WHOLE)}
-
-# Every metric that only a convention reports, for whoever explains it.
-METRICS: Mapping[str, Metric] = {
-    **_SIMS_METRICS,
-    **_MMMO_METRICS,
-    **_POM_METRICS,
-    **_NONZERO_METRICS,
-    **_AWAY_METRICS,
-    **_BY_PREDICTION_METRICS,
-}
-
-
-def _of_one(chosen: Mapping[str, Metric]) -> Callable[..., dict[str, Metric]]:
-    return lambda task, labels: {name: of_output(metric, 0) for name, metric in chosen.items()}
-
-
-def _youtube(task: Task, labels: NDArray) -> dict[str, Metric]:
-    if task.kind == "classification":
-        return dict(_YOUTUBE_METRICS)
-    return _of_one(_YOUTUBE_OF_NUMBERS)(task, labels)
-
-
-def _pom(task: Task, labels: NDArray) -> dict[str, Metric]:
-    reported = each_and_mean(_POM_METRICS, task.names)
-    if len(task.names) == _TRAITS + 1:
-        traits = [k for k in range(len(task.names)) if k != _POM_SENTIMENT]
-        reported |= {n: mean_over_outputs(m, traits) for n, m in _POM_METRICS.items()}
-    return reported
 
 
 class Convention(NamedTuple):
@@ -125,15 +31,15 @@ class Convention(NamedTuple):
     Attributes:
         needs: the labels and scores it is defined for, in words.
         takes: tells of a task and its labels `[N, L]` whether they are these.
-        reported: makes the metrics of a task and its labels.
         usual: tells of labels that it takes whether papers print them so: `all` leaves out the
             conventions of other corpora.
+        reported: makes the metrics of a task, by the convention's name.
     """
 
     needs: str
     takes: Callable[[Task, NDArray], bool]
-    reported: Callable[[Task, NDArray], dict[str, Metric]]
     usual: Callable[[NDArray], bool]
+    reported: Callable[[str, Task], dict[str, Metric]] = lambda name, task: of_one_output(name)
 
 
 def _is_score(task: Task, labels: NDArray) -> bool:
@@ -154,37 +60,47 @@ def _has_traits(task: Task, labels: NDArray) -> bool:
     return task.kind == "regression" and len(task.names) in (_TRAITS, _TRAITS + 1)
 
 
+def _youtube(name: str, task: Task) -> dict[str, Metric]:
+    if task.kind == "classification":
+        return reported_by(name)
+    return of_one_output("class_numbers")
+
+
+def _pom(name: str, task: Task) -> dict[str, Metric]:
+    chosen = reported_by(name)
+    reported = each_and_mean(chosen, task.names)
+    if len(task.names) == _TRAITS + 1:
+        traits = [k for k in range(len(task.names)) if k != _POM_SENTIMENT]
+        reported |= {n: mean_over_outputs(metric, traits) for n, metric in chosen.items()}
+    return reported
+
+
 _SCORE = "one score a sample"
-_SENTIMENT_METRICS = {name: table.METRICS[name] for name in table.SENTIMENT}
-_MMMO_ALL = {"mae": measures.mae, "corr": measures.corr, **_MMMO_METRICS}
 _sentiment = _within(-3, 3)
 
 CONVENTIONS: Mapping[str, Convention] = {
-    "sentiment": Convention(_SCORE, _is_score, _of_one(_SENTIMENT_METRICS), _sentiment),
-    "sims": Convention(_SCORE, _is_score, _of_one(_SIMS_METRICS), _within(-1, 1)),
-    "mmmo": Convention(_SCORE, _is_score, _of_one(_MMMO_ALL), _within(1, 5)),
+    "sentiment": Convention(_SCORE, _is_score, _sentiment),
+    "sims": Convention(_SCORE, _is_score, _within(-1, 1)),
+    "mmmo": Convention(_SCORE, _is_score, _within(1, 5)),
     "youtube": Convention(
         "three classes, or labels and scores that are class numbers 0, 1, 2",
         _is_of_three,
-        _youtube,
         lambda labels: True,
+        _youtube,
     ),
-    "pom": Convention("16 or 17 scores a sample", _has_traits, _pom, lambda labels: True),
-    "nonzero_mae": Convention(_SCORE, _is_score, _of_one(_NONZERO_METRICS), _sentiment),
-    "acc7_away_from_zero": Convention(_SCORE, _is_score, _of_one(_AWAY_METRICS), _sentiment),
-    "f1_by_prediction": Convention(
-        _SCORE, _is_score, _of_one(_BY_PREDICTION_METRICS), _sentiment
-    ),
+    "pom": Convention("16 or 17 scores a sample", _has_traits, lambda labels: True, _pom),
+    "nonzero_mae": Convention(_SCORE, _is_score, _sentiment),
+    "acc7_away_from_zero": Convention(_SCORE, _is_score, _sentiment),
+    "f1_by_prediction": Convention(_SCORE, _is_score, _sentiment),
 }
-ALL = "all"
 
 
 def by_convention(names: str, task: Task, labels: NDArray) -> Task:
     """Returns a task that reports the metrics of conventions, in the order of their names.
 
     Args:
-        names: of `CONVENTIONS`, with commas between; or `all`: what the task reports anyway, and
-            every convention that suits the labels; or "", for the task as it is.
+        names: those in `CONVENTIONS`, with commas between; or `all`: what the task reports anyway,
+            and every convention that suits the labels; or "", for the task as it is.
         task: what was predicted.
         labels: `[N, L]`.
 
@@ -196,9 +112,9 @@ def by_convention(names: str, task: Task, labels: NDArray) -> Task:
     chosen = [name.strip() for name in names.split(",")]
     if chosen == [ALL]:
         reported = dict(task.reported)
-        for convention in CONVENTIONS.values():
+        for name, convention in CONVENTIONS.items():
             if convention.takes(task, labels) and convention.usual(labels):
-                reported |= convention.reported(task, labels)
+                reported |= convention.reported(name, task)
         return dataclasses.replace(task, reported=reported)
     reported = {}
     for name in chosen:
@@ -208,7 +124,7 @@ def by_convention(names: str, task: Task, labels: NDArray) -> Task:
             )
         if not CONVENTIONS[name].takes(task, labels):
             raise UserError(
-                f"--convention={name} needs {CONVENTIONS[name].needs}; these are {_said(task)}."
+                f"--convention={name} needs {CONVENTIONS[name].needs}; these are {task.describe()}."
             )
         if not CONVENTIONS[name].usual(labels):
             logger.warning(
@@ -217,11 +133,5 @@ def by_convention(names: str, task: Task, labels: NDArray) -> Task:
                 labels.min(),
                 labels.max(),
             )
-        reported |= CONVENTIONS[name].reported(task, labels)
+        reported |= CONVENTIONS[name].reported(name, task)
     return dataclasses.replace(task, reported=reported)
-
-
-def _said(task: Task) -> str:
-    if task.kind == "regression":
-        return f"{len(task.names)} score(s) a sample"
-    return f"{len(task.names)} classes" if task.kind == "classification" else "tokens"

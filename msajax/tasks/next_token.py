@@ -8,10 +8,8 @@ from numpy.typing import NDArray
 
 from msajax.errors import UserError
 from msajax.metrics.calibration import Basis
-from msajax.metrics.measures import Metric, ratio
+from msajax.metrics.table import reported_by
 from msajax.tasks.base import Task
-
-_NO_STEPS = "no sequence has two steps in a row"
 
 
 class NextToken(Task):
@@ -23,6 +21,8 @@ class NextToken(Task):
     """
 
     kind = "next_token"
+    reporters = ("tokens",)
+    usual_selection = "cross_entropy"
     reads_labels = False
     calibrates = False
     own_names = ("negative_log_likelihood", "tokens")
@@ -30,13 +30,7 @@ class NextToken(Task):
     @classmethod
     def of(cls, names: tuple[str, ...], train_labels: NDArray | None) -> "NextToken":
         """Builds the task."""
-        del train_labels
-        entropy = Metric(_nats_and_steps, lambda n, nats, steps: ratio(nats, steps), _NO_STEPS)
-        perplexity = entropy._replace(
-            of_sums=lambda n, nats, steps: np.exp(ratio(nats, steps))
-        )
-        reported = {"cross_entropy": entropy, "perplexity": perplexity}
-        return cls(names, reported, "cross_entropy")
+        return cls(names, reported_by("tokens"))
 
     @staticmethod
     def targets_from(features: NDArray, mask: NDArray) -> NDArray:
@@ -61,7 +55,6 @@ class NextToken(Task):
     @staticmethod
     def label_columns(names: Sequence[str]) -> list[str]:
         """Names none: the two scores say all that is measured."""
-        del names
         return []
 
     @staticmethod
@@ -79,8 +72,11 @@ class NextToken(Task):
     @staticmethod
     def read_columns_of(names: Sequence[str]) -> list[str]:
         """Names none."""
-        del names
         return []
+
+    def describe(self) -> str:
+        """Says that these are tokens."""
+        return "tokens"
 
     def calibrate(self, scores: NDArray, labels: NDArray, basis: Basis) -> None:
         """Fits nothing: the scores are measures already."""
@@ -92,9 +88,3 @@ class NextToken(Task):
         nats = -np.log(counts[targets] / counts.sum())
         entropy = float(nats.mean()) if nats.size else float("nan")
         return {"train_shares": {"cross_entropy": entropy, "perplexity": float(np.exp(entropy))}}
-
-
-def _nats_and_steps(p: NDArray, y: NDArray) -> tuple[NDArray, NDArray]:
-    """Takes apart p (..., 2, N): samples' nats and numbers of steps."""
-    del y
-    return p[..., 0, :], p[..., 1, :]

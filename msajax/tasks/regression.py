@@ -1,32 +1,34 @@
 """Predicts real numbers: one sentiment score, or several scores."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from msajax.metrics import table
+from msajax.metrics import measures
 from msajax.metrics.calibration import Basis, Intervals
-from msajax.metrics.measures import Metric
+from msajax.metrics.measures import Metric, ratio
+from msajax.metrics.table import is_sentiment, reported_by
 from msajax.tasks.base import Task
-
-_OF_EACH_OUTPUT = ("mae", "corr", "ccc")  # reported for each of several outputs, and their means
 
 
 class Regression(Task):
     """Predicts real numbers: scores and labels are `[N, K]`."""
 
     kind = "regression"
+    reporters = ("sentiment", "scores", "outputs")
+    usual_selection = "mae"
+    not_calibrated = "The scores have no 90 % interval"
 
     @classmethod
     def of(cls, names: tuple[str, ...], train_labels: NDArray | None) -> "Regression":
         """Builds the task; the range of a single score's labels decides which metrics suit it."""
         if len(names) == 1:
-            suitable = table.names_for(train_labels[:, 0])
-            return cls(names, {m: of_output(table.METRICS[m], 0) for m in suitable}, "mae")
-        chosen = {m: table.METRICS[m] for m in _OF_EACH_OUTPUT}
-        return cls(names, each_and_mean(chosen, names), "mae")
+            reporter = "sentiment" if is_sentiment(train_labels[:, 0]) else "scores"
+            return cls(names, of_one_output(reporter))
+        return cls(names, each_and_mean(reported_by("outputs"), names))
 
     @staticmethod
     def label_columns(names: Sequence[str]) -> list[str]:
@@ -58,15 +60,44 @@ class Regression(Task):
         """Names the columns of labels; a single output's is `label`, as `names_in` returns it."""
         return ["label"] if tuple(names) == ("label",) else [f"label_{name}" for name in names]
 
+    def describe(self) -> str:
+        """Says how many scores there are."""
+        return f"{len(self.names)} score(s) a sample"
+
     def calibrate(self, scores: NDArray, labels: NDArray, basis: Basis) -> Intervals | None:
         """Fits 90 % intervals; None of too few samples."""
         return Intervals.fit(scores, labels, basis)
 
     def floors(self, train_labels: NDArray, labels: NDArray) -> dict[str, dict[str, float]]:
-        """Computes the errors of constants, and of one score also the largest classes' shares."""
-        if len(self.names) == 1:
-            return table.floors(train_labels[:, 0], labels[:, 0], tuple(self.reported))
+        """Computes what scores without a model reach.
+
+        Returns:
+            `train_median`: the `mae` of that constant. For one score also `constant_0`, and
+            `majority`: for each accuracy the largest share of one class among the labels measured,
+            by its own classes and samples; NaN with a RuntimeWarning if it has no samples.
+        """
         median = np.median(train_labels, axis=0)  # [K]
+        if len(self.names) == 1:
+            y, majority = labels[:, 0], {}
+            for name, rule in ((name, metric.rule) for name, metric in self.reported.items()):
+                if rule is None:
+                    continue
+                kept = rule.kept(y)
+                _, counts = np.unique(rule.classes(y[kept]), return_counts=True)
+                majority[name] = float(ratio(counts.max(initial=0), kept.sum()))
+                if np.isnan(majority[name]):
+                    warnings.warn(
+                        f"the majority share of {name} is undefined (NaN) because "
+                        f"{measures.NO_SAMPLES}",
+                        RuntimeWarning,
+                        stacklevel=2,
+                    )
+            constants = {"constant_0": 0.0, "train_median": median[0]}
+            errors = {
+                floor: {"mae": float(measures.mae.value(np.full_like(y, constant), y))}
+                for floor, constant in constants.items()
+            }
+            return errors | {"majority": majority}
         errors = np.abs(labels - median).mean(axis=0)
         each = {f"mae_{name}": float(e) for name, e in zip(self.names, errors, strict=True)}
         return {"train_median": {"mae": float(errors.mean()), **each}}
@@ -79,6 +110,11 @@ class Regression(Task):
 def of_output(metric: Metric, k: int) -> Metric:
     """Applies a metric to output k of p (..., K, N) and y (..., K, N)."""
     return metric._replace(part=lambda x: x[..., k, :])
+
+
+def of_one_output(reporter: str) -> dict[str, Metric]:
+    """Makes the metrics that a name in `metrics.table` reports, for the only output."""
+    return {name: of_output(metric, 0) for name, metric in reported_by(reporter).items()}
 
 
 def mean_over_outputs(metric: Metric, outputs: Sequence[int]) -> Metric:

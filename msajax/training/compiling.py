@@ -9,9 +9,9 @@ from flax.traverse_util import unflatten_dict
 
 from msajax.inference.scoring import EvaluationBatches, Predict, make_predict
 from msajax.preparation.batches import epoch_order, in_passes
-from msajax.runtime.compilers import Compilers
+from msajax.runtime.compile import Compilers
 from msajax.runtime.devices import deal
-from msajax.training.feed import Feed, Pace
+from msajax.training.feed import Feed
 from msajax.training.programs import Programs, make_programs
 from msajax.training.run import Run
 from msajax.training.state import RunState
@@ -19,57 +19,53 @@ from msajax.training.state import RunState
 INIT, VALIDATION = "init", "validation"  # names of programs; those of steps have their quarter's
 
 
-class Equipment(NamedTuple):
+class OnDevices(NamedTuple):
     """Holds what a run works with on the devices.
 
     Attributes:
-        programs: of training.
-        feed: the training split.
-        predict: the prediction program.
+        programs: what trains.
+        feed: reads the training split.
+        predict: scores batches.
         valid: the validation split.
-        pace: how many steps a dispatch takes.
-        compilers: compile these programs in the background.
     """
 
     programs: Programs
     feed: Feed
     predict: Predict
     valid: EvaluationBatches
-    pace: Pace
-    compilers: Compilers
 
 
-def equip(run: Run) -> Equipment:
+def put_on_devices(run: Run) -> OnDevices:
     """Builds the programs of a run, and puts its data on the devices; nothing is compiled yet."""
     memory = run.model.memory
     at_first = memory.begin(run.train.labels, run.spec) if memory else {}
     shared = run.layout.put(unflatten_dict(run.shared, sep="/"))  # once, for both programs
     programs = make_programs(run.recipe, run.spec, run.layout, at_first, shared)
     parts, for_rows = run.config.train.accumulation_steps, run.layout.for_rows
-    return Equipment(
+    return OnDevices(
         programs=programs,
         feed=Feed(run.train, run.spec, programs, run.layout, parts),
         predict=make_predict(run.module, run.task, for_rows, shared),
         valid=EvaluationBatches(run.valid, run.spec, for_rows),
-        pace=Pace(),
-        compilers=Compilers(),
     )
 
 
-def compile_ahead(run: Run, equipment: Equipment, state: RunState | None, pause_at: int) -> None:
+def compile_ahead(
+    run: Run, compilers: Compilers, there: OnDevices, state: RunState | None, pause_at: int
+) -> None:
     """Gives the programs of a run to its compilers, in the order in which it needs them.
 
     They are traced for the shapes, types and shardings of the arrays that they will be called with.
     A program that is called with others is compiled by the call, as if it were not compiled here.
 
     Args:
-        run: to be trained.
-        equipment: of the run.
-        state: that it goes on from; None before its first step.
+        compilers: compile in the background.
+        there: what the run works with.
+        state: where it goes on; None before its first step.
         pause_at: the epoch after which it pauses.
     """
     epoch, step = (0, 0) if state is None else (int(state.selection.epoch), int(state.epoch.step))
-    programs, feed, add = equipment.programs, equipment.feed, equipment.compilers.add
+    programs, feed, add = there.programs, there.feed, compilers.add
     seeds = len(run.seeds)
     slots = len(deal(np.zeros(seeds, bool), run.layout).seeds)
     dealt, variables = programs.state(slots), programs.state(seeds).variables
@@ -95,11 +91,11 @@ def compile_ahead(run: Run, equipment: Equipment, state: RunState | None, pause_
     add(VALIDATION if state is not None else INIT, keep)
     add_steps(quarters)
     of_rows = run.layout.for_rows.state_shapes(variables)
-    for batch in equipment.valid.of_each_shape():
+    for batch in there.valid.of_each_shape():
         rows = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), batch[1:]
         )
-        add(VALIDATION, functools.partial(equipment.predict.lower, of_rows, *rows))
+        add(VALIDATION, functools.partial(there.predict.lower, of_rows, *rows))
     if epoch + 1 < min(pause_at, run.config.train.epochs):
         # What is left of this epoch, or the share of it that stages take, may need fewer quarters.
         add_steps(_quarters_of_epoch(run, epoch + 1))

@@ -36,7 +36,7 @@ class Dispatch(NamedTuple):
     """Holds neighbouring steps of an epoch that share a length quarter.
 
     Attributes:
-        quarter: of all its steps.
+        quarter: the length quarter of all its steps.
         batches: `[S, BLOCK, B, …]`, of the epoch's steps from `offset` on.
         first: the first step to take, counted from `offset`.
         last: the step behind the last one to take, counted alike.
@@ -64,8 +64,8 @@ class Feed:
 
         Args:
             split: prepared, with labels.
-            spec: of the corpus.
-            programs: of the run.
+            spec: sizes of the model's inputs.
+            programs: gather batches of a split that lies on the devices.
             layout: where arrays are.
             parts: accumulation steps.
         """
@@ -80,7 +80,7 @@ class Feed:
         """Yields the dispatches of an epoch; a split that streams is read one block ahead.
 
         Args:
-            orders: of every random seed.
+            orders: one per random seed.
             stopped: `[S]`, seeds whose rows are not needed.
             begin: the first step to take.
             pace: how many steps to take at once.
@@ -111,7 +111,7 @@ class Feed:
         """Returns the shapes, types and shardings of the batches `[S, BLOCK, B, …]` of a dispatch.
 
         Args:
-            quarter: of all its steps.
+            quarter: the length quarter of all its steps.
             seeds: how many random seeds the run has.
             batch_size: rows of a step, before it is filled up.
         """

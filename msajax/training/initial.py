@@ -11,10 +11,10 @@ from msajax.corpus.glove import WordVectors
 from msajax.encoders.folder import Folder
 from msajax.encoders.module import parameters_of
 from msajax.errors import UserError
-from msajax.metrics import table as metrics
+from msajax.metrics.table import is_sentiment
 from msajax.models import Model, declared
 from msajax.models.contract import LABELS, MODALITIES, POSITIONS, VOCABULARY
-from msajax.preparation.preparation import Preparation
+from msajax.preparation.fit import Preparation
 from msajax.spec import CorpusSpec
 from msajax.training.optimizers import settings_of
 
@@ -47,8 +47,8 @@ def shared_values(
     """Selects the values of frozen parameters that every seed begins with, and so keeps.
 
     Args:
-        initial: by path.
-        shapes: of all parameters, by path.
+        initial: values by path.
+        shapes: every parameter of the model, by path.
         optim: says which parameters are frozen.
 
     Returns:
@@ -80,7 +80,7 @@ def from_labels(config: ModelConfig, spec: CorpusSpec, labels: np.ndarray) -> In
     bias = declared(config).output_bias
     if spec.label_kind != "regression" or not bias:
         return {}
-    if labels.shape[1] == 1 and metrics.names_for(labels[:, 0]) == metrics.SENTIMENT:
+    if labels.shape[1] == 1 and is_sentiment(labels[:, 0]):
         return {}
     return {bias: np.median(labels, axis=0)}
 
@@ -130,7 +130,7 @@ def from_words(
 
     Args:
         words: the vocabulary, a row each.
-        shapes: of the parameters.
+        shapes: every parameter of the model, by path.
         given: vectors of some of the words.
 
     Raises:
@@ -166,10 +166,10 @@ def from_bundle(
 
     Args:
         model: what the new run's model declares.
-        preparation: of the new run.
-        shapes: of its parameters.
-        source: preparation of the bundle.
-        params: of the bundle, leading axis of its seeds, or 1 for all of them.
+        preparation: what the new run reads.
+        shapes: the new run's parameters, by path.
+        source: what the bundle reads.
+        params: the bundle's, leading axis of its seeds, or 1 for all of them.
         seeds: how many the new run has.
 
     Returns:

@@ -17,7 +17,8 @@ import optax
 
 from msajax.checks import is_finite_number
 from msajax.config import Config, TrainConfig
-from msajax.errors import UserError, place_of
+from msajax.config.grammar import parse
+from msajax.errors import UserError, user_line
 from msajax.models.contract import BATCH, ROW, Model, Prediction, Stage, Term
 from msajax.preparation.batches import Batch
 
@@ -144,7 +145,7 @@ class Objective:
     """Holds what a run minimises: the sum of its terms, each times its weight.
 
     Attributes:
-        terms: by name, in the order of the logs.
+        terms: each by its name, in the order of the logs.
     """
 
     terms: Mapping[str, Term]
@@ -175,7 +176,7 @@ def make_objective(config: Config, model: Model, kind: str) -> Objective:
     loss = suitable[name](train)
     terms = {name: loss}
     if model.terms is not None:
-        here = place_of(model.terms)
+        here = user_line(model.terms)
         try:
             inspect.signature(model.terms).bind(config.model, name, loss)
         except TypeError as error:
@@ -199,16 +200,16 @@ def make_objective(config: Config, model: Model, kind: str) -> Objective:
             if isinstance(term, Term):
                 said = f"a Term of weight {term.weight!r} and scope {term.scope!r}"
             raise UserError(
-                f"{place_of(model.terms)}the term {own!r} is {said}: it must be a msajax.Term "
+                f"{user_line(model.terms)}the term {own!r} is {said}: it must be a msajax.Term "
                 f"with a function, a finite weight, and the scope {ROW!r} or {BATCH!r}."
             )
     if "loss" in terms:
         raise UserError("A term of the model is named 'loss', as the sum of all is: rename it.")
     for entry in train.terms:
-        beside, weight = _read_term(entry)
+        beside, weight = parse("train.terms", entry, "name=weight", TERMS, is_finite_number)
         if beside in terms:
             raise UserError(f"train.terms names {beside!r}, which the loss has already.")
-        terms[beside] = TERMS[beside]._replace(weight=weight)
+        terms[beside] = TERMS[beside]._replace(weight=float(weight))
     if train.accumulation_steps > 1:
         if whole := [name for name, term in terms.items() if term.scope == BATCH]:
             raise UserError(
@@ -216,17 +217,6 @@ def make_objective(config: Config, model: Model, kind: str) -> Objective:
                 f"and {', '.join(whole)} compares the rows of a whole batch: use 1."
             )
     return Objective(terms)
-
-
-def _read_term(entry: str) -> tuple[str, float]:
-    """Reads `name=weight`; raises `UserError` if it cannot."""
-    name, _, text = entry.partition("=")
-    if name not in TERMS or not is_finite_number(text):
-        raise UserError(
-            f"train.terms = {entry!r}: must be name=weight, where name is one of "
-            f"{', '.join(TERMS)}."
-        )
-    return name, float(text)
 
 
 class Sums(NamedTuple):

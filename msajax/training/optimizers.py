@@ -89,11 +89,11 @@ def _layer_factors(paths: list[str], decay: float) -> dict[str, float]:
     return {path: decay ** (max(numbers.values()) - layer) for path, layer in numbers.items()}
 
 
-class When(NamedTuple):
+class StepInfo(NamedTuple):
     """Says at which step parameters move, and whether they do.
 
     Attributes:
-        step: of the run, from 0.
+        step: the run's, from 0.
         scale: the plateau schedule's factor, the same for all groups.
         taken: False for a step that leaves everything as it was.
     """
@@ -113,8 +113,8 @@ class Optimizer:
 
     Attributes:
         config: what the user asks for.
-        total_steps: of the run if no seed stops early; the cosine and linear schedules end there.
-        settings: of every parameter, by path.
+        total_steps: the run's if no seed stops early; the cosine and linear schedules end there.
+        settings: every parameter's, by path.
     """
 
     config: OptimConfig
@@ -135,12 +135,12 @@ class Optimizer:
         """Makes the state before the first step: the moments of each parameter."""
         return self._without_rates(params, True).init(params)
 
-    def update(self, gradient: Any, state: Any, params: Any, when: When) -> tuple[Any, Any]:
+    def update(self, gradient: Any, state: Any, params: Any, when: StepInfo) -> tuple[Any, Any]:
         """Computes what to add to parameters.
 
         Args:
             gradient: like the parameters.
-            state: from `init` or the step before.
+            state: what `init` or the step before gave.
             params: those that move.
             when: the step.
 
@@ -231,7 +231,7 @@ def make_optimizer(config: OptimConfig, total_steps: int, paths: Iterable[str]) 
     Args:
         config: what the user asks for.
         total_steps: if no seed stops early.
-        paths: of the model's parameters, joined by `/`.
+        paths: the model's parameters, joined by `/`.
 
     Raises:
         UserError: as `settings_of`.

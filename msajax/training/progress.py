@@ -30,7 +30,7 @@ class EpochProgress(contextlib.AbstractContextManager):
         """Starts at `done` of at most `epochs`.
 
         Args:
-            epochs: of the run.
+            epochs: planned.
             done: how many of them are done.
             selection: the metric that validation follows.
             console: where the bar goes; standard error without it. Where that is neither a terminal
@@ -70,7 +70,7 @@ class EpochProgress(contextlib.AbstractContextManager):
         """Shows one epoch's means over the seeds whose numbers are finite.
 
         Args:
-            lines: of metrics.jsonl, one per random seed that ran.
+            lines: a line of metrics.jsonl per random seed that ran.
             best: `[S]`, every seed's best value so far of the metric that validation follows.
         """
         valid = f"valid_{self._selection}"

@@ -15,17 +15,17 @@ from msajax.corpus.corpus import Corpus, Split
 from msajax.errors import UserError
 from msajax.models import Model, build_model, declared, parameter_shapes
 from msajax.preparation.batches import quarters_of, steps_per_epoch
-from msajax.preparation.preparation import Preparation
+from msajax.preparation.fit import Preparation
 from msajax.runs.folder import RunFolder
 from msajax.runtime.devices import Layout, make_layout
 from msajax.runtime.signals import StopRequest
 from msajax.spec import CorpusSpec
 from msajax.tasks import Task, make_task
 from msajax.training.initial import Initial, slice_seeds
+from msajax.training.model_check import check_declaration, check_stages, one_sentence, trace_step
 from msajax.training.objective import Objective, make_objective
 from msajax.training.optimizers import make_optimizer
 from msajax.training.progress import EpochProgress
-from msajax.training.rehearsal import check_declaration, check_stages, one_sentence, rehearse
 from msajax.training.step import Recipe
 from msajax.training.transforms import make_transforms
 
@@ -240,4 +240,4 @@ def _check_model(config: Config, spec: CorpusSpec) -> None:
             average=config.optim.average,
             accumulation_steps=train.accumulation_steps,
         )
-        rehearse(recipe, spec)
+        trace_step(recipe, spec)

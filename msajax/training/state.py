@@ -169,7 +169,7 @@ def select(
     undefined (NaN). Stopped seeds do not change; one that fails stops, and does not improve.
 
     Args:
-        selection: before the epoch.
+        selection: what validation had decided before the epoch.
         scores: `[S]` float64, of validation; entries of stopped and failed seeds are ignored.
         failed: `[S]` bool, seeds whose numbers were not finite in this epoch.
         train: patience and the number of epochs.

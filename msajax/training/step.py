@@ -20,7 +20,7 @@ from msajax.models.contract import Model, Prediction, Stage, init_variables, joi
 from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.training.objective import Objective, Sums, measure, weights_before
-from msajax.training.optimizers import Optimizer, When
+from msajax.training.optimizers import Optimizer, StepInfo
 from msajax.training.prng import dropout_key
 from msajax.training.state import StepMetrics, TrainState
 from msajax.training.transforms import Transforms
@@ -40,7 +40,7 @@ class Recipe:
         average: decay of the parameters' moving average; 0 is off.
         shared: paths of frozen parameters that are the same for every seed, and in no state.
         accumulation_steps: how many equal parts a batch is cut into; their gradients are summed.
-        most_skipped_steps: after so many skipped steps in a row a seed has failed.
+        most_skipped_steps: a seed that skips so many steps in a row has failed.
     """
 
     module: nn.Module
@@ -150,7 +150,7 @@ def train_step(
             mutable=list(recipe.model.mutable),
         )
 
-    where = Where(first, axis_name, counts)
+    where = RowSlice(first, axis_name, counts)
     gradient, found = _differentiate(predict, moving, batch, recipe, where)
     sums = found.sums
     if axis_name:
@@ -166,7 +166,7 @@ def train_step(
     finite = jnp.isfinite(sums.sums).all() & jnp.isfinite(grad_norm)
     failed = state.skipped_in_a_row >= recipe.most_skipped_steps
     taken, skipped = finite & ~failed, ~finite & ~failed
-    when = When(state.step, state.learning_rate_scale, taken)
+    when = StepInfo(state.step, state.learning_rate_scale, taken)
     moved, opt_state = _moved(recipe, state.opt_state, gradient, moving, stage, when)
     after = {
         "params": joined(moved, frozen),
@@ -191,7 +191,7 @@ def train_step(
     return state, metrics
 
 
-class Where(NamedTuple):
+class RowSlice(NamedTuple):
     """Says which rows and terms a gradient is of.
 
     Attributes:
@@ -205,13 +205,13 @@ class Where(NamedTuple):
     counts: jax.Array
 
 
-class Found(NamedTuple):
+class ForwardResult(NamedTuple):
     """Holds what a forward pass leaves beside the gradient.
 
     Attributes:
         sums: the terms, of this device's rows.
         collections: the model's mutable collections after the pass.
-        prediction: of these rows; None for a model without a memory, which alone reads it.
+        prediction: None for a model without a memory, which alone reads it.
     """
 
     sums: Sums
@@ -220,8 +220,8 @@ class Found(NamedTuple):
 
 
 def _differentiate(
-    predict: Callable, moving: Any, batch: Batch, recipe: Recipe, where: Where
-) -> tuple[Any, Found]:
+    predict: Callable, moving: Any, batch: Batch, recipe: Recipe, where: RowSlice
+) -> tuple[Any, ForwardResult]:
     """Computes the gradient of the objective over this device's rows, a part at a time."""
     objective, parts = recipe.objective, recipe.accumulation_steps
     first, axis_name, counts = where
@@ -231,7 +231,7 @@ def _differentiate(
         whole = weights_before(objective, lambda part: predict(moving, part, 0)[0], batch)
         whole = jax.lax.psum(whole, axis_name) if axis_name else whole
 
-    def loss(moving: Any, part: Batch, first: jax.Array | int) -> tuple[jax.Array, Found]:
+    def loss(moving: Any, part: Batch, first: jax.Array | int) -> tuple[jax.Array, ForwardResult]:
         prediction, collections = predict(moving, part, first)
         sums = measure(objective, prediction, part, axis_name)
         weights = whole
@@ -240,7 +240,7 @@ def _differentiate(
         # A term of which nothing counts in this batch is 0, not 0 / 0.
         each = sums.sums * (1 / jnp.where(weights > 0, weights, 1))
         value = jnp.where(counts, each * factors, 0).sum()
-        return value, Found(sums, collections, prediction if recipe.model.memory else None)
+        return value, ForwardResult(sums, collections, prediction if recipe.model.memory else None)
 
     gradient_of = jax.grad(loss, has_aux=True)
     if parts == 1:
@@ -257,7 +257,7 @@ def _differentiate(
     nothing = (jax.tree.map(jnp.zeros_like, moving), Sums(terms, terms))
     (gradient, sums), predictions = jax.lax.scan(accumulate, nothing, (split, jnp.arange(parts)))
     joined_rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), predictions)
-    return gradient, Found(sums, {}, joined_rows)
+    return gradient, ForwardResult(sums, {}, joined_rows)
 
 
 def _moved(
@@ -266,7 +266,7 @@ def _moved(
     gradient: Any,
     moving: Any,
     stage: jax.Array | int,
-    when: When,
+    when: StepInfo,
 ) -> tuple[Any, Any]:
     """Moves what the step's stage trains, by moments that are that stage's own.
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from msajax.checks import is_finite_number
+from msajax.config.grammar import parse
 from msajax.encoders.tokens import NOTHING
 from msajax.errors import UserError
 from msajax.preparation.batches import Batch
@@ -140,6 +141,11 @@ class Transforms:
         return batch
 
 
+def parse_transform(entry: str) -> list[str]:
+    """Splits `name:modality=amount` into its parts; raises `UserError` if it cannot."""
+    return parse("train.transforms", entry, "name:modality=amount", TRANSFORMS)
+
+
 def make_transforms(entries: tuple[str, ...], spec: CorpusSpec) -> Transforms:
     """Builds the transforms that `train.transforms` names.
 
@@ -148,13 +154,7 @@ def make_transforms(entries: tuple[str, ...], spec: CorpusSpec) -> Transforms:
     """
     made = []
     for entry in entries:
-        name, _, rest = entry.partition(":")
-        modality, _, text = rest.partition("=")
-        if name not in TRANSFORMS or not modality:
-            raise UserError(
-                f"train.transforms = {entry!r}: must be name:modality=amount, where name is one of "
-                f"{', '.join(TRANSFORMS)}."
-            )
+        name, modality, text = parse_transform(entry)
         if modality != "*" and modality not in spec.modalities:
             raise UserError(
                 f"train.transforms = {entry!r}: {modality!r} is not among the run's modalities: "

@@ -11,7 +11,7 @@ from msajax.corpus import synthetic as synthetic_corpus
 from msajax.corpus.corpus import Corpus
 from msajax.corpus.demands import require_corpus
 from msajax.corpus.folds import cut_fold, require_one_fold, without_folds
-from msajax.corpus.formats import connectome, csd, hdf5, mapped, misa, mmsa, mult, native
+from msajax.corpus.formats import connectome, csd, hdf5, misa, mmsa, native
 from msajax.corpus.formats.pickled import describe, read_pickled
 from msajax.errors import UserError, writing
 from msajax.files import put_in_place, scratch_folder
@@ -23,8 +23,8 @@ class Format(NamedTuple):
     """Describes a format that can be read.
 
     Attributes:
-        what: what a corpus of this format is, for a message.
-        why: by what a path was recognised, for a message.
+        what: names a corpus of this format, in a message.
+        why: says by what a path was recognised, in a message.
         matches: says whether a path has the format, by its content.
         open: opens a path that has the format.
         pickled: whether `matches` and `open` take a `Pickled` instead of a path. A pickle is read
@@ -49,8 +49,8 @@ FORMATS = {
     "mapped": Format(
         "a folder of such arrays",
         "the folder holds a manifest, corpus.json",
-        mapped.matches,
-        lambda path, data: mapped.open_mapped(path),
+        native.matches_folder,
+        lambda path, data: native.open_mapped(path),
     ),
     "old_hdf5": Format(
         "a folder of audio_<split>.h5, y_<split>.h5 …",
@@ -77,8 +77,8 @@ FORMATS = {
     "mult": Format(
         "a pickle of MulT or MultiBench (splits with text, audio, vision, labels, id)",
         "its pickle holds dicts of arrays named vision, audio, text",
-        mult.matches,
-        mult.open_mult,
+        mmsa.matches_mult,
+        mmsa.open_mult,
         pickled=True,
     ),
     "misa": Format(
@@ -129,8 +129,8 @@ def save(corpus: Corpus, output: str) -> None:
     """Writes a corpus, whole or not at all: as a native archive, or as a new mapped folder.
 
     Args:
-        corpus: what is written.
-        output: the archive, if it ends in .npz, which is replaced if it is there; else the folder.
+        corpus: opened, or made in memory.
+        output: an archive, if it ends in .npz, which is replaced if it is there; else a folder.
 
     Raises:
         UserError: if it cannot be written.
@@ -142,7 +142,7 @@ def save(corpus: Corpus, output: str) -> None:
         if output.endswith(".npz"):
             native.save_native(temporary, corpus)
         else:
-            mapped.save_mapped(temporary, corpus)
+            native.save_mapped(temporary, corpus)
         put_in_place(temporary, output)
 
 
@@ -158,23 +158,19 @@ def open_own(path: str, data: DataConfig) -> Corpus:
             f"data.format = {data.format!r}: must be one of auto, {', '.join(FORMATS)}."
         )
     formats = list(FORMATS.values()) if data.format == "auto" else [FORMATS[data.format]]
-    of_pickles = [format for format in formats if format.pickled]
-    found = path
-    corpus = _open_first([format for format in formats if not format.pickled], path, data)
-    if corpus is None and of_pickles and (pickled := read_pickled(path, data.glove_path)):
-        found = f"{path}, a pickle of {describe(next(iter(pickled.trees.values())))},"
-        corpus = _open_first(of_pickles, pickled, data)
-        formats = of_pickles
-    if corpus is None:
-        expected = ", or ".join(format.what for format in formats)
-        raise UserError(f"{found} is not a corpus: expected {expected}.")
-    return corpus
-
-
-def _open_first(formats: list[Format], source: Any, data: DataConfig) -> Corpus | None:
+    found, source = path, path
     for format in formats:
+        # A pickle has no index to look into: it is read once, after all others, which are no
+        # pickles, did not match.
+        if format.pickled and source is path:
+            source = read_pickled(path, data.glove_path)
+            if source is None:
+                break
+            found = f"{path}, a pickle of {describe(next(iter(source.trees.values())))},"
+            formats = [format for format in formats if format.pickled]
         if format.matches(source):
             corpus = format.open(source, data)
             corpus.why = format.why
             return corpus
-    return None
+    expected = ", or ".join(format.what for format in formats)
+    raise UserError(f"{found} is not a corpus: expected {expected}.")

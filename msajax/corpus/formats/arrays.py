@@ -22,35 +22,38 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from msajax.corpus.corpus import SPLIT_NAMES, SPLITS, Corpus, Source, Split, SplitHeader
-from msajax.corpus.embedding import Embedding
+from msajax.corpus.corpus import SPLIT_NAMES, SPLITS, Corpus, Embedding, Source, Split, SplitHeader
 from msajax.corpus.labels import read_labels, require_names
 from msajax.errors import UserError
 
-SEGMENTS, PIECES = "text_segments", "text_pieces"
-# Types, axes of the text that they need, what such a text is, what they are.
-_KINDS = {
+WORDS, SEGMENTS, PIECES = "words", "text_segments", "text_pieces"
+# By name: types, numbers of axes, what is expected.
+_EXTRAS = {
+    "id": ("U", (1,), "strings (N,)"),
+    "label": ("biuf", (1, 2), "numbers (N,) or (N, K)"),
+    "raw_text": ("U", (1,), "strings (N,)"),
+    WORDS: ("U", (2,), "strings (N, T)"),
+}
+# By name: types, axes of the text that it goes with step by step, what such a text is, what it is.
+_BESIDE_TEXT = {
     SEGMENTS: ("iu", 2, "token ids", "whole numbers"),
     PIECES: ("U", 3, "features", "strings"),
 }
 LABEL_NAME, ALIGNED, EMBEDDING = "label_name", "aligned", "embedding"
 OF_CORPUS = (LABEL_NAME, ALIGNED, EMBEDDING)
-WORDS, _BESIDE_TEXT = "words", {SEGMENTS, PIECES}
 SMALL = ("label", "id", *OF_CORPUS)  # arrays that opening a corpus reads
-BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
+_BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
 # RuntimeError: an encrypted member, or a compression that zipfile does not know.
-DAMAGED = (*BROKEN, RuntimeError, ValueError)
+DAMAGED = (*_BROKEN, RuntimeError, ValueError)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 _LABELS_ELSEWHERE = ("labels", "regression_labels")  # as other formats call them
 RESERVED = {"id", "label", "raw_text", WORDS, SEGMENTS, *_LABELS_ELSEWHERE}  # for no modality
 _CHUNK = 1 << 20
-_AXES = {"label": (1, 2), WORDS: (2,)}  # of arrays that are no modality
-_EXPECTED = {"label": "numbers (N,) or (N, K)", WORDS: "strings (N, T)"}
 
 
 class Hash(Protocol):
@@ -106,18 +109,26 @@ def check_array(
     corpus.
 
     Args:
-        path: of the corpus, for messages.
-        file: at the beginning of the array.
+        path: the file or folder, for messages.
+        file: where the array begins.
         size: stored bytes, header included.
-        name: of the array.
+        name: the array, as digest and messages name it.
         digest: updated with header and content; None leaves the content unread.
 
     Raises:
         UserError: for an array that is damaged, or that only a pickle could hold.
     """
     try:
-        header = _read_header(file)
-    except BROKEN:
+        version = np.lib.format.read_magic(file)
+        if version == (1, 0):
+            header = ArrayHeader(*np.lib.format.read_array_header_1_0(file))
+        elif version == (2, 0):
+            header = ArrayHeader(*np.lib.format.read_array_header_2_0(file))
+        else:
+            raise ValueError(f"unknown .npy version {version}")
+        if min(header.shape, default=0) < 0:
+            raise ValueError(f"negative size in {header.shape}")
+    except _BROKEN:
         raise
     except Exception as error:  # numpy evaluates the text of a header: anything can go wrong
         raise UserError(f"{path}: array {name!r} has no readable .npy header.") from error
@@ -148,147 +159,11 @@ def check_array(
     return header
 
 
-def _read_header(file: BinaryIO) -> ArrayHeader:
-    version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        header = ArrayHeader(*np.lib.format.read_array_header_1_0(file))
-    elif version == (2, 0):
-        header = ArrayHeader(*np.lib.format.read_array_header_2_0(file))
-    else:
-        raise ValueError(f"unknown .npy version {version}")
-    if min(header.shape, default=0) < 0:
-        raise ValueError(f"negative size in {header.shape}")
-    return header
-
-
 def check_characters(path: str, name: str, block: bytes, byteorder: str) -> None:
     """Refuses code points that Python could not write as UTF-8 later."""
     codes = np.frombuffer(block, np.dtype(np.uint32).newbyteorder(byteorder))
     if ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes <= 0xDFFF))).any():
         raise UserError(f"{path}: array {name!r} holds characters that Unicode does not have.")
-
-
-def _names_in(arrays: dict[str, ArrayHeader], split: str) -> list[str]:
-    return [name.removeprefix(f"{split}/") for name in arrays if name.startswith(f"{split}/")]
-
-
-def _split_header(
-    path: str, split: str, arrays: dict[str, ArrayHeader], small: dict[str, np.ndarray]
-) -> SplitHeader:
-    names = _names_in(arrays, split)
-    if "id" not in names:
-        raise UserError(f"{path}: split {split!r} has no ids ({split}/id is missing).")
-    extras = {"id", "label", "raw_text", WORDS}
-    masks = {n for n in names if n.endswith("_mask")}
-    modalities = [n for n in names if n not in extras | masks | _BESIDE_TEXT]
-    size = arrays[f"{split}/id"].shape[0] if arrays[f"{split}/id"].shape else 0
-
-    for name in sorted(extras & set(names)):
-        header = arrays[f"{split}/{name}"]
-        wanted = "biuf" if name == "label" else "U"
-        fits = header.dtype.kind in wanted and header.dtype.itemsize > 0
-        if not fits or len(header.shape) not in _AXES.get(name, (1,)) or (
-            name == WORDS and 0 in header.shape
-        ):
-            raise UserError(
-                f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; expected "
-                f"{_EXPECTED.get(name, 'strings (N,)')}."
-            )
-    for m in modalities:
-        if m.lower() in _LABELS_ELSEWHERE:
-            raise UserError(
-                f"{path}: {split}/{m} would be a modality, which models read: labels are named "
-                f"{split}/label."
-            )
-        header = arrays[f"{split}/{m}"]
-        is_tokens = header.dtype.kind in "iu" and len(header.shape) == 2
-        shape = _shape_in_steps(header)
-        if not is_tokens and (header.dtype.kind not in "fiu" or len(shape) != 3):
-            raise UserError(
-                f"{path}: {split}/{m} is {header.dtype} of shape {header.shape}; "
-                "expected numbers of shape (N, T, d) or (N, d), or token ids: whole numbers (N, T)."
-            )
-        if 0 in shape[1:] and not is_tokens:
-            raise UserError(
-                f"{path}: {split}/{m} has {shape[1]} steps of {shape[2]} features; both must be 1 "
-                "or more."
-            )
-    for name in sorted(masks):
-        m = name.removesuffix("_mask")
-        if m not in modalities:
-            raise UserError(f"{path}: {split}/{name} masks no modality of that split.")
-        header, wanted = arrays[f"{split}/{name}"], _shape_in_steps(arrays[f"{split}/{m}"])[:2]
-        fits = header.shape == wanted or (*header.shape, 1) == wanted
-        if header.dtype != np.bool_ or not fits:
-            raise UserError(
-                f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; "
-                f"expected bool of shape {wanted}."
-            )
-    for name in _BESIDE_TEXT & set(names):
-        header, text = arrays[f"{split}/{name}"], arrays.get(f"{split}/text")
-        steps = () if text is None else _shape_in_steps(text)
-        require_beside_text(f"{path}: {split}/{name}", header.dtype, header.shape, steps)
-    for name in names:
-        rows = arrays[f"{split}/{name}"].shape[0]
-        if rows != size:
-            raise UserError(f"{path}: {split}/{name} has {rows} rows, but {split}/id has {size}.")
-
-    described: dict[str, Any] = {"label_names": ()}
-    if "label" in names:
-        given = _label_names(path, small)
-        described = read_labels(path, split, small[f"{split}/label"], small[f"{split}/id"], given)
-    return SplitHeader(
-        size=size,
-        shapes={m: (*_shape_in_steps(arrays[f"{split}/{m}"])[1:], 0)[:2] for m in modalities},
-        dtypes={m: arrays[f"{split}/{m}"].dtype.name for m in modalities},
-        masked=frozenset(n.removesuffix("_mask") for n in masks),
-        has_raw_text="raw_text" in names,
-        words=arrays[f"{split}/{WORDS}"].shape[1] if WORDS in names else 0,
-        **described,
-    )
-
-
-def _shape_in_steps(features: ArrayHeader | np.ndarray) -> tuple[int, ...]:
-    """Returns the shape in which features are read: real numbers (N, d) are a step, (N, 1, d).
-
-    Features that were pooled over time are passed around without their axis of steps; whole
-    numbers of two axes are token ids.
-    """
-    shape = features.shape
-    return (shape[0], 1, shape[1]) if features.dtype.kind == "f" and len(shape) == 2 else shape
-
-
-def _label_names(path: str, small: dict[str, np.ndarray]) -> tuple[str, ...]:
-    names = small.get(LABEL_NAME, np.empty(0, "U1"))
-    if names.dtype.kind != "U" or names.ndim != 1 or len(set(names.tolist())) < len(names):
-        raise UserError(f"{path}: {LABEL_NAME} must be different strings of shape (K,).")
-    return require_names(names.tolist(), f"{path}: {LABEL_NAME}")
-
-
-def _aligned(path: str, small: dict[str, np.ndarray]) -> tuple[str, ...] | None:
-    """Returns the modalities that are said to share their steps; None if nothing is said."""
-    names = small.get(ALIGNED)
-    if names is None:
-        return None
-    if names.dtype.kind != "U" or names.ndim != 1:
-        raise UserError(
-            f"{path}: {ALIGNED} is {names.dtype} of shape {names.shape}; expected names of "
-            "modalities, strings (A,)."
-        )
-    return tuple(names.tolist())
-
-
-def _embedding(path: str, small: dict[str, np.ndarray]) -> Embedding | None:
-    """Returns by which text encoder the text was made; None if none is named."""
-    stored = small.get(EMBEDDING)
-    if stored is None:
-        return None
-    text = stored[0] if stored.dtype.kind == "U" and stored.shape == (1,) else ""
-    return Embedding.from_json(str(text), f"{path}: {EMBEDDING}")
-
-
-def _as_labels(labels: np.ndarray) -> np.ndarray:
-    return labels.astype(np.float64).reshape(len(labels), math.prod(labels.shape[1:]))
 
 
 def make_corpus(
@@ -302,8 +177,8 @@ def make_corpus(
     """Makes a corpus of named arrays, which are read when a split is asked for.
 
     Args:
-        source: what the corpus is made of.
-        digest: of its content.
+        source: what the corpus is made of, but for its embedding.
+        digest: SHA-256 of the content.
         arrays: every array's header.
         small: the arrays that `SMALL` names.
         load: reads an array by name; an error of `DAMAGED` that it raises becomes one sentence.
@@ -312,27 +187,41 @@ def make_corpus(
         UserError: for wrong names, types, shapes or labels.
     """
     path = source.path
-    source = dataclasses.replace(source, embedding=_embedding(path, small))
-    headers = {s: _split_header(path, s, arrays, small) for s in SPLITS if _names_in(arrays, s)}
+    if (stored := small.get(EMBEDDING)) is not None:
+        text = stored[0] if stored.dtype.kind == "U" and stored.shape == (1,) else ""
+        embedding = Embedding.from_json(str(text), f"{path}: {EMBEDDING}")
+        source = dataclasses.replace(source, embedding=embedding)
+    there = {name.partition("/")[0] for name in arrays}
+    headers = {s: _split_header(path, s, arrays, small) for s in SPLITS if s in there}
+    aligned = small.get(ALIGNED)
+    if aligned is not None and (aligned.dtype.kind != "U" or aligned.ndim != 1):
+        raise UserError(
+            f"{path}: {ALIGNED} is {aligned.dtype} of shape {aligned.shape}; expected names of "
+            "modalities, strings (A,)."
+        )
 
     def read(split: str) -> Split:
-        header = headers[split]
+        header, others = headers[split], ("id", "label", "raw_text", WORDS, SEGMENTS, PIECES)
         try:
             features = {m: load(f"{split}/{m}") for m in header.shapes}
             features = {m: x.reshape(_shape_in_steps(x)) for m, x in features.items()}
             masks = {m: load(f"{split}/{m}_mask") for m in header.masked}
-            return Split(
-                ids=load(f"{split}/id"),
-                features=features,
-                masks={m: mask.reshape(features[m].shape[:2]) for m, mask in masks.items()},
-                labels=_as_labels(load(f"{split}/label")) if header.label_names else None,
-                raw_text=load(f"{split}/raw_text") if header.has_raw_text else None,
-                words=load(f"{split}/{WORDS}") if header.words else None,
-                segments=load(segments) if (segments := f"{split}/{SEGMENTS}") in arrays else None,
-                pieces=load(pieces) if (pieces := f"{split}/{PIECES}") in arrays else None,
-            )
+            masks = {m: mask.reshape(features[m].shape[:2]) for m, mask in masks.items()}
+            found = {n: load(f"{split}/{n}") for n in others if f"{split}/{n}" in arrays}
+            if (labels := found.get("label")) is not None:
+                labels = labels.astype(np.float64).reshape(len(labels), math.prod(labels.shape[1:]))
         except (KeyError, *DAMAGED) as error:
             raise UserError(f"{path} changed or went bad while in use: {reason(error)}.") from error
+        return Split(
+            ids=found["id"],
+            features=features,
+            masks=masks,
+            labels=labels,
+            raw_text=found.get("raw_text"),
+            words=found.get(WORDS),
+            segments=found.get(SEGMENTS),
+            pieces=found.get(PIECES),
+        )
 
     return Corpus(
         source=source,
@@ -340,30 +229,104 @@ def make_corpus(
         headers=headers,
         ids={split: small[f"{split}/id"].tolist() for split in headers},
         read=read,
-        aligned=_aligned(path, small),
+        aligned=None if aligned is None else tuple(aligned.tolist()),
     )
 
 
-def require_beside_text(
-    where: str, dtype: np.dtype, shape: Sequence[int], text: Sequence[int]
-) -> None:
-    """Refuses an array that does not fit the text step by step.
+def _split_header(
+    path: str, split: str, arrays: dict[str, ArrayHeader], small: dict[str, np.ndarray]
+) -> SplitHeader:
+    """Checks type and shape of every array of a split; describes the split."""
+    found = {
+        name.removeprefix(f"{split}/"): header
+        for name, header in arrays.items()
+        if name.startswith(f"{split}/")
+    }
+    if "id" not in found:
+        raise UserError(f"{path}: split {split!r} has no ids ({split}/id is missing).")
+    masks = {n for n in found if n.endswith("_mask")}
+    modalities = [n for n in found if n not in {*_EXTRAS, *_BESIDE_TEXT, *masks}]
+    shapes = {m: _shape_in_steps(found[m]) for m in modalities}
+    size = found["id"].shape[0] if found["id"].shape else 0
 
-    Args:
-        where: the file, then `<split>/text_segments` or `<split>/text_pieces`, for the message.
-        dtype: of the array.
-        shape: of the array.
-        text: the shape of the text, `(N, T, d)` or for token ids `(N, T)`; () without text.
+    for name in sorted(_EXTRAS.keys() & found.keys()):
+        kinds, axes, expected = _EXTRAS[name]
+        dtype, shape = found[name].dtype, found[name].shape
+        fits = dtype.kind in kinds and dtype.itemsize > 0 and len(shape) in axes
+        if not fits or (name == WORDS and 0 in shape):
+            raise UserError(
+                f"{path}: {split}/{name} is {dtype} of shape {shape}; expected {expected}."
+            )
+    for m, shape in shapes.items():
+        if m.lower() in _LABELS_ELSEWHERE:
+            raise UserError(
+                f"{path}: {split}/{m} would be a modality, which models read: labels are named "
+                f"{split}/label."
+            )
+        dtype = found[m].dtype
+        is_tokens = dtype.kind in "iu" and len(shape) == 2
+        if not is_tokens and (dtype.kind not in "fiu" or len(shape) != 3):
+            raise UserError(
+                f"{path}: {split}/{m} is {dtype} of shape {found[m].shape}; "
+                "expected numbers of shape (N, T, d) or (N, d), or token ids: whole numbers (N, T)."
+            )
+        if 0 in shape[1:] and not is_tokens:
+            raise UserError(
+                f"{path}: {split}/{m} has {shape[1]} steps of {shape[2]} features; both must be 1 "
+                "or more."
+            )
+    for name in sorted(masks):
+        m = name.removesuffix("_mask")
+        if m not in shapes:
+            raise UserError(f"{path}: {split}/{name} masks no modality of that split.")
+        header, wanted = found[name], shapes[m][:2]
+        if header.dtype != np.bool_ or wanted not in (header.shape, (*header.shape, 1)):
+            raise UserError(
+                f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; "
+                f"expected bool of shape {wanted}."
+            )
+    for name, (kinds, axes, kind_of_text, expected) in _BESIDE_TEXT.items():
+        if name not in found:
+            continue
+        header, steps = found[name], shapes.get("text", ())
+        if len(steps) != axes:
+            raise UserError(
+                f"{path}: {split}/{name} is there, but {split}/text is no {kind_of_text}."
+            )
+        if header.dtype.kind not in kinds or header.shape != steps[:2]:
+            raise UserError(
+                f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; expected "
+                f"{expected} of shape {steps[:2]}."
+            )
+    for name, header in found.items():
+        if header.shape[0] != size:
+            raise UserError(
+                f"{path}: {split}/{name} has {header.shape[0]} rows, but {split}/id has {size}."
+            )
 
-    Raises:
-        UserError: for another kind of text, type or shape.
+    described: dict[str, Any] = {}
+    if "label" in found:
+        names = small.get(LABEL_NAME, np.empty(0, "U1"))
+        if names.dtype.kind != "U" or names.ndim != 1 or len(set(names.tolist())) < len(names):
+            raise UserError(f"{path}: {LABEL_NAME} must be different strings of shape (K,).")
+        given = require_names(names.tolist(), f"{path}: {LABEL_NAME}")
+        described = read_labels(path, split, small[f"{split}/label"], small[f"{split}/id"], given)
+    return SplitHeader(
+        size=size,
+        shapes={m: (*shape[1:], 0)[:2] for m, shape in shapes.items()},
+        dtypes={m: found[m].dtype.name for m in modalities},
+        masked=frozenset(n.removesuffix("_mask") for n in masks),
+        has_raw_text="raw_text" in found,
+        words=found[WORDS].shape[1] if WORDS in found else 0,
+        **described,
+    )
+
+
+def _shape_in_steps(features: ArrayHeader | np.ndarray) -> tuple[int, ...]:
+    """Returns the shape in which features are read: real numbers (N, d) are a step, (N, 1, d).
+
+    Features that were pooled over time are passed around without their axis of steps; whole
+    numbers of two axes are token ids.
     """
-    split, _, name = where.rpartition("/")
-    kinds, axes, of, wanted = _KINDS[name]
-    if len(text) != axes:
-        split = split.rpartition(" ")[2]
-        raise UserError(f"{where} is there, but {split}/text is no {of}.")
-    if dtype.kind not in kinds or tuple(shape) != tuple(text[:2]):
-        raise UserError(
-            f"{where} is {dtype} of shape {shape}; expected {wanted} of shape {tuple(text[:2])}."
-        )
+    shape = features.shape
+    return (shape[0], 1, shape[1]) if features.dtype.kind == "f" and len(shape) == 2 else shape

@@ -18,7 +18,7 @@ import logging
 import os
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,11 +29,11 @@ from msajax.corpus.formats import arrays
 from msajax.corpus.labels import read_labels
 from msajax.corpus.predictions import read_text
 from msajax.corpus.synthetic import DEMOGRAPHICS
-from msajax.errors import UserError, printable
+from msajax.errors import UserError, printable, reading
 
 logger = logging.getLogger(__name__)
 
-SAMPLES, BANDS = "samples.csv", "bands.csv"
+_SAMPLES, _BANDS = "samples.csv", "bands.csv"
 _COLUMNS, _EDGES = ("id", "label", "age", "gender", "file"), ("low_hz", "high_hz")
 _OLDEST = 130  # years
 _GENDERS = (
@@ -41,17 +41,20 @@ _GENDERS = (
     {"f": 0.0, "female": 0.0, "m": 1.0, "male": 1.0},
 )
 _LARGEST = 1 << 28  # bytes of a table
+_MODALITY = "connectome"
+_EQUAL = 1e-5  # of the largest number of a matrix: what rounding leaves of symmetry
+_RECORDING = re.compile(r"(.+?)(?:\$_\$.*|\[[^\[\]]*\])", re.DOTALL)
 
 
-class Sample(NamedTuple):
+class _Sample(NamedTuple):
     """Holds a row of `samples.csv`.
 
     Attributes:
-        id: of the sample.
+        id: unique in the table.
         label: as it stands there; "" if it is unknown.
-        age: in years.
+        age: years.
         gender: 0 or 1.
-        path: of its matrices.
+        path: where the matrices are.
         split: train, valid or test; "" if the table has no such column.
     """
 
@@ -63,14 +66,103 @@ class Sample(NamedTuple):
     split: str
 
 
-def read_bands(folder: str) -> np.ndarray:
-    """Reads the edges of the frequency bands in Hz, `[F, 2]` float64.
+def matches(path: str) -> bool:
+    """Says whether `path` is a folder with both tables."""
+    return all(os.path.isfile(os.path.join(path, name)) for name in (_SAMPLES, _BANDS))
+
+
+def open_connectome(path: str, data: DataConfig) -> Corpus:
+    """Opens a folder: reads every file once, for the digest and the checks, and keeps the tables.
+
+    The digest covers what the tables say, the splits and the content of the matrices.
+
+    Args:
+        path: the folder.
+        data: `split_seed`, for tables without splits, whose people are dealt at random;
+            `allow_loss`, for matrices that are not symmetric.
 
     Raises:
-        UserError: for a table that cannot be read, and for edges that make no band.
+        UserError: for tables that cannot be read, edges that make no band, an id or a file that is
+            there twice, an age, a gender, a split or a file that is none, labels that are neither
+            numbers nor names, too few people to split, and matrices that are damaged, of another
+            shape, not finite or not symmetric.
     """
-    path = os.path.join(folder, BANDS)
-    rows = _read(path, _EDGES)
+    table, bands = os.path.join(path, _SAMPLES), os.path.join(path, _BANDS)
+    edges, samples = _read_bands(path), _with_people(table, _read_samples(path))
+    labels, names = _labels(table, samples)
+    rows_of = _rows_of_splits(table, samples, data)
+    said = [edges.tolist(), [sample[:4] for sample in samples], rows_of]
+    digest = hashlib.sha256(json.dumps(said).encode())
+    channels, one_sided = 0, 0
+    for sample in samples:
+        header = _checked_header(sample, len(edges), bands, digest)
+        channels = channels or header.shape[1]
+        if header.shape[1] != channels:
+            raise UserError(
+                f"{sample.path} has {header.shape[1]} channels, but {samples[0].path} has "
+                f"{channels}."
+            )
+        one_sided += _count_one_sided(sample.path, data.allow_loss)
+    if one_sided:
+        logger.warning(
+            "%s: %d matrices are not symmetric: only what lies above their diagonals is read.",
+            *(path, one_sided),
+        )
+    ids = np.array([sample.id for sample in samples])
+    headers = {}
+    width = DEMOGRAPHICS + channels * (channels - 1) // 2
+    for split, rows in rows_of.items():
+        of_split, stored = [labels[k] for k in rows], None
+        if any(label is not None for label in of_split):
+            if None in of_split:
+                raise UserError(
+                    f"{table}: {of_split.count(None)} of {len(rows)} samples of {split} have no "
+                    "label; expected one in each row of a split, or in none."
+                )
+            stored = np.array(of_split)  # whole numbers where all of them are
+        headers[split] = SplitHeader(
+            size=len(rows),
+            shapes={_MODALITY: (len(edges), width)},
+            dtypes={_MODALITY: "float32"},
+            **read_labels(path, split, stored, ids[rows], names),
+        )
+
+    def read(split: str) -> Split:
+        rows, header = rows_of[split], headers[split]
+        tokens = np.empty((len(rows), len(edges), width), np.float32)
+        tokens[..., :2] = edges
+        for row, k in zip(tokens, rows, strict=True):
+            row[:, 2], row[:, 3] = samples[k].age, samples[k].gender
+            matrices = _mapped(samples[k].path)
+            above = np.triu_indices(matrices.shape[-1], 1)
+            if len(matrices) != len(edges) or len(above[0]) != width - DEMOGRAPHICS:
+                raise UserError(f"{samples[k].path} changed while in use.")
+            row[:, DEMOGRAPHICS:] = matrices[:, *above]
+        stored = np.array([labels[k] for k in rows], float) if header.label_names else None
+        return Split(
+            ids=ids[rows],
+            features={_MODALITY: tokens},
+            masks={},
+            labels=None if stored is None else stored[:, None],
+        )
+
+    return Corpus(
+        source=Source(path, "connectome folder", repairs={"one_sided_matrices": one_sided}),
+        digest=digest.hexdigest(),
+        headers=headers,
+        ids={split: ids[rows].tolist() for split, rows in rows_of.items()},
+        read=read,
+        aligned=(),
+    )
+
+
+# --- tables ---
+
+
+def _read_bands(folder: str) -> np.ndarray:
+    """Reads the edges of the frequency bands in Hz, `[F, 2]` float64."""
+    path = os.path.join(folder, _BANDS)
+    rows = _read_table(path, _EDGES)
     edges = np.array([[_number(row[name]) for name in _EDGES] for row in rows])
     low, high = edges.T
     bad = ~((low >= 0) & (low < high) & (high < np.inf))
@@ -84,15 +176,10 @@ def read_bands(folder: str) -> np.ndarray:
     return edges
 
 
-def read_samples(folder: str) -> list[Sample]:
-    """Reads and checks the rows of `samples.csv`.
-
-    Raises:
-        UserError: for a table that cannot be read, an id or a file that is there twice, and for an
-            id, an age, a gender, a split or a file that is none.
-    """
-    path = os.path.join(folder, SAMPLES)
-    rows = _read(path, _COLUMNS)
+def _read_samples(folder: str) -> list[_Sample]:
+    """Reads and checks the rows of `samples.csv`: each has an id and a file of its own."""
+    path = os.path.join(folder, _SAMPLES)
+    rows = _read_table(path, _COLUMNS)
     value, times = collections.Counter(row["id"] for row in rows).most_common(1)[0]
     if times > 1:
         raise UserError(f"{path}: {times} rows have the id {printable(value)!r}.")
@@ -118,7 +205,18 @@ def read_samples(folder: str) -> list[Sample]:
                 f"{where} has the split {printable(split)!r}; expected one of "
                 f"{', '.join(SPLIT_NAMES)} in every row, or no column of that name."
             )
-        file = _place(folder, row["file"], where)
+        file = os.path.normpath(row["file"])
+        is_outside = os.path.isabs(file) or file.split(os.sep)[0] == os.pardir
+        if not row["file"] or is_outside or "\0" in row["file"]:
+            raise UserError(
+                f"{where} has the file {printable(row['file'])!r}; expected the path of an .npy "
+                "file in this folder, counted from it."
+            )
+        file = os.path.join(folder, file)
+        if not os.path.isfile(file):  # nor a pipe, which would be waited for
+            raise UserError(
+                f"{where} has the file {printable(row['file'])!r}, which is not there."
+            )
         first = id_of_file.setdefault(os.path.realpath(file), row["id"])
         if first != row["id"]:
             raise UserError(
@@ -126,42 +224,23 @@ def read_samples(folder: str) -> list[Sample]:
                 f"{first[:100]!r}, too; expected a file of its own for each row."
             )
         split = SPLIT_NAMES[split] if split is not None else ""
-        samples.append(Sample(row["id"], row["label"], age, gender, file, split))
+        samples.append(_Sample(row["id"], row["label"], age, gender, file, split))
     return samples
 
 
-def _place(folder: str, file: str, where: str) -> str:
-    """Returns the path of a file that a row names; raises `UserError` unless it is a file there."""
-    inside = os.path.normpath(file)
-    path = os.path.join(folder, inside)
-    if not file or os.path.isabs(inside) or inside.split(os.sep)[0] == os.pardir or "\0" in file:
-        raise UserError(
-            f"{where} has the file {printable(file)!r}; expected the path of an .npy file in "
-            "this folder, counted from it."
-        )
-    if not os.path.isfile(path):  # nor a pipe, which would be waited for
-        raise UserError(f"{where} has the file {printable(file)!r}, which is not there.")
-    return path
-
-
-def _read(path: str, columns: Sequence[str]) -> list[dict[str, str]]:
+def _read_table(path: str, columns: Sequence[str]) -> list[dict[str, str]]:
     """Reads the rows of a table as text without the spaces around it.
 
     Values are separated by commas, or by semicolons or tabs if its first line has more of them.
-
-    Raises:
-        UserError: if it cannot be read, lacks one of the columns or has one twice, has no rows, or
-            one of another length than its first line.
     """
-    try:
+    with reading(path):
         if os.path.getsize(path) > _LARGEST:
             raise UserError(f"{path} is larger than {_LARGEST} bytes, too large for a table.")
         text = read_text(path)
-        first = text.partition("\n")[0]
-        separator = max(",;\t", key=first.count)
+    first = text.partition("\n")[0]
+    separator = max(",;\t", key=first.count)
+    try:
         lines = [line for line in csv.reader(io.StringIO(text), delimiter=separator) if line]
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
     except csv.Error as error:
         raise UserError(f"{path} cannot be read as CSV: {error}.") from error
     names = [name.strip().lower() for name in lines[0]] if lines else []
@@ -189,101 +268,14 @@ def _number(text: str) -> float:
         return float("nan")
 
 
-MODALITY = "connectome"
-_EQUAL = 1e-5  # of the largest number of a matrix: what rounding leaves of symmetry
-_RECORDING = re.compile(r"(.+?)(?:\$_\$.*|\[[^\[\]]*\])", re.DOTALL)
-
-
-def matches(path: str) -> bool:
-    """Says whether `path` is a folder with both tables."""
-    return all(os.path.isfile(os.path.join(path, name)) for name in (SAMPLES, BANDS))
-
-
-def open_connectome(path: str, data: DataConfig) -> Corpus:
-    """Opens a folder: reads every file once, for the digest and the checks, and keeps the tables.
-
-    The digest covers what the tables say, the splits and the content of the matrices.
-
-    Args:
-        path: of the folder.
-        data: `split_seed`, for tables without splits, whose people are dealt at random;
-            `allow_loss`, for matrices that are not symmetric.
-
-    Raises:
-        UserError: for tables that `read_samples` and `read_bands` refuse, labels that are neither
-            numbers nor names, too few people to split, and matrices that are damaged, of another
-            shape, not finite or not symmetric.
-    """
-    table, bands = os.path.join(path, SAMPLES), os.path.join(path, BANDS)
-    edges, samples = read_bands(path), _with_people(table, read_samples(path))
-    labels, names = _labels(table, samples)
-    rows_of = _rows_of_splits(table, samples, data)
-    said = [edges.tolist(), [sample[:4] for sample in samples], rows_of]
-    digest = hashlib.sha256(json.dumps(said).encode())
-    channels, one_sided = 0, 0
-    for sample in samples:
-        header = _checked_header(sample, len(edges), bands, digest)
-        channels = channels or header.shape[1]
-        if header.shape[1] != channels:
-            raise UserError(
-                f"{sample.path} has {header.shape[1]} channels, but {samples[0].path} has "
-                f"{channels}."
-            )
-        one_sided += _count_one_sided(sample.path, data.allow_loss)
-    if one_sided:
-        logger.warning(
-            "%s: %d matrices are not symmetric: only what lies above their diagonals is read.",
-            *(path, one_sided),
-        )
-    ids = np.array([sample.id for sample in samples])
-    headers = {}
-    width = DEMOGRAPHICS + channels * (channels - 1) // 2
-    for split, rows in rows_of.items():
-        described: dict[str, Any] = {"label_names": ()}
-        if any(labels[k] is not None for k in rows):
-            stored = _stored_labels(table, split, [labels[k] for k in rows])
-            described = read_labels(path, split, stored, ids[rows], names)
-        headers[split] = SplitHeader(
-            size=len(rows),
-            shapes={MODALITY: (len(edges), width)},
-            dtypes={MODALITY: "float32"},
-            masked=frozenset(),
-            has_raw_text=False,
-            **described,
-        )
-
-    def read(split: str) -> Split:
-        chosen, header = [samples[k] for k in rows_of[split]], headers[split]
-        has_labels = bool(header.label_names)
-        of_split = np.array([labels[k] for k in rows_of[split]], float) if has_labels else None
-        return Split(
-            ids=ids[rows_of[split]],
-            features={MODALITY: _tokens(chosen, edges, header.shapes[MODALITY])},
-            masks={},
-            labels=of_split[:, None] if has_labels else None,
-        )
-
-    return Corpus(
-        source=Source(path, "connectome folder", repairs={"one_sided_matrices": one_sided}),
-        digest=digest.hexdigest(),
-        headers=headers,
-        ids={split: ids[rows].tolist() for split, rows in rows_of.items()},
-        read=read,
-        aligned=(),
-    )
-
-
 # --- people and splits ---
 
 
-def _with_people(table: str, samples: list[Sample]) -> list[Sample]:
+def _with_people(table: str, samples: list[_Sample]) -> list[_Sample]:
     """Renames samples so that `video_of` an id is the person, and of no others.
 
     Recordings of one person are named `person[…]` or `person$_$…`. Elsewhere ids like `sub_01` are
     segments of one video, and `17` is of no video; here they become `sub_01[0]` and `17[0]`.
-
-    Raises:
-        UserError: if another sample has that name.
     """
     given, found = {sample.id for sample in samples}, []
     for sample in samples:
@@ -299,19 +291,15 @@ def _with_people(table: str, samples: list[Sample]) -> list[Sample]:
     return found
 
 
-def _person(sample: Sample) -> str:
+def _person(sample: _Sample) -> str:
     found = _RECORDING.fullmatch(sample.id)
     return found[1] if found else sample.id
 
 
 def _rows_of_splits(
-    table: str, samples: Sequence[Sample], data: DataConfig
+    table: str, samples: Sequence[_Sample], data: DataConfig
 ) -> dict[str, list[int]]:
-    """Returns the rows of each split: as the table says, or by person at random.
-
-    Raises:
-        UserError: for too few people.
-    """
+    """Returns the rows of each split: as the table says, or by person at random."""
     split_of = [sample.split for sample in samples]
     if not split_of[0]:
         people = {_person(sample) for sample in samples}
@@ -338,15 +326,12 @@ def _rows_of_splits(
 
 
 def _labels(
-    table: str, samples: Sequence[Sample]
+    table: str, samples: Sequence[_Sample]
 ) -> tuple[list[float | int | None], tuple[str, ...]]:
     """Reads the labels of all samples: numbers as they are, names by their place among all sorted.
 
     Returns:
         A number for each sample, whole where all are, None where it has no label; and the names.
-
-    Raises:
-        UserError: for numbers among names, and for a single name.
     """
     texts = [sample.label for sample in samples]
     given = {text for text in texts if text}
@@ -379,25 +364,11 @@ def _as_number(text: str) -> float | int | None:
         return None
 
 
-def _stored_labels(table: str, split: str, labels: Sequence[float | int | None]) -> np.ndarray:
-    """Makes the array `[N]` of a split's labels, of whole numbers where all of them are.
-
-    Raises:
-        UserError: if a sample has none.
-    """
-    if None in labels:
-        raise UserError(
-            f"{table}: {labels.count(None)} of {len(labels)} samples of {split} have no label; "
-            "expected one in each row of a split, or in none."
-        )
-    return np.array(labels)
-
-
 # --- matrices ---
 
 
 def _checked_header(
-    sample: Sample, bands: int, table: str, digest: arrays.Hash
+    sample: _Sample, bands: int, table: str, digest: arrays.Hash
 ) -> arrays.ArrayHeader:
     """Checks the shape and type of a file, and adds its content to the digest."""
     try:
@@ -420,12 +391,7 @@ def _checked_header(
 
 
 def _count_one_sided(path: str, allowed: bool) -> int:
-    """Counts the matrices of a file that are not symmetric; one of zeros below counts as symmetric.
-
-    Raises:
-        UserError: for numbers above a diagonal that are not finite; for a matrix that is not
-            symmetric, unless that is allowed.
-    """
+    """Counts matrices of a file that are not symmetric; one of zeros below counts as symmetric."""
     matrices = np.asarray(_mapped(path), np.float64)
     above = np.triu_indices(matrices.shape[1], 1)
     upper, lower = matrices[:, *above], matrices.swapaxes(1, 2)[:, *above]
@@ -447,22 +413,6 @@ def _count_one_sided(path: str, allowed: bool) -> int:
             "what lies above its diagonal is read: --config.data.allow_loss=true accepts that."
         )
     return int(differs.sum())
-
-
-def _tokens(
-    samples: Sequence[Sample], edges: np.ndarray, shape: tuple[int, int]
-) -> np.ndarray:
-    """Makes the tokens of samples: `[N, F, 4 + C (C - 1) / 2]` float32."""
-    tokens = np.empty((len(samples), *shape), np.float32)
-    tokens[..., :2] = edges
-    for row, sample in zip(tokens, samples, strict=True):
-        row[:, 2], row[:, 3] = sample.age, sample.gender
-        matrices = _mapped(sample.path)
-        above = np.triu_indices(matrices.shape[-1], 1)
-        if len(matrices) != len(edges) or len(above[0]) != shape[1] - DEMOGRAPHICS:
-            raise UserError(f"{sample.path} changed while in use.")
-        row[:, DEMOGRAPHICS:] = matrices[:, *above]
-    return tokens
 
 
 def _mapped(path: str) -> np.ndarray:

@@ -29,7 +29,7 @@ class Rows:
     """Holds the rows of one video, in the order of their starts.
 
     Attributes:
-        video: its id.
+        video: an id.
         features: `[n, d]` numbers, or `[n, 1]` bytes, as stored.
         intervals: `[n, 2]` float64, start and end in seconds; no end precedes its start.
     """
@@ -45,7 +45,7 @@ class ComputationalSequence:
 
     Attributes:
         path: the file.
-        name: that of the root group.
+        name: the name of the root group.
         videos: ids, sorted by code points.
         size: rows of all videos.
         width: features per row.
@@ -70,10 +70,15 @@ class ComputationalSequence:
         known = set(self.videos)
         with _opened(self.path) as data:
             for video in filter(known.__contains__, videos):
-                rows = _read(self.path, data, video)
-                if _form(rows.features) != (self.width, self.is_bytes):
+                dataset = _features(self.path, data, video)
+                intervals = _intervals(self.path, data, video, len(dataset))
+                features = hdf5.load(self.path, dataset)
+                order = np.argsort(intervals[:, 0], kind="stable")
+                if (order[1:] < order[:-1]).any():
+                    features, intervals = features[order], intervals[order]
+                if _form(features) != (self.width, self.is_bytes):
                     raise UserError(f"{self.path} changed while in use.")
-                yield rows
+                yield Rows(video, features, intervals)
 
 
 def read_csd(path: str | os.PathLike) -> ComputationalSequence:
@@ -98,8 +103,8 @@ def read_csd(path: str | os.PathLike) -> ComputationalSequence:
             features = _features(path, data, video)
             if _form(features) != _form(first):
                 raise UserError(
-                    f"{path}: the features of {video!r} are {hdf5.describe(features)}, but those "
-                    f"of {videos[0]!r} are {hdf5.describe(first)}."
+                    f"{path}: the features of {video!r} are {hdf5.form_of(features)}, but those "
+                    f"of {videos[0]!r} are {hdf5.form_of(first)}."
                 )
             intervals = _intervals(path, data, video, len(features))
             if features.chunks is not None:
@@ -148,7 +153,7 @@ def _dataset(path: str, data: h5py.Group, video: str, name: str) -> h5py.Dataset
     dataset = hdf5.dataset(path, group, name, LARGEST)
     if dataset.dtype.kind not in ("fiuS" if name == "features" else "fiu") or dataset.ndim != 2:
         wanted = "numbers or bytes (n, d)" if name == "features" else "numbers (n, 2)"
-        raise UserError(f"{path}: {dataset.name} is {hdf5.describe(dataset)}; expected {wanted}.")
+        raise UserError(f"{path}: {dataset.name} is {hdf5.form_of(dataset)}; expected {wanted}.")
     return dataset
 
 
@@ -157,7 +162,7 @@ def _features(path: str, data: h5py.Group, video: str) -> h5py.Dataset:
     is_bytes = features.dtype.kind == "S"
     if not 1 <= features.shape[1] <= (1 if is_bytes else _WIDEST):
         limit = "one column" if is_bytes else f"1 to {_WIDEST} columns"
-        raise UserError(f"{path}: {features.name} is {hdf5.describe(features)}; expected {limit}.")
+        raise UserError(f"{path}: {features.name} is {hdf5.form_of(features)}; expected {limit}.")
     return features
 
 
@@ -165,7 +170,7 @@ def _intervals(path: str, data: h5py.Group, video: str, rows: int) -> np.ndarray
     dataset = _dataset(path, data, video, "intervals")
     if dataset.shape != (rows, 2):
         raise UserError(
-            f"{path}: {dataset.name} is {hdf5.describe(dataset)}; expected {rows} rows of start "
+            f"{path}: {dataset.name} is {hdf5.form_of(dataset)}; expected {rows} rows of start "
             "and end, as many as there are features."
         )
     intervals = hdf5.load(path, dataset).astype(np.float64)
@@ -177,16 +182,6 @@ def _intervals(path: str, data: h5py.Group, video: str, rows: int) -> np.ndarray
             "seconds, the end not before the start."
         )
     return intervals
-
-
-def _read(path: str, data: h5py.Group, video: str) -> Rows:
-    dataset = _features(path, data, video)
-    intervals = _intervals(path, data, video, len(dataset))
-    features = hdf5.load(path, dataset)
-    order = np.argsort(intervals[:, 0], kind="stable")
-    if (order[1:] < order[:-1]).any():
-        features, intervals = features[order], intervals[order]
-    return Rows(video, features, intervals)
 
 
 def _form(features: h5py.Dataset | np.ndarray) -> tuple[int, bool]:

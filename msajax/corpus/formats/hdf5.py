@@ -1,7 +1,15 @@
-"""Opens HDF5 that comes from someone else.
+"""Opens HDF5 that comes from someone else, and reads the old folders of processed HDF5 files.
 
 A file may not lead to other files, load code, or declare more than it stores: reading it would
 then give away other files, run that code, or claim all memory.
+
+    text_<split>_emb.h5  audio_<split>.h5  video_<split>.h5   (N, T, d) numbers
+    X_<split>.h5   (N, T, 325): text 300, audio 5, video 20
+                   or real numbers (N, d) and (N, 325), of one step
+    y_<split>.h5   (N,) or (N, K) labels
+
+Each file holds one dataset, `d1` or `data`. A modality may be missing from a split. The files hold
+no ids: they are made of the split and the row.
 """
 
 import contextlib
@@ -17,13 +25,18 @@ import numpy as np
 
 from msajax.corpus.corpus import SPLIT_NAMES, SPLITS, Corpus, Source, Split, SplitHeader
 from msajax.corpus.formats.arrays import reason
-from msajax.corpus.formats.pickled import log_unread
+from msajax.corpus.formats.pickled import list_folder, log_unread
 from msajax.corpus.labels import read_labels
 from msajax.errors import UserError
 
 _EXPANSION = 1032  # bytes that deflate can make of one at most
 _LZF = 32000  # the number of h5py's own filter
 _FILTERS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32, _LZF}
+_FILE = re.compile(r"(text|audio|video|X|y)_(train|valid|val|dev|test)(?:_emb)?\.(?:h5|hdf5)")
+_KEYS = ("d1", "data")
+_JOINT = {"text": slice(0, 300), "audio": slice(300, 305), "video": slice(305, 325)}  # of X
+_JOINT_WIDTH = 325
+_LARGEST = 1 << 36  # bytes of one array
 _DAMAGED = (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError)
 
 
@@ -39,14 +52,6 @@ def opened(path: str) -> Iterator[h5py.File]:
         raise
     except _DAMAGED as error:
         raise UserError(f"{path} is damaged or not an HDF5 file: {reason(error)}.") from error
-
-
-def is_hdf5(path: str) -> bool:
-    """Says whether a file begins as HDF5 does."""
-    try:
-        return os.path.isfile(path) and bool(h5py.is_hdf5(path))
-    except _DAMAGED:
-        return False
 
 
 def member(path: str, group: h5py.Group, name: str, kind: type) -> h5py.Group | h5py.Dataset:
@@ -70,7 +75,7 @@ def dataset(path: str, group: h5py.Group, name: str, largest: int) -> h5py.Datas
     if found.is_virtual or found.external:
         raise UserError(f"{where} takes its values from other files, which are not opened.")
     if found.shape is None or found.dtype.hasobject:
-        raise UserError(f"{where} is {describe(found)}; expected an array of numbers.")
+        raise UserError(f"{where} is {form_of(found)}; expected an array of numbers.")
     properties = found.id.get_create_plist()
     filters = {properties.get_filter(k)[0] for k in range(properties.get_nfilters())}
     if not filters <= _FILTERS:  # HDF5 would search for plugins and load them
@@ -93,17 +98,13 @@ def load(path: str, found: h5py.Dataset) -> np.ndarray:
         raise UserError(f"{path}: {found.name} is damaged: {reason(error)}.") from error
 
 
-def describe(found: h5py.Dataset) -> str:
+def form_of(found: h5py.Dataset) -> str:
     """Describes the type and shape of a dataset, for a message."""
     kind = "bytes" if found.dtype.kind == "S" else found.dtype.name
     return f"{kind} of shape {found.shape}"
 
 
-_FILE = re.compile(r"(text|audio|video|X|y)_(train|valid|val|dev|test)(?:_emb)?\.(?:h5|hdf5)")
-_KEYS = ("d1", "data")
-_JOINT = {"text": slice(0, 300), "audio": slice(300, 305), "video": slice(305, 325)}  # of X
-_JOINT_WIDTH = 325
-LARGEST = 1 << 36  # bytes of one array
+# --- the old folders ---
 
 
 class _Array(NamedTuple):
@@ -116,7 +117,11 @@ class _Array(NamedTuple):
 
 def matches(path: str) -> bool:
     """Says whether `path` is a folder with HDF5 files of this format's names."""
-    return os.path.isdir(path) and any(is_hdf5(file) for _, _, file in _files(path))
+    for _, _, file in _files(path) if os.path.isdir(path) else ():
+        with contextlib.suppress(*_DAMAGED):
+            if os.path.isfile(file) and h5py.is_hdf5(file):
+                return True
+    return False
 
 
 def _files(folder: str) -> list[tuple[str, str, str]]:
@@ -124,11 +129,7 @@ def _files(folder: str) -> list[tuple[str, str, str]]:
 
     Sorted by part and split, so that the digest does not depend on what files call a split.
     """
-    try:
-        names = os.listdir(folder)
-    except OSError as error:
-        raise UserError(f"{folder} cannot be read: {error.strerror}.") from error
-    found = ((name, _FILE.fullmatch(name)) for name in names)
+    found = ((name, _FILE.fullmatch(name)) for name in list_folder(folder))
     return sorted((m[1], SPLIT_NAMES[m[2]], os.path.join(folder, n)) for n, m in found if m)
 
 
@@ -139,13 +140,14 @@ def open_old_hdf5(path: str) -> Corpus:
         UserError: for a damaged file, a wrong shape or type, two files of one array, or rows that
             differ between the files of a split.
     """
-    arrays: dict[tuple[str, str], _Array] = {}
+    arrays: dict[str, dict[str, _Array]] = {}  # by split and part
     labels: dict[str, np.ndarray] = {}
     digest, files = hashlib.sha256(), _files(path)
     log_unread(path, set(os.listdir(path)) - {os.path.basename(file) for _, _, file in files})
     for part, split, file in files:
-        if (split, part) in arrays:
-            raise UserError(f"{file} and {arrays[split, part].path} are the same array.")
+        others = arrays.setdefault(split, {})
+        if part in others:
+            raise UserError(f"{file} and {others[part].path} are the same array.")
         values = _read(part, file)
         wanted = (1, 2) if part == "y" else (3,)
         if values.dtype.kind not in "fiu" or values.ndim not in wanted or 0 in values.shape:
@@ -157,22 +159,43 @@ def open_old_hdf5(path: str) -> Corpus:
                 f"{file} is {values.shape[2]} wide; expected {_JOINT_WIDTH}: text 300, audio 5, "
                 "video 20."
             )
-        arrays[split, part] = _Array(file, values.shape, values.dtype)
+        others[part] = _Array(file, values.shape, values.dtype)
         digest.update(f"{split}/{part} {values.dtype.str} {values.shape}\n".encode())
         digest.update(np.ascontiguousarray(values).data)
         if part == "y":
             labels[split] = values
-    headers = {
-        split: _header(path, split, {p: a for (s, p), a in arrays.items() if s == split}, labels)
-        for split in SPLITS
-        if any(s == split for s, _ in arrays)
-    }
+
+    headers = {}
+    for split in (name for name in SPLITS if name in arrays):
+        parts = arrays[split]
+        features = {part: array for part, array in parts.items() if part != "y"}
+        if "X" in features and len(features) > 1:
+            other = next(part for part in features if part != "X")
+            raise UserError(f"{path}: split {split!r} has {other!r} twice, by itself and in X.")
+        first = next(iter(parts.values()))
+        size = first.shape[0]
+        for array in parts.values():
+            if array.shape[0] != size:
+                raise UserError(
+                    f"{array.path} has {array.shape[0]} rows, but {first.path} has {size}."
+                )
+        if joint := features.get("X"):
+            features = {
+                m: joint._replace(shape=(*joint.shape[:2], part.stop - part.start))
+                for m, part in _JOINT.items()
+            }
+        headers[split] = SplitHeader(
+            size=size,
+            shapes={m: array.shape[1:] for m, array in features.items()},
+            dtypes={m: array.dtype.name for m, array in features.items()},
+            **read_labels(path, split, labels.get(split), _ids(split, size)),
+        )
 
     def read(split: str) -> Split:
         features = {}
         for m in headers[split].shapes:
-            joint = (split, "X") in arrays
-            values = _read(m, arrays[split, "X" if joint else m].path)
+            joint = "X" in arrays[split]
+            values = _read(m, arrays[split]["X" if joint else m].path)
             features[m] = values[..., _JOINT[m]] if joint else values
         y = labels.get(split)
         return Split(
@@ -200,43 +223,10 @@ def _read(part: str, file: str) -> np.ndarray:
         if len(keys) != 1 or keys[0] not in _KEYS:
             found = ", ".join(map(repr, keys[:5])) or "nothing"
             raise UserError(f"{file} holds {found}; expected one dataset named d1 or data.")
-        values = load(file, dataset(file, content, keys[0], LARGEST))
+        values = load(file, dataset(file, content, keys[0], _LARGEST))
     is_one_step = part != "y" and values.dtype.kind == "f" and values.ndim == 2
     return values[:, None] if is_one_step else values
 
 
 def _ids(split: str, size: int) -> np.ndarray:
     return np.array([f"{split}_{i}" for i in range(size)])
-
-
-def _header(
-    path: str, split: str, arrays: dict[str, _Array], labels: dict[str, np.ndarray]
-) -> SplitHeader:
-    features = {part: array for part, array in arrays.items() if part != "y"}
-    if "X" in features and len(features) > 1:
-        other = next(part for part in features if part != "X")
-        raise UserError(f"{path}: split {split!r} has {other!r} twice, by itself and in X.")
-    first = next(iter(arrays.values()))
-    for array in arrays.values():
-        if array.shape[0] != first.shape[0]:
-            raise UserError(
-                f"{array.path} has {array.shape[0]} rows, but {first.path} has {first.shape[0]}."
-            )
-    if "X" in features:
-        joint = features["X"]
-        features = {
-            m: joint._replace(shape=(*joint.shape[:2], part.stop - part.start))
-            for m, part in _JOINT.items()
-        }
-    described: dict = {"label_names": ()}
-    if split in labels:
-        ids = _ids(split, first.shape[0])
-        described = read_labels(path, split, labels[split], ids)
-    return SplitHeader(
-        size=first.shape[0],
-        shapes={m: array.shape[1:] for m, array in features.items()},
-        dtypes={m: array.dtype.name for m, array in features.items()},
-        masked=frozenset(),
-        has_raw_text=False,
-        **described,
-    )

@@ -11,7 +11,6 @@ i of every modality is of the same word, unless their numbers of steps differ in
 """
 
 import collections
-import dataclasses
 import hashlib
 import json
 import logging
@@ -32,7 +31,7 @@ from msajax.corpus.corpus import (
     require_modest_padding,
 )
 from msajax.corpus.folds import rows_of_splits
-from msajax.corpus.formats import fields
+from msajax.corpus.formats import pickled as values
 from msajax.corpus.formats.pickled import WHOLE, Pickled, describe
 from msajax.corpus.glove import read_vectors
 from msajax.corpus.in_memory import update_digest
@@ -42,9 +41,11 @@ from msajax.errors import UserError
 logger = logging.getLogger(__name__)
 
 _EXPECTED = "expected ((words, visual, acoustic[, words]), label, id)"
+_LARGEST = 1 << 36  # bytes of one modality of a split, padded
+_PAUSE = "sp"  # stands for a pause among the words of the CMU Multimodal SDK
 
 
-class Sample(NamedTuple):
+class _Sample(NamedTuple):
     """Holds a sample as the file has it; `words` and word `ids` [L] are None where it has none."""
 
     where: str
@@ -56,31 +57,7 @@ class Sample(NamedTuple):
     id: Any
 
 
-def are_samples(tree: Any) -> bool:
-    """Says whether a split is a list, of samples as far as its first entry tells."""
-    if not _is_list(tree) or len(tree) == 0:
-        return _is_list(tree)
-    return _is_list(tree[0]) and len(tree[0]) == 3 and _is_list(tree[0][0])
-
-
-def read_samples(where: str, tree: Any) -> list[Sample]:
-    """Reads the samples of a split; features, labels and ids stay as they are.
-
-    Args:
-        where: how a sentence about the split begins.
-        tree: what the pickle holds of it.
-
-    Raises:
-        UserError: for samples of another form, and for a split without any.
-    """
-    if not _is_list(tree):
-        raise UserError(f"{where} is {describe(tree)}; expected a list of samples.")
-    if len(tree) == 0:
-        raise UserError(f"{where} is empty; expected a list of samples.")
-    return [_sample(f"{where}[{k}]", entry) for k, entry in enumerate(tree)]
-
-
-class Rows(NamedTuple):
+class _Rows(NamedTuple):
     """Holds a modality of a split: the steps of all samples `[sum of lengths, …]`, and lengths.
 
     A step of words that become vectors is the row of its vector in a table.
@@ -88,68 +65,6 @@ class Rows(NamedTuple):
 
     steps: np.ndarray
     lengths: np.ndarray
-
-
-def read_rows(samples: list[Sample], part: str, values: list[np.ndarray]) -> Rows | None:
-    """Joins the rows of all samples; returns None if none has any.
-
-    A sample without rows lacks the modality.
-    """
-    recorded = [(s.where, x) for s, x in zip(samples, values, strict=True) if x.size]
-    if not recorded:
-        return None
-    for where, x in recorded:
-        if x.ndim != 2 or x.dtype.kind not in "fiu":
-            raise UserError(f"{where}, {part}, is {describe(x)}; expected numbers (L, d).")
-        first, width = recorded[0][0], recorded[0][1].shape[1]
-        if x.shape[1] != width:
-            raise UserError(
-                f"{where}, {part}, is {x.shape[1]} wide, but {first}, {part}, is {width}."
-            )
-    steps = np.concatenate([fields.to_float32(x) for _, x in recorded])
-    return Rows(steps, np.array([len(x) if x.size else 0 for x in values]))
-
-
-def read_label_rows(samples: list[Sample]) -> np.ndarray | None:
-    """Reads labels `[N, K]`, of the type stored; returns None if no sample has any."""
-    if all(sample.label is None for sample in samples):
-        return None
-    labels = [fields.as_array(s.label, f"{s.where}, label").reshape(1, -1) for s in samples]
-    for sample, label in zip(samples, labels, strict=True):
-        if label.shape != labels[0].shape or label.size == 0:
-            raise UserError(
-                f"{sample.where} has {label.size} label(s), but {samples[0].where} has "
-                f"{labels[0].size}; expected as many, and one at least."
-            )
-    return np.concatenate(labels)
-
-
-def _sample(where: str, entry: Any) -> Sample:
-    if not _is_list(entry) or len(entry) != 3:
-        raise UserError(f"{where} is {describe(entry)}; {_EXPECTED}.")
-    parts, label, id_ = entry
-    if not _is_list(parts) or len(parts) not in (3, 4):
-        raise UserError(f"{where} begins with {describe(parts)}; {_EXPECTED}.")
-    text, visual, acoustic = parts[0], parts[1], parts[2]
-    words, ids = fields.read_words(text, where), None
-    if not words:
-        ids = fields.to_whole(fields.as_array(text, f"{where}, word ids"), f"{where}, word ids")
-        if ids.ndim != 1:
-            raise UserError(f"{where} has {describe(ids)} as its words; expected word ids (L,).")
-    if len(parts) == 4:
-        words = fields.read_words(parts[3], where)
-        if words is None:
-            raise UserError(f"{where} has {describe(parts[3])} as its words; {_EXPECTED}.")
-    return Sample(where, words, ids, visual, acoustic, label, id_)
-
-
-def _is_list(value: Any) -> bool:
-    is_objects = isinstance(value, np.ndarray) and value.dtype == object and value.ndim > 0
-    return is_objects or type(value) in (list, tuple)
-
-
-_LARGEST = 1 << 36  # bytes of one modality of a split, padded
-_PAUSE = "sp"  # stands for a pause among the words of the CMU Multimodal SDK
 
 
 class _Text(NamedTuple):
@@ -171,24 +86,32 @@ class _Part(NamedTuple):
 
     Attributes:
         ids: `[N]` str.
-        rows: by modality.
+        rows: features by modality.
         labels: `[N, K]`, or None.
         integers: whether labels are stored as whole numbers.
         raw_text: `[N]` str, or None.
-        words: those of each sample, "" for a pause; None if no sample has any.
+        words: the words of each sample, "" for a pause; None if no sample has any.
     """
 
     ids: np.ndarray
-    rows: dict[str, Rows]
+    rows: dict[str, _Rows]
     labels: np.ndarray | None
     integers: bool
     raw_text: np.ndarray | None
     words: list[list[str]] | None
 
+    def longest(self) -> np.ndarray:
+        """Returns the steps `[N]` of each sample's longest modality."""
+        lengths = [rows.lengths for rows in self.rows.values()]
+        return np.max([np.zeros(len(self.ids), int), *lengths], axis=0)
+
 
 def matches(pickled: Pickled) -> bool:
     """Says whether the first split is a list of samples, as far as its first entry tells."""
-    return are_samples(next(iter(pickled.trees.values())))
+    tree = next(iter(pickled.trees.values()))
+    if not _is_list(tree) or len(tree) == 0:
+        return _is_list(tree)
+    return _is_list(tree[0]) and len(tree[0]) == 3 and _is_list(tree[0][0])
 
 
 def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
@@ -205,12 +128,18 @@ def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
             if the words or word ids that `data` asks for are missing.
     """
     path = pickled.path
-    samples = {}
+    samples: dict[str, list[_Sample]] = {}
     for name in list(pickled.trees):
-        samples[name] = read_samples(pickled.where(name).rstrip("/: "), pickled.trees.pop(name))
+        where, tree = pickled.where(name).rstrip("/: "), pickled.trees.pop(name)
+        if not _is_list(tree):
+            raise UserError(f"{where} is {describe(tree)}; expected a list of samples.")
+        if len(tree) == 0:
+            raise UserError(f"{where} is empty; expected a list of samples.")
+        samples[name] = [_read_sample(f"{where}[{k}]", entry) for k, entry in enumerate(tree)]
+        del tree
     if WHOLE in samples:
         whole = samples.pop(WHOLE)
-        rows = rows_of_splits(path, _ids(path, whole).tolist(), data)
+        rows = rows_of_splits(path, _read_ids(path, whole).tolist(), data)
         samples = {name: [whole[i] for i in kept] for name, kept in rows.items()}
         del whole
     text = _choose_text(path, [sample for found in samples.values() for sample in found], data)
@@ -219,19 +148,23 @@ def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
     clipped = 0
     if not all(part.integers or part.labels.shape[1] > 1 for part in labelled):
         clipped = clip_sentiment(path, [part.labels[:, 0] for part in labelled])
-    aligned = _aligned(path, parts)
+    aligned = _find_aligned(path, parts)
     parts, aligned = _place_words(path, parts, aligned)
     headers = {n: _header(path, n, part, text, bool(aligned)) for n, part in parts.items()}
 
-    def read(name: str) -> Split:
-        try:
-            return _pad(parts[name], text, headers[name])
-        except MemoryError as error:
-            raise UserError(
-                f"{path}: split {name!r}, {headers[name].size} samples of up to "
-                f"{headers[name].shapes} steps and features, does not fit into memory."
-            ) from error
-
+    digest = hashlib.sha256()
+    update_digest(digest, "vectors", text.vectors)
+    for name, part in parts.items():
+        digest.update(f"{name} {part.integers} {part.labels is None}\n".encode())
+        # Two words may read like one with a space in it.
+        digest.update(json.dumps(part.words).encode())
+        small = {"id": part.ids, "label": part.labels, "raw_text": part.raw_text}
+        for key, array in small.items():
+            if array is not None:
+                update_digest(digest, key, array)
+        for m, (steps, lengths) in part.rows.items():
+            update_digest(digest, m, steps)
+            update_digest(digest, f"{m} lengths", lengths)
     return Corpus(
         source=Source(
             path,
@@ -239,22 +172,50 @@ def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
             repairs={"clipped_labels": clipped},
             has_vectors=bool(text.row_of),
         ),
-        digest=_digest(parts, text),
+        digest=digest.hexdigest(),
         headers=headers,
         ids={name: part.ids.tolist() for name, part in parts.items()},
-        read=read,
+        read=lambda name: _pad(parts[name], text, headers[name]),
         aligned=aligned,
     )
 
 
-def _ids(path: str, samples: list[Sample]) -> np.ndarray:
-    return fields.read_ids([sample.id for sample in samples], f"{path}: an id")
+# --- samples ---
+
+
+def _is_list(value: Any) -> bool:
+    is_objects = isinstance(value, np.ndarray) and value.dtype == object and value.ndim > 0
+    return is_objects or type(value) in (list, tuple)
+
+
+def _read_sample(where: str, entry: Any) -> _Sample:
+    """Reads a sample; features, label and id stay as they are."""
+    if not _is_list(entry) or len(entry) != 3:
+        raise UserError(f"{where} is {describe(entry)}; {_EXPECTED}.")
+    parts, label, id_ = entry
+    if not _is_list(parts) or len(parts) not in (3, 4):
+        raise UserError(f"{where} begins with {describe(parts)}; {_EXPECTED}.")
+    text, visual, acoustic = parts[0], parts[1], parts[2]
+    words, ids = values.read_words(text, where), None
+    if not words:
+        ids = values.to_whole(values.as_array(text, f"{where}, word ids"), f"{where}, word ids")
+        if ids.ndim != 1:
+            raise UserError(f"{where} has {describe(ids)} as its words; expected word ids (L,).")
+    if len(parts) == 4:
+        words = values.read_words(parts[3], where)
+        if words is None:
+            raise UserError(f"{where} has {describe(parts[3])} as its words; {_EXPECTED}.")
+    return _Sample(where, words, ids, visual, acoustic, label, id_)
+
+
+def _read_ids(path: str, samples: list[_Sample]) -> np.ndarray:
+    return values.read_ids([sample.id for sample in samples], f"{path}: an id")
 
 
 # --- text ---
 
 
-def _choose_text(path: str, samples: list[Sample], data: DataConfig) -> _Text:
+def _choose_text(path: str, samples: list[_Sample], data: DataConfig) -> _Text:
     """Chooses vectors of words if they are asked for, else word ids if there are any, else none."""
     has_words = any(sample.words for sample in samples)
     for sample in samples:
@@ -289,46 +250,74 @@ def _choose_text(path: str, samples: list[Sample], data: DataConfig) -> _Text:
 # --- splits ---
 
 
-def _read_part(path: str, name: str, samples: list[Sample], text: _Text) -> _Part:
-    ids = _ids(path, samples)
+def _read_rows(samples: list[_Sample], part: str) -> _Rows | None:
+    """Joins the rows of all samples, which lack the modality without; None if none has any."""
+    arrays = [values.as_array(getattr(s, part), f"{s.where}, {part}") for s in samples]
+    recorded = [(s.where, x) for s, x in zip(samples, arrays, strict=True) if x.size]
+    if not recorded:
+        return None
+    for where, x in recorded:
+        if x.ndim != 2 or x.dtype.kind not in "fiu":
+            raise UserError(f"{where}, {part}, is {describe(x)}; expected numbers (L, d).")
+        first, width = recorded[0][0], recorded[0][1].shape[1]
+        if x.shape[1] != width:
+            raise UserError(
+                f"{where}, {part}, is {x.shape[1]} wide, but {first}, {part}, is {width}."
+            )
+    steps = np.concatenate([values.to_float32(x) for _, x in recorded])
+    return _Rows(steps, np.array([len(x) if x.size else 0 for x in arrays]))
+
+
+def _read_label_rows(samples: list[_Sample]) -> np.ndarray | None:
+    """Reads labels `[N, K]`, of the type stored; returns None if no sample has any."""
+    if all(sample.label is None for sample in samples):
+        return None
+    labels = [values.as_array(s.label, f"{s.where}, label").reshape(1, -1) for s in samples]
+    for sample, label in zip(samples, labels, strict=True):
+        if label.shape != labels[0].shape or label.size == 0:
+            raise UserError(
+                f"{sample.where} has {label.size} label(s), but {samples[0].where} has "
+                f"{labels[0].size}; expected as many, and one at least."
+            )
+    return np.concatenate(labels)
+
+
+def _read_part(path: str, name: str, samples: list[_Sample], text: _Text) -> _Part:
+    ids = _read_ids(path, samples)
     rows = {}
     if text.row_of:
         places = [np.array([text.row_of[w] for w in s.words], np.int32) for s in samples]
-        rows["text"] = Rows(np.concatenate(places), np.array([len(p) for p in places]))
+        rows["text"] = _Rows(np.concatenate(places), np.array([len(p) for p in places]))
     elif text.is_ids:
-        rows["text"] = Rows(
+        rows["text"] = _Rows(
             np.concatenate([s.ids for s in samples]), np.array([len(s.ids) for s in samples])
         )
     for m, part in (("audio", "acoustic"), ("video", "visual")):
-        values = [fields.as_array(getattr(s, part), f"{s.where}, {part}") for s in samples]
-        if found := read_rows(samples, part, values):
+        if found := _read_rows(samples, part):
             rows[m] = found
-    labels = read_label_rows(samples)
+    labels = _read_label_rows(samples)
     if labels is not None:
         read_labels(path, name, labels, ids)
     raw_text = words = None
     if any(sample.words for sample in samples):
         words = [[w * (w != _PAUSE) for w in s.words] for s in samples]
-        raw_text = fields.read_texts([s.words for s in samples], f"{path}: {name}'s words")
+        raw_text = values.read_texts([s.words for s in samples], f"{path}: {name}'s words")
     integers = labels is not None and labels.dtype.kind in "biu"
     labels = None if labels is None else labels.astype(np.float64)
     return _Part(ids, rows, labels, integers, raw_text, words)
 
 
-def _aligned(path: str, parts: dict[str, _Part]) -> tuple[str, ...]:
+def _find_aligned(path: str, parts: dict[str, _Part]) -> tuple[str, ...]:
     """Returns the modalities if, in every sample, those that it has are equally long; else none."""
     for part in parts.values():
-        longest = _longest(part)
+        longest = part.longest()
         for m, (_, lengths) in part.rows.items():
             apart = np.flatnonzero((lengths > 0) & (lengths < longest))
             if apart.size:
+                i = apart[0]
                 logger.warning(
                     "%s: %s of %r has %d steps, another modality %d: none are taken as aligned.",
-                    path,
-                    m,
-                    str(part.ids[apart[0]]),
-                    lengths[apart[0]],
-                    longest[apart[0]],
+                    *(path, m, str(part.ids[i]), lengths[i], longest[i]),
                 )
                 return ()
     return modality_order({m for part in parts.values() for m in part.rows})
@@ -348,24 +337,15 @@ def _place_words(
         return parts, aligned
     for name, part in told.items():
         counts = np.array([len(words) for words in part.words])
-        apart = np.flatnonzero((counts > 0) & (counts != _longest(part)))
+        apart = np.flatnonzero((counts > 0) & (counts != part.longest()))
         if apart.size:
+            i = apart[0]
             logger.warning(
                 "%s: %s of %s has %d words but %d steps: words are not read step by step.",
-                path,
-                str(part.ids[apart[0]]),
-                name,
-                counts[apart[0]],
-                _longest(part)[apart[0]],
+                *(path, str(part.ids[i]), name, counts[i], part.longest()[i]),
             )
             return {name: part._replace(words=None) for name, part in parts.items()}, aligned
     return parts, modality_order({*aligned, "text"})
-
-
-def _longest(part: _Part) -> np.ndarray:
-    """Returns the steps `[N]` of each sample's longest modality."""
-    lengths = [rows.lengths for rows in part.rows.values()]
-    return np.max([np.zeros(len(part.ids), int), *lengths], axis=0)
 
 
 def _header(path: str, name: str, part: _Part, text: _Text, aligned: bool) -> SplitHeader:
@@ -377,7 +357,7 @@ def _header(path: str, name: str, part: _Part, text: _Text, aligned: bool) -> Sp
     for m, (steps, lengths) in part.rows.items():
         is_words = m == "text" and text.row_of
         width = text.vectors.shape[1] if is_words else (*steps.shape, 0)[1]
-        padded_to = _longest(part) if aligned else lengths
+        padded_to = part.longest() if aligned else lengths
         shapes[m] = max(int(padded_to.max()), 1), width
         if 4 * len(lengths) * math.prod(shapes[m]) > _LARGEST:
             raise UserError(
@@ -385,26 +365,21 @@ def _header(path: str, name: str, part: _Part, text: _Text, aligned: bool) -> Sp
                 f"sequences are padded to the {shapes[m][0]} steps of the longest."
             )
         require_modest_padding(f"{path}: {name}/{m}", lengths, padded_to, width)
-    labels: dict = {"label_names": ()}
+    labels: dict[str, Any] = {}
     if part.labels is not None:
         labels = describe_labels(part.labels, integers=part.integers)
+    words = 0
+    if part.words is not None:
+        words = max(1, *map(len, part.words), *(part.longest() if aligned else ()))
     return SplitHeader(
         size=len(part.ids),
         shapes=shapes,
         dtypes={m: "float32" if width else "int32" for m, (_, width) in shapes.items()},
         masked=frozenset(shapes),
         has_raw_text=part.raw_text is not None,
-        words=_steps_of_words(part, aligned),
+        words=words,
         **labels,
     )
-
-
-def _steps_of_words(part: _Part, aligned: bool) -> int:
-    """Returns the steps that the words of a split are padded to; 0 without words."""
-    if part.words is None:
-        return 0
-    counts = [len(words) for words in part.words]
-    return max(1, *counts, *(_longest(part) if aligned else ()))
 
 
 def _pad(part: _Part, text: _Text, header: SplitHeader) -> Split:
@@ -418,23 +393,12 @@ def _pad(part: _Part, text: _Text, header: SplitHeader) -> Split:
         features[m][mask] = steps
         # Features of zeros alone were not recorded; a word without a vector was spoken.
         masks[m] = mask if m == "text" else mask & features[m].any(axis=(1, 2))[:, None]
-    split = Split(part.ids, features, masks, part.labels, part.raw_text, frozenset(masks))
-    words = None if part.words is None else pad_words(part.words, header.words)
-    return dataclasses.replace(split, words=words)
-
-
-def _digest(parts: dict[str, _Part], text: _Text) -> str:
-    digest = hashlib.sha256()
-    update_digest(digest, "vectors", text.vectors)
-    for name, part in parts.items():
-        digest.update(f"{name} {part.integers} {part.labels is None}\n".encode())
-        # Two words may read like one with a space in it.
-        digest.update(json.dumps(part.words).encode())
-        small = {"id": part.ids, "label": part.labels, "raw_text": part.raw_text}
-        for key, array in small.items():
-            if array is not None:
-                update_digest(digest, key, array)
-        for m, (steps, lengths) in part.rows.items():
-            update_digest(digest, m, steps)
-            update_digest(digest, f"{m} lengths", lengths)
-    return digest.hexdigest()
+    return Split(
+        ids=part.ids,
+        features=features,
+        masks=masks,
+        labels=part.labels,
+        raw_text=part.raw_text,
+        derived=frozenset(masks),
+        words=None if part.words is None else pad_words(part.words, header.words),
+    )

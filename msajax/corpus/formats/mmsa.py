@@ -1,6 +1,15 @@
-"""Reads the pickles of MMSA: `split_dicts.py` with masks of its own.
+"""Reads the pickles of MMSA, and of MulT and MultiBench: each split a dict of arrays.
 
-    {train, valid, test} -> raw_text, id, text, audio, vision, regression_labels, and
+    vision | visual | video | facet, audio | acoustic | covarep, text | glove
+                    (N, T, d) numbers, (N, d) real numbers of one step, or (N, T) token ids
+    label | labels | regression_labels | y
+                    (N,), (N, 1), (N, 1, 1) or (N, K) numbers; optional
+    id | ids        N of text, bytes, numbers or [video, start, end]; else made of split and row
+    raw_text        N of text; optional
+
+Features are kept in memory as float32. MulT and MultiBench pad before a sequence with steps of
+zeros, which preparation turns into masks. MMSA has masks of its own:
+
     text_bert                      (N, 3, T): token ids, attention mask and segment ids, as floats
     audio_lengths, vision_lengths  (N,): how many steps are valid; in unaligned files
 
@@ -21,9 +30,7 @@ modalities are not read: a sample's label is `regression_labels`.
 import collections
 import contextlib
 import dataclasses
-import functools
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,7 +38,7 @@ import numpy as np
 from msajax.config import DataConfig
 from msajax.corpus.corpus import Corpus, Source, Split, modality_order
 from msajax.corpus.folds import rows_of_splits
-from msajax.corpus.formats import fields
+from msajax.corpus.formats import pickled as values
 from msajax.corpus.formats.pickled import WHOLE, Pickled, describe, log_unread
 from msajax.corpus.in_memory import corpus_of
 from msajax.corpus.labels import clip_sentiment, read_labels
@@ -41,18 +48,72 @@ from msajax.errors import UserError
 
 logger = logging.getLogger(__name__)
 
+_LENGTHS = {f"{name}_lengths": f"{m}_lengths" for name, m in values.MODALITIES.items()}
+_OWN = {"text_bert": "text_bert", **_LENGTHS}
+_COMMON = {
+    "id": values.read_ids,
+    "raw_text": values.read_texts,
+    "label": values.read_label_rows,
+    **dict.fromkeys(values.MODALITIES.values(), values.read_features),
+}
+_MARKS = {*_OWN, "regression_labels", "classification_labels", "annotations"}
+
+
+def matches(pickled: Pickled) -> bool:
+    """Says whether the first split is a dict of a text or a modality and a name of MMSA's own."""
+    names = _names(pickled)
+    is_read = bool(names & {*values.MODALITIES, "raw_text", "text_bert"})
+    return is_read and bool(names & _MARKS)
+
+
+def matches_mult(pickled: Pickled) -> bool:
+    """Says whether the first split is a dict with a modality in it."""
+    return bool(_names(pickled) & values.MODALITIES.keys())
+
+
+def _names(pickled: Pickled) -> set[str]:
+    """Returns the names in the first split, in lower case; none if it is no dict."""
+    tree = next(iter(pickled.trees.values()))
+    names = tree if isinstance(tree, dict) else ()
+    return {name.lower() for name in names if isinstance(name, str)}
+
+
+def open_mmsa(pickled: Pickled, data: DataConfig) -> Corpus:
+    """Reads a pickle of MMSA.
+
+    Args:
+        pickled: the content, which is removed from it as it is read.
+        data: `text`; ids makes the token ids of text_bert the modality text, and so does pieces,
+            where they are there. `split_seed`, for a corpus without splits.
+
+    Raises:
+        UserError: for values of wrong type or shape, labels that are not finite, splits that are
+            empty or do not fit together, ids that tell no videos where there are no splits, and if
+            there are no token ids where they are wanted.
+    """
+    notes = _Notes(pickled.path)
+    corpus = _read_corpus(pickled, data, "MMSA pickle", notes)
+    notes.say()
+    return corpus
+
+
+def open_mult(pickled: Pickled, data: DataConfig) -> Corpus:
+    """Reads a pickle of MulT or MultiBench; raises `UserError` as `open_mmsa` does."""
+    return _read_corpus(pickled, data, "MulT or MultiBench pickle", None)
+
+
 @dataclasses.dataclass
-class Draft:
-    """Holds what has been read of a split, for the reader of a format to complete.
+class _Draft:
+    """Holds what has been read of a split, which what is MMSA's own completes.
 
     Attributes:
-        where: how the name of something in the split begins, for a message.
+        where: the beginning of a name in the split, for a message.
         size: samples.
         values: what has not been read yet, by what it is, with the names of the file.
-        features: by modality.
-        names: what the file calls these modalities.
-        masks: by modality.
+        features: arrays by modality.
+        names: what the file calls these modalities, ids, transcripts and labels.
         repairs: counts of what was changed so far, over all splits.
+        masks: valid steps by modality.
         aligned: whether the modalities share their steps; None if the format does not say.
         derived: modalities whose masks are made of lengths.
         segments: the segment ids of text that is token ids.
@@ -63,42 +124,18 @@ class Draft:
     values: dict[str, tuple[str, Any]]
     features: dict[str, np.ndarray]
     names: dict[str, str]
-    masks: dict[str, np.ndarray]
     repairs: collections.Counter
+    masks: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     aligned: bool | None = None
     derived: set[str] = dataclasses.field(default_factory=set)
     segments: np.ndarray | None = None
 
 
-def has_modality(pickled: Pickled) -> bool:
-    """Says whether the first split is a dict with a modality in it."""
-    tree = next(iter(pickled.trees.values()))
-    return isinstance(tree, dict) and any(
-        isinstance(name, str) and name.lower() in fields.MODALITIES for name in tree
-    )
-
-
-def read_corpus(
-    pickled: Pickled,
-    data: DataConfig,
-    format: str,
-    own: dict[str, str] | None = None,
-    complete: Callable[[Draft], None] = lambda draft: None,
+def _read_corpus(
+    pickled: Pickled, data: DataConfig, format: str, notes: "_Notes | None"
 ) -> Corpus:
-    """Reads a corpus whose splits are dicts of arrays.
-
-    Args:
-        pickled: the content, which is removed from it as it is read.
-        data: `split_seed`, for a corpus without splits.
-        format: its name.
-        own: names, in lower case, of the fields that this format has beside the common ones, and
-            what they are.
-        complete: adds what these fields mean to a split.
-
-    Raises:
-        UserError: for values of wrong type or shape, labels that are not finite, splits that are
-            empty or do not fit together, and ids that tell no videos where there are no splits.
-    """
+    """Reads a corpus whose splits are dicts of arrays; with `notes` also what is MMSA's own."""
+    path = pickled.path
     splits: dict[str, Split] = {}
     repairs: collections.Counter = collections.Counter()
     unread: set[str] = set()
@@ -107,26 +144,68 @@ def read_corpus(
         where, tree = pickled.where(name), pickled.trees.pop(name)
         if not isinstance(tree, dict):
             raise UserError(f"{where.rstrip('/: ')} is {describe(tree)}; expected a dict.")
-        values, others = fields.sort_fields(where, tree, own or {})
-        del tree
-        splits[name], kind, aligned = _read_split(
-            pickled.path, name, where, values, repairs, complete
+        # Fields are sorted by what they are; None is no value.
+        kinds = {"id": "id", "ids": "id", "raw_text": "raw_text"}
+        kinds |= dict.fromkeys(values.LABELS, "label") | values.MODALITIES | (_OWN if notes else {})
+        fields: dict[str, tuple[str, Any]] = {}
+        for called, value in tree.items():
+            kind = kinds.get(called.lower()) if isinstance(called, str) else None
+            if kind is None:
+                unread.add(str(called) if isinstance(called, str) else describe(called))
+            elif kind in fields:
+                first = fields[kind][0]
+                raise UserError(f"{where}{first} and {where}{called} are both the {kind}.")
+            elif value is not None:
+                fields[kind] = called, value
+        tree = value = None  # so that memory need not hold all twice
+
+        # What all these formats have: every field has as many samples.
+        called = {kind: fields[kind][0] for kind in _COMMON if kind in fields}
+        read = {m: _COMMON[m](fields.pop(m)[1], where + called[m]) for m in called}
+        if not read:
+            raise UserError(f"{where.rstrip('/: ')} has neither ids nor features nor labels.")
+        first = next(iter(read))
+        size = len(read[first])
+        for kind, array in read.items():
+            if len(array) != size:
+                raise UserError(
+                    f"{where}{called[kind]} has {len(array)} rows, but {where}{called[first]} has "
+                    f"{size}."
+                )
+        ids, raw_text, labels = (read.pop(kind, None) for kind in ("id", "raw_text", "label"))
+
+        draft = _Draft(where, size, fields, read, called, repairs)
+        if notes:
+            _complete(data.text, notes, draft)
+        if ids is None and name == WHOLE:
+            raise UserError(f"{path} has neither splits nor ids by which to split it.")
+        ids = np.array([f"{name}_{i}" for i in range(size)], np.str_) if ids is None else ids
+        if labels is not None:
+            read_labels(path, name, labels, ids)
+            integers &= labels.dtype.kind in "biu"
+            labels = labels.astype(np.float64)
+        splits[name] = Split(
+            ids=ids,
+            features=draft.features,
+            masks=draft.masks,
+            labels=labels,
+            raw_text=raw_text,
+            derived=frozenset(draft.derived),
+            segments=draft.segments,
         )
-        integers &= kind in "biu"
-        said.add(aligned)
-        unread |= others
-    log_unread(pickled.path, unread)
+        said.add(draft.aligned)
+    log_unread(path, unread)
     if not integers and all(s.labels is None or s.labels.shape[1] == 1 for s in splits.values()):
         columns = [split.labels[:, 0] for split in splits.values() if split.labels is not None]
-        repairs["clipped_labels"] = clip_sentiment(pickled.path, columns)
+        repairs["clipped_labels"] = clip_sentiment(path, columns)
     if WHOLE in splits:
         whole = splits.pop(WHOLE)
-        rows = rows_of_splits(pickled.path, whole.ids.tolist(), data)
+        rows = rows_of_splits(path, whole.ids.tolist(), data)
         splits = {name: take_rows(whole, kept) for name, kept in rows.items()}
     modalities = modality_order({m for split in splits.values() for m in split.features})
     corpus = corpus_of(
         splits,
-        source=Source(pickled.path, format, repairs),
+        source=Source(path, format, repairs),
         integers=integers,
         aligned=() if False in said else None if None in said else modalities,
     )
@@ -134,75 +213,19 @@ def read_corpus(
     return corpus
 
 
-def _read_split(
-    path: str,
-    name: str,
-    where: str,
-    values: dict[str, tuple[str, Any]],
-    repairs: collections.Counter,
-    complete: Callable[[Draft], None],
-) -> tuple[Split, str, bool | None]:
-    """Reads a split; returns it, the numpy kind of its labels, and whether it is aligned."""
-
-    def take(kind: str, read: Callable[[Any, str], np.ndarray]) -> np.ndarray | None:
-        if kind not in values:
-            return None
-        called, value = values.pop(kind)
-        found = read(value, where + called)
-        sizes[called] = found
-        return found
-
-    sizes: dict[str, np.ndarray] = {}
-    ids = take("id", fields.read_ids)
-    raw_text = take("raw_text", fields.read_texts)
-    labels = take("label", fields.read_label_rows)
-    names = {m: values[m][0] for m in fields.MODALITIES.values() if m in values}
-    features = {m: take(m, fields.read_features) for m in names}
-    if not sizes:
-        raise UserError(f"{where.rstrip('/: ')} has neither ids nor features nor labels.")
-    size = fields.same_size(sizes, where)
-    draft = Draft(where, size, values, features, names, {}, repairs)
-    complete(draft)
-    if ids is None and name == WHOLE:
-        raise UserError(f"{path} has neither splits nor ids by which to split it.")
-    ids = np.array([f"{name}_{i}" for i in range(size)], np.str_) if ids is None else ids
-    kind = "b"
-    if labels is not None:
-        read_labels(path, name, labels, ids)
-        kind, labels = labels.dtype.kind, labels.astype(np.float64)
-    derived = frozenset(draft.derived)
-    split = Split(ids, draft.features, draft.masks, labels, raw_text, derived)
-    return dataclasses.replace(split, segments=draft.segments), kind, draft.aligned
-
-
-_LENGTHS = {f"{name}_lengths": f"{m}_lengths" for name, m in fields.MODALITIES.items()}
-_OWN = {"text_bert": "text_bert", **_LENGTHS}
-_MARKS = {*_OWN, "regression_labels", "classification_labels", "annotations"}
-
-
-def matches(pickled: Pickled) -> bool:
-    """Says whether the first split is a dict of a text or a modality and a name of MMSA's own."""
-    tree = next(iter(pickled.trees.values()))
-    names = tree if isinstance(tree, dict) else ()
-    known = {name.lower() for name in names if isinstance(name, str)}
-    is_read = has_modality(pickled) or bool(known & {"raw_text", "text_bert"})
-    return is_read and bool(known & _MARKS)
-
-
 @dataclasses.dataclass
 class _Notes:
     """Collects over all splits what is said once of the file.
 
     Attributes:
-        path: of the file.
-        by_bert: the features of text whose real steps are those of text_bert's attention mask.
-        by_zeros: the other features of text, and how many of their steps that are not zero that
-            mask would hide.
-        hidden: how many of their other steps are not zero.
-        disagree: by the name of lengths, how many end before a step that is not zero, and of how
-            many.
+        path: the file.
+        by_bert: names of features of text whose real steps text_bert's attention mask says.
+        hidden: how many steps of these, of those that are not zero, the mask hides.
+        by_zeros: names of other features of text, and how many such steps the mask would hide.
+        disagree: by the name of lengths, how many end before a step that is not zero, and how many
+            lengths there are.
         in_front: how many of these are of sequences that are padded in front.
-        too_long: likewise, how many exceed the stored steps.
+        too_long: as `disagree`, how many exceed the stored steps.
     """
 
     path: str
@@ -213,7 +236,7 @@ class _Notes:
     in_front: int = 0
     too_long: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
-    def name(self, draft: Draft, what: str) -> str:
+    def name(self, draft: _Draft, what: str) -> str:
         """Returns what to call something in a split, in a sentence that begins with the file."""
         return f"{draft.where}{what}".removeprefix(f"{self.path}: ")
 
@@ -270,30 +293,12 @@ def _listed(found: dict[str, tuple[int, int]]) -> str:
     return ", ".join(f"{count} of {of} in {name}" for name, (count, of) in found.items())
 
 
-def open_mmsa(pickled: Pickled, data: DataConfig) -> Corpus:
-    """Reads a pickle of MMSA.
-
-    Args:
-        pickled: the content, which is removed from it as it is read.
-        data: `text`; ids makes the token ids of text_bert the modality text, and so does pieces,
-            where they are there.
-
-    Raises:
-        UserError: as `read_corpus` does, and if there are no token ids where they are wanted.
-    """
-    notes = _Notes(pickled.path)
-    complete = functools.partial(_complete, data.text, notes)
-    corpus = read_corpus(pickled, data, "MMSA pickle", _OWN, complete)
-    notes.say()
-    return corpus
-
-
-def _complete(text: str, notes: _Notes, draft: Draft) -> None:
+def _complete(text: str, notes: _Notes, draft: _Draft) -> None:
     """Adds the masks of a split, token ids if they are to be the text, and what is aligned."""
     if "text_bert" in draft.values:
         if text in ("ids", "pieces"):
             draft.features["text"], draft.masks["text"], segments = _read_bert(draft)
-            segments = fields.to_whole(segments, draft.where + draft.values["text_bert"][0])
+            segments = values.to_whole(segments, draft.where + draft.values["text_bert"][0])
             draft.segments = segments if segments.any() else None
         elif "text" not in draft.features:
             logger.warning(
@@ -319,7 +324,7 @@ def _complete(text: str, notes: _Notes, draft: Draft) -> None:
             draft.masks[m] = draft.masks[m] & x.any(axis=(1, 2))[:, None]
 
 
-def _mask_text(draft: Draft, notes: _Notes) -> None:
+def _mask_text(draft: _Draft, notes: _Notes) -> None:
     """Masks features of text by text_bert's attention mask if they are not padded with zeros.
 
     A sample of zeros alone was not recorded, and does not tell how the others are padded.
@@ -348,26 +353,26 @@ def _mask_text(draft: Draft, notes: _Notes) -> None:
     notes.hidden += int((nonzero & ~mask).sum())
 
 
-def _read_bert(draft: Draft) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _read_bert(draft: _Draft) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Reads token ids `[N, T]` int32 and their mask; segment ids stay as they are."""
     name, value = draft.values["text_bert"]
     where = draft.where + name
-    bert = fields.as_array(value, where)
+    bert = values.as_array(value, where)
     if bert.ndim != 3 or bert.shape[:2] != (draft.size, 3):
         raise UserError(f"{where} is {describe(bert)}; expected numbers ({draft.size}, 3, T).")
-    ids, mask = fields.to_whole(bert[:, 0], where), bert[:, 1]
+    ids, mask = values.to_whole(bert[:, 0], where), bert[:, 1]
     if bert.shape[2] == 0 or not np.isin(mask, (0, 1)).all():
         raise UserError(f"{where} has no step, or an attention mask of more than 0 and 1.")
     return ids, mask == 1, bert[:, 2]
 
 
-def _mask_by_lengths(draft: Draft, modality: str, x: np.ndarray, notes: _Notes) -> np.ndarray:
+def _mask_by_lengths(draft: _Draft, modality: str, x: np.ndarray, notes: _Notes) -> np.ndarray:
     name, value = draft.values[f"{modality}_lengths"]
     where = draft.where + name
-    lengths = fields.as_array(value, where)
+    lengths = values.as_array(value, where)
     if lengths.ndim not in (1, 2) or lengths.size != draft.size:
         raise UserError(f"{where} is {describe(lengths)}; expected {draft.size} numbers of steps.")
-    lengths = fields.to_whole(lengths.reshape(-1), where)
+    lengths = values.to_whole(lengths.reshape(-1), where)
     if too_long := int((lengths > x.shape[1]).sum()):
         notes.too_long[notes.name(draft, name)] = too_long, draft.size
         draft.repairs["cut_lengths"] += too_long

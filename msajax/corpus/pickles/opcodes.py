@@ -2,7 +2,8 @@
 
 Python's own unpickler trusts its input: it imports, calls, sets attributes, and reserves whatever
 a file declares. This one makes lists, tuples, dicts, sets, text and numbers, gives every call to
-the builders of `allow_list.py`, and reads no more than is there. Scanning a file before Python's
+the builders of `allow_list.py`, and reads no more than is there: every size that the file declares
+is compared with what is left of it before anything is allocated. Scanning a file before Python's
 unpickler reads it would take as long, and numpy's constructors would still trust what it says.
 """
 
@@ -19,6 +20,19 @@ from msajax.errors import printable
 # Longer numbers are in no corpus, and reading them takes more than linear time.
 _DIGITS = 640
 _NOTHING = object()  # what the memo holds where nothing was put
+# Bytes that Python allocates for one or two of the file: an empty list or dict, and a set.
+_LIST_BYTES, _SET_BYTES = 80, 240
+# No corpus has longer numbers, and hashing them takes long.
+_INTEGER_BYTES = 255
+_UINT8, _INT32 = struct.Struct("<B"), struct.Struct("<i")
+_UINT32, _UINT64 = struct.Struct("<I"), struct.Struct("<Q")
+_FOREIGN_ESCAPE = re.compile(rb"\\(?![xnrt'\"])")
+# What holds strings in a form of its own, and what would be read in its place.
+_STRINGS = {
+    "pandas.": ".to_numpy(dtype=object)",
+    "pyarrow.": ".to_pylist()",
+    "numpy._core._internal._convert_to_stringdtype": ".astype(object)",
+}
 
 
 class Truncated(Refused):
@@ -134,21 +148,6 @@ class Machine:
         """Puts a value on the stack; `cost` is what it takes beyond its bytes in the file."""
         self.limits.spend(cost)
         self.stack.append(value)
-
-
-# Bytes that Python allocates for one or two of the file: an empty list or dict, and a set.
-_LIST_BYTES, _SET_BYTES = 80, 240
-# No corpus has longer numbers, and hashing them takes long.
-_INTEGER_BYTES = 255
-_UINT8, _INT32 = struct.Struct("<B"), struct.Struct("<i")
-_UINT32, _UINT64 = struct.Struct("<I"), struct.Struct("<Q")
-_FOREIGN_ESCAPE = re.compile(rb"\\(?![xnrt'\"])")
-# What holds strings in a form of its own, and what would be read in its place.
-_STRINGS = {
-    "pandas.": ".to_numpy(dtype=object)",
-    "pyarrow.": ".to_pylist()",
-    "numpy._core._internal._convert_to_stringdtype": ".astype(object)",
-}
 
 
 class _Finished(Exception):

@@ -2,7 +2,8 @@
 
 Opening a pickle the usual way runs whatever code its author chose. Here a file can only build data:
 `opcodes.py` follows its opcodes, `allow_list.py` says what it may call. What comes back is a tree
-of plain values that is safe to walk.
+of plain values that is safe to walk. A file that is compressed with gzip is decompressed first, in
+bounded space.
 """
 
 import collections
@@ -35,68 +36,6 @@ MOST_BYTES = 8 << 30
 _MAGIC = b"\x1f\x8b"
 _CHUNK = 1 << 20
 _DAMAGED_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
-
-
-def is_gzip(file: BinaryIO) -> bool:
-    """Says whether a file begins as gzip does; leaves it at its beginning."""
-    magic = file.read(len(_MAGIC))
-    file.seek(0)
-    return magic == _MAGIC
-
-
-def read_head(path: str, file: BinaryIO, size: int) -> bytes:
-    """Reads the first bytes that a gzip file holds: `size`, or all if there are fewer.
-
-    Raises:
-        UserError: if the file is damaged.
-    """
-    try:
-        with gzip.GzipFile(fileobj=file) as content:
-            return content.read(size)
-    except _DAMAGED_GZIP as error:
-        raise _damaged(path) from error
-
-
-def decompress(path: str, file: BinaryIO) -> BinaryIO:
-    """Decompresses a gzip file into a temporary one without a name, which is gone once closed.
-
-    Raises:
-        UserError: if it is damaged, holds more than a file of its size may, or there is no room.
-    """
-    # A file's own word on what it holds may be wrong, so bytes are counted as they come: a bomb
-    # is refused before it fills the disk.
-    most = most_bytes(os.fstat(file.fileno()).st_size)
-    content = tempfile.TemporaryFile()
-    try:
-        with gzip.GzipFile(fileobj=file) as compressed:
-            while block := compressed.read(_CHUNK):
-                if content.tell() + len(block) > most:
-                    raise UserError(
-                        f"{path} holds more than {most} bytes, which a gzip file of its size may "
-                        "not: if it is meant to, decompress it and give that file."
-                    )
-                content.write(block)
-        content.seek(0)
-        return content
-    except BaseException as error:
-        content.close()
-        if isinstance(error, _DAMAGED_GZIP):
-            raise _damaged(path) from error
-        if isinstance(error, OSError):
-            reason = f"{path} cannot be decompressed in {tempfile.gettempdir()}: {error.strerror}."
-            raise UserError(reason) from error
-        raise
-
-
-def most_bytes(size: int) -> int:
-    """Returns how many bytes a gzip file of `size` bytes may hold."""
-    return min(MOST_TIMES * size, MOST_BYTES)
-
-
-def _damaged(path: str) -> UserError:
-    return UserError(f"{path} is a damaged gzip file, or was not copied to its end.")
-
-
 _HEAD = 4096
 _BUFFER = 1 << 16
 _SIGNATURES = tuple(bytes([0x80, protocol]) for protocol in (2, 3, 4, 5))
@@ -133,10 +72,11 @@ def read_pickle(path: str | os.PathLike) -> Any:
     path = os.fspath(path)
     with contextlib.ExitStack() as files:
         file = files.enter_context(_open(path))
-        compressed = is_gzip(file)
+        compressed = file.read(len(_MAGIC)) == _MAGIC
+        file.seek(0)
         _check_head(path, file, compressed)
         if compressed:
-            file = files.enter_context(decompress(path, file))
+            file = files.enter_context(_decompress(path, file))
         size = os.fstat(file.fileno()).st_size
         limits = Limits(size)
         with _in_one_sentence(path, file, UserError):
@@ -153,6 +93,46 @@ def _open(path: str) -> BinaryIO:
         return open(path, "rb", buffering=_BUFFER)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _decompress(path: str, file: BinaryIO) -> BinaryIO:
+    """Decompresses a gzip file into a temporary one without a name, which is gone once closed.
+
+    Raises:
+        UserError: if it is damaged, holds more than a file of its size may, or there is no room.
+    """
+    # A file's own word on what it holds may be wrong, so bytes are counted as they come: a bomb
+    # is refused before it fills the disk.
+    most = _most_bytes(os.fstat(file.fileno()).st_size)
+    content = tempfile.TemporaryFile()
+    try:
+        with gzip.GzipFile(fileobj=file) as compressed:
+            while block := compressed.read(_CHUNK):
+                if content.tell() + len(block) > most:
+                    raise UserError(
+                        f"{path} holds more than {most} bytes, which a gzip file of its size may "
+                        "not: if it is meant to, decompress it and give that file."
+                    )
+                content.write(block)
+        content.seek(0)
+        return content
+    except BaseException as error:
+        content.close()
+        if isinstance(error, _DAMAGED_GZIP):
+            raise _damaged(path) from error
+        if isinstance(error, OSError):
+            reason = f"{path} cannot be decompressed in {tempfile.gettempdir()}: {error.strerror}."
+            raise UserError(reason) from error
+        raise
+
+
+def _most_bytes(size: int) -> int:
+    """Returns how many bytes a gzip file of `size` bytes may hold."""
+    return min(MOST_TIMES * size, MOST_BYTES)
+
+
+def _damaged(path: str) -> UserError:
+    return UserError(f"{path} is a damaged gzip file, or was not copied to its end.")
 
 
 @contextlib.contextmanager
@@ -192,8 +172,12 @@ def _check_head(path: str, file: BinaryIO, compressed: bool) -> None:
     size = os.fstat(file.fileno()).st_size
     with _in_one_sentence(path, file, UserError):
         if compressed:
-            head = read_head(path, file, _HEAD + 1)
-            size = len(head) if len(head) <= _HEAD else most_bytes(size)
+            try:
+                with gzip.GzipFile(fileobj=file) as content:
+                    head = content.read(_HEAD + 1)
+            except _DAMAGED_GZIP as error:
+                raise _damaged(path) from error
+            size = len(head) if len(head) <= _HEAD else _most_bytes(size)
             head = head[:_HEAD]
         else:
             head = file.read(_HEAD)

@@ -1,4 +1,4 @@
-"""Prepares samples inside an exported program, as `msajax.preparation.fit` does on the host.
+"""Prepares samples inside an exported program, as `msajax.preparation.apply` does on the host.
 
 What the host refuses, a program cannot: a sample with such input is marked, and scores NaN.
 """
@@ -14,8 +14,8 @@ import numpy as np
 from msajax.corpus.on_demand import LARGEST
 from msajax.corpus.steps import movers
 from msajax.encoders.tokens import NOTHING
+from msajax.preparation.fit import Preparation
 from msajax.preparation.pieces import FILE_PADDING, Sizes
-from msajax.preparation.preparation import Preparation
 
 Arrays = Mapping[str, jax.Array]
 
@@ -46,14 +46,13 @@ def prepare(
     """Prepares B samples.
 
     Args:
-        inputs: by name, as the manifest of an export lists them.
         statistics: `{modality/mean: [2, d], modality/deviation: [2, d]}` of the standardised
             modalities, from `as_pair`. They are arguments and no constants: XLA would sum the
             halves of a constant pair to one float32.
-        preparation: of the model.
         lengths: steps of each modality after preparation; those of its input if it is not there.
     """
-    found = Prepared({}, {}, jnp.zeros(_batch(inputs), bool))
+    batch = next(iter(inputs.values())).shape[0]
+    found = Prepared({}, {}, jnp.zeros(batch, bool))
     for members in movers(preparation.spec.modalities, preparation.groups):
         here = [m for m in members if m in preparation.spec.modalities]
         pieces = any(map(preparation.spec.is_pieces, here))
@@ -64,32 +63,19 @@ def prepare(
             found.wrong | of_group.wrong,
         )
     for m in preparation.statistics:
+        # As precisely as float32 can hold the result of pairs [2, d].
         mean, deviation = (statistics[f"{m}/{name}"] for name in ("mean", "deviation"))
-        found.features[m] = _standardised(found.features[m], mean, deviation)
+        ratio = ((found.features[m] - mean[0]) - mean[1]) / deviation[0]
+        found.features[m] = ratio - ratio * (deviation[1] / deviation[0])
     for m, x in found.features.items():
         if preparation.spec.width(m):
+            x = jnp.where(jnp.abs(x) <= LARGEST, x, 0)  # else no measurement; neither is NaN
             clip = preparation.clip if m in preparation.statistics else 0
-            found.features[m] = _usable(x, found.masks[m], clip)
+            x = jnp.clip(x, -clip, clip) if clip else x
+            found.features[m] = jnp.where(found.masks[m][..., None], x, 0)
         elif not preparation.spec.is_pieces(m):
             found.features[m] = jnp.where(found.masks[m], x, 0)
     return found
-
-
-def _batch(inputs: Arrays) -> int:
-    return next(iter(inputs.values())).shape[0]
-
-
-def _standardised(x: jax.Array, mean: jax.Array, deviation: jax.Array) -> jax.Array:
-    """Standardises `[B, T, d]` by pairs `[2, d]`, as precisely as float32 can hold the result."""
-    ratio = ((x - mean[0]) - mean[1]) / deviation[0]
-    return ratio - ratio * (deviation[1] / deviation[0])
-
-
-def _usable(x: jax.Array, mask: jax.Array, clip: float) -> jax.Array:
-    """Puts 0 for what is no measurement and for padding, and clips unless the bound is 0."""
-    x = jnp.where(jnp.abs(x) <= LARGEST, x, 0)  # NaN is no measurement, either
-    x = jnp.clip(x, -clip, clip) if clip else x
-    return jnp.where(mask[..., None], x, 0)
 
 
 # --- valid steps ---
@@ -101,12 +87,8 @@ def _steps(mask: jax.Array) -> jax.Array:
 
 def _span(mask: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns the first valid step `[B]` of a mask, and the one behind the last; 0, 0 without."""
-    return mask.argmax(axis=1), jnp.where(mask, _steps(mask) + 1, 0).max(axis=1)
-
-
-def _first_to_last(mask: jax.Array) -> jax.Array:
-    first, end = (x[:, None] for x in _span(mask))
-    return (first <= _steps(mask)) & (_steps(mask) < end)
+    first = mask.argmax(axis=1)
+    return first, jnp.where(mask, _steps(mask) + 1, 0).max(axis=1)
 
 
 def _mask(given: jax.Array, there: jax.Array, preparation: Preparation) -> jax.Array:
@@ -114,7 +96,11 @@ def _mask(given: jax.Array, there: jax.Array, preparation: Preparation) -> jax.A
 
     `there` `[B, T]` says which steps are not zero, or no padding.
     """
-    derived = _first_to_last(there) if preparation.mask_from_zeros else jnp.ones_like(there)
+    if preparation.mask_from_zeros:  # from the first to the last that is there
+        first, end = (x[:, None] for x in _span(there))
+        derived = (first <= _steps(there)) & (_steps(there) < end)
+    else:
+        derived = jnp.ones_like(there)
     return jnp.where((given < 0).any(axis=1, keepdims=True), derived, given > 0)
 
 
@@ -209,7 +195,6 @@ def _to_pieces(
     Args:
         others: features `[B, T, d]` or token ids, and their valid steps `[B, T]`.
         word: `[B, P]`, the step of each piece's word; -1 for none.
-        length: P.
 
     Returns:
         Them, `[B, P, …]`. In a sample without a word they keep their own steps.
@@ -238,7 +223,6 @@ def _to_words(
     Args:
         others: features `[B, T, d]` or token ids, and their valid steps `[B, T]`.
         word: `[B, P]`, the step of each piece's word; -1 for none.
-        sizes: how many steps there may be.
 
     Returns:
         The prepared step of each piece, `[B, P]`, and the other modalities, `[B, steps, …]`.

@@ -1,10 +1,25 @@
-"""Makes one program of a bundle: preparation, the model of every random seed, their mean."""
+"""Writes a bundle as a folder that is run with jax alone.
+
+The folder:
+
+    program.jax_export  the program, as `jax.export` serialises it: StableHLO, and what calls it.
+                        It prepares, runs the model of every random seed, and takes their mean
+    parameters.npz      its first argument, by name
+    manifest.json       its inputs and outputs, the model, versions and digests
+    example.py          calls it, in 20 lines
+    tokenizer.json      of a pretrained text encoder
+    vocabulary.json     the words of a model that reads transcripts, in the order of their token ids
+"""
 
 import contextlib
 import dataclasses
+import hashlib
+import json
 import logging
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,8 +28,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from msajax import __version__
+from msajax.config.identity import NUMERICS
 from msajax.corpus.steps import movers
 from msajax.errors import UserError, first_line
+from msajax.files import json_text, replacing_folder
 from msajax.inference.bundle import Bundle
 from msajax.inference.export.preparation import as_pair, prepare
 from msajax.models import build_model
@@ -23,48 +41,34 @@ from msajax.tasks import TASKS
 
 logger = logging.getLogger(__name__)
 
+FORMAT_VERSION = 1
 PLATFORMS = ("cpu", "cuda", "tpu")
 BATCH = "batch"
+_PROGRAM, _PARAMETERS = "program.jax_export", "parameters.npz"
+_TOKENIZER, _VOCABULARY = "tokenizer.json", "vocabulary.json"
 
-
-@dataclasses.dataclass(frozen=True)
-class Input:
-    """Describes an argument of an exported program.
-
-    Attributes:
-        name: what it is, and of which modality, as `features/audio`.
-        dtype: of its numbers.
-        shape: sizes; a word stands for one that is free.
-        meaning: what it holds, for people.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...]
-    meaning: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Interface:
-    """Describes all arguments of an exported program.
-
-    Attributes:
-        inputs: what is scored.
-        longest: the largest value of each free size that has one.
-    """
-
-    inputs: tuple[Input, ...]
-    longest: Mapping[str, int]
-
-    def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Returns the inputs as JAX traces them, their free sizes as symbols."""
-        scope = jax.export.SymbolicScope([f"{name} <= {n}" for name, n in self.longest.items()])
-        return {
-            one.name: jax.ShapeDtypeStruct(
-                jax.export.symbolic_shape(", ".join(map(str, one.shape)), scope=scope), one.dtype
-            )
-            for one in self.inputs
-        }
+EXAMPLE = '''\
+"""Scores samples with jax, numpy and flatbuffers: python example.py [INPUTS.npz [SCORES.npz]]"""
+import json, pathlib, sys
+import jax, jax.export
+import numpy as np
+here = pathlib.Path(__file__).resolve().parent
+manifest = json.loads((here / "manifest.json").read_text(encoding="utf-8"))
+program = jax.export.deserialize(bytearray((here / manifest["program"]).read_bytes()))
+parameters = jax.device_put(dict(np.load(here / manifest["parameters"])))
+longest = manifest["longest"]
+# Without a file: two samples of zeros, of which every step is there.
+inputs = dict(np.load(sys.argv[1])) if sys.argv[1:] else {x["name"]: np.full(
+    [n if isinstance(n, int) else longest.get(n, 2) for n in x["shape"]],
+    x["name"].startswith("masks/")) for x in manifest["inputs"]}
+inputs = {x["name"]: inputs[x["name"]].astype(x["dtype"]) for x in manifest["inputs"]}
+sizes = {s: n for x in manifest["inputs"] for s, n in zip(x["shape"], inputs[x["name"]].shape)}
+if any(sizes[name] > most for name, most in longest.items()):
+    sys.exit(f"These samples are {sizes} long, at most {longest} is read: cut them.")
+scores = jax.device_get(jax.jit(program.call)(parameters, inputs))
+print({name: x.shape for name, x in scores.items()}, scores["score"].tolist()[:3])
+np.savez(sys.argv[2], **scores) if sys.argv[2:] else None
+'''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,15 +77,133 @@ class Program:
 
     Attributes:
         exported: takes (parameters, inputs) by name, and returns scores by name.
-        interface: of the inputs.
+        inputs: describes what is scored: name, dtype, shape and meaning of each; a word in a shape
+            stands for a size that is free.
+        longest: the largest value of each free size that has one.
         parameters: the other argument: parameters, collections and statistics.
         padded: steps of the modalities that the program pads before the model reads them.
     """
 
     exported: jax.export.Exported
-    interface: Interface
+    inputs: Sequence[Mapping[str, Any]]
+    longest: Mapping[str, int]
     parameters: dict[str, np.ndarray]
     padded: dict[str, int]
+
+
+def write_export(bundle: Bundle, path: str) -> dict[str, Any]:
+    """Exports a bundle into a new folder, whole or not at all; returns its manifest.
+
+    Raises:
+        UserError: if the model cannot be exported, or the folder cannot be written.
+    """
+    program = make_program(bundle)
+    files = {_PROGRAM: bytes(program.exported.serialize()), "example.py": EXAMPLE.encode()}
+    if bundle.preparation.tokenizer:
+        files[_TOKENIZER] = bundle.preparation.tokenizer.encode()
+    if bundle.preparation.words:
+        files[_VOCABULARY] = json.dumps(bundle.preparation.words, ensure_ascii=False).encode()
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    with replacing_folder(path) as folder:
+        parameters = os.path.join(folder, _PARAMETERS)
+        write_arrays(parameters, program.parameters)
+        with open(parameters, "rb") as file:
+            digests[_PARAMETERS] = hashlib.file_digest(file, "sha256").hexdigest()
+        manifest = _describe(bundle, program, digests)
+        files["manifest.json"] = json_text(manifest).encode()
+        for name, content in files.items():
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(content)
+    return manifest
+
+
+def write_arrays(path: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes an .npz archive without the time of writing, so that equal arrays are equal files."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
+
+
+def _describe(bundle: Bundle, program: Program, digests: Mapping[str, str]) -> dict[str, Any]:
+    """Makes the manifest of an export."""
+    preparation, spec = bundle.preparation, bundle.preparation.spec
+    outputs, seeds = len(spec.label_names), len(bundle.seeds)
+    return {
+        "format": "msajax export",
+        "format_version": FORMAT_VERSION,
+        "msajax": __version__,
+        "numerics": NUMERICS,
+        "jax": jax.__version__,
+        "calling_convention_version": program.exported.calling_convention_version,
+        "platforms": PLATFORMS,
+        "program": _PROGRAM,
+        "parameters": _PARAMETERS,
+        "inputs": program.inputs,
+        "longest": dict(program.longest),
+        "padded": program.padded,
+        "outputs": [
+            _array("score", "float32", (BATCH, outputs), "the mean over random seeds"),
+            _array(
+                *("score_sd", "float32", (BATCH, outputs)),
+                "their deviation (ddof 1); NaN for one seed",
+            ),
+            _array("seeds", "float32", (seeds, BATCH, outputs), "the score of each random seed"),
+            _array(
+                *("weights", "float32", (BATCH, len(spec.modalities))),
+                "of the modalities, their mean",
+            ),
+        ],
+        # Of intervals: score ± quantile x spread, which is score_sd, or the floor where it is more.
+        "calibration": bundle.calibration and bundle.calibration.to_dict(),
+        "not_a_number": "scores of a sample whose ids or steps are none that the model knows",
+        "model": {
+            "name": bundle.config.model.name,
+            "parameters": bundle.parameters,
+            "seeds": bundle.seeds,
+            "best_epoch": bundle.best_epoch,
+        },
+        "modalities": spec.modalities,
+        "labels": {"kind": spec.label_kind, "names": spec.label_names},
+        "preparation": {
+            "standardized": list(preparation.statistics),
+            "clip": preparation.clip,
+            "mask_from_zeros": preparation.mask_from_zeros,
+            "truncate": preparation.truncate,
+            "aligned": preparation.groups,
+        },
+        "text": _text_of(bundle),
+        "corpus_digest": bundle.corpus_digest,
+        "sha256_of": dict(sorted(digests.items())),
+    }
+
+
+def _array(
+    name: str, dtype: str, shape: tuple[int | str, ...], meaning: str
+) -> dict[str, Any]:
+    """Describes an input or an output; a word in a shape stands for a size that is free."""
+    return {"name": name, "dtype": dtype, "shape": shape, "meaning": meaning}
+
+
+def _text_of(bundle: Bundle) -> dict[str, Any] | None:
+    """Says what makes the text of transcripts; None for text that is features or ids alone."""
+    preparation = bundle.preparation
+    if preparation.spec.text_encoder is not None:
+        encoder = preparation.spec.text_encoder
+        return {
+            "tokenizer": _TOKENIZER if preparation.tokenizer else None,
+            "encoder": encoder.kind,
+            "from": preparation.text_from,
+            "pool": preparation.text_pool,
+            "padding_id": encoder.padding_id,
+        }
+    if preparation.words:
+        return {"vocabulary": _VOCABULARY}
+    if preparation.embedding is not None:
+        return {"embedding": dataclasses.asdict(preparation.embedding)}
+    return None
+
+# --- the program ---
 
 
 def make_program(bundle: Bundle) -> Program:
@@ -94,22 +216,30 @@ def make_program(bundle: Bundle) -> Program:
     Raises:
         UserError: for a model that cannot be traced without the number of samples.
     """
-    spec, interface = bundle.preparation.spec, make_interface(bundle)
+    spec = bundle.preparation.spec
+    inputs, longest = make_inputs(bundle)
     parameters = make_parameters(bundle)
-    longest = {m: spec.length(m) for m in spec.modalities}
-    fixed = make_lengths(bundle)
     of_parameters = {
         name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in parameters.items()
     }
+    # As JAX traces them: the free sizes are symbols.
+    scope = jax.export.SymbolicScope([f"{name} <= {n}" for name, n in longest.items()])
+    of_inputs = {
+        one["name"]: jax.ShapeDtypeStruct(
+            jax.export.symbolic_shape(", ".join(map(str, one["shape"])), scope=scope),
+            one["dtype"],
+        )
+        for one in inputs
+    }
     problem: Exception | None = None
-    for padded in (fixed, longest):
+    for padded in (make_lengths(bundle), {m: spec.length(m) for m in spec.modalities}):
         function = jax.jit(_make_function(bundle, padded))
         try:
             with _without_paths():
                 exported = jax.export.export(function, platforms=PLATFORMS)(
-                    of_parameters, interface.shapes()
+                    of_parameters, of_inputs
                 )
-            return Program(exported, interface, parameters, padded)
+            return Program(exported, inputs, longest, parameters, padded)
         except Exception as error:  # a user's own model may raise anything
             problem = error
             logger.debug("Not exported, padded to %s: %s", padded, error)
@@ -134,61 +264,55 @@ def _without_paths() -> Iterator[None]:
         jax.config.update(name, usual)
 
 
-def make_interface(bundle: Bundle) -> Interface:
-    """Describes what the program of a bundle is called with."""
-    preparation, spec = bundle.preparation, bundle.preparation.spec
-    inputs: list[Input] = []
-    longest: dict[str, int] = {}
-    for members in movers(spec.modalities, preparation.groups):
-        here = [m for m in members if m in spec.modalities]
-        sizes, pieces = preparation.sizes_of(here), any(map(spec.is_pieces, here))
-        others = [m for m in here if not spec.is_pieces(m)]
-        if pieces:
-            steps = _symbol("text", spec)
-            longest[steps] = spec.length("text")
-            inputs += _inputs_of_pieces(steps, bool(others or spec.text_steps))
-        if others:
-            steps = _symbol(others[0], spec)
-            inputs += [one for m in others for one in _inputs_of(m, steps, spec)]
-            # Steps that move to pieces are as many as are stored.
-            if not pieces or spec.text_steps:
-                longest[steps] = sizes.steps
-    return Interface(tuple(inputs), longest)
-
-
-def _symbol(modality: str, spec: CorpusSpec) -> str:
-    """Names the number of steps of a modality, in the letters that a symbol may have."""
-    plain = re.fullmatch(r"[A-Za-z0-9_]+", modality)
-    return f"steps_{modality}" if plain else f"length_{spec.modalities.index(modality)}"
-
-
 _MASK = (
     "1 for a step that is there, 0 for padding; -1 in a row: found from what is zero, as the "
     "corpus was read"
 )
 
 
-def _inputs_of(modality: str, steps: str, spec: CorpusSpec) -> list[Input]:
-    width, shape = spec.width(modality), (BATCH, steps)
-    if width:
-        meaning = "numbers as a file holds them, not standardised"
-        x = Input(f"features/{modality}", "float32", (*shape, width), meaning)
-    else:
-        meaning = f"token ids, 0 to {spec.vocabulary(modality) - 1}; others are padding"
-        x = Input(f"ids/{modality}", "int32", shape, meaning)
-    return [x, Input(f"masks/{modality}", "int8", shape, _MASK)]
+def make_inputs(bundle: Bundle) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Describes what the program of a bundle scores, and the largest value of each free size."""
+    preparation, spec = bundle.preparation, bundle.preparation.spec
+    inputs: list[dict[str, Any]] = []
+    longest: dict[str, int] = {}
+    for members in movers(spec.modalities, preparation.groups):
+        here = [m for m in members if m in spec.modalities]
+        pieces = any(map(spec.is_pieces, here))
+        others = [m for m in here if not spec.is_pieces(m)]
+        if pieces:
+            steps = _symbol("text", spec)
+            longest[steps] = spec.length("text")
+            word = "any number from 0 on"
+            if others or spec.text_steps:
+                word = "the step of the word that a piece is of"
+            meanings = {
+                "ids": "token ids of the text encoder's pieces",
+                "segments": "segment ids of the pieces",
+                "steps": f"{word}; -1 for a special piece, as [CLS] is",
+            }
+            for name, meaning in meanings.items():
+                inputs.append(_array(f"{name}/text", "int32", (BATCH, steps), meaning))
+            inputs.append(_array("masks/text", "int8", (BATCH, steps), _MASK))
+        if others:
+            steps = _symbol(others[0], spec)
+            # Steps that move to pieces are as many as are stored.
+            if not pieces or spec.text_steps:
+                longest[steps] = preparation.sizes_of(here).steps
+        for m in others:
+            if width := spec.width(m):
+                meaning = "numbers as a file holds them, not standardised"
+                x = _array(f"features/{m}", "float32", (BATCH, steps, width), meaning)
+            else:
+                meaning = f"token ids, 0 to {spec.vocabulary(m) - 1}; others are padding"
+                x = _array(f"ids/{m}", "int32", (BATCH, steps), meaning)
+            inputs += [x, _array(f"masks/{m}", "int8", (BATCH, steps), _MASK)]
+    return inputs, longest
 
 
-def _inputs_of_pieces(steps: str, knows_words: bool) -> list[Input]:
-    shape = (BATCH, steps)
-    word = "the step of the word that a piece is of" if knows_words else "any number from 0 on"
-    meanings = {
-        "ids": "token ids of the text encoder's pieces",
-        "segments": "segment ids of the pieces",
-        "steps": f"{word}; -1 for a special piece, as [CLS] is",
-    }
-    found = [Input(f"{name}/text", "int32", shape, text) for name, text in meanings.items()]
-    return [*found, Input("masks/text", "int8", shape, _MASK)]
+def _symbol(modality: str, spec: CorpusSpec) -> str:
+    """Names the number of steps of a modality, in the letters that a symbol may have."""
+    plain = re.fullmatch(r"[A-Za-z0-9_]+", modality)
+    return f"steps_{modality}" if plain else f"length_{spec.modalities.index(modality)}"
 
 
 def make_lengths(bundle: Bundle) -> dict[str, int]:
@@ -211,14 +335,12 @@ def make_parameters(bundle: Bundle) -> dict[str, np.ndarray]:
     They are an argument of the program: as constants those of a text encoder would pass the 2 GB
     that a program may have.
     """
-    own = flatten_dict(jax.device_get(bundle.variables), sep="/")
-    shared = flatten_dict({"params": jax.device_get(dict(bundle.shared))}, sep="/")
-    pairs = {
-        f"statistics/{m}/{name}": as_pair(values)
-        for m, of_modality in bundle.preparation.statistics.items()
-        for name, values in zip(("mean", "deviation"), of_modality, strict=True)
-    }
-    found = {**own, **(shared if bundle.shared else {}), **pairs}
+    found = flatten_dict(jax.device_get(bundle.variables), sep="/")
+    if bundle.shared:
+        found |= flatten_dict({"params": jax.device_get(dict(bundle.shared))}, sep="/")
+    for m, statistics in bundle.preparation.statistics.items():
+        for name, values in zip(("mean", "deviation"), statistics, strict=True):
+            found[f"statistics/{m}/{name}"] = as_pair(values)
     return {name: np.asarray(x) for name, x in found.items()}
 
 

@@ -1,8 +1,12 @@
-"""Computes what explains samples with a trained model: a mean over its random seeds."""
+"""Computes what explains samples with a trained model: a mean over its random seeds.
+
+Contributions are integrated gradients; maps of attention are kept in so few cells that a page has
+room for them.
+"""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,25 +17,51 @@ from msajax.errors import UserError
 from msajax.inference.bundle import Bundle
 from msajax.models import build_model
 from msajax.models.contract import joined
-from msajax.models.explain.contributions import Explainer
-from msajax.models.explain.maps import Map
+from msajax.models.contributions import POOLED, PRETRAINED, Explainer, Map
 from msajax.preparation.batches import cut_lengths, quarters_of
-from msajax.report.explanation.maps import (
-    Detail,
-    Shown,
-    asking_and_answering,
-    choose_detail,
-    in_cells,
-)
+from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
 
-# Of a batch, at most: the gradient of a fine-tuned text encoder needs much memory for each.
+# Samples in a batch, at most: the gradient of a fine-tuned text encoder needs much memory for each.
 ROWS = 16
 _POINTS = 16  # of a path in one call, so that one compiled program serves every number of points
 POINTS = (32, 64, 128, 256)  # of a path: the next number if the one before is not exact enough
 EXACT = 0.01  # of the score's difference from the baseline: the median completeness error
 
 Tell = Callable[[float], None]
+
+
+class Detail(NamedTuple):
+    """Says how much of the maps is kept.
+
+    Attributes:
+        cells: a side, at most.
+        heads: whether single heads are kept beside their mean.
+    """
+
+    cells: int
+    heads: bool
+
+    def sizes(self, steps: Iterable[int]) -> tuple[int, ...]:
+        """Returns how many steps a cell holds, for each of some numbers of steps."""
+        return tuple(-(-count // self.cells) for count in steps)
+
+
+class CellMap(NamedTuple):
+    """Holds a map of N samples in few cells.
+
+    Where there are more steps than cells, a cell is the mean of as many asking steps as are needed,
+    and the sum over as many answering ones, so that rows still sum to 1.
+
+    Attributes:
+        steps_of_cells: how many asking and answering steps a cell holds.
+        mean: `[N, Q, A]`, over heads and random seeds.
+        heads: `[N, H, Q, A]`, single ones of the first random seed; None if they are left out.
+    """
+
+    steps_of_cells: tuple[int, ...]
+    mean: np.ndarray
+    heads: np.ndarray | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,15 +72,14 @@ class Explained:
         score: `[N]`, the explained output.
         baseline: `[N]`, the same output at the baseline.
         contributions: `{modality: [N, T_m]}`, 0 at padding.
-        attention: the maps of attention, in as few cells as `detail` says.
-        detail: how much of the maps is kept.
+        attention: maps in as few cells as `detail` says.
         points: how many points of a path the gradients were taken at.
     """
 
     score: np.ndarray
     baseline: np.ndarray
     contributions: dict[str, np.ndarray]
-    attention: dict[Map, Shown]
+    attention: dict[Map, CellMap]
     detail: Detail
     points: int
 
@@ -73,8 +102,6 @@ def integrate(bundle: Bundle, split: Split, outputs: np.ndarray, tell: Tell) -> 
     """Explains every sample of a prepared split.
 
     Args:
-        bundle: the model.
-        split: prepared.
         outputs: `[N]`, which output of each sample is explained.
         tell: is called with the share that is done, from 0 to 1.
 
@@ -94,11 +121,10 @@ class _Programs:
 
     def __init__(self, bundle: Bundle, split: Split, outputs: np.ndarray) -> None:
         self._bundle, self._split, self._outputs = bundle, split, outputs
-        spec = bundle.preparation.spec
+        spec, model = bundle.preparation.spec, bundle.config.model
         self._lengths = cut_lengths(spec, int(quarters_of(split, spec).max()))
         self._rows = -(-len(split) // -(-len(split) // ROWS))  # batches of equal size
-        module, task = build_model(bundle.config.model, spec), TASKS[spec.label_kind]
-        explainer = Explainer(module, spec, task.scores)
+        explainer = Explainer(build_model(model, spec), spec, TASKS[spec.label_kind].scores)
         self._shared = jax.device_put(dict(bundle.shared))
 
         def whole(variables: Any, shared: Any) -> Any:
@@ -125,24 +151,20 @@ class _Programs:
             return explainer.contributions(whole(variables, shared), given, found, of, points)
 
         self._look, self._walk = look, walk
-        self._choose(maps)
 
-    def _choose(self, maps: Callable) -> None:
-        """Chooses how much of the maps is kept, before anything is computed."""
-        bundle, split = self._bundle, self._split
+        # How much of the maps is kept is chosen by their shapes, before anything is computed.
         given = self._batch(slice(0, self._rows))
         try:
-            shapes = jax.eval_shape(maps, self._variables(0), self._shared, given)
+            found = jax.eval_shape(maps, self._variables(0), self._shared, given)
         except LookupError as error:
             raise UserError(
-                f"The model {bundle.config.model.name!r} embeds the token ids of "
-                f"{error.args[0]!r} in a way of its own: --mode=explain explains the models of "
-                "msajax, and models of your own that read features alone."
+                f"The model {model.name!r} embeds the token ids of {error.args[0]!r} in a way of "
+                "its own: --mode=explain explains the models of msajax, and models of your own "
+                "that read features alone."
             ) from error
-        shapes = {key: x.shape for key, x in shapes.items()}
-        features = {m: x for m, x in split.features.items() if bundle.preparation.spec.is_pieces(m)}
+        shapes = {key: x.shape for key, x in found.items()}
         self._there = asking_and_answering(
-            bundle.preparation.spec, features, split.masks, bundle.config.model.text_special, shapes
+            spec, split.features, split.masks, model.text_special, shapes
         )
         self._detail = choose_detail(shapes, self._there)
         self._steps = {key: shape[2] for key, shape in shapes.items()}
@@ -157,8 +179,11 @@ class _Programs:
             variables = self._variables(seed)
             for first in starts:
                 rows = slice(first, min(first + self._rows, samples))
-                given, asking = self._batch(rows), self._asking(rows)
-                of = self._filled(self._outputs[rows])
+                given, of = self._batch(rows), self._filled(self._outputs[rows])
+                asking = {
+                    key: self._filled(asking[rows, : self._steps[key]])
+                    for key, (asking, _) in self._there.items()
+                }
                 found, score, baseline, cells = self._look(
                     variables, self._shared, given, asking, of
                 )
@@ -168,6 +193,7 @@ class _Programs:
                     steps = {m: steps.get(m, 0) + np.float64(x) for m, x in more.items()}
                     done += 1
                     tell(done / (seeds * len(starts) * len(parts)))
+                # The means over seeds grow by this seed's share.
                 of_batch = {
                     **{("score",): np.float64(score), ("baseline",): np.float64(baseline)},
                     **{("step", m): x for m, x in steps.items()},
@@ -180,17 +206,16 @@ class _Programs:
                 for key, x in of_batch.items():
                     whole = total.setdefault(key, np.zeros((samples, *x.shape[1:]), x.dtype))
                     whole[rows] += x[: rows.stop - first]
-        shown = {
-            key: Shown(sizes, total["map", key], total.get(("heads", key)))
-            for key, sizes in self._sizes.items()
-        }
         return Explained(
-            total["score",],
-            total["baseline",],
-            {key[1]: x for key, x in total.items() if key[0] == "step"},
-            shown,
-            self._detail,
-            points,
+            score=total["score",],
+            baseline=total["baseline",],
+            contributions={key[1]: x for key, x in total.items() if key[0] == "step"},
+            attention={
+                key: CellMap(sizes, total["map", key], total.get(("heads", key)))
+                for key, sizes in self._sizes.items()
+            },
+            detail=self._detail,
+            points=points,
         )
 
     def _variables(self, seed: int) -> Any:
@@ -199,18 +224,11 @@ class _Programs:
 
     def _batch(self, rows: slice) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Cuts rows out of the split, as features and masks."""
-        split, lengths = self._split, self._lengths.items()
-        return (
-            {m: self._filled(split.features[m][rows, :length]) for m, length in lengths},
-            {m: self._filled(split.masks[m][rows, :length]) for m, length in lengths},
+        features, masks = (
+            {m: self._filled(arrays[m][rows, :length]) for m, length in self._lengths.items()}
+            for arrays in (self._split.features, self._split.masks)
         )
-
-    def _asking(self, rows: slice) -> dict[Map, np.ndarray]:
-        """Returns for each map which steps of a batch ask, `[B, T]`."""
-        return {
-            key: self._filled(asking[rows, : self._steps[key]])
-            for key, (asking, _) in self._there.items()
-        }
+        return features, masks
 
     def _filled(self, x: np.ndarray) -> np.ndarray:
         """Fills the last batch up with rows of padding, so that one program serves all."""
@@ -228,3 +246,83 @@ def _parts_of_path(points: int) -> list[tuple[np.ndarray, np.ndarray]]:
     cuts = [slice(k, k + _POINTS) for k in range(0, points, _POINTS)]
     return [(shares[cut], weights[cut]) for cut in cuts]
 
+
+# --- maps of attention in few cells ---
+
+_MOST_NUMBERS = 3_000_000  # numbers in the maps of a page: some 8 MB
+# What is tried in turn until a page holds no more than that: cells a side, and whether single heads
+# are kept; the last one whatever it takes.
+_FORMS = ((64, True), (32, True), (64, False), (32, False), (16, False))
+
+
+def asking_and_answering(
+    spec: CorpusSpec,
+    features: Mapping[str, np.ndarray],
+    masks: Mapping[str, np.ndarray],
+    special: bool,
+    maps: Iterable[Map],
+) -> dict[Map, tuple[np.ndarray, np.ndarray]]:
+    """Returns for each map the steps `[B, T]` that ask, and those that answer.
+
+    Features are prepared, and `special` is `model.text_special`.
+    """
+    fused = dict(masks)
+    if spec.is_pieces("text"):
+        step = np.where(masks["text"], features["text"][..., 2], -1)
+        words = np.arange(spec.pooled_steps(step.shape[1]))
+        if spec.text_steps:  # of pooled text the words that have a piece
+            fused["text"] = (step[:, None] == words[:, None]).any(-1)
+        elif not special:
+            fused["text"] = step >= 0
+    present = np.stack([fused[m].any(axis=1) for m in spec.modalities], axis=1)
+
+    def of(key: Map, modality: str) -> np.ndarray:
+        if key.part == POOLED:
+            return present
+        return masks[modality] if key.part == PRETRAINED else fused[modality]
+
+    return {key: (of(key, key.asks), of(key, key.answers)) for key in maps}
+
+
+def choose_detail(
+    shapes: Mapping[Map, Sequence[int]], there: Mapping[Map, tuple[np.ndarray, np.ndarray]]
+) -> Detail:
+    """Chooses how much of the maps of all samples a page has room for.
+
+    Args:
+        shapes: `(B, H, T_asks, T_answers)` for each map.
+    """
+    for form in _FORMS:
+        detail, numbers = Detail(*form), 0
+        for key, (_, heads, *steps) in shapes.items():
+            sizes = detail.sizes(steps)
+            rows, columns = (
+                -(-ends(mask) // size) for mask, size in zip(there[key], sizes, strict=True)
+            )
+            numbers += int((rows * columns).sum()) * (1 + heads * detail.heads)
+        if numbers <= _MOST_NUMBERS:
+            break
+    return detail
+
+
+def ends(mask: np.ndarray) -> np.ndarray:
+    """Returns the number of steps `[N]` up to the last valid one of masks `[N, T]`."""
+    return (mask * np.arange(1, mask.shape[1] + 1)).max(axis=1, initial=0)
+
+
+def in_cells(attention: Any, asking: Any, sizes: tuple[int, ...]) -> Any:
+    """Makes maps `[B, H, Q, A]` of few cells of attention `[B, H, T_asks, T_answers]`.
+
+    Args:
+        attention: a row for each asking step; an array of NumPy or JAX.
+        asking: `[B, T_asks]`, the asking steps that count; a cell without any is 0.
+        sizes: how many asking and answering steps a cell holds.
+    """
+    xp = attention.__array_namespace__()
+    batch, heads, *steps = attention.shape
+    fill = [(0, -n % size) for n, size in zip(steps, sizes, strict=True)]
+    kept = xp.pad(xp.where(asking[:, None, :, None], attention, 0), [(0, 0), (0, 0), *fill])
+    queries, keys = (n // size for n, size in zip(kept.shape[2:], sizes, strict=True))
+    cells = kept.reshape(batch, heads, queries, sizes[0], keys, sizes[1]).sum((3, 5))
+    count = xp.pad(asking, [(0, 0), fill[0]]).reshape(batch, 1, queries, sizes[0]).sum(-1)
+    return cells / xp.maximum(count, 1)[..., None]

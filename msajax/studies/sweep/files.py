@@ -50,12 +50,6 @@ class SweepFolder:
         """Returns the folder of a trial's run."""
         return RunFolder(self.file(_TRIALS, f"{number:03}"))
 
-    def first_trial(self, trials: int) -> RunFolder:
-        """Returns the folder of the first of so many trials that has begun a run."""
-        folders = [self.trial(number) for number in range(trials)]
-        begun = [folder for folder in folders if os.path.exists(folder.file("run.json"))]
-        return (begun or folders)[0]
-
     def claim(self, identity: Mapping[str, Any], trials: int) -> None:
         """Refuses a folder that belongs to another sweep than this one, or to none.
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from msajax.config import Config, check_key, flatten, from_config_dict, identity
-from msajax.errors import UserError, failure_of
+from msajax.errors import UserError, user_failure
 
 Settings = dict[str, Any]  # what a trial changes of the experiment, by key
 
@@ -48,7 +48,7 @@ def load_space(path: str) -> Any:
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # whatever the user's code raises
-        raise UserError(f"get_space() of {path}{failure_of(path, error)}") from error
+        raise UserError(f"get_space() of {path}{user_failure(path, error)}") from error
 
 
 def plan(space: Any, config: Config, trials: int | None) -> list[Settings]:

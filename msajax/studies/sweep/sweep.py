@@ -27,16 +27,16 @@ from msajax.corpus.folds import require_one_fold
 from msajax.corpus.formats import open_corpus
 from msajax.errors import NonFiniteError, UserError
 from msajax.experiment import run
-from msajax.experiment.build import Sources, fit, open_encoder
+from msajax.experiment.run import Sources, open_encoder, open_sources
 from msajax.results import legend
 from msajax.results.tables import metric_name, print_results
 from msajax.runs.lock import Lock
-from msajax.runtime import devices, processes
+from msajax.runtime import processes
 from msajax.runtime.signals import StopRequest
-from msajax.studies.runner import check_run
+from msajax.studies.runner import check_run, first_begun, open_devices
 from msajax.studies.sweep.files import WINNER, SweepFolder
 from msajax.studies.sweep.space import Settings, plan, with_settings
-from msajax.studies.sweep.trial import Trial, Watch, refused, train_trial
+from msajax.studies.sweep.trial import refused, train_trial
 from msajax.studies.sweep.verdicts import (
     Metric,
     rank_correlations,
@@ -185,34 +185,11 @@ def sweep(
     planned = plan(what.space, config, what.trials)
     if type(what.trial_seeds) is not int or what.trial_seeds < 1:
         raise UserError(f"--trial_seeds={what.trial_seeds}: must be 1 or more.")
-    _of_trials(config, what.trial_seeds)
+    seeds = _with_trial_seeds(config, what.trial_seeds).train
     folder = SweepFolder(workdir)
-    devices.configure_jax(config.train)
-    devices.choose(config, folder.first_trial(len(planned)).cpu_devices())
-    devices.require_devices()
+    open_devices(config, first_begun([folder.trial(k) for k in range(len(planned))]))
     opener = _Opener(config)
-    own = _identity(config, what, opener)
-    folder.claim(own, len(planned))
-    folder.make()
-    with processes.losses_noticed(), Lock(workdir):
-        folder.claim(own, len(planned))  # another sweep may have begun since
-        made = _Sweep(config, what, planned, folder, own)
-        made.begin()
-        if not made.try_all(opener, stop or StopRequest()):
-            return None
-        return made.finish(stop)
-
-
-def _of_trials(config: Config, seeds: int) -> Config:
-    """Gives an experiment the random seeds of trials, which come after its own."""
-    first = config.train.first_seed + config.train.seeds
-    train = dataclasses.replace(config.train, seeds=seeds, first_seed=first)
-    return dataclasses.replace(config, train=train)
-
-
-def _identity(config: Config, what: Plan, opener: "_Opener") -> dict[str, Any]:
-    """Collects what makes two sweeps the same sweep, flat; how many trials it has is beside it."""
-    return {
+    own = {
         **identity(config),
         **opener.digests,
         "numerics": NUMERICS,
@@ -221,13 +198,130 @@ def _identity(config: Config, what: Plan, opener: "_Opener") -> dict[str, Any]:
         "--trial_seeds": what.trial_seeds,
         "--median": what.median,
     }
+    folder.claim(own, len(planned))
+    folder.make()
+    with processes.losses_noticed(), Lock(workdir):
+        folder.claim(own, len(planned))  # another sweep may have begun since
+        found = map(folder.read_record, range(len(planned)))
+        records = list(itertools.takewhile(lambda record: record is not None, found))
+
+        def write(winner: Mapping[str, Any] | None = None, **rest: Any) -> None:
+            """Writes sweep.json and trials.csv: the trials so far, and what is known of them."""
+            metric, apart = _metric(records), rest.get("told_apart", {})
+            content = {
+                "identity": own,
+                "planned": len(planned),
+                "metric": metric and metric.name,
+                "larger_is_better": metric and metric.larger_is_better,
+                "seeds": list(range(seeds.first_seed, seeds.first_seed + seeds.seeds)),
+                "trials": [
+                    {k: v for k, v in record.items() if k not in _OF_THE_RUN}
+                    | {"told_apart": apart.get(record["trial"])}
+                    for record in records
+                ],
+                "rank_correlations": rest.get("rank_correlations", {}),
+                "winner": winner,
+            }
+            folder.write(content)
+
+        def try_settings(
+            number: int, settings: Settings, progress: TrialsProgress
+        ) -> dict[str, Any] | None:
+            """Trains one trial; returns its record, or None if it has paused."""
+            try:
+                of_trial = _with_trial_seeds(with_settings(config, settings), seeds.seeds)
+            except UserError as error:
+                return refused(number, settings, str(error))
+            digests = [record["validation"] for record in records if "validation" in record]
+            curves = [record["curve"] for record in records if record["curve"]]
+            return train_trial(
+                number,
+                settings,
+                of_trial,
+                folder.trial(number),
+                open_trial=opener.open,
+                before=curves if what.median else None,
+                validation=digests[0] if digests else "",
+                stop=stop or StopRequest(),
+                progress=progress.of_trial,
+            )
+
+        if not folder.is_of(len(planned)):
+            write()
+
+        # Train the trials that have not ended, in their order: the median rule follows it.
+        with TrialsProgress(len(planned), len(records)) as progress:
+            for number, settings in enumerate(planned):
+                if number < len(records):
+                    folder.drop_checkpoints(number)  # a kill may have left some
+                    continue
+                record = folder.read_record(number)  # behind one that was deleted
+                if record is None and stop is not None and stop.requested:
+                    return None
+                if record is None:
+                    with _quiet():
+                        record = try_settings(number, settings, progress)
+                if record is None:
+                    return None
+                jax.clear_caches()  # programs of a trial that has ended only take memory
+                folder.write_record(record)
+                folder.drop_checkpoints(number)
+                records.append(record)
+                write()
+                progress.trial_done(trial_line(record))
+
+        # Choose the winner on validation alone.
+        metric = _metric(records)
+        order = ranked(records, metric) if metric else []
+        if not order:
+            why = "; ".join(f"trial {r['trial']}: {r['why'].rstrip('.')}" for r in records[:3])
+            failed = any(record["ended"] == "failed" for record in records)
+            raise (NonFiniteError if failed else UserError)(
+                f"No trial of {folder.path} ran to its end with a score ({why}); trials.csv has "
+                "all of them."
+            )
+        best = order[0]
+        apart = {record["trial"]: told_apart(best, record) for record in order[1:]}
+        rest = {"told_apart": apart, "rank_correlations": rank_correlations(records)}
+        winner = {key: best[key] for key in ("trial", "settings", "score", "sd", "seeds")}
+        winner["sentence"] = winner_sentence(best, apart, metric)
+        write(winner, **rest)
+        if not what.winner:
+            return folder.read()
+
+        # Train it on seeds that no choice has seen, and open its test split: once.
+        winning = with_settings(config, best["settings"])
+        said = f"Trial {best['trial']} of {len(records)}, the best of a sweep."
+        folder.write_winner(winning, said)
+        logger.info("%s Now it is trained on fresh seeds, and tested.", winner["sentence"])
+        try:
+            results = run.train(winning, folder.file(WINNER), stop=stop)
+        except NonFiniteError as error:
+            raise NonFiniteError(f"The winner, on fresh seeds: {error}") from error
+        if results is None:
+            return None
+        write(winner | {"results": results}, **rest)
+        return folder.read()
+
+
+def _with_trial_seeds(config: Config, seeds: int) -> Config:
+    """Gives an experiment the random seeds of trials, which come after its own."""
+    first = config.train.first_seed + config.train.seeds
+    train = dataclasses.replace(config.train, seeds=seeds, first_seed=first)
+    return dataclasses.replace(config, train=train)
+
+
+def _metric(records: Sequence[Mapping[str, Any]]) -> Metric | None:
+    """Returns the metric by which the trials are compared; None if none was trained."""
+    known = [record for record in records if "metric" in record]
+    return Metric(known[0]["metric"], known[0]["larger_is_better"]) if known else None
 
 
 class _Opener:
     """Opens what trials read; a corpus that several read in the same way is opened once.
 
     Attributes:
-        digests: of the corpus and the text encoder of the experiment.
+        digests: what the experiment's corpus and text encoder are known by.
     """
 
     def __init__(self, config: Config) -> None:
@@ -238,10 +332,9 @@ class _Opener:
         """
         self._opened: tuple[Any, Any, Any] = (None, None, None)
         self._is_a_file = os.path.exists(config.data.path)  # and not an embedded corpus
-        corpus, encoder = self._open(config)
-        self.digests = check_run(config, corpus, encoder)
+        self.digests = check_run(config, *self._open(config))
 
-    def __call__(self, config: Config) -> Sources:
+    def open(self, config: Config) -> Sources:
         """Opens what a trial reads, and fits its preparation.
 
         Raises:
@@ -250,7 +343,7 @@ class _Opener:
         """
         if self._is_a_file and not os.path.exists(config.data.path):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), config.data.path)
-        return fit(config, *self._open(config))
+        return open_sources(config, *self._open(config), verify=False)
 
     def _open(self, config: Config) -> tuple[Any, Any]:
         key = (config.reading, config.model.text_encoder)
@@ -261,150 +354,10 @@ class _Opener:
         return self._opened[1:]
 
 
-class _Sweep:
-    """Makes a sweep in a folder that it has locked."""
-
-    def __init__(
-        self,
-        config: Config,
-        what: Plan,
-        planned: Sequence[Settings],
-        folder: SweepFolder,
-        own: Mapping[str, Any],
-    ) -> None:
-        """Reads what is on record already.
-
-        Args:
-            config: the experiment.
-            what: how the space is searched.
-            planned: the settings of every trial.
-            folder: of the sweep.
-            own: its identity.
-        """
-        self._config, self._what, self._planned = config, what, planned
-        self._folder, self._own = folder, own
-        self._seeds = _of_trials(config, what.trial_seeds).train
-        found = map(folder.read_record, range(len(planned)))
-        self._records = list(itertools.takewhile(lambda record: record is not None, found))
-        self._winner: dict[str, Any] | None = None
-        self._rest: dict[str, Any] = {}
-
-    def begin(self) -> None:
-        """Takes the folder, unless the sweep has it."""
-        if not self._folder.is_of(len(self._planned)):
-            self.write()
-
-    def try_all(self, opener: _Opener, stop: StopRequest) -> bool:
-        """Trains the trials that have not ended, in order; returns whether all have."""
-        with TrialsProgress(len(self._planned), len(self._records)) as progress:
-            for number, settings in enumerate(self._planned):
-                if number < len(self._records):
-                    self._folder.drop_checkpoints(number)  # a kill may have left some
-                    continue
-                record = self._folder.read_record(number)  # behind one that was deleted
-                if record is None and stop.requested:
-                    return False
-                if record is None:
-                    with _quiet():
-                        record = self._try(number, settings, opener, Watch(stop, progress.of_trial))
-                if record is None:
-                    return False
-                jax.clear_caches()  # programs of a trial that has ended only take memory
-                self._folder.write_record(record)
-                self._folder.drop_checkpoints(number)
-                self._records.append(record)
-                self.write()
-                progress.trial_done(trial_line(record))
-        return True
-
-    def _try(
-        self, number: int, settings: Settings, opener: _Opener, watch: Watch
-    ) -> dict[str, Any] | None:
-        """Trains one trial; returns its record, or None if it has paused."""
-        try:
-            config = _of_trials(with_settings(self._config, settings), self._what.trial_seeds)
-        except UserError as error:
-            return refused(number, settings, str(error))
-        digests = [r["validation"] for r in self._records if "validation" in r]
-        trial = Trial(
-            number=number,
-            settings=settings,
-            config=config,
-            folder=self._folder.trial(number),
-            before=[r["curve"] for r in self._records if r["curve"]] if self._what.median else None,
-            validation=digests[0] if digests else "",
-        )
-        return train_trial(trial, opener, watch)
-
-    def finish(self, stop: StopRequest | None) -> dict[str, Any] | None:
-        """Chooses the winner, trains it and tests it once; returns what sweep.json holds."""
-        metric = self._metric()
-        order = ranked(self._records, metric) if metric else []
-        if not order:
-            first = self._records[:3]
-            why = "; ".join(f"trial {r['trial']}: {r['why'].rstrip('.')}" for r in first)
-            failed = any(record["ended"] == "failed" for record in self._records)
-            raise (NonFiniteError if failed else UserError)(
-                f"No trial of {self._folder.path} ran to its end with a score ({why}); trials.csv "
-                "has all of them."
-            )
-        best = order[0]
-        apart = {record["trial"]: told_apart(best, record) for record in order[1:]}
-        self._winner = {key: best[key] for key in ("trial", "settings", "score", "sd", "seeds")}
-        self._rest = {
-            "told_apart": apart,
-            "rank_correlations": rank_correlations(self._records),
-        }
-        sentence = winner_sentence(best, apart, metric)
-        self._winner["sentence"] = sentence
-        self.write()
-        if not self._what.winner:
-            return self._folder.read()
-        config = with_settings(self._config, best["settings"])
-        count = len(self._records)
-        self._folder.write_winner(config, f"Trial {best['trial']} of {count}, the best of a sweep.")
-        logger.info("%s Now it is trained on fresh seeds, and tested.", sentence)
-        try:
-            results = run.train(config, self._folder.file(WINNER), stop=stop)
-        except NonFiniteError as error:
-            raise NonFiniteError(f"The winner, on fresh seeds: {error}") from error
-        if results is None:
-            return None
-        self._winner["results"] = results
-        self.write()
-        return self._folder.read()
-
-    def _metric(self) -> Metric | None:
-        """Returns the metric by which the trials are compared; None if none was trained."""
-        known = [record for record in self._records if "metric" in record]
-        return Metric(known[0]["metric"], known[0]["larger_is_better"]) if known else None
-
-    def write(self) -> None:
-        """Writes sweep.json and trials.csv."""
-        metric = self._metric()
-        apart = self._rest.get("told_apart", {})
-        first, count = self._seeds.first_seed, self._seeds.seeds
-        content = {
-            "identity": dict(self._own),
-            "planned": len(self._planned),
-            "metric": metric and metric.name,
-            "larger_is_better": metric and metric.larger_is_better,
-            "seeds": list(range(first, first + count)),
-            "trials": [
-                {k: v for k, v in record.items() if k not in _OF_THE_RUN}
-                | {"told_apart": apart.get(record["trial"])}
-                for record in self._records
-            ],
-            "rank_correlations": self._rest.get("rank_correlations", {}),
-            "winner": self._winner,
-        }
-        self._folder.write(content)
-
-
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keeps what every trial would say again out of the log; the sweep has a line for each."""
-    whole, own = logging.getLogger("msajax"), logging.getLogger("msajax.sweeps")
+    whole, own = logging.getLogger("msajax"), logging.getLogger("msajax.studies.sweep")
     of_training = logging.getLogger("msajax.training.progress")
     before = {each: each.level for each in (whole, own, of_training)}
     try:

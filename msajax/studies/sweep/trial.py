@@ -4,6 +4,7 @@ A trial is trained as a run is, through the same checkpoints, but it has no resu
 it is given has a test split that cannot be read.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,49 +15,12 @@ import numpy as np
 from msajax.config import Config
 from msajax.corpus.corpus import ClosedCorpus
 from msajax.errors import NonFiniteError, UserError
-from msajax.experiment.build import Sources, build
-from msajax.runs import frozen
+from msajax.experiment.run import Sources, build
 from msajax.runs.folder import RunFolder
 from msajax.runtime.signals import StopRequest
 from msajax.studies.sweep.verdicts import Ended, Metric, best_so_far, how_it_ended, mean
-from msajax.training.loop import train_seeds
+from msajax.training.loop import train_groups
 from msajax.training.progress import EpochProgress
-from msajax.training.run import Run
-
-
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    """Describes one trial.
-
-    Attributes:
-        number: from 0.
-        settings: what it changes of the experiment, by key.
-        config: its experiment, with the random seeds of trials.
-        folder: of its run.
-        before: the curves of the trials before it; None turns the median rule off.
-        validation: the digest of the validation split that all trials share; "" if none has been
-            trained.
-    """
-
-    number: int
-    settings: Mapping[str, Any]
-    config: Config
-    folder: RunFolder
-    before: Sequence[Sequence[float | None]] | None
-    validation: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Watch:
-    """Holds who stops a trial and who shows it.
-
-    Attributes:
-        stop: asks the sweep to save and to stop.
-        progress: makes what shows the trial's epochs.
-    """
-
-    stop: StopRequest
-    progress: Callable[[int, int, str], EpochProgress]
 
 
 class _Stop(StopRequest):
@@ -99,7 +63,16 @@ def refused(number: int, settings: Mapping[str, Any], sentence: str) -> dict[str
 
 
 def train_trial(
-    trial: Trial, open_sources: Callable[[Config], Sources], watch: Watch
+    number: int,
+    settings: Mapping[str, Any],
+    config: Config,
+    folder: RunFolder,
+    *,
+    open_trial: Callable[[Config], Sources],
+    before: Sequence[Sequence[float | None]] | None,
+    validation: str,
+    stop: StopRequest,
+    progress: Callable[[int, int, str], EpochProgress],
 ) -> dict[str, Any] | None:
     """Trains a trial, or goes on with it, until it ends.
 
@@ -107,9 +80,16 @@ def train_trial(
     so that it is the same after any interruption.
 
     Args:
-        trial: which one.
-        open_sources: opens what its configuration reads.
-        watch: who stops and shows it.
+        number: the trial's, from 0.
+        settings: what the trial changes of the experiment, by key.
+        config: its experiment, with the random seeds of trials.
+        folder: where its run goes.
+        open_trial: opens what a configuration reads.
+        before: the curves of the trials before it; None turns the median rule off.
+        validation: the digest of the validation split that all trials share; "" if none has been
+            trained.
+        stop: asks the sweep to save and to stop.
+        progress: makes what shows the trial's epochs.
 
     Returns:
         What is on record of it; None if it has paused.
@@ -117,85 +97,68 @@ def train_trial(
     Raises:
         UserError: for what has nothing to do with the trial's settings, such as a full disk.
     """
-    folder = trial.folder
     try:
-        sources = open_sources(trial.config)
+        sources = open_trial(config)
         sources = sources._replace(corpus=ClosedCorpus(sources.corpus))
-        run = build(trial.config, sources, folder)
+        run = build(config, sources, folder)
     except UserError as error:
-        return refused(trial.number, trial.settings, str(error))
-    validation = _digest(run)
-    if trial.validation not in ("", validation):
+        return refused(number, settings, str(error))
+    hashed = hashlib.sha256("\n".join(map(str, run.valid.ids.tolist())).encode())
+    hashed.update(np.ascontiguousarray(run.valid.labels, np.float64).tobytes())
+    if validation not in ("", hashed.hexdigest()):
         return refused(
-            trial.number,
-            trial.settings,
+            number,
+            settings,
             "its validation split is not that of the trials before it: scores on other samples or "
             "labels cannot be compared",
         )
-    folder.claim(trial.config, sources.digests)
+    folder.claim(config, sources.digests)
     metric = Metric(run.selection, run.task.reported[run.selection].larger_is_better)
-    ended = _ended(trial, metric)  # before a kill, perhaps, that came before the record
-    if ended is None:
+
+    def ended() -> Ended | None:
+        lines = folder.read_metrics()
+        best = best_so_far(lines, run.seeds, metric.name)
+        return how_it_ended(lines, best, metric, config.train.epochs, before)
+
+    found = ended()  # before a kill, perhaps, that came before the record
+    if found is None:
         folder.make()
-        ended = _train(trial, run, metric, watch)
-    return None if ended is None else _record(trial, metric, ended) | {"validation": validation}
+        stop_or_hopeless = _Stop(stop)
 
+        def judge(lines: Sequence[Mapping[str, Any]]) -> None:
+            del lines  # those of this epoch alone
+            stop_or_hopeless.is_hopeless = ended() is not None
 
-def _digest(run: Run) -> str:
-    """Computes the SHA-256 of the ids and labels that validation scores are made of."""
-    hashed = hashlib.sha256("\n".join(map(str, run.valid.ids.tolist())).encode())
-    hashed.update(np.ascontiguousarray(run.valid.labels, np.float64).tobytes())
-    return hashed.hexdigest()
+        run = dataclasses.replace(
+            run, stop=stop_or_hopeless, after_epoch=judge, progress=progress
+        )
+        run.describe(run.repairs)
+        run.folder.keep_frozen(run.shared)
+        with contextlib.suppress(NonFiniteError):  # the lines say which seeds, and when
+            train_groups(run)
+        found = ended()
+    if found is None:
+        return None
 
-
-def _ended(trial: Trial, metric: Metric) -> Ended | None:
-    lines, train = trial.folder.read_metrics(), trial.config.train
-    best = best_so_far(lines, _seeds(trial.config), metric.name)
-    return how_it_ended(lines, best, metric, train.epochs, trial.before)
-
-
-def _seeds(config: Config) -> range:
-    return range(config.train.first_seed, config.train.first_seed + config.train.seeds)
-
-
-def _train(trial: Trial, run: Run, metric: Metric, watch: Watch) -> Ended | None:
-    """Trains until the trial has ended or is to pause; returns how it ended."""
-    stop = _Stop(watch.stop)
-
-    def judge(lines: Sequence[Mapping[str, Any]]) -> None:
-        del lines  # those of this epoch alone
-        stop.is_hopeless = _ended(trial, metric) is not None
-
-    run = dataclasses.replace(run, stop=stop, after_epoch=judge, progress=watch.progress)
-    run.describe(run.repairs)
-    frozen.keep(run.folder.path, run.shared)
-    try:
-        train_seeds(run)
-    except NonFiniteError:
-        pass  # the lines say which seeds, and when
-    return _ended(trial, metric)
-
-
-def _record(trial: Trial, metric: Metric, ended: Ended) -> dict[str, Any]:
-    """Makes the record of a trial from its lines up to the epoch in which it ended."""
-    lines = [line for line in trial.folder.read_metrics() if line["epoch"] <= ended.epoch]
-    seeds = _seeds(trial.config)
-    best = best_so_far(lines, seeds, metric.name)[:, : ended.epoch]
+    # Make the record of the lines up to the epoch in which the trial ended, and of no later ones.
+    lines = [line for line in folder.read_metrics() if line["epoch"] <= found.epoch]
+    best = best_so_far(lines, run.seeds, metric.name)[:, : found.epoch]
     scores = best[:, -1].tolist()
     best_epoch = {line["seed"]: line["epoch"] for line in lines if line["best"]}
-    counts = ended.how != "failed" and mean(best[:, -1]) is not None
+    counts = found.how != "failed" and mean(best[:, -1]) is not None
     return {
-        "trial": trial.number,
-        "settings": dict(trial.settings),
-        "ended": ended.how,
-        "why": ended.why,
-        "epochs": ended.epoch,
+        "trial": number,
+        "settings": dict(settings),
+        "ended": found.how,
+        "why": found.why,
+        "epochs": found.epoch,
         "score": mean(best[:, -1]) if counts else None,
         "sd": float(np.std(scores, ddof=1)) if counts and len(scores) > 1 else None,
         "seeds": scores,
-        "best_epoch": [best_epoch.get(seed, 0) for seed in seeds],
+        "best_epoch": [best_epoch.get(seed, 0) for seed in run.seeds],
         "curve": [mean(values) for values in best.T] if counts else [],
         "seconds": round(sum(s for _, s in {(x["epoch"], x["seconds"]) for x in lines}), 3),
         "metric": metric.name,
         "larger_is_better": metric.larger_is_better,
+        "validation": hashed.hexdigest(),
     }

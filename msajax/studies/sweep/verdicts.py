@@ -20,7 +20,7 @@ class Metric:
     """Names the validation metric of a sweep.
 
     Attributes:
-        name: of the metric.
+        name: the metric's.
         larger_is_better: whether it rises as scores improve.
     """
 
@@ -61,7 +61,7 @@ def best_so_far(
     """Computes the best validation value of every random seed up to every epoch.
 
     Args:
-        lines: of metrics.jsonl.
+        lines: lines of metrics.jsonl.
         seeds: the random seeds.
         metric: the one that validation follows.
 
@@ -101,9 +101,9 @@ def how_it_ended(
     fewer than three trials.
 
     Args:
-        lines: of metrics.jsonl.
+        lines: lines of metrics.jsonl.
         best: `[S, E]`, of `best_so_far`.
-        metric: of the sweep.
+        metric: what the trials are compared by.
         epochs: planned.
         before: the curves of the trials before this one; None turns the rule off.
     """

@@ -62,21 +62,21 @@ class Bucket:
 
         def read(beats: fsspec.Callback) -> bytes | None:
             with contextlib.suppress(FileNotFoundError):
-                return self._files.cat_file(self._of(name))
+                return self._files.cat_file(self._url(name))
             return None
 
         return self._bounded("read", read)
 
     def write(self, name: str, content: bytes) -> None:
         """Replaces an object by a small one."""
-        self._bounded("written", lambda beats: self._files.pipe_file(self._of(name), content))
+        self._bounded("written", lambda beats: self._files.pipe_file(self._url(name), content))
 
     def get(self, name: str, path: str) -> bool:
         """Brings an object into a file, making its folder; returns whether there was one."""
 
         def get(beats: fsspec.Callback) -> bool:
             with contextlib.suppress(FileNotFoundError):
-                self._files.get_file(self._of(name), path, callback=beats)
+                self._files.get_file(self._url(name), path, callback=beats)
                 return True
             return False
 
@@ -87,7 +87,7 @@ class Bucket:
         """Replaces an object by a file's content."""
 
         def put(beats: fsspec.Callback) -> None:
-            self._files.put_file(path, self._of(name), callback=beats)
+            self._files.put_file(path, self._url(name), callback=beats)
 
         part = min(os.path.getsize(path), PART_BYTES)
         self._bounded("written", put, part / SLOWEST)
@@ -97,11 +97,11 @@ class Bucket:
 
         def remove(beats: fsspec.Callback) -> None:
             with contextlib.suppress(FileNotFoundError):
-                self._files.rm_file(self._of(name))
+                self._files.rm_file(self._url(name))
 
         self._bounded("written", remove)
 
-    def _of(self, name: str) -> str:
+    def _url(self, name: str) -> str:
         return f"{self.url}/{name}"
 
     def _bounded(
@@ -110,9 +110,9 @@ class Bucket:
         """Returns the result of a request; gives it up when it shows no sign of life for too long.
 
         Args:
-            what: the bucket cannot be, if it fails: reached, read or written.
+            what: reached, read or written, which the bucket cannot be if it fails.
             request: is given what it must call with every part that was sent or received.
-            seconds: of silence that are allowed beside `PATIENCE_SECONDS`.
+            seconds: more silence than `PATIENCE_SECONDS` that is allowed.
 
         Raises:
             UserError: for whatever goes wrong with the request.

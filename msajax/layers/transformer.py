@@ -1,7 +1,6 @@
-"""Defines Transformer blocks, stacks of layers, and the encoder of one modality."""
+"""Defines Transformer blocks, stacks of layers, encoders of a modality, and fusion."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 from msajax.config import ModelConfig
 from msajax.layers.attention import MultiHeadAttention, causal_mask
 from msajax.layers.basic import NORMS, Dropout, FeedForward, TokenEmbedding
+from msajax.layers.heads import Arrays, pool
 from msajax.layers.linear import AffineLayer
 from msajax.layers.positions import DROFE_FEATURES, LearnedPositions, add_sinusoids, drofe
 from msajax.layers.recurrent import Recurrence
@@ -29,9 +29,6 @@ class TransformerBlock(nn.Module):
     else cross-attention with the residual on `x`. Given a guide, self-attention takes queries and
     keys from that attribution as it is, and values from where it takes them without: `x`, or
     pre-norm `N(x)`.
-
-    Attributes:
-        config: sizes, rates and choices.
     """
 
     config: ModelConfig
@@ -47,18 +44,15 @@ class TransformerBlock(nn.Module):
         guide: jax.Array | None = None,
         rotation: tuple[jax.Array, jax.Array] | None = None,
     ) -> jax.Array:
-        """Lets `x` attend to a context.
+        """Lets `x` `[B, Tq, D]` attend to a context `[B, Tk, D]`: `[B, Tq, D]`.
 
         Args:
-            x: `[B, Tq, D]`.
-            context: `[B, Tk, D]`.
-            masks: on the keys.
+            x: the residual stream.
+            context: what is attended to.
+            masks: any of `combine_masks`'s forms, `[B, Tk]` among them.
             train: draw dropout masks.
             guide: `[B, Tq, D]`, the source of queries and keys of a guided self-attention.
             rotation: factors of `rotate` for the queries and keys of self-attention.
-
-        Returns:
-            `[B, Tq, D]`.
         """
         c = self.config
         dtype = jnp.dtype(c.dtype)
@@ -97,22 +91,16 @@ class TransformerBlock(nn.Module):
         return norm_ffn(x + Dropout(c.dropout_rate)(fed, train=train))
 
 
-class Given(NamedTuple):
-    """Holds what every layer of a stack is given beside its sequence.
-
-    Attributes:
-        masks: the valid steps `[B, T]`, then, for transformer blocks, any other masks of attention.
-        guides: what each transformer block takes queries and keys from, `[B, T, D]` for each layer.
-        rotation: factors of `rotate` for every transformer block.
-    """
-
-    masks: tuple[jax.Array, ...]
-    guides: Sequence[jax.Array] | None = None
-    rotation: tuple[jax.Array, jax.Array] | None = None
-
-
 def stack(
-    config: ModelConfig, mixer: str, layers: range, x: jax.Array, given: Given, *, train: bool
+    config: ModelConfig,
+    mixer: str,
+    layers: range,
+    x: jax.Array,
+    masks: tuple[jax.Array, ...],
+    *,
+    train: bool,
+    guides: Sequence[jax.Array] | None = None,
+    rotation: tuple[jax.Array, jax.Array] | None = None,
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     """Applies layers one after another, and a final norm if the configuration has one.
 
@@ -123,8 +111,10 @@ def stack(
         mixer: transformer, rnn, gru or lstm.
         layers: those to apply, `range(first, depth)`; an empty one leaves only the final norm.
         x: `[B, T, D]`, what the first of them reads.
-        given: masks, guides and rotation.
+        masks: the valid steps `[B, T]`, then, for transformer blocks, any other masks of attention.
         train: draw dropout masks.
+        guides: what each transformer block takes queries and keys from, `[B, T, D]` for each layer.
+        rotation: factors of `rotate` for every transformer block.
 
     Returns:
         `[B, T, D]`, and what every one of `layers` read, the final norm too.
@@ -132,14 +122,14 @@ def stack(
     read = [x]
     for i in layers:
         if mixer == "transformer":
-            guide = given.guides[i] if given.guides else None
+            guide = guides[i] if guides else None
             block = TransformerBlock(config, name=f"blocks_{i}")
-            x = block(x, x, given.masks, train=train, guide=guide, rotation=given.rotation)
+            x = block(x, x, masks, train=train, guide=guide, rotation=rotation)
         else:
             dtype = jnp.dtype(config.dtype)
             layer = Recurrence(mixer, config.both_directions, dtype, name=f"layers_{i}")
             dropout = Dropout(config.dropout_rate, name=f"dropout_{i}")
-            x = dropout(layer(x, given.masks[0]), train=train)
+            x = dropout(layer(x, masks[0]), train=train)
         read.append(x)
     if config.final_norm and layers.stop:
         x = make_norm(config, "final_norm", config.final_norm_type)(x)
@@ -149,12 +139,9 @@ def stack(
 def self_masks(
     config: ModelConfig, mask: jax.Array, attention_mask: jax.Array | None
 ) -> tuple[jax.Array, ...]:
-    """Collects the masks of self-attention over a sequence.
+    """Collects the masks of self-attention: `mask` `[B, T]`, the causal one, and another.
 
-    Args:
-        config: whether the encoder is causal.
-        mask: `[B, T]` bool, True for a valid step.
-        attention_mask: another one, `[T, T]` or `[B, T, T]`, bool or float.
+    That may be `[T, T]` or `[B, T, T]`, bool or float.
     """
     masks = (mask, causal_mask(mask.shape[1])) if config.causal else (mask,)
     if attention_mask is None:
@@ -185,10 +172,10 @@ class ModalityEncoder(nn.Module):
     `intermediates` collection when that is mutable.
 
     Attributes:
-        config: of this modality's encoder.
+        config: what this modality's encoder is.
         max_len: rows of a learned position table.
-        project: whether the input is projected, as `config.input_projection` says; off for
-            embeddings that have the model's width.
+        project: off for embeddings that have the model's width; else `config.input_projection`
+            decides whether the input is projected.
     """
 
     config: ModelConfig
@@ -206,18 +193,15 @@ class ModalityEncoder(nn.Module):
         begin: tuple[int, jax.Array] | None = None,
         guides: Sequence[jax.Array] | None = None,
     ) -> jax.Array:
-        """Encodes a sequence.
+        """Encodes a sequence `[B, T, d]`: `[B, T, D]`.
 
         Args:
-            x: `[B, T, d]`.
+            x: the features.
             mask: `[B, T]`, True for a real step.
             train: draw dropout masks.
             attention_mask: `[T, T]` or `[B, T, T]`, bool or float, of transformer blocks.
             begin: a layer and what it reads, `[B, T, D]`: nothing before it is computed.
             guides: what each layer takes queries and keys from, `n_layers_mod` times `[B, T, D]`.
-
-        Returns:
-            `[B, T, D]`.
         """
         c = self.config
         # Padding may hold anything, NaN included: multiplying by zero would let it through.
@@ -239,42 +223,112 @@ class ModalityEncoder(nn.Module):
                 x = add_sinusoids(x)
             begin = 0, Dropout(c.rate("projection"))(x, train=train)
         first, x = begin
-        given = Given(self_masks(c, mask, attention_mask), guides, rotation)
-        x, read = stack(c, c.mixer, range(first, c.n_layers_mod), x, given, train=train)
+        masks, layers = self_masks(c, mask, attention_mask), range(first, c.n_layers_mod)
+        x, read = stack(c, c.mixer, layers, x, masks, train=train, guides=guides, rotation=rotation)
         self.sow("intermediates", "read", read)
         return x
 
 
 class PostFusionEncoder(nn.Module):
-    """Applies `n_layers_post_fuse` self-attention blocks to a fused sequence (source 000, R16).
-
-    Attributes:
-        config: of this modality's encoder.
-    """
+    """Applies `n_layers_post_fuse` self-attention blocks to a fused sequence (source 000, R16)."""
 
     config: ModelConfig
 
     @nn.compact
     def __call__(
-        self,
-        x: jax.Array,
-        mask: jax.Array,
-        *,
-        train: bool,
-        attention_mask: jax.Array | None = None,
+        self, x: jax.Array, mask: jax.Array, *, train: bool, attention_mask: jax.Array | None = None
     ) -> jax.Array:
-        """Maps `x` `[B, T, D]` under `mask` `[B, T]` to `[B, T, D]`.
-
-        Args:
-            x: the sequence.
-            mask: True for a real step.
-            train: draw dropout masks.
-            attention_mask: `[T, T]` or `[B, T, T]`, bool or float.
-
-        Returns:
-            `[B, T, D]`.
-        """
+        """Maps `x` `[B, T, D]` under `mask` `[B, T]` to `[B, T, D]`; see `ModalityEncoder`."""
         c = self.config
-        given = Given(self_masks(c, mask, attention_mask))
-        x, _ = stack(c, "transformer", range(c.n_layers_post_fuse), x, given, train=train)
+        masks = self_masks(c, mask, attention_mask)
+        x, _ = stack(c, "transformer", range(c.n_layers_post_fuse), x, masks, train=train)
         return x
+
+
+class AnchoredFusion(nn.Module):
+    """Applies `n_layers_fuse` layers of cross-attention around one anchor (source 002, R5).
+
+    In each layer the anchor attends to every other modality in turn; with
+    `bidirectional_fusion`, each of them then attends to the anchor: as it is after that when
+    `fusion` is sequential, as it came into the layer when it is parallel.
+    """
+
+    config: ModelConfig
+    modalities: tuple[str, ...]
+    anchor: str
+
+    @nn.compact
+    def __call__(self, sequences: Arrays, masks: Arrays, *, train: bool) -> dict[str, jax.Array]:
+        """Fuses sequences `{modality: [B, T_m, D]}` under masks `{modality: [B, T_m]}`."""
+        fused = dict(sequences)
+        pairs = fusion_pairs(self.config, self.modalities, self.anchor)
+        for i in range(self.config.n_layers_fuse):
+            layer = FusionLayer(self.config, pairs, name=f"layers_{i}")
+            fused = layer(fused, masks, train=train)
+        return fused
+
+
+def fusion_pairs(
+    config: ModelConfig, modalities: tuple[str, ...], anchor: str
+) -> tuple[tuple[str, str], ...]:
+    """Lists who attends to whom in a layer: (query modality, context modality), in order."""
+    pairs = [(anchor, m) for m in modalities if m != anchor]
+    if config.bidirectional_fusion:
+        pairs += [(m, anchor) for m in modalities if m != anchor]
+    return tuple(pairs)
+
+
+def fusion_names(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Names the block of each pair."""
+    names = [f"{query}_from_{context}" for query, context in pairs]
+    if len(set(names)) < len(names):  # modalities may be called a, b_from_a and a_from_b
+        names = [f"{i}_{name}" for i, name in enumerate(names)]
+    return names
+
+
+class FusionLayer(nn.Module):
+    """Applies a chain of cross-attention blocks, one for each pair (query, context) of modalities.
+
+    Each reads what the ones before it wrote, or, in parallel fusion, contexts as they came in.
+    """
+
+    config: ModelConfig
+    pairs: tuple[tuple[str, str], ...]
+
+    @nn.compact
+    def __call__(self, sequences: Arrays, masks: Arrays, *, train: bool) -> dict[str, jax.Array]:
+        """Maps `{modality: [B, T_m, D]}` to the same shapes."""
+        fused = dict(sequences)
+        # Parallel fusion differs in the contexts alone: a query that attends to two modalities does
+        # so in turn, which needs no rule for merging two answers.
+        contexts = sequences if self.config.fusion == "parallel" else fused
+        for name, (query, context) in zip(fusion_names(self.pairs), self.pairs, strict=True):
+            block = TransformerBlock(self.config, name=name)
+            fused[query] = block(
+                fused[query], contexts[context], (masks[context],), train=train
+            )  # [batch, query length, model_dim]
+        return fused
+
+
+class PooledFusion(nn.Module):
+    """Pools modalities, and lets them attend to each other: the early-pooling baseline (R14).
+
+    The pooled vectors are a sequence of length M for `n_layers_fuse` self-attention blocks. An
+    absent modality is masked there.
+    """
+
+    config: ModelConfig
+    modalities: tuple[str, ...]
+
+    @nn.compact
+    def __call__(
+        self, sequences: Arrays, masks: Arrays, *, train: bool
+    ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+        """Turns `{modality: [B, T_m, D]}` into `{modality: [B, 1, D]}`, and the masks likewise."""
+        c, names = self.config, self.modalities
+        tokens, present = pool(c, names, sequences, masks)  # [batch, modalities, model_dim]
+        tokens = tokens.astype(jnp.dtype(c.dtype))
+        layers = range(c.n_layers_fuse)
+        tokens, _ = stack(c, "transformer", layers, tokens, (present,), train=train)
+        one = {m: slice(i, i + 1) for i, m in enumerate(names)}
+        return {m: tokens[:, one[m]] for m in names}, {m: present[:, one[m]] for m in names}

@@ -15,7 +15,7 @@ import numpy as np
 
 from msajax.config import Config
 from msajax.config.registry import registered
-from msajax.errors import UserError, first_line, place_of
+from msajax.errors import UserError, first_line, user_line
 from msajax.models import Prediction, blank_sample, init_variables
 from msajax.models.contract import LABELS, MODALITIES, POSITIONS, VOCABULARY, Model, Stage
 from msajax.preparation.batches import Batch
@@ -46,7 +46,7 @@ def one_sentence(config: Config) -> Iterator[None]:
         ) from error
 
 
-def rehearse(recipe: Recipe, spec: CorpusSpec) -> None:
+def trace_step(recipe: Recipe, spec: CorpusSpec) -> None:
     """Traces the prediction and a training step of a model; nothing is compiled or computed.
 
     Raises:
@@ -69,12 +69,12 @@ def _measured(
     if not is_pair or any(np.shape(x) for x in found):
         shapes = [np.shape(x) for x in found] if is_pair else "one value, not two"
         raise UserError(
-            f"{place_of(measure)}the term {name!r} must return (sum, weight): the sum over the "
+            f"{user_line(measure)}the term {name!r} must return (sum, weight): the sum over the "
             f"rows of a batch and what it is divided by, both of shape (); here they are {shapes}."
         )
     if not jnp.issubdtype(jnp.result_type(found[0]), jnp.floating):
         raise UserError(
-            f"{place_of(measure)}the sum of the term {name!r} is {jnp.result_type(found[0])}, "
+            f"{user_line(measure)}the sum of the term {name!r} is {jnp.result_type(found[0])}, "
             "which has no gradient: it must be a floating-point number."
         )
     return tuple(found)
@@ -142,8 +142,8 @@ def check_declaration(
 
     Args:
         model: what the model declares.
-        spec: of the corpus.
-        shapes: of the parameters, by path.
+        spec: sizes of the model's inputs.
+        shapes: every parameter, by path.
 
     Raises:
         UserError: naming what there is not.
@@ -169,9 +169,9 @@ def check_stages(objective: Objective, stages: Sequence[Stage], paths: Iterable[
     """Refuses stages that name nothing.
 
     Args:
-        objective: of the run.
-        stages: of the model.
-        paths: of its parameters.
+        objective: what is minimised.
+        stages: what the model declares.
+        paths: its parameters'.
 
     Raises:
         UserError: for a stage whose pattern names no term or no parameter, or whose share of an

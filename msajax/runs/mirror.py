@@ -17,10 +17,13 @@ taken away before the bundle that they are about is replaced.
 """
 
 import contextlib
+import hashlib
+import json
 import logging
 import os
 import queue
 import re
+import secrets
 import shutil
 import threading
 import time
@@ -28,18 +31,19 @@ from typing import Any
 
 from msajax.checks import is_url
 from msajax.errors import UserError
-from msajax.files import scratch_folder
-from msajax.runs import manifest
+from msajax.files import is_kept, scratch_folder
+from msajax.runs import lock, manifest
+from msajax.runs.bucket import Bucket
 from msajax.runs.folder import KEPT
+from msajax.runs.local_copy import files_in, folder_beside, named_by_url
 from msajax.runs.manifest import Upload
-from msajax.runs.remote.local_copy import files_in, folder_beside, named_by_url
-from msajax.runs.remote.uploads import UPLOADING, Uploads, top
 from msajax.runtime import processes
 from msajax.runtime.signals import StopRequest
 
 logger = logging.getLogger(__name__)
 
-_MARKERS = "uploaded"
+UPLOADED = "uploaded"  # uploaded/STEP is there once all of checkpoints/STEP is
+UPLOADING = "uploading"  # uploading/NAME is there while the folder NAME is replaced
 
 
 class Mirror(contextlib.AbstractContextManager):
@@ -47,7 +51,8 @@ class Mirror(contextlib.AbstractContextManager):
 
     Of a URL, entering brings what the bucket says of the run into a scratch folder of the first
     process. After `take`, leaving uploads everything, waits for it and gives the run back. The
-    scratch folder goes in any case.
+    scratch folder goes in any case. What goes wrong is a `UserError` in all processes, which names
+    the URL in place of the scratch folder.
 
     Attributes:
         path: the run's folder on this machine.
@@ -68,11 +73,7 @@ class Mirror(contextlib.AbstractContextManager):
         self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> "Mirror":
-        """Brings what a bucket says of the run, but no checkpoints.
-
-        Raises:
-            UserError: in all processes, if it cannot be read.
-        """
+        """Brings what a bucket says of the run, but no checkpoints."""
         self._is_remote = processes.of_first(lambda: is_url(self._workdir))  # whatever theirs say
         if self._is_remote:
             processes.of_first(self._open)
@@ -89,11 +90,7 @@ class Mirror(contextlib.AbstractContextManager):
             self._undo = undo.pop_all()
 
     def __exit__(self, *exc_info) -> bool | None:
-        """Ends what `take` began; an error names the URL in place of the scratch folder.
-
-        Raises:
-            UserError: in all processes, if the last upload fails.
-        """
+        """Ends what `take` began."""
         return self._undo.__exit__(*exc_info)
 
     def _leave(self, kind: type[BaseException] | None, *_) -> None:
@@ -107,11 +104,7 @@ class Mirror(contextlib.AbstractContextManager):
         self._saves.put(None)
 
     def take(self) -> None:
-        """Makes this the only trainer of the run, and brings all that the bucket holds of it.
-
-        Raises:
-            UserError: in all processes, if that fails.
-        """
+        """Makes this the only trainer of the run, and brings all that the bucket holds of it."""
         if self._is_remote:
             processes.of_first(self._take)
 
@@ -124,21 +117,14 @@ class Mirror(contextlib.AbstractContextManager):
     def replace(self, name: str) -> None:
         """Uploads a file or folder of the manifest alone, outside training, if it has changed.
 
-        A folder that comes to be there in part only is not brought by the next start.
-
-        Raises:
-            UserError: in all processes, if that fails, or if the bucket has other results by now
-                than those that were brought.
+        A folder that comes to be there in part only is not brought by the next start. It is refused
+        if the bucket has other results by now than those that were brought.
         """
         if self._is_remote:
             processes.of_first(lambda: self._uploads.put_entry(manifest.find(name)))
 
     def saved(self, step: int) -> None:
-        """Has a checkpoint uploaded beside the training, as soon as it is whole.
-
-        Raises:
-            UserError: if an upload before has failed.
-        """
+        """Has a checkpoint uploaded beside the training, as soon as it is whole."""
         if self._trains:
             self._raise_failure()
             # Seen at the first save: later ones delete checkpoints because they are old.
@@ -155,18 +141,18 @@ class Mirror(contextlib.AbstractContextManager):
         steps = self._whole_steps(names) if checkpoints else set()
         early, whole = manifest.early_names(), self._whole_entries(names)
         for name in names:
-            if not is_run and top(name) not in early:
+            if not is_run and _top(name) not in early:
                 # Its name alone, so that `RunFolder.claim` refuses it.
-                os.makedirs(os.path.join(self.path, top(name)), exist_ok=True)
-            elif top(name) in whole:
+                os.makedirs(os.path.join(self.path, _top(name)), exist_ok=True)
+            elif _top(name) in whole:
                 self._uploads.bring(name)
-            elif top(name) == manifest.CHECKPOINTS and (*name.split("/"), "")[1] in steps:
+            elif _top(name) == manifest.CHECKPOINTS and (*name.split("/"), "")[1] in steps:
                 self._uploads.bucket.get(name, os.path.join(self.path, name))
         self._pulled = {step: self._identity(step) for step in self._steps()}
 
     def _whole_steps(self, names: list[str]) -> set[str]:
         """Returns the steps whose checkpoints are whole in the bucket; names the others."""
-        marked, begun = _steps_below(_MARKERS, names), _steps_below(manifest.CHECKPOINTS, names)
+        marked, begun = _steps_below(UPLOADED, names), _steps_below(manifest.CHECKPOINTS, names)
         for step in sorted(marked ^ begun, key=int):
             logger.warning(
                 "Checkpoint %s/checkpoints/%s cannot be used: it is there in part, or uploaded/%s "
@@ -222,8 +208,7 @@ class Mirror(contextlib.AbstractContextManager):
     def _copy_newest(self, copies: str) -> int | None:
         """Gives the newest whole checkpoint second names, which stay if it is deleted.
 
-        Returns:
-            Its step, the name of its folder in `copies`; None if there is none.
+        Returns its step, the name of its folder in `copies`; None if there is none.
         """
         while steps := self._steps():
             step, problem = steps[-1], None
@@ -243,9 +228,10 @@ class Mirror(contextlib.AbstractContextManager):
     def _push_checkpoint(self, step: int, copy: str) -> None:
         """Uploads a checkpoint, unless the bucket has it, and removes those that are too old."""
         there = self._uploads.bucket.names()
-        marker = f"{_MARKERS}/{step}"
+        marker = f"{UPLOADED}/{step}"
         files = {f"checkpoints/{step}/{name}": os.path.join(copy, name) for name in files_in(copy)}
-        if not self._has(step):
+        came = step in self._pulled and self._pulled[step] == self._identity(step)
+        if not (came or step in self._pushed):
             if marker in there:  # of another one, saved at the same step
                 self._uploads.remove(marker)
             for name, path in files.items():
@@ -255,21 +241,16 @@ class Mirror(contextlib.AbstractContextManager):
 
         # One that was brought, and was gone here by the first save, was found damaged.
         known = sorted(self._pushed.union(self._restorable, self._steps()))
-        kept = [s for s in known if f"{_MARKERS}/{s}" in (*there, marker)][-KEPT:]
+        kept = [s for s in known if f"{UPLOADED}/{s}" in (*there, marker)][-KEPT:]
         current = {marker, *files}
         for name in sorted(there, reverse=True):  # uploaded/… before checkpoints/…
-            if not (found := re.match(rf"(?:{_MARKERS}|checkpoints)/(\d+)(?:/|$)", name)):
+            if not (found := re.match(rf"(?:{UPLOADED}|checkpoints)/(\d+)(?:/|$)", name)):
                 continue
             of = int(found[1])
             if of > step and not self._pushed:
                 continue  # nothing has replaced it yet
             if of not in kept or (of == step and name not in current):
                 self._uploads.remove(name)
-
-    def _has(self, step: int) -> bool:
-        """Returns whether the bucket holds this machine's checkpoint of a step."""
-        came = step in self._pulled and self._pulled[step] == self._identity(step)
-        return came or step in self._pushed
 
     def _identity(self, step: int) -> tuple[int, int] | None:
         """Returns what tells a checkpoint from another one of the same step; None if it is gone."""
@@ -292,3 +273,157 @@ def _steps_below(folder: str, names: list[str]) -> set[str]:
     """Returns the steps of which there is an object in a folder of the bucket, as digits."""
     found = (name.split("/")[1] for name in names if name.startswith(f"{folder}/"))
     return {step for step in found if step.isdecimal()}
+
+
+class Uploads:
+    """Changes the bucket of a run, an object at a time, while the run is this process's to change.
+
+    Others read the objects of `bucket` themselves, and change them through this class.
+    """
+
+    def __init__(self, workdir: str, folder: str) -> None:
+        """Finds the bucket of the URL `workdir`; `folder` is the run's on this machine."""
+        self.bucket = Bucket(workdir)
+        self._workdir, self._folder = workdir, folder
+        self._owner = b""  # the content of `lock` while this process trains
+        self._digests: dict[str, str] = {}  # of objects
+        # What tells whether a file here is another one than when its object was last alike.
+        self._states: dict[str, tuple[int, int, int]] = {}
+
+    def take_over(self) -> None:
+        """Makes this process the run's trainer; names the former one, if it is not done.
+
+        Nothing tells a trainer that was killed from one that lives, so that none is waited for. One
+        that lives notices before its next change: one object is the most that it still writes.
+        """
+        if former := self.bucket.read(manifest.LOCK):
+            logger.warning(
+                "%s was not given back by %s: if that still trains, it ends at its next upload.",
+                self._workdir,
+                lock.describe_owner(former),
+            )
+        owner = lock.this_process() | {"token": secrets.token_hex(16)}
+        self._owner = json.dumps(owner).encode()
+        self.bucket.write(manifest.LOCK, self._owner)
+
+    def give_back(self) -> None:
+        """Ends being the run's trainer, after everything is uploaded."""
+        self._require_own()
+        with contextlib.suppress(UserError):  # the next trainer takes it over
+            self.bucket.remove(manifest.LOCK)
+
+    def forget(self) -> None:
+        """Forgets what the bucket holds: it is about to be read anew."""
+        self._digests.clear()
+        self._states.clear()
+
+    def bring(self, name: str) -> None:
+        """Brings an object into its file here, if it is still there."""
+        path = os.path.join(self._folder, name)
+        if self.bucket.get(name, path):
+            self._digests[name] = _digest(path)
+
+    def put_entry(self, entry: manifest.Entry) -> None:
+        """Makes the bucket hold a file or folder as it is here; what is not here stays there.
+
+        Other objects stay as they are. A folder is marked while it is replaced, so that a part of
+        it is never taken for the whole.
+        """
+        here = files_in(self._folder, entry.name)
+        if not entry.is_folder:
+            for name in here:
+                self._put_changed(name)
+            return
+        known = {n: digest for n, digest in self._digests.items() if _top(n) == entry.name}
+        if not here or known == {n: _digest(os.path.join(self._folder, n)) for n in here}:
+            return
+        marker = f"{UPLOADING}/{entry.name}"
+        self.write(marker, b"")
+        for name in here:
+            self._put_changed(name)
+        for name in self.bucket.names():
+            if _top(name) == entry.name and name not in here:
+                self.remove(name)
+        self.remove(marker)
+
+    def _put_changed(self, name: str) -> None:
+        path = os.path.join(self._folder, name)
+        found = os.stat(path)
+        state = (found.st_ino, found.st_mtime_ns, found.st_size)
+        if self._states.get(name) == state:
+            return  # without reading it, as it may be large
+        with folder_beside(self._folder) as copies:
+            copy = shutil.copyfile(path, os.path.join(copies, "file"))  # it may grow meanwhile
+            digest = _digest(copy)
+            if self._digests.get(name) != digest:
+                self.put(copy, name)
+                self._digests[name] = digest
+        self._states[name] = state
+
+    def remove_former_results(self) -> None:
+        """Removes results.json and what is made of results, unless results.json is the one here.
+
+        A run that has gone on has other results: what is about the former ones goes before these
+        are replaced.
+        """
+        path = os.path.join(self._folder, manifest.RESULTS)
+        if os.path.exists(path) and _digest(path) == self._digests.get(manifest.RESULTS):
+            return
+        there = self.bucket.names()
+        for entry in manifest.derived():
+            for name in there:
+                if _top(name) == entry.name:
+                    self.remove(name)
+
+    def put(self, path: str, name: str) -> None:
+        """Replaces an object by a file's content."""
+        self._require_own()
+        self.bucket.put(path, name)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replaces an object by a small one."""
+        self._require_own()
+        self.bucket.write(name, content)
+
+    def remove(self, name: str) -> None:
+        """Removes an object, if it is there."""
+        self._require_own()
+        self.bucket.remove(name)
+        self._digests.pop(name, None)
+        self._states.pop(name, None)
+
+    def _require_own(self) -> None:
+        """Raises `UserError` once the bucket is no longer this process's to change.
+
+        That is so once the process is ending, which removes what it would upload; for a trainer,
+        once it was taken over; for another mode, once somebody has trained the run on, because what
+        is made of former results must not stand beside other ones.
+        """
+        if not is_kept(os.path.dirname(self._folder)):
+            raise UserError(f"{self._workdir}: this process is ending, and uploads nothing more.")
+        if self._owner:
+            if (found := self.bucket.read(manifest.LOCK)) != self._owner:
+                who = lock.describe_owner(found) if found else "somebody who has removed its lock"
+                raise UserError(
+                    f"{self._workdir} was taken over by {who}: this process uploads nothing any "
+                    "more; what it had uploaded is there."
+                )
+            return
+        found = self.bucket.read(manifest.RESULTS)
+        digest = None if found is None else hashlib.sha256(found).hexdigest()
+        if digest != self._digests.get(manifest.RESULTS):
+            raise UserError(
+                f"{self._workdir} holds other results than those that were read from it: somebody "
+                "has trained the run on. Nothing more was uploaded; the same command reads the "
+                "new ones."
+            )
+
+
+def _top(name: str) -> str:
+    """Returns the name at the top of a run's folder that an object or file is, or lies below."""
+    return name.partition("/")[0]
+
+
+def _digest(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -23,7 +23,7 @@ def bundle_folder(path: str | os.PathLike) -> Iterator[str]:
         yield path
         return
     # Only what lies in a bucket needs fsspec, whose import takes longer than to load a bundle.
-    from msajax.runs.remote.object_store import Bucket
+    from msajax.runs.bucket import Bucket
 
     with scratch_folder() as folder, named_by_url(path, folder):
         bucket = Bucket(path)

@@ -37,17 +37,14 @@ def integrated_gradients(
 def gradients_along(
     function: Function, x: Any, baseline: Any, shares: jax.Array, weights: jax.Array
 ) -> Any:
-    """Sums gradients at points of the straight path from `baseline` to `x`.
+    """Sums gradients at points of the straight path from `baseline` to `x`: float32, shaped as `x`.
 
     Args:
         function: what is explained; it may also take a tree of arrays `[B, …]`.
-        x: where the path ends, as the function takes it.
-        baseline: where the path begins.
+        x: the end of the path, as the function takes it.
+        baseline: its beginning.
         shares: `[P]`, how far along the path the points are, from 0 to 1.
         weights: `[P]`, what each point's gradient is multiplied by.
-
-    Returns:
-        The sum, float32, with the structure of `x`.
     """
 
     def add(total, point):
