@@ -1,5 +1,7 @@
 """Settings of every test process: JAX on the CPU, and compiled programs kept between runs."""
 
+import importlib.util
+import mmap
 import os
 import pathlib
 import signal
@@ -23,6 +25,23 @@ def _private_folder() -> pathlib.Path | None:
     return folder if is_ours and not status.st_mode & 0o077 else None
 
 
+ONE_DEVICE = "--xla_force_host_platform_device_count=1"
+
+
+def quick_to_compile() -> list[str]:
+    """Flags that halve what is left of compiling, as far as this jaxlib knows them.
+
+    One that is unknown would end every process.
+    """
+    flags = ("xla_cpu_use_fusion_emitters=false", "xla_cpu_parallel_codegen_split_count=1")
+    (folder,) = importlib.util.find_spec("jaxlib").submodule_search_locations
+    known = []
+    for path in pathlib.Path(folder).glob("libjax_common.*"):
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
+            known += [f"--{flag}" for flag in flags if content.find(flag.split("=")[0].encode()) > 0]
+    return known
+
+
 # In the environment rather than in jax.config, so that processes which a test starts inherit it.
 # What is set already was chosen by whoever runs the tests.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -30,7 +49,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # third less of it, and XLA's own passes stay. 0 tests the code that users run.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # One CPU device, whatever a run would choose; tests of several start processes of their own.
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=1")
+if "XLA_FLAGS" not in os.environ:
+    os.environ["XLA_FLAGS"] = " ".join((ONE_DEVICE, *quick_to_compile()))
 if cache := _private_folder():
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")

@@ -1,6 +1,6 @@
 """Trains tiny runs on several layouts of virtual CPU devices; writes what they came to.
 
-A process of its own for every number of devices: python tests/layouts.py DEVICES OUTPUT.npz LAYOUT…
+A process of its own for every number of devices: python tests/layouts.py OUTPUT.npz LAYOUT…
 with a layout as JSON: {"mode": "jit", "data": 2, "seed": 1, "seeds": 2, "accumulation_steps": 1},
 perhaps with "model", "streams", "loss" and "optimizers", which are ["sgd"] or with "adamw". With
 PROCESSES="HOST:PORT COUNT ID" in the environment it is one of several processes, with so many
@@ -15,8 +15,6 @@ import pathlib
 import sys
 
 if __name__ == "__main__":
-    os.environ["JAX_PLATFORMS"] = "cpu"  # virtual devices are CPUs, also where there is a GPU
-    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={sys.argv[1]}"
     sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent)]
 
 import jax
@@ -154,12 +152,12 @@ if __name__ == "__main__":
         return read(self, key)
 
     OnDemand.__getitem__ = watched
-    for i, layout in enumerate(map(json.loads, sys.argv[3:])):
+    for i, layout in enumerate(map(json.loads, sys.argv[2:])):
         for kind in layout.get("optimizers", ["sgd"]):
             trained = train(layout, kind)
             results |= {f"{i}:{kind}:{name}": x for name, x in trained.items()}
     if folder := os.environ.get("INTERRUPTED"):
         results |= interrupted(pathlib.Path(folder))
     if processes.is_first():
-        np.savez(sys.argv[2], devices=jax.device_count(), **results)
-    np.savez(f"{sys.argv[2]}.rows{jax.process_index()}", *rows_read)
+        np.savez(sys.argv[1], devices=jax.device_count(), **results)
+    np.savez(f"{sys.argv[1]}.rows{jax.process_index()}", *rows_read)

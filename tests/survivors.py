@@ -26,6 +26,14 @@ KEPT = ("predictions/valid.csv", "predictions/test.csv", "config.json")
 BUNDLE = ("bundle/bundle.json", "bundle/parameters.safetensors")
 
 
+def on_devices(count: int) -> dict[str, str]:
+    """The environment of a process with so many virtual CPU devices; 0 leaves the number open."""
+    flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ["XLA_FLAGS"])
+    number = f"--xla_force_host_platform_device_count={count}" * (count > 0)
+    # Virtual devices are CPUs, also where there is a GPU.
+    return os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{number} {flags}".strip()}
+
+
 def write_experiment(path: pathlib.Path, **settings) -> pathlib.Path:
     """The tiny run, with settings of one's own, as an experiment file."""
     text = (

@@ -13,7 +13,11 @@ import survivors
 from tiny import SMALLEST, tiny_config
 
 import msajax
-from msajax.cli import modes
+from msajax.cli.convert import convert
+from msajax.cli.evaluate import evaluate_run
+from msajax.cli.inspect import inspect
+from msajax.cli.predict import predict as predict_corpus
+from msajax.cli.report import report as write_report
 from msajax.config import Config, DataConfig, ModelConfig
 from msajax.corpus.corpus import Corpus, Source, Split, pad_words
 from msajax.corpus.folds import cut_fold, video_of
@@ -265,7 +269,7 @@ def test_each_fold_is_an_ordinary_run_and_one_that_has_ended_is_only_read(
     folder, results = whole
     run.train(of_fold(config, 1), str(tmp_path / "alone"))
     assert survivors.differences(folder / "fold_1", tmp_path / "alone") == []
-    assert modes.evaluate.evaluate_run(str(folder / "fold_1"), "test")["largest_difference"] < 1e-6
+    assert evaluate_run(str(folder / "fold_1"), "test")["largest_difference"] < 1e-6
     before = snapshot(folder)
     assert cross_validation.cross_validate(config, str(folder)) == results
     assert snapshot(folder) == before
@@ -285,14 +289,14 @@ def test_folds_get_a_report_each_and_one_together(whole, config, tmp_path):
     assert snapshot(folder) == before
     (folder / "report.html").unlink()
     figures = tmp_path / "figures"
-    made = modes.report.report(str(folder), figures=str(figures))
+    made = write_report(str(folder), figures=str(figures))
     assert made == str(folder / "report.html")
     assert (figures / "predicted-against-true.pdf").is_file()  # of all folds together
     assert (figures / "fold_2" / "training-validation-mae.svg").is_file()
     assert (folder / "report.html").read_text(encoding="utf-8") == text
     (folder / "folds.json").unlink()
     with pytest.raises(UserError, match="have not all ended: it has no folds.json"):
-        modes.report.report(str(folder))
+        write_report(str(folder))
 
 
 def test_what_the_folds_say_together_follows_from_their_files(whole):
@@ -335,7 +339,7 @@ def test_what_the_folds_say_together_follows_from_their_files(whole):
 
 def test_a_bundle_of_a_fold_predicts_a_corpus_as_it_is(whole, config, tmp_path):
     bundle = str(whole[0] / "fold_0" / "bundle")
-    assert modes.predict.predict(bundle, config.data.path, str(tmp_path / "p.csv")) == 20
+    assert predict_corpus(bundle, config.data.path, str(tmp_path / "p.csv")) == 20
     assert [row["id"] for row in rows_of(tmp_path / "p.csv")] == ALL_IDS
 
 
@@ -343,14 +347,14 @@ def test_inspect_and_convert_take_a_fold_that_is_chosen(config, tmp_path, caplog
     path, data = config.data.path, of_fold(config, 2).data
     cut = open_corpus(path, data)
     sizes = {name: header.size for name, header in cut.headers.items()}
-    assert modes.inspect.inspect(path, data)["sizes"] == sizes
-    modes.convert.convert(path, data, str(tmp_path / "fold.npz"))
+    assert inspect(path, data)["sizes"] == sizes
+    convert(path, data, str(tmp_path / "fold.npz"))
     again = open_corpus(tmp_path / "fold.npz")
     for name in SIZES:
         assert np.array_equal(again.split(name).ids, cut.split(name).ids)
     assert "Nothing reads" not in caplog.text
     own = {"train": 10, "valid": 3, "test": 7}
-    assert modes.inspect.inspect(path, config.data)["sizes"] == own
+    assert inspect(path, config.data)["sizes"] == own
     assert "Nothing reads data.folds = 3 (needs data.fold, to choose one)." in caplog.text
 
 

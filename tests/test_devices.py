@@ -7,7 +7,6 @@ So SGD is compared to 1e-6, and AdamW to 1e-5 but for key biases.
 import itertools
 import json
 import logging
-import os
 import pathlib
 import socket
 import subprocess
@@ -58,11 +57,11 @@ CASES += [(f"{n} processes", i) for n, layouts in TOGETHER.items() for i in rang
 def start(devices: int, output: pathlib.Path, layouts: list[dict], **environment: str):
     return subprocess.Popen(
         [
-            *(sys.executable, str(HERE / "layouts.py"), str(devices), str(output)),
+            *(sys.executable, str(HERE / "layouts.py"), str(output)),
             *map(json.dumps, layouts),
         ],
         cwd=HERE.parent,
-        env=os.environ | environment,
+        env=survivors.on_devices(devices) | environment,
     )
 
 
@@ -217,9 +216,7 @@ def command(tmp_path_factory):
                 *("--workdir", str(folder / name), *arguments),
             ],
             cwd=HERE.parent,
-            env=os.environ
-            | {"JAX_PLATFORMS": "cpu"}  # virtual devices are CPUs, also where there is a GPU
-            | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}" * (devices > 0)},
+            env=survivors.on_devices(devices),
             capture_output=True,
             text=True,
         )

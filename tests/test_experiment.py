@@ -26,7 +26,10 @@ from sklearn.metrics import f1_score
 from tiny import tiny_config
 
 import msajax
-from msajax.cli import modes
+from msajax.cli.convert import convert
+from msajax.cli.evaluate import evaluate_predictions, evaluate_run
+from msajax.cli.inspect import inspect
+from msajax.cli.predict import predict as predict_corpus
 from msajax.config import Config, DataConfig, from_config_dict
 from msajax.config.identity import NUMERICS
 from msajax.corpus.corpus import Corpus, Split
@@ -567,7 +570,7 @@ def test_only_data_evaluation_and_inference_can_name_the_test_split_to_a_corpus(
 
 @pytest.mark.parametrize("split", ["valid", "test"])
 def test_evaluating_a_run_reproduces_its_results(split, run):
-    report = modes.evaluate.evaluate_run(str(run.folder), split)
+    report = evaluate_run(str(run.folder), split)
     assert report.keys() == {
         *("input", "split", "samples", "metrics", "ensemble", "largest_difference"),
         *(["calibration"] if split == "test" else []),
@@ -588,7 +591,7 @@ def test_evaluating_a_run_reports_a_difference_that_there_is(run, tmp_path):
     results = strict((run.folder / "results.json").read_text())
     results["test"]["mae"]["seeds"][1] += 0.25
     write_json(str(tmp_path / "run" / "results.json"), results)
-    report = modes.evaluate.evaluate_run(str(tmp_path / "run"), "test")
+    report = evaluate_run(str(tmp_path / "run"), "test")
     assert report["largest_difference"] == pytest.approx(0.25, abs=1e-6)
 
 
@@ -599,7 +602,7 @@ def test_results_of_another_run_are_refused_by_evaluate(stored, run, tmp_path):
     results["test"]["mae"]["seeds"] = stored
     write_json(str(tmp_path / "run" / "results.json"), results)
     with pytest.raises(UserError, match=r"results\.json is not of the bundle beside it"):
-        modes.evaluate.evaluate_run(str(tmp_path / "run"), "test")
+        evaluate_run(str(tmp_path / "run"), "test")
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", "", '{"seeds": [0, 1'])
@@ -607,7 +610,7 @@ def test_damaged_results_are_refused_with_the_way_out(text, run, tmp_path):
     shutil.copytree(run.folder, tmp_path / "run")
     (tmp_path / "run" / "results.json").write_text(text)
     for read in (
-        lambda: modes.evaluate.evaluate_run(str(tmp_path / "run"), "test"),
+        lambda: evaluate_run(str(tmp_path / "run"), "test"),
         lambda: experiment.train(run.config, str(tmp_path / "run")),
     ):
         with pytest.raises(UserError, match=r"results\.json .*Delete it: the run's train command"):
@@ -619,11 +622,11 @@ def test_evaluating_a_run_whose_run_json_is_damaged_is_refused(text, run, tmp_pa
     shutil.copytree(run.folder, tmp_path / "run")
     (tmp_path / "run" / "run.json").write_text(text)
     with pytest.raises(UserError, match=r"run\.json does not say where the corpus"):
-        modes.evaluate.evaluate_run(str(tmp_path / "run"), "test")
+        evaluate_run(str(tmp_path / "run"), "test")
 
 
 def test_evaluating_the_training_split_compares_with_nothing(run):
-    report = modes.evaluate.evaluate_run(str(run.folder), "train")
+    report = evaluate_run(str(run.folder), "train")
     assert report["samples"] == 44 and "largest_difference" not in report
     assert report["metrics"]["mae"]["mean"] < run.results["valid"]["mae"]["mean"]
 
@@ -638,12 +641,12 @@ def test_evaluating_a_run_whose_corpus_is_gone_or_another_is_refused(run, other_
         described["corpus"]["path"] = str(path)
         write_json(str(tmp_path / "run" / "run.json"), described)
         with pytest.raises(UserError, match=expected):
-            modes.evaluate.evaluate_run(str(tmp_path / "run"), "test")
+            evaluate_run(str(tmp_path / "run"), "test")
 
 
 def test_evaluating_the_predictions_agrees_with_the_results(run):
     path = str(run.folder / "predictions" / "test.csv")
-    report = modes.evaluate.evaluate_predictions(path)
+    report = evaluate_predictions(path)
     assert (report["input"], report["samples"]) == (path, 20)
     for name, stored in run.results["test"].items():
         for key, value in stored.items():
@@ -661,7 +664,7 @@ def predict(run, tmp_path):
     def call(made: dict[str, Split], split: str = "all") -> list[dict[str, str]]:
         save_native(tmp_path / "new.npz", corpus_of(made))
         output = tmp_path / "predictions.csv"
-        count = modes.predict.predict(
+        count = predict_corpus(
             str(run.folder / "bundle"), str(tmp_path / "new.npz"), str(output), split
         )
         rows = rows_of(output)
@@ -685,7 +688,7 @@ def without(values, *names):
 @pytest.mark.parametrize("split", ["valid", "test"])
 def test_predicting_the_training_corpus_gives_the_runs_own_file(split, run, tmp_path):
     output = tmp_path / "p.csv"
-    count = modes.predict.predict(str(run.folder / "bundle"), str(run.corpus), str(output), split)
+    count = predict_corpus(str(run.folder / "bundle"), str(run.corpus), str(output), split)
     assert count == 20
     assert output.read_bytes() == (run.folder / "predictions" / f"{split}.csv").read_bytes()
 
@@ -851,7 +854,7 @@ def test_the_model_of_a_bundle_is_called_from_python(run, splits):
 def test_a_bundle_needs_nothing_of_its_run(run, tmp_path):
     shutil.copytree(run.folder / "bundle", tmp_path / "alone")
     output = tmp_path / "p.csv"
-    modes.predict.predict(str(tmp_path / "alone"), str(run.corpus), str(output), "test")
+    predict_corpus(str(tmp_path / "alone"), str(run.corpus), str(output), "test")
     assert output.read_bytes() == (run.folder / "predictions" / "test.csv").read_bytes()
 
 
@@ -941,7 +944,7 @@ def test_a_bundle_or_run_of_other_numerics_is_refused(numerics, run, tmp_path):
         load_bundle(tmp_path / "run" / "bundle")
     shutil.copytree(run.folder / "bundle", tmp_path / "run" / "bundle", dirs_exist_ok=True)
     with pytest.raises(UserError, match=message):
-        modes.evaluate.evaluate_run(str(tmp_path / "run"), "test")
+        evaluate_run(str(tmp_path / "run"), "test")
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     before = [path.read_bytes() for path in files]
     with pytest.raises(UserError, match=message):
@@ -974,7 +977,7 @@ def test_a_run_that_gets_more_epochs_comes_to_the_bits_of_one_that_had_them(run,
     for name in kept:
         before = tmp_path / "before" / name
         assert (folder / name).read_bytes() == before.read_bytes(), name
-    assert modes.evaluate.evaluate_run(str(folder), "test")["largest_difference"] < 1e-6
+    assert evaluate_run(str(folder), "test")["largest_difference"] < 1e-6
     with pytest.raises(UserError, match="train.epochs: 7 there, 5 here"):
         experiment.train(with_epochs(run.config, 5), str(folder))
 
@@ -1033,7 +1036,7 @@ def test_scores_that_are_not_finite_are_refused_with_the_sample_and_nothing_is_w
     )
     save_bundle(str(tmp_path / "bundle"), dataclasses.replace(bundle, params=params))
     with pytest.raises(UserError, match="20 sample.* of split 'test' are not finite, the first"):
-        modes.predict.predict(
+        predict_corpus(
             str(tmp_path / "bundle"), str(run.corpus), str(tmp_path / "p.csv"), "test"
         )
     assert not list(tmp_path.glob("p.csv*"))
@@ -1086,7 +1089,7 @@ def test_transcripts_without_features_get_the_vectors_of_their_words(run, tmp_pa
     for name, split in (("spoken", spoken), ("written", written)):
         save_native(tmp_path / f"{name}.npz", corpus_of({"test": split}))
         with caplog.at_level(logging.INFO):
-            modes.predict.predict(
+            predict_corpus(
                 str(run.folder / "bundle"),
                 str(tmp_path / f"{name}.npz"),
                 str(tmp_path / f"{name}.csv"),
@@ -1109,10 +1112,10 @@ def test_words_of_a_pickle_get_the_vectors_that_prediction_names(run, tmp_path, 
         samples.append((parts, [[0.5]], f"v[{i}]"))
     (tmp_path / "test.pkl").write_bytes(pickle.dumps(samples))
     data = DataConfig(glove_path=str(tmp_path / "glove.txt"))
-    modes.convert.convert(str(tmp_path / "test.pkl"), data, str(tmp_path / "test.npz"))
+    convert(str(tmp_path / "test.pkl"), data, str(tmp_path / "test.npz"))
     outputs = []
     for corpus, named in (("test.pkl", data.glove_path), ("test.npz", "")):
-        modes.predict.predict(
+        predict_corpus(
             *(str(run.folder / "bundle"), str(tmp_path / corpus)),
             *(str(tmp_path / "p.csv"), "all"),
             glove_path=named,
@@ -1128,11 +1131,11 @@ def test_settings_that_nothing_reads_are_said_once(run, tmp_path, caplog):
     vectors, output = str(tmp_path / "glove.txt"), str(tmp_path / "p.csv")
     data = DataConfig(glove_path=vectors)
     for call in (
-        lambda: modes.predict.predict(
+        lambda: predict_corpus(
             str(run.folder / "bundle"), str(run.corpus), output, glove_path=vectors
         ),
-        lambda: modes.inspect.inspect(str(run.corpus), data),
-        lambda: modes.convert.convert(str(run.corpus), data, str(tmp_path / "again.npz")),
+        lambda: inspect(str(run.corpus), data),
+        lambda: convert(str(run.corpus), data, str(tmp_path / "again.npz")),
     ):
         caplog.clear()
         call()

@@ -11,7 +11,7 @@ import safetensors.numpy
 from tiny import lines_of, tiny_config_dict
 
 import msajax
-from msajax.cli import modes
+from msajax.cli.robustness import measure_robustness
 from msajax.config import from_config_dict, registry
 from msajax.layers.basic import Dropout, row_weight
 from msajax.layers.heads import mean_pool
@@ -128,7 +128,7 @@ def test_the_bundle_has_its_statistics_and_no_memory(folder, whole):
 
 def test_its_robustness_is_measured(folder, whole, monkeypatch):
     monkeypatch.setattr(measure, "RATES", (0.0, 0.5))
-    report = modes.robustness.measure_robustness(str(folder / "whole"))
+    report = measure_robustness(str(folder / "whole"))
     rest, worse = (point["metrics"] for point in report["curves"][0]["points"])
     assert rest["mae"]["mean"] == whole["test"]["mae"]["mean"] != worse["mae"]["mean"]
 

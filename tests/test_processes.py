@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import pathlib
 import re
 import signal
@@ -44,9 +43,7 @@ def start(arguments, of: list[str], devices: int = 1) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-m", "msajax.main", *map(str, arguments), *of],
         cwd=HERE.parent,
-        env=os.environ
-        | {"JAX_PLATFORMS": "cpu"}  # virtual devices are CPUs, also where there is a GPU
-        | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"},
+        env=survivors.on_devices(devices),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

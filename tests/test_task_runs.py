@@ -20,8 +20,11 @@ from rich.console import Console
 from tiny import tiny_config
 
 import msajax
-from msajax.cli import modes
+from msajax.cli.evaluate import evaluate_predictions, evaluate_run
+from msajax.cli.generate import run as run_generate
 from msajax.cli.options import Options
+from msajax.cli.predict import predict as predict_corpus
+from msajax.cli.robustness import measure_robustness
 from msajax.config import Config
 from msajax.corpus.corpus import Split
 from msajax.corpus.formats import open_corpus
@@ -187,7 +190,7 @@ def params_of(run: Run) -> dict[str, Any]:
 def test_evaluating_a_run_gives_its_results_again(name, run_of):
     run = run_of(name)
     for split in ("valid", "test"):
-        report = modes.evaluate.evaluate_run(str(run.folder), split)
+        report = evaluate_run(str(run.folder), split)
         assert report["largest_difference"] == 0
         assert list(report["metrics"]) == list(run.results[split])
         for metric, stored in run.results[split].items():
@@ -199,7 +202,7 @@ def test_evaluating_a_run_gives_its_results_again(name, run_of):
 @pytest.mark.parametrize("name", [*CLASSES, *OUTPUTS])
 def test_evaluating_the_predictions_gives_the_results(name, run_of):
     run = run_of(name)
-    report = modes.evaluate.evaluate_predictions(str(run.folder / "predictions" / "test.csv"))
+    report = evaluate_predictions(str(run.folder / "predictions" / "test.csv"))
     assert list(report["metrics"]) == list(run.results["test"])
     for metric, stored in run.results["test"].items():
         for key, value in stored.items():
@@ -213,9 +216,9 @@ def test_a_model_of_labels_has_robustness_curves(name, run_of, monkeypatch):
     monkeypatch.setattr(measure, "RATES", (0.0, 0.5))
     if name == "decoder":
         with pytest.raises(UserError, match="holds a model of the next_token task"):
-            modes.robustness.measure_robustness(str(run.folder))
+            measure_robustness(str(run.folder))
         return
-    report = modes.robustness.measure_robustness(str(run.folder))
+    report = measure_robustness(str(run.folder))
     kinds = [curve["kind"] for curve in report["curves"]]
     assert kinds == ["drop_modality", "drop_steps", "noise"]
     assert report["metrics"] == list(run.results["test"])
@@ -231,7 +234,7 @@ def test_predicting_needs_no_labels(name, run_of, tmp_path):
     save_native(tmp_path / "c.npz", corpus_of({"test": test}))
     output = tmp_path / "p.csv"
     bundle = str(run.folder / "bundle")
-    assert modes.predict.predict(bundle, str(tmp_path / "c.npz"), str(output)) == 16
+    assert predict_corpus(bundle, str(tmp_path / "c.npz"), str(output)) == 16
     rows, before = rows_of(output), stored_rows(run)
     assert list(rows[0]) == list(before[0])
     for row, known in zip(rows, before, strict=True):
@@ -243,7 +246,7 @@ def test_predicting_needs_no_labels(name, run_of, tmp_path):
 @pytest.mark.parametrize("name", CASES)
 def test_results_are_printed_whatever_labels_are_called(name, run_of):
     run = run_of(name)
-    report = modes.evaluate.evaluate_run(str(run.folder), "test")
+    report = evaluate_run(str(run.folder), "test")
     for show in (
         lambda console: print_results(run.results, console),
         lambda console: print_summary(f"[/b]{report['input']}", report, console),
@@ -281,7 +284,7 @@ def test_a_metric_that_no_stored_seed_has_makes_no_difference(run_of, tmp_path):
     for values in results["test"].values():
         values["seeds"] = [None] * len(SEEDS)
     path.write_text(json.dumps(results))
-    assert modes.evaluate.evaluate_run(str(tmp_path / "run"), "test")["largest_difference"] == 0
+    assert evaluate_run(str(tmp_path / "run"), "test")["largest_difference"] == 0
 
 
 # --- classes ---
@@ -381,11 +384,11 @@ def test_predicting_a_corpus_with_another_class_leaves_labels_out(run_of, tmp_pa
     other = corpus_of({"test": dataclasses.replace(test, labels=labels)}, integers=True)
     save_native(tmp_path / "c.npz", other)
     bundle, output = str(run.folder / "bundle"), str(tmp_path / "p.csv")
-    modes.predict.predict(bundle, str(tmp_path / "c.npz"), output)
+    predict_corpus(bundle, str(tmp_path / "c.npz"), output)
     assert {row["label"] for row in rows_of(tmp_path / "p.csv")} == {""}
     assert "Labels that do not suit the model's classification of 1, 3, 7" in caplog.text
     with pytest.raises(UserError, match="row 1: label is '', not one of the classes 1, 3, 7"):
-        modes.evaluate.evaluate_predictions(str(tmp_path / "p.csv"))
+        evaluate_predictions(str(tmp_path / "p.csv"))
 
 
 # --- several outputs ---
@@ -461,7 +464,7 @@ def test_a_decoder_reports_what_its_predictions_hold(run_of):
         assert stored == pytest.approx(
             {"cross_entropy": nats, "perplexity": math.exp(nats)}, rel=1e-7
         )
-    report = modes.evaluate.evaluate_predictions(str(run.folder / "predictions" / "test.csv"))
+    report = evaluate_predictions(str(run.folder / "predictions" / "test.csv"))
     for metric, values in run.results["test"].items():
         assert report["metrics"][metric]["seeds"] == pytest.approx(values["seeds"], rel=1e-7)
 
@@ -589,7 +592,7 @@ def test_the_command_line_continues_each_line_of_a_text(run_of, decoder, tmp_pat
         given = {"bundle": str(bundle), "input": str(source), "output": str(output), "steps": 3}
         given |= {"temperature": 1.5, "sample_seed": 7, **more}
         options = Options("generate", Config(), {}, given, (), lambda: None, print)
-        return modes.generate.run(options, Console())
+        return run_generate(options, Console())
 
     expected = [msajax.generate(decoder, line, 3, 1.5, 7) for line in lines]
     assert run() == 0

@@ -13,7 +13,11 @@ from test_training import newest_state
 from tiny import lines_of, tiny_config
 from tiny_text import PIECES, WORDPIECE, write_folder
 
-from msajax.cli import modes
+from msajax.cli.convert import convert
+from msajax.cli.embed import embed
+from msajax.cli.inspect import inspect_model
+from msajax.cli.predict import predict as predict_corpus
+from msajax.cli.robustness import measure_robustness
 from msajax.config import Config, DataConfig
 from msajax.corpus.formats import open_corpus
 from msajax.encoders.folder import open_folder
@@ -103,7 +107,7 @@ def test_the_encoder_begins_as_its_folder_says_and_moves(corpus, folder, fine_tu
 
 def test_pieces_are_lost_but_take_no_noise_and_frozen_weights_are_shared(frozen, monkeypatch):
     monkeypatch.setattr(measure, "RATES", (0.0, 0.5))
-    report = modes.robustness.measure_robustness(str(frozen))
+    report = measure_robustness(str(frozen))
     assert [curve["kind"] for curve in report["curves"]] == ["drop_modality", "drop_steps"]
     for curve in report["curves"]:
         rest, worse = (point["metrics"]["mae"]["mean"] for point in curve["points"])
@@ -215,7 +219,7 @@ def test_a_model_that_reads_no_pieces_refuses_an_encoder(corpus, folder, tmp_pat
 
 def test_embedded_text_is_what_the_encoder_writes(corpus, folder, tmp_path):
     output = str(tmp_path / "embedded.npz")
-    modes.embed.embed(corpus, config_of(corpus, folder, model__max_len=0), output)
+    embed(corpus, config_of(corpus, folder, model__max_len=0), output)
     there, opened = open_corpus(output), open_folder(folder)
     embedding = there.source.embedding
     assert (embedding.digest, embedding.pool, embedding.width) == (opened.digest, "pieces", 8)
@@ -240,7 +244,7 @@ def test_embedded_text_is_what_the_encoder_writes(corpus, folder, tmp_path):
         names = [PIECES[k] for k in ids[0]]  # of each step the piece, in words that are kept
         assert found.pieces[row].tolist() == names + [""] * (found.pieces.shape[1] - ids.size)
     folder_of_it = str(tmp_path / "embedded")
-    modes.convert.convert(output, DataConfig(), folder_of_it)
+    convert(output, DataConfig(), folder_of_it)
     np.testing.assert_array_equal(open_corpus(folder_of_it).split("valid").pieces, found.pieces)
     folds = open_corpus(output, DataConfig(folds=3, fold=1)).split("test")
     for row, name in enumerate(folds.ids.tolist()):
@@ -254,7 +258,7 @@ def test_embedded_text_is_what_the_encoder_writes(corpus, folder, tmp_path):
 def test_embedding_says_what_it_cuts_and_refuses_to_cut_all(corpus, folder, tmp_path, caplog):
     config = config_of(corpus, folder, model__max_len=4, data__truncate="first")
     with caplog.at_level("WARNING"):
-        modes.embed.embed(corpus, config, str(tmp_path / "cut.npz"))
+        embed(corpus, config, str(tmp_path / "cut.npz"))
     there = open_corpus(str(tmp_path / "cut.npz"))
     for name in ("train", "valid", "test"):
         texts = open_corpus(corpus).split(name).raw_text.tolist()
@@ -264,17 +268,17 @@ def test_embedding_says_what_it_cuts_and_refuses_to_cut_all(corpus, folder, tmp_
         assert there.split(name).masks["text"].sum() == sum(min(length, 4) for length in pieces)
     config = config_of(corpus, folder, model__max_len=2, data__truncate="first")
     with pytest.raises(UserError, match="adds 2 special pieces"):
-        modes.embed.embed(corpus, config, str(tmp_path / "nothing.npz"))
+        embed(corpus, config, str(tmp_path / "nothing.npz"))
     assert not (tmp_path / "nothing.npz").exists()
 
 
 def test_predict_embeds_with_the_same_folder_alone(corpus, folder, tmp_path, caplog):
     output, csv = str(tmp_path / "embedded.npz"), str(tmp_path / "scores.csv")
-    modes.embed.embed(corpus, config_of(corpus, folder), output)
+    embed(corpus, config_of(corpus, folder), output)
     config = config_of(output, "", model__max_len=0)
     run.train(config, str(tmp_path / "run"))
     bundle = str(tmp_path / "run" / "bundle")
-    modes.predict.predict(bundle, corpus, csv, "test", text_encoder=folder)
+    predict_corpus(bundle, corpus, csv, "test", text_encoder=folder)
     assert "lacks modality" not in caplog.text
     columns = [
         [row.split(",")[2] for row in text.splitlines()]
@@ -304,7 +308,7 @@ def test_a_plan_counts_what_a_run_keeps(corpus, folder, frozen):
     assert found["memory"]["parameters"] == 4 * (2 * own + shared)
     assert found["memory"]["moments"] == 4 * 2 * 2 * own
     assert found["disk"]["bundle"] == 4 * (2 * own + shared)
-    report = modes.inspect.inspect_model(config)
+    report = inspect_model(config)
     assert json.loads(json.dumps(report["plan"])) == found
 
 
@@ -315,7 +319,7 @@ def test_inspect_refuses_transcripts_that_training_would_refuse(corpus, folder, 
         np.savez(tmp_path / "longer.npz", **longer)
         config = config_of(str(tmp_path / "longer.npz"), folder)
         with pytest.raises(UserError, match=rf"16 pieces, .*'{split}0' with 17"):
-            modes.inspect.inspect_model(config)
+            inspect_model(config)
 
 
 @pytest.mark.parametrize(
