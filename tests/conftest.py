@@ -38,7 +38,8 @@ def quick_to_compile() -> list[str]:
     known = []
     for path in pathlib.Path(folder).glob("libjax_common.*"):
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
-            known += [f"--{flag}" for flag in flags if content.find(flag.split("=")[0].encode()) > 0]
+            found = [content.find(flag.partition("=")[0].encode()) >= 0 for flag in flags]
+            known += [f"--{flag}" for flag, is_there in zip(flags, found, strict=True) if is_there]
     return known
 
 

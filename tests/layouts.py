@@ -2,7 +2,8 @@
 
 A process of its own for every number of devices: python tests/layouts.py OUTPUT.npz LAYOUT…
 with a layout as JSON: {"mode": "jit", "data": 2, "seed": 1, "seeds": 2, "accumulation_steps": 1},
-perhaps with "model", "streams", "loss" and "optimizers", which are ["sgd"] or with "adamw". With
+perhaps with "model", "streams", "loss", "small" (one modality of one step) and "optimizers", which
+are ["sgd"] or with "adamw". With
 PROCESSES="HOST:PORT COUNT ID" in the environment it is one of several processes, with so many
 devices each, of which the first one writes; each also writes the rows that it has read of features
 that stream, one array for every reading. With INTERRUPTED=FOLDER in the environment it also trains
@@ -50,8 +51,9 @@ SETTINGS = {
 
 def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
     """STEPS steps of SGD, or of AdamW, from the same start; parameters by path."""
+    small = SMALLEST | {"train__terms": (), "train__transforms": ("feature_noise:*=0.1",)}
     config = tiny_config(
-        **SETTINGS,
+        **SETTINGS | (small if layout.get("small") else {}),
         train__loss=layout.get("loss", "l1"),
         mesh__mode=layout["mode"],
         mesh__data=layout["data"],

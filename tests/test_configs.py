@@ -16,6 +16,7 @@ from msajax.experiment.build import build, open_sources
 from msajax.models import build_model
 from msajax.runs.folder import RunFolder
 from msajax.spec import CorpusSpec
+from msajax.training.rehearsal import rehearse
 
 CONFIGS = sorted((pathlib.Path(__file__).resolve().parent.parent / "configs").glob("*.py"))
 # Parameters in all at the widths and lengths that the file's smoke corpus is cut from.
