@@ -139,10 +139,12 @@ for line in sys.stdin:
     if child:
         print(child, flush=True)
         continue
-    arguments, log, largest_file = rest
-    for path, mode, descriptor in ((os.devnull, os.O_RDONLY, 0), (log, os.O_WRONLY, 1)):
-        os.dup2(os.open(path, mode | os.O_CREAT | os.O_TRUNC * descriptor, 0o600), descriptor)
-    os.dup2(1, 2)
+    arguments, out, err, largest_file, folder = rest
+    write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(os.open(out, write, 0o600), 1)
+    os.dup2(os.open(err, write, 0o600) if err else 1, 2)
+    os.chdir(folder)
     if largest_file:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     sys.argv = ["msajax", *arguments]
@@ -156,6 +158,7 @@ for line in sys.stdin:
         traceback.print_exc()
     finally:
         sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(code)  # taking JAX down in good order would take longer than many a command
 """
 
@@ -181,9 +184,17 @@ class Forks:
         self._server.stdin.flush()
         return json.loads(self._server.stdout.readline())
 
-    def start(self, *arguments, log: pathlib.Path, largest_file: int = 0) -> "Fork":
-        """Begins a command; what it says goes to `log`."""
-        return Fork(self, self.ask("start", [*map(str, arguments)], str(log), largest_file))
+    def start(
+        self,
+        *arguments,
+        log: pathlib.Path,
+        errors: pathlib.Path | str = "",
+        largest_file: int = 0,
+        folder: pathlib.Path = ROOT,
+    ) -> "Fork":
+        """Begins a command in a folder; what it says goes to `log`, or its errors elsewhere."""
+        request = [*map(str, arguments)], str(log), str(errors), largest_file, str(folder)
+        return Fork(self, self.ask("start", *request))
 
     def close(self) -> None:
         self._server.stdin.close()

@@ -846,7 +846,7 @@ def test_the_model_of_a_bundle_is_called_from_python(run, splits):
     model = msajax.build_model(bundle.config.model, bundle.preparation.spec)
     split, _ = prepare(splits["test"], bundle.preparation, 2**20)
     params = jax.tree.map(lambda x: x[1], bundle.params)  # of the second random seed
-    score = model.apply({"params": params}, split.features, split.masks).score[:, 0]
+    score = jax.jit(model.apply)({"params": params}, split.features, split.masks).score[:, 0]
     expected = [float(row["score_seed1"]) for row in stored_rows(run)]
     np.testing.assert_allclose(score, expected, atol=1e-5)
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from survivors import Forks
 from tiny import tiny_config, tiny_config_dict
 
 from msajax import __version__
@@ -35,27 +36,6 @@ SETTINGS = {
     "optim__learning_rate": 0.01,
 }
 PAUSE = 3
-
-SERVER = """
-import json, os, sys
-import msajax.results.tables, msajax.experiment.run, msajax.main
-msajax.announce.SECONDS = 1e9  # on a busy machine anything may take long
-for line in sys.stdin:
-    arguments, out, err = json.loads(line)
-    child = os.fork()
-    if not child:
-        for path, descriptor in ((out, 1), (err, 2)):
-            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), descriptor)
-        sys.argv = ["msajax", *arguments]
-        try:
-            msajax.main.run()
-        except SystemExit as end:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(end.code)  # taking JAX down in good order would take longer than the command
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
 
 class Answer(NamedTuple):
     code: int
@@ -89,20 +69,14 @@ def command(tmp_path_factory) -> Iterator[Command]:
     """The same program for many command lines; every one in a fork of its own."""
     folder = tmp_path_factory.mktemp("server")
     out, err = folder / "out", folder / "err"
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVER],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as server:
+    forks = Forks()
 
-        def ask(*arguments) -> Answer:
-            server.stdin.write(json.dumps([[*map(str, arguments)], str(out), str(err)]) + "\n")
-            server.stdin.flush()
-            return Answer(int(server.stdout.readline()), out.read_text(), err.read_text())
+    def ask(*arguments) -> Answer:
+        code = forks.start(*arguments, log=out, errors=err).wait(1800)
+        return Answer(code, out.read_text(), err.read_text())
 
-        yield ask
+    yield ask
+    forks.close()
 
 
 def files(folder: pathlib.Path) -> dict[str, str]:
@@ -192,8 +166,8 @@ def write(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> pathlib.Path:
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h", "--helpfull"])
-def test_help_explains_every_mode_flag_and_key_and_exits_0(flag):
-    answer = run(flag)
+def test_help_explains_every_mode_flag_and_key_and_exits_0(flag, command):
+    answer = run(flag) if flag == "--help" else command(flag)
     assert (answer.code, answer.err) == (0, "")
     modes = ("train", "evaluate", "predict", "inspect")
     flags = ("--config", "--workdir", "--input", "--output", "--bundle", "--split")
@@ -491,8 +465,10 @@ def test_a_reader_that_goes_early_is_no_error(mode, whole, tmp_path):
     assert output.exists()
 
 
-@pytest.mark.parametrize("mode", ["train", "predict", "evaluate", "inspect"])
-@pytest.mark.parametrize("platform", ["cuda", "rocket"])
+@pytest.mark.parametrize(
+    ("mode", "platform"),
+    [("train", "cuda"), *((m, "rocket") for m in ("train", "predict", "evaluate", "inspect"))],
+)
 def test_devices_that_are_not_there_are_one_line(mode, platform, experiment, whole, tmp_path):
     asked = {
         "train": ["--config", experiment, "--workdir", tmp_path / "run"],

@@ -12,6 +12,7 @@ import sys
 import numpy as np
 import pytest
 from pages import ROOT, blocks, commands, words_of
+from survivors import Forks
 
 # A model that compiles in seconds; every other argument is the page's.
 SMALL = [
@@ -24,8 +25,20 @@ SMALL = [
 SMALLER = ["--config.model.n_layers_mod=0", "--config.model.max_len=1"]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forks():
+    """The program, imported once for all commands of the pages."""
+    global server
+    server = Forks()
+    yield
+    server.close()
+
+
 def msajax(arguments: list[str], folder: pathlib.Path) -> str:
-    return python(["-m", "msajax.main", *arguments], folder)
+    log, errors = folder / ".out", folder / ".err"
+    code = server.start(*arguments, log=log, errors=errors, folder=folder).wait(1800)
+    assert code == 0, errors.read_text()
+    return log.read_text()
 
 
 def python(arguments: list[str], folder: pathlib.Path) -> str:
@@ -126,6 +139,8 @@ def run_recipe(line: str, folder: pathlib.Path) -> str:
         arguments += [a for a in (*SMALL, *SMALLER) if a.split("=")[0] not in given]
     for many, few in (("40", "2"), ("80", "3")):
         arguments = [a.replace(f"epochs={many}", f"epochs={few}") for a in arguments]
+    if arguments[:2] == ["-m", "msajax.main"]:
+        return msajax(arguments[2:], folder)
     return python(arguments, folder)
 
 
