@@ -7,8 +7,13 @@ import pathlib
 import signal
 import stat
 import tempfile
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from survivors import Forks
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -25,7 +30,8 @@ def _private_folder() -> pathlib.Path | None:
     return folder if is_ours and not status.st_mode & 0o077 else None
 
 
-ONE_DEVICE = "--xla_force_host_platform_device_count=1"
+# What a run adds itself comes first of all, so that one program has one name in the cache.
+FLAGS = ("--xla_force_host_platform_device_count=1", "--xla_gpu_deterministic_ops=true")
 
 
 def quick_to_compile() -> list[str]:
@@ -51,7 +57,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # One CPU device, whatever a run would choose; tests of several start processes of their own.
 if "XLA_FLAGS" not in os.environ:
-    os.environ["XLA_FLAGS"] = " ".join((ONE_DEVICE, *quick_to_compile()))
+    os.environ["XLA_FLAGS"] = " ".join((*FLAGS, *quick_to_compile()))
 if cache := _private_folder():
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
@@ -77,6 +83,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Lets the slowest files begin first."""
     rank = {name: k for k, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator["Forks"]:
+    """The program, imported once for many command lines; every one in a fork of its own."""
+    from survivors import Forks
+
+    server = Forks()
+    yield server
+    server.close()
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from msajax.runtime.signals import StopRequest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIMIT = 240  # seconds after which a process that a test waits for counts as hanging
 KEPT = ("predictions/valid.csv", "predictions/test.csv", "config.json")
+ENVIRONMENT = dict(os.environ)  # as no test has changed it
 BUNDLE = ("bundle/bundle.json", "bundle/parameters.safetensors")
 
 
@@ -173,7 +175,7 @@ class Forks:
         self._server = subprocess.Popen(
             [sys.executable, "-c", prelude + SERVER],
             cwd=ROOT,
-            env={**os.environ, **environment},
+            env=ENVIRONMENT | environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -200,6 +202,15 @@ class Forks:
         self._server.stdin.close()
         self._server.stdout.close()
         self._server.wait(LIMIT)
+
+
+    def run(self, *arguments, folder: pathlib.Path = ROOT) -> subprocess.CompletedProcess:
+        """Runs a command to its end."""
+        with tempfile.TemporaryDirectory() as place:
+            out, errors = pathlib.Path(place, "out"), pathlib.Path(place, "err")
+            code = self.start(*arguments, log=out, errors=errors, folder=folder).wait(1800)
+            said = out.read_text(), errors.read_text()
+        return subprocess.CompletedProcess(arguments, code, *said)
 
 
 class Fork:

@@ -58,12 +58,6 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def same_environment(monkeypatch):
-    """Undoes what a run adds to XLA's flags, on which the names of compiled programs depend."""
-    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
-
-
 class Run(NamedTuple):
     """A finished run, and in which order the program did what matters."""
 
@@ -90,7 +84,6 @@ def train(folder: pathlib.Path, corpus: pathlib.Path) -> Run:
 
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # constant labels, in one of the runs
-        patch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
         patch.setattr(Corpus, "split", recorded(Corpus.split, before="read {1}"))
         patch.setattr(
             RunFolder, "append_metrics", recorded(RunFolder.append_metrics, after="epoch")

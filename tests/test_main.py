@@ -14,12 +14,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from survivors import Forks
 from tiny import tiny_config, tiny_config_dict
 
 from msajax import __version__
@@ -65,18 +64,14 @@ def calm(said: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def command(tmp_path_factory) -> Iterator[Command]:
+def command(forks) -> Command:
     """The same program for many command lines; every one in a fork of its own."""
-    folder = tmp_path_factory.mktemp("server")
-    out, err = folder / "out", folder / "err"
-    forks = Forks()
 
     def ask(*arguments) -> Answer:
-        code = forks.start(*arguments, log=out, errors=err).wait(1800)
-        return Answer(code, out.read_text(), err.read_text())
+        done = forks.run(*arguments)
+        return Answer(done.returncode, done.stdout, done.stderr)
 
-    yield ask
-    forks.close()
+    return ask
 
 
 def files(folder: pathlib.Path) -> dict[str, str]:

@@ -152,6 +152,8 @@ def test_when_one_is_killed_the_others_stop_soon_and_the_restart_continues(
     else:  # the library noticed first that the process which coordinates has gone
         assert (code, killed) == (-signal.SIGABRT, 0), err
         assert "another task died" in err
+    if killed:
+        return  # how a run goes on does not depend on which one it was
     epochs = lines_of(folder)[-1]["epoch"]
     with together(2, "--config", path, "--workdir", folder) as running:
         wait_for(lambda: lines_of(folder)[-1]["epoch"] > epochs + 1, running)

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import survivors
 from absl import logging as absl_logging
-from survivors import ROOT, Fork, Forks, StopAfter, differences, newest_step
+from survivors import ROOT, Fork, StopAfter, differences, newest_step
 from tiny import SMALLEST, run, tiny_config
 
 from msajax.errors import UserError
@@ -69,13 +69,6 @@ def test_a_run_interrupted_inside_epochs_comes_to_the_same_bits(settings, single
 
 
 # --- real processes, real signals ---
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    server = Forks()
-    yield server
-    server.close()
 
 
 @pytest.fixture(scope="module")

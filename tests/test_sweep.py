@@ -17,7 +17,7 @@ import pytest
 import survivors
 from pages import blocks
 from scipy import stats
-from survivors import Forks, StopAfter, differences
+from survivors import StopAfter, differences
 from tiny import SMALLEST, lines_of, run, tiny_config
 
 import msajax
@@ -409,13 +409,6 @@ def test_a_sweep_of_which_nothing_is_left_says_why(tmp_path):
 
 
 # --- stopped and killed ---
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    server = Forks()
-    yield server
-    server.close()
 
 
 def without_seconds(folder: pathlib.Path) -> tuple[dict, list[dict]]:

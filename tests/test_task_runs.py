@@ -5,7 +5,6 @@ import dataclasses
 import io
 import json
 import math
-import os
 import pathlib
 import shutil
 import warnings
@@ -141,9 +140,8 @@ def train(folder: pathlib.Path, case: Case) -> Run:
     path = {"data__path": str(folder / "corpus.npz")}
     config = tiny_config(**{**SETTINGS, **path, **case.settings})
     optimized = jax.config.read("jax_disable_most_optimizations")
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)  # nothing here is undefined
-        patch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
         jax.config.update("jax_disable_most_optimizations", True)
         try:
             results = experiment.train(config, str(folder / "run"))
