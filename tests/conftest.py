@@ -71,9 +71,9 @@ for number in (signal.SIGINT, signal.SIGHUP):
 
 # The files that take longest, in that order: one that began last would be waited for.
 SLOWEST = (
-    *("test_devices", "test_survival", "test_processes", "test_configs", "test_sequence_level"),
-    *("test_readme", "test_main", "test_sweep", "test_family", "test_text_runs", "test_training"),
-    *("test_mirror", "test_export", "test_guidance", "test_explain", "test_experiment"),
+    *("test_devices", "test_survival", "test_processes", "test_mirror", "test_sequence_level"),
+    *("test_readme", "test_configs", "test_main", "test_family", "test_sweep", "test_text_runs"),
+    *("test_training", "test_export", "test_guidance", "test_explain", "test_experiment"),
     *("test_failures", "test_launch", "test_own_model", "test_attribution", "test_ablation"),
     *("test_contributions", "test_compilers", "test_groups", "test_notebook", "test_task_runs"),
 )
