@@ -36,6 +36,7 @@ SETTINGS = {
 }
 PAUSE = 3
 
+
 class Answer(NamedTuple):
     code: int
     out: str
@@ -128,10 +129,10 @@ def whole(experiment, tmp_path_factory) -> tuple[pathlib.Path, Answer]:
 
 
 @pytest.fixture(scope="module")
-def paused(experiment, tmp_path_factory) -> tuple[pathlib.Path, Answer]:
+def paused(experiment, command, tmp_path_factory) -> tuple[pathlib.Path, Answer]:
     """The folder of a run that was asked to stop, and what the command said."""
     folder = tmp_path_factory.mktemp("paused") / "run"
-    answer = run("--config", experiment, "--workdir", folder, f"--stop_after_epochs={PAUSE}")
+    answer = command("--config", experiment, "--workdir", folder, f"--stop_after_epochs={PAUSE}")
     return folder, answer
 
 
@@ -646,36 +647,6 @@ def test_the_workdir_of_another_corpus_is_refused_with_both_digests(
     assert message.count(" there, ") == 1
 
 
-def damage(path: pathlib.Path, kind: str) -> None:
-    content = bytearray(path.read_bytes())
-    if kind == "truncated":
-        path.write_bytes(content[: len(content) // 2])
-    elif kind == "flipped":
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
-    elif kind == "text":
-        path.write_text("hello")
-    elif kind == "list":
-        path.write_text("[]")
-    elif kind == "empty":
-        path.write_bytes(b"")
-    else:
-        path.unlink()
-
-
-@pytest.mark.parametrize("kind", ["truncated", "flipped", "text", "list", "empty", "deleted"])
-@pytest.mark.parametrize("name", ["bundle.json", "parameters.safetensors"])
-def test_a_damaged_bundle_is_refused(name, kind, whole, refused, experiment, tmp_path):
-    bundle = tmp_path / "bundle"
-    shutil.copytree(whole[0] / "bundle", bundle)
-    damage(bundle / name, kind)
-    message = refused(
-        *("--mode=predict", "--bundle", bundle, "--input=synthetic"),
-        *("--output", tmp_path / "predictions.csv"),
-    )
-    assert str(bundle) in message and ("damaged" in message or "no bundle" in message)
-
-
 def test_a_missing_bundle_is_refused(refused, tmp_path):
     message = refused(
         *("--mode=predict", "--bundle", tmp_path / "absent", "--input=synthetic"),
@@ -791,29 +762,6 @@ def without_clock(folder: pathlib.Path) -> tuple[dict, list[dict]]:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert all(line.pop("seconds") >= 0 for line in lines)
     return results, lines
-
-
-def test_the_same_command_continues_in_a_new_process_to_the_bits_of_an_uninterrupted_run(
-    whole, paused, experiment, tmp_path
-):
-    folder = tmp_path / "run"
-    shutil.copytree(paused[0], folder)
-    answer = run("--config", experiment, "--workdir", folder)
-    assert answer.code == 0, answer.err
-    assert f"Continuing after epoch {PAUSE}." in answer.err
-    results, lines = without_clock(folder)
-    expected_results, expected_lines = without_clock(whole[0])
-    assert results == expected_results
-    assert lines == expected_lines
-    assert max(line["epoch"] for line in lines) > PAUSE, "this test needs epochs after the pause"
-    for name in (
-        "predictions/valid.csv",
-        "predictions/test.csv",
-        "bundle/parameters.safetensors",
-        "bundle/bundle.json",
-        "config.json",
-    ):
-        assert (folder / name).read_bytes() == (whole[0] / name).read_bytes(), name
 
 
 def test_a_finished_folder_prints_the_stored_results_and_changes_no_file(
@@ -978,16 +926,16 @@ def test_a_profile_that_cannot_be_written_leaves_no_run(refused, experiment, tmp
     assert not folder.exists()
 
 
-def test_profile_leaves_a_trace_and_changes_no_result(whole, experiment, tmp_path):
+def test_profile_leaves_a_trace_and_changes_no_result(whole, command, experiment, tmp_path):
     folder = tmp_path / "run"
     trace = folder / "trace" / "first"  # there before the run is
-    answer = run("--config", experiment, "--workdir", folder, "--profile", trace)
+    answer = command("--config", experiment, "--workdir", folder, "--profile", trace)
     assert answer.code == 0, answer.err
     assert re.search(r"Profile of \d+ dispatches: .*/trace/first", answer.err)
     assert list(trace.rglob("*.xplane.pb"))
     assert without_clock(folder) == without_clock(whole[0])
 
 
-def test_sizes_of_the_embedded_corpus_can_be_set():
-    done = run("--mode=inspect", "--input=synthetic", "--config.data.synthetic.train=44")
+def test_sizes_of_the_embedded_corpus_can_be_set(command):
+    done = command("--mode=inspect", "--input=synthetic", "--config.data.synthetic.train=44")
     assert "44 train" in done.out
