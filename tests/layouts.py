@@ -146,7 +146,7 @@ def interrupted(folder: pathlib.Path) -> dict[str, np.ndarray]:
 if __name__ == "__main__":
     if meeting := os.environ.get("PROCESSES"):
         address, count, process_id = meeting.split()
-        processes.join(address, int(count), int(process_id), 60)
+        processes.join(address, int(count), int(process_id), 600)
     results, rows_read, read = {}, [], OnDemand.__getitem__
 
     def watched(self, key):

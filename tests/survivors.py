@@ -22,7 +22,7 @@ from tiny import lines_of, tiny_config_dict
 from msajax.runtime.signals import StopRequest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LIMIT = 240  # seconds after which a process that a test waits for counts as hanging
+LIMIT = 1800  # seconds after which a process that a test waits for counts as hanging
 KEPT = ("predictions/valid.csv", "predictions/test.csv", "config.json")
 ENVIRONMENT = dict(os.environ)  # as no test has changed it
 BUNDLE = ("bundle/bundle.json", "bundle/parameters.safetensors")

@@ -56,7 +56,7 @@ def together(count: int, *arguments) -> Iterator[list[subprocess.Popen]]:
     port = free_port()
     running = [
         start(
-            [*arguments, "--join_seconds=60"],
+            [*arguments, "--join_seconds=600"],
             [f"--coordinator_address=localhost:{port}", f"--num_processes={count}"]
             + [f"--process_id={i}"],
         )
@@ -145,7 +145,7 @@ def test_when_one_is_killed_the_others_stop_soon_and_the_restart_continues(
         running[killed].kill()
         at = time.monotonic()
         code, _, err = answers([running[1 - killed]])[0]
-        assert time.monotonic() - at < 60
+        assert time.monotonic() - at < SECONDS
     if code == 75:
         assert f"error: Process {1 - killed} of 2 has lost another one" in err
         assert "Traceback" not in err
@@ -251,5 +251,5 @@ def test_processes_that_never_meet_give_up_in_time(wrong, experiment, tmp_path):
     assert (code, out) == (2, "")
     (error,) = [line for line in err.splitlines() if line.startswith("error:")]
     assert re.search(rf"After 4 s not all have met of 2 processes at localhost:{port}", error)
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < SECONDS
     assert not (tmp_path / "run").exists()
