@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from tiny import tiny_config, tiny_config_dict
+import survivors
+from tiny import tiny_config
 
 from msajax import __version__
 from msajax.config import known_keys
@@ -111,12 +112,7 @@ def refused(command, tmp_path) -> Command:
 def experiment(tmp_path_factory) -> pathlib.Path:
     """The tiny run as an experiment file."""
     path = tmp_path_factory.mktemp("configs") / "tiny_run.py"
-    settings = tiny_config_dict(**SETTINGS).to_dict()
-    path.write_text(
-        "from msajax.config import default_config\n\n\ndef get_config():\n"
-        f"    config = default_config()\n    config.update({settings!r})\n    return config\n"
-    )
-    return path
+    return survivors.write_experiment(path, **SETTINGS)
 
 
 @pytest.fixture(scope="module")
