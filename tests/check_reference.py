@@ -27,14 +27,8 @@ from msajax.spec import CorpusSpec
 
 LIMITS = {"max_abs_error": 1e-5, "loss_abs_error": 1e-5, "grad_norm_rel_error": 1e-4}
 MODEL_KEYS = (
-    "model_dim",
-    "num_heads",
-    "ff_dim",
-    "n_layers_mod",
-    "n_layers_fuse",
-    "bidirectional_fusion",
-    "pooling_method",
-    "norm_eps",
+    "model_dim", "num_heads", "ff_dim", "n_layers_mod", "n_layers_fuse", "bidirectional_fusion",
+    "pooling_method", "norm_eps",
 )
 
 

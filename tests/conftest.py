@@ -1,12 +1,19 @@
 """Settings of every test process: JAX on the CPU, and compiled programs kept between runs."""
 
+import importlib.util
+import mmap
 import os
 import pathlib
 import signal
 import stat
 import tempfile
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from survivors import Forks
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -23,6 +30,25 @@ def _private_folder() -> pathlib.Path | None:
     return folder if is_ours and not status.st_mode & 0o077 else None
 
 
+# What a run adds itself comes first of all, so that one program has one name in the cache.
+FLAGS = ("--xla_force_host_platform_device_count=1", "--xla_gpu_deterministic_ops=true")
+
+
+def quick_to_compile() -> list[str]:
+    """Flags that halve what is left of compiling, as far as this jaxlib knows them.
+
+    One that is unknown would end every process.
+    """
+    flags = ("xla_cpu_use_fusion_emitters=false", "xla_cpu_parallel_codegen_split_count=1")
+    (folder,) = importlib.util.find_spec("jaxlib").submodule_search_locations
+    known = []
+    for path in pathlib.Path(folder).glob("libjax_common.*"):
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
+            found = [content.find(flag.partition("=")[0].encode()) >= 0 for flag in flags]
+            known += [f"--{flag}" for flag, is_there in zip(flags, found, strict=True) if is_there]
+    return known
+
+
 # In the environment rather than in jax.config, so that processes which a test starts inherit it.
 # What is set already was chosen by whoever runs the tests.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -30,7 +56,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # third less of it, and XLA's own passes stay. 0 tests the code that users run.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # One CPU device, whatever a run would choose; tests of several start processes of their own.
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=1")
+if "XLA_FLAGS" not in os.environ:
+    os.environ["XLA_FLAGS"] = " ".join((*FLAGS, *quick_to_compile()))
 if cache := _private_folder():
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
@@ -44,9 +71,9 @@ for number in (signal.SIGINT, signal.SIGHUP):
 
 # The files that take longest, in that order: one that began last would be waited for.
 SLOWEST = (
-    *("test_devices", "test_survival", "test_processes", "test_configs", "test_sequence_level"),
-    *("test_readme", "test_main", "test_sweep", "test_family", "test_text_runs", "test_training"),
-    *("test_mirror", "test_export", "test_guidance", "test_explain", "test_experiment"),
+    *("test_devices", "test_survival", "test_processes", "test_mirror", "test_sequence_level"),
+    *("test_readme", "test_configs", "test_main", "test_family", "test_sweep", "test_text_runs"),
+    *("test_training", "test_export", "test_guidance", "test_explain", "test_experiment"),
     *("test_failures", "test_launch", "test_own_model", "test_attribution", "test_ablation"),
     *("test_contributions", "test_compilers", "test_groups", "test_notebook", "test_task_runs"),
 )
@@ -56,6 +83,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Lets the slowest files begin first."""
     rank = {name: k for k, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator["Forks"]:
+    """The program, imported once for many command lines; every one in a fork of its own."""
+    from survivors import Forks
+
+    server = Forks()
+    yield server
+    server.close()
 
 
 @pytest.fixture

@@ -199,7 +199,7 @@ def kill(process: subprocess.Popen) -> None:
 READ_FLAGS = """
 import json, sys
 from absl import flags as absl_flags
-from msajax import flags
+from msajax.cli import flags
 flags.parse_flags(sys.argv)
 flags.refuse_strangers()
 flags.options()

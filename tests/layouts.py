@@ -1,8 +1,9 @@
 """Trains tiny runs on several layouts of virtual CPU devices; writes what they came to.
 
-A process of its own for every number of devices: python tests/layouts.py DEVICES OUTPUT.npz LAYOUT…
+A process of its own for every number of devices: python tests/layouts.py OUTPUT.npz LAYOUT…
 with a layout as JSON: {"mode": "jit", "data": 2, "seed": 1, "seeds": 2, "accumulation_steps": 1},
-perhaps with "model", "streams", "loss" and "optimizers", which are ["sgd"] or with "adamw". With
+perhaps with "model", "streams", "loss", "small" (one modality of one step) and "optimizers", which
+are ["sgd"] or with "adamw". With
 PROCESSES="HOST:PORT COUNT ID" in the environment it is one of several processes, with so many
 devices each, of which the first one writes; each also writes the rows that it has read of features
 that stream, one array for every reading. With INTERRUPTED=FOLDER in the environment it also trains
@@ -15,8 +16,6 @@ import pathlib
 import sys
 
 if __name__ == "__main__":
-    os.environ["JAX_PLATFORMS"] = "cpu"  # virtual devices are CPUs, also where there is a GPU
-    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={sys.argv[1]}"
     sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent)]
 
 import jax
@@ -53,8 +52,9 @@ SETTINGS = {
 
 def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
     """STEPS steps of SGD, or of AdamW, from the same start; parameters by path."""
+    small = SMALLEST | {"train__terms": (), "train__transforms": ("feature_noise:*=0.1",)}
     config = tiny_config(
-        **SETTINGS,
+        **SETTINGS | (small if layout.get("small") else {}),
         train__loss=layout.get("loss", "l1"),
         mesh__mode=layout["mode"],
         mesh__data=layout["data"],
@@ -147,7 +147,7 @@ def interrupted(folder: pathlib.Path) -> dict[str, np.ndarray]:
 if __name__ == "__main__":
     if meeting := os.environ.get("PROCESSES"):
         address, count, process_id = meeting.split()
-        processes.join(address, int(count), int(process_id), 60)
+        processes.join(address, int(count), int(process_id), 600)
     results, rows_read, read = {}, [], OnDemand.__getitem__
 
     def watched(self, key):
@@ -155,12 +155,12 @@ if __name__ == "__main__":
         return read(self, key)
 
     OnDemand.__getitem__ = watched
-    for i, layout in enumerate(map(json.loads, sys.argv[3:])):
+    for i, layout in enumerate(map(json.loads, sys.argv[2:])):
         for kind in layout.get("optimizers", ["sgd"]):
             trained = train(layout, kind)
             results |= {f"{i}:{kind}:{name}": x for name, x in trained.items()}
     if folder := os.environ.get("INTERRUPTED"):
         results |= interrupted(pathlib.Path(folder))
     if processes.is_first():
-        np.savez(sys.argv[2], devices=jax.device_count(), **results)
-    np.savez(f"{sys.argv[2]}.rows{jax.process_index()}", *rows_read)
+        np.savez(sys.argv[1], devices=jax.device_count(), **results)
+    np.savez(f"{sys.argv[1]}.rows{jax.process_index()}", *rows_read)

@@ -15,35 +15,20 @@ from msajax.encoders.module import _KINDS
 Tensors = dict[str, np.ndarray]
 
 SIZES = {
-    "vocab_size": 13,
-    "hidden_size": 8,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 12,
-    "max_position_embeddings": 12,
+    "vocab_size": 13, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 12, "max_position_embeddings": 12,
 }
 BERT = {**SIZES, "model_type": "bert", "layer_norm_eps": 1e-3}
 ROBERTA = {**BERT, "model_type": "roberta", "pad_token_id": 1, "type_vocab_size": 1}
 MODERN = {
-    **SIZES,
-    "model_type": "modernbert",
-    "num_hidden_layers": 3,
-    "norm_eps": 1e-3,
-    "global_attn_every_n_layers": 2,
-    "local_attention": 4,
-    "global_rope_theta": 500.0,
+    **SIZES, "model_type": "modernbert", "num_hidden_layers": 3, "norm_eps": 1e-3,
+    "global_attn_every_n_layers": 2, "local_attention": 4, "global_rope_theta": 500.0,
     "local_rope_theta": 20.0,
 }
 DEBERTA = {
-    **SIZES,
-    "model_type": "deberta-v2",
-    "layer_norm_eps": 1e-3,
-    "relative_attention": True,
-    "position_biased_input": False,
-    "position_buckets": 4,
-    "pos_att_type": "p2c|c2p",
-    "share_att_key": True,
-    "norm_rel_ebd": "layer_norm",
+    **SIZES, "model_type": "deberta-v2", "layer_norm_eps": 1e-3, "relative_attention": True,
+    "position_biased_input": False, "position_buckets": 4, "pos_att_type": "p2c|c2p",
+    "share_att_key": True, "norm_rel_ebd": "layer_norm",
 }
 
 

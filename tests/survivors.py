@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -21,9 +22,18 @@ from tiny import lines_of, tiny_config_dict
 from msajax.runtime.signals import StopRequest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LIMIT = 240  # seconds after which a process that a test waits for counts as hanging
+LIMIT = 1800  # seconds after which a process that a test waits for counts as hanging
 KEPT = ("predictions/valid.csv", "predictions/test.csv", "config.json")
+ENVIRONMENT = dict(os.environ)  # as no test has changed it
 BUNDLE = ("bundle/bundle.json", "bundle/parameters.safetensors")
+
+
+def on_devices(count: int) -> dict[str, str]:
+    """The environment of a process with so many virtual CPU devices; 0 leaves the number open."""
+    flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ["XLA_FLAGS"])
+    number = f"--xla_force_host_platform_device_count={count}" * (count > 0)
+    # Virtual devices are CPUs, also where there is a GPU.
+    return os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{number} {flags}".strip()}
 
 
 def write_experiment(path: pathlib.Path, **settings) -> pathlib.Path:
@@ -131,10 +141,12 @@ for line in sys.stdin:
     if child:
         print(child, flush=True)
         continue
-    arguments, log, largest_file = rest
-    for path, mode, descriptor in ((os.devnull, os.O_RDONLY, 0), (log, os.O_WRONLY, 1)):
-        os.dup2(os.open(path, mode | os.O_CREAT | os.O_TRUNC * descriptor, 0o600), descriptor)
-    os.dup2(1, 2)
+    arguments, out, err, largest_file, folder = rest
+    write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(os.open(out, write, 0o600), 1)
+    os.dup2(os.open(err, write, 0o600) if err else 1, 2)
+    os.chdir(folder)
     if largest_file:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     sys.argv = ["msajax", *arguments]
@@ -148,6 +160,7 @@ for line in sys.stdin:
         traceback.print_exc()
     finally:
         sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(code)  # taking JAX down in good order would take longer than many a command
 """
 
@@ -162,7 +175,7 @@ class Forks:
         self._server = subprocess.Popen(
             [sys.executable, "-c", prelude + SERVER],
             cwd=ROOT,
-            env={**os.environ, **environment},
+            env=ENVIRONMENT | environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -173,14 +186,31 @@ class Forks:
         self._server.stdin.flush()
         return json.loads(self._server.stdout.readline())
 
-    def start(self, *arguments, log: pathlib.Path, largest_file: int = 0) -> "Fork":
-        """Begins a command; what it says goes to `log`."""
-        return Fork(self, self.ask("start", [*map(str, arguments)], str(log), largest_file))
+    def start(
+        self,
+        *arguments,
+        log: pathlib.Path,
+        errors: pathlib.Path | str = "",
+        largest_file: int = 0,
+        folder: pathlib.Path = ROOT,
+    ) -> "Fork":
+        """Begins a command in a folder; what it says goes to `log`, or its errors elsewhere."""
+        request = [*map(str, arguments)], str(log), str(errors), largest_file, str(folder)
+        return Fork(self, self.ask("start", *request))
 
     def close(self) -> None:
         self._server.stdin.close()
         self._server.stdout.close()
         self._server.wait(LIMIT)
+
+
+    def run(self, *arguments, folder: pathlib.Path = ROOT) -> subprocess.CompletedProcess:
+        """Runs a command to its end."""
+        with tempfile.TemporaryDirectory() as place:
+            out, errors = pathlib.Path(place, "out"), pathlib.Path(place, "err")
+            code = self.start(*arguments, log=out, errors=errors, folder=folder).wait(1800)
+            said = out.read_text(), errors.read_text()
+        return subprocess.CompletedProcess(arguments, code, *said)
 
 
 class Fork:

@@ -58,21 +58,6 @@ def test_means_are_those_of_every_overlapping_row(intervals, steps, seed, spoil)
     check_means(features, intervals, steps)
 
 
-def test_a_row_that_outlasts_those_after_it_is_found():
-    intervals = np.array([[0.0, 9.0], [1.0, 2.0], [3.0, 4.0], [8.0, 8.5]])
-    features = np.array([[1.0], [10.0], [100.0], [1000.0]])
-    steps = np.array([[2.5, 5.0], [6.0, 7.0], [9.5, 9.9]])
-    means, present, _ = mean_rows(features, intervals, steps)
-    np.testing.assert_array_equal(means, [[101 / 2], [1.0], [0.0]])
-    np.testing.assert_array_equal(present, [True, True, False])
-
-
-def test_every_overlapping_row_counts_in_full_however_short_the_overlap():
-    intervals = np.array([[0.0, 1.0], [1.0, 2.0]])
-    means, _, _ = mean_rows(np.array([[0.0], [6.0]]), intervals, np.array([[0.01, 1.01]]))
-    np.testing.assert_array_equal(means, [[3.0]])
-
-
 def test_a_large_value_elsewhere_costs_no_digit():
     features = np.array([[1e30], [1.0], [2.0], [-1e30], [3.0]])
     intervals = np.arange(5)[:, None] + np.array([[0.0, 1.0]])
@@ -88,14 +73,6 @@ def test_time_stamps_rounded_to_float32_still_only_touch(late):
     means, present, _ = mean_rows(vectors, words.astype(np.float32).astype(np.float64), words)
     assert present.all()
     np.testing.assert_array_equal(means, vectors)  # each word's own row, and no neighbour's
-
-
-def test_a_row_without_length_counts_where_it_lies_inside():
-    points = np.array([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]])
-    steps = np.array([[0.5, 1.5], [1.0, 2.0], [1.5, 2.5]])
-    means, present, _ = mean_rows(np.array([[1.0], [2.0], [3.0]]), points, steps)
-    np.testing.assert_array_equal(means, [[2.0], [0.0], [3.0]])
-    np.testing.assert_array_equal(present, [True, False, True])
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e39])
@@ -116,14 +93,6 @@ def test_numbers_of_any_type_are_averaged_in_float64(dtype):
     assert means.tolist() == [[301 / 3]] and left_out == 0
 
 
-def test_a_video_without_rows_or_without_steps_is_no_special_case():
-    empty = np.zeros((0, 2))
-    means, present, left_out = mean_rows(np.zeros((0, 4)), empty, np.array([[0.0, 1.0]]))
-    assert means.shape == (1, 4) and not means.any() and not present.any() and left_out == 0
-    means, present, _ = mean_rows(np.ones((1, 4)), np.array([[0.0, 1.0]]), empty)
-    assert means.shape == (0, 4) and present.shape == (0,)
-
-
 # --- words ---
 
 
@@ -134,17 +103,6 @@ def test_a_word_belongs_to_every_segment_that_it_starts_in(words, segments, shif
     for k, (start, end) in enumerate(segments.tolist()):
         wanted = [w for w, begin in enumerate(words[:, 0]) if start <= begin + shift < end]
         assert list(range(first[k], last[k])) == wanted
-
-
-def test_a_negative_shift_is_for_words_that_come_late():
-    starts = np.array([1.0, 2.0, 3.0])
-    segments = np.array([[1.0, 3.0], [3.0, 5.0]])
-    first, last = words_of_segments(starts, segments, 0.0)
-    assert (first.tolist(), last.tolist()) == ([0, 2], [2, 3])
-    first, last = words_of_segments(starts, segments, -0.04)
-    assert (first.tolist(), last.tolist()) == ([1, 3], [3, 3])
-    first, last = words_of_segments(starts, segments, 0.04)
-    assert (first.tolist(), last.tolist()) == ([0, 2], [2, 3])
 
 
 def test_rows_that_overlap_no_step_are_found():

@@ -94,18 +94,6 @@ def test_every_output_has_its_own_and_one_without_spread_is_not_normalised():
     np.testing.assert_allclose((high - low)[:, 2], 2 * together.quantile[2])
 
 
-def test_coverage_is_the_beta_distribution_of_split_conformal_prediction():
-    """Of errors uniform on [0, 1] the quantile is the coverage: Beta(k, n + 1 - k), k its rank."""
-    rng = np.random.Generator(np.random.PCG64(0))
-    n, k, draws = 39, 36, 2000
-    found = np.array(
-        [fitted(np.zeros((1, n, 1)), rng.uniform(-1, 1, (n, 1))).quantile[0] for _ in range(draws)]
-    )
-    exact = scipy.stats.beta(k, n + 1 - k)
-    assert abs(found.mean() - 0.9) < 4 * exact.std() / math.sqrt(draws)
-    assert scipy.stats.kstest(found, exact.cdf).pvalue > 0.01
-
-
 def test_a_new_sample_lies_in_its_interval_as_often_as_promised():
     """Errors as large as the seeds' spread: 0.9 <= coverage <= 0.9 + 1 / (n + 1), normalised."""
     rng = np.random.Generator(np.random.PCG64(1))
@@ -186,7 +174,7 @@ def test_the_expected_calibration_error_against_a_loop():
     assert sum(each["count"] for each in measured["bins"]) == 500
 
 
-def test_a_bin_holds_its_upper_end():
+def test_reliability_bins_hold_their_upper_end():
     p = np.array([[k / 15, 1 - k / 15] for k in range(8, 16)])
     assert [b["count"] for b in reliability(p, np.zeros(8))] == [1] * 8
     p = np.array([[0.75, 0.25]] * 4)  # three of four right: no error
@@ -262,12 +250,8 @@ def test_rows_of_a_split_that_streams_are_those_of_one_that_does_not():
 # --- runs ---
 
 SETTINGS = {
-    **tiny.SMALLEST,
-    "data__synthetic__valid": 60,
-    "data__synthetic__test": 30,
-    "train__epochs": 3,
-    "train__seeds": 3,
-    "optim__learning_rate": 0.03,
+    **tiny.SMALLEST, "data__synthetic__valid": 60, "data__synthetic__test": 30, "train__epochs": 3,
+    "train__seeds": 3, "optim__learning_rate": 0.03,
 }
 
 
@@ -295,7 +279,7 @@ def columns_of(run: SimpleNamespace, split: str) -> dict[str, np.ndarray]:
     return read_columns(str(run.folder / "run" / "predictions" / f"{split}.csv"))
 
 
-def test_what_calibrates_chooses_nothing(held_out):
+def test_samples_that_calibrate_do_not_choose_the_epoch(held_out):
     """Parameters, epochs and every metric of validation are those of a run without it."""
     bundle = load_bundle(held_out.folder / "run" / "bundle")
     jax.tree.map(
@@ -352,7 +336,7 @@ def test_the_intervals_of_a_run_are_those_of_its_predictions(held_out):
     assert f"hold {100 * inside.mean():.1f} % of the test labels" in sentence and said in sentence
 
 
-def test_the_bundle_gives_the_intervals_of_the_file_again(held_out, tmp_path):
+def test_bundle_and_evaluation_give_the_intervals_of_the_file_again(held_out, tmp_path):
     bundle = load_bundle(held_out.folder / "run" / "bundle")
     stored = open_corpus(str(held_out.folder / "all.npz")).split("test")
     scores, test = bundle.predict(stored.features), columns_of(held_out, "test")
@@ -367,14 +351,10 @@ def test_the_bundle_gives_the_intervals_of_the_file_again(held_out, tmp_path):
     )
     written = held_out.folder / "run" / "predictions" / "test.csv"
     assert (tmp_path / "p.csv").read_bytes() == written.read_bytes()
-
-
-def test_evaluating_measures_what_chose_and_what_the_intervals_are_worth(held_out):
     workdir = str(held_out.folder / "run")
-    valid = evaluate_run(workdir, "valid")
-    assert valid["samples"] == held_out.dealt.chooses.sum()
+    valid, test = (evaluate_run(workdir, name) for name in ("valid", "test"))
+    assert valid["samples"] == held_out.dealt.chooses.sum()  # what chose
     assert valid["largest_difference"] < 1e-6 and "calibration" not in valid
-    test = evaluate_run(workdir, "test")
     assert test["calibration"] == held_out.results["calibration"]
 
 

@@ -152,58 +152,17 @@ def test_samples_are_exchanged_alone_where_ids_name_no_video():
     assert found.p != paired_test(FIRST, SECOND, LABELS, VIDEOS, TASK, "mae").p
 
 
-def test_the_other_way_round_is_as_likely_and_equal_runs_never_differ():
-    there = paired_test(FIRST, SECOND, LABELS, VIDEOS, TASK, "mae")
-    back = paired_test(SECOND, FIRST, LABELS, VIDEOS, TASK, "mae")
-    assert back.difference == -there.difference and back.p == there.p
+def test_equal_runs_never_differ():
     same = paired_test(FIRST, FIRST, LABELS, VIDEOS, TASK, "corr")
     assert (same.difference, same.p) == (0.0, 1.0)
 
 
-def test_a_clear_difference_reaches_the_smallest_p():
-    ids = [str(i) for i in range(200)]
-    labels = RNG.uniform(-3, 3, (200, 1))
-    good, bad = (labels + RNG.normal(0, sd, (2, 200, 1)) for sd in (0.1, 2.0))
-    assert paired_test(good, bad, labels, ids, TASK, "mae").p == 1 / (1 + DRAWS)
-
-
-def test_runs_that_do_not_differ_are_called_different_one_time_in_twenty():
-    called = 0
-    for trial in range(60):
-        rng = np.random.default_rng(trial)
-        labels = rng.uniform(-3, 3, (40, 1))
-        shared = rng.normal(0, 0.5, (10, 4))  # what the segments of a video have in common
-        runs = [
-            labels + (shared[:, :1] + rng.normal(0, 1, (10, 1)) + rng.normal(0, 0.3, (10, 4)))
-            .reshape(1, 40, 1)
-            for _ in range(2)
-        ]  # fmt: skip
-        ids = [f"v{i // 4}[{i % 4}]" for i in range(40)]
-        called += paired_test(*runs, labels, ids, TASK, "mae").p <= 0.05
-    assert called <= 9  # of 60: 3 expected, sd 1.7
-
-
-def test_classes_have_the_test_too():
-    task = make_task("classification", ("a", "b"), np.array([[0.0], [1.0]]))
-    labels = RNG.integers(0, 2, (30, 1)).astype(float)
-    sure = np.where(labels == 1, [0.2, 0.8], [0.8, 0.2])[None]
-    blind = np.full((1, 30, 2), 0.5)
-    blind[..., 0] += 0.01
-    found = paired_test(sure, blind, labels, [str(i) for i in range(30)], task, "accuracy")
-    assert found.difference == pytest.approx((labels == 1).mean())
-    assert found.p < 0.01
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_paired_test_refuses_runs_that_do_not_fit():
+    usual = {"first": FIRST, "second": SECOND, "labels": LABELS, "ids": VIDEOS}
+    for change, message in (
         ({"second": SECOND[:, 1:]}, "the same samples and outputs"),
         ({"ids": VIDEOS[1:]}, "the same samples and outputs"),
         ({"metric": "accuracy"}, "'accuracy' is none of mae, corr"),
-    ],
-    ids=lambda change: next(iter(change)) if isinstance(change, dict) else "",
-)
-def test_what_does_not_fit_is_refused(change, message):
-    usual = {"first": FIRST, "second": SECOND, "labels": LABELS, "ids": VIDEOS}
-    with pytest.raises(ValueError, match=message):
-        paired_test(**{**usual, "task": TASK, "metric": "mae", **change})
+    ):
+        with pytest.raises(ValueError, match=message):
+            paired_test(**{**usual, "task": TASK, "metric": "mae", **change})

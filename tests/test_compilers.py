@@ -8,6 +8,7 @@ import threading
 import time
 
 import chex
+import jax
 import jax.monitoring
 import pytest
 import survivors
@@ -69,8 +70,11 @@ def test_leaving_drops_what_has_not_begun_and_waits_for_nothing():
     assert told == ["a"]
 
 
-@pytest.mark.parametrize(("mode", "settings", "quarters"), [("jit", {}, 2), ("pmap", SMALLEST, 1)])
-def test_a_run_calls_programs_that_are_compiled_and_comes_to_the_bits_of_one_that_compiles_them(
+@pytest.mark.parametrize(
+    ("mode", "settings", "quarters"),
+    [("jit", {**SMALLEST, "data__synthetic__lengths": (2,)}, 2), ("pmap", SMALLEST, 1)],
+)
+def test_a_run_compiled_ahead_comes_to_the_bits_of_one_that_compiles_when_it_calls(
     mode, settings, quarters, tmp_path, monkeypatch
 ):
     compiled = []

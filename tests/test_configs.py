@@ -1,5 +1,6 @@
-"""Every experiment file: its parameters are counted, and `:smoke` trains it."""
+"""Every experiment file: its parameters are counted, its `:smoke` is built, and some train."""
 
+import dataclasses
 import importlib.util
 import pathlib
 
@@ -12,8 +13,11 @@ from tiny_text import write_folder
 from msajax.cli.inspect import inspect_model
 from msajax.config import SYNTHETIC, from_config_dict
 from msajax.experiment import run
+from msajax.experiment.run import build, open_sources
 from msajax.models import build_model
+from msajax.runs.folder import RunFolder
 from msajax.spec import CorpusSpec
+from msajax.training.model_check import trace_step
 
 CONFIGS = sorted((pathlib.Path(__file__).resolve().parent.parent / "configs").glob("*.py"))
 # Parameters in all at the widths and lengths that the file's smoke corpus is cut from.
@@ -139,33 +143,45 @@ def test_golden_parameter_count_of_fusion_first():
     assert count(parameters("fuse_then_encode")) == projections + (4 + 6) * block + 3 * 128 + 1
 
 
-def shrunk(path: pathlib.Path):
+def shrunk(path: pathlib.Path, folder: pathlib.Path):
     """A smoke run as deep and wide as compiling leaves time for; real sizes are counted above."""
     config = load(path).get_config("smoke")
-    assert config.train.seeds == 2
+    assert (config.train.seeds, config.train.epochs) == (2, 2)
     config.data.synthetic.lengths = (1,) * len(config.data.synthetic.lengths)  # one length quarter
     config.model.model_dim = config.model.ff_dim = 16
     config.model.head_dim = min(config.model.head_dim, 16)
     for depth in ("n_layers_mod", "n_layers_fuse", "n_layers_post_fuse"):
         config.model[depth] = min(config.model[depth], 1)
-    # What is only a number in a model is no reason to compile another one.
-    config.model.dropout_rate, config.model.max_len = min(config.model.dropout_rate, 0.1), 64
     config.train.seeds = 1
-    return config
-
-
-def different() -> list[pathlib.Path]:
-    """Of experiments whose models are the same once they are shrunk, the first."""
-    models = {repr(from_config_dict(shrunk(path)).model): path for path in reversed(CONFIGS)}
-    return list(reversed(models.values()))
-
-
-@pytest.mark.parametrize("path", different(), ids=lambda p: p.stem)
-def test_smoke_trains_for_two_epochs_to_finite_results(path, tmp_path):
-    config = shrunk(path)
     if config.model.text_encoder:
-        config.model.text_encoder = write_folder(tmp_path / "encoder")
-    results = run.train(from_config_dict(config), str(tmp_path / "run"))
+        config.model.text_encoder = write_folder(folder / "encoder")
+    return from_config_dict(config)
+
+
+def test_smoke_of_every_file_is_built_and_its_step_can_be_traced(tmp_path):
+    traced = set()  # programs that differ in more than a number
+    for path in CONFIGS:
+        config = shrunk(path, tmp_path)
+        sources = open_sources(config)
+        choices = dataclasses.asdict(config.model) | {"of batches": config.train.transforms}
+        numbers = {k: v != 0 for k, v in choices.items() if isinstance(v, int | float)}
+        program = choices | numbers | {"text_encoder": bool(config.model.text_encoder)}
+        if repr(program) not in traced:
+            built = build(config, sources, RunFolder(str(tmp_path / path.stem)))
+            trace_step(built.recipe, built.spec)
+        traced.add(repr(program))
+    assert 10 < len(traced) < len(CONFIGS)
+
+
+# Programs that have little in common: a recurrence, a decoder, guidance, an encoder of text, and
+# the family's own with transforms of the batch.
+TRAINED = ("gru", "decoder", "connectome_guided", "mosi_minilm", "mosi_robust")
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_smoke_trains_for_two_epochs_to_finite_results(name, tmp_path):
+    config = shrunk(CONFIGS[0].with_name(f"{name}.py"), tmp_path)
+    results = run.train(config, str(tmp_path / "run"))
     assert results["seeds"] == [0]
     assert results["timing"]["epochs"] == 2
     decisive = "mae" if "mae" in results["test"] else "cross_entropy"

@@ -75,7 +75,7 @@ def test_a_linear_model_contributes_weight_times_input_and_sums_exactly():
         m: np.where(masks[m][..., None], rng.normal(size=(6, 4 + k, 3 - k)), np.nan).astype("f4")
         for k, m in enumerate(spec.modalities)
     }
-    variables = Linear().init(jax.random.key(0), features, masks)
+    variables = jax.jit(Linear().init)(jax.random.key(0), features, masks)
     of = np.array([0, 1, 0, 1, 1, 0])
     found, score, baseline, _ = explain(Linear(), spec, variables, features, masks, of, 16)
     np.testing.assert_array_equal(baseline, np.ones(6))
@@ -146,7 +146,7 @@ def test_contributions_sum_to_what_a_table_of_zeros_takes_from_the_score(kind):
     else:
         text = rng.normal(size=(rows, 6, 6)).astype(np.float32) * masks["text"][..., None]
     features = {"text": text, "audio": audio}
-    variables = module.init(jax.random.key(0), *blank_sample(spec))
+    variables = jax.jit(module.init)(jax.random.key(0), *blank_sample(spec))
     of = [0] * rows
     found, score, baseline, look = explain(module, spec, variables, features, masks, of, 256)
     error = np.abs(sum(x.sum(1) for x in found.values()) - (score - baseline))
@@ -166,7 +166,7 @@ def test_contributions_sum_to_what_a_table_of_zeros_takes_from_the_score(kind):
     elif spec.vocabularies:
         blank = jax.tree.map(jnp.zeros_like, params["text_embedding"])
         params = {**params, "text_embedding": blank}
-    expected = module.apply({"params": params}, zeros, masks).score[:, 0]
+    expected = jax.jit(module.apply)({"params": params}, zeros, masks).score[:, 0]
     np.testing.assert_allclose(baseline, expected, atol=1e-6)
     pairs = {(key.asks, key.answers) for key in look.attention if key.part == "fusion"}
     both = {("text", "audio"), ("audio", "text")}
@@ -218,7 +218,7 @@ def test_every_layer_of_attention_shows_the_map_of_every_head(kind):
     spec = CorpusSpec(BOTH, lengths=(6, 4), **sizes)
     module = build_model(ModelConfig(**SMALL | {"n_layers_fuse": 1} | settings), spec)
     features = {"text": text, "audio": rng.normal(size=(4, 4, 5)).astype(np.float32)}
-    variables = module.init(jax.random.key(0), *blank_sample(spec))
+    variables = jax.jit(module.init)(jax.random.key(0), *blank_sample(spec))
     look = Explainer(module, spec, lambda x: x).look(variables, features, masks)
     assert list(look.attention) == expected
     require_rows_that_sum_to_one(look.attention, spec, features, masks)

@@ -11,6 +11,7 @@ import zipfile
 
 import numpy as np
 import pytest
+import refusals
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,16 +67,7 @@ def write_with(path: pathlib.Path, name: str, content: bytes) -> pathlib.Path:
 
 
 def refusal(path) -> str:
-    """The sentence with which `path` is refused."""
-    with pytest.raises(UserError) as caught:
-        open_corpus(path)
-    return sentence(caught.value)
-
-
-def sentence(error: UserError) -> str:
-    message = str(error)
-    assert re.fullmatch(r"[^\n]{10,500}[^.]\.", message), message
-    return message
+    return refusals.refusal(open_corpus, path)
 
 
 @pytest.fixture
@@ -145,13 +137,6 @@ def test_what_is_aligned_survives_being_written_and_read(tmp_path, aligned, as_w
     assert again.aligned == aligned
 
 
-def test_a_modality_may_be_called_aligned(path):
-    arrays = good_arrays()
-    arrays |= {f"{s}/aligned": arrays[f"{s}/audio"] for s in SIZES}
-    arrays["aligned"] = np.array(["audio", "aligned"])
-    assert open_corpus(write(path, arrays)).aligned == ("audio", "aligned")
-
-
 def test_a_corpus_is_written_where_it_was_asked_for(tmp_path):
     made = {"test": open_corpus("synthetic", DataConfig(synthetic=TINY)).split("test")}
     save_native(tmp_path / "no_suffix", corpus_of(made))
@@ -159,13 +144,15 @@ def test_a_corpus_is_written_where_it_was_asked_for(tmp_path):
     assert open_corpus(tmp_path / "no_suffix").headers["test"].size == 2
 
 
-def test_labels_transcripts_and_masks_may_be_missing(path):
-    keep = ("text", "id")
-    write(path, {k: v for k, v in good_arrays().items() if k.split("/")[1] in keep})
+def test_splits_labels_transcripts_and_masks_may_be_missing(path):
+    keep = ("valid/text", "valid/id")
+    write(path, {k: v for k, v in good_arrays().items() if k in keep})
     corpus = open_corpus(path)
     split = corpus.split("valid")
     assert (split.labels, split.raw_text, dict(split.masks)) == (None, None, {})
-    assert corpus.headers["valid"].label_names == ()
+    assert list(corpus.headers) == ["valid"] and corpus.headers["valid"].label_names == ()
+    with pytest.raises(UserError, match=r"has no split 'train'; it has valid\.$"):
+        corpus.split("train")
 
 
 @pytest.mark.parametrize("as_what", ["archive", "folder"])
@@ -197,14 +184,6 @@ def test_real_numbers_of_two_axes_are_features_of_one_step(tmp_path, path, as_wh
         assert stored["train/audio"].shape == (4, 1, 3)
 
 
-def test_splits_may_be_missing(path):
-    write(path, {k: v for k, v in good_arrays().items() if k.startswith("test/")})
-    corpus = open_corpus(path)
-    assert list(corpus.headers) == ["test"]
-    with pytest.raises(UserError, match=r"has no split 'train'; it has test\.$"):
-        corpus.split("train")
-
-
 @pytest.mark.parametrize("shape", [(4,), (4, 1)])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int8, np.bool_])
 def test_labels_become_one_float64_column(path, shape, dtype):
@@ -213,26 +192,6 @@ def test_labels_become_one_float64_column(path, shape, dtype):
     labels = open_corpus(path).split("train").labels
     np.testing.assert_array_equal(labels, [[1.0], [0.0], [1.0], [1.0]])
     assert labels.dtype == np.float64
-
-
-def test_several_labels_keep_their_columns(path):
-    arrays = good_arrays()
-    for split, size in SIZES.items():
-        arrays[f"{split}/label"] = np.arange(3.0 * size).reshape(size, 3)
-    write(path, arrays)
-    corpus = open_corpus(path)
-    assert corpus.headers["train"].label_names == ("0", "1", "2")
-    np.testing.assert_array_equal(corpus.split("train").labels[1], [3.0, 4.0, 5.0])
-    corpus.require_labels("train")
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int16, np.uint8, ">f4"])
-def test_features_of_any_real_type_are_read_as_stored(path, dtype):
-    x = np.arange(60).reshape(4, 5, 3).astype(dtype)
-    write(path, good_arrays() | {"train/text": x})
-    found = open_corpus(path).split("train").features["text"]
-    np.testing.assert_array_equal(found, x)
-    assert found.dtype == np.dtype(dtype)
 
 
 def test_opening_keeps_no_features_and_a_split_is_read_when_asked_for(path):
@@ -319,15 +278,9 @@ def test_the_digest_of_a_corpus_in_memory_depends_on_content_alone():
 # --- paths that are no corpus ---
 
 
-def test_a_missing_path_is_refused(tmp_path):
+def test_a_path_that_leads_to_no_corpus_is_refused(tmp_path):
     assert re.search(r"There is no corpus at .*gone\.npz\.$", refusal(tmp_path / "gone.npz"))
-
-
-def test_an_empty_path_is_refused_with_the_way_out():
     assert re.search(r"data\.path is empty: pass .*--config\.data\.path=", refusal(""))
-
-
-def test_a_directory_is_refused(tmp_path):
     assert re.search("is not a corpus: expected .* or a folder of such arrays", refusal(tmp_path))
 
 
@@ -373,7 +326,7 @@ def small_file(tmp_path_factory) -> tuple[pathlib.Path, bytes, str]:
     return path, path.read_bytes(), open_corpus(path).digest
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(where=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
 def test_a_changed_byte_anywhere_is_refused_or_changes_nothing(small_file, where, flip):
     path, original, digest = small_file
@@ -383,12 +336,12 @@ def test_a_changed_byte_anywhere_is_refused_or_changes_nothing(small_file, where
     try:
         corpus = open_corpus(path)
     except UserError as error:
-        sentence(error)
+        refusals.sentence(error)
         return
     assert corpus.digest == digest  # a timestamp, or the like
 
 
-@pytest.mark.parametrize("name", ["train/text", "train/id", "train/label", "valid/raw_text"])
+@pytest.mark.parametrize("name", ["train/text", "train/id"])
 def test_a_pickled_array_is_refused_and_nothing_in_it_runs(tmp_path, path, name):
     marker = tmp_path / "executed"
 
@@ -407,37 +360,20 @@ def test_a_pickled_array_is_refused_and_nothing_in_it_runs(tmp_path, path, name)
     assert marker.exists()
 
 
-def test_a_bare_pickle_is_refused_and_nothing_in_it_runs(tmp_path, path):
-    marker = tmp_path / "executed"
-
-    class Payload:
-        def __reduce__(self):
-            return pathlib.Path.touch, (marker,)
-
-    path.write_bytes(pickle.dumps({"train": Payload()}))
-    assert re.search("asks for 'pathlib.*touch', which could run code", refusal(path))
-    write_with(path, "train/text", pickle.dumps(Payload()))
-    assert re.search(r"array 'train/text' has no readable \.npy header", refusal(path))
-    assert not marker.exists()
-
-
 def header_of(text: str, version: bytes = b"\x01\x00") -> bytes:
     return b"\x93NUMPY" + version + struct.pack("<H", len(text)) + text.encode("latin1")
 
 
-@pytest.mark.parametrize(
-    "shape, message",
-    [
+def test_a_header_that_lies_about_its_size_is_refused(path):
+    for shape, message in (
         ((40000, 500, 3), r"declares 240000000 bytes but 240 are stored"),
         ((4, 5, 2), r"declares 160 bytes but 240 are stored"),
         ((4, -5, -3), r"has no readable \.npy header"),
         ((2**40, 2**40, 2**40), r"declares \d+ bytes but 240 are stored"),
-    ],
-)
-def test_a_header_that_lies_about_its_size_is_refused(path, shape, message):
-    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape!r}}}\n"
-    write_with(path, "train/text", header_of(header) + bytes(4 * 60))
-    assert re.search(message, refusal(path))
+    ):
+        header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape!r}}}\n"
+        write_with(path, "train/text", header_of(header) + bytes(4 * 60))
+        assert re.search(message, refusal(path))
 
 
 def test_an_archive_directory_that_lies_about_a_size_is_refused(path):
@@ -464,28 +400,18 @@ def test_a_directory_entry_that_swallows_the_next_is_refused(path):
     assert re.search("its directory is inconsistent", refusal(path))
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"text",
-        b"\x93NUMPY\x07\x00",
+def test_an_unreadable_array_header_is_refused(path):
+    for content in (
+        *(b"", b"text", b"\x93NUMPY\x07\x00", pickle.dumps([1, 2])),
         header_of("{'descr': '<f4', 'fortran_order': False, 'shape': (4, 5, 3"),
         header_of("{'descr': '<f4', 'fortran_order': False, 'shape': '4'}"),
         header_of("{'descr': '<q9', 'fortran_order': False, 'shape': (4,)}"),
         header_of("{'descr': ('<f4', 'x'), 'fortran_order': False, 'shape': (4,)}"),
-        header_of("{'shape': (4,)}"),
-        header_of("(" * 9000),
-        header_of("{[]: 1}"),
-        header_of("# " * 9000),
-        header_of("\x00"),
+        *map(header_of, ("{'shape': (4,)}", "(" * 9000, "{[]: 1}", "# " * 9000, "\x00")),
         header_of("{}", b"\x03\x00"),
-    ],
-    ids=range(13),
-)
-def test_an_unreadable_array_header_is_refused(path, content):
-    write_with(path, "train/text", content)
-    assert re.search(r"array 'train/text' has no readable \.npy header", refusal(path))
+    ):
+        write_with(path, "train/text", content)
+        assert re.search(r"array 'train/text' has no readable \.npy header", refusal(path)), content
 
 
 def test_an_encrypted_archive_is_refused(path):
@@ -496,7 +422,7 @@ def test_an_encrypted_archive_is_refused(path):
     assert re.search("is damaged or not an .npz archive: .*encrypted", refusal(path))
 
 
-@pytest.mark.parametrize("code", [0x110000, 0x7FFFFFFF, 0xD800])
+@pytest.mark.parametrize("code", [0x110000, 0xD800])
 @pytest.mark.parametrize("name", ["train/id", "train/raw_text"])
 def test_characters_that_unicode_lacks_are_refused(path, code, name):
     codes = np.full((4, 2), ord("a"), np.uint32)
@@ -569,154 +495,100 @@ def test_arrays_without_splits_need_ids_of_videos(path):
 NAN_LABEL = np.array([0.0, np.nan, 1.0, np.nan])
 INFINITE_LABEL = np.array([[0.0], [0.0], [-np.inf], [0.0]])
 
-BAD_ARRAYS = {
-    "unknown split": ({"all/text": np.ones((4, 5, 3))}, r"'all/text\.npy' does not belong"),
-    "dev": ({"dev/text": np.ones((4, 5, 3))}, r"'dev/text\.npy' .*: rename dev/… to valid/…\.$"),
-    "val": ({"val/id": np.array(["a"])}, r"'val/id\.npy' .*: rename val/… to valid/…\.$"),
-    "no split": ({"text": np.ones((4, 5, 3))}, r"'text\.npy' does not belong .* one of train, "),
-    "too deep": ({"train/a/b": np.ones((4, 5, 3))}, r"'train/a/b\.npy' does not belong"),
-    "no id": ({"valid/id": None}, r"split 'valid' has no ids \(valid/id is missing\)"),
-    "only ids": (
-        {f"test/{n}": None for n in ("text", "text_mask", "audio", "label", "raw_text")},
-        r"split 'test' has no modality",
-    ),
-    "NaN label": (
-        {"train/label": NAN_LABEL},
-        r"2 label\(s\) of split 'train' are not finite float32 numbers, "
-        r"the first that of 'train1' \(row 1\)",
-    ),
-    "infinite label": (
-        {"train/label": INFINITE_LABEL},
-        r"1 label\(s\) of split 'train' are not finite float32 numbers, "
-        r"the first that of 'train2' \(row 2\)",
-    ),
-    "label rows": ({"train/label": np.ones(3)}, r"train/label has 3 rows, but train/id has 4"),
-    "feature rows": ({"valid/audio": np.ones((2, 2, 4))}, r"valid/audio has 2 rows, .* has 3"),
-    "text rows": ({"test/raw_text": np.array(["a"] * 3)}, r"test/raw_text has 3 rows, .* has 2"),
-    "width": ({"test/text": np.ones((2, 5, 9))}, r"test/text is 9 wide, but train/text is 3"),
-    "number of labels": (
-        {"test/label": np.ones((2, 3))},
-        r"number of labels per sample differs: 1 in train, 1 in valid, 3 in test",
-    ),
-    "no label column": ({"test/label": np.ones((2, 0))}, r"test/label has no column"),
-    "mask shape": (
-        {"train/text_mask": np.ones((4, 6), bool)},
-        r"train/text_mask is bool of shape \(4, 6\); expected bool of shape \(4, 5\)",
-    ),
-    "mask rank": ({"train/text_mask": np.ones((4, 5, 1), bool)}, r"expected bool of shape"),
-    "mask type": (
-        {"train/text_mask": np.ones((4, 5))},
-        r"train/text_mask is float64 of shape \(4, 5\); expected bool",
-    ),
-    "mask of nothing": (
-        {"train/video_mask": np.ones((4, 5), bool)},
-        r"train/video_mask masks no modality of that split",
-    ),
-    "mask of the label": ({"train/label_mask": np.ones(4, bool)}, r"masks no modality"),
-    "empty split": (
-        {k: v[:0] for k, v in good_arrays().items() if k.startswith("valid/")},
-        r"split 'valid' is empty",
-    ),
-    "no steps": (
-        {"train/text": np.ones((4, 0, 3)), "train/text_mask": np.ones((4, 0), bool)},
-        r"train/text has 0 steps of 3 features; both must be 1 or more",
-    ),
-    "no features": ({"train/audio": np.ones((4, 2, 0))}, r"train/audio has 2 steps of 0 features"),
-    "feature rank 1": (
-        {"train/audio": np.ones(4)},
-        r"audio is float64 of shape \(4,\); expected numbers of shape \(N, T, d\) or \(N, d\),",
-    ),
-    "no features of one step": ({"train/audio": np.ones((4, 0))}, r"1 steps of 0 features; both"),
-    "mask of several steps": ({"train/text_mask": np.ones(4, bool)}, r"bool of shape \(4, 5\)"),
-    "feature rank 4": ({"train/audio": np.ones((4, 2, 4, 1))}, r"expected numbers of shape"),
-    "feature scalar": ({"train/audio": np.float64(3)}, r"train/audio is float64 of shape \(\)"),
-    "string features": (
-        {"train/audio": np.full((4, 2, 4), "0.5")},
-        r"train/audio is <U3 of shape \(4, 2, 4\); expected numbers",
-    ),
-    "complex features": ({"train/audio": np.ones((4, 2, 4), complex)}, r"audio is complex128 of"),
-    "date features": ({"train/audio": np.zeros((4, 2, 4), "M8[s]")}, r"expected numbers of shape"),
-    "numbers as ids": ({"train/id": np.arange(4)}, r"id is int64 .*; expected strings"),
-    "bytes as ids": ({"train/id": np.array([b"a"] * 4)}, r"train/id is \|S1 .*; expected strings"),
-    "one id": ({"train/id": np.array("a")}, r"train/id is <U1 of shape \(\); expected strings"),
-    "strings as labels": ({"train/label": np.array(["1"] * 4)}, r"label is <U1 .*; expected"),
-    "too many labels": (
-        {"train/label": np.ones((4, 1001))},
-        r"train/label has 1001 columns; at most 1000 are read",
-    ),
-    "labels by another name": (
-        {"train/labels": np.ones((4, 1, 1))},
-        r"train/labels would be a modality, .*: labels are named train/label\.",
-    ),
-    "aligned by number": (
-        {"aligned": np.arange(2)},
-        r"aligned is int64 of shape \(2,\); expected names of modalities, strings \(A,\)",
-    ),
-    "aligned of rank 0": ({"aligned": np.array("text")}, r"aligned is <U4 of shape \(\); expected"),
-    "aligned of rank 2": ({"aligned": np.array([["text"]])}, r"aligned is <U4 of shape \(1, 1\)"),
-    "aligned bytes": ({"aligned": np.array([b"text"])}, r"aligned is \|S4 of shape \(1,\)"),
-    "aligned unknown": (
-        {"aligned": np.array(["text", "vidoe"])},
-        r"aligned names 'vidoe'; expected some of text, audio, each once",
-    ),
-    "aligned twice": ({"aligned": np.array(["text", "text"])}, r"aligned names 'text'; expected"),
-    "aligned of unequal steps": (
-        {"aligned": np.array(["text", "audio"])},
-        r"text, audio of train have 5, 2 steps, but are said to be aligned",
-    ),
-    "words without steps": (
-        {"train/words": np.array(["a"] * 4)},
-        r"train/words is <U1 of shape \(4,\); expected strings \(N, T\)",
-    ),
-    "words of no step": ({"train/words": np.empty((4, 0), "U1")}, r"is <U1 of shape \(4, 0\)"),
-    "words as numbers": ({"train/words": np.ones((4, 2))}, r"words is float64 .*; expected"),
-    "words as bytes": ({"train/words": np.full((4, 2), b"a")}, r"words is \|S1 .* expected"),
-    "words of fewer samples": (
-        {"train/words": np.full((3, 2), "a")},
-        r"train/words has 3 rows, but train/id has 4",
-    ),
-    "words of unequal steps": (
-        {"train/words": np.full((4, 6), "a"), "aligned": np.array(["text"])},
-        r"text, words of train have 5, 6 steps, but are said to be aligned",
-    ),
-    "segments of features": (
-        {"train/text_segments": np.zeros((4, 5), int)},
-        r"train/text_segments is there, but train/text is no token ids",
-    ),
-    "segments of another shape": (
-        {"train/text": np.ones((4, 5), int), "train/text_segments": np.zeros((4, 6), int)},
-        r"text_segments is int64 of shape \(4, 6\); expected whole numbers of shape \(4, 5\)",
-    ),
-    "pieces of token ids": (
-        {"train/text": np.ones((4, 5), int), "train/text_pieces": np.full((4, 5), "a")},
-        r"train/text_pieces is there, but train/text is no features",
-    ),
-    "pieces of other steps": (
-        {"train/text_pieces": np.full((4, 6), "a")},
-        r"train/text_pieces is <U1 of shape \(4, 6\); expected strings of shape \(4, 5\)",
-    ),
-    "pieces as numbers": ({"train/text_pieces": np.ones((4, 5))}, "float64 .* expected strings"),
-    "labels of rank 3": ({"train/label": np.ones((4, 1, 1))}, r"numbers \(N,\) or \(N, K\)"),
-}
+BAD_ARRAYS = (
+    ({"all/text": np.ones((4, 5, 3))}, r"'all/text\.npy' does not belong"),
+    ({"dev/text": np.ones((4, 5, 3))}, r"'dev/text\.npy' .*: rename dev/… to valid/…\.$"),
+    ({"val/id": np.array(["a"])}, r"'val/id\.npy' .*: rename val/… to valid/…\.$"),
+    ({"text": np.ones((4, 5, 3))}, r"'text\.npy' does not belong .* one of train, "),
+    ({"train/a/b": np.ones((4, 5, 3))}, r"'train/a/b\.npy' does not belong"),
+    ({"valid/id": None}, r"split 'valid' has no ids \(valid/id is missing\)"),
+    ({f"test/{n}": None for n in ("text", "text_mask", "audio", "label", "raw_text")},
+     r"split 'test' has no modality"),
+    ({"train/label": NAN_LABEL},
+     r"2 label\(s\) .* are not finite float32 numbers, .* that of 'train1' \(row 1\)"),
+    ({"train/label": INFINITE_LABEL},
+     r"1 label\(s\) .* are not finite float32 numbers, .* that of 'train2' \(row 2\)"),
+    ({"train/label": np.ones(3)}, r"train/label has 3 rows, but train/id has 4"),
+    ({"valid/audio": np.ones((2, 2, 4))}, r"valid/audio has 2 rows, .* has 3"),
+    ({"test/raw_text": np.array(["a"] * 3)}, r"test/raw_text has 3 rows, .* has 2"),
+    ({"test/text": np.ones((2, 5, 9))}, r"test/text is 9 wide, but train/text is 3"),
+    ({"test/label": np.ones((2, 3))},
+     r"number of labels per sample differs: 1 in train, 1 in valid, 3 in test"),
+    ({"test/label": np.ones((2, 0))}, r"test/label has no column"),
+    ({"train/text_mask": np.ones((4, 6), bool)},
+     r"train/text_mask is bool of shape \(4, 6\); expected bool of shape \(4, 5\)"),
+    ({"train/text_mask": np.ones((4, 5, 1), bool)}, r"expected bool of shape"),
+    ({"train/text_mask": np.ones((4, 5))},
+     r"train/text_mask is float64 of shape \(4, 5\); expected bool"),
+    ({"train/video_mask": np.ones((4, 5), bool)},
+     r"train/video_mask masks no modality of that split"),
+    ({"train/label_mask": np.ones(4, bool)}, r"masks no modality"),
+    ({k: v[:0] for k, v in good_arrays().items() if k.startswith("valid/")},
+     r"split 'valid' is empty"),
+    ({"train/text": np.ones((4, 0, 3)), "train/text_mask": np.ones((4, 0), bool)},
+     r"train/text has 0 steps of 3 features; both must be 1 or more"),
+    ({"train/audio": np.ones((4, 2, 0))}, r"train/audio has 2 steps of 0 features"),
+    ({"train/audio": np.ones(4)},
+     r"audio is float64 of shape \(4,\); expected numbers of shape \(N, T, d\) or \(N, d\),"),
+    ({"train/audio": np.ones((4, 0))}, r"1 steps of 0 features; both"),
+    ({"train/text_mask": np.ones(4, bool)}, r"bool of shape \(4, 5\)"),
+    ({"train/audio": np.ones((4, 2, 4, 1))}, r"expected numbers of shape"),
+    ({"train/audio": np.float64(3)}, r"train/audio is float64 of shape \(\)"),
+    ({"train/audio": np.full((4, 2, 4), "0.5")},
+     r"train/audio is <U3 of shape \(4, 2, 4\); expected numbers"),
+    ({"train/audio": np.ones((4, 2, 4), complex)}, r"audio is complex128 of"),
+    ({"train/audio": np.zeros((4, 2, 4), "M8[s]")}, r"expected numbers of shape"),
+    ({"train/id": np.arange(4)}, r"id is int64 .*; expected strings"),
+    ({"train/id": np.array([b"a"] * 4)}, r"train/id is \|S1 .*; expected strings"),
+    ({"train/id": np.array("a")}, r"train/id is <U1 of shape \(\); expected strings"),
+    ({"train/label": np.array(["1"] * 4)}, r"label is <U1 .*; expected"),
+    ({"train/label": np.ones((4, 1001))}, r"train/label has 1001 columns; at most 1000 are read"),
+    ({"train/labels": np.ones((4, 1, 1))},
+     r"train/labels would be a modality, .*: labels are named train/label\."),
+    ({"aligned": np.arange(2)},
+     r"aligned is int64 of shape \(2,\); expected names of modalities, strings \(A,\)"),
+    ({"aligned": np.array("text")}, r"aligned is <U4 of shape \(\); expected"),
+    ({"aligned": np.array([["text"]])}, r"aligned is <U4 of shape \(1, 1\)"),
+    ({"aligned": np.array([b"text"])}, r"aligned is \|S4 of shape \(1,\)"),
+    ({"aligned": np.array(["text", "vidoe"])},
+     r"aligned names 'vidoe'; expected some of text, audio, each once"),
+    ({"aligned": np.array(["text", "text"])}, r"aligned names 'text'; expected"),
+    ({"aligned": np.array(["text", "audio"])},
+     r"text, audio of train have 5, 2 steps, but are said to be aligned"),
+    ({"train/words": np.array(["a"] * 4)},
+     r"train/words is <U1 of shape \(4,\); expected strings \(N, T\)"),
+    ({"train/words": np.empty((4, 0), "U1")}, r"is <U1 of shape \(4, 0\)"),
+    ({"train/words": np.ones((4, 2))}, r"words is float64 .*; expected"),
+    ({"train/words": np.full((4, 2), b"a")}, r"words is \|S1 .* expected"),
+    ({"train/words": np.full((3, 2), "a")}, r"train/words has 3 rows, but train/id has 4"),
+    ({"train/words": np.full((4, 6), "a"), "aligned": np.array(["text"])},
+     r"text, words of train have 5, 6 steps, but are said to be aligned"),
+    ({"train/text_segments": np.zeros((4, 5), int)},
+     r"train/text_segments is there, but train/text is no token ids"),
+    ({"train/text": np.ones((4, 5), int), "train/text_segments": np.zeros((4, 6), int)},
+     r"text_segments is int64 of shape \(4, 6\); expected whole numbers of shape \(4, 5\)"),
+    ({"train/text": np.ones((4, 5), int), "train/text_pieces": np.full((4, 5), "a")},
+     r"train/text_pieces is there, but train/text is no features"),
+    ({"train/text_pieces": np.full((4, 6), "a")},
+     r"train/text_pieces is <U1 of shape \(4, 6\); expected strings of shape \(4, 5\)"),
+    ({"train/text_pieces": np.ones((4, 5))}, "float64 .* expected strings"),
+    ({"train/label": np.ones((4, 1, 1))}, r"numbers \(N,\) or \(N, K\)"),
+)
 
 
-@pytest.mark.parametrize("name", BAD_ARRAYS)
-def test_arrays_that_do_not_fit_are_refused_by_name(path, name):
-    changes, message = BAD_ARRAYS[name]
+@pytest.mark.parametrize(("changes", "message"), BAD_ARRAYS, ids=[b[1][:40] for b in BAD_ARRAYS])
+def test_arrays_that_do_not_fit_are_refused_by_name(path, changes, message):
     arrays = {k: v for k, v in (good_arrays() | changes).items() if v is not None}
     found = refusal(write(path, arrays))
     assert re.search(message, found), found
     assert str(path) in found
 
 
-def test_a_member_that_is_no_array_is_refused(path):
+def test_archives_of_no_array_or_of_more_than_arrays_are_refused(path):
+    assert re.search("holds no split", refusal(write_members(path, [])))
     members = [(f"{n}.npy", npy(a)) for n, a in good_arrays().items()]
     write_members(path, [*members, ("train/notes.txt", b"hello")])
     assert re.search(r"'train/notes\.txt' does not belong in a native archive", refusal(path))
-
-
-def test_an_archive_without_arrays_is_refused(path):
-    assert re.search("holds no split", refusal(write_members(path, [])))
 
 
 # --- Corpus itself ---
@@ -741,21 +613,18 @@ def test_what_a_command_needs_is_asked_for_by_name():
 
 def test_the_digest_of_a_corpus_in_memory_covers_its_content_and_its_names():
     split = Split(
-        ids=np.array(["a", "b"]),
-        features={"text": np.ones((2, 3, 1))},
-        masks={"text": np.ones((2, 3), bool)},
-        labels=np.array([[0.0], [1.0]]),
-        raw_text=np.array(["one", "two"]),
+        np.array(["a", "b"]), {"text": np.ones((2, 3, 1))}, {"text": np.ones((2, 3), bool)},
+        labels=np.array([[0.0], [1.0]]), raw_text=np.array(["one", "two"]),
     )
-    texts = np.array(["one", "tow"])
-    others = {
-        "ids": dataclasses.replace(split, ids=np.array(["a", "c"])),
-        "features": dataclasses.replace(split, features={"text": np.zeros((2, 3, 1))}),
-        "masks": dataclasses.replace(split, masks={}),
-        "labels": dataclasses.replace(split, labels=np.array([[1.0], [1.0]])),
-        "raw_text": dataclasses.replace(split, raw_text=texts),
-    }
-    digests = [corpus_of({"train": other}).digest for other in (split, *others.values())]
+    others = [
+        dataclasses.replace(split, **change)
+        for change in (
+            {"ids": np.array(["a", "c"])}, {"features": {"text": np.zeros((2, 3, 1))}},
+            {"masks": {}}, {"labels": np.array([[1.0], [1.0]])},
+            {"raw_text": np.array(["one", "tow"])},
+        )
+    ]
+    digests = [corpus_of({"train": other}).digest for other in (split, *others)]
     digests += [corpus_of({"test": split}).digest]
     digests += [corpus_of({"train": split}, integers=True).digest]
     digests += [corpus_of({"train": split}, integers=True, label_names=("a", "b")).digest]

@@ -34,8 +34,7 @@ def test_the_sequence_level_model_costs_what_its_formulas_say():
     s, d, f, m = 20, 128, 256, 3
     found = report()
     block = {
-        "attention projections": 2 * 4 * s * d**2,
-        "attention maps": 2 * 2 * s**2 * d,
+        "attention projections": 2 * 4 * s * d**2, "attention maps": 2 * 2 * s**2 * d,
         "feed-forward": 2 * 2 * s * d * f,
     }
     for name, width in zip(MOSI.modalities, MOSI.widths, strict=True):
@@ -236,8 +235,7 @@ def test_products_that_no_part_names_are_parts_named_after_their_modules():
         ("branches", "attention projections"): ("S D^2", 2 * 6 * 8 * 8),
         ("branches", "branches"): (None, 2 * (6 * 6 * 8 + 6 * 6 * 3 + 6 * 3 * 8)),
         ("branches", "[b]inner[/b]"): (None, 2 * 6 * 8 * 3),
-        ("OfAUser", "OfAUser"): (None, 2 * 6 * 8 * 8),
-        ("readout", "readout"): (None, 2 * 8),
+        ("OfAUser", "OfAUser"): (None, 2 * 6 * 8 * 8), ("readout", "readout"): (None, 2 * 8),
     }
     assert found["flops"] == sum(flops for _, flops in rows.values())
     assert found["parameters"]["own"] == 64

@@ -16,8 +16,8 @@ import msajax
 from msajax.cli.convert import convert
 from msajax.cli.evaluate import evaluate_run
 from msajax.cli.inspect import inspect
-from msajax.cli.predict import predict
-from msajax.cli.report import report as report_by_mode
+from msajax.cli.predict import predict as predict_corpus
+from msajax.cli.report import report as write_report
 from msajax.config import Config, DataConfig, ModelConfig
 from msajax.corpus.corpus import Corpus, Source, Split, pad_words
 from msajax.corpus.folds import cut_fold, video_of
@@ -290,14 +290,14 @@ def test_folds_get_a_report_each_and_one_together(whole, config, tmp_path):
     assert snapshot(folder) == before
     (folder / "report.html").unlink()
     figures = tmp_path / "figures"
-    made = report_by_mode(str(folder), figures=str(figures))
+    made = write_report(str(folder), figures=str(figures))
     assert made == str(folder / "report.html")
     assert (figures / "predicted-against-true.pdf").is_file()  # of all folds together
     assert (figures / "fold_2" / "training-validation-mae.svg").is_file()
     assert (folder / "report.html").read_text(encoding="utf-8") == text
     (folder / "folds.json").unlink()
     with pytest.raises(UserError, match="have not all ended: it has no folds.json"):
-        report_by_mode(str(folder))
+        write_report(str(folder))
 
 
 def test_what_the_folds_say_together_follows_from_their_files(whole):
@@ -340,7 +340,7 @@ def test_what_the_folds_say_together_follows_from_their_files(whole):
 
 def test_a_bundle_of_a_fold_predicts_a_corpus_as_it_is(whole, config, tmp_path):
     bundle = str(whole[0] / "fold_0" / "bundle")
-    assert predict(bundle, config.data.path, str(tmp_path / "p.csv")) == 20
+    assert predict_corpus(bundle, config.data.path, str(tmp_path / "p.csv")) == 20
     assert [row["id"] for row in rows_of(tmp_path / "p.csv")] == ALL_IDS
 
 

@@ -10,13 +10,13 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import refusals
 from csd_files import Videos, write_csd
+from pickle_corpora import assert_converts, write_glove
 
 from msajax.config import DataConfig, ModelConfig
-from msajax.corpus.formats import csd, open_corpus
+from msajax.corpus.formats import csd
 from msajax.corpus.formats.csd import MOSI_WORD_SHIFT, TOUCH, matches
-from msajax.corpus.formats.csd_file import read_csd
-from msajax.corpus.formats.native import save_native
 from msajax.errors import UserError
 from msajax.preparation.apply import prepare
 from msajax.preparation.fit import fit
@@ -69,14 +69,6 @@ def random_folder(folder: pathlib.Path, seed: int) -> dict[str, Videos]:
     return parts
 
 
-def write_glove(path: pathlib.Path, words=KNOWN) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(9)
-    vectors = {word: rng.normal(size=3).astype(np.float32) for word in words}
-    lines = [f"{w} {' '.join(repr(float(x)) for x in v)}\n" for w, v in vectors.items()]
-    path.write_text("".join(["the 1 2 3\n", *lines]), encoding="utf-8")
-    return vectors
-
-
 def slow_samples(parts: dict[str, Videos], vectors, shift: float, videos: list[str]):
     """Every segment by loops: its id, label, transcript, and {modality: [step or None]}."""
     samples = []
@@ -119,22 +111,17 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def refusal(folder, **options) -> str:
-    """The sentence with which a folder is refused."""
-    with pytest.raises(UserError) as caught:
-        open_csd(folder, **options)
-    message = str(caught.value)
-    assert re.fullmatch(r"[^\n]{10,600}[^.]\.", message), message
-    return message
+    return refusals.refusal(open_csd, folder, **options)
 
 
 # --- alignment ---
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("shift", [0.0, -0.3])
 def test_a_corpus_is_what_slow_loops_make_of_its_files(tmp_path, folder, seed, shift):
     parts = random_folder(folder, seed)
-    vectors = write_glove(tmp_path / "glove.txt")
+    vectors = write_glove(tmp_path / "glove.txt", KNOWN)
     corpus = open_csd(folder, glove_path=tmp_path / "glove.txt", word_shift=shift)
     assert list(corpus.headers) == list(SPLITS)
     assert corpus.modalities == ("text", "audio", "video")
@@ -176,32 +163,16 @@ def small_folder(folder: pathlib.Path, **changes) -> None:
     seconds = np.arange(4)[:, None] + np.array([[0.0, 1.0]])
     videos = ("a", "b", "c")
     files = {
-        "labels": (
-            "Opinion Segment Labels",
-            {v: (np.array([[-1.0], [2.0]]), seconds[::2] + [[0.0, 1.0]]) for v in videos},
-        ),
+        "labels": ("Opinion Segment Labels",
+                   {v: (np.array([[-1.0], [2.0]]), seconds[::2] + [[0.0, 1.0]]) for v in videos}),
         "words": ("words", {v: (np.array([["it"], ["was"]] * 2, "S"), seconds) for v in videos}),
-        "audio": (
-            "COVAREP",
-            {v: (np.arange(8.0).reshape(4, 2) + ord(v), seconds) for v in videos},
-        ),
+        "audio": ("COVAREP",
+                  {v: (np.arange(8.0).reshape(4, 2) + ord(v), seconds) for v in videos}),
     }
     for name, content in (files | changes).items():
         if content is not None:
             write_csd(folder / f"{name}.csd", content[1], content[0])
     (folder / "folds.json").write_text('{"train": ["a"], "dev": ["b"], "test": ["c"]}')
-
-
-def test_a_word_belongs_where_it_starts_and_keeps_its_own_interval(folder):
-    small_folder(folder)
-    plain = open_csd(folder).split("train")
-    assert plain.raw_text.tolist() == ["it was", "it was"]
-    np.testing.assert_array_equal(plain.features["audio"][0], [[97, 98], [99, 100]])
-    late = open_csd(folder, word_shift=-0.04).split("train")
-    assert late.raw_text.tolist() == ["was it", "was"]
-    np.testing.assert_array_equal(late.features["audio"][0], [[99, 100], [101, 102]])
-    np.testing.assert_array_equal(late.features["audio"][1], [[103, 104], [0, 0]])
-    assert late.masks["audio"].tolist() == [[True, True], [True, False]]
 
 
 def test_without_a_file_of_words_a_segment_is_one_step(folder):
@@ -260,22 +231,13 @@ def test_rows_that_are_left_out_are_counted_once(folder, caplog):
 
 def test_an_aligned_corpus_can_be_converted_and_prepared(tmp_path, folder):
     random_folder(folder, 0)
-    write_glove(tmp_path / "glove.txt")
+    write_glove(tmp_path / "glove.txt", KNOWN)
     corpus = open_csd(folder, glove_path=tmp_path / "glove.txt")
-    splits = {name: corpus.split(name) for name in SPLITS}
-    save_native(tmp_path / "corpus.npz", corpus)
-    native = open_corpus(tmp_path / "corpus.npz")
-    assert native.headers == corpus.headers and native.repeated_ids == corpus.repeated_ids == 0
-    assert native.aligned == corpus.aligned == ("text", "audio", "video")
-    for name in SPLITS:
-        again = native.split(name)
-        assert again.words.tolist() == splits[name].words.tolist()
-        for m in corpus.modalities:
-            np.testing.assert_array_equal(again.features[m], splits[name].features[m])
-            np.testing.assert_array_equal(again.masks[m], splits[name].masks[m])
+    assert corpus.aligned == ("text", "audio", "video") and corpus.repeated_ids == 0
+    assert_converts(corpus, tmp_path)
     preparation = fit(corpus, DataConfig(), ModelConfig())
     assert preparation.groups == (("text", "audio", "video"),)
-    ready, _ = prepare(splits["train"], preparation)
+    ready, _ = prepare(corpus.split("train"), preparation)
     assert preparation.spec.modalities == ("text", "audio", "video")
     assert np.isfinite(ready.features["audio"]).all()
 
@@ -364,9 +326,13 @@ def test_without_a_name_labels_are_told_by_their_long_rows(folder):
     assert found.endswith("give the root group or the file a name with 'label' in it.")
 
 
-def test_labels_of_bytes_are_words(folder):
+def test_labels_or_words_alone_are_no_corpus_of_features(folder):
+    small_folder(folder, audio=None)
+    (folder / "words.csd").unlink()
+    assert "has labels and nothing else: add .csd files of features" in refusal(folder)
+    (folder / "labels.csd").unlink()
     small_folder(folder, labels=None, audio=None)
-    assert "can be told to be the labels" in refusal(folder)
+    assert "can be told to be the labels" in refusal(folder)  # bytes are words
 
 
 def test_two_files_of_labels_or_words_are_refused_and_phones_are_not_words(folder, caplog):
@@ -381,12 +347,6 @@ def test_two_files_of_labels_or_words_are_refused_and_phones_are_not_words(folde
     (folder / "w.csd").unlink()
     write_csd(folder / "e.csd", numbers(6), "Emotion Labels")
     assert re.search(r"several files of labels, .*e\.csd and .*labels\.csd;", refusal(folder))
-
-
-def test_labels_alone_are_no_corpus(folder):
-    small_folder(folder, audio=None)
-    (folder / "words.csd").unlink()
-    assert "has labels and nothing else: add .csd files of features" in refusal(folder)
 
 
 def test_word_vectors_must_fit_the_folder(tmp_path, folder):
@@ -440,18 +400,6 @@ def test_more_labels_or_words_than_can_be_held_are_refused(folder, monkeypatch):
     monkeypatch.setattr("msajax.corpus.formats.csd._MOST_ROWS", 11)
     small_folder(folder)
     assert re.search(r"words\.csd has 12 rows of labels or words; at most 11", refusal(folder))
-
-
-def test_a_split_that_does_not_fit_into_memory_is_one_sentence(folder, monkeypatch):
-    small_folder(folder)
-    corpus = open_csd(folder)
-
-    def no_memory(*_):
-        raise MemoryError
-
-    monkeypatch.setattr(np, "zeros", no_memory)
-    with pytest.raises(UserError, match=r"split 'train', 2 segments of up to .* does not fit"):
-        corpus.split("train")
 
 
 # --- labels ---
@@ -511,10 +459,13 @@ def test_columns_that_are_no_sentiment_are_not_clipped(folder, caplog):
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e39])
-def test_a_label_that_is_not_finite_is_refused_by_id(folder, bad):
-    labelled(folder, [1.0, bad])
-    assert re.search(r"the labels of 'a\[1\]' are not finite float32 numbers", refusal(folder))
+def test_labels_that_are_not_finite_or_too_many_are_refused(folder):
+    for bad in (np.nan, np.inf, 1e39):
+        labelled(folder, [1.0, bad])
+        found = refusal(folder)
+        assert re.search(r"the labels of 'a\[1\]' are not finite float32 numbers", found)
+    labelled(folder, np.zeros((2, 1001)))
+    assert "labels have 1001 columns; at most 1000 are read" in refusal(folder)
 
 
 # --- folds and the digest ---
@@ -535,7 +486,7 @@ def test_without_a_folds_file_videos_are_split_by_the_seed(folder):
 
 def test_the_digest_depends_on_content_alone(tmp_path, folder):
     random_folder(folder, 0)
-    write_glove(tmp_path / "glove.txt")
+    write_glove(tmp_path / "glove.txt", KNOWN)
     first = open_csd(folder, glove_path=tmp_path / "glove.txt").digest
     assert re.fullmatch("[0-9a-f]{64}", first)
     moved = tmp_path / "moved"
@@ -551,7 +502,7 @@ def test_the_digest_depends_on_content_alone(tmp_path, folder):
 def test_the_digest_sees_one_change(tmp_path, folder, change):
     small_folder(folder)
     glove = tmp_path / "glove.txt"
-    write_glove(glove)
+    write_glove(glove, KNOWN)
     first = open_csd(folder, glove_path=glove).digest
     options = {"glove_path": glove}
     if change in ("labels", "words", "audio"):
@@ -607,7 +558,7 @@ def test_mosi_has_its_standard_folds(mosi, shared_data):
             assert {id_.split("[")[0] for id_ in mosi.split(name).ids} == videos
 
 
-@pytest.mark.parametrize("shift, agree", [("auto", 178), (-0.04, 178), (0.0, 54), (0.04, 0)])
+@pytest.mark.parametrize("shift, agree", [("auto", 178), (0.0, 54)])
 def test_mosi_agrees_with_an_aligned_release_when_its_words_are_shifted(shared_data, shift, agree):
     release = aligned_release(shared_data)
     glove = shared_data / "glove.840B.300d.mosi_vocab.txt"
@@ -631,21 +582,3 @@ def test_mosi_has_the_labels_and_vectors_of_the_aligned_release(mosi, shared_dat
             np.testing.assert_array_equal(valid.features["text"][row, :count], vectors[mask])
             compared += 1
     assert compared > 150
-
-
-def test_most_real_segments_end_where_a_word_starts(shared_data):
-    labels = read_csd(shared_data / "csd" / "CMU_MOSI_Opinion_Labels.csd")
-    words = read_csd(shared_data / "csd" / "CMU_MOSI_ModifiedTimestampedWords.csd")
-    starts = {rows.video: rows.intervals[:, 0] for rows in words.rows(words.videos)}
-    gaps = [
-        np.abs(starts[rows.video] - end).min()
-        for rows in labels.rows(labels.videos)
-        for end in rows.intervals[:, 1]
-    ]
-    assert np.mean(np.array(gaps) < 1e-4) > 0.9
-
-
-def test_more_labels_than_a_model_should_have_are_refused(folder):
-    segments = np.array([[0.0, 2.0], [2.0, 4.0]])
-    small_folder(folder, labels=("labels", {v: (np.zeros((2, 1001)), segments) for v in "abc"}))
-    assert "labels have 1001 columns; at most 1000 are read" in refusal(folder)

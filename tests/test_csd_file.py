@@ -8,6 +8,7 @@ import tracemalloc
 import h5py
 import numpy as np
 import pytest
+import refusals
 from csd_files import Videos, write_csd
 
 from msajax.corpus.formats import csd_file
@@ -31,18 +32,14 @@ def path(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "features.csd"
 
 
+def read_all(path) -> None:
+    sequence = read_csd(path)
+    list(sequence.rows(sequence.videos))
+
+
 def refusal(path) -> str:
     """The sentence with which a file is refused when it is opened, or at the latest when read."""
-    with pytest.raises(UserError) as caught:
-        sequence = read_csd(path)
-        list(sequence.rows(sequence.videos))
-    return sentence(caught.value)
-
-
-def sentence(error: UserError) -> str:
-    message = str(error)
-    assert re.fullmatch(r"[^\n]{10,500}[^.]\.", message), message
-    return message
+    return refusals.refusal(read_all, path)
 
 
 # --- what is read ---
@@ -86,18 +83,12 @@ def test_videos_are_sorted_whatever_the_order_in_the_file(path):
     assert read_csd(path).videos == ("a", "b", "c")
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, ">f8", np.int32])
-def test_intervals_of_any_type_become_float64(path, dtype):
-    intervals = np.array([[-2, 1], [3, 9]]).astype(dtype)
-    rows = next(read_csd(write_csd(path, {"v": (np.zeros((2, 1)), intervals)})).rows(["v"]))
-    np.testing.assert_array_equal(rows.intervals, [[-2.0, 1.0], [3.0, 9.0]])
-    assert rows.intervals.dtype == np.float64
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float64, ">f4", np.int16, np.uint8])
-def test_features_of_any_real_type_are_read_as_stored(path, dtype):
-    features = np.arange(6).reshape(2, 3).astype(dtype)
-    rows = next(read_csd(write_csd(path, {"v": (features, np.zeros((2, 2)))})).rows(["v"]))
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, ">f4", np.int16])
+def test_intervals_of_any_type_become_float64_and_features_stay_as_stored(path, dtype):
+    intervals, features = np.array([[-2, 1], [3, 9]]), np.arange(6).reshape(2, 3)
+    write_csd(path, {"v": (features.astype(dtype), intervals.astype(dtype))})
+    rows = next(read_csd(path).rows(["v"]))
+    np.testing.assert_array_equal(rows.intervals, intervals.astype(np.float64), strict=True)
     np.testing.assert_array_equal(rows.features, features)
     assert rows.features.dtype == np.dtype(dtype)
 
@@ -138,31 +129,13 @@ def test_metadata_is_neither_needed_nor_read(path):
     assert read_csd(path).size == 46
 
 
-def test_one_video_at_a_time_is_in_memory(path):
-    rows = 4000
-    intervals = np.arange(rows)[:, None] + np.array([[0.0, 1.0]])
-    video = np.random.default_rng(0).normal(size=(rows, 32))  # 1 MB
-    write_csd(path, {f"v{k:02d}": (video, intervals) for k in range(20)}, compression="lzf")
-    tracemalloc.start()
-    sequence = read_csd(path)
-    total = sum(rows.features[0, 0] for rows in sequence.rows(sequence.videos))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert total == pytest.approx(20 * video[0, 0])
-    assert peak < 4e6
-
-
 # --- files that are damaged ---
 
 
-def test_a_missing_file_or_a_folder_is_refused(tmp_path):
-    assert re.search(r"There is no file at .*gone\.csd", refusal(tmp_path / "gone.csd"))
-    assert re.search("There is no file at", refusal(tmp_path))
-
-
-def test_something_that_is_no_plain_file_is_not_waited_for(tmp_path):
+def test_a_path_that_is_no_plain_file_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.csd")
-    assert re.search("There is no file at", refusal(tmp_path / "pipe.csd"))
+    for path in (tmp_path / "gone.csd", tmp_path, tmp_path / "pipe.csd"):
+        assert re.search(f"There is no file at {path}", refusal(path))
 
 
 @pytest.mark.parametrize("content", [b"", b"id,label\n", b"PK\3\4", b"\x89HDF\r\n\x1a\n"])
@@ -172,7 +145,7 @@ def test_a_file_of_another_kind_is_refused(path, content):
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "gzip"}])
-@pytest.mark.parametrize("kept", [0.01, 0.3, 0.6, 0.9, 0.999])
+@pytest.mark.parametrize("kept", [0.01, 0.6, 0.999])
 def test_a_truncated_file_is_refused(path, options, kept):
     content = write_csd(path, good_videos(), **options).read_bytes()
     path.write_bytes(content[: int(kept * len(content))])
@@ -186,9 +159,8 @@ def test_a_damaged_chunk_is_found_when_the_file_is_opened(path):
     content = bytearray(path.read_bytes())
     content[chunk.byte_offset + chunk.size // 2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(UserError) as caught:
-        read_csd(path)
-    assert re.search("/some root/data/a/features is damaged: ", sentence(caught.value))
+    found = refusals.refusal(read_csd, path)
+    assert re.search("/some root/data/a/features is damaged: ", found)
 
 
 def test_a_file_that_goes_bad_after_it_was_opened_is_one_sentence(path):
@@ -209,43 +181,34 @@ def spans(*pairs) -> np.ndarray:
 
 
 SPAN = spans((0, 1), (1, 2))
-BAD_VIDEOS = {
-    "rank 1": ((np.zeros(2), SPAN), r"features is float64 of shape \(2,\); expected numbers or"),
-    "rank 3": ((np.zeros((2, 1, 1)), SPAN), r"is float64 of shape \(2, 1, 1\); expected numbers"),
-    "scalar": ((np.float32(1), SPAN), r"features is float32 of shape \(\)"),
-    "nothing": ((h5py.Empty("f4"), SPAN), r"features is float32 of shape None"),
-    "no column": ((np.zeros((2, 0)), SPAN), r"of shape \(2, 0\); expected 1 to 65536 columns"),
-    "too wide": ((np.zeros((0, 65537)), np.zeros((0, 2))), r"expected 1 to 65536 columns"),
-    "two columns of words": (
-        (np.array([[b"a", b"b"]] * 2), SPAN),
-        r"features is bytes of shape \(2, 2\); expected one column",
-    ),
-    "complex": ((np.zeros((2, 1), complex), SPAN), r"features is complex128 of shape"),
-    "booleans": ((np.zeros((2, 1), bool), SPAN), r"features is bool of shape"),
-    "records": ((np.zeros((2, 1), "f4,i4"), SPAN), r"expected numbers or bytes"),
-    "text": (
-        (np.array([["a"], ["b"]], h5py.string_dtype()), SPAN),
-        r"features is object of shape \(2, 1\); expected an array of numbers",
-    ),
-    "interval rank": ((np.zeros((2, 1)), np.zeros(2)), r"intervals is float64 of shape \(2,\)"),
-    "interval columns": (
-        (np.zeros((2, 1)), np.zeros((2, 3))),
-        r"intervals is float64 of shape \(2, 3\); expected 2 rows of start and end",
-    ),
-    "fewer intervals": (
-        (np.zeros((2, 1)), SPAN[:1]),
-        r"intervals is float64 of shape \(1, 2\); expected 2 rows of start and end",
-    ),
-    "interval bytes": ((np.zeros((2, 1)), np.full((2, 2), b"1")), r"intervals is bytes of shape"),
-    "NaN": ((np.zeros((2, 1)), spans((0, 1), (np.nan, 2))), r"row 1 of .*intervals is \[nan, 2\.0"),
-    "infinite": ((np.zeros((2, 1)), spans((0, np.inf), (1, 2))), r"row 0 of .* finite seconds"),
-    "backwards": ((np.zeros((2, 1)), spans((0, 1), (2, 1.5))), r"row 1 .*\[2\.0, 1\.5\]; expected"),
-}
+BAD_VIDEOS = (
+    ((np.zeros(2), SPAN), r"features is float64 of shape \(2,\); expected numbers or"),
+    ((np.zeros((2, 1, 1)), SPAN), r"is float64 of shape \(2, 1, 1\); expected numbers"),
+    ((np.float32(1), SPAN), r"features is float32 of shape \(\)"),
+    ((h5py.Empty("f4"), SPAN), r"features is float32 of shape None"),
+    ((np.zeros((2, 0)), SPAN), r"of shape \(2, 0\); expected 1 to 65536 columns"),
+    ((np.zeros((0, 65537)), np.zeros((0, 2))), r"expected 1 to 65536 columns"),
+    ((np.array([[b"a", b"b"]] * 2), SPAN),
+     r"features is bytes of shape \(2, 2\); expected one column"),
+    ((np.zeros((2, 1), complex), SPAN), r"features is complex128 of shape"),
+    ((np.zeros((2, 1), bool), SPAN), r"features is bool of shape"),
+    ((np.zeros((2, 1), "f4,i4"), SPAN), r"expected numbers or bytes"),
+    ((np.array([["a"], ["b"]], h5py.string_dtype()), SPAN),
+     r"features is object of shape \(2, 1\); expected an array of numbers"),
+    ((np.zeros((2, 1)), np.zeros(2)), r"intervals is float64 of shape \(2,\)"),
+    ((np.zeros((2, 1)), np.zeros((2, 3))),
+     r"intervals is float64 of shape \(2, 3\); expected 2 rows of start and end"),
+    ((np.zeros((2, 1)), SPAN[:1]),
+     r"intervals is float64 of shape \(1, 2\); expected 2 rows of start and end"),
+    ((np.zeros((2, 1)), np.full((2, 2), b"1")), r"intervals is bytes of shape"),
+    ((np.zeros((2, 1)), spans((0, 1), (np.nan, 2))), r"row 1 of .*intervals is \[nan, 2\.0"),
+    ((np.zeros((2, 1)), spans((0, np.inf), (1, 2))), r"row 0 of .* finite seconds"),
+    ((np.zeros((2, 1)), spans((0, 1), (2, 1.5))), r"row 1 .*\[2\.0, 1\.5\]; expected"),
+)
 
 
-@pytest.mark.parametrize("name", BAD_VIDEOS)
-def test_a_video_that_does_not_fit_is_refused_by_name(path, name):
-    video, message = BAD_VIDEOS[name]
+@pytest.mark.parametrize(("video", "message"), BAD_VIDEOS, ids=[b[1][:40] for b in BAD_VIDEOS])
+def test_a_video_that_does_not_fit_is_refused_by_name(path, video, message):
     found = refusal(write_csd(path, {"bad": video}))
     assert re.search(message, found), found
     assert str(path) in found and "/some root/data/bad/" in found
@@ -272,46 +235,28 @@ def remake(path: pathlib.Path, change) -> str:
     return refusal(path)
 
 
-BAD_TREES = {
-    "empty": (lambda f: f.pop("some root"), r"0 objects at the top"),
-    "two roots": (lambda f: f.create_group("other"), r"2 objects at the top; .* one root group"),
-    "a dataset on top": (
-        lambda f: (f.pop("some root"), f.create_dataset("x", data=[1])),
-        r"/x is no group",
-    ),
-    "no data": (lambda f: f.pop("some root/data"), r"/some root/data is missing"),
-    "data is a dataset": (
-        lambda f: (f.pop("some root/data"), f.create_dataset("some root/data", data=[1])),
-        r"/some root/data is no group",
-    ),
-    "no video": (
-        lambda f: [f.pop(f"some root/data/{v}") for v in "abC"],
-        r"/some root/data holds no video",
-    ),
-    "a video is a dataset": (
-        lambda f: f.create_dataset("some root/data/x", data=[1]),
-        r"/data/x is no group",
-    ),
-    "no intervals": (lambda f: f.pop("some root/data/a/intervals"), r"/a/intervals is missing"),
-    "no features": (lambda f: f.pop("some root/data/a/features"), r"/a/features is missing"),
-    "features are a group": (
-        lambda f: (f.pop("some root/data/a/features"), f.create_group("some root/data/a/features")),
-        r"/a/features is no dataset",
-    ),
-    "a long name": (
-        lambda f: f.create_group("some root/data/" + "x" * 300),
-        r"the name 'x{200}' is not UTF-8 of at most 200 characters",
-    ),
-    "a name that is not UTF-8": (
-        lambda f: h5py.h5g.create(f["some root/data"].id, b"\xff\xfe"),
-        r"the name b'\\xff\\xfe' is not UTF-8 of at most 200 characters",
-    ),
-}
+BAD_TREES = (
+    (lambda f: f.pop("some root"), r"0 objects at the top"),
+    (lambda f: f.create_group("other"), r"2 objects at the top; .* one root group"),
+    (lambda f: (f.pop("some root"), f.create_dataset("x", data=[1])), r"/x is no group"),
+    (lambda f: f.pop("some root/data"), r"/some root/data is missing"),
+    (lambda f: (f.pop("some root/data"), f.create_dataset("some root/data", data=[1])),
+     r"/some root/data is no group"),
+    (lambda f: [f.pop(f"some root/data/{v}") for v in "abC"], r"/some root/data holds no video"),
+    (lambda f: f.create_dataset("some root/data/x", data=[1]), r"/data/x is no group"),
+    (lambda f: f.pop("some root/data/a/intervals"), r"/a/intervals is missing"),
+    (lambda f: f.pop("some root/data/a/features"), r"/a/features is missing"),
+    (lambda f: (f.pop("some root/data/a/features"), f.create_group("some root/data/a/features")),
+     r"/a/features is no dataset"),
+    (lambda f: f.create_group("some root/data/" + "x" * 300),
+     r"the name 'x{200}' is not UTF-8 of at most 200 characters"),
+    (lambda f: h5py.h5g.create(f["some root/data"].id, b"\xff\xfe"),
+     r"the name b'\\xff\\xfe' is not UTF-8 of at most 200 characters"),
+)
 
 
-@pytest.mark.parametrize("name", BAD_TREES)
-def test_a_tree_that_is_no_computational_sequence_is_refused(path, name):
-    change, message = BAD_TREES[name]
+@pytest.mark.parametrize(("change", "message"), BAD_TREES, ids=[b[1][:40] for b in BAD_TREES])
+def test_a_tree_that_is_no_computational_sequence_is_refused(path, change, message):
     found = remake(path, change)
     assert re.search(message, found), found
 

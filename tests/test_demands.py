@@ -6,7 +6,7 @@ import logging
 import numpy as np
 import pytest
 
-from msajax.config import SYNTHETIC, Config, DataConfig, ModelConfig
+from msajax.config import Config, DataConfig, ModelConfig
 from msajax.corpus.corpus import Corpus, Embedding, Source, Split
 from msajax.corpus.demands import describe_unread_transcripts, require_run, say_unread_transcripts
 from msajax.corpus.in_memory import corpus_of
@@ -63,11 +63,6 @@ def test_transcripts_that_are_read_are_passed_over(data, model, source):
     assert (report["notes"], report["warnings"]) == ([], [])
 
 
-def test_transcripts_of_the_embedded_corpus_are_passed_over():
-    toy = corpus_of({"train": split_of(0)}, source=Source(SYNTHETIC, "f"))
-    assert describe_unread_transcripts(toy, DataConfig(), ModelConfig()) == ""
-
-
 def test_a_corpus_of_transcripts_alone_is_refused_by_the_same_words():
     with pytest.raises(UserError, match=f"^c: {UNREAD}\\.$"):
         fit(corpus(()), DataConfig(), ModelConfig())
@@ -84,27 +79,17 @@ def test_a_corpus_of_transcripts_alone_is_refused_by_the_same_words():
 @pytest.mark.parametrize(
     ("splits", "says"),
     [
-        (
-            {"train": split_of(0, size=6)},
-            f"no split 'valid'; it has train. --config.data.folds=5 {FOLDS}",
-        ),
-        (
-            {"test": split_of(0, size=4)},
-            f"no split 'train'; it has test. --config.data.folds=4 {FOLDS}",
-        ),
-        (
-            {"train": split_of(0, size=2)},
-            "data.folds=3 makes splits of the samples of 3 or more videos; here are 2.",
-        ),
-        (
-            {"train": split_of(0), "valid": split_of(5), "test": split_of(9, labels=False)},
-            f"split 'test' has no labels, which it needs. --config.data.folds=5 {FOLDS}",
-        ),
-        (
-            {"train": dataclasses.replace(split_of(0), ids=np.array(["a[0]", "17", "b[0]"]))},
-            "once their ids tell which video each is of, as 'video[0]' or 'video$_$0' do and "
-            "'17' does not.",
-        ),
+        ({"train": split_of(0, size=6)},
+         f"no split 'valid'; it has train. --config.data.folds=5 {FOLDS}"),
+        ({"test": split_of(0, size=4)},
+         f"no split 'train'; it has test. --config.data.folds=4 {FOLDS}"),
+        ({"train": split_of(0, size=2)},
+         "data.folds=3 makes splits of the samples of 3 or more videos; here are 2."),
+        ({"train": split_of(0), "valid": split_of(5), "test": split_of(9, labels=False)},
+         f"split 'test' has no labels, which it needs. --config.data.folds=5 {FOLDS}"),
+        ({"train": dataclasses.replace(split_of(0), ids=np.array(["a[0]", "17", "b[0]"]))},
+         "once their ids tell which video each is of, as 'video[0]' or 'video$_$0' do and "
+         "'17' does not."),
     ],
     ids=["train alone", "test alone", "two videos", "no labels", "ids of no video"],
 )

@@ -151,18 +151,13 @@ for mode in pkgutil.iter_modules(msajax.cli.__path__):
     assert done.returncode == 0, done.stderr
 
 
-def test_what_was_meant_is_a_path_that_is_there(tmp_path):
+def test_did_you_mean_suggests_paths_that_exist(tmp_path):
     (tmp_path / "runs" / "ta" / "bundle").mkdir(parents=True)
     (tmp_path / "corpus.npz").touch()
-    for wrong, right in (
-        ("corpsu.npz", "corpus.npz"),
-        ("corpus", "corpus.npz"),
-        ("runs/taa/bundle", "runs/ta/bundle"),
-        ("rnus/ta", "runs/ta"),
-        ("runs/ta/bundle", None),
-        ("runs/taa/checkpoints", None),
-        ("nothing", None),
-    ):
+    for wrong, right in {
+        "corpsu.npz": "corpus.npz", "corpus": "corpus.npz", "runs/taa/bundle": "runs/ta/bundle",
+        "rnus/ta": "runs/ta", "runs/ta/bundle": None, "runs/taa/checkpoints": None, "nothing": None,
+    }.items():
         advice = f"; did you mean {tmp_path / right}?" if right else ""
         assert meant(str(tmp_path / wrong)) == advice
 
@@ -184,7 +179,7 @@ time.sleep(0.6)
 """
 
 
-def test_what_a_command_does_is_said_where_it_is_silent_for_long():
+def test_announcements_of_a_silent_command():
     assert SECONDS < 2
     done = subprocess.run([sys.executable, "-c", ANNOUNCED], cwd=ROOT, capture_output=True)
     assert done.stdout.decode().splitlines() == ["second ...", "fourth ..."]

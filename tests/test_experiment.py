@@ -29,7 +29,7 @@ import msajax
 from msajax.cli.convert import convert
 from msajax.cli.evaluate import evaluate_predictions, evaluate_run
 from msajax.cli.inspect import inspect
-from msajax.cli.predict import predict as predict_by_mode
+from msajax.cli.predict import predict as predict_corpus
 from msajax.config import Config, DataConfig, from_config_dict
 from msajax.config.identity import NUMERICS
 from msajax.corpus.corpus import Corpus, Split
@@ -58,12 +58,6 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def same_environment(monkeypatch):
-    """Undoes what a run adds to XLA's flags, on which the names of compiled programs depend."""
-    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
-
-
 class Run(NamedTuple):
     """A finished run, and in which order the program did what matters."""
 
@@ -90,7 +84,6 @@ def train(folder: pathlib.Path, corpus: pathlib.Path) -> Run:
 
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # constant labels, in one of the runs
-        patch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
         patch.setattr(Corpus, "split", recorded(Corpus.split, before="read {1}"))
         patch.setattr(
             RunFolder, "append_metrics", recorded(RunFolder.append_metrics, after="epoch")
@@ -664,7 +657,7 @@ def predict(run, tmp_path):
     def call(made: dict[str, Split], split: str = "all") -> list[dict[str, str]]:
         save_native(tmp_path / "new.npz", corpus_of(made))
         output = tmp_path / "predictions.csv"
-        count = predict_by_mode(
+        count = predict_corpus(
             str(run.folder / "bundle"), str(tmp_path / "new.npz"), str(output), split
         )
         rows = rows_of(output)
@@ -688,7 +681,7 @@ def without(values, *names):
 @pytest.mark.parametrize("split", ["valid", "test"])
 def test_predicting_the_training_corpus_gives_the_runs_own_file(split, run, tmp_path):
     output = tmp_path / "p.csv"
-    count = predict_by_mode(str(run.folder / "bundle"), str(run.corpus), str(output), split)
+    count = predict_corpus(str(run.folder / "bundle"), str(run.corpus), str(output), split)
     assert count == 20
     assert output.read_bytes() == (run.folder / "predictions" / f"{split}.csv").read_bytes()
 
@@ -846,7 +839,7 @@ def test_the_model_of_a_bundle_is_called_from_python(run, splits):
     model = msajax.build_model(bundle.config.model, bundle.preparation.spec)
     split, _ = prepare(splits["test"], bundle.preparation, 2**20)
     params = jax.tree.map(lambda x: x[1], bundle.params)  # of the second random seed
-    score = model.apply({"params": params}, split.features, split.masks).score[:, 0]
+    score = jax.jit(model.apply)({"params": params}, split.features, split.masks).score[:, 0]
     expected = [float(row["score_seed1"]) for row in stored_rows(run)]
     np.testing.assert_allclose(score, expected, atol=1e-5)
 
@@ -854,7 +847,7 @@ def test_the_model_of_a_bundle_is_called_from_python(run, splits):
 def test_a_bundle_needs_nothing_of_its_run(run, tmp_path):
     shutil.copytree(run.folder / "bundle", tmp_path / "alone")
     output = tmp_path / "p.csv"
-    predict_by_mode(str(tmp_path / "alone"), str(run.corpus), str(output), "test")
+    predict_corpus(str(tmp_path / "alone"), str(run.corpus), str(output), "test")
     assert output.read_bytes() == (run.folder / "predictions" / "test.csv").read_bytes()
 
 
@@ -1036,7 +1029,7 @@ def test_scores_that_are_not_finite_are_refused_with_the_sample_and_nothing_is_w
     )
     save_bundle(str(tmp_path / "bundle"), dataclasses.replace(bundle, params=params))
     with pytest.raises(UserError, match="20 sample.* of split 'test' are not finite, the first"):
-        predict_by_mode(
+        predict_corpus(
             str(tmp_path / "bundle"), str(run.corpus), str(tmp_path / "p.csv"), "test"
         )
     assert not list(tmp_path.glob("p.csv*"))
@@ -1089,7 +1082,7 @@ def test_transcripts_without_features_get_the_vectors_of_their_words(run, tmp_pa
     for name, split in (("spoken", spoken), ("written", written)):
         save_native(tmp_path / f"{name}.npz", corpus_of({"test": split}))
         with caplog.at_level(logging.INFO):
-            predict_by_mode(
+            predict_corpus(
                 str(run.folder / "bundle"),
                 str(tmp_path / f"{name}.npz"),
                 str(tmp_path / f"{name}.csv"),
@@ -1115,7 +1108,7 @@ def test_words_of_a_pickle_get_the_vectors_that_prediction_names(run, tmp_path, 
     convert(str(tmp_path / "test.pkl"), data, str(tmp_path / "test.npz"))
     outputs = []
     for corpus, named in (("test.pkl", data.glove_path), ("test.npz", "")):
-        predict_by_mode(
+        predict_corpus(
             *(str(run.folder / "bundle"), str(tmp_path / corpus)),
             *(str(tmp_path / "p.csv"), "all"),
             glove_path=named,
@@ -1131,7 +1124,7 @@ def test_settings_that_nothing_reads_are_said_once(run, tmp_path, caplog):
     vectors, output = str(tmp_path / "glove.txt"), str(tmp_path / "p.csv")
     data = DataConfig(glove_path=vectors)
     for call in (
-        lambda: predict_by_mode(
+        lambda: predict_corpus(
             str(run.folder / "bundle"), str(run.corpus), output, glove_path=vectors
         ),
         lambda: inspect(str(run.corpus), data),

@@ -54,7 +54,8 @@ def trained(config: Config, of_corpus, seeds: int = 2, encoder=None) -> Bundle:
     preparation = fit(of_corpus, config.data, config.model, encoder)
     model = build_model(config.model, preparation.spec)
     keys = jax.random.split(jax.random.key(0), seeds)
-    params = jax.vmap(lambda key: model.init(key, *blank_sample(preparation.spec))["params"])(keys)
+    init = jax.vmap(lambda key: model.init(key, *blank_sample(preparation.spec))["params"])
+    params = jax.jit(init)(keys)
     given = list(range(seeds)), [1] * seeds, jax.device_get(params), "digest"
     return Bundle(config, preparation, *given)
 

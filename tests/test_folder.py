@@ -45,7 +45,7 @@ def test_the_table_names_everything_once_and_results_json_after_all_results():
     assert set(manifest.derived()) <= set(results)
 
 
-def test_one_row_more_makes_an_artefact_the_runs_own(folder, added):
+def test_manifest_row_makes_an_artefact_the_runs_own(folder, added):
     pathlib.Path(folder.file("explanations")).write_text("")
     with pytest.raises(UserError, match=r"/explanations is a file; a run keeps a folder there: m"):
         folder.claim(tiny_config(), {"corpus digest": "digest"})
@@ -105,14 +105,13 @@ def test_every_difference_between_two_mappings_is_said_with_both_sides():
     form = "{key}: {there} there, {here} here"
     here, there = {"a": 1, "b": "x", "c": None}, {"d": 2, "c": None, "b": "y", "a": 1.0}
     assert differences(here, there, form) == [
-        "b: 'y' there, 'x' here",
-        "d: 2 there, nothing here",
+        "b: 'y' there, 'x' here", "d: 2 there, nothing here",
     ]
     assert differences({"c": None}, {}, form) == ["c: nothing there, None here"]
     assert differences(here, dict(reversed(here.items())), form) == []
 
 
-def test_what_is_made_of_results_goes_before_they_are_replaced(folder, added):
+def test_derived_artefacts_are_removed_before_results_are_replaced(folder, added):
     fill(folder)
     before = names(folder)
     folder.begin_results()

@@ -156,13 +156,8 @@ def misa_sample(folder: pathlib.Path) -> Sample:
 
 
 SAMPLES: dict[str, Callable[[pathlib.Path], Sample]] = {
-    "native": native_sample,
-    "mapped": mapped_sample,
-    "old_hdf5": old_hdf5_sample,
-    "connectome": connectome_sample,
-    "csd": csd_sample,
-    "mmsa": mmsa_sample,
-    "mult": mult_sample,
+    "native": native_sample, "mapped": mapped_sample, "old_hdf5": old_hdf5_sample,
+    "connectome": connectome_sample, "csd": csd_sample, "mmsa": mmsa_sample, "mult": mult_sample,
     "misa": misa_sample,
 }
 OF_HDF5 = ("old_hdf5", "csd")

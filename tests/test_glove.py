@@ -1,6 +1,7 @@
 """Word vectors from text: what is asked for is read to the bit, a bad line is named by number."""
 
 import gzip
+import io
 import os
 import pathlib
 import re
@@ -9,11 +10,11 @@ import zipfile
 
 import numpy as np
 import pytest
+import refusals
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from msajax.corpus.glove import read_glove
-from msajax.errors import UserError
 
 GOOD = ["the 0.25 -1.5 3e-2", "cat 1 2 3", "sat -0.1 0.2 -0.3"]
 
@@ -39,11 +40,7 @@ def f32(*values: float) -> list[float]:
 
 
 def refusal(path, *words: str) -> str:
-    """The sentence with which `path` is refused."""
-    with pytest.raises(UserError) as caught:
-        read_glove(path, words or ("the", "cat", "sat"))
-    message = str(caught.value)
-    assert re.fullmatch(r"[^\n]{10,500}[^.]\.", message), message
+    message = refusals.refusal(read_glove, path, words or ("the", "cat", "sat"))
     assert str(path) in message
     return message
 
@@ -73,69 +70,38 @@ def test_gzip_is_told_by_content(tmp_path, path):
     assert read(tmp_path / "plain.gz", "the", "cat") == plain
 
 
-def test_a_word_may_hold_spaces(path):
-    lines = [". . . 0.5 0.25 1", "the 1 2 3", "Route 66 4 5 6", "at a@b.com 7 8 9", ". 0 0 0"]
-    found = read(write(path, lines), ". . .", "Route 66", "at a@b.com", ".", "at", "Route")
-    assert found == {
-        ". . .": [0.5, 0.25, 1],
-        "Route 66": [4, 5, 6],
-        "at a@b.com": [7, 8, 9],
-        ".": [0, 0, 0],
-    }
+FILES = {  # the lines of a file, and vectors that are read of it
+    "spaces in words": (
+        [". . . 0.5 0.25 1", "the 1 2 3", "Route 66 4 5 6", "at a@b.com 7 8 9", ". 0 0 0"],
+        {". . .": [0.5, 0.25, 1], "Route 66": [4, 5, 6], "at a@b.com": [7, 8, 9], ".": [0, 0, 0]},
+    ),
+    "a single line": ([". . . 0.5 0.25 1"], {". . .": [0.5, 0.25, 1]}),
+    "words like numbers": (["2004 0.5 1", "nan 1 2", "-1e3 3 4", "inf 5 6"],
+                           {"2004": [0.5, 1], "nan": [1, 2], "-1e3": [3, 4], "inf": [5, 6]}),
+    "a word twice": ([*GOOD, "cat 7 8 9"], {"cat": [1, 2, 3]}),
+    "a header": (["3 3", *GOOD], {"cat": [1, 2, 3]}),
+    "no header": (["7 3", "8 4"], {"7": [3], "8": [4]}),
+    "unwanted lines": (["the x y z", *GOOD[1:], "dog nan nan nan"], {"cat": [1, 2, 3]}),
+    "letters of any script": (
+        ["The 1 2", "the 3 4", "größer 5 6", "Ωμέγα 7 8", "\x85 9 10", "\xa0 11 12"],
+        {"the": [3, 4], "größer": [5, 6], "Ωμέγα": [7, 8], "\x85": [9, 10], "\xa0": [11, 12]},
+    ),
+}
 
 
-def test_a_single_line_with_spaces_in_its_word_settles_the_width(path):
-    assert read(write(path, [". . . 0.5 0.25 1"]), ". . .") == {". . .": [0.5, 0.25, 1]}
-
-
-def test_words_that_look_like_numbers_are_words(path):
-    lines = ["2004 0.5 1", "nan 1 2", "-1e3 3 4", "inf 5 6"]
-    found = read(write(path, lines), "2004", "nan", "-1e3", "inf")
-    assert found == {"2004": [0.5, 1], "nan": [1, 2], "-1e3": [3, 4], "inf": [5, 6]}
-
-
-def test_of_a_repeated_word_the_first_line_counts(path):
-    assert read(write(path, [*GOOD, "cat 7 8 9"]), "cat") == {"cat": [1, 2, 3]}
-
-
-def test_words_are_compared_as_they_are_written(path):
-    lines = ["The 1 2", "the 3 4", "größer 5 6", "Ωμέγα 7 8", "\x85 9 10", "\xa0 11 12"]
-    write(path, lines)
-    assert read(path, "the", "größer", "Ωμέγα", "\x85", "\xa0") == {
-        "the": [3, 4],
-        "größer": [5, 6],
-        "Ωμέγα": [7, 8],
-        "\x85": [9, 10],
-        "\xa0": [11, 12],
-    }
-
-
-def test_a_vocabulary_that_no_file_can_hold_is_not_found(path):
-    assert read(write(path, GOOD), "\ud800", "cat") == {"cat": [1, 2, 3]}
+@pytest.mark.parametrize("name", FILES)
+def test_words_are_compared_as_they_are_written_and_may_hold_spaces(path, name):
+    lines, wanted = FILES[name]
+    strangers = {"\ud800", "at", "Route", "3"} - wanted.keys()
+    assert read(write(path, lines), *wanted, *strangers) == wanted
+    path.write_text("\n".join(lines), encoding="utf-8")  # the last line needs no end
+    assert read(path, *wanted) == wanted
 
 
 @pytest.mark.parametrize("end", ["\r\n", " \n", "\t \r\n"])
 def test_white_space_at_the_end_of_lines_does_not_matter(path, end):
     found = read(write(path, GOOD, end), "cat", "sat")
     assert found == {"cat": [1, 2, 3], "sat": f32(-0.1, 0.2, -0.3)}
-
-
-def test_the_last_line_needs_no_end(path):
-    path.write_text("\n".join(GOOD))
-    assert read(path, "sat") == {"sat": f32(-0.1, 0.2, -0.3)}
-
-
-def test_a_header_line_is_no_word(path):
-    assert read(write(path, ["3 3", *GOOD]), "3", "the") == {"the": f32(0.25, -1.5, 0.03)}
-
-
-def test_a_first_line_that_is_no_header_is_a_word(path):
-    assert read(write(path, ["7 3", "8 4"]), "7", "8") == {"7": [3], "8": [4]}
-
-
-def test_the_numbers_of_unwanted_lines_are_not_read(path):
-    lines = ["the x y z", *GOOD[1:], "dog nan nan nan"]
-    assert read(write(path, lines), "cat") == {"cat": [1, 2, 3]}
 
 
 @settings(max_examples=60, deadline=None)
@@ -191,7 +157,7 @@ def filler(count: int) -> list[str]:
     return [f"w{k} 1 2 3" for k in range(count)]
 
 
-@pytest.mark.parametrize("before", [0, 1, 300])
+@pytest.mark.parametrize("before", [0, 300])
 @pytest.mark.parametrize(
     "line, message",
     [
@@ -242,24 +208,15 @@ def test_a_truncated_gzip_is_refused_with_a_line(path, lines, width):
     lost = 65536 / len(text) * lines  # what was decompressed together with the damaged place
     assert max(0, 0.6 * lines - lost) <= line < 0.7 * lines
     assert (line > 0) == (lines > 5)
-
-
-def test_a_damaged_gzip_is_refused(path):
-    content = bytearray(gzip.compress("\n".join(filler(500)).encode()))
-    content[-6] ^= 1  # in the checksum
-    path.write_bytes(content)
+    path.write_bytes(content[:-6] + bytes([content[-6] ^ 1]) + content[-5:])  # in the checksum
     assert re.search(r"is damaged after line \d+: CRC check failed", refusal(path))
 
 
-def test_a_zip_archive_is_refused_with_the_way_out(path):
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("glove.txt", "\n".join(GOOD))
-    assert re.search("is a zip archive; unpack it", refusal(path))
-
-
-@pytest.mark.parametrize(
-    "content, message",
-    [
+def test_a_file_of_another_kind_is_refused(path):
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("glove.txt", "\n".join(GOOD))
+    for content, message in (
         (b"", r"is empty; expected a word and its numbers"),
         (b"\n\n\n", r"line 1: no word vector"),
         (b"hello world\nand so on\n", r"line 1: no word vector"),
@@ -268,13 +225,10 @@ def test_a_zip_archive_is_refused_with_the_way_out(path):
         (b"\x89PNG\r\n\x1a\n" + bytes(5000), r"line 1: no word vector"),
         (b"1 2 3\n" * 3 + b"a " * 600000, r"line 4: 1048576 bytes or longer"),
         (b"\x1f\x8b\x08 no gzip", r"is damaged after line 0: "),
-    ],
-    ids="empty blank prose word2vec_binary bytes png endless gzip".split(),
-)
-def test_a_file_of_another_kind_is_refused(path, content, message):
-    path.write_bytes(content)
-    found = refusal(path)
-    assert re.search(message, found), found
+        (archive.getvalue(), "is a zip archive; unpack it"),
+    ):
+        path.write_bytes(content)
+        assert re.search(message, refusal(path)), content[:20]
 
 
 def test_memory_does_not_grow_with_a_line(path):
@@ -287,13 +241,9 @@ def test_memory_does_not_grow_with_a_line(path):
     assert peak < 4e6
 
 
-def test_a_path_that_cannot_be_read_is_refused(tmp_path):
+def test_a_path_that_cannot_be_read_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
     gone = tmp_path / "gone.txt"
     assert re.search(r"gone\.txt cannot be read: No such file", refusal(gone))
-    assert re.search(r"cannot be read: it is no regular file", refusal(tmp_path))
-
-
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match=r"pipe cannot be read: it is no regular file\.$"):
-        read_glove(tmp_path / "pipe", {"good"})
+    for place in (tmp_path, tmp_path / "pipe"):
+        assert re.search(r"cannot be read: it is no regular file", refusal(place))

@@ -354,9 +354,8 @@ def test_the_loss_weighs_the_two_passes():
     np.testing.assert_allclose(metrics.sums, [coarse, refined], rtol=1e-5)
     np.testing.assert_array_equal(metrics.weights, [B, B])
     assert float(loss_of(metrics)) == pytest.approx(0.7 * coarse + 0.3 * refined, rel=1e-5)
-    gradient = jax.grad(lambda params: np.array([0.7, 0.3]) / B @ jnp.stack(errors(params)))(
-        state.params
-    )
+    loss = jax.jit(jax.grad(lambda p: np.array([0.7, 0.3]) / B @ jnp.stack(errors(p))))
+    gradient = loss(state.params)
     assert float(metrics.grad_norm) == pytest.approx(float(optax.tree.norm(gradient)), rel=1e-5)
 
 
@@ -388,9 +387,8 @@ def test_seeds_under_vmap_are_those_one_after_another():
     chex.assert_trees_all_close(together, in_turn, atol=2e-6)
 
 
-@pytest.mark.parametrize("guidance", METHODS[1:])
-def test_in_16_bits_scores_are_finite_and_gradients_too(guidance):
-    model = make(guidance=guidance, dtype="bfloat16")
+def test_in_16_bits_scores_are_finite_and_gradients_too():
+    model = make(guidance="deeplift", dtype="bfloat16")
     params = parameters(model)
 
     def total(params):

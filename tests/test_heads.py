@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 import scipy.special
+from layer_formulas import dense, random_params
 
 from msajax.config import ModelConfig
 from msajax.layers.heads import AdaptiveHead, AttentionPool, ModalityGate, mean_pool
@@ -22,16 +23,6 @@ PRESENT = np.array([[1, 1, 1], [1, 0, 1], [0, 1, 1], [0, 0, 1], [0, 0, 0]], bool
 SEQUENCES = {m: RNG.normal(size=(B, T, D)).astype(np.float32) for m in NAMES}
 ALL_PRESENT = {m: (RNG.random((B, T)) < 0.6) | (np.arange(T) == 1) for m in NAMES}
 MASKS = {m: ALL_PRESENT[m] & PRESENT[:, [i]] for i, m in enumerate(NAMES)}
-
-
-def random_params(init, *arguments):
-    tree = jax.eval_shape(init, jax.random.key(0), *arguments).get("params", {})
-    rng = np.random.default_rng(1)
-    return jax.tree.map(lambda w: rng.normal(size=w.shape, scale=0.5).astype("f4"), tree)
-
-
-def dense(params, x):
-    return x.astype(np.float64) @ params["kernel"] + params["bias"]
 
 
 def numpy_mean_pool(x, mask):
@@ -74,12 +65,6 @@ NUMPY_POOLS = {
 }
 
 
-def test_mean_pool_by_hand():
-    x = np.array([[[1, 10], [2, 20], [6, 60]]] * 3, np.float32)
-    mask = np.array([[1, 0, 1], [0, 1, 0], [0, 0, 0]], bool)
-    np.testing.assert_array_equal(mean_pool(x, mask), [[3.5, 35], [2, 20], [0, 0]])
-
-
 @pytest.mark.parametrize("method", POOLS)
 def test_pool_equals_float64_over_the_valid_steps(method):
     got = POOLS[method](X, MASK)
@@ -94,11 +79,11 @@ def test_attention_pool_scores_with_a_quarter_of_the_width():
     assert shapes["score"] == {"kernel": (D // 4, 1), "bias": (1,)}
 
 
-@pytest.mark.parametrize("filler", [1e30, np.inf, np.nan])
 @pytest.mark.parametrize("method", POOLS)
-def test_padded_steps_do_not_enter_the_pool(method, filler):
-    changed = np.where(MASK[..., None], X, np.float32(filler))
-    np.testing.assert_array_equal(POOLS[method](changed, MASK), POOLS[method](X, MASK))
+def test_padded_steps_do_not_enter_the_pool(method):
+    for filler in (1e30, np.inf, np.nan):
+        changed = np.where(MASK[..., None], X, np.float32(filler))
+        np.testing.assert_array_equal(POOLS[method](changed, MASK), POOLS[method](X, MASK))
 
 
 def test_attention_pool_without_a_valid_step_has_finite_gradients():
@@ -121,9 +106,7 @@ def test_pooling_of_16_bit_sequences_is_float32(method):
 # --- the gate ---
 
 NO_DROPOUT = ModelConfig(dropout_rate=0.0)
-GATE_PARAMS = random_params(
-    functools.partial(ModalityGate(NO_DROPOUT).init, train=False), POOLED, PRESENT
-)
+GATE_PARAMS = random_params(ModalityGate(NO_DROPOUT).init, POOLED, PRESENT, train=False)
 
 
 @jax.jit
@@ -175,8 +158,7 @@ def test_gate_has_one_dropout_between_its_layers():
 def head(method="mean", missing="mask"):
     config = ModelConfig(model_dim=D, pooling_method=method, missing_modality=missing)
     module = AdaptiveHead(config, NAMES)
-    init = functools.partial(module.init, train=False)
-    params = random_params(init, SEQUENCES, MASKS)
+    params = random_params(module.init, SEQUENCES, MASKS, train=False)
     return jax.jit(functools.partial(module.apply, {"params": params}, train=False)), params
 
 
@@ -200,11 +182,3 @@ def test_head_is_the_weighted_sum_of_the_pooled_modalities(method, missing):
     chex.assert_trees_all_close(got, numpy_head(params, MASKS, method, present), atol=2e-6, rtol=0)
     np.testing.assert_array_equal(np.asarray(got[1]) == 0, ~present)
     np.testing.assert_array_equal(got[0][-1], np.zeros(D))
-
-
-def test_treatments_of_absent_modalities_agree_when_all_are_present():
-    mask, reference = head("mean", "mask")[0], head("mean", "reference")[0]
-    chex.assert_trees_all_close(
-        mask(SEQUENCES, ALL_PRESENT), reference(SEQUENCES, ALL_PRESENT), atol=1e-6, rtol=0
-    )
-    assert np.abs(mask(SEQUENCES, MASKS)[1] - reference(SEQUENCES, MASKS)[1]).max() > 0.1

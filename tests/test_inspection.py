@@ -4,6 +4,7 @@ import io
 import json
 import math
 import pathlib
+import unicodedata
 
 import numpy as np
 import pytest
@@ -15,11 +16,10 @@ from msajax.corpus.corpus import Split
 from msajax.corpus.formats import open_corpus
 from msajax.corpus.formats.native import save_native
 from msajax.corpus.in_memory import corpus_of
-from msajax.errors import UserError
 from msajax.preparation import inspection
 from msajax.preparation.apply import prepare
 from msajax.preparation.fit import fit
-from msajax.preparation.inspection import inspect_corpus
+from msajax.preparation.inspection import inspect_corpus, suspect_ids, suspect_videos
 
 NAN, INF = math.nan, math.inf
 DEFAULT = DataConfig()
@@ -67,7 +67,7 @@ def rendered(report) -> str:
     return text
 
 
-def test_text_by_hand(tmp_path):
+def test_inspection_of_text_by_hand(tmp_path):
     # Valid steps of rows 0 to 3: 2, 3, 0, 4; first to last: 2, 4, -, 5.
     # Valid values run from row 0, step 1 (2, 3) to row 3, step 4 (38, 39).
     report = report_of(tmp_path, train=train(), valid=valid())
@@ -95,7 +95,7 @@ def test_text_by_hand(tmp_path):
     }
 
 
-def test_audio_by_hand(tmp_path):
+def test_inspection_of_audio_by_hand(tmp_path):
     # Derived: rows span steps 0-1, 1-1, none, 0-2; the zero step inside row 3 is valid.
     report = report_of(tmp_path, train=train(), valid=valid())
     assert report["splits"]["train"]["modalities"]["audio"] == {
@@ -130,15 +130,7 @@ def test_what_padding_holds_does_not_make_a_sample_other_than_zeros(tmp_path):
     assert (found["all_zero"], found["non_finite"]) == (1.0, 0)
 
 
-def test_without_mask_from_zeros_every_step_counts(tmp_path):
-    report = report_of(tmp_path, DataConfig(mask_from_zeros=False), train=train(), valid=valid())
-    audio = report["splits"]["train"]["modalities"]["audio"]
-    assert (audio["mask"], audio["absent"], audio["padded_steps"]) == ("every step", 0.0, 0.0)
-    assert audio["valid_steps"] == dict.fromkeys(("min", "median", "mean", "max"), 3.0)
-    assert report["splits"]["train"]["modalities"]["text"]["mask"] == "explicit"
-
-
-def test_labels_by_hand(tmp_path):
+def test_inspection_of_labels_by_hand(tmp_path):
     report = report_of(tmp_path, train=train(), valid=valid())
     labels = report["splits"]["train"]["labels"]["sentiment"]
     floors = labels.pop("floors")
@@ -188,7 +180,7 @@ def test_what_is_undefined_is_none_and_says_nothing(tmp_path, recwarn):
     assert [str(w.message) for w in recwarn] == []
 
 
-def test_the_corpus_as_a_whole(tmp_path):
+def test_inspection_of_the_whole_corpus(tmp_path):
     report = report_of(tmp_path, train=train(), valid=valid())
     assert report["path"] == str(tmp_path / "corpus.npz")
     assert report["format"] == "native npz"
@@ -332,22 +324,6 @@ def test_modalities_that_are_not_aligned_are_told_of_each(why):
     assert not [line for line in lines if "begin at" in line]
 
 
-def test_only_modalities_that_train_has_are_aligned(tmp_path):
-    ones = np.ones((2, 3, 1))
-    with_video = a_split(5, None, text=ones, audio=ones * 2, video=ones * 3)
-    zeros = a_split(0, None, text=ones, audio=ones * 4, video=ones * 0)
-    report = report_of(tmp_path, train=zeros, test=with_video)
-    assert report["alignment"]["groups"] == [["text", "audio"]]
-    alone = report_of(tmp_path, test=with_video)
-    assert alone["alignment"]["groups"] == [["text", "audio", "video"]]
-
-
-def test_what_cannot_be_aligned_is_refused(tmp_path):
-    uneven = a_split(0, None, text=np.ones((2, 3, 1)), audio=np.ones((2, 4, 1)))
-    with pytest.raises(UserError, match="alignment = aligned: .* train: text, audio have 3, 4"):
-        report_of(tmp_path, DataConfig(alignment="aligned"), train=uneven)
-
-
 def test_labels_off_the_scale_or_missing_are_warned_of(tmp_path):
     outside = a_split(10, [1.0, 5.0], text=np.arange(8.0).reshape(2, 2, 2))
     unlabelled = a_split(20, None, text=np.arange(8.0, 16).reshape(2, 2, 2))
@@ -377,33 +353,20 @@ def test_a_faultless_corpus_has_no_warning(tmp_path):
     assert "warning: none" in rendered(report)
 
 
-def test_token_ids_by_hand(tmp_path):
+def test_inspection_of_token_ids_by_hand(tmp_path):
     ids = np.array([[0, 3, 0, 7], [0, 0, 0, 0], [2, 9, 0, 0]])
     split = Split(np.array(["a", "b", "c"]), {"text": ids}, {}, None)
     report = report_of(tmp_path, train=split)
     assert report["widths"] == {"text": 0}
-    assert report["splits"]["train"]["modalities"]["text"] == {
-        "dtype": "int64",
-        "width": 0,
-        "steps": 4,
-        "mask": "from zeros",
-        "named_by": None,
-        "hidden": 0,
-        "absent": 1 / 3,
-        "all_zero": 0.0,
-        "valid_steps": {"min": 2.0, "median": 2.5, "mean": 2.5, "max": 3.0},
-        "span": {"min": 2.0, "median": 2.5, "mean": 2.5, "max": 3.0},
-        "leading_padding": 1 / 2,
-        "trailing_padding": 1 / 2,
-        "inner_holes": 0.0,
-        "padded_steps": 7 / 12,
-        "non_finite": 0,
-        "non_finite_columns": 0,
-        "first_non_finite_columns": [],
-        "constant_columns": 0,
-        "range": {"min": 0.0, "max": 9.0},
+    found = report["splits"]["train"]["modalities"]["text"]
+    steps = {"min": 2.0, "median": 2.5, "mean": 2.5, "max": 3.0}
+    wanted = {
+        "dtype": "int64", "width": 0, "steps": 4, "mask": "from zeros", "absent": 1 / 3,
+        "valid_steps": steps, "span": steps, "leading_padding": 1 / 2, "trailing_padding": 1 / 2,
+        "inner_holes": 0.0, "padded_steps": 7 / 12, "range": {"min": 0.0, "max": 9.0},
         "scale": None,
     }
+    assert {key: found[key] for key in wanted} == wanted
     assert "text: token ids" in rendered(report)
 
 
@@ -418,26 +381,18 @@ def test_several_labels_are_described_each(tmp_path):
     assert found["0"]["floors"]["train_median"]["mae"] == 0.5
 
 
-@pytest.mark.parametrize(
-    "sizes, name",
-    [
-        ((1284, 229, 686), "CMU-MOSI"),
-        ((16326, 1871, 4659), "CMU-MOSEI"),
-        ((15290, 2291, 4832), "CMU-MOSEI"),
-        ((16327, 1871, 4662), "CMU-MOSEI"),
-        ((1368, 456, 457), "CH-SIMS"),
-        ((220, 40, 80), "ICT-MMMO"),
-        ((173, 36, 60), "YouTube"),
-        ((600, 100, 203), "POM"),
-        ((1284, 229, 685), None),
-        ((229, 1284, 686), None),
-    ],
-)
-def test_a_corpus_is_recognised_by_its_counts(sizes, name):
-    config = SyntheticConfig(*sizes, modalities=("text",), widths=(1,), lengths=(1,))
-    report = inspect_corpus(open_corpus("synthetic", DataConfig(synthetic=config)), DEFAULT)
-    assert report["known_corpus"] == name
-    assert (f"the counts of {name}" if name else "not counts we know") in rendered(report)
+def test_a_corpus_is_recognised_by_its_counts():
+    for sizes, name in {
+        (1284, 229, 686): "CMU-MOSI", (16326, 1871, 4659): "CMU-MOSEI", (1368, 456, 457): "CH-SIMS",
+        (15290, 2291, 4832): "CMU-MOSEI", (16327, 1871, 4662): "CMU-MOSEI", (600, 100, 203): "POM",
+        (220, 40, 80): "ICT-MMMO", (173, 36, 60): "YouTube", (1284, 229, 685): None,
+        (229, 1284, 686): None,
+    }.items():
+        config = SyntheticConfig(*sizes, modalities=("text",), widths=(1,), lengths=(1,))
+        corpus = open_corpus("synthetic", DataConfig(synthetic=config))
+        report = inspect_corpus(corpus, DEFAULT)
+        assert report["known_corpus"] == name
+        assert (f"the counts of {name}" if name else "not counts we know") in rendered(report)
 
 
 def test_the_report_does_not_depend_on_the_block_size(tmp_path, monkeypatch):
@@ -486,7 +441,7 @@ def test_brackets_in_a_path_are_printed_as_they_are(tmp_path):
 # --- real files ---
 
 
-def test_mosi_is_recognised(shared_data):
+def test_inspection_recognises_mosi(shared_data):
     report = inspect_corpus(open_corpus(shared_data / "mosi_text_audio.npz"), DEFAULT)
     assert report["sizes"] == {"train": 1284, "valid": 229, "test": 686}
     assert report["known_corpus"] == "CMU-MOSI"
@@ -502,17 +457,6 @@ def test_mosi_is_recognised(shared_data):
     rendered(report)
 
 
-def test_the_small_mosi_file_has_the_shapes_of_the_specification(shared_data):
-    report = inspect_corpus(open_corpus(shared_data / "mosi_dev229.npz"), DEFAULT)
-    assert report["sizes"] == {"train": 134, "valid": 55, "test": 40}
-    assert report["widths"] == {"text": 300, "audio": 74, "video": 47}
-    assert report["known_corpus"] is None
-    for split in report["splits"].values():
-        for facts in split["modalities"].values():
-            assert (facts["steps"], facts["leading_padding"], facts["mask"]) == (20, 0, "explicit")
-    rendered(report)
-
-
 def test_classes_have_the_floor_of_their_task(tmp_path):
     split = a_split(0, [0, 2, 2, 1], text=np.arange(16.0).reshape(4, 2, 2))
     save_native(tmp_path / "c.npz", corpus_of({"train": split}, integers=True))
@@ -521,3 +465,112 @@ def test_classes_have_the_floor_of_their_task(tmp_path):
     assert facts["floors"] == {"majority": {"accuracy": 0.5}}
     assert report["task"] == {"kind": "classification", "names": ["0", "1", "2"]}
     rendered(report)
+
+
+# --- what is suspected of a corpus ---
+
+
+EVERY = [0.0, 1.0, 2.0] * 4
+
+
+def warnings_of(train, valid=EVERY, test=EVERY, *, integers=False, **model) -> list[str]:
+    """The warnings on a corpus of these labels, all else faultless."""
+    rng = np.random.default_rng(0)
+    splits = {}
+    for name, labels in {"train": train, "valid": valid, "test": test}.items():
+        labels = np.array(labels, float)
+        labels = labels[:, None] if labels.ndim == 1 else labels
+        ids = np.array([f"{name}{i}[0]" for i in range(len(labels))])
+        splits[name] = Split(ids, {"text": rng.normal(size=(len(ids), 2, 3))}, {}, labels)
+    corpus = corpus_of(splits, integers=integers)
+    return inspect_corpus(corpus, DataConfig(), ModelConfig(**model))["warnings"]
+
+
+def test_labels_that_do_not_vary_are_told_of():
+    scores = list(np.linspace(-2.5, 2.4, 12))
+    assert warnings_of([1.5] * 4, scores, [0.5] * 3) == [
+        "train: sentiment is 1.5 in all 4 samples: there is nothing to learn.",
+        "test: sentiment is 0.5 in all 3 samples: it has no correlation there.",
+    ]
+    assert warnings_of(scores, scores, [0.5]) == []  # a single sample cannot vary
+    two = np.stack([scores, [7.0] * 12], axis=1)
+    assert warnings_of(two, two[:, ::-1], two) == [
+        "train: 1 is 7 in all 12 samples: there is nothing to learn.",
+        "valid: 0 is 7 in all 12 samples: it has no correlation there.",
+        "test: 1 is 7 in all 12 samples: it has no correlation there.",
+    ]
+
+
+@pytest.mark.parametrize("values", [[0, 1, 2], [-1, 1], [1, 2, 3], [0, 1, 2, 3]])
+def test_classes_stored_as_numbers_are_told_of_with_the_setting(values):
+    labels = values * 6
+    (told,) = warnings_of(labels, labels, labels)
+    assert told == (
+        f"sentiment takes the values {', '.join(map(str, values))} alone, which are learned as "
+        "scores: if they are classes, --config.model.task=classification learns them as such."
+    )
+    assert warnings_of(labels, labels, labels, task="classification") == []
+    assert warnings_of(labels, labels, labels, task="regression") == []
+
+
+def test_degrees_and_few_whole_labels_are_not_taken_for_classes():
+    for values in ([-3, -2, -1, 0, 1, 2, 3], [1, 1.5, 2], [0, 1, 2.5], list(range(-3, 4, 2))):
+        assert warnings_of(values * 6, values * 6, values * 6) == []
+    assert warnings_of([0, 1, 2], [1, 2], [0, 2]) == []
+
+
+def test_classes_that_train_lacks_are_told_of_with_their_samples():
+    assert warnings_of([0, 1] * 3, [0, 1, 2], [3, 3, 2, 0], integers=True) == [
+        "valid: 1 sample(s) are of class(es) that train lacks (2): nothing learns them.",
+        "test: 3 sample(s) are of class(es) that train lacks (2, 3): nothing learns them.",
+    ]
+    rows = np.eye(3)
+    assert warnings_of(rows[[0, 1, 0]], rows[[0, 1]], rows[[2, 2]]) == [
+        "test: all 2 samples are of the class 2: none can be told from it there.",
+        "test: 2 sample(s) are of class(es) that train lacks (2): nothing learns them.",
+    ]
+    assert warnings_of(EVERY, [0, 1], [2, 0], integers=True) == []
+
+
+def test_scales_that_differ_by_orders_are_told_of_and_others_are_not():
+    rng = np.random.default_rng(0)
+
+    def told(factor: float) -> list[str]:
+        splits = {}
+        for name, scale in {"train": 1.0, "valid": -1.0, "test": factor}.items():
+            x = np.full((4, 3, 2), scale) * [3.0, 4.0]  # root mean square sqrt(12.5)
+            x += 1e-9 * rng.normal(size=x.shape)  # so that no two samples are the same
+            x[0, 0], x[1, 1], x[:, 2] = 1e6, np.nan, 0  # outliers, repaired values, padding
+            ids = np.array([f"{name}{i}" for i in range(4)])
+            splits[name] = Split(ids, {"audio": x}, {}, rng.normal(size=(4, 1)))
+        found = inspect_corpus(corpus_of(splits), DataConfig())
+        return [warning for warning in found["warnings"] if "scale" in warning]
+
+    assert told(99.0) == told(0.0101) == []
+    assert told(101.0) == [
+        "The values of audio differ in scale: a step's root mean square is typically 3.54 in "
+        "train, 3.54 in valid, 357 in test. Were they made in the same way?"
+    ]
+    assert len(told(0.0099)) == 1
+
+
+def test_ids_that_differ_in_their_unicode_form_alone_are_told_of():
+    nfc, nfd = (
+        [unicodedata.normalize(form, id_) for id_ in ("é1", "ü2", "n3")] for form in ("NFC", "NFD")
+    )
+    have = "have, but for its Unicode form (NFC or NFD), the id of"
+    assert suspect_ids({"train": nfc, "test": nfd}) == [
+        f"2 sample(s) of test {have} one of train: samples may leak."
+    ]
+    assert suspect_ids({"train": [*nfc, nfd[0]], "test": ["É1"]}) == [
+        f"1 sample(s) of train {have} an earlier one."
+    ]
+    assert suspect_ids({"train": [*nfd, *nfd], "test": nfd}) == []  # equal ids are told elsewhere
+
+
+def test_videos_with_samples_in_two_splits_are_told_of():
+    e = unicodedata.normalize("NFD", "é[1]")
+    same = ["17", "whole"]
+    found = suspect_videos({"train": ["é[0]", "b_1", *same], "test": [e, "c_1", *same]})
+    assert len(found) == 1 and "(1 in train and test, as 'é')" in found[0]
+    assert suspect_videos({"train": ["a_1", "a_2"], "test": ["b[0]", "train_3"]}) == []

@@ -33,12 +33,10 @@ DESCRIBED = {
     "scores": ([-1.5, 0.25], False, (), ("scores", ("sentiment",), {})),
     "a named score": ([-1.5, 0.25], False, ("mood",), ("scores", ("mood",), {})),
     "classes": ([2, 0, 2], True, (), ("classes", ("sentiment",), {0: "0", 2: "2"})),
-    "named classes": (
-        [2, 0, 2],
-        True,
-        ("sad", "calm", "glad"),
-        ("classes", ("class",), {0: "sad", 1: "calm", 2: "glad"}),
-    ),
+    "named classes": ([2, 0, 2],
+                      True,
+                      ("sad", "calm", "glad"),
+                      ("classes", ("class",), {0: "sad", 1: "calm", 2: "glad"})),
     "a name for the column": ([0, 1], True, ("mood",), ("classes", ("mood",), {0: "0", 1: "1"})),
     "a name for a column of zeros": ([0, 0], True, ("mood",), ("classes", ("mood",), {0: "0"})),
     "negative": ([-1, 0, 1], True, (), ("scores", ("sentiment",), {-1: "-1", 0: "0", 1: "1"})),
@@ -58,31 +56,15 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("name", DESCRIBED)
-def test_a_column_of_labels_is_described(name):
-    values, integers, names, (kind, label_names, classes) = DESCRIBED[name]
-    assert describe_labels(column(*values), integers=integers, names=names) == {
-        "label_kind": kind,
-        "label_names": label_names,
-        "classes": classes,
-    }
-
-
-@pytest.mark.parametrize("integers", [True, False])
-@pytest.mark.parametrize("name", ROWS)
-def test_several_columns_are_one_hot_only_with_one_1_among_zeros(name, integers):
-    rows, (kind, label_names, classes) = ROWS[name]
-    assert describe_labels(np.array(rows, float), integers=integers) == {
-        "label_kind": kind,
-        "label_names": label_names,
-        "classes": classes,
-    }
-
-
-def test_columns_take_their_names():
-    for rows in ([[0.0, 1.0], [1.0, 0.0]], [[0.5, 1.5]]):
-        found = describe_labels(np.array(rows), integers=False, names=("sad", "glad"))
-        assert found["label_names"] == ("sad", "glad") and found["classes"] == {}
+def test_columns_of_labels_are_described():
+    for name, (values, integers, names, wanted) in DESCRIBED.items():
+        found = describe_labels(column(*values), integers=integers, names=names)
+        assert tuple(found[k] for k in ("label_kind", "label_names", "classes")) == wanted, name
+    # Several columns are one-hot only with one 1 among zeros.
+    for name, (rows, wanted) in ROWS.items():
+        for integers in (True, False):
+            found = describe_labels(np.array(rows, float), integers=integers)
+            assert tuple(found[k] for k in ("label_kind", "label_names", "classes")) == wanted, name
 
 
 def test_more_classes_than_a_model_should_have_are_scores():
@@ -92,20 +74,17 @@ def test_more_classes_than_a_model_should_have_are_scores():
     assert (found["label_kind"], found["classes"]) == ("scores", {})
 
 
-@pytest.mark.parametrize(
-    ("labels", "integers", "names"),
-    [
-        (column(0, 3), True, ("a", "b", "c")),  # class 3 has no name
-        (column(0, 1), False, ("a", "b")),  # scores
-        (column(-1, 1), True, ("a", "b")),
-        (np.zeros((2, 3)), False, ("a", "b")),
-        (np.zeros((2, 3)), False, ("a", "b", "c", "d")),
-    ],
-)
-def test_names_that_fit_neither_columns_nor_classes_are_refused(labels, integers, names):
-    message = rf"{len(names)} label name\(s\) for {labels.shape[1]} column\(s\)"
-    with pytest.raises(ValueError, match=message):
-        describe_labels(labels, integers=integers, names=names)
+def test_names_that_fit_neither_columns_nor_classes_are_refused():
+    for labels, integers, names in (
+        (column(0, 3), True, "abc"),  # class 3 has no name
+        (column(0, 1), False, "ab"),  # scores
+        (column(-1, 1), True, "ab"),
+        (np.zeros((2, 3)), False, "ab"),
+        (np.zeros((2, 3)), False, "abcd"),
+    ):
+        message = rf"{len(names)} label name\(s\) for {labels.shape[1]} column\(s\)"
+        with pytest.raises(ValueError, match=message):
+            describe_labels(labels, integers=integers, names=tuple(names))
 
 
 @pytest.mark.parametrize("clash", ["joy_sd", "joy_seed0", "joy_seed12"])
@@ -207,11 +186,6 @@ def test_labels_of_one_class_alone_are_refused():
         label_kind(corpus_of(train=(column(4, 4), True), test=(column(4), True)), AUTO)
 
 
-def test_a_corpus_without_labels_has_one_score():
-    found = label_kind(corpus_of(train=None), AUTO)
-    assert found == LabelKind("regression", ("sentiment",))
-
-
 # --- targets ---
 
 
@@ -226,12 +200,6 @@ def test_classes_are_counted_from_0_in_their_order():
     spec = spec_of("classification", "a", "b", "c")
     one_hot = np.array([[0, 0, 1], [1, 0, 0]], float)
     np.testing.assert_array_equal(as_targets(one_hot, spec, ()), column(2, 0), strict=True)
-
-
-def test_scores_stay_as_they_are():
-    labels = np.array([[1.5, 7.0], [-2.0, 1e9]])
-    np.testing.assert_array_equal(as_targets(labels, spec_of("regression", "a", "b"), ()), labels)
-    assert as_targets(None, spec_of("regression", "a"), ()) is None
 
 
 @pytest.mark.parametrize(
@@ -293,7 +261,7 @@ def opened(tmp_path):
     return call
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.int8, np.uint16, ">i4", np.uint64])
+@pytest.mark.parametrize("dtype", [np.int8, ">i4", np.uint64])
 def test_whole_numbers_of_two_axes_are_token_ids(dtype, opened):
     ids = np.array([[1, 2, 0], [3, 0, 5], [0, 0, 0], [0, 7, 0]], dtype)
     corpus = opened(train=a_split(text=ids), test=a_split(text=ids[:, :2]))
@@ -358,22 +326,6 @@ def test_steps_that_ids_pad_by_minus_1_do_not_make_a_sequence_longer(opened):
     assert found.masks["text"].all()
 
 
-def test_a_modality_of_negative_ids_alone_is_left_out_of_the_model(opened, caplog):
-    corpus = opened(train=a_split(text=np.full((2, 3), -1), audio=np.ones((2, 2, 5))))
-    spec = fit(corpus, DataConfig(), AUTO).spec
-    assert (spec.modalities, spec.widths, spec.vocabularies) == (("audio",), (5,), ())
-    assert "'text' has no valid training step" in caplog.text
-
-
-def test_ids_and_features_stand_side_by_side(opened):
-    features = {"text": np.array([[3, 1]]), "audio": np.ones((1, 4, 5)), "phones": [[6, 0]]}
-    features["phones"] = np.array(features["phones"], np.uint8)
-    spec = fit(opened(train=a_split(**features)), DataConfig(), AUTO).spec
-    assert spec.modalities == ("text", "audio", "phones")
-    assert (spec.widths, spec.vocabularies) == ((0, 5, 0), (4, 0, 7))
-    assert [spec.vocabulary(m) for m in spec.modalities] == [4, 0, 7]
-
-
 def test_an_explicit_mask_decides_which_ids_count(opened):
     ids = np.array([[0, 9, 3], [2, 0, 0]])
     mask = np.array([[1, 0, 1], [1, 1, 0]], bool)
@@ -409,16 +361,12 @@ def test_two_axes_of_other_types_and_ids_without_steps_are_refused(opened):
         opened(train=a_split(text=np.ones((4, 0), int)))
 
 
-def test_ids_in_one_split_and_features_in_another_are_refused(opened):
+def test_ids_in_one_place_and_features_in_another_are_refused(opened):
     ids, features = a_split(text=np.ones((4, 2), int)), a_split(text=np.ones((4, 2, 3)))
     with pytest.raises(UserError, match="test/text is 3 wide, but train/text holds token ids"):
         opened(train=ids, test=features)
     with pytest.raises(UserError, match="test/text holds token ids, but train/text is 3 wide"):
         opened(train=features, test=ids)
-
-
-def test_a_model_refuses_the_other_kind_of_input(opened):
-    ids, features = a_split(text=np.ones((4, 2), int)), a_split(text=np.ones((4, 2, 3)))
     of_ids = fit(opened(train=ids), DataConfig(), AUTO)
     of_features = fit(opened(train=features), DataConfig(), AUTO)
     with pytest.raises(UserError, match="'text' is 3 wide here, .* trained on token ids"):
@@ -485,9 +433,8 @@ def test_labels_and_their_names_survive_being_written_again(labels, names, opene
     assert again.split("test").labels is None
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
+def test_wrong_names_are_refused(tmp_path):
+    for names, message in (
         (("a", "a", "b"), "label_name must be different strings of shape"),
         (("a", "b", ""), "label_name has a name that is empty, ends in space"),
         (("a", "b", " c"), "label_name has a name that is empty, ends in space"),
@@ -495,23 +442,13 @@ def test_labels_and_their_names_survive_being_written_again(labels, names, opene
         (("a", "\x1b[31mb", "c"), "label_name has a name .* not printable"),
         (("a", "b"), r"train/label has 2 label name\(s\) for 3 column\(s\) of labels"),
         (("a", "a_sd", "b"), "train/label has a name 'a_sd', which in predictions is a column"),
-        (np.array([1, 2, 3]), "label_name must be different strings"),
-        (np.array([["a", "b", "c"]]), "label_name must be different strings"),
-        (np.array("a"), "label_name must be different strings"),
-        (np.array([b"a", b"b", b"c"]), "label_name must be different strings"),
+        *((bad, "label_name must be different strings") for bad in ([1, 2, 3], [["a", "b", "c"]])),
+        *((bad, "label_name must be different strings") for bad in ("a", [b"a", b"b", b"c"])),
         (np.array(["a", "b", "c"], object), "'label_name' holds Python objects"),
-    ],
-)
-def test_wrong_names_are_refused(names, message, tmp_path):
-    arrays = {"train/label": np.ones((2, 3)), "train/text": np.ones((2, 1, 1))}
-    arrays |= {"train/id": np.array(["a", "b"]), "label_name": np.asarray(names)}
-    np.savez(tmp_path / "c.npz", **arrays)
-    with pytest.raises(UserError, match=message) as caught:
-        open_corpus(tmp_path / "c.npz")
-    assert str(tmp_path / "c.npz") in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_an_empty_split_of_classes_is_refused_as_empty(opened):
-    empty = a_split(np.zeros(0, int), text=np.ones((0, 2, 3)))
-    with pytest.raises(UserError, match="split 'valid' is empty"):
-        opened(train=a_split(np.arange(4)), valid=empty)
+    ):
+        arrays = {"train/label": np.ones((2, 3)), "train/text": np.ones((2, 1, 1))}
+        arrays |= {"train/id": np.array(["a", "b"]), "label_name": np.asarray(names)}
+        np.savez(tmp_path / "c.npz", **arrays)
+        with pytest.raises(UserError, match=message) as caught:
+            open_corpus(tmp_path / "c.npz")
+        assert str(tmp_path / "c.npz") in str(caught.value) and "\n" not in str(caught.value)

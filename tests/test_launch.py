@@ -38,8 +38,7 @@ TRAINER = ["--config", "configs/mosi.py"]  # how every example's arguments begin
 # Two processes of one run, started by each script: the command without the trainer's arguments.
 PAIRS = {
     "processes.sh": "PROCESSES=2 bash launch/processes.sh",
-    "ssh.sh": 'HOSTS="ada, eve" bash launch/ssh.sh',
-    "slurm.sh": "sbatch --nodes=2 launch/slurm.sh",
+    "ssh.sh": 'HOSTS="ada, eve" bash launch/ssh.sh', "slurm.sh": "sbatch --nodes=2 launch/slurm.sh",
     "tpu_pod.sh": "TPU=slice bash launch/tpu_pod.sh",
 }
 
@@ -140,9 +139,7 @@ def test_slurm_starts_a_task_for_each_process_and_sbatch_options_stand_in_the_fi
     for call in python_calls(cluster):
         assert call[1] == str(ROOT)
         assert flags_of(call[3:]) == {
-            "distributed": "True",
-            "join_seconds": "300.0",
-            "config.data.path": "/data/corpus.npz",
+            "distributed": "True", "join_seconds": "300.0", "config.data.path": "/data/corpus.npz",
             "workdir": "/data/runs/mosi",
         }
     lines = (ROOT / "launch/slurm.sh").read_text(encoding="utf-8").splitlines()
@@ -163,8 +160,7 @@ def test_a_tpu_pod_starts_the_same_command_on_all_workers(cluster):
         home = cluster.folder / "home" / str(worker)
         assert call[:2] == [str(worker), str(home / "msajax")]
         assert flags_of(call[3:]) == {
-            "distributed": "True",
-            "config.data.path": "/mnt/data/corpus.npz",
+            "distributed": "True", "config.data.path": "/mnt/data/corpus.npz",
             "workdir": "/mnt/data/runs/mosi",
         }
         assert list(home.iterdir()) == [home / "msajax"]  # the note of its process is gone
@@ -173,18 +169,21 @@ def test_a_tpu_pod_starts_the_same_command_on_all_workers(cluster):
 # --- exit codes and signals ---
 
 
-@pytest.mark.parametrize("script", ["processes.sh", "ssh.sh"])
 @pytest.mark.parametrize(
-    ("codes", "worst"),
-    [("0 0", 0), ("0 75", 75), ("75 75", 75), ("75 2", 2), ("1 75", 1), ("137 1", 1), ("3 0", 3)],
+    ("script", "codes", "worst"),
+    [("processes.sh", "0 75", 75), ("processes.sh", "75 2", 2), ("processes.sh", "137 1", 1),
+     ("ssh.sh", "1 75", 1), ("ssh.sh", "75 75", 75), ("ssh.sh", "3 0", 3)],
 )
 def test_the_exit_code_says_most_about_what_went_wrong(cluster, script, codes, worst):
     folder = {"MSAJAX_FOLDER": str(ROOT)}
     assert cluster.run(PAIRS[script], *TRAINER, CODES=codes, **folder) == worst, cluster.said()
 
 
-@pytest.mark.parametrize("script", ["processes.sh", "ssh.sh", "tpu_pod.sh"])
-@pytest.mark.parametrize("name", ["TERM", "INT", "HUP"])
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [("processes.sh", "TERM"), ("processes.sh", "INT"), ("ssh.sh", "INT"), ("ssh.sh", "HUP"),
+     ("tpu_pod.sh", "TERM"), ("tpu_pod.sh", "INT")],
+)
 def test_a_signal_reaches_every_process_once_and_is_waited_for(cluster, script, name):
     started = cluster.start(PAIRS[script], *TRAINER, MSAJAX_FOLDER=str(ROOT))
     cluster.wait_for(lambda: len(cluster.log("python")) == 2, started)
@@ -223,16 +222,11 @@ def test_a_wrong_parameter_is_one_line(cluster, script, environment, expected):
 @pytest.mark.parametrize(
     ("codes", "code", "environment", "requeued"),
     [
-        ("75 75", 75, {}, True),
         ("75 75", 75, {"SLURM_RESTART_COUNT": "99"}, True),
         ("75 75", 75, {"SLURM_RESTART_COUNT": "100"}, False),
         ("75 75", 75, {"SLURM_RESTART_COUNT": "3", "MAX_REQUEUES": "3"}, False),
         ("0 0", 0, {}, False),
-        ("1 1", 1, {}, False),
-        ("2 2", 2, {}, False),
-        ("3 3", 3, {}, False),
         ("75 2", 2, {}, False),  # of which srun gives back 75
-        ("1 75", 1, {}, False),
         ("75 137", 137, {}, False),
     ],
 )
@@ -280,42 +274,33 @@ def misspellings(thing: object) -> Iterator[object]:
 
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_every_object_of_a_manifest_is_as_the_api_has_it(cluster, name):
-    objects = applied(cluster, name)
-    for kind, thing in objects.items():
+    for kind, thing in applied(cluster, name).items():
         jsonschema.Draft202012Validator.check_schema(SCHEMAS[kind])
-        jsonschema.validate(thing, SCHEMAS[kind])
-        for misspelt in misspellings(thing):
-            with pytest.raises(jsonschema.ValidationError):
-                jsonschema.validate(misspelt, SCHEMAS[kind])
+        schema = jsonschema.Draft202012Validator(SCHEMAS[kind])
+        schema.validate(thing)
+        assert not any(schema.is_valid(misspelt) for misspelt in misspellings(thing))
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
-def test_the_parts_of_a_manifest_fit_each_other(cluster, name):
+def test_the_parts_of_a_manifest_fit_and_75_restarts_while_a_mistake_ends_the_run(cluster, name):
     objects = applied(cluster, name)
-    job = objects["JobSet"]["spec"]["replicatedJobs"][0]["template"]["spec"]
+    spec = objects["JobSet"]["spec"]
+    job = spec["replicatedJobs"][0]["template"]["spec"]
     pod = job["template"]["spec"]
     (trainer,) = pod["containers"]
     assert job["completionMode"] == "Indexed" and job["completions"] == job["parallelism"]
-    (rule,) = job["podFailurePolicy"]["rules"]
-    assert rule["onExitCodes"]["containerName"] == trainer["name"]
     assert {m["name"] for m in trainer["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
     (claim,) = [v for v in pod["volumes"] if "persistentVolumeClaim" in v]
     name_of_claim = objects["PersistentVolumeClaim"]["metadata"]["name"]
     assert claim["persistentVolumeClaim"]["claimName"] == name_of_claim
     assert objects["PersistentVolumeClaim"]["spec"]["accessModes"] == ["ReadWriteMany"]
-
-
-@pytest.mark.parametrize("name", MANIFESTS)
-def test_a_pod_that_exits_75_restarts_the_run_and_a_mistake_ends_it(cluster, name):
-    spec = applied(cluster, name)["JobSet"]["spec"]
-    job = spec["replicatedJobs"][0]["template"]["spec"]
     (rule,) = job["podFailurePolicy"]["rules"]
-    assert rule["action"] == "FailJob" and rule["onExitCodes"]["operator"] == "In"
-    assert rule["onExitCodes"]["values"] == [1, 2, 3]
+    on_exit = {"containerName": trainer["name"], "operator": "In", "values": [1, 2, 3]}
+    assert (rule["action"], rule["onExitCodes"]) == ("FailJob", on_exit)
     (last,) = spec["failurePolicy"]["rules"]
     assert last["action"] == "FailJobSet"
     assert last["onJobFailureReasons"] == ["PodFailurePolicy"]
-    assert job["backoffLimit"] == 0 and job["template"]["spec"]["restartPolicy"] == "Never"
+    assert job["backoffLimit"] == 0 and pod["restartPolicy"] == "Never"
     assert spec["failurePolicy"]["maxRestarts"] > 0
 
 
@@ -349,9 +334,7 @@ def test_the_command_of_a_pod_is_the_trainer(cluster, name, waits_for):
     assert cluster.log("getent") == waits_for
     (call,) = python_calls(cluster)
     assert flags_of(call[3:]) == {
-        "distributed": "True",
-        "join_seconds": "900.0",
-        "workdir": "/data/runs/mosi",
+        "distributed": "True", "join_seconds": "900.0", "workdir": "/data/runs/mosi",
         "config.data.path": "/data/it is.npz",
     }
 
@@ -375,8 +358,9 @@ REAL = {"MSAJAX_PYTHON": sys.executable}
 def test_a_mistake_in_the_configuration_ends_all_processes_with_2(cluster, experiment, tmp_path):
     arguments = ["--config", str(experiment), "--workdir", str(tmp_path / "run")]
     mistake = "--config.train.epochs=0"
-    assert cluster.run(PAIRS["processes.sh"], *arguments, mistake, **REAL) == 2
-    assert cluster.said().count("error: ") == 2 and "train.epochs" in cluster.said()
+    assert cluster.run(PAIRS["slurm.sh"], *arguments, mistake, **REAL) == 2
+    assert cluster.said().count("error: train.epochs = 0") == 2
+    assert cluster.log("scontrol") == []  # and the job does not go back
 
 
 def free_job() -> str:
@@ -411,10 +395,3 @@ def test_a_slurm_job_saves_when_its_time_is_up_goes_back_and_ends_the_run(
     epochs = [json.loads(line)["epoch"] for line in lines]
     assert epochs == [epoch for epoch in range(1, EPOCHS + 1) for _ in range(2)]  # two seeds
     assert (folder / "results.json").exists()
-
-
-def test_a_slurm_job_with_a_mistake_does_not_go_back(cluster, experiment, tmp_path):
-    arguments = ["--config", str(experiment), "--workdir", str(tmp_path / "run")]
-    mistake = "--config.train.epochs=0"
-    assert cluster.run(PAIRS["slurm.sh"], *arguments, mistake, **REAL) == 2, cluster.said()
-    assert cluster.log("scontrol") == []

@@ -7,10 +7,9 @@ import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import layer_formulas as formulas
 import numpy as np
 import pytest
-import scipy.special
-import scipy.stats
 
 from msajax.layers.basic import Dropout, FeedForward, LayerNorm
 from msajax.training.prng import COUNTER_HASH
@@ -93,12 +92,6 @@ def layer_norm(params, x, *, eps, dtype="float32"):
     return LayerNorm(eps, jnp.dtype(dtype)).apply({"params": params}, x)
 
 
-def numpy_layer_norm(params, x, eps):
-    x = np.asarray(x, np.float64)
-    normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps)
-    return normal * params["scale"] + params["bias"]
-
-
 @pytest.mark.parametrize(
     ("spread", "offset", "atol"), [(1.0, 0.0, 2e-6), (1e-3, 0.0, 2e-6), (1.0, 100.0, 5e-5)]
 )
@@ -107,7 +100,7 @@ def test_layer_norm_equals_float64_with_epsilon_inside_the_root(spread, offset, 
     x = (offset + spread * rng.normal(size=(3, 5, 16))).astype(np.float32)
     params = {k: rng.normal(size=16).astype(np.float32) for k in ("scale", "bias")}
     normal = layer_norm(params, x, eps=1e-6)
-    chex.assert_trees_all_close(normal, numpy_layer_norm(params, x, 1e-6), atol=atol, rtol=0)
+    chex.assert_trees_all_close(normal, formulas.layer_norm(params, x, 1e-6), atol=atol, rtol=0)
 
 
 def test_layer_norm_statistics_are_float32_in_16_bits():
@@ -116,7 +109,7 @@ def test_layer_norm_statistics_are_float32_in_16_bits():
     params = {"scale": np.ones(32, np.float32), "bias": np.zeros(32, np.float32)}
     normal = layer_norm(params, x, eps=1e-6, dtype="bfloat16")
     assert normal.dtype == jnp.bfloat16
-    expected = numpy_layer_norm(params, x.astype(jnp.float32), 1e-6)
+    expected = formulas.layer_norm(params, x.astype(jnp.float32), 1e-6)
     # Nothing is rounded but the result: at most half a unit in the last of 8 bits.
     chex.assert_trees_all_close(normal.astype(jnp.float32), expected, rtol=2**-8, atol=1e-5)
 
@@ -145,13 +138,10 @@ def test_feed_forward_is_dense_gelu_of_the_erf_form_dense():
         "outer": {"kernel": rng.normal(size=(24, 8)), "bias": rng.normal(size=8)},
     }
     x = rng.normal(size=(2, 5, 8))
-    inner = x @ params["inner"]["kernel"] + params["inner"]["bias"]
-
-    def through(gelu):
-        return gelu @ params["outer"]["kernel"] + params["outer"]["bias"]
-
-    expected = through(inner * 0.5 * (1 + scipy.special.erf(inner / np.sqrt(2))))
+    inner = formulas.dense(params["inner"], x)
+    expected = formulas.dense(params["outer"], formulas.gelu(inner))
     got = feed_forward(*jax.tree.map(np.float32, (params, x)))
     chex.assert_trees_all_close(got, expected, atol=2e-5, rtol=0)
     tanh_form = np.tanh(np.sqrt(2 / np.pi) * (inner + 0.044715 * inner**3))
-    assert np.abs(through(inner * 0.5 * (1 + tanh_form)) - expected).max() > 5e-4
+    other = formulas.dense(params["outer"], inner * 0.5 * (1 + tanh_form))
+    assert np.abs(other - expected).max() > 5e-4

@@ -71,7 +71,7 @@ def test_values_and_two_derivatives_are_those_of_the_plain_formula(name):
     ours, plain = (jax.jit(lambda f=f: measures(f))() for f in CASES[name])
     chex.assert_trees_all_close(ours, plain, rtol=2e-5, atol=2e-5)
     # Seeds that share a program are mapped.
-    of_two = jax.vmap(CASES[name][0])(*(jnp.stack([x, 2 * x]) for x in arguments))
+    of_two = jax.jit(jax.vmap(CASES[name][0]))(*(jnp.stack([x, 2 * x]) for x in arguments))
     chex.assert_trees_all_close(of_two[0], ours[0], rtol=1e-6, atol=1e-6)
 
 

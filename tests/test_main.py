@@ -14,12 +14,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from tiny import tiny_config, tiny_config_dict
+import survivors
+from tiny import tiny_config
 
 from msajax import __version__
 from msajax.config import known_keys
@@ -35,26 +36,6 @@ SETTINGS = {
     "optim__learning_rate": 0.01,
 }
 PAUSE = 3
-
-SERVER = """
-import json, os, sys
-import msajax.results.tables, msajax.experiment.run, msajax.main
-msajax.announce.SECONDS = 1e9  # on a busy machine anything may take long
-for line in sys.stdin:
-    arguments, out, err = json.loads(line)
-    child = os.fork()
-    if not child:
-        for path, descriptor in ((out, 1), (err, 2)):
-            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), descriptor)
-        sys.argv = ["msajax", *arguments]
-        try:
-            msajax.main.run()
-        except SystemExit as end:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(end.code)  # taking JAX down in good order would take longer than the command
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
 
 
 class Answer(NamedTuple):
@@ -85,24 +66,14 @@ def calm(said: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def command(tmp_path_factory) -> Iterator[Command]:
+def command(forks) -> Command:
     """The same program for many command lines; every one in a fork of its own."""
-    folder = tmp_path_factory.mktemp("server")
-    out, err = folder / "out", folder / "err"
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVER],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as server:
 
-        def ask(*arguments) -> Answer:
-            server.stdin.write(json.dumps([[*map(str, arguments)], str(out), str(err)]) + "\n")
-            server.stdin.flush()
-            return Answer(int(server.stdout.readline()), out.read_text(), err.read_text())
+    def ask(*arguments) -> Answer:
+        done = forks.run(*arguments)
+        return Answer(done.returncode, done.stdout, done.stderr)
 
-        yield ask
+    return ask
 
 
 def files(folder: pathlib.Path) -> dict[str, str]:
@@ -141,12 +112,7 @@ def refused(command, tmp_path) -> Command:
 def experiment(tmp_path_factory) -> pathlib.Path:
     """The tiny run as an experiment file."""
     path = tmp_path_factory.mktemp("configs") / "tiny_run.py"
-    settings = tiny_config_dict(**SETTINGS).to_dict()
-    path.write_text(
-        "from msajax.config import default_config\n\n\ndef get_config():\n"
-        f"    config = default_config()\n    config.update({settings!r})\n    return config\n"
-    )
-    return path
+    return survivors.write_experiment(path, **SETTINGS)
 
 
 @pytest.fixture(scope="module")
@@ -159,10 +125,10 @@ def whole(experiment, tmp_path_factory) -> tuple[pathlib.Path, Answer]:
 
 
 @pytest.fixture(scope="module")
-def paused(experiment, tmp_path_factory) -> tuple[pathlib.Path, Answer]:
+def paused(experiment, command, tmp_path_factory) -> tuple[pathlib.Path, Answer]:
     """The folder of a run that was asked to stop, and what the command said."""
     folder = tmp_path_factory.mktemp("paused") / "run"
-    answer = run("--config", experiment, "--workdir", folder, f"--stop_after_epochs={PAUSE}")
+    answer = command("--config", experiment, "--workdir", folder, f"--stop_after_epochs={PAUSE}")
     return folder, answer
 
 
@@ -192,8 +158,8 @@ def write(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> pathlib.Path:
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h", "--helpfull"])
-def test_help_explains_every_mode_flag_and_key_and_exits_0(flag):
-    answer = run(flag)
+def test_help_explains_every_mode_flag_and_key_and_exits_0(flag, command):
+    answer = run(flag) if flag == "--help" else command(flag)
     assert (answer.code, answer.err) == (0, "")
     modes = ("train", "evaluate", "predict", "inspect")
     flags = ("--config", "--workdir", "--input", "--output", "--bundle", "--split")
@@ -491,8 +457,10 @@ def test_a_reader_that_goes_early_is_no_error(mode, whole, tmp_path):
     assert output.exists()
 
 
-@pytest.mark.parametrize("mode", ["train", "predict", "evaluate", "inspect"])
-@pytest.mark.parametrize("platform", ["cuda", "rocket"])
+@pytest.mark.parametrize(
+    ("mode", "platform"),
+    [("train", "cuda"), *((m, "rocket") for m in ("train", "predict", "evaluate", "inspect"))],
+)
 def test_devices_that_are_not_there_are_one_line(mode, platform, experiment, whole, tmp_path):
     asked = {
         "train": ["--config", experiment, "--workdir", tmp_path / "run"],
@@ -675,36 +643,6 @@ def test_the_workdir_of_another_corpus_is_refused_with_both_digests(
     assert message.count(" there, ") == 1
 
 
-def damage(path: pathlib.Path, kind: str) -> None:
-    content = bytearray(path.read_bytes())
-    if kind == "truncated":
-        path.write_bytes(content[: len(content) // 2])
-    elif kind == "flipped":
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
-    elif kind == "text":
-        path.write_text("hello")
-    elif kind == "list":
-        path.write_text("[]")
-    elif kind == "empty":
-        path.write_bytes(b"")
-    else:
-        path.unlink()
-
-
-@pytest.mark.parametrize("kind", ["truncated", "flipped", "text", "list", "empty", "deleted"])
-@pytest.mark.parametrize("name", ["bundle.json", "parameters.safetensors"])
-def test_a_damaged_bundle_is_refused(name, kind, whole, refused, experiment, tmp_path):
-    bundle = tmp_path / "bundle"
-    shutil.copytree(whole[0] / "bundle", bundle)
-    damage(bundle / name, kind)
-    message = refused(
-        *("--mode=predict", "--bundle", bundle, "--input=synthetic"),
-        *("--output", tmp_path / "predictions.csv"),
-    )
-    assert str(bundle) in message and ("damaged" in message or "no bundle" in message)
-
-
 def test_a_missing_bundle_is_refused(refused, tmp_path):
     message = refused(
         *("--mode=predict", "--bundle", tmp_path / "absent", "--input=synthetic"),
@@ -820,29 +758,6 @@ def without_clock(folder: pathlib.Path) -> tuple[dict, list[dict]]:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert all(line.pop("seconds") >= 0 for line in lines)
     return results, lines
-
-
-def test_the_same_command_continues_in_a_new_process_to_the_bits_of_an_uninterrupted_run(
-    whole, paused, experiment, tmp_path
-):
-    folder = tmp_path / "run"
-    shutil.copytree(paused[0], folder)
-    answer = run("--config", experiment, "--workdir", folder)
-    assert answer.code == 0, answer.err
-    assert f"Continuing after epoch {PAUSE}." in answer.err
-    results, lines = without_clock(folder)
-    expected_results, expected_lines = without_clock(whole[0])
-    assert results == expected_results
-    assert lines == expected_lines
-    assert max(line["epoch"] for line in lines) > PAUSE, "this test needs epochs after the pause"
-    for name in (
-        "predictions/valid.csv",
-        "predictions/test.csv",
-        "bundle/parameters.safetensors",
-        "bundle/bundle.json",
-        "config.json",
-    ):
-        assert (folder / name).read_bytes() == (whole[0] / name).read_bytes(), name
 
 
 def test_a_finished_folder_prints_the_stored_results_and_changes_no_file(
@@ -1007,16 +922,16 @@ def test_a_profile_that_cannot_be_written_leaves_no_run(refused, experiment, tmp
     assert not folder.exists()
 
 
-def test_profile_leaves_a_trace_and_changes_no_result(whole, experiment, tmp_path):
+def test_profile_leaves_a_trace_and_changes_no_result(whole, command, experiment, tmp_path):
     folder = tmp_path / "run"
     trace = folder / "trace" / "first"  # there before the run is
-    answer = run("--config", experiment, "--workdir", folder, "--profile", trace)
+    answer = command("--config", experiment, "--workdir", folder, "--profile", trace)
     assert answer.code == 0, answer.err
     assert re.search(r"Profile of \d+ dispatches: .*/trace/first", answer.err)
     assert list(trace.rglob("*.xplane.pb"))
     assert without_clock(folder) == without_clock(whole[0])
 
 
-def test_sizes_of_the_embedded_corpus_can_be_set():
-    done = run("--mode=inspect", "--input=synthetic", "--config.data.synthetic.train=44")
+def test_sizes_of_the_embedded_corpus_can_be_set(command):
+    done = command("--mode=inspect", "--input=synthetic", "--config.data.synthetic.train=44")
     assert "44 train" in done.out

@@ -74,20 +74,19 @@ def test_what_is_not_what_the_manifest_says_is_refused_before_it_is_used(folder,
     assert not (tmp_path / "run").exists() and not (tmp_path / "again").exists()
 
 
-@pytest.mark.parametrize("change", ["gone", "no JSON", "version", "names", "path", "dev"])
+NONSENSE = {
+    "gone": lambda folder: (folder / "train" / "text.npy").unlink(),
+    "no JSON": lambda folder: (folder / "corpus.json").write_text("{"),
+    "version": lambda folder: edit(folder, version=2),
+    "names": lambda folder: edit(folder, arrays={"train/text": 1}),
+    "dev": lambda folder: edit(folder, arrays=["dev/text"]),
+    "path": lambda folder: edit(folder, arrays=["train/../../x"]),
+}
+
+
+@pytest.mark.parametrize("change", NONSENSE)
 def test_a_manifest_that_makes_no_sense_is_one_sentence(folder, change):
-    if change == "gone":
-        (folder / "train" / "text.npy").unlink()
-    elif change == "no JSON":
-        (folder / "corpus.json").write_text("{")
-    elif change == "version":
-        edit(folder, version=2)
-    elif change == "names":
-        edit(folder, arrays={"train/text": 1})
-    elif change == "dev":
-        edit(folder, arrays=["dev/text"])
-    else:
-        edit(folder, arrays=["train/../../x"])
+    NONSENSE[change](folder)
     with pytest.raises(UserError, match=r"^[^\n]+\.$") as caught:
         open_corpus(folder)
     assert ("rename dev/… to valid/…." in str(caught.value)) == (change == "dev")

@@ -160,7 +160,7 @@ def test_values_worked_out_by_hand(name):
     assert value == (HAND_VALUES[name] if name in EXACT else close(HAND_VALUES[name]))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(15))
 def test_values_agree_with_scipy_and_sklearn(seed):
     p, y = random_case(seed)
     with warnings.catch_warnings():
@@ -178,67 +178,41 @@ def test_result_is_plain_floats_in_the_order_asked():
     assert {type(value) for value in result.values()} == {float}
 
 
-@pytest.mark.parametrize(
-    ("name", "score", "rounded"),
-    [
-        ("acc7", 0.5, 0),
-        ("acc7", -0.5, 0),
-        ("acc7", 1.5, 2),
-        ("acc7", -1.5, -2),
-        ("acc7", 2.5, 2),
-        ("acc7", -2.5, -2),
-        ("acc7", 9.0, 3),
-        ("acc7", -3.6, -3),
-        ("acc5", 0.5, 0),
-        ("acc5", 2.5, 2),
-        ("acc5", -3.0, -2),
-        ("acc3", 0.5, 0),
-        ("acc3", -0.5, 0),
-        ("acc3", 1.5, 1),
-        ("acc3", -0.51, -1),
-    ],
-)
-def test_accuracies_clip_then_round_half_to_even_on_both_sides(name, score, rounded):
-    for other in range(-3, 4):
-        limit = {"acc7": 3, "acc5": 2, "acc3": 1}[name]
-        expected = float(np.clip(other, -limit, limit) == rounded)
-        assert compute([score], [other], (name,)) == {name: expected}
-        assert compute([other], [score], (name,)) == {name: expected}
+ROUNDED = {
+    "acc7": {0.5: 0, -0.5: 0, 1.5: 2, -1.5: -2, 2.5: 2, -2.5: -2, 9.0: 3, -3.6: -3},
+    "acc5": {0.5: 0, 2.5: 2, -3.0: -2},
+    "acc3": {0.5: 0, -0.5: 0, 1.5: 1, -0.51: -1},
+}
 
 
-def test_a_prediction_of_zero_is_non_negative_with_zeros_and_negative_without():
+@pytest.mark.parametrize("name", ROUNDED)
+def test_accuracies_clip_then_round_half_to_even_on_both_sides(name):
+    limit = {"acc7": 3, "acc5": 2, "acc3": 1}[name]
+    for score, rounded in ROUNDED[name].items():
+        for other in range(-3, 4):
+            expected = float(np.clip(other, -limit, limit) == rounded)
+            assert compute([score], [other], (name,)) == {name: expected}, (score, other)
+            assert compute([other], [score], (name,)) == {name: expected}, (score, other)
+
+
+def test_zero_is_non_negative_with_zeros_and_without_them_negative_or_dropped():
+    names = ("acc2_has0", "acc2_nonzero")
     for zero in (0.0, -0.0):
-        names = ("acc2_has0", "acc2_nonzero")
         result = compute([zero, zero, zero], [1.0, 2.0, -1.0], names)
         assert result == {"acc2_has0": 2 / 3, "acc2_nonzero": 1 / 3}
-
-
-def test_a_label_of_zero_is_non_negative_with_zeros_and_dropped_without():
-    names = ("acc2_has0", "acc2_nonzero")
     result = compute([1.0, -1.0, -1.0, -1.0], [0.0, -0.0, 0.0, -2.0], names)
     assert result == {"acc2_has0": 2 / 4, "acc2_nonzero": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("prediction", "label", "expected"),
-    [
+def test_f1_is_weighted_by_true_counts_and_zero_over_zero_is_zero():
+    for prediction, label, expected in (
         ([1, 1], [1, -1], (2 / 3 + 0) / 2),  # a class never predicted has F1 0
         ([1, -1, 1], [1, 2, 3], 4 / 5),  # a class that is only predicted weighs nothing
         ([-1, -1], [1, 2], 0),
-        ([-1, -2, 3], [-1, -2, 3], 1),
         ([1, 1, 1, -1], [1, 1, -1, -1], (2 * 4 / 5 + 2 * 2 / 3) / 4),
-        ([1, 1, 1, -1], [-1, 1, -1, -1], (1 * 2 / 4 + 3 * 2 / 4) / 4),
-    ],
-)
-def test_f1_is_weighted_by_true_counts_and_zero_over_zero_is_zero(prediction, label, expected):
-    result = compute(prediction, label, ("f1_nonzero", "f1_has0"))
-    assert result == {"f1_nonzero": close(expected), "f1_has0": close(expected)}
-
-
-def test_a_perfect_prediction_has_the_best_value_of_every_metric():
-    for name, value in compute(HAND_LABEL, HAND_LABEL).items():
-        assert value <= 1.0, name
-        assert value == (close(1.0) if TABLE[name].metric.larger_is_better else 0.0), name
+    ):
+        result = compute(prediction, label, ("f1_nonzero", "f1_has0"))
+        assert result == {"f1_nonzero": close(expected), "f1_has0": close(expected)}
 
 
 def test_no_rounding_error_takes_a_correlation_out_of_plus_minus_one():
@@ -249,18 +223,6 @@ def test_no_rounding_error_takes_a_correlation_out_of_plus_minus_one():
             corr = compute(slope * y + 0.1, y, ("corr",))["corr"]
             assert abs(corr) <= 1.0
             assert corr == close(np.sign(slope))
-
-
-@pytest.mark.parametrize("shift", [0.0, 0.25, -2.0, 1e3])
-def test_a_shifted_label_follows_the_closed_forms(shift):
-    y = np.asarray(HAND_LABEL)
-    variance = (32.26 - 4.6**2 / 8) / 8
-    result = compute(y + shift, y)
-    assert result["mae"] == close(abs(shift))
-    assert result["mse"] == close(shift**2)
-    assert result["r2"] == close(1 - shift**2 / variance)
-    assert result["ccc"] == close(2 * variance / (2 * variance + shift**2))
-    assert result["spearman"] == close(1.0)
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1e-9, 3.0, 1e200])
@@ -277,17 +239,12 @@ def test_scores_that_differ_in_the_last_bit_still_have_a_corr():
     assert compute(p, np.arange(5) - 2, ("corr",))["corr"] == close(1.0)
 
 
-def test_predicting_the_mean_label_has_an_r2_of_zero():
-    y = np.asarray(HAND_LABEL)
-    assert compute(np.full(8, y.mean()), y, ("r2",))["r2"] == close(0.0)
-
-
-@pytest.mark.parametrize("n", [2, 3, 10, 686, 4659])
-@pytest.mark.parametrize("constant", [0.0, 0.1, 1 / 3, -2.7, 1e-30, 1e17 / 3])
-def test_a_constant_prediction_leaves_only_the_correlations_undefined(n, constant):
-    y = np.linspace(-3, 2.9, n)
-    assert undefined(np.full(n, constant), y) == {"corr", "spearman"}
-    assert undefined(np.full(n, constant, np.float32), y) == {"corr", "spearman"}
+def test_a_constant_prediction_leaves_only_the_correlations_undefined():
+    for n in (2, 3, 10, 686, 4659):
+        y = np.linspace(-3, 2.9, n)
+        for constant in (0.0, 0.1, 1 / 3, -2.7, 1e-30, 1e17 / 3):
+            assert undefined(np.full(n, constant), y) == {"corr", "spearman"}
+            assert undefined(np.full(n, constant, np.float32), y) == {"corr", "spearman"}
 
 
 @pytest.mark.parametrize("constant", [0.1, -2.7, 1 / 3])
@@ -305,12 +262,6 @@ def test_ccc_is_undefined_only_where_both_are_the_same_constant():
 
 def test_one_sample_leaves_what_needs_a_spread_undefined():
     assert undefined([1.0], [1.0]) == {"corr", "r2", "spearman", "ccc"}
-
-
-def test_without_a_non_zero_label_its_accuracy_and_f1_are_undefined():
-    p = np.linspace(-1, 1, 5)
-    missing = undefined(p, np.array([0.0, -0.0, 0.0, 0.0, 0.0]))
-    assert missing == {"acc2_nonzero", "f1_nonzero", "corr", "spearman", "r2"}
 
 
 @pytest.mark.parametrize(
@@ -343,20 +294,6 @@ def naive_bootstrap(scores, label, names, resamples, seed):
         for name in names:
             statistic[name].append(np.mean([row[name] for row in rows]))
     return {name: np.nanpercentile(values, (2.5, 97.5)) for name, values in statistic.items()}
-
-
-@pytest.mark.parametrize("block", [1, 200, 2**17])
-def test_the_interval_equals_the_naive_loop_whatever_the_block(monkeypatch, block):
-    monkeypatch.setattr(intervals, "_BLOCK", block)
-    rng = np.random.default_rng(5)
-    label = np.round(rng.uniform(-3, 3, 17) * 2) / 2
-    scores = np.round((label + rng.normal(size=(3, 17))) * 4) / 4
-    ours = interval(scores, label, SENTIMENT, resamples=41, seed=3)
-    naive = naive_bootstrap(scores, label, SENTIMENT, resamples=41, seed=3)
-    assert tuple(ours) == SENTIMENT
-    for name, (low, high) in ours.items():
-        assert (low, high) == (close(naive[name][0]), close(naive[name][1])), name
-        assert low < high, name
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -425,23 +362,6 @@ def test_the_interval_is_a_function_of_scores_label_and_seed():
     assert other["mae"] != first["mae"]
 
 
-def test_all_seeds_share_each_resample():
-    rng = np.random.default_rng(2)
-    error = rng.uniform(size=50)
-    # Errors that add up to 1 in every sample: the mean of the two mae is 1/2 in any resample.
-    result = interval([error, 1 - error], np.zeros(50), ("mae",), resamples=100)
-    assert result["mae"] == (close(0.5), close(0.5))
-
-
-def test_the_interval_of_mae_has_the_normal_width():
-    error = np.abs(np.random.default_rng(4).normal(size=2000))
-    low, high = interval([error], np.zeros(2000), ("mae",), 4000)["mae"]
-    half_width = 1.959964 * error.std() / math.sqrt(2000)
-    # The 2.5 % point of 4000 draws is known to about 4 % of a standard error.
-    assert (error.mean() - low) / half_width == pytest.approx(1, abs=0.07)
-    assert (high - error.mean()) / half_width == pytest.approx(1, abs=0.07)
-
-
 def test_the_interval_refuses_too_few_resamples():
     with pytest.raises(ValueError, match="got 0"):
         interval([[0, 1]], np.zeros(2), ("mae",), resamples=0)
@@ -471,24 +391,6 @@ def test_the_majority_is_what_the_best_constant_reaches(seed):
         reached = [compute(np.full(y.size, c), y, (name,))[name] for c in range(-3, 4)]
         assert share == max(reached), name
     assert set(majority) == EXACT
-
-
-def test_the_constant_floors_are_the_mae_of_that_constant():
-    for seed in range(6):
-        train, y = random_case(seed)
-        result = floors(train, y, ("mae",))
-        for floor, constant in (("constant_0", 0.0), ("train_median", float(np.median(train)))):
-            expected = compute(np.full(y.size, constant), y, ("mae",))
-            assert result[floor] == expected
-
-
-def test_floors_without_accuracies_have_an_empty_majority():
-    result = floors([10.0], [5.0, 9.0], CONTINUOUS)
-    assert result == {
-        "constant_0": {"mae": 7.0},
-        "train_median": {"mae": 3.0},
-        "majority": {},
-    }
 
 
 def test_the_majority_of_no_samples_is_nan_with_a_warning():

@@ -32,7 +32,7 @@ def changed(split: str = "train", **fields) -> dict:
     return tree
 
 
-@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("protocol", [0, 2, 5])
 def test_arrays_ids_labels_and_transcripts_are_those_of_the_file(path, protocol):
     tree = mmsa()
     corpus = open_corpus(write_pickle(path, tree, protocol))
@@ -123,24 +123,6 @@ def test_transcripts_alone_are_a_corpus(path):
         fit(corpus, DataConfig(), ModelConfig())
 
 
-def test_features_of_text_of_one_step_need_no_mask(path):
-    tree = mmsa()
-    for fields in tree.values():
-        fields["text"] = np.ones((len(fields["id"]), 3))
-    corpus = open_corpus(write_pickle(path, tree))
-    assert corpus.headers["train"].masked == {"audio", "video"}
-
-
-def test_inner_zero_rows_within_a_length_stay_valid(path):
-    tree = mmsa()
-    tree["train"]["audio"] = np.ones((5, 6, 2))
-    tree["train"]["audio"][0, [0, 2, 5]] = 0
-    tree["train"]["audio"][4] = 0
-    tree["train"]["audio_lengths"] = np.array([[5], [6], [6], [6], [0]], np.float64)
-    mask = open_corpus(write_pickle(path, tree)).split("train").masks["audio"]
-    assert mask.sum(axis=1).tolist() == [5, 6, 6, 6, 0]
-
-
 def test_a_modality_of_zeros_alone_is_absent_whatever_its_length_says(path):
     tree = mmsa()
     for m in ("audio", "vision", "text"):
@@ -206,11 +188,6 @@ def test_a_text_encoder_reads_token_ids_and_segments_as_they_are(path, tmp_path)
     np.testing.assert_array_equal(split.segments, bert[:, 2])
     assert split.raw_text is not None and corpus.split("test").segments is None
     assert_converts(corpus, tmp_path)
-
-
-def test_token_ids_that_are_not_there_are_asked_for_in_vain(path):
-    found = refusal(path, changed(text_bert=None), text="ids")
-    assert re.search(r"data\.text = ids: .*corpus\.pkl: train/text_bert is missing\.$", found)
 
 
 def test_berts_input_alone_is_said_to_be_there(path, caplog):
@@ -365,10 +342,3 @@ def test_a_value_that_is_none_is_not_there(path):
 def test_fields_that_do_not_fit_are_refused_by_name(path, fields, message):
     found = refusal(path, changed(**fields))
     assert re.search(message, found) and str(path) in found, found
-
-
-@pytest.mark.parametrize("text", ["features", "ids", "words"])
-@pytest.mark.parametrize("aligned", [False, True])
-def test_converting_gives_the_same_corpus(path, tmp_path, text, aligned):
-    data = DataConfig(text=text)
-    assert_converts(open_corpus(write_pickle(path, mmsa(aligned=aligned)), data), tmp_path)

@@ -11,13 +11,8 @@ from huggingface_hub import ModelCard
 from msajax.report.model_card import markdown, model_card
 
 HOSTILE = (
-    "<script>alert(1)</script>",
-    "a|b*c_d`e`[x](javascript:y)",
-    'quote" and \\ back: - # {}',
-    "line\n---\nlicense: mit",
-    "null",
-    "\u202ereversed\u2028\x7f",
-    "1e-05",
+    "<script>alert(1)</script>", "a|b*c_d`e`[x](javascript:y)", 'quote" and \\ back: - # {}',
+    "line\n---\nlicense: mit", "null", "\u202ereversed\u2028\x7f", "1e-05",
 )
 
 
@@ -96,12 +91,10 @@ def test_the_card_says_what_was_measured_and_what_was_not():
         "Test mae 0.500 beats the 1.500 of the constant 0.",
         "Random seeds 7 became non-finite and count nowhere.",
         r"| mae ↓ | 0.500 ± 0.250 | 0.500 ± 0.250 | \[0.400, 0.600\] | 0.625 | 1.500 (0) |",
-        "samples: train 30, valid 20, test 10; digest d1.",
-        "Not read: left.",
+        "samples: train 30, valid 20, test 10; digest d1.", "Not read: left.",
         "Repaired in train, left: 3 clipped.",
         "Sequences longer than its own (mine 6 steps) are cut to their first steps.",
-        "Nothing is calibrated",
-        "scores = bundle.predict({'mine': x_0})",
+        "Nothing is calibrated", "scores = bundle.predict({'mine': x_0})",
         "The model is mine of mine (SHA-256 f1), which has to be imported first.",
     ):
         assert sentence in card, sentence

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 from csd_files import write_csd
-from pickle_corpora import write_pickle
+from pickle_corpora import assert_converts, write_pickle
 
 from msajax.config import DataConfig, ModelConfig
 from msajax.corpus.corpus import Split
@@ -169,7 +169,7 @@ def test_every_format_is_among_the_layouts():
     assert {name.split()[0] for name in LAYOUTS} | {"csd"} == set(FORMATS)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_is_read_and_what_is_counted_are_all_stored_steps_that_are_not_zero(
     tmp_path, layout, seed
@@ -203,6 +203,8 @@ def test_what_is_read_and_what_is_counted_are_all_stored_steps_that_are_not_zero
             lost = facts["lost"].get(m, {"steps": 0})["steps"]
             assert facts["modalities"][m]["hidden"] + lost == counted
             assert (f"{name}/{m}: " in warned) == (counted > 0)
+    (tmp_path / "converted").mkdir()
+    assert_converts(corpus, tmp_path / "converted")
 
 
 def test_rows_of_the_sdk_are_in_a_step_or_said_to_be_in_none(tmp_path, caplog):

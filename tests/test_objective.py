@@ -56,7 +56,7 @@ def test_concordance_of_equal_constants_has_no_gradient_and_no_nan():
         )
         return found[0] / found[1]
 
-    value, gradient = jax.value_and_grad(loss)(jnp.full((3, 1), 2.0))
+    value, gradient = jax.jit(jax.value_and_grad(loss))(jnp.full((3, 1), 2.0))
     assert float(value) == 1
     np.testing.assert_array_equal(gradient, np.zeros((3, 1)))
 
@@ -76,7 +76,7 @@ def test_the_focal_loss_of_a_certain_class_has_a_finite_gradient():
         term = LOSSES["classification"]["focal"](TrainConfig(focal_gamma=0.5))
         return term.measure(prediction_of(logits), batch_of([[0.0]]))[0]
 
-    assert np.isfinite(jax.grad(loss)(jnp.array([[200.0, -200.0]]))).all()
+    assert np.isfinite(jax.jit(jax.grad(loss))(jnp.array([[200.0, -200.0]]))).all()
 
 
 def test_the_entropy_of_the_gate_is_over_rows_that_have_a_modality():
@@ -89,7 +89,7 @@ def test_the_entropy_of_the_gate_is_over_rows_that_have_a_modality():
     def entropy(weights):
         return TERMS["gate_entropy"].measure(prediction_of(np.zeros((4, 1)), weights), batch)[0]
 
-    assert np.isfinite(jax.grad(entropy)(jnp.array(weights))).all()
+    assert np.isfinite(jax.jit(jax.grad(entropy))(jnp.array(weights))).all()
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,8 @@ def test_the_entropy_of_the_gate_is_over_rows_that_have_a_modality():
         ({"train__terms": ("gate_entropy=nan",)}, "must be name=weight"),
         ({"train__terms": ("gate_entropy=1", "gate_entropy=2")}, "which the loss has already"),
         ({"train__loss": "focal"}, "does not suit regression: choose l1 or mse or huber or ccc"),
-        (
-            {"train__loss": "ccc", "train__accumulation_steps": 2},
-            "cuts batches into parts, and ccc compares the rows",
-        ),
+        ({"train__loss": "ccc", "train__accumulation_steps": 2},
+         "cuts batches into parts, and ccc compares the rows"),
     ],
 )
 def test_an_objective_that_cannot_be_is_refused(settings, message):
@@ -158,18 +156,18 @@ def test_a_term_of_rows_and_one_of_batches_are_the_same_over_devices():
         return (found.sums / weights * jnp.array([1, 0.5])).sum()
 
     whole = batch_of(label, weight)
-    value, gradient = jax.value_and_grad(loss)(score, whole)
+    value, gradient = jax.jit(jax.value_and_grad(loss))(score, whole)
     parts = jax.tree.map(lambda x: x.reshape(4, 2, *x.shape[1:]), (score, whole))
-    values, gradients = jax.vmap(
-        lambda s, b: jax.value_and_grad(loss)(s, b, "data"), axis_name="data"
-    )(*parts)
+    over_data = jax.vmap(lambda s, b: jax.value_and_grad(loss)(s, b, "data"), axis_name="data")
+    values, gradients = jax.jit(over_data)(*parts)
     np.testing.assert_allclose(values.sum(), value, rtol=1e-6)
     np.testing.assert_allclose(gradients.reshape(8, 1), gradient, atol=1e-7)
 
 
 def test_every_term_is_logged_by_name(tmp_path):
     config = tiny_config(
-        train__terms=("gate_entropy=0.25",), train__epochs=1, model__n_layers_fuse=0
+        train__terms=("gate_entropy=0.25",), train__epochs=1, train__seeds=1,
+        model__n_layers_fuse=0, data__synthetic__lengths=(1, 1),
     )
     run(config, tmp_path / "run")
     for line in lines_of(tmp_path / "run"):

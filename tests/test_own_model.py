@@ -3,18 +3,16 @@
 import dataclasses
 import importlib
 import json
-import os
 import pathlib
 import re
 import shlex
 import subprocess
-import sys
 
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from pages import PAGES, ROOT, blocks, commands, words_of
+from pages import PAGES, blocks, commands, words_of
 from tiny import tiny_config_dict
 
 import msajax
@@ -37,19 +35,11 @@ def entries():
     registry._MODELS.update(before)
 
 
-def in_shell(line: str, folder: pathlib.Path, *more: str) -> subprocess.CompletedProcess:
-    _, *arguments = shlex.split(line)
-    return subprocess.run(
-        [sys.executable, *arguments, *more],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
+def test_the_recipe_trains_goes_on_and_is_measured(forks, tmp_path):
+    def in_shell(line: str, folder: pathlib.Path, *more: str) -> subprocess.CompletedProcess:
+        assert line.startswith("python -m msajax.main ")
+        return forks.run(*shlex.split(line)[3:], *more, folder=folder)
 
-
-def test_the_recipe_trains_goes_on_and_is_measured(tmp_path):
     assert len([line for line in SOURCE.splitlines() if line.strip()]) <= 25
     (tmp_path / "my_model.py").write_text(SOURCE)
     rng, arrays = np.random.default_rng(0), {}

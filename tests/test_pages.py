@@ -34,7 +34,7 @@ NEEDED["export"] = ["bundle", "output"]
 
 def of_flags(words):
     from absl.flags import FLAGS
-    from msajax import flags
+    from msajax.cli import flags
     if len(words) == 1 and "=" not in words[0] and words[0] != "--help":
         name = words[0].removeprefix("--")
         config = name.removeprefix("config.")
@@ -46,7 +46,7 @@ def of_flags(words):
 
 def of_command(words):
     of_flags(words)
-    from msajax import flags
+    from msajax.cli import flags
     options = flags.options()
     options.required(*NEEDED.get(options.mode, ()))
 

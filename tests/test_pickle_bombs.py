@@ -71,164 +71,108 @@ CALL = b"h\x00h\x01R"
 ARRAY_CALL = (RECONSTRUCT, name("numpy", "ndarray") + b"K\x00\x85C\x01b\x87")
 HALF = SIZE // 2 // 8 * 8
 TYPE_O = dtype("O8")
-BOMBS = {
-    # What was read once is used again and again.
-    "doubling tuples": (P4 + memo(b"]") + b"h\x00h\x00\x86q\x000" * 90 + b"h\x00.", ENDLESS),
-    "doubling lists": (P4 + memo(b"]") + b"](h\x00h\x00eq\x000" * 90 + b"h\x00.", ENDLESS),
-    "doubling dicts": (
-        P4 + memo(b"]") + b"}(K\x00h\x00K\x01h\x00uq\x000" * 90 + b"h\x00.",
-        ENDLESS,
-    ),
-    "doubling text": (
-        P4 + memo(b"X\xff\xff\x00\x00" + bytes(65535)) + b"h\x00h\x00\x86q\x000" * 14 + b"h\x00.",
-        ENDLESS,
-    ),
-    "doubling arrays of objects": (
-        P4
-        + memo(b"N", *ARRAY_CALL, TYPE_O)
-        + b"h\x01h\x02R(K\x01K\x02\x85h\x03\x89](h\x00h\x00etbq\x000" * 90
-        + b"h\x00.",
-        ENDLESS,
-    ),
-    "a long list in many places": (again(memo(b"](" + b"N" * HALF + b"e"), b"h\x00"), ENDLESS),
-    "text encoded again": (
-        again(
+# What a pickle asks for, by the reason for which it is refused; where there is none it is read.
+BY_REASON = {
+    ENDLESS: {
+        "doubling tuples": P4 + memo(b"]") + b"h\x00h\x00\x86q\x000" * 90 + b"h\x00.",
+        "doubling lists": P4 + memo(b"]") + b"](h\x00h\x00eq\x000" * 90 + b"h\x00.",
+        "doubling dicts": P4 + memo(b"]") + b"}(K\x00h\x00K\x01h\x00uq\x000" * 90 + b"h\x00.",
+        "doubling text": P4 + memo(b"X\xff\xff\x00\x00" + bytes(65535))
+            + b"h\x00h\x00\x86q\x000" * 14 + b"h\x00.",
+        "doubling arrays of objects": P4 + memo(b"N", *ARRAY_CALL, TYPE_O)
+            + b"h\x01h\x02R(K\x01K\x02\x85h\x03\x89](h\x00h\x00etbq\x000" * 90 + b"h\x00.",
+        "a long list in many places": again(memo(b"](" + b"N" * HALF + b"e"), b"h\x00"),
+    },
+    MUCH: {
+        "text encoded again": again(
             memo(
                 name("_codecs", "encode"),
                 b"X" + struct.pack("<I", HALF) + bytes(HALF) + text("latin1") + b"\x86",
             ),
             CALL,
         ),
-        MUCH,
-    ),
-    "sets of one list": (
-        again(memo(name("builtins", "set"), b"](" + often(b"K\x01", HALF) + b"e\x85"), CALL),
-        MUCH,
-    ),
-    "ordered dicts of one list": (
-        again(
+        "sets of one list":
+            again(memo(name("builtins", "set"), b"](" + often(b"K\x01", HALF) + b"e\x85"), CALL),
+        "ordered dicts of one list": again(
             memo(name("collections", "OrderedDict"), b"](" + often(b"NN\x86", HALF) + b"e\x85"),
             CALL,
         ),
-        MUCH,
-    ),
-    "truth values of one buffer": (
-        again(
+        "truth values of one buffer": again(
             memo(
                 FROMBUFFER,
                 b"(" + data(bytes(HALF)) + dtype("b1") + shape(HALF) + text("C") + b"t",
             ),
             CALL,
         ),
-        MUCH,
-    ),
-    "characters of one buffer": (
-        again(
+        "characters of one buffer": again(
             memo(SCALAR, dtype(f"U{HALF // 4}") + data(bytes(HALF)) + b"\x86"),
             CALL,
         ),
-        MUCH,
-    ),
-    "arrays of one list": (
-        again(
+        "arrays of one list": again(
             memo(
                 *ARRAY_CALL,
                 b"(K\x01" + shape(HALF) + TYPE_O + b"\x89](" + b"N" * HALF + b"et",
             ),
             CALL + b"h\x02b",
         ),
-        MUCH,
-    ),
-    # Keys that are slow to hash, or collide.
-    "integers that collide": (P4 + b"}" + keys(i * MERSENNE for i in range(1, 24000)) + b".", MUCH),
-    "members that collide": (
-        P4 + b"\x8f(" + b"".join(integer(i * MERSENNE) for i in range(1, 24000)) + b"\x90.",
-        MUCH,
-    ),
-    "floats that collide": (
-        P4
-        + b"}("
-        + b"".join(
-            b"G" + struct.pack(">d", (i // 16 + 1) * 2.0 ** (61 * (i % 16))) + b"N"
-            for i in range(30000)
-        )
-        + b"u.",
-        MUCH,
-    ),
-    "many small dicts that collide": (
-        P4 + b"](" + (b"}" + keys(i * MERSENNE for i in range(1, 2000))) * 12 + b"e.",
-        r"",
-    ),
-    "the last of keys that collide, again": (
-        P4
-        + memo(integer(1999 * MERSENNE))
-        + b"}"
-        + keys(i * MERSENNE for i in range(1, 2000))
-        + often(b"h\x00Ns")
-        + b".",
-        MUCH,
-    ),
-    "a chain of small integers, again": (
-        P4 + memo(integer(1 << 40)) + b"}" + keys(chain(9000)) + often(b"h\x00Ns") + b".",
-        MUCH,
-    ),
-    "a long tuple as a key, again": (
-        P4 + memo(b"(" + often(b"N", HALF) + b"t") + b"}" + often(b"h\x00Ns", HALF) + b".",
-        r"has a tuple as a key that is no string, number or short tuple",
-    ),
-    "a nested tuple as a key": (
-        P4 + memo(b"N") + b"h\x00h\x00\x86q\x000" * 60 + b"}h\x00Ns.",
-        r"has a tuple as a key that is no string, number or short tuple",
-    ),
-    # Depth, where Python would recurse in C.
-    "nested lists": (P4 + b"]" * HALF + b"a" * (HALF - 1) + b".", DEEP),
-    "nested tuples": (P4 + b"N" + often(b"\x85") + b".", DEEP),
-    "nested dicts": (P4 + b"}N" * 75000 + b"}" + b"s" * 75000 + b".", DEEP),
-    "nested marks": (P4 + b"(" * HALF + b"t" * HALF + b".", DEEP),
-    "nested ordered dicts": (
-        P4
-        + memo(name("collections", "OrderedDict"))
-        + b"h\x00)RN" * 50000
-        + b"N"
-        + b"s" * 50000
-        + b".",
-        DEEP,
-    ),
-    "nested arrays of objects": (
-        P4
-        + memo(*ARRAY_CALL, TYPE_O, b"K\x01\x85")
-        + (CALL + b"(K\x01h\x03h\x02\x89]") * 20000
-        + b"N"
-        + b"atb" * 20000
-        + b".",
-        DEEP,
-    ),
-    # A byte of the file that becomes many in memory.
-    "empty sets": (P4 + b"](" + often(b"\x8f", 3_000_000) + b"e.", MUCH),
-    "pairs of empty lists": (P4 + b"](" + often(b"]]\x86", 2_400_000) + b"e.", MUCH),
-    "marks": (P4 + often(b"(", 5_000_000) + b".", MUCH),
-    "sizes that are not there": (
-        P4 + array(shape(1 << 50), dtype("f8"), data(b"")) + b".",
-        r"has an array of float64 of shape \(1125899906842624,\), which takes \d+ bytes, but .*",
-    ),
-    "columns without rows": (P4 + array(shape(0, 1 << 50), dtype("f8"), data(b"")) + b".", MUCH),
-    "text without characters": (P4 + array(shape(1 << 50), dtype("U0"), data(b"")) + b".", MUCH),
-    "sizes without number": (
-        P4
-        + ANNOUNCED
-        + b"(K\x01("
-        + often(integer((1 << 62) + 1))
-        + b"t"
-        + dtype("f8")
-        + b"\x89Ntb.",
-        r"has an array without a valid type or shape",
-    ),
-    "an index far away": (
-        P4 + b"Nr\xff\xff\xff\x7f.",
-        r"is damaged or no pickle: it makes no sense near byte 8",
-    ),
-    "long numbers": (b"(" + often(b"I" + b"9" * 640 + b"\n") + b"t.", r""),
-    "a longer number": (P4 + b"I" + b"9" * SIZE + b"\n.", r"holds a number of 300000 digits"),
+        "integers that collide": P4 + b"}" + keys(i * MERSENNE for i in range(1, 24000)) + b".",
+        "members that collide": P4 + b"\x8f("
+            + b"".join(integer(i * MERSENNE) for i in range(1, 24000)) + b"\x90.",
+        "floats that collide": P4
+            + b"}("
+            + b"".join(
+                b"G" + struct.pack(">d", (i // 16 + 1) * 2.0 ** (61 * (i % 16))) + b"N"
+                for i in range(30000)
+            )
+            + b"u.",
+        "the last of keys that collide, again": P4 + memo(integer(1999 * MERSENNE)) + b"}"
+            + keys(i * MERSENNE for i in range(1, 2000)) + often(b"h\x00Ns") + b".",
+        "a chain of small integers, again": P4 + memo(integer(1 << 40)) + b"}" + keys(chain(9000))
+            + often(b"h\x00Ns") + b".",
+        "empty sets": P4 + b"](" + often(b"\x8f", 3_000_000) + b"e.",
+        "pairs of empty lists": P4 + b"](" + often(b"]]\x86", 2_400_000) + b"e.",
+        "marks": P4 + often(b"(", 5_000_000) + b".",
+        "columns without rows": P4 + array(shape(0, 1 << 50), dtype("f8"), data(b"")) + b".",
+        "text without characters": P4 + array(shape(1 << 50), dtype("U0"), data(b"")) + b".",
+    },
+    r"": {
+        "many small dicts that collide": P4 + b"]("
+            + (b"}" + keys(i * MERSENNE for i in range(1, 2000))) * 12 + b"e.",
+        "long numbers": b"(" + often(b"I" + b"9" * 640 + b"\n") + b"t.",
+    },
+    r"has a tuple as a key that is no string, number or short tuple": {
+        "a long tuple as a key, again": P4 + memo(b"(" + often(b"N", HALF) + b"t") + b"}"
+            + often(b"h\x00Ns", HALF) + b".",
+        "a nested tuple as a key": P4 + memo(b"N") + b"h\x00h\x00\x86q\x000" * 60 + b"}h\x00Ns.",
+    },
+    DEEP: {
+        "nested lists": P4 + b"]" * HALF + b"a" * (HALF - 1) + b".",
+        "nested tuples": P4 + b"N" + often(b"\x85") + b".",
+        "nested dicts": P4 + b"}N" * 75000 + b"}" + b"s" * 75000 + b".",
+        "nested marks": P4 + b"(" * HALF + b"t" * HALF + b".",
+        "nested ordered dicts": P4 + memo(name("collections", "OrderedDict")) + b"h\x00)RN" * 50000
+            + b"N" + b"s" * 50000 + b".",
+        "nested arrays of objects": P4 + memo(*ARRAY_CALL, TYPE_O, b"K\x01\x85")
+            + (CALL + b"(K\x01h\x03h\x02\x89]") * 20000 + b"N" + b"atb" * 20000 + b".",
+    },
+    r"has an array of float64 of shape \(1125899906842624,\), which takes \d+ bytes, but .*": {
+        "sizes that are not there": P4 + array(shape(1 << 50), dtype("f8"), data(b"")) + b".",
+    },
+    r"has an array without a valid type or shape": {
+        "sizes without number": P4 + ANNOUNCED + b"(K\x01(" + often(integer((1 << 62) + 1)) + b"t"
+            + dtype("f8") + b"\x89Ntb.",
+    },
+    r"is damaged or no pickle: it makes no sense near byte 8": {
+        "an index far away": P4 + b"Nr\xff\xff\xff\x7f.",
+    },
+    r"holds a number of 300000 digits": {
+        "a longer number": P4 + b"I" + b"9" * SIZE + b"\n.",
+    },
+}
+BOMBS = {
+    case: (content, reason)
+    for reason, cases in BY_REASON.items()
+    for case, content in cases.items()
 }
 
 

@@ -25,7 +25,7 @@ from msajax.preparation.fit import Preparation, fit
 from msajax.preparation.lost import describe_repairs
 from msajax.spec import CorpusSpec
 
-QUICK = settings(max_examples=60, deadline=None)
+QUICK = settings(max_examples=40, deadline=None)
 PLAIN = tokenizers.Tokenizer.from_str(tiny_text.WORDPIECE)
 CLS, SEP = 2, 3
 DATA = DataConfig(text="pieces", standardize=())
@@ -333,16 +333,6 @@ def test_pieces_of_a_word_that_is_cut_are_cut():
     assert repairs == {"text": {"cut_pieces": 1}}
 
 
-def test_the_step_of_a_word_counts_for_the_length_quarter():
-    audio = np.zeros((2, 8), bool)
-    audio[0], audio[1, 0] = True, True
-    split = split_of([["a"] * 8, [""] * 7 + ["b"]], audio=audio)
-    preparation = fitted(split, "words")
-    found, _ = prepare(split, preparation)
-    assert found.features["text"][1, :3, 2].tolist() == [-1, 7, -1]
-    assert quarters_of(found, preparation.spec).tolist() == [4, 4]
-
-
 def test_words_alone_are_pooled_to_their_own_steps():
     split = split_of([["films", "", "a"], ["", "good", "ungoods"]])
     split = dataclasses.replace(split, features={})
@@ -436,27 +426,19 @@ def test_audio_beside_a_transcript_needs_its_words_where_they_share_steps():
         ({"raw_text": ["a"]}, {"pool": "words"}, "model.text_pool = words: memory does not know"),
         ({"ids": [[4]]}, {"pool": "first"}, "its text is the token ids that are stored"),
         ({"raw_text": ["a"]}, {"encoder": tiny_text.Encoder(tokenizer="")}, "has no tokenizer"),
-        (
-            {"ids": [[4]]},
-            {"encoder": tiny_text.Encoder(tokenizer=""), "model": {"text_special": False}},
-            "model.text_special = false: model.text_encoder = FOLDER has no tokenizer",
-        ),
-        (
-            {"raw_text": ["a"]},
-            {"encoder": tiny_text.Encoder(tiny_text.architecture(vocab_size=16))},
-            "its tokenizer has token ids up to 16, but its embedding has 16 rows: they are of "
-            "different models.",
-        ),
-        (
-            {"raw_text": ["a"]},
-            {"encoder": tiny_text.Encoder(tokenizer="{}")},
-            "model.text_encoder = FOLDER: its tokenizer is no tokenizer.json",
-        ),
-        (
-            {"words": [["a"]]},
-            {"model": {"modalities": ("audio",)}},
-            "model.text_encoder = FOLDER: no text of memory is among model.modalities.",
-        ),
+        ({"ids": [[4]]},
+         {"encoder": tiny_text.Encoder(tokenizer=""), "model": {"text_special": False}},
+         "model.text_special = false: model.text_encoder = FOLDER has no tokenizer"),
+        ({"raw_text": ["a"]},
+         {"encoder": tiny_text.Encoder(tiny_text.architecture(vocab_size=16))},
+         "its tokenizer has token ids up to 16, but its embedding has 16 rows: they are of "
+         "different models."),
+        ({"raw_text": ["a"]},
+         {"encoder": tiny_text.Encoder(tokenizer="{}")},
+         "model.text_encoder = FOLDER: its tokenizer is no tokenizer.json"),
+        ({"words": [["a"]]},
+         {"model": {"modalities": ("audio",)}},
+         "model.text_encoder = FOLDER: no text of memory is among model.modalities."),
     ],
 )
 def test_what_an_encoder_cannot_read_is_refused(given, settings, message):
@@ -538,10 +520,8 @@ def test_ids_of_different_lengths_are_padded_with_what_is_no_piece():
         ({"features": {"text": [[0.5]]}}, "expected token ids (N, T), or (N, 3, T): token ids"),
         ({"features": {"text": [[[4.5], [1], [0]]]}}, "holds a number that is not a whole one"),
         ({"features": {"text": [[[4], [2], [0]]]}}, "the mask in features['text'] is int32 (1, 1)"),
-        (
-            {"features": {"text": [[[4], [1], [0]]]}, "masks": {"text": [[1]]}},
-            "masks names 'text', but features['text'] (N, 3, T) brings its own mask.",
-        ),
+        ({"features": {"text": [[[4], [1], [0]]]}, "masks": {"text": [[1]]}},
+         "masks names 'text', but features['text'] (N, 3, T) brings its own mask."),
         ({"features": {"text": [[99]]}}, "the samples: the text of '0' has the token id 99"),
         ({"words": ["a film"]}, "words must be a list with a list of words for each sample."),
         ({"words": [["a", 3]]}, "words must be a list with a list of words for each sample."),

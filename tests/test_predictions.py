@@ -59,22 +59,20 @@ def path(tmp_path) -> pathlib.Path:
 # --- written ---
 
 
-def test_columns_come_in_the_documented_order(path):
+def test_columns_come_in_the_documented_order_and_modalities_in_the_models(path):
     header = write(path, a_split(texts=TEXTS))[0]
     assert header == [
         *("id", "label", "score", "score_sd", "score_seed7", "score_seed8", "score_seed9"),
         *("weight_text", "weight_audio", "present_text", "present_audio", "raw_text"),
     ]
     assert write(path, a_split())[0] == header[:-1]
-
-
-def test_modalities_keep_the_models_order_and_not_the_alphabets(path):
     spec = replace(SPEC, modalities=("audio", "text"))
-    scored = Scored(a_split(), SCORES, WEIGHTS[..., ::-1])
-    write_predictions(str(path), [scored], (7, 8, 9), spec)
-    header, first, *_ = csv.reader(path.read_text().splitlines())
-    assert header[7:] == ["weight_audio", "weight_text", "present_audio", "present_text"]
-    assert write(path, a_split())[0][7:9] == ["weight_text", "weight_audio"]
+    scored = Scored(a_split(labels=None), SCORES[:1], WEIGHTS[:1, :, ::-1])
+    write_predictions(str(path), [scored], (4,), spec)
+    header, *rows = csv.reader(path.read_text().splitlines())
+    assert header[5:] == ["weight_audio", "weight_text", "present_audio", "present_text"]
+    assert [row[1] for row in rows] == ["", "", ""]  # unknown labels
+    assert rows[0][2:5] == ["1", "", "1"]  # of a single seed there is no deviation
 
 
 def test_cells_by_hand(path):
@@ -92,17 +90,6 @@ def test_numbers_have_nine_significant_digits(path):
     large = np.array([[123456.7891234, -1e-20, 2.5e30]])[..., None]
     rows = write(path, a_split(), scores=large, weights=WEIGHTS[:1], seeds=(0,))
     assert [row[2] for row in rows[1:]] == ["123456.789", "-1e-20", "2.5e+30"]
-
-
-def test_the_deviation_of_a_single_seed_is_empty(path):
-    header, first, *_ = write(path, a_split(), scores=SCORES[:1], weights=WEIGHTS[:1], seeds=(4,))
-    assert header[2:5] == ["score", "score_sd", "score_seed4"]
-    assert first[2:5] == ["1", "", "1"]
-
-
-def test_an_unknown_label_is_empty(path):
-    rows = write(path, a_split(labels=None))
-    assert [row[1] for row in rows] == ["label", "", "", ""]
 
 
 def test_text_survives_commas_quotes_line_breaks_and_every_script(path):
@@ -245,19 +232,19 @@ def test_what_was_written_is_read_back_to_nine_digits(path):
     np.testing.assert_array_equal(read.labels, [[2.0], [-1.2], [0.0]])
 
 
-def test_a_foreign_file_needs_label_and_score_alone(path):
-    path.write_text("score,other,label\n0.5,x,1\n-1e-3,,-2.5\n")
-    read = read_predictions(str(path))
-    np.testing.assert_array_equal(read.scores, [[[0.5], [-0.001]]])
-    np.testing.assert_array_equal(read.labels, [[1], [-2.5]])
-
-
-def test_a_foreign_file_of_one_score_may_have_other_columns_that_begin_with_label(path):
-    path.write_text("label,label_source,score,score_3class\n1,x,0.5,9\n-2.5,y,-1,9\n")
-    read = read_predictions(str(path))
-    assert read.kind == "regression"
-    np.testing.assert_array_equal(read.scores, [[[0.5], [-1]]])
-    np.testing.assert_array_equal(read.labels, [[1], [-2.5]])
+def test_a_foreign_file_needs_label_and_score_alone_and_may_have_other_columns(path):
+    for content, scores in (
+        ("score,other,label\n0.5,x,1\n-1,,-2.5\n", [[[0.5], [-1]]]),
+        ("label,label_source,score,score_3class\n1,x,0.5,9\n-2.5,y,-1,9\n", [[[0.5], [-1]]]),
+        ("\ufefflabel,score\r\n1,0.5\r\n-2.5,-1\r\n", [[[0.5], [-1]]]),  # as spreadsheets begin
+        ("label,score,score_seed0,score_seed10,score_sd\n1,9,2,3,8\n-2.5,9,4,5,8\n",
+         [[[2], [4]], [[3], [5]]]),
+    ):
+        path.write_text(content, encoding="utf-8", newline="")
+        read = read_predictions(str(path))
+        assert read.kind == "regression"
+        np.testing.assert_array_equal(read.scores, scores)
+        np.testing.assert_array_equal(read.labels, [[1], [-2.5]])
 
 
 def test_a_foreign_file_of_classes_needs_their_probabilities_alone(path):
@@ -269,25 +256,22 @@ def test_a_foreign_file_of_classes_needs_their_probabilities_alone(path):
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
-@pytest.mark.parametrize(
-    ("id_", "label", "score"),
-    [
+def test_other_tools_may_separate_and_spell_columns_otherwise(separator, path):
+    for id_, label, score in (
         ("id", "label", "score"),
         ("ID", "y_true", "y_pred"),
         ("segment id", "Ground Truth", "Prediction"),
         ("Sample-ID", "target", "Predicted"),
         ("file name", "gold", "output"),
-    ],
-)
-def test_other_tools_may_separate_and_spell_columns_otherwise(separator, id_, label, score, path):
-    cells = [[score, "text", label, id_], ["0.5", "well", "1", "a[0]"], ["-1", "so", "-2", "a[1]"]]
-    path.write_text("\n".join(separator.join(row) for row in cells))
-    read = read_predictions(str(path))
-    assert (read.kind, read.ids.tolist()) == ("regression", ["a[0]", "a[1]"])
-    np.testing.assert_array_equal(read.scores, [[[0.5], [-1]]])
-    np.testing.assert_array_equal(read.labels, [[1], [-2]])
-    path.write_bytes(path.read_text().replace("\n", "\r\n").encode("utf-16"))
-    assert read_predictions(str(path)).ids.tolist() == ["a[0]", "a[1]"]
+    ):
+        rows = [score, "text", label, id_], ["0.5", "well", "1", "a[0]"], ["-1", "so", "-2", "a[1]"]
+        path.write_text("\n".join(separator.join(row) for row in rows))
+        read = read_predictions(str(path))
+        assert (read.kind, read.ids.tolist()) == ("regression", ["a[0]", "a[1]"])
+        np.testing.assert_array_equal(read.scores, [[[0.5], [-1]]])
+        np.testing.assert_array_equal(read.labels, [[1], [-2]])
+        path.write_bytes(path.read_text().replace("\n", "\r\n").encode("utf-16"))
+        assert read_predictions(str(path)).ids.tolist() == ["a[0]", "a[1]"]
 
 
 def test_sentences_between_tabs_are_read_as_they_stand(path):
@@ -307,22 +291,12 @@ def test_a_video_and_a_clip_are_an_id(path):
     assert read_predictions(str(path)).ids.tolist() == ["v$_$1", "v$_$2"]
 
 
-def test_the_mark_that_spreadsheets_put_first_is_no_part_of_a_name(path):
-    path.write_bytes(b"\xef\xbb\xbflabel,score\r\n1,2\r\n")
-    np.testing.assert_array_equal(read_predictions(str(path)).labels, [[1]])
-
-
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 def test_a_file_in_latin_1_is_told_its_line_and_what_to_save(path, end):
     path.write_bytes(end.join([b"id,label,score", b"a,1,2", b"Andr\xe9 1,1,2", b""]))
     said = "line 3: 'André' cannot be read as CSV, because it is stored as Latin-1 and not as UTF-8"
     with pytest.raises(UserError, match=re.escape(f"{path}, {said}: save the file anew as UTF-8")):
         read_predictions(str(path))
-
-
-def test_seeds_win_over_their_mean(path):
-    path.write_text("label,score,score_seed0,score_seed10,score_sd\n1,9,2,3,8\n")
-    np.testing.assert_array_equal(read_predictions(str(path)).scores, [[[2]], [[3]]])
 
 
 def test_rows_of_the_same_id_are_measured_and_said(path, caplog):
@@ -335,6 +309,7 @@ def test_rows_of_the_same_id_are_measured_and_said(path, caplog):
     ("content", "expected"),
     [
         (None, "cannot be read as CSV: .*No such file"),
+        ("folder", "cannot be read as CSV"),
         (b"", "is empty: expected columns such as id, label and score"),
         (b"\xef\xbb\xbf \n", "is empty"),
         (b"label,score\n1,2\0\n", r"row 1: score is '2.x00', not a finite number"),
@@ -345,10 +320,8 @@ def test_rows_of_the_same_id_are_measured_and_said(path, caplog):
         (b"Label;Score\n1;0,5\n", "row 1: score is '0,5', not a .*: decimals have a point"),
         (b"\x1b[31m,label\n1,2\n", r"has no column 'score'; it has \\x1b\[31m, label"),
         (b"label,score\n", "holds no prediction"),
-        (
-            b"import numpy as np,pickle\n1,2\n",
-            "no table of predictions, with the columns label and score: its first line has import",
-        ),
+        (b"import numpy as np,pickle\n1,2\n",
+         "no table of predictions, with the columns label and score: its first line has import"),
         (b"score,id\n1,2\n", "has no column 'label'; it has score, id"),
         (b"label,id\n1,2\n", "has no column 'score'; it has label, id"),
         (b"label,score\n1,2\n,3\n", "row 2: label is '', not a finite number"),
@@ -364,24 +337,18 @@ def test_rows_of_the_same_id_are_measured_and_said(path, caplog):
         (b"label,predicted,score_a,score_b\na,a,1.01,0\n", "must be the probabilities of the cl"),
         (b"predicted,score_a\na,1\n", "has no column 'label'"),
         (b"label_a,label_b,score_a\n1,2,3\n", "has no column 'score_b'"),
-        (
-            b"label_a,label_b,score_a_seed0,score_a_seed1,score_b_seed0\n1,2,3,4,5\n",
-            "every output must have scores of the same seeds",
-        ),
+        (b"label_a,label_b,score_a_seed0,score_a_seed1,score_b_seed0\n1,2,3,4,5\n",
+         "every output must have scores of the same seeds"),
     ],
 )
 def test_a_file_without_scored_labels_is_refused(content, expected, path):
-    if content is not None:
+    if content == "folder":
+        path.mkdir()
+    elif content is not None:
         path.write_bytes(content)
     with pytest.raises(UserError, match=expected) as caught:
         read_predictions(str(path))
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_folder_is_no_file_of_predictions(tmp_path):
-    for read in (read_predictions, read_columns):
-        with pytest.raises(UserError, match="cannot be read as CSV"):
-            read(str(tmp_path))
 
 
 def test_columns_are_read_whole_or_refused(path):

@@ -248,8 +248,10 @@ def write_shards(path, tensors, shards):
     return index
 
 
-@pytest.mark.parametrize("prefix", ["", "bert."])
-@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize(
+    ("prefix", "kind"),
+    [("", "float32"), ("bert.", "float16"), ("", "bfloat16"), ("bert.", "float64")],
+)
 def test_weights_of_every_type_and_of_a_task(tmp_path, prefix, kind):
     tensors = random_tensors(BERT)
     rounded = {k: v.astype(jnp.dtype(kind)) for k, v in tensors.items()}
@@ -269,21 +271,14 @@ def test_weights_of_every_type_and_of_a_task(tmp_path, prefix, kind):
     require_same(read(tmp_path), expected)
 
 
-def test_shards(tmp_path):
-    tensors = random_tensors(DEBERTA)
-    names = sorted(tensors)
-    write_folder(tmp_path, DEBERTA)
-    write_shards(tmp_path, tensors, [names[:7], names[7:20], names[20:]])
-    require_same(read(tmp_path), parameters_of(architecture(DEBERTA), tensors))
-
-
-def test_a_shard_may_be_a_link_only_within_the_hubs_cache(tmp_path):
-    tensors = random_tensors(BERT)
+def test_shards_may_be_links_only_within_the_hubs_cache(tmp_path):
+    tensors, names = random_tensors(BERT), sorted(random_tensors(BERT))
     snapshot = tmp_path / "snapshots" / "1234"
     (tmp_path / "blobs").mkdir()
     snapshot.parent.mkdir()
     write_folder(snapshot, BERT)
-    write_shards(snapshot, tensors, [sorted(tensors)])
+    write_shards(snapshot, tensors, [names[:7], names[7:20], names[20:]])
+    require_same(read(snapshot), parameters_of(architecture(BERT), tensors))
     (snapshot / "model-0.safetensors").rename(tmp_path / "blobs" / "abc")
     (snapshot / "model-0.safetensors").symlink_to("../../blobs/abc")
     require_same(read(snapshot), parameters_of(architecture(BERT), tensors))
@@ -294,16 +289,14 @@ def test_a_shard_may_be_a_link_only_within_the_hubs_cache(tmp_path):
         open_folder(snapshot)
 
 
-@pytest.mark.parametrize(
-    "file",
-    [f"{one}m.safetensors" for one in ("../", "/", "a/", "a\\", "\n", ".")] + ["..", "", "m.bin"],
-)
-def test_an_index_names_files_of_its_folder_alone(tmp_path, file):
+def test_an_index_names_files_of_its_folder_alone(tmp_path):
     write_folder(tmp_path, BERT)
-    text = json.dumps({"weight_map": {"x": file}})
-    (tmp_path / "model.safetensors.index.json").write_text(text)
-    with pytest.raises(UserError, match="a shard is a file of the same folder"):
-        open_folder(tmp_path)
+    parts = ("../", "/", "a/", "a\\", "\n", ".")
+    for file in (*(f"{one}m.safetensors" for one in parts), "..", "", "m.bin"):
+        text = json.dumps({"weight_map": {"x": file}})
+        (tmp_path / "model.safetensors.index.json").write_text(text)
+        with pytest.raises(UserError, match="a shard is a file of the same folder"):
+            open_folder(tmp_path)
 
 
 def test_tensors_that_an_index_has_twice_or_a_shard_lacks(tmp_path):
@@ -350,9 +343,6 @@ def test_tensors_that_do_not_fit(tmp_path, change, said):
     write_folder(tmp_path, BERT, tensors)
     with pytest.raises(UserError, match=said):
         read(tmp_path)
-
-
-def test_segments_that_the_architecture_lacks(tmp_path):
     write_folder(tmp_path, {**BERT, "type_vocab_size": 0}, random_tensors(BERT))
     with pytest.raises(UserError, match="token_type_embeddings.weight, .* type_vocab_size = 0"):
         read(tmp_path)
@@ -411,11 +401,11 @@ def test_a_vocabulary_stands_for_a_tokenizer(tmp_path):
 # --- config.json ---
 
 
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_an_architecture_survives_json(config):
-    a = architecture(config)
-    assert Architecture.from_dict(json.loads(json.dumps(a.to_dict()))) == a
-    assert len({a, architecture(config)}) == 1
+def test_an_architecture_survives_json():
+    for config in CONFIGS.values():
+        a = architecture(config)
+        assert Architecture.from_dict(json.loads(json.dumps(a.to_dict()))) == a
+        assert len({a, architecture(config)}) == 1
 
 
 def test_older_and_newer_keys_of_modernbert_say_the_same():
@@ -454,10 +444,8 @@ def test_older_and_newer_keys_of_modernbert_say_the_same():
         ({**MODERN, "layer_types": ["full_attention"]}, "must say of each of 3 layers"),
         ({**MODERN, "layer_types": [[], 1, None]}, "must say of each of 3 layers"),
         ({**MODERN, "rope_parameters": {"full_attention": 5}}, "must hold full_attention"),
-        (
-            {**MODERN, "rope_parameters": {"full_attention": {"rope_type": "yarn"}}},
-            "rope_parameters.full_attention: rope_type = 'yarn': is not computed here",
-        ),
+        ({**MODERN, "rope_parameters": {"full_attention": {"rope_type": "yarn"}}},
+         "rope_parameters.full_attention: rope_type = 'yarn': is not computed here"),
         ({**MODERN, "norm_bias": 1}, "norm_bias = 1: must be true or false"),
         ({**DEBERTA, "conv_kernel_size": 3}, "conv_kernel_size = 3: is not computed here"),
         ({**DEBERTA, "relative_attention": False}, "relative_attention = False: is not comp"),
@@ -488,7 +476,7 @@ KEYS = {k for config in CONFIGS.values() for k in config} | {"layer_types", "rop
     config=st.sampled_from(list(CONFIGS.values())),
     changes=st.dictionaries(st.sampled_from(sorted(KEYS)), JSON, min_size=1, max_size=3),
 )
-@settings(max_examples=200, deadline=None, database=None)
+@settings(max_examples=120, deadline=None, database=None)
 def test_any_value_in_a_config_is_read_or_refused_in_a_sentence(config, changes):
     try:
         found = Architecture.read(config | changes, "config.json")
@@ -545,7 +533,7 @@ def test_hostile_headers(one_folder):
     in_header=st.booleans(),
     end=st.floats(0.5, 1.5),
 )
-@settings(max_examples=150, deadline=None, database=None)
+@settings(max_examples=100, deadline=None, database=None)
 def test_damaged_weights_are_read_or_refused_in_a_sentence(one_folder, flips, in_header, end):
     path, content = one_folder
     damaged = bytearray(content)

@@ -67,17 +67,6 @@ def test_no_two_keys_of_seeds_steps_sites_and_rows_agree():
         assert abs(repeated - len(word) ** 2 / 2**33) < 5
 
 
-def test_words_of_neighbouring_keys_are_uniform():
-    words = np.asarray(
-        jax.random.key_data(
-            jax.vmap(lambda i: dropout_key(i, 3))(jnp.arange(2**18, dtype=jnp.uint32))
-        )
-    )
-    for word in (words[:, 0], words[:, 1], words[:, 0] ^ words[:, 1], words[:, 0] - words[:, 1]):
-        for half in (word & 0xFFFF, word >> 16):
-            assert is_plausible(scipy.stats.chisquare(np.bincount(half, minlength=2**16)).pvalue)
-
-
 def test_hash_of_a_row_knows_nothing_of_the_other_rows():
     bits = hash_bits(ROW_KEYS, (8, 8))
     chex.assert_shape(bits, (64, 8, 8))

@@ -10,7 +10,7 @@ import pytest
 from sklearn.metrics import f1_score
 
 from msajax.metrics.calibration import Intervals
-from msajax.metrics.table import SENTIMENT, reported_by
+from msajax.metrics.table import SENTIMENT
 from msajax.results import measure
 from msajax.tasks import Task, make_task
 
@@ -59,14 +59,6 @@ def test_a_summary_holds_every_seed_their_mean_and_their_sample_deviation():
         assert values["seeds"] == pytest.approx(expected, abs=1e-12)
         assert values["mean"] == pytest.approx(statistics.fmean(expected), abs=1e-12)
         assert values["sd"] == pytest.approx(statistics.stdev(expected), abs=1e-12)
-
-
-def test_a_summary_by_hand():
-    # Seed 0 is wrong by .4 .6 .3 .2 0 .4 .6 .6 = 3.1, seed 1 by 1.4 .2 .1 .1 .3 1.2 .8 .4 = 4.5.
-    mae = summarize(SCORES, LABEL, ("mae",))["mae"]
-    assert mae["seeds"] == pytest.approx([0.3875, 0.5625])
-    assert mae["mean"] == pytest.approx(0.475)
-    assert mae["sd"] == pytest.approx(0.175 / math.sqrt(2))  # n - 1, not n
 
 
 def test_one_seed_has_no_deviation():
@@ -161,14 +153,3 @@ def test_the_floors_come_from_training_labels_and_the_test_split(report):
     assert floors["majority"]["acc2_nonzero"] == pytest.approx(4 / 7)
     assert floors["majority"]["acc2_has0"] == pytest.approx(5 / 8)
     assert floors["majority"]["acc7"] == pytest.approx(2 / 8)  # -0.2 and 0; .6 and 1
-
-
-def test_the_metrics_follow_the_range_of_the_training_labels():
-    labels = {"valid": LABEL[:, None], "test": LABEL[:, None]}
-    scores = {"valid": SCORES[..., None], "test": SCORES[..., None]}
-    train = np.array([-1.0, 0.0, 3.5])
-    report = measure.report(scores, labels, train[:, None], task_of(train), None)
-    assert report["calibration"] is None
-    for part in ("valid", "test", "test_ensemble"):
-        assert list(report[part]) == list(reported_by("scores"))
-    assert report["floors"]["majority"] == {}

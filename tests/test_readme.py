@@ -24,10 +24,6 @@ SMALL = [
 SMALLER = ["--config.model.n_layers_mod=0", "--config.model.max_len=1"]
 
 
-def msajax(arguments: list[str], folder: pathlib.Path) -> str:
-    return python(["-m", "msajax.main", *arguments], folder)
-
-
 def python(arguments: list[str], folder: pathlib.Path) -> str:
     done = subprocess.run(
         [sys.executable, *arguments],
@@ -52,6 +48,18 @@ def python_of_the_pages() -> str:
 
 
 @pytest.fixture(scope="module")
+def msajax(forks):
+    """Runs a command of the program in a folder; returns what it says."""
+
+    def run(arguments: list[str], folder: pathlib.Path) -> str:
+        done = forks.run(*arguments, folder=folder)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> pathlib.Path:
     """A folder in which the README's ten lines were run."""
     path = tmp_path_factory.mktemp("readme")
@@ -64,7 +72,7 @@ def folder(tmp_path_factory) -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
-def trained(folder) -> pathlib.Path:
+def trained(folder, msajax) -> pathlib.Path:
     """The same folder, after the README's commands on that corpus."""
     inspect, train = [words_of(line)[3:] for line in commands("README.md", "Your own data")]
     found = msajax(inspect, folder)
@@ -74,7 +82,7 @@ def trained(folder) -> pathlib.Path:
     return folder
 
 
-def test_the_corpus_of_ten_lines_is_trained_on_and_scored(trained):
+def test_the_corpus_of_ten_lines_is_trained_on_and_scored(trained, msajax):
     lines = commands("README.md", "Look, and predict")
     explain, predict = [words_of(line)[3:] for line in lines]
     assert (trained / "runs/mine/report.html").exists()
@@ -114,19 +122,25 @@ def recipe(title: str) -> list[str]:
     return commands("docs/recipes.md", title)
 
 
-def run_recipe(line: str, folder: pathlib.Path) -> str:
-    """Runs a command as it stands, but for a model that compiles in seconds and fewer epochs."""
-    program, *arguments = shlex.split(line)
-    if program == "printf":
-        subprocess.run(line, shell=True, check=True, cwd=folder)
-        return ""
-    assert program == "python"
-    if any(argument.startswith("--config") for argument in arguments):
-        given = [argument.split("=")[0] for argument in arguments]
-        arguments += [a for a in (*SMALL, *SMALLER) if a.split("=")[0] not in given]
-    for many, few in (("40", "2"), ("80", "3")):
-        arguments = [a.replace(f"epochs={many}", f"epochs={few}") for a in arguments]
-    return python(arguments, folder)
+@pytest.fixture
+def run_recipe(msajax):
+    def run(line: str, folder: pathlib.Path) -> str:
+        """Runs a command as it stands, but for a model that compiles in seconds, and shorter."""
+        program, *arguments = shlex.split(line)
+        if program == "printf":
+            subprocess.run(line, shell=True, check=True, cwd=folder)
+            return ""
+        assert program == "python"
+        if any(argument.startswith("--config") for argument in arguments):
+            given = [argument.split("=")[0] for argument in arguments]
+            arguments += [a for a in (*SMALL, *SMALLER) if a.split("=")[0] not in given]
+        for many, few in (("40", "2"), ("80", "3")):
+            arguments = [a.replace(f"epochs={many}", f"epochs={few}") for a in arguments]
+        if arguments[:2] == ["-m", "msajax.main"]:
+            return msajax(arguments[2:], folder)
+        return python(arguments, folder)
+
+    return run
 
 
 @pytest.fixture
@@ -144,7 +158,7 @@ def study(tmp_path) -> pathlib.Path:
     return tmp_path
 
 
-def test_a_run_is_trained_longer_as_the_recipe_says(study):
+def test_a_run_is_trained_longer_as_the_recipe_says(study, run_recipe):
     first, second = recipe("Training longer")
     run_recipe(first, study)
     assert json.loads((study / "runs/longer/results.json").read_text())["timing"]["epochs"] == 2
@@ -152,7 +166,7 @@ def test_a_run_is_trained_longer_as_the_recipe_says(study):
     assert json.loads((study / "runs/longer/results.json").read_text())["timing"]["epochs"] == 3
 
 
-def test_folds_are_trained_and_measured_as_the_recipe_says(study):
+def test_folds_are_trained_and_measured_as_the_recipe_says(study, run_recipe):
     every, evaluate, single = recipe("Folds")
     assert "Run folder: runs/folds/fold_2" in run_recipe(single, study)
     before = (study / "runs/folds/fold_2/results.json").stat().st_mtime_ns
@@ -167,7 +181,7 @@ def test_folds_are_trained_and_measured_as_the_recipe_says(study):
         assert f"{pooled['value']:.3f}" in row.split()
 
 
-def test_runs_are_compared_as_the_recipe_says(tmp_path):
+def test_runs_are_compared_as_the_recipe_says(tmp_path, run_recipe):
     (code,) = [code for code in blocks("docs/recipes.md", "python") if "msajax.compare" in code]
     labels, off = np.arange(12) / 4 - 1.5, {"mine": 0.125, "other": 0.5}
     for run, error in off.items():

@@ -151,13 +151,11 @@ def test_words_that_are_not_as_long_as_text_beside_them_are_warned_of(tmp_path):
     ("label", "columns", "kind", "names", "values"),
     [
         ("feel", {"feel": ["b", "a", "c"] * 4}, "classes", ("a", "b", "c"), [1, 0, 2] * 2),
-        (
-            {"feel": list("cxba")},
-            {"feel": ["b", "a", "c"] * 4},
-            "classes",
-            tuple("cxba"),
-            [2, 3, 0] * 2,
-        ),
+        ({"feel": list("cxba")},
+         {"feel": ["b", "a", "c"] * 4},
+         "classes",
+         tuple("cxba"),
+         [2, 3, 0] * 2),
         ("feel", {"feel": feelings(ordered=True)}, "classes", tuple("xcba"), [2, 3, 1] * 2),
         ("feel", {"feel": feelings(ordered=False)}, "classes", tuple("abc"), [1, 0, 2] * 2),
         ("n", {"n": [2, 0, 1] * 4}, "classes", ("0", "1", "2"), [2, 0, 1] * 2),
@@ -226,199 +224,100 @@ def changed(i, value):
     return {"audio": [value if k == i else x for k, x in enumerate(lists())]}
 
 
-MISTAKES = {
-    "table is no table": (dict(given=[1, 2]), "table is of type list: expected a data frame of"),
-    "table is a path": (dict(given="labels.csv"), "table is of type str: expected a data frame"),
-    "columns differ": (
-        dict(given=table(mood=[1.0])),
-        "The columns of the table differ in length: 12",
-    ),
-    "a column is a number": (dict(given=table(x=5)), "Column 'x' of the table is of type int"),
-    "no rows": (dict(given={"id": []}), "The table has no row"),
-    "no such id": (dict(id="clip"), "id='clip': the table has no such column; it has 'id', 'mood'"),
-    "ids repeat": (
-        dict(given=table(id=["a"] * N)),
-        "Column 'id' has the id 'a' twice, in the rows 0",
-    ),
-    "an id is missing": (
-        dict(given=table(id=[None, *range(N - 1)])),
-        "Column 'id', the id, is None in row 0 (from 0): expected text or a whole number.",
-    ),
-    "no such label": (dict(label="moood"), "label='moood': the table has no such column"),
-    "label is a number": (dict(label=3), "label=3: expected the name of a column, several"),
-    "a label is missing": (
-        dict(given=table(mood=[0.0, None, *[1.0] * 10])),
-        "1 of 6 samples of train have no label, the first in row 1 (from 0)",
-    ),
-    "a label is infinite": (
-        dict(given=table(mood=[np.inf] * N)),
-        "Column 'mood' of labels is inf in row 0 (from 0), of the sample 'v0[0]': expected a fin",
-    ),
-    "numbers as text": (
-        dict(given=table(mood=["0.5"] * N)),
-        "Column 'mood' of labels holds numbers as text, as '0.5': make numbers of them",
-    ),
-    "text among numbers": (
-        dict(given=table(mood=["a", 1.0] * 6)),
-        "Column 'mood' of labels is 1.0 in row 1 (from 0), but text in other rows",
-    ),
-    "a class is unknown": (
-        dict(given=table(mood=["a", "b"] * 6), label={"mood": ["a", "c"]}),
-        "Column 'mood' has the class 'b', which is none of ['a', 'c'].",
-    ),
-    "one class": (
-        dict(given=table(mood=["a"] * N)),
-        "Column 'mood' has 1 class(es): expected 2 to",
-    ),
-    "text in two columns": (
-        dict(given=table(mood=["a", "b"] * 6), label=["mood", "speaker"]),
-        "label=['mood', 'speaker']: classes are one column of text",
-    ),
-    "no such split column": (
-        dict(split="set"),
-        "split='set': the table has no such column; it has",
-    ),
-    "unknown split": (
-        dict(given=table(fold=["train", "holdout"] * 6)),
-        "split='fold': row 1 (from 0) says 'holdout'; expected one of train, valid, val, dev, test",
-    ),
-    "shares in percent": (dict(split=(70, 10, 20)), "split=(70, 10, 20): expected the name of a"),
-    "two shares": (dict(split=(0.8, 0.2)), "split=(0.8, 0.2): expected the name of a column, or"),
-    "too few groups": (
-        dict(split=(0.7, 0.1, 0.2), group="speaker"),
-        "split=(0.7, 0.1, 0.2): the 12 samples make 2 group(s) by speaker, too few for 3 splits t",
-    ),
-    "ids name no video": (
-        dict(given=table(id=list(range(N))), split=(0.7, 0.1, 0.2)),
-        "Shares are drawn by video, but the id '0' does not tell which video it is of",
-    ),
-    "a negative seed": (
-        dict(split=(0.5, 0.3, 0.2), seed=-1),
-        "seed=-1: expected a whole number of",
-    ),
-    "a group in two splits": (
-        dict(group="fold2", given=table(fold2=["x"] * N)),
-        "group='fold2': samples of 'x' are in train and in valid",
-    ),
-    "sequences are a list": (
-        dict(sequences=[lists()]),
-        "sequences is of type list and names no mo",
-    ),
-    "a modality by id": (
-        dict(sequences={"audio": {"a": 1}}),
-        "sequences['audio'] is of type dict: expected a list with an entry for each sample in the",
-    ),
-    "a generator": (
-        dict(sequences={"audio": (x for x in lists())}),
-        "sequences['audio'] is of type generator: expected a list",
-    ),
-    "too few sequences": (
-        dict(sequences={"audio": lists()[:5]}),
-        "sequences['audio'] has 5 entries, but the table has 12 rows: expected one for each",
-    ),
-    "called label": (
-        dict(sequences={"label": lists()}),
-        "sequences names 'label', which no modali",
-    ),
-    "called a mask": (
-        dict(sequences={"audio_mask": lists()}),
-        "sequences names 'audio_mask', which",
-    ),
-    "another width": (
-        dict(sequences=changed(4, np.ones((2, 3)))),
-        "sequences['audio'][4], of 'v1[4]', is 3 wide, not 2 as sequences['audio'][0], of 'v0[0]'",
-    ),
-    "three axes": (
-        dict(sequences=changed(4, np.ones((2, 3, 2)))),
-        "sequences['audio'][4], of 'v1[4]', is float64 (2, 3, 2): expected numbers [T, d]",
-    ),
-    "one axis among two": (
-        dict(sequences=changed(4, np.ones(2))),
-        "sequences['audio'][4] is float64 (2,), but sequences['audio'][0] is float64 (3, 2)",
-    ),
-    "steps of single numbers": (
-        dict(sequences={"audio": [np.ones(t) for t in LENGTHS]}),
-        "sequences['audio'] holds rows of 1 to 5 numbers: expected arrays [T, d]; steps of a sing",
-    ),
-    "ragged rows": (
-        dict(sequences=changed(4, [[1.0], [1.0, 2.0]])),
-        "sequences['audio'][4], of 'v1[4]', is no array of numbers: setting an array element",
-    ),
-    "names of files": (
-        dict(sequences={"audio": ["a.wav"] * N}),
-        "sequences['audio'] holds text: transcripts are sequences['raw_text'], and other",
-    ),
-    "transcripts twice": (
-        dict(sequences={"text": ["so"] * N, "raw_text": ["so"] * N}),
-        "sequences['raw_text'] holds transcripts, of which there are others: give one of them.",
-    ),
-    "a number among transcripts": (
-        dict(sequences={"text": ["well", 5, *["so"] * 10]}),
-        "sequences['text'][1] is of type int, but others are text",
-    ),
-    "text among words": (
-        dict(sequences={"words": [["so"], "good", *[["well"]] * 10]}),
-        "sequences['words'][1] must be a list of words, as ['so', 'good'].",
-    ),
-    "a word is missing": (
-        dict(sequences={"text": [["so", None], *[["well"]] * 11]}),
-        "sequences['text'][0][1] is None: expected a word, or '' for a step without one.",
-    ),
-    "the first word is missing": (
-        dict(sequences={"text": [[None, "so"], *[["well"]] * 11]}),
-        "sequences['text'][0][0] is None: expected a word, or '' for a step without one.",
-    ),
-    "another index": (
-        dict(
-            given=pandas.DataFrame(table()).sample(frac=1, random_state=0),
-            sequences={"audio": pandas.Series(lists())},
+MISTAKES = (
+    (dict(given=[1, 2]), "table is of type list: expected a data frame of"),
+    (dict(given="labels.csv"), "table is of type str: expected a data frame"),
+    (dict(given=table(mood=[1.0])), "The columns of the table differ in length: 12"),
+    (dict(given=table(x=5)), "Column 'x' of the table is of type int"),
+    (dict(given={"id": []}), "The table has no row"),
+    (dict(id="clip"), "id='clip': the table has no such column; it has 'id', 'mood'"),
+    (dict(given=table(id=["a"] * N)), "Column 'id' has the id 'a' twice, in the rows 0"),
+    (dict(given=table(id=[None, *range(N - 1)])),
+     "Column 'id', the id, is None in row 0 (from 0): expected text or a whole number."),
+    (dict(label="moood"), "label='moood': the table has no such column"),
+    (dict(label=3), "label=3: expected the name of a column, several"),
+    (dict(given=table(mood=[0.0, None, *[1.0] * 10])),
+     "1 of 6 samples of train have no label, the first in row 1 (from 0)"),
+    (dict(given=table(mood=[np.inf] * N)),
+     "Column 'mood' of labels is inf in row 0 (from 0), of the sample 'v0[0]': expected a fin"),
+    (dict(given=table(mood=["0.5"] * N)),
+     "Column 'mood' of labels holds numbers as text, as '0.5': make numbers of them"),
+    (dict(given=table(mood=["a", 1.0] * 6)),
+     "Column 'mood' of labels is 1.0 in row 1 (from 0), but text in other rows"),
+    (dict(given=table(mood=["a", "b"] * 6), label={"mood": ["a", "c"]}),
+     "Column 'mood' has the class 'b', which is none of ['a', 'c']."),
+    (dict(given=table(mood=["a"] * N)), "Column 'mood' has 1 class(es): expected 2 to"),
+    (dict(given=table(mood=["a", "b"] * 6), label=["mood", "speaker"]),
+     "label=['mood', 'speaker']: classes are one column of text"),
+    (dict(split="set"), "split='set': the table has no such column; it has"),
+    (dict(given=table(fold=["train", "holdout"] * 6)),
+     "split='fold': row 1 (from 0) says 'holdout'; expected one of train, valid, val, dev, test"),
+    (dict(split=(70, 10, 20)), "split=(70, 10, 20): expected the name of a"),
+    (dict(split=(0.8, 0.2)), "split=(0.8, 0.2): expected the name of a column, or"),
+    (dict(split=(0.7, 0.1, 0.2), group="speaker"),
+     "split=(0.7, 0.1, 0.2): the 12 samples make 2 group(s) by speaker, too few for 3 splits t"),
+    (dict(given=table(id=list(range(N))), split=(0.7, 0.1, 0.2)),
+     "Shares are drawn by video, but the id '0' does not tell which video it is of"),
+    (dict(split=(0.5, 0.3, 0.2), seed=-1), "seed=-1: expected a whole number of"),
+    (dict(group="fold2", given=table(fold2=["x"] * N)),
+     "group='fold2': samples of 'x' are in train and in valid"),
+    (dict(sequences=[lists()]), "sequences is of type list and names no mo"),
+    (dict(sequences={"audio": {"a": 1}}),
+     "sequences['audio'] is of type dict: expected a list with an entry for each sample in the"),
+    (dict(sequences={"audio": (x for x in lists())}),
+     "sequences['audio'] is of type generator: expected a list"),
+    (dict(sequences={"audio": lists()[:5]}),
+     "sequences['audio'] has 5 entries, but the table has 12 rows: expected one for each"),
+    (dict(sequences={"label": lists()}), "sequences names 'label', which no modali"),
+    (dict(sequences={"audio_mask": lists()}), "sequences names 'audio_mask', which"),
+    (dict(sequences=changed(4, np.ones((2, 3)))),
+     "sequences['audio'][4], of 'v1[4]', is 3 wide, not 2 as sequences['audio'][0], of 'v0[0]'"),
+    (dict(sequences=changed(4, np.ones((2, 3, 2)))),
+     "sequences['audio'][4], of 'v1[4]', is float64 (2, 3, 2): expected numbers [T, d]"),
+    (dict(sequences=changed(4, np.ones(2))),
+     "sequences['audio'][4] is float64 (2,), but sequences['audio'][0] is float64 (3, 2)"),
+    (dict(sequences={"audio": [np.ones(t) for t in LENGTHS]}),
+     "sequences['audio'] holds rows of 1 to 5 numbers: expected arrays [T, d]; steps of a sing"),
+    (dict(sequences=changed(4, [[1.0], [1.0, 2.0]])),
+     "sequences['audio'][4], of 'v1[4]', is no array of numbers: setting an array element"),
+    (dict(sequences={"audio": ["a.wav"] * N}),
+     "sequences['audio'] holds text: transcripts are sequences['raw_text'], and other"),
+    (dict(sequences={"text": ["so"] * N, "raw_text": ["so"] * N}),
+     "sequences['raw_text'] holds transcripts, of which there are others: give one of them."),
+    (dict(sequences={"text": ["well", 5, *["so"] * 10]}),
+     "sequences['text'][1] is of type int, but others are text"),
+    (dict(sequences={"words": [["so"], "good", *[["well"]] * 10]}),
+     "sequences['words'][1] must be a list of words, as ['so', 'good']."),
+    (dict(sequences={"text": [["so", None], *[["well"]] * 11]}),
+     "sequences['text'][0][1] is None: expected a word, or '' for a step without one."),
+    (dict(sequences={"text": [[None, "so"], *[["well"]] * 11]}),
+     "sequences['text'][0][0] is None: expected a word, or '' for a step without one."),
+    (dict(
+        given=pandas.DataFrame(table()).sample(frac=1, random_state=0),
+        sequences={"audio": pandas.Series(lists())},
         ),
-        "sequences['audio'] and the table have different indices, but row i of one is paired with",
-    ),
-    "half an id": (
-        dict(given=table(id=[0.5, *range(N - 1)])),
-        "Column 'id', the id, is 0.5 in row 0 (from 0): expected text or a whole number.",
-    ),
-    "nothing anywhere": (
-        dict(sequences={"audio": [None] * N}),
-        "sequences['audio'] has no step in any sample: leave it out.",
-    ),
-    "one array of one axis": (
-        dict(sequences={"audio": np.ones(N)}),
-        "sequences['audio'] is an array (12,): expected a list of N arrays [T, d]",
-    ),
-    "aligned, but not equally long": (
-        dict(sequences={"audio": lists(), "face": lists()[::-1]}, aligned=("audio", "face")),
-        "aligned=('audio', 'face'): 'v0[0]' (sample 0) has 3 step(s) of audio, but 5 of face",
-    ),
-    "aligned names no modality": (
-        dict(aligned=["audio", "txt"]),
-        "aligned=['audio', 'txt']: expect",
-    ),
-    "half a character": (
-        dict(sequences={"text": ["\ud800", *["so"] * 11]}),
-        "sequences['text'][0] holds a character that Unicode does not have",
-    ),
-    "a keyword of another name": (
-        dict(labels="mood"),
-        "save_corpus has no argument 'labels': did you",
-    ),
-    "a file of another kind": (
-        dict(path="c.pkl"),
-        "c.pkl: a corpus is written as an archive, whose",
-    ),
-    "no such folder": (
-        dict(path="no/c.npz"),
-        "no/c.npz cannot be written: No such file or directory",
-    ),
-    "no path": (dict(path=None), "path=None: expected the name of a file, as 'corpus.npz'."),
-}
+     "sequences['audio'] and the table have different indices, but row i of one is paired with"),
+    (dict(given=table(id=[0.5, *range(N - 1)])),
+     "Column 'id', the id, is 0.5 in row 0 (from 0): expected text or a whole number."),
+    (dict(sequences={"audio": [None] * N}),
+     "sequences['audio'] has no step in any sample: leave it out."),
+    (dict(sequences={"audio": np.ones(N)}),
+     "sequences['audio'] is an array (12,): expected a list of N arrays [T, d]"),
+    (dict(sequences={"audio": lists(), "face": lists()[::-1]}, aligned=("audio", "face")),
+     "aligned=('audio', 'face'): 'v0[0]' (sample 0) has 3 step(s) of audio, but 5 of face"),
+    (dict(aligned=["audio", "txt"]), "aligned=['audio', 'txt']: expect"),
+    (dict(sequences={"text": ["\ud800", *["so"] * 11]}),
+     "sequences['text'][0] holds a character that Unicode does not have"),
+    (dict(labels="mood"), "save_corpus has no argument 'labels': did you"),
+    (dict(path="c.pkl"), "c.pkl: a corpus is written as an archive, whose"),
+    (dict(path="no/c.npz"), "no/c.npz cannot be written: No such file or directory"),
+    (dict(path=None), "path=None: expected the name of a file, as 'corpus.npz'."),
+)
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch, mistake):
+@pytest.mark.parametrize(("options", "sentence"), MISTAKES, ids=[m[1][:40] for m in MISTAKES])
+def test_a_mistake_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch, options, sentence):
     monkeypatch.chdir(tmp_path)
-    options, sentence = MISTAKES[mistake]
     with pytest.raises(msajax.UserError) as caught:
         save(**{"path": "c.npz", **options})
     assert str(caught.value).startswith(sentence) and "\n" not in str(caught.value)

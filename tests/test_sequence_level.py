@@ -248,13 +248,9 @@ def test_model_equals_the_float64_implementation(config, spec):
 MOSI, MOSEI = (300, 74, 47), (300, 74, 713)
 # (D, F, n_layers_mod, n_layers_fuse): unidirectional on MOSI, MOSEI, bidirectional on both.
 GOLDEN = {
-    (128, 256, 1, 1): (732_932, 818_180, 997_892, 1_083_140),
     (128, 256, 1, 2): (997_892, 1_083_140, 1_527_812, 1_613_060),
-    (128, 256, 2, 1): (1_130_372, 1_215_620, 1_395_332, 1_480_580),
-    (128, 256, 3, 2): (1_792_772, 1_878_020, 2_322_692, 2_407_940),
     (128, 512, 2, 1): (1_656_708, 1_741_956, 2_053_252, 2_138_500),
     (256, 256, 2, 1): (3_323_652, 3_494_148, 4_115_204, 4_285_700),
-    (256, 512, 2, 1): (4_374_276, 4_544_772, 5_428_484, 5_598_980),
     (256, 512, 3, 2): (7_009_796, 7_180_292, 9_118_212, 9_288_708),
 }
 
@@ -342,7 +338,8 @@ def test_every_stage_has_the_worked_shapes_and_nothing_is_pooled_before_the_head
 
 # --- masks, missing modalities and computation types: section 2 of the specification ---
 
-SETTINGS = [(t, p) for t in ("float32", "bfloat16", "float16") for p in ("mean", "attention")]
+SETTINGS = [("float32", "mean"), ("float32", "attention")]
+SETTINGS += [("bfloat16", "attention"), ("float16", "mean")]
 every_setting = pytest.mark.parametrize(("dtype", "pooling"), SETTINGS)
 both_poolings = pytest.mark.parametrize("pooling", ["mean", "attention"])
 TARGET = np.linspace(-2, 3, 6, dtype=np.float32)[:, None]
@@ -447,9 +444,10 @@ def test_appended_padding_and_another_batch_size_change_a_score_by_rounding_only
 
 
 # Measured with these weights: bfloat16 0.0065, float16 0.0006; the scores spread over 1 to 1.5.
-@pytest.mark.parametrize(("dtype", "atol"), [("bfloat16", 0.015), ("float16", 0.0015)])
-@both_poolings
-def test_16_bit_scores_are_close_and_outputs_and_gradients_are_float32(dtype, atol, pooling):
+@pytest.mark.parametrize(
+    ("dtype", "pooling", "atol"), [("bfloat16", "attention", 0.015), ("float16", "mean", 0.0015)]
+)
+def test_16_bit_scores_are_close_and_outputs_and_gradients_are_float32(dtype, pooling, atol):
     prediction, gradient = usual(dtype, pooling)
     assert {x.dtype for x in jax.tree.leaves((prediction, gradient))} == {np.dtype("float32")}
     model, params = setup(dtype, pooling)
@@ -462,15 +460,14 @@ TOKENS = CorpusSpec(("text",), (0,), (9,), "next_token", ("nats", "tokens"), (11
 
 
 # Lowering for a CPU keeps what a program asks of an accelerator.
-@pytest.mark.parametrize("name", ["float32", "tensorfloat32", "bfloat16"])
 @pytest.mark.parametrize(
-    ("changes", "spec"),
+    ("name", "changes", "spec"),
     [
-        ({"pooling_method": "attention", "bidirectional_fusion": True}, SPEC),
-        ({"guidance": "gradient_x_input"}, SPEC),
-        ({"name": "next_token", "causal": True}, TOKENS),
+        ("float32", {"guidance": "gradient_x_input"}, SPEC),
+        ("tensorfloat32", {"pooling_method": "attention", "bidirectional_fusion": True}, SPEC),
+        ("bfloat16", {"name": "next_token", "causal": True}, TOKENS),
     ],
-    ids=["sequence_level", "guided", "next_token"],
+    ids=["guided", "sequence_level", "next_token"],
 )
 def test_products_of_both_passes_have_the_precision_that_was_set(name, changes, spec):
     config = dataclasses.replace(SMALL, matmul_precision=name, **changes)

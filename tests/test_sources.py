@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 import scipy.special
+from layer_formulas import gelu, layer_norm, random_params
 
 from msajax.config import from_config_dict, outside_ranges
 from msajax.layers.transformer import ModalityEncoder, PostFusionEncoder
@@ -46,25 +47,8 @@ def preset(name: str, most_layers: int = 2):
     return from_config_dict(config).model
 
 
-def random_params(module, *arguments):
-    """Every weight, biases and scales included, is a random number."""
-    init = functools.partial(module.init, train=False)
-    shapes = jax.eval_shape(init, jax.random.key(0), *arguments)["params"]
-    rng = np.random.default_rng(1)
-    return jax.tree.map(lambda w: rng.normal(scale=0.5, size=w.shape).astype(np.float32), shapes)
-
-
-def layer_norm(p, x, eps):
-    normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps)
-    return normal * p["scale"] + p["bias"]
-
-
 def rms_norm(p, x, eps):
     return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + eps) * p["scale"]
-
-
-def gelu(x):
-    return x * scipy.special.ndtr(x)
 
 
 def relu(x):
@@ -123,8 +107,9 @@ def test_post_norm_encoders_are_those_of_their_documents(name, final):
     if final:
         config = dataclasses.replace(config, final_norm_type="layernorm")
     module = kind(config) if kind is PostFusionEncoder else kind(config, T)
-    params = random_params(module, X, MASK)
-    got = module.apply({"params": params}, X, MASK, train=False)
+    params = random_params(module.init, X, MASK, train=False)
+    apply = jax.jit(functools.partial(module.apply, train=False))
+    got = apply({"params": params}, X, MASK)
 
     norm, last = functools.partial(norm, eps=eps), functools.partial(final or norm, eps=eps)
     p = jax.tree.map(np.float64, params)
@@ -139,7 +124,8 @@ def test_post_norm_encoders_are_those_of_their_documents(name, final):
 
 
 def test_the_encoder_after_fusion_has_no_bias_but_that_of_the_second_layer():
-    params = random_params(PostFusionEncoder(preset("fuse_then_encode")), X, MASK)
+    module = PostFusionEncoder(preset("fuse_then_encode"))
+    params = random_params(module.init, X, MASK, train=False)
     biases = {name for name in names(params) if name.endswith("/bias")}
     assert biases == {"outer/bias", "norm_attention/bias", "norm_ffn/bias"}
 
@@ -150,10 +136,9 @@ def test_the_lectures_decoder_is_that_of_its_formulas():
     model = build_model(config, spec)
     ids = RNG.integers(0, V, (B, T))
     mask = np.ones((B, T), bool)
-    params = random_params(model, {"text": ids}, {"text": mask})
-    _, kept = model.apply(
-        {"params": params}, {"text": ids}, {"text": mask}, mutable="intermediates"
-    )
+    params = random_params(model.init, {"text": ids}, {"text": mask}, train=False)
+    apply = jax.jit(functools.partial(model.apply, mutable="intermediates"))
+    _, kept = apply({"params": params}, {"text": ids}, {"text": mask})
     p = jax.tree.map(np.float64, params)
     table = p["text_embedding"]["embedding"]
     x = np.eye(V)[ids] @ table * {"none": 1, "sqrt_dim": D**0.5}[config.embedding_scale]

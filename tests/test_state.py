@@ -20,40 +20,16 @@ def follow(scores, train: TrainConfig, optim: OptimConfig):
     return history
 
 
-def test_an_improvement_is_strict():
-    history = follow([1.0, 1.0, 0.5, 0.5], TrainConfig(), OptimConfig())
-    assert [int(s.best_epoch[0]) for s in history] == [1, 1, 3, 3]
-    assert [int(s.stale_epochs[0]) for s in history] == [0, 1, 0, 1]
-
-
 def test_scores_are_compared_in_float64():
     history = follow([1.0, 1.0 - 1e-12], TrainConfig(), OptimConfig())
     assert np.float32(1.0 - 1e-12) == np.float32(1.0)
     assert history[-1].best_epoch[0] == 2
 
 
-def test_a_seed_stops_when_patience_epochs_in_a_row_bring_no_improvement():
-    scores = [1.0] + [2.0] * 20
-    history = follow(scores, TrainConfig(patience=15), OptimConfig())
-    assert len(history) == 16
-    assert [bool(s.stopped[0]) for s in history] == [False] * 15 + [True]
-
-
-def test_patience_0_never_stops_before_the_last_epoch():
-    history = follow([1.0] * 30, TrainConfig(patience=0, epochs=20), OptimConfig())
-    assert len(history) == 20 and history[-1].stopped[0]
-
-
 def test_the_rate_halves_after_7_epochs_without_improvement_then_counts_anew():
     scores = [1.0] + [2.0] * 16
     history = follow(scores, TrainConfig(patience=0), OptimConfig())
     assert [int(s.reductions[0]) for s in history] == [0] * 7 + [1] * 7 + [2] * 3
-
-
-def test_an_improvement_starts_the_plateau_count_anew():
-    scores = [1.0] + [2.0] * 6 + [0.5] + [2.0] * 7
-    history = follow(scores, TrainConfig(patience=0), OptimConfig())
-    assert [int(s.reductions[0]) for s in history] == [0] * 14 + [1]
 
 
 def test_the_rate_never_goes_under_the_minimum():
@@ -72,20 +48,9 @@ def test_other_schedules_know_no_plateau(schedule):
     assert learning_rate_scale(history[-1], optim)[0] == 1.0
 
 
-def test_stopped_seeds_do_not_change_and_the_others_do():
-    selection = init_selection(2).replace(
-        stopped=np.array([True, False]), best_score=np.array([0.7, 0.9])
-    )
-    after = select(selection, np.array([0.1, 0.8]), np.zeros(2, bool), TrainConfig(), OptimConfig())
-    np.testing.assert_array_equal(after.best_score, [0.7, 0.8])
-    np.testing.assert_array_equal(after.best_epoch, [0, 1])
-    np.testing.assert_array_equal(after.stale_epochs, [0, 0])
-    np.testing.assert_array_equal(after.stopped, [True, False])
-
-
 @given(
     st.lists(st.lists(st.integers(0, 9), min_size=2, max_size=2), min_size=1, max_size=40),
-    st.integers(1, 6),
+    st.integers(0, 6),
     st.integers(1, 5),
 )
 def test_every_seed_follows_the_rules_as_if_alone(scores, patience, plateau_patience):
@@ -109,7 +74,7 @@ def test_every_seed_follows_the_rules_as_if_alone(scores, patience, plateau_pati
                 stale, plateau = stale + 1, plateau + 1
                 if plateau == plateau_patience:
                     cuts, plateau = cuts + 1, 0
-            stopped = stale >= patience or epoch == 30
+            stopped = 0 < patience <= stale or epoch == 30
         assert selection.best_score[k] == best
         assert selection.best_epoch[k] == best_epoch
         assert selection.reductions[k] == cuts

@@ -4,6 +4,7 @@ The moments are those of real processes with real signals; the many combinations
 inside this process.
 """
 
+import contextlib
 import logging
 import os
 import pathlib
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 import survivors
 from absl import logging as absl_logging
-from survivors import ROOT, Fork, Forks, StopAfter, differences, newest_step
+from survivors import ROOT, Fork, StopAfter, differences, newest_step
 from tiny import SMALLEST, run, tiny_config
 
 from msajax.errors import UserError
@@ -44,21 +45,17 @@ def single_steps(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("mode", "seeds", "streams"),
-    [("jit", 3, True), ("pmap", 1, False)],
+    "settings",
+    [{"data__device_memory_budget": 0}, {"mesh__mode": "pmap", "train__seeds": 1}],
+    ids=["streams", "pmap"],
 )
-def test_a_run_interrupted_inside_epochs_comes_to_the_same_bits(
-    mode, seeds, streams, single_steps, tmp_path
-):
+def test_a_run_interrupted_inside_epochs_comes_to_the_same_bits(settings, single_steps, tmp_path):
     config = tiny_config(
-        mesh__mode=mode,
-        train__seeds=seeds,
+        **settings,
         train__epochs=4,
         train__patience=1,
         train__checkpoint_every_steps=3,
         optim__plateau_patience=1,
-        optim__learning_rate=0.02,
-        data__device_memory_budget=0 if streams else 2**31,
     )
     assert config.model.dropout_rate > 0
     whole = run(config, tmp_path / "whole")
@@ -73,13 +70,6 @@ def test_a_run_interrupted_inside_epochs_comes_to_the_same_bits(
 
 
 # --- real processes, real signals ---
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    server = Forks()
-    yield server
-    server.close()
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +146,6 @@ def test_signals_stop_a_run_with_a_checkpoint_and_the_same_command_continues(
     for number, ends in ((signal.SIGTERM, 75), (signal.SIGINT, 75), (None, None)):
         process = train(folder)
         until(process, lambda last=last: newest_step(folder) > last)
-        began = time.monotonic()
         process.send_signal(number or signal.SIGTERM)
         if number is None:
             os.kill(process.pid, signal.SIGINT)  # a second one, before the first can be served
@@ -164,7 +153,6 @@ def test_signals_stop_a_run_with_a_checkpoint_and_the_same_command_continues(
             assert ends in (130, 143)  # of two that wait, the system may give INT first
             number = signal.SIGTERM if ends == 130 else signal.SIGINT
         assert process.wait() == ends
-        assert time.monotonic() - began < 60  # on a machine with much else to do
         text = log_of(folder).read_text()
         name = signal.Signals(number).name
         assert re.findall("(?m)^SIG.*", text) == [
@@ -194,16 +182,6 @@ def test_a_run_that_is_killed_again_and_again_comes_to_the_same_bits(
     assert found == []
     assert len(kills) == 5
     assert any("orbax-checkpoint-tmp" in name for kill in kills for name in kill.unfinished)
-
-
-def test_a_torn_last_line_and_lines_of_lost_epochs_are_repaired(train, whole, tmp_path):
-    folder = tmp_path / "run"
-    assert train(folder, "--stop_after_epochs=2").wait() == 75
-    line = (folder / "metrics.jsonl").read_text().splitlines()[-1]
-    with open(folder / "metrics.jsonl", "a") as file:
-        file.write(line.replace('"epoch": 2', '"epoch": 3') + "\n" + line[: len(line) // 2])
-    finish(train, folder)
-    assert differences(folder, whole.folder) == []
 
 
 def test_of_many_trainers_one_trains_and_a_killed_ones_lock_is_taken_over(
@@ -244,6 +222,24 @@ def test_of_many_trainers_one_trains_and_a_killed_ones_lock_is_taken_over(
 
 # --- signals at other moments ---
 
+
+@contextlib.contextmanager
+def having_said(word: str, code: str, *arguments: str) -> Iterator[subprocess.Popen]:
+    """Python that has come so far as to say a word; it does not outlive the test."""
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout.readline() == f"{word}\n"
+            yield process
+        finally:
+            process.kill()
+
+
 STARTING = """
 import time
 from msajax.runtime import signals
@@ -268,24 +264,14 @@ with signals.StopRequest() as stop:
     [(0.5, [signal.SIGTERM], 75), (60, [signal.SIGTERM, signal.SIGINT], 130)],
 )
 def test_a_run_that_is_not_between_two_steps_ends_all_the_same(patience, signals, ends):
-    with subprocess.Popen(
-        [sys.executable, "-c", BUSY, str(patience)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout.readline() == "busy\n"
-            process.send_signal(signals[0])
-            # It is answered at once, whatever the process is doing.
-            assert process.stderr.readline().startswith("SIGTERM: stopping after this step")
-            for number in signals[1:]:
-                process.send_signal(number)
-            assert process.wait(50) == ends
-            told = process.stderr.read()
-        finally:
-            process.kill()
+    with having_said("busy", BUSY, str(patience)) as process:
+        process.send_signal(signals[0])
+        # It is answered at once, whatever the process is doing.
+        assert process.stderr.readline().startswith("SIGTERM: stopping after this step")
+        for number in signals[1:]:
+            process.send_signal(number)
+        assert process.wait(survivors.LIMIT) == ends
+        told = process.stderr.read()
     assert told.count("\n") == int(ends == 75) and "Traceback" not in told
 
 
@@ -298,20 +284,10 @@ def test_a_run_that_is_not_between_two_steps_ends_all_the_same(patience, signals
     ],
 )
 def test_a_start_that_is_stopped_ends_at_once(number, begun, ends, said):
-    with subprocess.Popen(
-        [sys.executable, "-c", STARTING.format(begun=begun)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout.readline() == "starting\n"
-            process.send_signal(number)
-            assert process.wait(50) == ends
-            told = process.stderr.read()
-        finally:
-            process.kill()
+    with having_said("starting", STARTING.format(begun=begun)) as process:
+        process.send_signal(number)
+        assert process.wait(survivors.LIMIT) == ends
+        told = process.stderr.read()
     assert said in told and told.count("\n") == 1
 
 
@@ -337,7 +313,7 @@ def test_a_signal_before_a_mode_has_begun_leaves_no_traceback(number, tmp_path):
     process = survivors.start("--config", experiment, "--workdir", tmp_path / "run", log=log)
     until(process, (tmp_path / "ready").exists)
     process.send_signal(number)
-    assert process.wait(60) == 128 + number
+    assert process.wait(survivors.LIMIT) == 128 + number
     assert log.read_text() == f"error: Stopped by {number.name}.\n"
     assert not (tmp_path / "run").exists()
 
@@ -351,7 +327,7 @@ def test_a_signal_in_another_mode_is_one_line(number, forks, tmp_path):
     )
     time.sleep(1)
     process.send_signal(number)
-    assert process.wait(60) == 128 + number
+    assert process.wait(survivors.LIMIT) == 128 + number
     assert log.read_text() == f"error: Stopped by {number.name}.\n"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["log", "predictions.csv"]
 
@@ -379,21 +355,11 @@ def test_a_signal_while_files_are_written_and_no_python_runs_leaves_nothing(numb
     (tmp_path / "file").write_text("before")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "before").touch()
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITING, tmp_path],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout.readline() == "busy\n"
-            assert len(list(tmp_path.rglob("*"))) == 9
-            process.send_signal(number)
-            assert process.wait(50) == 128 + number
-            told = process.communicate()
-        finally:
-            process.kill()
+    with having_said("busy", WRITING, str(tmp_path)) as process:
+        assert len(list(tmp_path.rglob("*"))) == 9
+        process.send_signal(number)
+        assert process.wait(survivors.LIMIT) == 128 + number
+        told = process.communicate()
     assert told == ("", f"error: Stopped by {number.name}.\n")
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["before", "file", "folder"]
     assert (tmp_path / "file").read_text() == "before"

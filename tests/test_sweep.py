@@ -17,7 +17,7 @@ import pytest
 import survivors
 from pages import blocks
 from scipy import stats
-from survivors import Forks, StopAfter, differences
+from survivors import StopAfter, differences
 from tiny import SMALLEST, lines_of, run, tiny_config
 
 import msajax
@@ -411,13 +411,6 @@ def test_a_sweep_of_which_nothing_is_left_says_why(tmp_path):
 # --- stopped and killed ---
 
 
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    server = Forks()
-    yield server
-    server.close()
-
-
 def without_seconds(folder: pathlib.Path) -> tuple[dict, list[dict]]:
     content = json.loads((folder / "sweep.json").read_text())
     content["winner"]["results"]["timing"].pop("train_seconds")
@@ -453,7 +446,7 @@ def test_a_sweep_that_is_killed_at_any_moment_comes_to_the_same_result(forks, tm
         return sum(p.read_bytes().count(b"\n") for p in found) + len(files)
 
     kills, stops = 0, 0
-    while kills < 12:
+    while kills < 6:
         process, seen, wanted = begin(folder), marks(), moments.randint(1, 12)
         last = time.monotonic() + PATIENCE
         while process.poll() is None and marks() < seen + wanted and time.monotonic() < last:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from msajax.config import DataConfig, ModelConfig, SyntheticConfig
-from msajax.corpus.formats import open_corpus
 from msajax.corpus.synthetic import generate
 from msajax.preparation.apply import check_split, prepare
 from msajax.preparation.fit import fit
@@ -39,43 +38,14 @@ def test_the_same_settings_give_the_same_corpus():
         np.testing.assert_array_equal(a.raw_text, b.raw_text)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"seed": 1},
-        {"train": 61},
-        {"widths": (3, 6, 5)},
-        {"lengths": (5, 9, 2)},
-        {"absent_share": 0.2},
-        {"modalities": ("video", "text", "gaze")},
-    ],
-    ids=lambda change: next(iter(change)),
-)
-def test_another_setting_gives_another_corpus(change):
-    other = generate(dataclasses.replace(SMALL, **change)).corpus
-    assert other.digest != generate(SMALL).corpus.digest
-
-
-def test_no_modality_shares_its_steps_with_another():
-    equal = dataclasses.replace(SMALL, lengths=(9, 9, 9))
-    corpus = open_corpus("synthetic", DataConfig(synthetic=equal))
-    assert corpus.aligned == ()
-    assert fit(corpus, DataConfig(), ModelConfig()).groups == ()
-
-
-def test_sizes_are_those_of_the_configuration():
-    corpus = open_corpus("synthetic", DataConfig(synthetic=SMALL))
-    assert corpus.modalities == ("text", "video", "eeg")
-    for name, size in (("train", 60), ("valid", 30), ("test", 25)):
-        split, header = corpus.split(name), corpus.headers[name]
-        assert len(split) == header.size == size == len(set(split.ids.tolist()))
-        assert header.masked == {"video", "text", "eeg"}
-        for m, width, length in zip(SMALL.modalities, SMALL.widths, SMALL.lengths, strict=True):
-            assert split.features[m].shape == (size, length, width)
-            assert split.masks[m].shape == (size, length)
-            assert header.shapes[m] == (length, width)
-            assert split.features[m].dtype == np.float32
-        assert split.labels.shape == (size, 1) and split.raw_text.shape == (size,)
+def test_another_setting_gives_another_corpus():
+    changes = (
+        *({}, {"seed": 1}, {"train": 61}, {"widths": (3, 6, 5)}, {"lengths": (5, 9, 2)}),
+        *({"absent_share": 0.2}, {"modalities": ("video", "text", "gaze")}),
+    )
+    corpora = [generate(dataclasses.replace(SMALL, **change)).corpus for change in changes]
+    assert len({corpus.digest for corpus in corpora}) == len(changes)
+    assert corpora[0].aligned == ()  # no modality shares its steps with another
 
 
 def test_the_default_has_the_sizes_of_mosi(default):
@@ -96,7 +66,7 @@ def test_labels_are_multiples_of_a_fifth_in_the_range_of_sentiment(default):
         assert 1.2 < labels.std() < 1.8 and 0.4 < (labels > 0).mean() < 0.7
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_reliability_is_0_exactly_where_a_modality_is_absent(seed):
     made = generate(dataclasses.replace(SMALL, seed=seed, absent_share=0.5))
     for name in made.corpus.headers:
@@ -111,19 +81,6 @@ def test_reliability_is_0_exactly_where_a_modality_is_absent(seed):
         assert not np.all(list(present.values()), axis=0).all()
 
 
-@pytest.mark.parametrize("absent_share", [0.0, 0.9, 0.999])
-def test_no_sample_lacks_every_modality(absent_share):
-    config = SyntheticConfig(
-        train=400, valid=50, test=50, widths=(2,) * 3, lengths=(1,) * 3, absent_share=absent_share
-    )
-    corpus = generate(config).corpus
-    for name in corpus.headers:
-        masks = corpus.split(name).masks
-        present = np.array([mask.any(axis=1) for mask in masks.values()])
-        assert present.any(axis=0).all()
-        assert present.all() == (absent_share == 0)
-
-
 def test_padding_leads_in_text_trails_elsewhere_and_there_are_holes(default):
     train = default.corpus.split("train")
     for m, leads in (("text", True), ("audio", False), ("video", False)):
@@ -134,7 +91,7 @@ def test_padding_leads_in_text_trails_elsewhere_and_there_are_holes(default):
         assert 0.03 < np.mean([rows[-1] - rows[0] + 1 > len(rows) for rows in inner]) < 0.3
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_no_split_has_a_sequence_longer_than_the_longest_in_train(seed):
     config = SyntheticConfig(
         train=4, valid=60, test=60, widths=(2,) * 3, lengths=(50, 30, 20), seed=seed
@@ -176,26 +133,6 @@ def test_noise_falls_as_reliability_rises(default, modality):
     size = np.sqrt(np.bincount(owner, noise, len(mask)) / np.maximum(mask.sum(axis=1), 1))
     here = reliability > 0
     assert np.corrcoef(size[here], 1.1 - reliability[here])[0, 1] > 0.98
-
-
-def test_a_modality_tells_more_where_it_is_more_reliable():
-    # Few steps, or their mean hides most of the noise and only the false scores matter.
-    config = SyntheticConfig(train=3000, valid=2, test=3000, widths=(8,) * 3, lengths=(3,) * 3)
-    made = generate(config)
-    train, test = made.corpus.split("train"), made.corpus.split("test")
-    for m in made.corpus.modalities:
-        pooled = mean_of_valid_steps(train.features[m], train.masks[m])
-        scale = pooled.std(axis=0)
-        readout = ridge(pooled / scale, train.labels[:, 0], 1.0)
-        score = readout(mean_of_valid_steps(test.features[m], test.masks[m]) / scale)
-        reliability = made.reliability["test"][m]
-        low, high = np.quantile(reliability[reliability > 0], (1 / 3, 2 / 3))
-        unreliable, reliable = (
-            np.corrcoef(score[rows], test.labels[rows, 0])[0, 1]
-            for rows in ((reliability > 0) & (reliability <= low), reliability >= high)
-        )
-        assert reliable > 0.3
-        assert reliable > unreliable + 0.08
 
 
 def test_pooled_features_beat_the_median_clearly(default):
@@ -309,10 +246,9 @@ def test_a_sign_score_cannot_be_told_from_one_modality():
     assert np.corrcoef(products.sum(axis=1), y)[0, 1] > 0.99
 
 
-@pytest.mark.parametrize("task", ["sign", "stress"])
-def test_corpora_of_coincidence_are_functions_of_their_settings(task):
-    digest = generate(coincidence(task)).corpus.digest
-    assert generate(coincidence(task)).corpus.digest == digest
-    assert generate(coincidence(task, seed=1)).corpus.digest != digest
-    other = "stress" if task == "sign" else "sign"
-    assert generate(coincidence(other)).corpus.digest != digest
+def test_corpora_of_coincidence_are_functions_of_their_settings():
+    def digest(task, **sizes):
+        return generate(coincidence(task, **{"train": 40, "test": 10, **sizes})).corpus.digest
+
+    assert digest("sign") == digest("sign") and digest("stress") == digest("stress")
+    assert len({digest(task, seed=seed) for task in ("sign", "stress") for seed in (0, 1)}) == 4

@@ -5,7 +5,6 @@ import dataclasses
 import io
 import json
 import math
-import os
 import pathlib
 import shutil
 import warnings
@@ -21,9 +20,9 @@ from tiny import tiny_config
 
 import msajax
 from msajax.cli.evaluate import evaluate_predictions, evaluate_run
-from msajax.cli.generate import run as generate_mode
+from msajax.cli.generate import run as run_generate
 from msajax.cli.options import Options
-from msajax.cli.predict import predict
+from msajax.cli.predict import predict as predict_corpus
 from msajax.cli.robustness import measure_robustness
 from msajax.config import Config
 from msajax.corpus.corpus import Split
@@ -141,9 +140,8 @@ def train(folder: pathlib.Path, case: Case) -> Run:
     path = {"data__path": str(folder / "corpus.npz")}
     config = tiny_config(**{**SETTINGS, **path, **case.settings})
     optimized = jax.config.read("jax_disable_most_optimizations")
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)  # nothing here is undefined
-        patch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
         jax.config.update("jax_disable_most_optimizations", True)
         try:
             results = experiment.train(config, str(folder / "run"))
@@ -234,7 +232,7 @@ def test_predicting_needs_no_labels(name, run_of, tmp_path):
     save_native(tmp_path / "c.npz", corpus_of({"test": test}))
     output = tmp_path / "p.csv"
     bundle = str(run.folder / "bundle")
-    assert predict(bundle, str(tmp_path / "c.npz"), str(output)) == 16
+    assert predict_corpus(bundle, str(tmp_path / "c.npz"), str(output)) == 16
     rows, before = rows_of(output), stored_rows(run)
     assert list(rows[0]) == list(before[0])
     for row, known in zip(rows, before, strict=True):
@@ -384,7 +382,7 @@ def test_predicting_a_corpus_with_another_class_leaves_labels_out(run_of, tmp_pa
     other = corpus_of({"test": dataclasses.replace(test, labels=labels)}, integers=True)
     save_native(tmp_path / "c.npz", other)
     bundle, output = str(run.folder / "bundle"), str(tmp_path / "p.csv")
-    predict(bundle, str(tmp_path / "c.npz"), output)
+    predict_corpus(bundle, str(tmp_path / "c.npz"), output)
     assert {row["label"] for row in rows_of(tmp_path / "p.csv")} == {""}
     assert "Labels that do not suit the model's classification of 1, 3, 7" in caplog.text
     with pytest.raises(UserError, match="row 1: label is '', not one of the classes 1, 3, 7"):
@@ -592,7 +590,7 @@ def test_the_command_line_continues_each_line_of_a_text(run_of, decoder, tmp_pat
         given = {"bundle": str(bundle), "input": str(source), "output": str(output), "steps": 3}
         given |= {"temperature": 1.5, "sample_seed": 7, **more}
         options = Options("generate", Config(), {}, given, (), lambda: None, print)
-        return generate_mode(options, Console())
+        return run_generate(options, Console())
 
     expected = [msajax.generate(decoder, line, 3, 1.5, 7) for line in lines]
     assert run() == 0

@@ -42,7 +42,7 @@ def quietly(task: Task, scores, labels) -> dict[str, float]:
 # --- classes ---
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(12))
 def test_class_metrics_agree_with_scikit_learn(seed):
     """Also where a class is in the labels alone, in the predictions alone, or in neither."""
     rng = np.random.default_rng(seed)
@@ -94,20 +94,10 @@ def test_a_label_of_probability_0_costs_the_most_that_a_float_can():
     assert found["cross_entropy"] == pytest.approx(1022 * math.log(2) / 2)  # -log(2^-1022), and 0
 
 
-def test_a_perfect_classifier_has_the_best_value_of_every_metric():
-    y = np.array([2, 0, 1, 2])
-    assert class_task(3).compute(np.eye(3)[y], y[:, None]) == {
-        "accuracy": 1.0,
-        "f1_weighted": 1.0,
-        "f1_macro": 1.0,
-        "cross_entropy": 0.0,
-    }
-
-
 # --- several outputs ---
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_outputs_have_their_own_mae_corr_and_ccc_and_the_mean_of_them(seed):
     rng = np.random.default_rng(seed)
     n, k = int(rng.integers(3, 40)), int(rng.integers(2, 6))
@@ -174,9 +164,7 @@ def test_each_kind_has_its_metrics_and_one_that_selects():
         "next_token": ("cross_entropy", "perplexity"),
     }
     assert {kind: task.usual_selection for kind, task in reported.items()} == {
-        "regression": "mae",
-        "ratings": "mae",
-        "classification": "cross_entropy",
+        "regression": "mae", "ratings": "mae", "classification": "cross_entropy",
         "next_token": "cross_entropy",
     }
     assert output_task(3).usual_selection == "mae"
@@ -209,16 +197,14 @@ def cases() -> dict[str, tuple[Task, np.ndarray, np.ndarray]]:
         "classification": (class_task(4), probabilities(rng, seeds, n, 4), y),
         "outputs": (output_task(4), ratings + rng.normal(size=(seeds, n, 4)), ratings),
         "score": (output_task(1), y - 1 + rng.normal(size=(seeds, n, 1)), y - 1),
-        "next_token": (
-            token_task(),
-            np.concatenate([tokens * rng.uniform(1, 3, tokens.shape), tokens], axis=-1),
-            np.full((n, 5), -1.0),
-        ),
+        "next_token": (token_task(),
+                       np.concatenate([tokens * rng.uniform(1, 3, tokens.shape), tokens], axis=-1),
+                       np.full((n, 5), -1.0)),
     }
 
 
-@pytest.mark.parametrize("block", [1, 300, 2**17])
 @pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("block", [1, 300, 2**17])
 def test_intervals_equal_a_loop_over_resamples_whatever_the_block(name, block, monkeypatch):
     monkeypatch.setattr(bootstrap, "_BLOCK", block)
     task, scores, labels = cases()[name]
@@ -238,16 +224,6 @@ def test_intervals_equal_a_loop_over_resamples_whatever_the_block(name, block, m
         assert interval[0] < interval[1], metric
 
 
-@pytest.mark.parametrize("name", cases())
-def test_intervals_are_those_of_a_thousand_resamples(name):
-    task, scores, labels = cases()[name]
-    stacked = np.moveaxis(scores, 1, 2)
-    targets = labels.T if task.kind == "regression" else labels[:, 0]
-    found = task.intervals(scores, labels)
-    assert found == bootstrap.bootstrap(stacked, targets, task.reported, resamples=1000)
-    assert found != bootstrap.bootstrap(stacked, targets, task.reported, resamples=999)
-
-
 # --- floors ---
 
 
@@ -260,9 +236,7 @@ def test_class_floors_by_hand():
             "cross_entropy": pytest.approx((4 * math.log(4) + math.log(4 / 3)) / 5, rel=1e-14)
         },
     }
-
-
-def test_a_class_that_train_lacks_makes_the_floor_of_its_shares_infinite():
+    # A class that train lacks.
     floors = class_task(3).floors(np.array([[0.0], [1.0]]), np.array([[2.0], [0.0]]))
     assert floors["train_shares"]["cross_entropy"] == math.inf
 
@@ -291,25 +265,6 @@ def test_token_floors_by_hand():
     assert floor["perplexity"] == pytest.approx(11)
     (floor,) = token_task().floors(train, np.array([[-1.0]])).values()
     assert math.isnan(floor["cross_entropy"]) and math.isnan(floor["perplexity"])
-
-
-def test_no_model_without_features_beats_its_floor():
-    """The floor of a metric is the best that one score for all samples can reach."""
-    rng = np.random.default_rng(0)
-    y = rng.choice(3, (50, 1), p=[0.2, 0.5, 0.3]).astype(float)
-    task = class_task(3)
-    floors = task.floors(y, y)  # shares of the evaluated labels themselves: the lowest entropy
-    for constant in probabilities(rng, 200, 3):
-        found = task.compute(np.tile(constant, (50, 1)), y)
-        assert found["accuracy"] <= floors["majority"]["accuracy"]
-        assert found["cross_entropy"] >= floors["train_shares"]["cross_entropy"]
-
-
-def test_the_training_labels_decide_which_metrics_a_score_has():
-    outside = np.full((3, 1), 5.0)  # no sentiment
-    assert tuple(quietly(output_task(1), outside, outside)) == SENTIMENT
-    ratings = make_task("regression", ("a",), outside)
-    assert tuple(quietly(ratings, outside / 5, outside / 5)) == tuple(reported_by("scores"))
 
 
 def test_a_class_that_is_all_but_impossible_keeps_a_probability_with_a_logarithm():

@@ -29,30 +29,22 @@ words_of_letters = st.text("abcdefgäñ'你好", min_size=1, max_size=4).filter(
 # --- words ---
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", []),
-        (" \n\t ... ?! — ''' ’", []),
-        ("The movie, was GREAT!", ["the", "movie", "was", "great"]),
-        ("I don't, y'all'd've", ["i", "don't", "y'all'd've"]),
-        ("I don’t; O’Neil's", ["i", "don't", "o'neil's"]),
-        ("'quoted' rock 'n' roll dogs'", ["quoted", "rock", "n", "roll", "dogs"]),
-        ("10 of 10, 3.5 stars, 2nd", ["10", "of", "10", "3", "5", "stars", "2nd"]),
-        ("well-made snake_case __ um_", ["well", "made", "snake", "case", "um"]),
-        ("这部电影很好。", ["这", "部", "电", "影", "很", "好"]),
-        ("我喜欢iPhone手机", ["我", "喜", "欢", "iphone", "手", "机"]),
-        ("it's你好 don’t好", ["it's", "你", "好", "don't", "好"]),
-        ("カメラで撮る", ["カ", "メ", "ラ", "で", "撮", "る"]),
-        ("Größe ÉTÉ Ωmega", ["größe", "été", "ωmega"]),
-        ("좋은 영화", ["좋은", "영화"]),
-        ("<padding> <unknown>", ["padding", "unknown"]),
-    ],
-)
-def test_a_transcript_becomes_words(text, words):
-    assert tokenize(text) == words
-    assert tokenize(unicodedata.normalize("NFD", text)) == words
-    assert tokenize(text.upper()) == words or "ß" in text
+def test_a_transcript_becomes_words():
+    for text, words in {
+        "": "", " \n\t ... ?! — ''' ’": "", "좋은 영화": "좋은 영화",
+        "The movie, was GREAT!": "the movie was great",
+        "I don't, y'all'd've": "i don't y'all'd've",
+        "I don’t; O’Neil's": "i don't o'neil's",
+        "'quoted' rock 'n' roll dogs'": "quoted rock n roll dogs",
+        "10 of 10, 3.5 stars, 2nd": "10 of 10 3 5 stars 2nd",
+        "well-made snake_case __ um_": "well made snake case um",
+        "这部电影很好。": "这 部 电 影 很 好", "我喜欢iPhone手机": "我 喜 欢 iphone 手 机",
+        "it's你好 don’t好": "it's 你 好 don't 好", "カメラで撮る": "カ メ ラ で 撮 る",
+        "Größe ÉTÉ Ωmega": "größe été ωmega", "<padding> <unknown>": "padding unknown",
+    }.items():
+        assert tokenize(text) == words.split()
+        assert tokenize(unicodedata.normalize("NFD", text)) == words.split()
+        assert tokenize(text.upper()) == words.split() or "ß" in text
 
 
 # --- vocabulary ---
@@ -87,12 +79,6 @@ def test_transcripts_without_a_word_have_one_padded_step(texts):
     ids, mask = encode(texts, (PADDING, UNKNOWN))
     assert ids.shape == mask.shape == (len(texts), 1)
     assert not ids.any() and not mask.any() and mask.dtype == bool and ids.dtype == np.int32
-
-
-def test_text_that_names_padding_is_no_padding():
-    ids, mask = encode(["<padding> padding <unknown>"], (PADDING, UNKNOWN, "padding"))
-    np.testing.assert_array_equal(ids, [[2, 2, 1]])
-    assert mask.all()
 
 
 @QUICK
@@ -150,31 +136,12 @@ def test_the_vocabulary_is_that_of_train_alone(opened):
     assert found.features["text"].dtype == np.int32 and repairs == {}
 
 
-def test_min_count_decides_which_words_share_a_row(opened):
-    corpus = opened(train=a_split(["good film", "bad film"]))
-    preparation = fit(corpus, DataConfig(text="words", min_count=2), MODEL)
-    assert preparation.words == (PADDING, UNKNOWN, "film")
-    found, _ = prepare(corpus.split("train"), preparation)
-    np.testing.assert_array_equal(found.features["text"], [[1, 2], [1, 2]])
-
-
 def test_transcripts_replace_the_features_of_text(opened):
     train = a_split(["a b", "b"], text=np.ones((2, 7, 300)), audio=audio(2))
     preparation = fit(opened(train=train), WORDS, MODEL)
     assert preparation.spec.lengths == (2, 2) and preparation.spec.vocabularies == (4, 0)
     features = fit(opened(train=train), DataConfig(), MODEL)
     assert features.spec.widths == (300, 3) and features.words == ()
-
-
-def test_other_token_ids_keep_a_table_of_their_own(opened):
-    phones = np.array([[90, 3], [5, 0]])
-    corpus = opened(train=a_split(["a b", "b"], phones=phones))
-    preparation = fit(corpus, WORDS, MODEL)
-    assert preparation.spec.modalities == ("text", "phones")
-    assert preparation.spec.vocabularies == (4, 91)
-    found, repairs = prepare(corpus.split("train"), preparation)
-    np.testing.assert_array_equal(found.features["phones"], phones)
-    assert repairs == {}
 
 
 def test_a_longer_transcript_is_refused_before_training_unless_it_is_cut(opened):
@@ -218,12 +185,6 @@ def test_transcripts_without_a_word_leave_text_out_of_the_model(opened, caplog):
     assert "'text' has no valid training step" in caplog.text
     with pytest.raises(UserError, match="no modality has a valid training step"):
         fit(opened(train=a_split(["...", ""], text=np.ones((2, 1, 1)))), WORDS, MODEL)
-
-
-def test_standardising_words_is_refused(opened):
-    data = dataclasses.replace(WORDS, standardize=("text",))
-    with pytest.raises(UserError, match="data.standardize names 'text', whose token ids"):
-        fit(opened(train=a_split(["a"])), data, MODEL)
 
 
 def test_the_next_word_is_the_target_of_its_predecessor(opened):

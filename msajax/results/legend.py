@@ -80,9 +80,15 @@ def metric_lines(metrics: Iterable[str]) -> list[tuple[str, str]]:
     for name, row in TABLE.items():
         if name in shown:
             lines.setdefault(row.beside or name, []).append(name)
+
+    def order(line: list[str]) -> bool:
+        """Puts the errors and correlations of a score before its shares."""
+        row = TABLE[line[0]]
+        return bool(row.unit) or "sentiment" not in row.reported_by
+
     return [
         (", ".join(names), "; ".join(TABLE[name].meaning for name in names))
-        for names in lines.values()
+        for names in sorted(lines.values(), key=order)
     ]
 
 
