@@ -157,6 +157,29 @@ def test_equal_runs_never_differ():
     assert (same.difference, same.p) == (0.0, 1.0)
 
 
+def test_a_clear_difference_reaches_the_smallest_p():
+    ids = [str(i) for i in range(200)]
+    labels = RNG.uniform(-3, 3, (200, 1))
+    good, bad = (labels + RNG.normal(0, sd, (2, 200, 1)) for sd in (0.1, 2.0))
+    assert paired_test(good, bad, labels, ids, TASK, "mae").p == 1 / (1 + DRAWS)
+
+
+def test_runs_that_do_not_differ_are_called_different_one_time_in_twenty():
+    called = 0
+    for trial in range(60):
+        rng = np.random.default_rng(trial)
+        labels = rng.uniform(-3, 3, (40, 1))
+        shared = rng.normal(0, 0.5, (10, 4))  # what the segments of a video have in common
+        runs = [
+            labels + (shared[:, :1] + rng.normal(0, 1, (10, 1)) + rng.normal(0, 0.3, (10, 4)))
+            .reshape(1, 40, 1)
+            for _ in range(2)
+        ]  # fmt: skip
+        ids = [f"v{i // 4}[{i % 4}]" for i in range(40)]
+        called += paired_test(*runs, labels, ids, TASK, "mae").p <= 0.05
+    assert called <= 9  # of 60: 3 expected, sd 1.7
+
+
 def test_paired_test_refuses_runs_that_do_not_fit():
     usual = {"first": FIRST, "second": SECOND, "labels": LABELS, "ids": VIDEOS}
     for change, message in (
