@@ -29,7 +29,7 @@ from msajax.files import write_text
 from msajax.inference.bundle import load_bundle
 from msajax.runs.checkpoints import Checkpoints
 from msajax.runtime.signals import StopRequest
-from msajax.training import feed, loop
+from msajax.training import feed, saving
 
 STEPS = 6  # of an epoch of the smallest run
 EPOCHS = 24  # long enough for a signal to come before the end
@@ -41,7 +41,7 @@ EPOCHS = 24  # long enough for a signal to come before the end
 def single_steps(monkeypatch):
     """Every step a dispatch of its own, so that a run can stop after each, but before none."""
     monkeypatch.setattr(feed.Pace, "update", lambda *_: None)
-    monkeypatch.setattr(loop, "POLL_SECONDS", survivors.LIMIT)
+    monkeypatch.setattr(saving, "POLL_SECONDS", survivors.LIMIT)
 
 
 @pytest.mark.parametrize(
