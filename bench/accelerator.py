@@ -138,9 +138,7 @@ def _print_table(setting: Setting, found: dict[Row, dict]) -> None:
         if row.seeds > 1 and "train" in one:
             longer = f"{row.seeds * statistics.median(one['train']) / speed:.1f}"
         memory, scores = result["peak_bytes"], found[first].get("scores")
-        apart = scores and max(
-            abs(a - b) for a, b in zip(scores, result["scores"], strict=True)
-        )
+        apart = scores and max(abs(a - b) for a, b in zip(scores, result["scores"], strict=True))
         cells = [name, _range(result["train"]), faster, longer]
         cells += [_range(result.get("infer")), _range(result.get("infer_one"))]
         cells += [f"{result['first_epoch']:.1f}", f"{memory / 2**20:.0f}" if memory else ""]
@@ -213,9 +211,7 @@ def measure(setting: Setting, row: Row) -> dict:
 
         state = train_step.Msajax(ModelConfig(model_dim=setting.dim, ff_dim=2 * setting.dim), split)
         params = jax.tree.map(lambda x: np.asarray(x[0]), state.state.params)
-        system = timed_torch.Torch(
-            config, train_step.SPEC, split, params, row.system, row.number
-        )
+        system = timed_torch.Torch(config, train_step.SPEC, split, params, row.system, row.number)
     result = {"scores": np.ravel(system.scores()).tolist()}
     started = time.perf_counter()
     if row.system == "msajax":

@@ -120,9 +120,7 @@ def time_torch(run: Run, batches: int) -> float:
     """Returns the same of PyTorch; scores must agree with msajax's before anything is timed."""
     import peer_bert
 
-    peer = peer_bert.FineTuning(
-        open_encoder(run.config), 8 * run.steps, RATES, WARMUP
-    )
+    peer = peer_bert.FineTuning(open_encoder(run.config), 8 * run.steps, RATES, WARMUP)
     chosen = batches_of(run, batches)
     seconds = 0.0
     for _ in range(2):

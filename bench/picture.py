@@ -104,9 +104,7 @@ def draw(panels: list[tuple[str, str, list[Bar]]]) -> str:
             ends = [left + (each.mean + sign * each.sd) * scale for sign in (-1, 1)]
             middle = top + _BAR / 2
             if each.sd:
-                lines.append(
-                    f'<path d="M{ends[0]:.1f} {middle:g}H{ends[1]:.1f}" stroke="black"/>'
-                )
+                lines.append(f'<path d="M{ends[0]:.1f} {middle:g}H{ends[1]:.1f}" stroke="black"/>')
             shown = f"{each.mean:.3f}" + (f" ± {each.sd:.3f}" if each.sd else "")
             say(round(ends[1] + 6, 1), top + 14, shown)
     note = "Mean absolute error on the test split, ± sd over random seeds: shorter is better"

@@ -111,9 +111,7 @@ class Msajax:
         self.programs = make_programs(recipe, SPEC, self.layout)
         self.predict = make_predict(module, TASKS["regression"], self.layout)
         self.state = self.programs.init(np.arange(seeds, dtype=np.uint32))
-        self.orders = [
-            epoch_order(s, 0, quarters=quarters, batch_size=BATCH) for s in range(seeds)
-        ]
+        self.orders = [epoch_order(s, 0, quarters=quarters, batch_size=BATCH) for s in range(seeds)]
         self.feed, self.pace = Feed(split, SPEC, self.programs, self.layout, 1), Pace()
         self.pace.steps, self.stopped = steps_per_dispatch, np.zeros(seeds, bool)
         self.batches = EvaluationBatches(split, SPEC, self.layout)
@@ -271,9 +269,7 @@ def main() -> None:
         measure(ModelConfig(model_dim=dim, ff_dim=2 * dim), split, peers, arguments.repeats, peak)
 
 
-def measure(
-    config: ModelConfig, split: Split, peers: list[str], repeats: int, peak: float
-) -> None:
+def measure(config: ModelConfig, split: Split, peers: list[str], repeats: int, peak: float) -> None:
     """Prints the table of one width on a CPU, and what stands below it."""
     console, dim = Console(width=110), config.model_dim
     systems: dict = {"msajax": Msajax(config, split)}

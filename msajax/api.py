@@ -198,9 +198,7 @@ def cross_validate(
     return None if content is None else FoldsResult(workdir, content)
 
 
-def sweep(
-    config: Config, space: Any, workdir: str | os.PathLike, **how: Any
-) -> SweepResult:
+def sweep(config: Config, space: Any, workdir: str | os.PathLike, **how: Any) -> SweepResult:
     """Tries settings on validation, trains the best on fresh seeds and tests it once.
 
     The same call continues where it was interrupted.

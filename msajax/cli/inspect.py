@@ -131,8 +131,7 @@ def _print_table(title: str, columns: dict[str, dict[str, str]], console: Consol
 def print_cost(report: Mapping[str, Any], console: Console) -> None:
     """Prints the cost report of a model: its parameters, and its FLOPs by stage."""
     sizes = {
-        m: f"{m} {s['steps']} x {s['features'] or 'token ids'}"
-        for m, s in report["sizes"].items()
+        m: f"{m} {s['steps']} x {s['features'] or 'token ids'}" for m, s in report["sizes"].items()
     }
     reads = {f"{m}_{part}": size for m, size in sizes.items() for part in ("encoder", "embedding")}
     reads["total"] = ", ".join(sizes.values())

@@ -245,9 +245,7 @@ def tabulate(
 def with_first(report: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Returns the result of `compare` with another name for the first run."""
     old, *others = report["runs"]
-    pairs = [
-        pair | {"first": name} if pair["first"] == old else pair for pair in report["pairs"]
-    ]
+    pairs = [pair | {"first": name} if pair["first"] == old else pair for pair in report["pairs"]]
     return {**report, "runs": [name, *others], "pairs": pairs}
 
 

@@ -103,9 +103,7 @@ def open_runs(runs: Sequence[str], split: str, convention: str = "") -> Opened:
     return Opened(samples, scores, task, notes, *groups_of(ids))
 
 
-def short_names(
-    paths: Sequence[str], shown: Callable[[str], str] = on_one_line
-) -> dict[str, str]:
+def short_names(paths: Sequence[str], shown: Callable[[str], str] = on_one_line) -> dict[str, str]:
     """Names runs and files by the fewest last parts of their paths that tell all of them apart.
 
     Args:

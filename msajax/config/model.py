@@ -334,6 +334,7 @@ class ModelConfig(Settings):
         except UserError as error:
             raise UserError(f"model.overrides of {modality!r}: {error}") from error
 
+
 RESERVED.update(field.name for field in dataclasses.fields(ModelConfig))
 
 

@@ -166,9 +166,7 @@ def update_digest(digest: Any, name: str, array: np.ndarray) -> None:
     digest.update(array.data)
 
 
-def with_text(
-    corpus: Corpus, embed: Callable[[Split, str], Split], embedding: Embedding
-) -> Corpus:
+def with_text(corpus: Corpus, embed: Callable[[Split, str], Split], embedding: Embedding) -> Corpus:
     """Returns a corpus whose text is made anew as its splits are read, to be written to a file.
 
     `embed(split, its name)` returns the split with other text; `embedding` says how.

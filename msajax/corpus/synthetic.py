@@ -154,9 +154,7 @@ def _make_coincidence(name: str, config: SyntheticConfig) -> tuple[Split, np.nda
     """Makes a split of the task sign or stress, and its scores without noise `[N]`."""
     size, steps = getattr(config, name), config.lengths[0]
     rng = _generator(config, config.task, name)
-    first, second = (
-        rng.normal(0, _FEATURE_NOISE, (size, steps, width)) for width in config.widths
-    )
+    first, second = (rng.normal(0, _FEATURE_NOISE, (size, steps, width)) for width in config.widths)
     first[..., 0] = valence = rng.normal(size=(size, steps))
     if config.task == "sign":
         second[..., 0] = sign = rng.choice([-1.0, 1.0], (size, steps))

@@ -103,9 +103,9 @@ class Folder:
         if not self.tokenizer:
             raise UserError(
                 f"{self.path} has no tokenizer: it would be {_TOKENIZER} or {_VOCABULARY}; where "
-                "transformers is installed, this command writes the first: python -c \"from "
+                'transformers is installed, this command writes the first: python -c "from '
                 f"transformers import AutoTokenizer as A; A.from_pretrained({self.path!r})"
-                f".save_pretrained({self.path!r})\"."
+                f'.save_pretrained({self.path!r})".'
             )
         return self.tokenizer
 

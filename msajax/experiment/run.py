@@ -222,9 +222,7 @@ def _write_predictions(run: Run, name: str, scored: predictions.Scored, bundle: 
         predictions.write_predictions(path, [scored], bundle.seeds, run.spec, bundle.calibration)
 
 
-def _write_results(
-    run: Run, trained: Trained, bundle: Bundle, measured: dict[str, Any]
-) -> None:
+def _write_results(run: Run, trained: Trained, bundle: Bundle, measured: dict[str, Any]) -> None:
     group_of = {seed: k for k, group in enumerate(run.groups()) for seed in group.seeds}
     seconds = {  # seeds that are trained together share the seconds of an epoch
         (group_of[line["seed"]], line["epoch"]): line["seconds"]

@@ -204,9 +204,7 @@ class Bundle:
             )
         if text_encoder:
             embedder = Embedder(open_folder(text_encoder), embedding)
-        return dataclasses.replace(
-            self, config=config, preparation=preparation, embedder=embedder
-        )
+        return dataclasses.replace(self, config=config, preparation=preparation, embedder=embedder)
 
     @functools.cached_property
     def scorer(self) -> Scorer:

@@ -142,4 +142,3 @@ def require_decoder(bundle: Bundle) -> None:
             f"This bundle holds a model of the {kind} task, which continues no text: train "
             "configs/decoder.py."
         )
-

@@ -254,9 +254,7 @@ def _read_mask(
     return mask.reshape(shape).astype(bool)
 
 
-def _stack(
-    value: Any, where: str, empty: tuple[int, ...]
-) -> tuple[np.ndarray, np.ndarray | None]:
+def _stack(value: Any, where: str, empty: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None]:
     """Stacks what may be a list of N arrays; if their lengths differ, returns the lengths too.
 
     `empty` is the shape of no sample at all; None in the list is a sequence without a step.

@@ -51,20 +51,17 @@ class Predict(NamedTuple):
         return self.program.lower(variables, self.shared, features, masks)
 
 
-def make_predict(
+def predict_program(
     module: nn.Module,
     task: type[Task] | Task,
     layout: Layout,
-    shared: Any = None,
     tree: jax.tree_util.PyTreeDef | None = None,
-) -> Predict:
+) -> Callable[..., Prediction]:
     """Makes the prediction program, which applies every seed's variables to the same batch.
 
     Its predictions hold the task's scores, and nothing in `aux`.
 
     Args:
-        shared: parameters that are the same for every seed, nested and without a leading axis; the
-            variables lack them.
         tree: the structure of the variables, if the program is called with a tuple of their leaves.
             A call that has to flatten them itself takes some 30 microseconds longer.
     """
@@ -82,7 +79,24 @@ def make_predict(
             variables = tree.unflatten(variables)
         return layout.over_seeds(predict_one)(variables)
 
-    return Predict(predict, layout.put(shared or {}))
+    return predict
+
+
+def make_predict(
+    module: nn.Module,
+    task: type[Task] | Task,
+    layout: Layout,
+    shared: Any = None,
+    tree: jax.tree_util.PyTreeDef | None = None,
+) -> Predict:
+    """Makes what predicts: `predict_program`, and on the devices the values that all seeds share.
+
+    Args:
+        shared: parameters that are the same for every seed, nested and without a leading axis; the
+            variables lack them.
+        tree: as `predict_program`.
+    """
+    return Predict(predict_program(module, task, layout, tree), layout.put(shared or {}))
 
 
 def make_next_token(module: nn.Module, scorer: "Scorer", tree: jax.tree_util.PyTreeDef) -> Any:
@@ -298,4 +312,3 @@ class Scorer(NamedTuple):
                 "dtype."
             )
         return scores, weights
-

@@ -284,9 +284,7 @@ def accuracy(rule: Rule) -> Metric:
         kept = rule.kept(y)
         return (rule.classes(p) == rule.classes(y)) & kept, kept
 
-    return Metric(
-        terms, lambda n, right, kept: ratio(right, kept), NO_SAMPLES, True, rule=rule
-    )
+    return Metric(terms, lambda n, right, kept: ratio(right, kept), NO_SAMPLES, True, rule=rule)
 
 
 def f1_of(rule: Rule, by: str = "true") -> Metric:

@@ -65,151 +65,153 @@ _MMMO = Rule(lambda scores: scores > 3.5)
 _WHOLE = Rule(np.round)  # halves to the even number
 _share = partial(Row, unit="%")
 
-TABLE: Mapping[str, Row] = MappingProxyType({
-    "mae": Row(measures.mae, "mean absolute error", (*_SCORE, "outputs", "mmmo"), hub="mae"),
-    "corr": Row(
-        measures.corr, "Pearson's correlation", (*_SCORE, "outputs", "mmmo"), hub="pearsonr"
-    ),
-    "acc7": _share(
-        accuracy(_rounded(3)),
-        "score and label are equal when clipped to ±3 and rounded",
-        ("sentiment",),
-        hub="accuracy",
-    ),
-    "acc5": _share(
-        accuracy(_rounded(2)), "to ±2", ("sentiment",), hub="accuracy", beside="acc7"
-    ),
-    "acc3": _share(
-        accuracy(_rounded(1)), "to ±1", ("sentiment",), hub="accuracy", beside="acc7"
-    ),
-    "acc2_nonzero": _share(
-        accuracy(_NONZERO),
-        "negative against positive, labels of 0 left out",
-        ("sentiment",),
-        hub="accuracy",
-    ),
-    "f1_nonzero": _share(
-        f1_of(_NONZERO),
-        "F1 of each class, weighted by its true count",
-        ("sentiment",),
-        hub="f1",
-        beside="acc2_nonzero",
-    ),
-    "acc2_has0": _share(
-        accuracy(_HAS_ZERO), "negative against zero or positive", ("sentiment",), hub="accuracy"
-    ),
-    "f1_has0": _share(
-        f1_of(_HAS_ZERO), "F1 likewise", ("sentiment",), hub="f1", beside="acc2_has0"
-    ),
-    "mse": Row(measures.mse, "mean squared error", _SCORE, hub="mse", beside="mae"),
-    "rmse": Row(measures.rmse, "its root", _SCORE, hub="rmse", beside="mae"),
-    "r2": Row(
-        measures.r2,
-        "share of the labels' variance explained; below 0: worse than their mean",
-        _SCORE,
-        hub="r_squared",
-    ),
-    "spearman": Row(measures.spearman, "of ranks", _SCORE, hub="spearmanr", beside="corr"),
-    "ccc": Row(
-        measures.ccc,
-        "concordance (1 only where scores are the labels)",
-        (*_SCORE, "outputs"),
-        beside="corr",
-    ),
-    # Of probabilities p (..., C, N) and true classes y (..., N), counted from 0.
-    "accuracy": _share(
-        measures.class_accuracy,
-        "share of samples whose most probable class is the true one",
-        ("classes", "youtube"),
-        hub="accuracy",
-        otherwise={"class_numbers": accuracy(_WHOLE)},
-    ),
-    "f1_weighted": _share(
-        measures.class_f1_weighted,
-        "F1 of each class, weighted by its true count",
-        ("classes", "youtube"),
-        hub="f1",
-        otherwise={"class_numbers": f1_of(_WHOLE)},
-    ),
-    "f1_macro": _share(
-        measures.class_f1_macro,
-        "the plain mean over classes",
-        ("classes",),
-        hub="f1",
-        beside="f1_weighted",
-    ),
-    "cross_entropy": Row(
-        measures.cross_entropy,
-        "-log of the probability given to what is true, mean in nats",
-        ("classes",),
-        otherwise={"tokens": measures.token_cross_entropy},
-    ),
-    "perplexity": Row(
-        measures.token_perplexity,
-        "its exponential",
-        ("tokens",),
-        hub="perplexity",
-        beside="cross_entropy",
-    ),
-    # As some papers print them.
-    "sims_mae": Row(
-        clipped(measures.mae),
-        "scores and labels clipped to ±1: mean absolute error",
-        ("sims",),
-    ),
-    "sims_corr": Row(
-        clipped(measures.corr), "Pearson's correlation", ("sims",), beside="sims_mae"
-    ),
-    "sims_acc2": _share(accuracy(_sims(0.0)), "above 0 or not", ("sims",), beside="sims_mae"),
-    "sims_f1": _share(f1_of(_sims(0.0)), "F1 likewise", ("sims",), beside="sims_mae"),
-    "sims_acc3": _share(
-        accuracy(_sims(-0.1, 0.1)), "edges at ±0.1", ("sims",), beside="sims_mae"
-    ),
-    "sims_acc5": _share(
-        accuracy(_sims(-0.7, -0.1, 0.1, 0.7)), "also at ±0.7", ("sims",), beside="sims_mae"
-    ),
-    "mmmo_acc2": _share(accuracy(_MMMO), "above 3.5 or not", ("mmmo",)),
-    "mmmo_f1": _share(f1_of(_MMMO), "F1 likewise", ("mmmo",), beside="mmmo_acc2"),
-    "pom_mae": Row(
-        measures.mae, "mean over the 16 traits of the mean absolute error", ("pom",)
-    ),
-    "pom_corr": Row(measures.corr, "of the correlation", ("pom",), beside="pom_mae"),
-    "pom_acc": _share(
-        accuracy(_WHOLE), "of the share that is equal when rounded", ("pom",), beside="pom_mae"
-    ),
-    "mae_nonzero": Row(
-        without_zero(measures.mae),
-        "mean absolute error, labels of 0 left out",
-        ("nonzero_mae",),
-        hub="mae",
-    ),
-    "corr_nonzero": Row(
-        without_zero(measures.corr),
-        "correlation likewise",
-        ("nonzero_mae",),
-        hub="pearsonr",
-        beside="mae_nonzero",
-    ),
-    "acc7_away_from_zero": _share(
-        accuracy(Rule(_away_from_zero)),
-        "as acc7, but halves are rounded away from 0",
-        ("acc7_away_from_zero",),
-        hub="accuracy",
-    ),
-    "f1_nonzero_by_prediction": _share(
-        f1_of(_NONZERO, by="predicted"),
-        "as f1_nonzero, but weighted by the predicted count",
-        ("f1_by_prediction",),
-        hub="f1",
-    ),
-    "f1_has0_by_prediction": _share(
-        f1_of(_HAS_ZERO, by="predicted"),
-        "as f1_has0, likewise",
-        ("f1_by_prediction",),
-        hub="f1",
-        beside="f1_nonzero_by_prediction",
-    ),
-})
+TABLE: Mapping[str, Row] = MappingProxyType(
+    {
+        "mae": Row(measures.mae, "mean absolute error", (*_SCORE, "outputs", "mmmo"), hub="mae"),
+        "corr": Row(
+            measures.corr, "Pearson's correlation", (*_SCORE, "outputs", "mmmo"), hub="pearsonr"
+        ),
+        "acc7": _share(
+            accuracy(_rounded(3)),
+            "score and label are equal when clipped to ±3 and rounded",
+            ("sentiment",),
+            hub="accuracy",
+        ),
+        "acc5": _share(
+            accuracy(_rounded(2)), "to ±2", ("sentiment",), hub="accuracy", beside="acc7"
+        ),
+        "acc3": _share(
+            accuracy(_rounded(1)), "to ±1", ("sentiment",), hub="accuracy", beside="acc7"
+        ),
+        "acc2_nonzero": _share(
+            accuracy(_NONZERO),
+            "negative against positive, labels of 0 left out",
+            ("sentiment",),
+            hub="accuracy",
+        ),
+        "f1_nonzero": _share(
+            f1_of(_NONZERO),
+            "F1 of each class, weighted by its true count",
+            ("sentiment",),
+            hub="f1",
+            beside="acc2_nonzero",
+        ),
+        "acc2_has0": _share(
+            accuracy(_HAS_ZERO), "negative against zero or positive", ("sentiment",), hub="accuracy"
+        ),
+        "f1_has0": _share(
+            f1_of(_HAS_ZERO), "F1 likewise", ("sentiment",), hub="f1", beside="acc2_has0"
+        ),
+        "mse": Row(measures.mse, "mean squared error", _SCORE, hub="mse", beside="mae"),
+        "rmse": Row(measures.rmse, "its root", _SCORE, hub="rmse", beside="mae"),
+        "r2": Row(
+            measures.r2,
+            "share of the labels' variance explained; below 0: worse than their mean",
+            _SCORE,
+            hub="r_squared",
+        ),
+        "spearman": Row(measures.spearman, "of ranks", _SCORE, hub="spearmanr", beside="corr"),
+        "ccc": Row(
+            measures.ccc,
+            "concordance (1 only where scores are the labels)",
+            (*_SCORE, "outputs"),
+            beside="corr",
+        ),
+        # Of probabilities p (..., C, N) and true classes y (..., N), counted from 0.
+        "accuracy": _share(
+            measures.class_accuracy,
+            "share of samples whose most probable class is the true one",
+            ("classes", "youtube"),
+            hub="accuracy",
+            otherwise={"class_numbers": accuracy(_WHOLE)},
+        ),
+        "f1_weighted": _share(
+            measures.class_f1_weighted,
+            "F1 of each class, weighted by its true count",
+            ("classes", "youtube"),
+            hub="f1",
+            otherwise={"class_numbers": f1_of(_WHOLE)},
+        ),
+        "f1_macro": _share(
+            measures.class_f1_macro,
+            "the plain mean over classes",
+            ("classes",),
+            hub="f1",
+            beside="f1_weighted",
+        ),
+        "cross_entropy": Row(
+            measures.cross_entropy,
+            "-log of the probability given to what is true, mean in nats",
+            ("classes",),
+            otherwise={"tokens": measures.token_cross_entropy},
+        ),
+        "perplexity": Row(
+            measures.token_perplexity,
+            "its exponential",
+            ("tokens",),
+            hub="perplexity",
+            beside="cross_entropy",
+        ),
+        # As some papers print them.
+        "sims_mae": Row(
+            clipped(measures.mae),
+            "scores and labels clipped to ±1: mean absolute error",
+            ("sims",),
+        ),
+        "sims_corr": Row(
+            clipped(measures.corr), "Pearson's correlation", ("sims",), beside="sims_mae"
+        ),
+        "sims_acc2": _share(accuracy(_sims(0.0)), "above 0 or not", ("sims",), beside="sims_mae"),
+        "sims_f1": _share(f1_of(_sims(0.0)), "F1 likewise", ("sims",), beside="sims_mae"),
+        "sims_acc3": _share(
+            accuracy(_sims(-0.1, 0.1)), "edges at ±0.1", ("sims",), beside="sims_mae"
+        ),
+        "sims_acc5": _share(
+            accuracy(_sims(-0.7, -0.1, 0.1, 0.7)), "also at ±0.7", ("sims",), beside="sims_mae"
+        ),
+        "mmmo_acc2": _share(accuracy(_MMMO), "above 3.5 or not", ("mmmo",)),
+        "mmmo_f1": _share(f1_of(_MMMO), "F1 likewise", ("mmmo",), beside="mmmo_acc2"),
+        "pom_mae": Row(
+            measures.mae, "mean over the 16 traits of the mean absolute error", ("pom",)
+        ),
+        "pom_corr": Row(measures.corr, "of the correlation", ("pom",), beside="pom_mae"),
+        "pom_acc": _share(
+            accuracy(_WHOLE), "of the share that is equal when rounded", ("pom",), beside="pom_mae"
+        ),
+        "mae_nonzero": Row(
+            without_zero(measures.mae),
+            "mean absolute error, labels of 0 left out",
+            ("nonzero_mae",),
+            hub="mae",
+        ),
+        "corr_nonzero": Row(
+            without_zero(measures.corr),
+            "correlation likewise",
+            ("nonzero_mae",),
+            hub="pearsonr",
+            beside="mae_nonzero",
+        ),
+        "acc7_away_from_zero": _share(
+            accuracy(Rule(_away_from_zero)),
+            "as acc7, but halves are rounded away from 0",
+            ("acc7_away_from_zero",),
+            hub="accuracy",
+        ),
+        "f1_nonzero_by_prediction": _share(
+            f1_of(_NONZERO, by="predicted"),
+            "as f1_nonzero, but weighted by the predicted count",
+            ("f1_by_prediction",),
+            hub="f1",
+        ),
+        "f1_has0_by_prediction": _share(
+            f1_of(_HAS_ZERO, by="predicted"),
+            "as f1_has0, likewise",
+            ("f1_by_prediction",),
+            hub="f1",
+            beside="f1_nonzero_by_prediction",
+        ),
+    }
+)
 
 
 def reported_by(reporter: str) -> dict[str, Metric]:

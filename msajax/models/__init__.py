@@ -1,5 +1,7 @@
 """Builds models, pure Flax linen: they know nothing of files, optimisers or devices."""
 
+import functools
+
 import flax.linen as nn
 import jax
 from flax.traverse_util import flatten_dict
@@ -44,6 +46,13 @@ def build_model(config: ModelConfig, spec: CorpusSpec) -> nn.Module:
 
 def parameter_shapes(config: ModelConfig, spec: CorpusSpec) -> dict[str, tuple[int, ...]]:
     """Returns the shape of every parameter of one seed, by path; nothing is computed."""
+    # The functions of a model from outside may read what has changed since the last call.
+    shapes = _shapes.__wrapped__ if registered()[config.name].origin else _shapes
+    return dict(shapes(config, spec))
+
+
+@functools.lru_cache(maxsize=8)
+def _shapes(config: ModelConfig, spec: CorpusSpec) -> dict[str, tuple[int, ...]]:
     module = build_model(config, spec)
     model = declared(config)
     params, _ = jax.eval_shape(lambda: init_variables(module, model, spec, jax.random.key(0)))

@@ -1,6 +1,5 @@
 """Predicts each token of a sequence from those before it (source 001: the decoder)."""
 
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp

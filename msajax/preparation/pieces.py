@@ -246,8 +246,9 @@ def _to_pieces(
     )
     for m, valid in others.items():
         moved = np.where(silent, own[m][0], np.maximum(at, 0))
-        chosen[m] = moved, np.where(
-            silent, own[m][1], spoken & np.take_along_axis(valid, moved, axis=1)
+        chosen[m] = (
+            moved,
+            np.where(silent, own[m][1], spoken & np.take_along_axis(valid, moved, axis=1)),
         )
 
     # What is left out with the pieces that are cut.

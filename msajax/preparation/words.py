@@ -80,5 +80,3 @@ def read_words(split: Split, words: Sequence[str]) -> Split:
         features["text"], masks["text"] = encode(split.raw_text, words)
     derived = split.derived | {"text"}
     return dataclasses.replace(split, features=features, masks=masks, derived=derived)
-
-

@@ -97,9 +97,7 @@ def model_card(
         sizes=[f"{markdown(name)} {n}" for name, n in corpus["sizes"].items()],
         unread=[m for m in corpus.get("widths", {}) if m not in spec.modalities],
         repairs=repairs,
-        longest=[
-            f"{markdown(m)} {n}" for m, n in zip(spec.modalities, spec.lengths, strict=True)
-        ],
+        longest=[f"{markdown(m)} {n}" for m, n in zip(spec.modalities, spec.lengths, strict=True)],
         cut=_CUTS[bundle["config"]["data"]["truncate"]],
         calibration=_calibration(results.get("calibration")),
         arguments=arguments,

@@ -65,9 +65,7 @@ class Panel:
     charts: Sequence[Chart] = ()
 
     @classmethod
-    def of(
-        cls, heading: str, template: str, drawn: Sequence[Chart] = (), **values: Any
-    ) -> "Panel":
+    def of(cls, heading: str, template: str, drawn: Sequence[Chart] = (), **values: Any) -> "Panel":
         """Fills a template, whose value "charts" or "chart" is what it draws.
 
         Args:

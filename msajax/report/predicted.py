@@ -77,9 +77,7 @@ def confusion(test: LabelledScores, is_sentiment: bool) -> Panel | None:
         two = ((x[kept] > 0).astype(int) for x in (labels, scores))
         tables = [
             _confusion("Seven classes: clipped to ±3 and rounded", *seven, _SEVEN),
-            _confusion(
-                "Two classes: labels of 0 left out", *two, ("negative", "positive")
-            ),
+            _confusion("Two classes: labels of 0 left out", *two, ("negative", "positive")),
         ]
     else:
         return None
@@ -256,9 +254,7 @@ def _temperature(found: Mapping[str, Any]) -> _Told:
         axes.set_ylim(-0.04, 1.04)
         axes.grid(axis="x")
 
-    told = ", ".join(
-        f"{c:.2f}: {a:.2f}" for c, a in zip(confidence, accuracy, strict=True)
-    )
+    told = ", ".join(f"{c:.2f}: {a:.2f}" for c, a in zip(confidence, accuracy, strict=True))
     drawing = Drawing(
         f"Accuracy by confidence: {told}.", paint, height=320, labels=("confidence", "accuracy")
     )
@@ -266,9 +262,7 @@ def _temperature(found: Mapping[str, Any]) -> _Told:
         "Before the temperature. On the dashed line confidence is right; larger dots hold more "
         "samples."
     )
-    rows = [
-        (f"{b['confidence']:.3f}", f"{b['accuracy']:.3f}", f"{b['count']:,}") for b in full
-    ]
+    rows = [(f"{b['confidence']:.3f}", f"{b['accuracy']:.3f}", f"{b['count']:,}") for b in full]
     columns = ("confidence", "accuracy", "samples")
     return sentences, [Chart("", drawing, (), note)], columns, rows
 

@@ -30,9 +30,7 @@ from msajax.runs.folder import RunFolder
 from msajax.training.loop import failure_message
 
 
-def make(
-    folder: RunFolder, comparison: Mapping[str, Any] | None = None, figures: str = ""
-) -> None:
+def make(folder: RunFolder, comparison: Mapping[str, Any] | None = None, figures: str = "") -> None:
     """Writes report.html of a run that has ended, whole or not at all.
 
     Args:
@@ -243,10 +241,7 @@ def _metrics(
     terms: Sequence[tuple[str, str]],
 ) -> Panel:
     """Makes the panel of all metrics: columns, cells by metric, and a legend."""
-    rows = [
-        (shortened(name, 40), legend.arrow(name), of)
-        for name, of in cells.items()
-    ]
+    rows = [(shortened(name, 40), legend.arrow(name), of) for name, of in cells.items()]
     return Panel.of("Results", "results.html", columns=columns, rows=rows, terms=terms)
 
 

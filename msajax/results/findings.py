@@ -141,9 +141,7 @@ def hardest_floors(results: Mapping[str, Any]) -> dict[str, tuple[str, float]]:
     for floor, values in results["floors"].items():
         for name, value in values.items():
             sign = 1 if legend.larger_is_better(name) else -1
-            if is_number(value) and (
-                name not in hardest or sign * value > sign * hardest[name][1]
-            ):
+            if is_number(value) and (name not in hardest or sign * value > sign * hardest[name][1]):
                 hardest[name] = floor, value
     return hardest
 

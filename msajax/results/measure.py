@@ -79,9 +79,7 @@ def summarize(scores: np.ndarray, labels: np.ndarray, task: Task) -> dict[str, A
     return summary
 
 
-def summarize_with_intervals(
-    scores: np.ndarray, labels: np.ndarray, task: Task
-) -> dict[str, Any]:
+def summarize_with_intervals(scores: np.ndarray, labels: np.ndarray, task: Task) -> dict[str, Any]:
     """Adds to `summarize` a "ci95": the 95 % interval of each mean, by bootstrap over samples."""
     intervals = task.intervals(scores, labels)
     return {

@@ -104,9 +104,7 @@ class Bucket:
     def _url(self, name: str) -> str:
         return f"{self.url}/{name}"
 
-    def _bounded(
-        self, what: str, request: Callable[[fsspec.Callback], T], seconds: float = 0
-    ) -> T:
+    def _bounded(self, what: str, request: Callable[[fsspec.Callback], T], seconds: float = 0) -> T:
         """Returns the result of a request; gives it up when it shows no sign of life for too long.
 
         Args:

@@ -169,9 +169,7 @@ class RunFolder:
         """Raises `UserError` for a run whose numbers this program would not give again."""
         read_run(self.path)
 
-    def claim(
-        self, config: Config, digests: Mapping[str, str], beside: str | None = None
-    ) -> None:
+    def claim(self, config: Config, digests: Mapping[str, str], beside: str | None = None) -> None:
         """Refuses a folder that belongs to another run than this one, or than its first epochs.
 
         See `refuse_other_run`, which all processes hear of.
@@ -272,9 +270,7 @@ class RunFolder:
                 ) from error
         return read
 
-    def rewind_metrics(
-        self, epoch: int, seeds: Collection[int], running: Collection[int]
-    ) -> None:
+    def rewind_metrics(self, epoch: int, seeds: Collection[int], running: Collection[int]) -> None:
         """Drops the lines of epochs after `epoch`: they will be written again.
 
         Args:

@@ -51,6 +51,7 @@ from msajax.training.transforms import parse_transform
 
 logger = logging.getLogger(__name__)
 
+
 def print_ablation(report: Mapping[str, Any], console: Console) -> None:
     """Prints the content of an ablation.json: a row for each subset, a sentence a modality."""
     metric = report["metric"]

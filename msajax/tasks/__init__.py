@@ -14,9 +14,7 @@ from msajax.tasks.classification import Classification
 from msajax.tasks.next_token import NextToken
 from msajax.tasks.regression import Regression
 
-TASKS: dict[str, type[Task]] = {
-    task.kind: task for task in (Regression, Classification, NextToken)
-}
+TASKS: dict[str, type[Task]] = {task.kind: task for task in (Regression, Classification, NextToken)}
 
 
 def make_task(kind: str, names: Sequence[str], train_labels: NDArray | None) -> Task:

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
-from msajax.inference.scoring import EvaluationBatches, Predict, make_predict
+from msajax.inference.scoring import EvaluationBatches, Predict
 from msajax.preparation.batches import epoch_order, in_passes
 from msajax.runtime.compile import Compilers
 from msajax.runtime.devices import deal
@@ -45,7 +45,7 @@ def put_on_devices(run: Run) -> OnDevices:
     return OnDevices(
         programs=programs,
         feed=Feed(run.train, run.spec, programs, run.layout, parts),
-        predict=make_predict(run.module, run.task, for_rows, shared),
+        predict=Predict(programs.predict, for_rows.put(shared)),
         valid=EvaluationBatches(run.valid, run.spec, for_rows),
     )
 

@@ -72,9 +72,7 @@ def nothing_left(state: RunState, most_skipped_steps: int, dealt: Deal) -> bool:
     return bool((state.selection.stopped | _out_of_steps(state, most_skipped_steps, dealt)).all())
 
 
-def _out_of_steps(
-    state: RunState, most_skipped_steps: int, where: Layout | Deal
-) -> np.ndarray:
+def _out_of_steps(state: RunState, most_skipped_steps: int, where: Layout | Deal) -> np.ndarray:
     return where.get(state.train.skipped_in_a_row) >= most_skipped_steps
 
 

@@ -31,9 +31,7 @@ def with_initial(params: Any, initial: Mapping[str, np.ndarray]) -> Any:
     return flax.traverse_util.unflatten_dict(flat, sep="/")
 
 
-def slice_seeds(
-    initial: Initial, shapes: Mapping[str, tuple[int, ...]], seeds: slice
-) -> Initial:
+def slice_seeds(initial: Initial, shapes: Mapping[str, tuple[int, ...]], seeds: slice) -> Initial:
     """Selects what some of the seeds begin with, of values that may have an axis of seeds."""
     return {
         path: values[seeds] if values.ndim > len(shapes[path]) else values

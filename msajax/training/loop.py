@@ -132,9 +132,7 @@ def train_seeds(run: Run, *, others: bool = False) -> Trained:
                 dealt = deal(state.selection.stopped, run.layout)
                 state = state.replace(train=dealt.spread(state.train))
                 step = int(state.epoch.step)
-                dispatches = feed.epoch(
-                    [orders[k] for k in dealt.seeds], dealt.stopped, step, pace
-                )
+                dispatches = feed.epoch([orders[k] for k in dealt.seeds], dealt.stopped, step, pace)
 
                 while step < run.steps:
                     # Wait for the program and the batches, in this order: a stop must not wait.

@@ -182,9 +182,7 @@ class Optimizer:
             value = value * jnp.minimum(step / warmup, 1)
         return value
 
-    def _without_rates(
-        self, params: Any, taken: jax.Array | bool
-    ) -> optax.GradientTransformation:
+    def _without_rates(self, params: Any, taken: jax.Array | bool) -> optax.GradientTransformation:
         """Builds what clips the norm of the whole gradient, takes Adam's step, decays weights."""
         parts = []
         if self.config.clip_norm:

@@ -11,11 +11,14 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from msajax.corpus.corpus import Split
+from msajax.inference.scoring import predict_program
+from msajax.models.contract import Prediction
 from msajax.preparation.batches import Batch, cut_lengths, row_numbers
 from msajax.runtime.devices import Layout
 from msajax.spec import CorpusSpec
+from msajax.tasks import TASKS
 from msajax.training.state import StepMetrics, TrainState
-from msajax.training.step import Recipe, begin, train_step
+from msajax.training.step import MOST_KEPT, Recipe, begin, train_step
 
 
 @flax.struct.dataclass
@@ -54,6 +57,7 @@ class Programs(NamedTuple):
             is one for each length quarter: one for all of them would take longer to load, and the
             first step would wait for it.
         keep: (old, new, which `[S]`) -> new variables where `which`, else the old.
+        predict: (variables, shared values, features, masks) -> prediction.
         state: S -> shapes, types and shardings of the state of S seeds.
         lower_init: S -> `init`, traced for S seeds.
         lower_steps: (state, batches) -> `train_steps`, traced for arrays of these shapes.
@@ -63,6 +67,7 @@ class Programs(NamedTuple):
     gather: Callable[..., Batch]
     train_steps: Callable[..., tuple[TrainState, StepMetrics]]
     keep: Callable[[Any, Any, jax.Array], Any]
+    predict: Callable[..., Prediction]
     state: Callable[[int], TrainState]
     lower_init: Callable[[int], jax.stages.Lowered]
     lower_steps: Callable[[TrainState, Batch], jax.stages.Lowered]
@@ -77,6 +82,8 @@ def make_programs(
 ) -> Programs:
     """Builds the programs of a run; nothing is compiled before its first call.
 
+    What the same recipe was compiled to before is found again.
+
     Args:
         recipe: what a step is made of.
         spec: sizes of the model's inputs.
@@ -85,11 +92,63 @@ def make_programs(
         shared: the values of `recipe.shared`, nested like parameters.
     """
     shared = layout.put(shared or {})
+    at_first = {name: np.asarray(x) for name, x in (memory or {}).items()}
+    jitted = _jit(recipe, spec, layout, tuple((k, x.shape, x.dtype) for k, x in at_first.items()))
+
+    def init_seeds(seeds: np.ndarray) -> TrainState:
+        kept = {k: np.broadcast_to(x, (len(seeds), *x.shape)) for k, x in at_first.items()}
+        return jitted.init(len(seeds))(*layout.put_state((seeds, kept)))
+
+    def lower_steps(state: TrainState, batches: Batch) -> jax.stages.Lowered:
+        stopped = _as_put(layout, batches.row_weight.shape[:1], np.bool_)
+        bound = _as_put(layout, (), np.int32)
+        return jitted.lower(state, shared, batches, stopped, bound, bound)
+
+    return Programs(
+        init=init_seeds,
+        gather=jitted.gather,
+        train_steps=lambda state, batches, stopped, first, last: jitted.train_steps(
+            state, shared, batches, *layout.put((stopped, np.int32(first), np.int32(last)))
+        ),
+        keep=jitted.keep,
+        predict=jitted.predict,
+        state=jitted.state,
+        lower_init=lambda seeds: jitted.init(seeds).lower(*jitted.given(seeds)),
+        lower_steps=lower_steps,
+    )
+
+
+class _Jitted(NamedTuple):
+    """Holds what JAX keeps compiled programs by: functions, and no array of any run.
+
+    Attributes:
+        init: S -> the function of `given`.
+        given: S -> shapes of seeds and memory.
+        gather, keep, predict, state: as in `Programs`.
+        train_steps: (state, shared, batches, stopped, first, last) -> (state, metrics).
+        lower: traces `train_steps`.
+    """
+
+    init: Callable[[int], Callable[..., TrainState]]
+    given: Callable[[int], tuple]
+    gather: Callable[..., Batch]
+    train_steps: Callable[..., tuple[TrainState, StepMetrics]]
+    lower: Callable[..., jax.stages.Lowered]
+    keep: Callable[[Any, Any, jax.Array], Any]
+    predict: Callable[..., Prediction]
+    state: Callable[[int], TrainState]
+
+
+def _as_put(layout: Layout, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=layout.sharding())
+
+
+@functools.lru_cache(maxsize=MOST_KEPT)
+def _jit(recipe: Recipe, spec: CorpusSpec, layout: Layout, memory: tuple) -> _Jitted:
+    """Makes the functions of a recipe; `memory` is (name, shape, type) of each of its arrays."""
     # Rows that see each other inside the model, as in batch normalisation, are spread by XLA.
     maps_rows = layout.maps_rows and not recipe.model.mutable
-    step_one = functools.partial(
-        train_step, recipe=recipe, axis_name="data" if maps_rows else None
-    )
+    step_one = functools.partial(train_step, recipe=recipe, axis_name="data" if maps_rows else None)
     terms = len(recipe.objective.terms)
 
     def train_steps(state, shared, batches, stopped, first, last):
@@ -113,15 +172,12 @@ def make_programs(
         return jax.tree.map(lambda o, n: jnp.where(which, n, o), old, new)
 
     init = layout.over_seeds(functools.partial(begin, recipe=recipe, spec=spec))
-    at_first = {name: np.asarray(x) for name, x in (memory or {}).items()}
 
-    def of_seeds(seeds: np.ndarray) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
-        return seeds, {k: np.broadcast_to(x, (len(seeds), *x.shape)) for k, x in at_first.items()}
+    def shapes_of(seeds: int) -> tuple:
+        kept = {k: jax.ShapeDtypeStruct((seeds, *shape), dtype) for k, shape, dtype in memory}
+        return jax.ShapeDtypeStruct((seeds,), np.uint32), kept
 
-    one_each = jax.eval_shape(init, *of_seeds(np.zeros(layout.seed_devices, np.uint32)))
-
-    def as_put(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=layout.sharding())
+    one_each = jax.eval_shape(init, *shapes_of(layout.seed_devices))
 
     def state_of(seeds: int) -> TrainState:
         return layout.state_shapes(
@@ -131,14 +187,6 @@ def make_programs(
     @functools.cache  # what is lowered is found again by the same function alone
     def init_of(seeds: int) -> Callable[..., TrainState]:
         return jax.jit(init, out_shardings=layout.state_shardings(state_of(seeds)))
-
-    def lower_init(seeds: int) -> jax.stages.Lowered:
-        given = of_seeds(np.zeros(seeds, np.uint32))
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), given)
-        return init_of(seeds).lower(*layout.state_shapes(shapes))
-
-    def init_seeds(seeds: np.ndarray) -> TrainState:
-        return init_of(len(seeds))(*layout.put_state(of_seeds(seeds)))
 
     def gather(quarter, corpus, indices, row_weight):
         lengths = cut_lengths(spec, quarter)
@@ -163,20 +211,15 @@ def make_programs(
         )
         lower = compiled.lower
 
-    def lower_steps(state: TrainState, batches: Batch) -> jax.stages.Lowered:
-        stopped, bound = as_put(batches.row_weight.shape[:1], np.bool_), as_put((), np.int32)
-        return lower(state, shared, batches, stopped, bound, bound)
-
-    return Programs(
-        init=init_seeds,
+    return _Jitted(
+        init=init_of,
+        given=lambda seeds: layout.state_shapes(shapes_of(seeds)),
         gather=jax.jit(gather, static_argnums=0, out_shardings=layout.batch_sharding),
-        train_steps=lambda state, batches, stopped, first, last: compiled(
-            state, shared, batches, *layout.put((stopped, np.int32(first), np.int32(last)))
-        ),
+        train_steps=compiled,
+        lower=lower,
         keep=jax.jit(jax.vmap(keep_one)),
+        predict=predict_program(recipe.module, TASKS[spec.label_kind], layout.for_rows),
         state=state_of,
-        lower_init=lower_init,
-        lower_steps=lower_steps,
     )
 
 

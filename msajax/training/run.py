@@ -26,7 +26,7 @@ from msajax.training.model_check import check_declaration, check_stages, one_sen
 from msajax.training.objective import Objective, make_objective
 from msajax.training.optimizers import make_optimizer
 from msajax.training.progress import EpochProgress
-from msajax.training.step import Recipe
+from msajax.training.step import MOST_KEPT, Recipe
 from msajax.training.transforms import make_transforms
 
 # Called with the lines of metrics.jsonl of one epoch, one per random seed that ran.
@@ -140,19 +140,12 @@ class Run:
     @functools.cached_property
     def recipe(self) -> Recipe:
         """The recipe of a step."""
-        train, optim = self.config.train, self.config.optim
-        return Recipe(
-            module=self.module,
-            model=self.model,
-            optimizer=make_optimizer(optim, self.steps * train.epochs, self.shapes),
-            objective=self.objective,
-            transforms=make_transforms(train.transforms, self.spec),
-            passes=self.passes,
-            average=optim.average,
-            shared=frozenset(self.shared),
-            accumulation_steps=train.accumulation_steps,
-            most_skipped_steps=train.most_skipped_steps,
-        )
+        # The functions of a model from outside may read what has changed since the last run.
+        make = _recipe.__wrapped__ if registered()[self.config.model.name].origin else _recipe
+        # Of what has no part in it, seeds differ most: those of another group have its programs.
+        train = dataclasses.replace(self.config.train, first_seed=0, seeds=1, seeds_at_once=0)
+        config = Config(model=self.config.model, optim=self.config.optim, train=train)
+        return make(config, self.spec, self.passes, frozenset(self.shared))
 
     @property
     def checkpoints(self) -> str:
@@ -183,6 +176,28 @@ class Run:
     def describe(self, repairs: Mapping[str, Any]) -> None:
         """Writes config.json and run.json, with what was repaired in the data so far."""
         self.folder.describe(self.config, self.corpus.summary(), repairs, self.origin)
+
+
+@functools.lru_cache(maxsize=MOST_KEPT)
+def _recipe(
+    config: Config, spec: CorpusSpec, passes: tuple[int, ...], shared: frozenset[str]
+) -> Recipe:
+    """Makes the recipe of a step; the same one again for the same settings."""
+    train, optim, model = config.train, config.optim, declared(config.model)
+    return Recipe(
+        module=build_model(config.model, spec),
+        model=model,
+        optimizer=make_optimizer(
+            optim, sum(passes) * train.epochs, parameter_shapes(config.model, spec)
+        ),
+        objective=make_objective(config, model, spec.label_kind),
+        transforms=make_transforms(train.transforms, spec),
+        passes=passes,
+        average=optim.average,
+        shared=shared,
+        accumulation_steps=train.accumulation_steps,
+        most_skipped_steps=train.most_skipped_steps,
+    )
 
 
 def layout_of(config: Config) -> Layout:

@@ -25,10 +25,14 @@ from msajax.training.prng import dropout_key
 from msajax.training.state import StepMetrics, TrainState
 from msajax.training.transforms import Transforms
 
+MOST_KEPT = 8  # recipes whose compiled programs stay in memory, for the next run of the same one
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Recipe:
     """Holds what a step is made of, all of it known before a program is compiled.
+
+    Programs are found again by the recipe itself: another of the same settings is another.
 
     Attributes:
         module: the linen module.

@@ -214,9 +214,7 @@ def _read_samples(folder: str) -> list[_Sample]:
             )
         file = os.path.join(folder, file)
         if not os.path.isfile(file):  # nor a pipe, which would be waited for
-            raise UserError(
-                f"{where} has the file {printable(row['file'])!r}, which is not there."
-            )
+            raise UserError(f"{where} has the file {printable(row['file'])!r}, which is not there.")
         first = id_of_file.setdefault(os.path.realpath(file), row["id"])
         if first != row["id"]:
             raise UserError(

@@ -131,9 +131,7 @@ class _Draft:
     segments: np.ndarray | None = None
 
 
-def _read_corpus(
-    pickled: Pickled, data: DataConfig, format: str, notes: "_Notes | None"
-) -> Corpus:
+def _read_corpus(pickled: Pickled, data: DataConfig, format: str, notes: "_Notes | None") -> Corpus:
     """Reads a corpus whose splits are dicts of arrays; with `notes` also what is MMSA's own."""
     path = pickled.path
     splits: dict[str, Split] = {}

@@ -178,9 +178,7 @@ def _describe(bundle: Bundle, program: Program, digests: Mapping[str, str]) -> d
     }
 
 
-def _array(
-    name: str, dtype: str, shape: tuple[int | str, ...], meaning: str
-) -> dict[str, Any]:
+def _array(name: str, dtype: str, shape: tuple[int | str, ...], meaning: str) -> dict[str, Any]:
     """Describes an input or an output; a word in a shape stands for a size that is free."""
     return {"name": name, "dtype": dtype, "shape": shape, "meaning": meaning}
 
@@ -203,6 +201,7 @@ def _text_of(bundle: Bundle) -> dict[str, Any] | None:
         return {"embedding": dataclasses.asdict(preparation.embedding)}
     return None
 
+
 # --- the program ---
 
 
@@ -219,9 +218,7 @@ def make_program(bundle: Bundle) -> Program:
     spec = bundle.preparation.spec
     inputs, longest = make_inputs(bundle)
     parameters = make_parameters(bundle)
-    of_parameters = {
-        name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in parameters.items()
-    }
+    of_parameters = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in parameters.items()}
     # As JAX traces them: the free sizes are symbols.
     scope = jax.export.SymbolicScope([f"{name} <= {n}" for name, n in longest.items()])
     of_inputs = {

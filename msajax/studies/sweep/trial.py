@@ -129,9 +129,7 @@ def train_trial(
             del lines  # those of this epoch alone
             stop_or_hopeless.is_hopeless = ended() is not None
 
-        run = dataclasses.replace(
-            run, stop=stop_or_hopeless, after_epoch=judge, progress=progress
-        )
+        run = dataclasses.replace(run, stop=stop_or_hopeless, after_epoch=judge, progress=progress)
         run.describe(run.repairs)
         run.folder.keep_frozen(run.shared)
         with contextlib.suppress(NonFiniteError):  # the lines say which seeds, and when
