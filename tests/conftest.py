@@ -1,5 +1,6 @@
 """Settings of every test process: JAX on the CPU, and compiled programs kept between runs."""
 
+import gc
 import importlib.util
 import mmap
 import os
@@ -14,6 +15,9 @@ import pytest
 
 if TYPE_CHECKING:
     from survivors import Forks
+
+# As the program does: see `msajax.main.run`.
+gc.set_threshold(100_000, 10, 10)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -83,6 +87,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Lets the slowest files begin first."""
     rank = {name: k for k, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
+
+
+def pytest_collection_finish() -> None:
+    """Leaves alone in every later collection of garbage what is there to stay."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -128,9 +128,11 @@ def leftovers(folder: pathlib.Path, whole: pathlib.Path) -> list[str]:
 
 
 SERVER = """
-import json, os, resource, sys
+import gc, json, os, resource, sys
+gc.set_threshold(100_000, 10, 10)
 import msajax.results.tables, msajax.experiment.run, msajax.main
 msajax.announce.SECONDS = 1e9  # what is said must not depend on how busy the machine is
+gc.freeze()  # a fork that looks through these objects would copy them
 for line in sys.stdin:
     what, *rest = json.loads(line)
     if what == "poll":
