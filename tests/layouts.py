@@ -1,6 +1,6 @@
 """Trains tiny runs on several layouts of virtual CPU devices; writes what they came to.
 
-A process of its own for every number of devices: python tests/layouts.py OUTPUT.npz LAYOUT…
+A fork of its own for every number of devices, whose arguments are OUTPUT.npz LAYOUT…
 with a layout as JSON: {"mode": "jit", "data": 2, "seed": 1, "seeds": 2, "accumulation_steps": 1},
 perhaps with "model", "streams", "loss", "small" (one modality of one step) and "optimizers", which
 are ["sgd"] or with "adamw". With
@@ -14,9 +14,6 @@ import json
 import os
 import pathlib
 import sys
-
-if __name__ == "__main__":
-    sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent)]
 
 import jax
 import numpy as np
@@ -144,7 +141,9 @@ def interrupted(folder: pathlib.Path) -> dict[str, np.ndarray]:
     return {f"interrupted:{name}": x for name, x in arrays.items()}
 
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """Trains the layouts that the command line names."""
     if meeting := os.environ.get("PROCESSES"):
         address, count, process_id = meeting.split()
         processes.join(address, int(count), int(process_id), 600)

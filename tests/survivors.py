@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -29,11 +29,11 @@ BUNDLE = ("bundle/bundle.json", "bundle/parameters.safetensors")
 
 
 def on_devices(count: int) -> dict[str, str]:
-    """The environment of a process with so many virtual CPU devices; 0 leaves the number open."""
+    """What a process is to find in its environment for so many virtual CPU devices, 0 for any."""
     flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ["XLA_FLAGS"])
     number = f"--xla_force_host_platform_device_count={count}" * (count > 0)
     # Virtual devices are CPUs, also where there is a GPU.
-    return os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{number} {flags}".strip()}
+    return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{number} {flags}".strip()}
 
 
 def write_experiment(path: pathlib.Path, **settings) -> pathlib.Path:
@@ -128,8 +128,9 @@ def leftovers(folder: pathlib.Path, whole: pathlib.Path) -> list[str]:
 
 
 SERVER = """
-import gc, json, os, resource, sys
+import gc, importlib, json, os, resource, sys
 gc.set_threshold(100_000, 10, 10)
+sys.path.append("tests")
 import msajax.results.tables, msajax.experiment.run, msajax.main
 msajax.announce.SECONDS = 1e9  # what is said must not depend on how busy the machine is
 gc.freeze()  # a fork that looks through these objects would copy them
@@ -143,7 +144,8 @@ for line in sys.stdin:
     if child:
         print(child, flush=True)
         continue
-    arguments, out, err, largest_file, folder = rest
+    arguments, out, err, largest_file, folder, environment, program = rest
+    os.environ.update(environment)
     write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(os.open(out, write, 0o600), 1)
@@ -154,7 +156,9 @@ for line in sys.stdin:
     sys.argv = ["msajax", *arguments]
     code = 1
     try:
-        msajax.main.run()
+        module, function = program.split(":")
+        getattr(importlib.import_module(module), function)()
+        code = 0
     except SystemExit as end:
         code = end.code
     except BaseException:
@@ -195,22 +199,26 @@ class Forks:
         errors: pathlib.Path | str = "",
         largest_file: int = 0,
         folder: pathlib.Path = ROOT,
+        environment: Mapping[str, str] | None = None,
+        program: str = "msajax.main:run",
     ) -> "Fork":
-        """Begins a command in a folder; what it says goes to `log`, or its errors elsewhere."""
+        """Begins a command in a folder; what it says goes to `log`, or its errors elsewhere.
+
+        `program` is the module, and what is called there.
+        """
         request = [*map(str, arguments)], str(log), str(errors), largest_file, str(folder)
-        return Fork(self, self.ask("start", *request))
+        return Fork(self, self.ask("start", *request, dict(environment or {}), program))
 
     def close(self) -> None:
         self._server.stdin.close()
         self._server.stdout.close()
         self._server.wait(LIMIT)
 
-
-    def run(self, *arguments, folder: pathlib.Path = ROOT) -> subprocess.CompletedProcess:
-        """Runs a command to its end."""
+    def run(self, *arguments, **settings) -> subprocess.CompletedProcess:
+        """Runs a command to its end; settings are those of `start`."""
         with tempfile.TemporaryDirectory() as place:
             out, errors = pathlib.Path(place, "out"), pathlib.Path(place, "err")
-            code = self.start(*arguments, log=out, errors=errors, folder=folder).wait(1800)
+            code = self.start(*arguments, log=out, errors=errors, **settings).wait()
             said = out.read_text(), errors.read_text()
         return subprocess.CompletedProcess(arguments, code, *said)
 

@@ -8,9 +8,8 @@ import itertools
 import json
 import logging
 import pathlib
+import signal
 import socket
-import subprocess
-import sys
 import types
 
 import jax
@@ -31,19 +30,17 @@ from msajax.runtime.devices import deal, make_layout, mesh_shape
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
 
-HERE = pathlib.Path(__file__).resolve().parent
 ONE = {"mode": "jit", "data": 1, "seed": 1, "seeds": 2, "accumulation_steps": 1}
 BOTH = {"optimizers": ["sgd", "adamw"]}
-SECONDS = 1800  # after which a process counts as hanging, also on a busy machine
 CCC = {"loss": "ccc"}  # which compares the rows of a batch
-SMALL = {"small": True}  # for what several processes compile, each for itself
+SMALL = {"small": True}  # quick to compile
 LAYOUTS = {  # by the number of virtual devices
-    1: [ONE | BOTH, ONE | CCC, ONE | SMALL],
+    1: [ONE | BOTH, ONE | CCC | SMALL, ONE | SMALL],
     4: [
         ONE | BOTH | {"seed": 2, "model": 2},
         ONE | {"data": 2, "seed": 2, "seeds": 3},
-        ONE | {"data": 4, "mode": "pmap", "accumulation_steps": 2},
-        ONE | {"data": 4} | CCC,
+        ONE | SMALL | {"data": 4, "mode": "pmap", "accumulation_steps": 2},
+        ONE | SMALL | CCC | {"data": 4},
     ],
 }
 TOGETHER = {  # so many processes with a device each
@@ -54,42 +51,37 @@ CASES = [(str(n), i) for n, layouts in LAYOUTS.items() for i in range(len(layout
 CASES += [(f"{n} processes", i) for n, layouts in TOGETHER.items() for i in range(len(layouts))]
 
 
-def start(devices: int, output: pathlib.Path, layouts: list[dict], **environment: str):
-    return subprocess.Popen(
-        [
-            *(sys.executable, str(HERE / "layouts.py"), str(output)),
-            *map(json.dumps, layouts),
-        ],
-        cwd=HERE.parent,
-        env=survivors.on_devices(devices) | environment,
-    )
-
-
-def finish(running: list[subprocess.Popen]) -> None:
+def finish(running: list[survivors.Fork], log: pathlib.Path) -> None:
     """Waits for processes that must succeed; leaves none behind."""
     try:
-        codes = [process.wait(timeout=SECONDS) for process in running]
-        assert codes == [0] * len(running)
+        codes = [process.wait() for process in running]
+        assert codes == [0] * len(running), log.read_text()
     finally:
         for process in running:
-            process.kill()
-            process.wait()
+            process.send_signal(signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(forks, tmp_path_factory):
     """Every layout's parameters after the same steps, by the number of devices or of processes."""
     folder = tmp_path_factory.mktemp("layouts")
+    log = folder / "log"
+
+    def start(devices: int, output: pathlib.Path, layouts: list[dict], **environment: str):
+        environment |= survivors.on_devices(devices)
+        settings = {"log": log, "environment": environment, "program": "layouts:main"}
+        return forks.start(output, *map(json.dumps, layouts), **settings)
+
     for count, layouts in LAYOUTS.items():
         more = {"INTERRUPTED": str(folder / "runs")} if count == 4 else {}
-        finish([start(count, folder / f"{count}.npz", layouts, **more)])
+        finish([start(count, folder / f"{count}.npz", layouts, **more)], log)
     for count, layouts in TOGETHER.items():
         with socket.socket() as probe:
             probe.bind(("localhost", 0))
             port = probe.getsockname()[1]
         output = folder / f"{count} processes.npz"
         meeting = f"localhost:{port} {count}"
-        finish([start(1, output, layouts, PROCESSES=f"{meeting} {i}") for i in range(count)])
+        finish([start(1, output, layouts, PROCESSES=f"{meeting} {i}") for i in range(count)], log)
     return {path.name.removesuffix(".npz"): dict(np.load(path)) for path in folder.glob("*.npz")}
 
 
@@ -200,7 +192,7 @@ def test_one_device_trains_seeds_in_turn_on_a_cpu():
 
 
 @pytest.fixture(scope="module")
-def command(tmp_path_factory):
+def command(forks, tmp_path_factory):
     """Runs the real trainer; returns metrics.jsonl and results.json.
 
     The environment names so many virtual devices, or if it is 0 none.
@@ -210,17 +202,9 @@ def command(tmp_path_factory):
     survivors.write_experiment(path, **SMALLEST, optim__learning_rate=3e-3)
 
     def run(name: str, devices: int, *arguments: str, code: int = 0):
-        process = subprocess.run(
-            [
-                *(sys.executable, "-m", "msajax.main", "--config", str(path)),
-                *("--workdir", str(folder / name), *arguments),
-            ],
-            cwd=HERE.parent,
-            env=survivors.on_devices(devices),
-            capture_output=True,
-            text=True,
-        )
-        assert process.returncode == code, process.stderr
+        asked = "--config", path, "--workdir", folder / name, *arguments
+        done = forks.run(*asked, environment=survivors.on_devices(devices))
+        assert done.returncode == code, done.stderr
         lines = (folder / name / "metrics.jsonl").read_text().splitlines()
         found = folder / name / "results.json"
         return [json.loads(x) for x in lines], json.loads(found.read_text()) if not code else None

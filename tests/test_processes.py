@@ -1,23 +1,18 @@
 """Several real processes train one run: to the parameters of one, or to one clear sentence."""
 
-import contextlib
 import json
 import pathlib
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import survivors
 from tiny import SMALLEST
-
-HERE = pathlib.Path(__file__).resolve().parent
-SECONDS = 1800  # far beyond what anything here takes, also on a busy machine: nothing may hang
 
 
 @pytest.fixture(scope="module")
@@ -39,40 +34,45 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def start(arguments, of: list[str], devices: int = 1) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "msajax.main", *map(str, arguments), *of],
-        cwd=HERE.parent,
-        env=survivors.on_devices(devices),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+class Running(NamedTuple):
+    """A process, and the files of what it says and of its errors."""
+
+    process: survivors.Fork
+    out: pathlib.Path
+    err: pathlib.Path
 
 
-@contextlib.contextmanager
-def together(count: int, *arguments) -> Iterator[list[subprocess.Popen]]:
-    """So many processes of one run; none outlives the test."""
-    port = free_port()
-    running = [
-        start(
-            [*arguments, "--join_seconds=600"],
-            [f"--coordinator_address=localhost:{port}", f"--num_processes={count}"]
-            + [f"--process_id={i}"],
-        )
-        for i in range(count)
-    ]
-    try:
-        yield running
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
+@pytest.fixture
+def start(forks, tmp_path_factory) -> Iterator[Callable[..., Running]]:
+    """Starts the command with so many devices; nothing outlives the test."""
+    folder, started = tmp_path_factory.mktemp("said"), []
+
+    def begin(*arguments, devices: int = 1) -> Running:
+        out, err = (folder / f"{len(started)}.{name}" for name in ("out", "err"))
+        settings = {"log": out, "errors": err, "environment": survivors.on_devices(devices)}
+        started.append(Running(forks.start(*arguments, **settings), out, err))
+        return started[-1]
+
+    yield begin
+    for running in started:
+        running.process.send_signal(signal.SIGKILL)
 
 
-def answers(running: list[subprocess.Popen]) -> list[tuple[int, str, str]]:
-    found = [process.communicate(timeout=SECONDS) for process in running]
-    return [(p.returncode, out, err) for p, (out, err) in zip(running, found, strict=True)]
+@pytest.fixture
+def together(start) -> Callable[..., list[Running]]:
+    """Starts so many processes of one run."""
+
+    def begin(count: int, *arguments) -> list[Running]:
+        of = [f"--coordinator_address=localhost:{free_port()}", f"--num_processes={count}"]
+        return [
+            start(*arguments, "--join_seconds=600", *of, f"--process_id={i}") for i in range(count)
+        ]
+
+    return begin
+
+
+def answers(running: list[Running]) -> list[tuple[int, str, str]]:
+    return [(r.process.wait(), r.out.read_text(), r.err.read_text()) for r in running]
 
 
 def lines_of(folder: pathlib.Path) -> list[dict]:
@@ -80,11 +80,11 @@ def lines_of(folder: pathlib.Path) -> list[dict]:
 
 
 @pytest.fixture(scope="module")
-def alone(experiment, tmp_path_factory):
+def alone(forks, experiment, tmp_path_factory):
     """The run of one process with one device."""
     folder = tmp_path_factory.mktemp("alone") / "run"
-    (answer,) = answers([start(["--config", experiment(), "--workdir", folder], [])])
-    assert answer[0] == 0, answer[2]
+    done = forks.run("--config", experiment(), "--workdir", folder)
+    assert done.returncode == 0, done.stderr
     return folder
 
 
@@ -100,11 +100,10 @@ def assert_same_run(folder: pathlib.Path, alone: pathlib.Path) -> None:
 
 
 # More processes, and what each holds, are compared in test_devices.py, step by step.
-def test_two_processes_train_the_run_of_one(experiment, alone, tmp_path):
+def test_two_processes_train_the_run_of_one(together, experiment, alone, tmp_path):
     folder = tmp_path / "run"  # of a corpus that streams, half of every batch in each
     path = experiment(mesh__seed=1, mesh__data=2, data__device_memory_budget=0)
-    with together(2, "--config", path, "--workdir", folder) as running:
-        found = answers(running)
+    found = answers(together(2, "--config", path, "--workdir", folder))
     assert [code for code, _, _ in found] == [0, 0], found
     assert_same_run(folder, alone)
     results = json.loads((folder / "results.json").read_text())
@@ -119,31 +118,31 @@ def test_two_processes_train_the_run_of_one(experiment, alone, tmp_path):
 
 
 def test_a_stop_of_any_process_stops_all_and_the_same_commands_continue(
-    experiment, alone, tmp_path
+    together, experiment, alone, tmp_path
 ):
     folder, path = tmp_path / "run", experiment()  # a random seed in each
-    with together(2, "--config", path, "--workdir", folder) as running:
-        wait_for(lambda: (folder / "metrics.jsonl").exists() and lines_of(folder), running)
-        running[1].send_signal(signal.SIGTERM)
-        found = answers(running)
+    running = together(2, "--config", path, "--workdir", folder)
+    wait_for(lambda: (folder / "metrics.jsonl").exists() and lines_of(folder), running)
+    running[1].process.send_signal(signal.SIGTERM)
+    found = answers(running)
     # It may have come after the last step.
     assert [code for code, _, _ in found] in ([75, 75], [0, 0]), found
-    with together(2, "--config", path, "--workdir", folder) as running:
-        assert [code for code, _, _ in answers(running)] == [0, 0]
+    again = answers(together(2, "--config", path, "--workdir", folder))
+    assert [code for code, _, _ in again] == [0, 0]
     assert_same_run(folder, alone)
 
 
 @pytest.mark.parametrize("killed", [0, 1])
 def test_when_one_is_killed_the_others_stop_soon_and_the_restart_continues(
-    killed, experiment, tmp_path
+    killed, together, experiment, tmp_path
 ):
     folder = tmp_path / "run"
     path = experiment(train__checkpoint_every_seconds=0.0, train__epochs=5000, train__patience=0)
     metrics = folder / "metrics.jsonl"
-    with together(2, "--config", path, "--workdir", folder) as running:
-        wait_for(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 4, running)
-        running[killed].kill()
-        code, _, err = answers([running[1 - killed]])[0]
+    running = together(2, "--config", path, "--workdir", folder)
+    wait_for(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 4, running)
+    running[killed].process.send_signal(signal.SIGKILL)
+    code, _, err = answers([running[1 - killed]])[0]
     if code == 75:
         assert f"error: Process {1 - killed} of 2 has lost another one" in err
         assert "Traceback" not in err
@@ -153,28 +152,32 @@ def test_when_one_is_killed_the_others_stop_soon_and_the_restart_continues(
     if killed:
         return  # how a run goes on does not depend on which one it was
     epochs = lines_of(folder)[-1]["epoch"]
-    with together(2, "--config", path, "--workdir", folder) as running:
-        wait_for(lambda: lines_of(folder)[-1]["epoch"] > epochs + 1, running)
+    running = together(2, "--config", path, "--workdir", folder)
+    wait_for(lambda: lines_of(folder)[-1]["epoch"] > epochs + 1, running)
+    for one in running:
+        one.process.send_signal(signal.SIGKILL)
+        one.process.wait()
     seen = [(line["seed"], line["epoch"]) for line in lines_of(folder)]
     assert seen == [(seed, epoch) for epoch in range(1, seen[-1][1] + 1) for seed in (0, 1)]
 
 
-def wait_for(condition, running: list[subprocess.Popen]) -> None:
+def wait_for(condition, running: list[Running]) -> None:
     """Until a condition holds, while all processes live."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + survivors.LIMIT
     while not condition():
-        ended = [process for process in running if process.poll() is not None]
-        assert not ended, ended[0].communicate()
+        ended = [one for one in running if one.process.poll() is not None]
+        assert not ended, ended[0].err.read_text()
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
-def test_a_mistake_that_one_process_meets_ends_all_with_its_sentence(experiment, tmp_path):
+def test_a_mistake_that_one_process_meets_ends_all_with_its_sentence(
+    together, experiment, tmp_path
+):
     # The first process alone looks at the workdir.
     (tmp_path / "file").write_text("mine")
     path = experiment()
-    with together(2, "--config", path, "--workdir", tmp_path / "file") as running:
-        found = answers(running)
+    found = answers(together(2, "--config", path, "--workdir", tmp_path / "file"))
     for code, _, err in found:
         assert code == 2
         assert "The workdir" in err and "is a file; it must be a folder." in err
@@ -193,15 +196,15 @@ def test_a_mistake_that_one_process_meets_ends_all_with_its_sentence(experiment,
     ids=["a rate", "folds"],
 )
 def test_processes_with_other_settings_are_refused_with_both_sides(
-    setting, said, experiment, tmp_path
+    setting, said, start, experiment, tmp_path
 ):
     paths = [experiment(), experiment(**setting)]
     port = free_port()
     running = [
         start(
-            ["--config", path, "--workdir", tmp_path / "run"],
-            [f"--coordinator_address=localhost:{port}", "--num_processes=2", f"--process_id={i}"]
-            + ["--stop_after_epochs=1"] * i,  # one that went on alone would wait for ever
+            *("--config", path, "--workdir", tmp_path / "run", f"--process_id={i}"),
+            *(f"--coordinator_address=localhost:{port}", "--num_processes=2"),
+            *["--stop_after_epochs=1"] * i,  # one that went on alone would wait for ever
         )
         for i, path in enumerate(paths)
     ]
@@ -220,15 +223,14 @@ def test_processes_with_other_settings_are_refused_with_both_sides(
     ids=["devices", "counts"],
 )
 def test_processes_that_do_not_fit_together_all_say_so(
-    devices, counts, expected, experiment, tmp_path
+    devices, counts, expected, start, experiment, tmp_path
 ):
     port = free_port()
     running = [
         start(
-            ["--config", experiment(), "--workdir", tmp_path / "run"],
-            [f"--coordinator_address=localhost:{port}", f"--num_processes={counts[i]}"]
-            + [f"--process_id={i}"],
-            devices[i],
+            *("--config", experiment(), "--workdir", tmp_path / "run", f"--process_id={i}"),
+            *(f"--coordinator_address=localhost:{port}", f"--num_processes={counts[i]}"),
+            devices=devices[i],
         )
         for i in (0, 1)
     ]
@@ -240,13 +242,13 @@ def test_processes_that_do_not_fit_together_all_say_so(
 
 
 @pytest.mark.parametrize("wrong", ["address", "count"])
-def test_processes_that_never_meet_give_up_in_time(wrong, experiment, tmp_path):
+def test_processes_that_never_meet_give_up_in_time(wrong, forks, experiment, tmp_path):
     port = free_port()
     process_id = {"address": 1, "count": 0}[wrong]
     flags = [f"--coordinator_address=localhost:{port}", "--num_processes=2", "--join_seconds=4"]
     arguments = ["--config", experiment(), "--workdir", tmp_path / "run", *flags]
-    ((code, out, err),) = answers([start(arguments, [f"--process_id={process_id}"])])
-    assert (code, out) == (2, "")
-    (error,) = [line for line in err.splitlines() if line.startswith("error:")]
+    done = forks.run(*arguments, f"--process_id={process_id}")
+    assert (done.returncode, done.stdout) == (2, "")
+    (error,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
     assert re.search(rf"After 4 s not all have met of 2 processes at localhost:{port}", error)
     assert not (tmp_path / "run").exists()
