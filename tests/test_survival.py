@@ -32,7 +32,7 @@ from msajax.runtime.signals import StopRequest
 from msajax.training import feed, saving
 
 STEPS = 6  # of an epoch of the smallest run
-EPOCHS = 24  # long enough for a signal to come before the end
+EPOCHS = 14  # long enough for a signal to come before the end
 
 # --- interrupted anywhere, in this process ---
 
@@ -52,6 +52,7 @@ def single_steps(monkeypatch):
 def test_a_run_interrupted_inside_epochs_comes_to_the_same_bits(settings, single_steps, tmp_path):
     config = tiny_config(
         **settings,
+        data__synthetic__lengths=(2, 1),  # two length quarters
         train__epochs=4,
         train__patience=1,
         train__checkpoint_every_steps=3,
