@@ -341,7 +341,7 @@ def test_the_command_of_a_pod_is_the_trainer(cluster, name, waits_for):
 
 # --- whole runs ---
 
-EPOCHS = 60  # so many that a signal after the first one comes before the last one
+EPOCHS = 30  # so many that a signal after the first one comes before the last one
 
 
 @pytest.fixture(scope="module")

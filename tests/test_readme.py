@@ -18,6 +18,7 @@ SMALL = [
     "--config.model.model_dim=8",
     "--config.model.num_heads=2",
     "--config.model.ff_dim=8",
+    "--config.model.n_layers_mod=1",
     "--config.train.seeds=2",
     "--config.train.epochs=2",
 ]
@@ -41,7 +42,7 @@ def python_of_the_pages() -> str:
     """The Python of the README and of docs/python.md, with a small model."""
     _, *code = blocks("README.md", "python") + blocks("docs/python.md", "python")
     code = "\n".join(code).replace("ModelConfig()", "ModelConfig(ff_dim=8)")
-    small = "model=msajax.ModelConfig(model_dim=8, num_heads=2, ff_dim=8), "
+    small = "model=msajax.ModelConfig(model_dim=8, num_heads=2, ff_dim=8, n_layers_mod=1), "
     small += "train=msajax.TrainConfig(seeds=2, epochs=2), "
     assert code.count("msajax.Config(") == 2
     return code.replace("msajax.Config(", f"msajax.Config({small}")
