@@ -229,6 +229,7 @@ X = np.ones((2, 3, 6))
         (({"text": X}, None, ["one"]),
          "The number of samples must be the same in all that is given: 2 in features['text'], "
          "1 in raw_text."),
+        (({"text": X}, None, ["one", "two"]), "features names 'text', and transcripts are given"),
         (({"text": X[0, 0]},), "features['text'] is float64 (6,): expected numbers (N, T, d)."),
         (({"text": X[0].tolist()},),
          "features['text'] is float64 (3, 6): expected (N, T, d). One sample of 3 steps is"),

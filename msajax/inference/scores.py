@@ -111,10 +111,6 @@ def as_split(
     _require_names(features, masks, preparation)
     if words is not None and not preparation.text_from:
         raise UserError("words are for a model with a pretrained text encoder: give raw_text.")
-    if preparation.text_from and "text" in features and (raw_text is not None or words is not None):
-        raise UserError(
-            "features names 'text', and transcripts are given, too: this model reads one of them."
-        )
     arrays, valid, derived, segments = {}, {}, set(), None
     for m, value in features.items():
         if spec.is_pieces(m):
@@ -171,6 +167,15 @@ def as_split(
     if len(set(sizes.values())) != 1:
         found = ", ".join(f"{size} in {what}" for what, size in sizes.items())
         raise UserError(f"The number of samples must be the same in all that is given: {found}.")
+    given = raw_text is not None or words is not None
+    if given and "text" not in spec.modalities:
+        raise UserError(
+            f"Transcripts are given, and this model reads {', '.join(spec.modalities)} alone."
+        )
+    if given and "text" in features:
+        raise UserError(
+            "features names 'text', and transcripts are given, too: this model reads one of them."
+        )
     ids = np.array([str(i) for i in range(next(iter(sizes.values())))], np.str_)
     valid = {m: mask for m, mask in valid.items() if mask is not None}
     split = Split(ids, arrays, valid, None, raw_text, frozenset(derived), "the samples")
