@@ -46,7 +46,7 @@ SETTINGS = {
     "train__epochs": 6,
     "train__patience": 0,
 }
-BASE = tiny_config(**SETTINGS, train__checkpoint_every_steps=2)
+BASE = tiny_config(**SETTINGS)
 MAE, CORR = Metric("mae", False), Metric("corr", True)
 
 # --- what is tried ---
@@ -432,7 +432,7 @@ def without_seconds(folder: pathlib.Path) -> tuple[dict, list[dict]]:
 
 
 def test_a_sweep_that_is_killed_at_any_moment_comes_to_the_same_result(forks, tmp_path):
-    settings = SETTINGS | {"train__epochs": 9, "train__checkpoint_every_steps": 1}
+    settings = SETTINGS | {"train__checkpoint_every_steps": 4}  # of six in an epoch
     path = survivors.write_experiment(tmp_path / "small.py", **settings)
     trials = [{}, {"train.patience": 3}, {"train.patience": 5}, BLIND]
     space = f"\n\ndef get_space():\n    return {trials}\n"
@@ -455,7 +455,7 @@ def test_a_sweep_that_is_killed_at_any_moment_comes_to_the_same_result(forks, tm
         return sum(p.read_bytes().count(b"\n") for p in found) + len(files)
 
     kills, stops = 0, 0
-    while kills < 4:
+    while kills < 3:
         process, seen, wanted = begin(folder), marks(), moments.randint(1, 12)
         last = time.monotonic() + PATIENCE
         while process.poll() is None and marks() < seen + wanted and time.monotonic() < last:
@@ -469,7 +469,7 @@ def test_a_sweep_that_is_killed_at_any_moment_comes_to_the_same_result(forks, tm
             break
         assert code == (75 if number == signal.SIGTERM else -signal.SIGKILL), said
         kills, stops = kills + 1, stops + (code == 75)
-    assert kills >= 3 and stops >= 1  # it did not end before
+    assert kills >= 2 and stops >= 1  # it did not end before
     assert begin(folder).wait(PATIENCE) == 0, folder.with_suffix(".log").read_text()
     assert without_seconds(folder) == expected
     assert differences(folder / "winner", whole / "winner") == []
