@@ -28,7 +28,7 @@ from msajax.tasks import make_task
 
 NAMES = ["text+audio", "text", "audio"]
 CONFIG = tiny_config(
-    data__synthetic__lengths=(3, 1),
+    data__synthetic__lengths=(2, 1),
     model__anchor="text",
     model__overrides=("audio.ff_dim=8",),
     optim__groups=("audio_encoder/*:learning_rate=1e-3",),

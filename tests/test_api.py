@@ -91,14 +91,6 @@ def test_a_program_that_set_up_logging_is_left_alone(trained, caplog, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_run_that_pauses_gives_none_and_the_same_call_continues(tmp_path, trained):
-    result, _ = trained
-    config = tiny_config(**SETTINGS)
-    assert msajax.train(config, tmp_path / "run", stop_after_epochs=1) is None
-    continued = msajax.train(config, tmp_path / "run")
-    assert continued["test"] == result["test"]
-
-
 def test_completion_shows_the_public_names_and_does_not_wait_for_jax():
     script = """
 import rlcompleter, sys, msajax

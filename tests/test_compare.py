@@ -54,7 +54,7 @@ def corr(p, y):
 
 
 def spearman(p, y):
-    return scipy.stats.spearmanr(p, y).statistic
+    return corr(scipy.stats.rankdata(p), scipy.stats.rankdata(y))  # spearmanr is far slower
 
 
 BY_NAME = [("mae", mae), ("corr", corr), ("spearman", spearman)]

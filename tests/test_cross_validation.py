@@ -33,6 +33,7 @@ from msajax.files import write_json
 from msajax.metrics.table import SENTIMENT, reported_by
 from msajax.preparation.apply import prepare
 from msajax.preparation.fit import fit
+from msajax.report import figures
 from msajax.runs import claim
 from msajax.runs.folder import RunFolder
 from msajax.studies import folds as cross_validation
@@ -276,7 +277,13 @@ def test_each_fold_is_an_ordinary_run_and_one_that_has_ended_is_only_read(
     assert snapshot(folder) == before
 
 
-def test_folds_get_a_report_each_and_one_together(whole, config, tmp_path):
+def test_folds_get_a_report_each_and_one_together(whole, config, tmp_path, monkeypatch):
+    # test_report.py draws; here it would take most of the time.
+    monkeypatch.setattr(figures.Chart, "svg", "")
+    drawn = {"pdf": b"%PDF-", "svg": f"<svg>{figures.PROGRAM}</svg>".encode()}
+    monkeypatch.setattr(
+        figures.Chart, "files", lambda _, name: {f"{name}.{form}": x for form, x in drawn.items()}
+    )
     folder = shutil.copytree(whole[0], tmp_path / "run")
     asked = dataclasses.replace(config, train=dataclasses.replace(config.train, report=True))
     assert cross_validation.cross_validate(asked, str(folder)) == whole[1]
@@ -289,11 +296,11 @@ def test_folds_get_a_report_each_and_one_together(whole, config, tmp_path):
     cross_validation.cross_validate(asked, str(folder))
     assert snapshot(folder) == before
     (folder / "report.html").unlink()
-    figures = tmp_path / "figures"
-    made = write_report(str(folder), figures=str(figures))
+    place = tmp_path / "figures"
+    made = write_report(str(folder), figures=str(place))
     assert made == str(folder / "report.html")
-    assert (figures / "predicted-against-true.pdf").is_file()  # of all folds together
-    assert (figures / "fold_2" / "training-validation-mae.svg").is_file()
+    assert (place / "predicted-against-true.pdf").is_file()  # of all folds together
+    assert (place / "fold_2" / "training-validation-mae.svg").is_file()
     assert (folder / "report.html").read_text(encoding="utf-8") == text
     (folder / "folds.json").unlink()
     with pytest.raises(UserError, match="have not all ended: it has no folds.json"):

@@ -680,9 +680,10 @@ def without(values, *names):
 
 
 @pytest.mark.parametrize("split", ["valid", "test"])
-def test_predicting_the_training_corpus_gives_the_runs_own_file(split, run, tmp_path):
+def test_a_bundle_alone_predicts_the_runs_own_file_of_its_corpus(split, run, tmp_path):
     output = tmp_path / "p.csv"
-    count = predict_corpus(str(run.folder / "bundle"), str(run.corpus), str(output), split)
+    alone = shutil.copytree(run.folder / "bundle", tmp_path / "alone")  # it needs no run beside it
+    count = predict_corpus(str(alone), str(run.corpus), str(output), split)
     assert count == 20
     assert output.read_bytes() == (run.folder / "predictions" / f"{split}.csv").read_bytes()
 
@@ -691,14 +692,6 @@ def test_all_splits_are_predicted_in_order(run, splits, predict):
     rows = predict(splits)
     assert [row["id"] for row in rows] == [i for s in splits.values() for i in s.ids.tolist()]
     assert rows[-20:] == stored_rows(run)
-
-
-def test_predicting_needs_no_labels(run, splits, predict):
-    rows = predict({"test": dataclasses.replace(splits["test"], labels=None)})
-    assert [row["label"] for row in rows] == [""] * 20
-    assert [without(row, "label") for row in rows] == [
-        without(row, "label") for row in stored_rows(run)
-    ]
 
 
 def test_labels_that_are_no_single_score_are_left_out_with_a_warning(run, splits, predict, caplog):
@@ -845,13 +838,6 @@ def test_the_model_of_a_bundle_is_called_from_python(run, splits):
     np.testing.assert_allclose(score, expected, atol=1e-5)
 
 
-def test_a_bundle_needs_nothing_of_its_run(run, tmp_path):
-    shutil.copytree(run.folder / "bundle", tmp_path / "alone")
-    output = tmp_path / "p.csv"
-    predict_corpus(str(tmp_path / "alone"), str(run.corpus), str(output), "test")
-    assert output.read_bytes() == (run.folder / "predictions" / "test.csv").read_bytes()
-
-
 def test_the_model_card_says_what_the_results_say_and_the_same_each_time(run, tmp_path):
     shutil.copytree(run.folder, tmp_path / "run")
     card = tmp_path / "run" / "bundle" / "README.md"
@@ -896,23 +882,17 @@ def test_no_flipped_bit_of_a_bundle_goes_unnoticed(name, run, tmp_path):
             load_bundle(bundle)
 
 
-def test_a_bundle_of_a_later_format_names_the_version_that_reads_it(run, tmp_path):
+def test_a_bundle_of_a_later_or_earlier_format_is_not_called_damaged(run, tmp_path):
     bundle = tmp_path / "bundle"
     shutil.copytree(run.folder / "bundle", bundle)
     content = strict((bundle / "bundle.json").read_text())
+    before = content | {"format_version": content["format_version"] - 1, "msajax": "0.0.7"}
     content |= {"format_version": content["format_version"] + 1, "msajax": "9.8.7"}
     (bundle / "bundle.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match="newer than .*install msajax 9.8.7"):
         load_bundle(bundle)
-
-
-def test_a_bundle_of_an_earlier_format_is_not_called_damaged(run, tmp_path):
-    bundle = tmp_path / "bundle"
-    shutil.copytree(run.folder / "bundle", bundle)
-    content = strict((bundle / "bundle.json").read_text())
-    content |= {"format_version": content["format_version"] - 1, "msajax": "0.0.7"}
-    del content["preparation"]["words"]  # as it was then
-    (bundle / "bundle.json").write_text(json.dumps(content))
+    del before["preparation"]["words"]  # as it was then
+    (bundle / "bundle.json").write_text(json.dumps(before))
     with pytest.raises(UserError, match=r"written by an older msajax, 0\.0\.7, .*: train anew\.$"):
         load_bundle(bundle)
 

@@ -1,6 +1,7 @@
 """The report of a run: what it says, that it is safe, small and always the same, how it looks."""
 
 import dataclasses
+import functools
 import html
 import html.parser
 import json
@@ -74,14 +75,36 @@ def page_of(folder: RunFolder) -> str:
     return write.page(read_content(folder))
 
 
+@pytest.fixture
+def undrawn(monkeypatch) -> None:
+    """Leaves out of pages what takes twenty times as long as all the rest of them."""
+    monkeypatch.setattr(figures.Chart, "svg", "")
+
+
 @pytest.fixture(scope="module", params=KINDS)
-def run(request, tmp_path_factory) -> tuple[str, RunFolder]:
-    return request.param, make_run(tmp_path_factory.mktemp("runs") / request.param, request.param)
+def run(request, tmp_path_factory) -> tuple[str, RunFolder, str]:
+    """A run of a task and its page."""
+    folder = make_run(tmp_path_factory.mktemp("runs") / request.param, request.param)
+    return request.param, folder, page_of(folder)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """The file of the page of a task's run whose names are all of others; made when asked for."""
+
+    @functools.cache
+    def made(kind: str) -> pathlib.Path:
+        folder = make_run(tmp_path_factory.mktemp("hostile") / kind, kind, hostile=True)
+        if kind == "sentiment":
+            add_extras(folder, hostile=True)
+        write.make(folder)
+        return pathlib.Path(folder.file("report.html"))
+
+    return made
 
 
 def test_the_panels_stand_in_their_order_in_forms_of_every_task(run):
-    kind, folder = run
-    text = page_of(folder)
+    kind, folder, text = run
     page, results = Parsed(text), folder.read_results()
     assert page.headings == HEADINGS[kind]
     assert finding(results) in " ".join(page.text.split())
@@ -96,7 +119,7 @@ def test_the_panels_stand_in_their_order_in_forms_of_every_task(run):
 
 
 def test_a_page_needs_nothing_but_itself_and_its_drawings_no_eyes(run):
-    page = Parsed(page_of(run[1]))
+    page = Parsed(run[2])
     links = [of for _, attributes in page.elements for of in attributes.items()]
     assert {v[0] for k, v in links if k in ("href", "src", "xlink:href")} <= {"#", "d"}  # data:
     drawings = [of for tag, of in page.elements if tag == "svg" and "aria-hidden" not in of]
@@ -109,11 +132,8 @@ def test_a_page_needs_nothing_but_itself_and_its_drawings_no_eyes(run):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_text_of_others_stays_text(kind, tmp_path):
-    folder = make_run(tmp_path / "run", kind, hostile=True)
-    if kind == "sentiment":
-        add_extras(folder, hostile=True)
-    text = page_of(folder)
+def test_text_of_others_stays_text(kind, hostile):
+    text = hostile(kind).read_text(encoding="utf-8")
     page = Parsed(text)
     assert "\u202e" not in text
     assert not {"script", "img", "iframe", "object"} & {tag for tag, _ in page.elements}
@@ -131,7 +151,7 @@ def test_text_of_others_stays_text(kind, tmp_path):
         assert "name $x^2_{$" in chart
 
 
-def test_numbers_are_those_of_the_predictions(tmp_path):
+def test_numbers_are_those_of_the_predictions(tmp_path, undrawn):
     folder = make_run(tmp_path / "run", "sentiment")
     test = read_content(folder).test
     labels, scores = test.labels[:, 0], test.scores[:, 0]
@@ -151,7 +171,7 @@ def test_numbers_are_those_of_the_predictions(tmp_path):
     assert f"label {labels[worst]:+.2f}".replace("-", "−") in text
 
 
-def test_what_other_modes_leave_has_its_panels(tmp_path):
+def test_what_other_modes_leave_has_its_panels(tmp_path, undrawn):
     folder = make_run(tmp_path / "run", "sentiment")
     add_extras(folder)
     results = json.loads(pathlib.Path(folder.file("results.json")).read_text())
@@ -179,7 +199,7 @@ def test_what_other_modes_leave_has_its_panels(tmp_path):
         write.page(content)
 
 
-def test_probabilities_have_a_temperature(tmp_path):
+def test_probabilities_have_a_temperature(tmp_path, undrawn):
     content = read_content(make_run(tmp_path / "run", "classes"))
     bins = [{"confidence": 0.5, "accuracy": 0.25, "count": 4}]
     bins.append({"confidence": None, "accuracy": None, "count": 0})
@@ -267,7 +287,7 @@ def test_a_page_forbids_every_script():
     assert ids == ["this-run-against-a-b", "this-run-against-a-b-1"]
 
 
-def test_a_report_is_asked_for_by_a_key_and_made_anew_by_the_mode(tmp_path):
+def test_a_report_is_asked_for_by_a_key_and_made_anew_by_the_mode(tmp_path, undrawn):
     folder = make_run(tmp_path / "run", "sentiment")
     for name in ("bundle", "checkpoints"):
         (tmp_path / "run" / name).mkdir()
@@ -395,7 +415,7 @@ def test_figures_are_the_same_in_every_process():
     assert said[0] == said[1] and "name.pdf" in said[0]
 
 
-def test_figures_go_to_a_folder_that_is_no_run_and_replace_nothing_else(tmp_path):
+def test_figures_go_to_a_folder_that_is_no_run_and_replace_nothing_else(tmp_path, undrawn):
     folder = make_run(tmp_path / "run", "tokens")
     report, mine = pathlib.Path(folder.file("report.html")), tmp_path / "mine"
     mine.mkdir()
@@ -425,14 +445,8 @@ def test_charts_of_one_name_have_files_of_their_own_and_boxes_are_said(caplog):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH")
-def test_a_browser_shows_pages_at_every_width_without_a_word(tmp_path):
-    paths = []
-    for kind in KINDS:
-        folder = make_run(tmp_path / kind, kind, hostile=True)
-        if kind == "sentiment":
-            add_extras(folder, hostile=True)
-        write.make(folder)
-        paths.append(pathlib.Path(folder.file("report.html")))
+def test_a_browser_shows_pages_at_every_width_without_a_word(hostile):
+    paths = [hostile(kind) for kind in KINDS]
     with browser() as page:
         for path in paths:
             papers = set()
@@ -465,7 +479,7 @@ def test_files_that_are_not_of_one_another_are_refused(tmp_path):
         read_content(folder)
 
 
-def test_the_training_panel_says_what_is_lost_of_it(tmp_path):
+def test_the_training_panel_says_what_is_lost_of_it(tmp_path, undrawn):
     folder = make_run(tmp_path / "run", "sentiment")
     path = pathlib.Path(folder.file("metrics.jsonl"))
     lines = path.read_text().splitlines(keepends=True)  # seeds 0 and 3 of epochs 1, 2 and 3
@@ -510,9 +524,8 @@ def replaced(value, at, new):
     return copy
 
 
-def test_a_wrong_value_in_any_file_is_named_with_its_file(tmp_path, monkeypatch):
+def test_a_wrong_value_in_any_file_is_named_with_its_file(tmp_path, undrawn):
     folder = make_run(tmp_path / "run", "sentiment")
-    monkeypatch.setattr(figures.Chart, "svg", "")  # which takes long
     refused = {"results.json": 0, "run.json": 0, "config.json": 0, "metrics.jsonl": 0}
     for name in refused:
         path = pathlib.Path(folder.file(name))
@@ -527,7 +540,7 @@ def test_a_wrong_value_in_any_file_is_named_with_its_file(tmp_path, monkeypatch)
         of_file = {"data": value["data"]} if name == "config.json" else value
         for k, at in enumerate(places(of_file)):
             some = (WRONG[k % len(WRONG)], WRONG[(k + 2) % len(WRONG)])  # of a file of many places
-            for wrong in some if name == "results.json" else WRONG:
+            for wrong in WRONG if name == "metrics.jsonl" else some:
                 path.write_text(f"{json.dumps(replaced(value, at, wrong))}\n{rest}")
                 try:
                     page_of(folder)
@@ -535,10 +548,10 @@ def test_a_wrong_value_in_any_file_is_named_with_its_file(tmp_path, monkeypatch)
                     assert name in str(error), (at, wrong)
                     refused[name] += 1
         path.write_text(text)
-    assert all(count > 10 for count in refused.values()), refused
+    assert all(count >= 5 for count in refused.values()), refused
 
 
-def test_the_message_says_where_a_file_is_wrong(tmp_path):
+def test_the_message_says_where_a_file_is_wrong(tmp_path, undrawn):
     folder = make_run(tmp_path / "run", "sentiment")
     for name, keys, wrong, said in (
         ("results.json", "test.mae.mean", "x", 'test.mae.mean is "x", not a number or null'),

@@ -38,7 +38,15 @@ from msajax.studies.sweep.verdicts import (
 )
 
 PATIENCE = 900  # seconds for a whole sweep in another process
-BASE = tiny_config(**SMALLEST, train__epochs=6, train__patience=0, train__checkpoint_every_steps=2)
+SETTINGS = {
+    **SMALLEST,
+    "data__standardize": ("text",),
+    "data__clip": 3.0,
+    "optim__learning_rate": 0.02,
+    "train__epochs": 6,
+    "train__patience": 0,
+}
+BASE = tiny_config(**SETTINGS)
 MAE, CORR = Metric("mae", False), Metric("corr", True)
 
 # --- what is tried ---
@@ -250,14 +258,16 @@ def test_rank_correlations_are_spearmans():
 
 # --- a sweep from end to end ---
 
+BLIND = {"data.clip": 1e-4}  # features that are all alike: the median rule stops it
+# Preparation, early stopping and saving are no part of compiled programs.
 TRIALS = [
     {},
-    {RATE: 0.01},
-    {"model.dropout_rate": 0.3},
-    {RATE: 1e-6},  # learns nothing: the median rule stops it
+    {"data.clip": 10.0},
+    {"data.clip": 1.0, "train.patience": 9},
+    BLIND,
     {"model.num_heads": 3},  # which does not divide the width
     {RATE: 1e38},  # not finite after a step or two
-    {"train.loss": "mse", RATE: 0.02},
+    {"train.patience": 9},
 ]
 
 
@@ -299,7 +309,7 @@ def test_every_trial_is_on_record_with_how_it_ended(swept):
     with open(folder / "trials.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["ended"] for row in rows] == how
-    assert [row["train.loss"] for row in rows] == [""] * 6 + ["mse"]
+    assert [row["train.patience"] for row in rows] == ["", "", "9", "", "", "", "9"]
     assert float(rows[1]["valid_mae_seed3"]) == pytest.approx(trials[1]["seeds"][1], rel=1e-8)
     assert rows[3]["why"] == trials[3]["why"] and rows[3]["told_apart"] == ""
     left = {path.name for path in (folder / "trials" / "001").iterdir()}
@@ -331,7 +341,7 @@ def test_no_trial_opens_the_test_split_nor_could(swept):
     assert before.count("reads test") == 1
     assert "reads test" not in events[len(before) : last]
     assert "reads test" in events[last:]
-    corpus = msajax.open_corpus("synthetic")
+    corpus = msajax.open_corpus("synthetic", BASE.data)
     assert len(corpus.split("test").ids)
     closed = ClosedCorpus(corpus)
     assert closed.digest == corpus.digest and len(closed.split("valid").ids)
@@ -369,7 +379,7 @@ def test_the_same_call_reads_what_has_ended_and_another_sweep_is_refused(swept, 
     again = msajax.sweep(BASE, TRIALS, folder, trial_seeds=2)
     assert dict(again) == dict(result)
     for config, space, more, message in [
-        (BASE, TRIALS[1:], {}, r"get_space\(\): \[\{\}, .* there, \[\{'optim"),
+        (BASE, TRIALS[1:], {}, r"get_space\(\): \[\{\}, .* there, \[\{'data"),
         (with_settings(BASE, {"model.ff_dim": 32}), TRIALS, {}, "model.ff_dim: 16 there, 32 here"),
         (BASE, TRIALS, {"trial_seeds": 3}, "--trial_seeds: 2 there, 3 here"),
         (BASE, TRIALS, {"median": False}, "--median: True there, False here"),
@@ -388,18 +398,18 @@ def test_the_same_call_reads_what_has_ended_and_another_sweep_is_refused(swept, 
 def test_a_sweep_may_get_more_trials_until_its_winner_is_chosen(tmp_path):
     space = {"train.patience": (1, 3, "linear")}
     config = with_settings(BASE, {"train.epochs": 1})
-    done = msajax.sweep(config, space, tmp_path / "w", trials=1, trial_seeds=1, winner=False)
+    done = msajax.sweep(config, space, tmp_path / "w", trials=1, trial_seeds=2, winner=False)
     assert done["winner"]["trial"] == 0 and "results" not in done["winner"]
     assert done.winner is None and not (tmp_path / "w" / "winner.py").exists()
     assert "alone" not in str(done)
-    more = msajax.sweep(config, space, tmp_path / "w", trials=2, trial_seeds=1, winner=False)
+    more = msajax.sweep(config, space, tmp_path / "w", trials=2, trial_seeds=2, winner=False)
     assert [t["settings"] for t in more["trials"]] == plan(space, config, 2)
     assert more["trials"][0]["seconds"] == done["trials"][0]["seconds"]  # it was not trained anew
     with pytest.raises(UserError, match="a sweep of 2 trials, not of 1. It can have more"):
-        msajax.sweep(config, space, tmp_path / "w", trials=1, trial_seeds=1)
+        msajax.sweep(config, space, tmp_path / "w", trials=1, trial_seeds=2)
     (tmp_path / "w" / "winner.py").touch()
     with pytest.raises(UserError, match="has chosen its winner"):
-        msajax.sweep(config, space, tmp_path / "w", trials=3, trial_seeds=1)
+        msajax.sweep(config, space, tmp_path / "w", trials=3, trial_seeds=2)
 
 
 def test_a_sweep_of_which_nothing_is_left_says_why(tmp_path):
@@ -422,10 +432,9 @@ def without_seconds(folder: pathlib.Path) -> tuple[dict, list[dict]]:
 
 
 def test_a_sweep_that_is_killed_at_any_moment_comes_to_the_same_result(forks, tmp_path):
-    settings = {"train__epochs": 9, "train__patience": 0, "train__checkpoint_every_steps": 1}
-    path = survivors.write_experiment(tmp_path / "small.py", **SMALLEST, **settings)
-    # Patience is no part of a compiled program; the last trial is stopped by the median.
-    trials = [{}, {"train.patience": 3}, {"train.patience": 5}, {RATE: 1e-6}]
+    settings = SETTINGS | {"train__checkpoint_every_steps": 4}  # of six in an epoch
+    path = survivors.write_experiment(tmp_path / "small.py", **settings)
+    trials = [{}, {"train.patience": 3}, {"train.patience": 5}, BLIND]
     space = f"\n\ndef get_space():\n    return {trials}\n"
     path.write_text(path.read_text() + space)
 
@@ -446,11 +455,11 @@ def test_a_sweep_that_is_killed_at_any_moment_comes_to_the_same_result(forks, tm
         return sum(p.read_bytes().count(b"\n") for p in found) + len(files)
 
     kills, stops = 0, 0
-    while kills < 6:
+    while kills < 3:
         process, seen, wanted = begin(folder), marks(), moments.randint(1, 12)
         last = time.monotonic() + PATIENCE
         while process.poll() is None and marks() < seen + wanted and time.monotonic() < last:
-            time.sleep(0.002)
+            time.sleep(0.02)
         time.sleep(moments.choice([0, moments.uniform(0, 0.05)]))
         number = signal.SIGTERM if kills % 4 == 1 else signal.SIGKILL
         process.send_signal(number)
@@ -460,7 +469,7 @@ def test_a_sweep_that_is_killed_at_any_moment_comes_to_the_same_result(forks, tm
             break
         assert code == (75 if number == signal.SIGTERM else -signal.SIGKILL), said
         kills, stops = kills + 1, stops + (code == 75)
-    assert kills >= 4 and stops >= 1  # it did not end before
+    assert kills >= 2 and stops >= 1  # it did not end before
     assert begin(folder).wait(PATIENCE) == 0, folder.with_suffix(".log").read_text()
     assert without_seconds(folder) == expected
     assert differences(folder / "winner", whole / "winner") == []

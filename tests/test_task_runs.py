@@ -428,14 +428,6 @@ def test_outputs_have_their_columns_and_results_follow_from_them(name, run_of):
     )
 
 
-def test_ratings_begin_at_their_training_medians(run_of):
-    run = run_of("ratings")
-    medians = np.median(open_corpus(run.corpus).split("train").labels, axis=0)
-    bias = params_of(run)["regression"]["bias"]
-    np.testing.assert_allclose(bias, np.tile(medians, (2, 1)), rtol=1e-7)
-    assert len(np.unique(medians)) > 1
-
-
 def test_the_output_that_follows_a_feature_is_learned(run_of):
     results = run_of("emotions").results
     assert results["test_ensemble"][f"corr_{EMOTIONS[0]}"] > 0.7

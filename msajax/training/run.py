@@ -9,7 +9,7 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from msajax.config import Config
+from msajax.config import Config, TrainConfig
 from msajax.config.registry import registered
 from msajax.corpus.corpus import Corpus, Split
 from msajax.errors import UserError
@@ -28,6 +28,10 @@ from msajax.training.optimizers import make_optimizer
 from msajax.training.progress import EpochProgress
 from msajax.training.step import MOST_KEPT, Recipe
 from msajax.training.transforms import make_transforms
+
+# What a step is made of in config.train; but for the epochs, which schedules that end know.
+_OF_A_STEP = ("loss", "huber_delta", "focal_gamma", "terms", "transforms", "accumulation_steps")
+_OF_A_STEP += ("most_skipped_steps",)
 
 # Called with the lines of metrics.jsonl of one epoch, one per random seed that ran.
 AfterEpoch = Callable[[Sequence[Mapping[str, Any]]], None]
@@ -142,8 +146,11 @@ class Run:
         """The recipe of a step."""
         # The functions of a model from outside may read what has changed since the last run.
         make = _recipe.__wrapped__ if registered()[self.config.model.name].origin else _recipe
-        # Of what has no part in it, seeds differ most: those of another group have its programs.
-        train = dataclasses.replace(self.config.train, first_seed=0, seeds=1, seeds_at_once=0)
+        # What has no part in it may differ: seeds of another group, and a run that is trained for
+        # longer or saved more often, have its programs.
+        train = TrainConfig(**{name: getattr(self.config.train, name) for name in _OF_A_STEP})
+        if self.config.optim.schedule not in ("plateau", "constant"):  # the others end
+            train = dataclasses.replace(train, epochs=self.config.train.epochs)
         config = Config(model=self.config.model, optim=self.config.optim, train=train)
         return make(config, self.spec, self.passes, frozenset(self.shared))
 
