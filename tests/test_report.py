@@ -540,7 +540,7 @@ def test_a_wrong_value_in_any_file_is_named_with_its_file(tmp_path, undrawn):
         of_file = {"data": value["data"]} if name == "config.json" else value
         for k, at in enumerate(places(of_file)):
             some = (WRONG[k % len(WRONG)], WRONG[(k + 2) % len(WRONG)])  # of a file of many places
-            for wrong in WRONG if name == "metrics.jsonl" else some:
+            for wrong in some if name in ("results.json", "run.json") else WRONG:
                 path.write_text(f"{json.dumps(replaced(value, at, wrong))}\n{rest}")
                 try:
                     page_of(folder)
@@ -548,7 +548,7 @@ def test_a_wrong_value_in_any_file_is_named_with_its_file(tmp_path, undrawn):
                     assert name in str(error), (at, wrong)
                     refused[name] += 1
         path.write_text(text)
-    assert all(count >= 5 for count in refused.values()), refused
+    assert all(count > 10 for count in refused.values()), refused
 
 
 def test_the_message_says_where_a_file_is_wrong(tmp_path, undrawn):

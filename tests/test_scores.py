@@ -15,7 +15,7 @@ from msajax.corpus.in_memory import corpus_of
 from msajax.inference.bundle import Bundle, load_bundle, save_bundle
 from msajax.inference.predict import predict_corpus
 from msajax.inference.scores import as_split
-from msajax.inference.scoring import Scorer, make_predict
+from msajax.inference.scoring import Scorer, make_predict, predict_program
 from msajax.models import blank_sample, build_model
 from msajax.preparation.fit import fit
 from msajax.runtime.devices import make_layout
@@ -121,6 +121,7 @@ def test_a_sample_without_a_step_of_a_modality_lacks_it_alone_too(bundle):
 
 
 def test_each_program_is_compiled_once_and_a_guard_of_transfers_does_not_hinder(bundle):
+    predict_program.cache_clear()
     again = dataclasses.replace(bundle)  # nothing is compiled for it yet
     x, compiled, events = samples(N).features, [], []
     jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: events.append(name))
@@ -136,6 +137,7 @@ def test_each_program_is_compiled_once_and_a_guard_of_transfers_does_not_hinder(
 
 
 def test_a_new_number_of_samples_compiles_once_for_its_size_class_whatever_their_lengths(bundle):
+    predict_program.cache_clear()
     again, rng = dataclasses.replace(bundle), np.random.default_rng(0)
     programs = []
     for n in (2, 16, 5, 9, 17, 128, 40, 129, 300):

@@ -48,6 +48,11 @@ _MODELS: dict[str, RegisteredModel] = {
 RESERVED: set[str] = set()  # settings of `model.*`, which `model.py` adds: no model has such a name
 
 
+def is_own(name: str) -> bool:
+    """Says whether a model is of this package: one from outside may read what has changed since."""
+    return not _MODELS[name].origin
+
+
 def register_model(
     name: str, model: Any, settings: type[Settings] | None = None, task: str = ""
 ) -> None:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from msajax import announce
+from msajax.config.registry import is_own
 from msajax.corpus.corpus import Split
 from msajax.corpus.on_demand import streams
 from msajax.errors import UserError
@@ -51,6 +52,7 @@ class Predict(NamedTuple):
         return self.program.lower(variables, self.shared, features, masks)
 
 
+@functools.lru_cache(maxsize=8)
 def predict_program(
     module: nn.Module,
     task: type[Task] | Task,
@@ -59,7 +61,8 @@ def predict_program(
 ) -> Callable[..., Prediction]:
     """Makes the prediction program, which applies every seed's variables to the same batch.
 
-    Its predictions hold the task's scores, and nothing in `aux`.
+    Its predictions hold the task's scores, and nothing in `aux`. The program of an equal module is
+    found again with what was compiled of it.
 
     Args:
         tree: the structure of the variables, if the program is called with a tuple of their leaves.
@@ -96,7 +99,8 @@ def make_predict(
             variables lack them.
         tree: as `predict_program`.
     """
-    return Predict(predict_program(module, task, layout, tree), layout.put(shared or {}))
+    make = predict_program if is_own(module.config.name) else predict_program.__wrapped__
+    return Predict(make(module, task, layout, tree), layout.put(shared or {}))
 
 
 def make_next_token(module: nn.Module, scorer: "Scorer", tree: jax.tree_util.PyTreeDef) -> Any:

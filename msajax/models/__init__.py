@@ -7,7 +7,7 @@ import jax
 from flax.traverse_util import flatten_dict
 
 from msajax.config import ModelConfig
-from msajax.config.registry import registered
+from msajax.config.registry import is_own, registered
 from msajax.errors import UserError
 from msajax.models import next_token, sequence_level
 from msajax.models.contract import Model, Prediction, blank_sample, init_variables
@@ -46,8 +46,7 @@ def build_model(config: ModelConfig, spec: CorpusSpec) -> nn.Module:
 
 def parameter_shapes(config: ModelConfig, spec: CorpusSpec) -> dict[str, tuple[int, ...]]:
     """Returns the shape of every parameter of one seed, by path; nothing is computed."""
-    # The functions of a model from outside may read what has changed since the last call.
-    shapes = _shapes.__wrapped__ if registered()[config.name].origin else _shapes
+    shapes = _shapes if is_own(config.name) else _shapes.__wrapped__
     return dict(shapes(config, spec))
 
 

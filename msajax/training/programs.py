@@ -218,7 +218,9 @@ def _jit(recipe: Recipe, spec: CorpusSpec, layout: Layout, memory: tuple) -> _Ji
         train_steps=compiled,
         lower=lower,
         keep=jax.jit(jax.vmap(keep_one)),
-        predict=predict_program(recipe.module, TASKS[spec.label_kind], layout.for_rows),
+        predict=predict_program.__wrapped__(
+            recipe.module, TASKS[spec.label_kind], layout.for_rows
+        ),
         state=state_of,
     )
 

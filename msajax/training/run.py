@@ -10,7 +10,7 @@ import flax.linen as nn
 import numpy as np
 
 from msajax.config import Config, TrainConfig
-from msajax.config.registry import registered
+from msajax.config.registry import is_own, registered
 from msajax.corpus.corpus import Corpus, Split
 from msajax.errors import UserError
 from msajax.models import Model, build_model, declared, parameter_shapes
@@ -144,8 +144,7 @@ class Run:
     @functools.cached_property
     def recipe(self) -> Recipe:
         """The recipe of a step."""
-        # The functions of a model from outside may read what has changed since the last run.
-        make = _recipe.__wrapped__ if registered()[self.config.model.name].origin else _recipe
+        make = _recipe if is_own(self.config.model.name) else _recipe.__wrapped__
         # What has no part in it may differ: seeds of another group, and a run that is trained for
         # longer or saved more often, have its programs.
         train = TrainConfig(**{name: getattr(self.config.train, name) for name in _OF_A_STEP})
