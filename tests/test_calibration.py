@@ -375,7 +375,9 @@ def test_the_share_is_of_a_runs_identity_and_refused_before_anything_is_written(
 
 
 def test_too_few_samples_give_no_interval_and_say_so(tmp_path, caplog):
-    config = tiny.tiny_config(**SETTINGS | {"data__synthetic__valid": 8})
+    config = tiny.tiny_config(
+        **SETTINGS | {"data__synthetic__valid": 8, "train__epochs": 1, "train__seeds": 1}
+    )
     results = experiment.train(config, str(tmp_path / "run"))
     assert results["calibration"] is None
     assert load_bundle(tmp_path / "run" / "bundle").calibration is None

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from pages import PAGES, blocks, commands, words_of
-from tiny import SMALLEST, tiny_config_dict
+from tiny import tiny_config_dict
 
 import msajax
 from msajax.config import from_config_dict, identity, known_keys, load_models_from, registry
@@ -170,8 +170,7 @@ class Own(msajax.Settings):
 
 
 def trained(tmp_path, **settings):
-    settings = SMALLEST | {"train__epochs": 2} | settings
-    config = tiny_config_dict(model__name="constant", **settings)
+    config = tiny_config_dict(model__name="constant", train__epochs=1, **settings)
     return msajax.train(from_config_dict(config), tmp_path / "run")
 
 
@@ -446,8 +445,7 @@ def test_hooks_see_every_epoch_and_a_run_that_has_ended_gets_a_new_artefact(
 ):
     msajax.register_model("constant", msajax.Model(Constant, output_bias="bias"), Own)
     seen = []
-    config = tiny_config_dict(**SMALLEST, model__name="constant", train__epochs=2)
-    config = from_config_dict(config)
+    config = from_config_dict(tiny_config_dict(model__name="constant", train__epochs=2))
     result = msajax.train(config, tmp_path / "run", after_epoch=seen.append)
     assert [line for lines in seen for line in lines] == [
         {key: line[key] for key in seen[0][0]} for line in result.history()
