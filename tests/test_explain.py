@@ -56,22 +56,22 @@ def spearman(a: np.ndarray, b: np.ndarray) -> float:
 def test_planted_signs_and_stresses_are_found_again(tmp_path, capsys):
     """Of a sign score every step's product counts; of a stress score one valence alone."""
     said = {}
-    for task, steps, train_size, rate in (("sign", 2, 3000, 1e-2), ("stress", 4, 2000, 5e-3)):
+    for task in ("sign", "stress"):  # of the same shapes: one set of compiled programs
         workdir = train(
             tmp_path / task,
             data__synthetic__task=task,
-            data__synthetic__train=train_size,
+            data__synthetic__train=3000,
             data__synthetic__widths=(2, 2),
-            data__synthetic__lengths=(steps, steps),
-            optim__learning_rate=rate,
-            train__epochs=20,
+            data__synthetic__lengths=(3, 3),
+            optim__learning_rate=1e-2,
+            train__epochs=12,
         )
         found, scored = contributions_of(workdir)
         v, a = (scored.split.features[m][..., 0].astype(float) for m in ("text", "audio"))
         both = found.contributions["text"] + found.contributions["audio"]
         if task == "sign":
             said["sign, both modalities"] = spearman(both, v * a)
-        else:  # all but one step of a sample are ties: 0.76 is the most that there can be
+        else:  # all but one step of a sample are ties: 1 is out of reach
             said["stress, text"] = spearman(found.contributions["text"], v * (a == 3))
             said["stressed step first"] = np.mean(np.abs(both).argmax(1) == (a == 3).argmax(1))
     with capsys.disabled():
@@ -89,12 +89,11 @@ def whole(tmp_path_factory) -> str:
         data__synthetic__train=800,
         data__synthetic__modalities=("text", "audio", "video"),
         data__synthetic__widths=(48, 48, 48),
-        data__synthetic__lengths=(6, 6, 6),
+        data__synthetic__lengths=(2, 2, 2),
         data__standardize=("auto",),
-        model__model_dim=32,
         train__epochs=8,
         train__seeds=2,
-        optim__learning_rate=2e-3,
+        optim__learning_rate=3e-3,
     )
 
 

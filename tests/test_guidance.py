@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 
 import chex
 import flax.linen as nn
@@ -63,12 +62,20 @@ def parameters(model):
     return jax.tree.map(lambda s: random.normal(size=s.shape).astype(np.float32) / 2, shapes)
 
 
-def run(model, params, features=FEATURES, *, kept=False, **settings):
-    """A prediction, and what a model keeps beside it if asked for."""
-    apply = functools.partial(model.apply, mutable="intermediates" if kept else False, **settings)
-    return jax.jit(lambda params, features: apply({"params": params}, features, MASKS))(
-        params, features
-    )
+@functools.partial(jax.jit, static_argnames=("model", "kept", "train", "layer"))
+def compiled(model, kept, train, layer, params, features, read, **more):
+    """One program for each model and shape of what it is given, whichever test asks for it."""
+    if layer is not None:
+        more["begin"] = {"text": (layer, read)}
+    mutable = "intermediates" if kept else False
+    return model.apply({"params": params}, features, MASKS, train=train, mutable=mutable, **more)
+
+
+def run(
+    model, params, features=FEATURES, *, kept=False, train=False, layer=None, read=None, **more
+):
+    """A prediction, and what a model keeps beside it if asked for; of text from a layer on."""
+    return compiled(model, kept, train, layer, params, features, read, **more)
 
 
 def explained(model, params, **settings):
@@ -94,11 +101,9 @@ def test_a_guided_model_has_the_parameters_of_the_unguided_one():
 # --- the first pass ---
 
 
-@pytest.mark.parametrize("train", [False, True])
-def test_the_coarse_score_is_that_of_the_unguided_model(train):
-    settings = {"train": train, "rngs": DROPOUT if train else {}}
+def test_the_coarse_score_is_that_of_the_unguided_model_in_training():
     plain, guided = (make(SPEC, guidance=g, n_layers_fuse=1) for g in ("none", METHODS[0]))
-    params = parameters(plain)
+    params, settings = parameters(plain), {"train": True, "rngs": DROPOUT}
     expected, got = run(plain, params, **settings), run(guided, params, **settings)
     assert (list(expected.aux), list(got.aux)) == ([], ["coarse_score"])
     np.testing.assert_allclose(got.aux["coarse_score"], expected.score, atol=1e-6)
@@ -134,40 +139,36 @@ def gradients_of_what_layers_read(model, params, **settings):
     return read, gradient
 
 
-@pytest.mark.parametrize("spec", [TEXT, THREE_SCORES], ids=["one score", "three scores"])
-def test_every_layer_is_explained_by_its_own_input_for_the_largest_score(spec):
+def test_every_layer_is_explained_by_its_own_input_for_the_largest_score():
     settings = {"train": True, "rngs": DROPOUT, "attention_masks": {"text": SEEN}}
-    plain = make(spec, guidance="none", n_layers_mod=2)
+    layers = {"n_layers_mod": 2, "overrides": ("audio.n_layers_mod=1",)}
+    plain = make(THREE_SCORES, guidance="none", **layers)
     params = parameters(plain)
     read, gradient = gradients_of_what_layers_read(plain, params, **settings)
-    _, guides = explained(make(spec, n_layers_mod=2), params, **settings)
-    assert {m: len(found) for m, found in guides.items()} == dict.fromkeys(spec.modalities, 2)
-    for m, layer in itertools.product(spec.modalities, (0, 1)):
+    _, guides = explained(make(THREE_SCORES, **layers), params, **settings)
+    assert {m: len(found) for m, found in guides.items()} == {"text": 2, "audio": 1}
+    for m, layer in (("text", 0), ("text", 1), ("audio", 0)):
         where = (f"{m}_encoder", f"blocks_{layer}")
         expected = np.asarray(read[where] * gradient[where])
         assert np.abs(expected).max() > 1e-3
         np.testing.assert_allclose(guides[m][layer], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("guidance", METHODS[1:])
-def test_attributions_of_a_layer_explain_its_part_of_the_score(guidance):
+@pytest.mark.parametrize("guidance", METHODS)
+def test_attributions_explain_their_layers_part_of_the_score_and_padding_has_none(guidance):
     model = make(SPEC, guidance=guidance, guidance_steps=64)
     params = parameters(model)
     prediction, guides = explained(model, params)
     plain = make(SPEC, guidance="none")
-    zeros = {"text": (0, np.zeros((B, T, D), np.float32))}
-    without_text = run(plain, params, begin=zeros).score
-    change = np.asarray(prediction.aux["coarse_score"] - without_text)[:, 0]
-    tolerance = 2e-6 if guidance == "deeplift" else 2e-2 * np.abs(change).max()
-    np.testing.assert_allclose(guides["text"][0].sum((1, 2)), change, atol=tolerance)
-
-
-@pytest.mark.parametrize("guidance", METHODS)
-def test_padding_neither_enters_an_attribution_nor_gets_one(guidance):
-    model = make(SPEC, guidance=guidance)
-    params = parameters(model)
+    coarse = prediction.aux["coarse_score"]
+    np.testing.assert_allclose(coarse, run(plain, params).score, atol=1e-6)
+    if guidance != "gradient_x_input":  # which adds up to nothing
+        zeros = np.zeros((B, T, D), np.float32)
+        without_text = run(plain, params, layer=0, read=zeros).score
+        change = np.asarray(coarse - without_text)[:, 0]
+        tolerance = 2e-6 if guidance == "deeplift" else 2e-2 * np.abs(change).max()
+        np.testing.assert_allclose(guides["text"][0].sum((1, 2)), change, atol=tolerance)
     filled = {m: np.where(MASKS[m][..., None], x, np.nan) for m, x in FEATURES.items()}
-    prediction, guides = explained(model, params)
     other, other_guides = explained(model, params, features=filled)
     chex.assert_trees_all_equal((other, other_guides), (prediction, guides))
     for m in NAMES:
@@ -222,8 +223,8 @@ def test_the_second_pass_takes_queries_and_keys_from_the_attributions(norm_posit
     )
     np.testing.assert_allclose(out, expected, atol=5e-6)
     # What the head makes of the encoders' outputs is the refined score.
-    begin = {"text": (1, out)}
-    score = run(make(guidance="none", norm_position=norm_position), params, begin=begin).score
+    plain = make(guidance="none", norm_position=norm_position)
+    score = run(plain, params, layer=1, read=out).score
     np.testing.assert_allclose(prediction.score, score, atol=1e-6)
 
 
@@ -250,18 +251,16 @@ def test_guided_by_what_a_layer_reads_the_second_pass_is_the_first(norm_position
 
 def test_both_passes_and_the_attributions_share_their_dropout_masks():
     settings = {"train": True, "rngs": DROPOUT}
-    guided = make(guidance="deeplift")
+    guided = make()
     params = parameters(guided)
     prediction, guides = explained(guided, params, **settings)
     refined = run(make(guidance="none"), params, guides=guides, **settings).score
     np.testing.assert_allclose(prediction.score, refined, atol=1e-6)
     # A batch that is a part of a larger one draws that one's masks, in every pass.
-    apply = functools.partial(guided.apply, **settings)
-
     @jax.jit
     def of_the_last_two(params):
         rows = [{m: x[2:] for m, x in arrays.items()} for arrays in (FEATURES, MASKS)]
-        return apply({"params": params, **rows_of_batch(2, np.ones(2))}, *rows)
+        return guided.apply({"params": params, **rows_of_batch(2, np.ones(2))}, *rows, **settings)
 
     part = of_the_last_two(params)
     np.testing.assert_allclose(part.score, prediction.score[2:], atol=2e-6)
@@ -273,8 +272,9 @@ def test_an_attention_mask_acts_in_every_pass():
     plain, guided = (make(guidance=g) for g in ("none", "deeplift"))
     params = parameters(plain)
     added = np.where(SEEN, 0, -np.inf).astype(np.float32)
-    prediction, guides = explained(guided, params, attention_masks={"text": SEEN})
-    other = explained(guided, params, attention_masks={"text": added})
+    of_masks = [{"attention_masks": {"text": mask}} for mask in (SEEN, added)]  # as constants
+    prediction, guides = jax.jit(lambda p: explained(guided, p, **of_masks[0]))(params)
+    other = jax.jit(lambda p: explained(guided, p, **of_masks[1]))(params)
     chex.assert_trees_all_equal((prediction, guides), other)
     refined = [
         run(plain, params, guides=guides, **settings).score
@@ -338,53 +338,46 @@ def test_no_gradient_flows_through_the_attributions():
     assert np.abs(got["text_encoder"]["blocks_0"]["attention"]["query"]["kernel"]).max() > 1e-5
 
 
-def test_the_loss_weighs_the_two_passes():
-    model = make(guidance_weight=0.3)
-    step, init, loss_of = training(model, "l1")
-    state, metrics = jax.jit(lambda seed: (init(seed), step(init(seed))[1]))(jnp.uint32(4))
-    rngs = {"dropout": dropout_key(jnp.uint32(4), jnp.int32(0))}
-
-    def errors(params):
-        prediction = run(model, params, train=True, rngs=rngs)
-        scores = prediction.aux["coarse_score"], prediction.score
-        return [jnp.abs(score - LABELS).sum() for score in scores]
-
-    coarse, refined = map(float, errors(state.params))
-    assert abs(coarse - refined) > 1e-3
-    np.testing.assert_allclose(metrics.sums, [coarse, refined], rtol=1e-5)
-    np.testing.assert_array_equal(metrics.weights, [B, B])
-    assert float(loss_of(metrics)) == pytest.approx(0.7 * coarse + 0.3 * refined, rel=1e-5)
-    loss = jax.jit(jax.grad(lambda p: np.array([0.7, 0.3]) / B @ jnp.stack(errors(p))))
-    gradient = loss(state.params)
-    assert float(metrics.grad_norm) == pytest.approx(float(optax.tree.norm(gradient)), rel=1e-5)
-
-
-def test_seeds_train_one_after_another_and_the_loss_falls():
-    model = make(guidance="deeplift", dropout_rate=0.1)
+def test_the_loss_weighs_the_two_passes_and_falls_for_seeds_one_after_another():
+    model = make(guidance_weight=0.3, dropout_rate=0.1)
     step, init, loss_of = training(model, "mse")
 
     def train(seed):
-        _, metrics = jax.lax.scan(lambda state, _: step(state), init(seed), length=30)
-        return loss_of(metrics)
+        state = init(seed)
+        _, metrics = jax.lax.scan(lambda state, _: step(state), state, length=30)
+        return state.params, metrics
 
-    losses = np.asarray(jax.jit(lambda seeds: jax.lax.map(train, seeds))(jnp.arange(2, dtype="u4")))
+    begun, metrics = jax.jit(lambda seeds: jax.lax.map(train, seeds))(np.arange(2, dtype="u4"))
+    losses = np.asarray(loss_of(metrics))
     assert np.isfinite(losses).all()
     assert (losses[:, -5:].mean(1) < 0.5 * losses[:, 0]).all()
     assert (losses[0] != losses[1]).all()
 
+    def errors(params):
+        rngs = {"dropout": dropout_key(jnp.uint32(1), jnp.int32(0))}
+        prediction = model.apply({"params": params}, FEATURES, MASKS, train=True, rngs=rngs)
+        scores = prediction.aux["coarse_score"], prediction.score
+        sums = jnp.stack([jnp.square(score - LABELS).sum() for score in scores])
+        return np.array([0.7, 0.3]) @ sums / B, sums
+
+    of_seed_1 = jax.tree.map(lambda x: x[1], begun)
+    gradient, sums = jax.jit(jax.grad(errors, has_aux=True))(of_seed_1)
+    coarse, refined = map(float, sums)
+    assert abs(coarse - refined) > 1e-3
+    np.testing.assert_allclose(metrics.sums[1, 0], [coarse, refined], rtol=1e-5)
+    np.testing.assert_array_equal(metrics.weights[1, 0], [B, B])
+    assert losses[1, 0] == pytest.approx(0.7 * coarse + 0.3 * refined, rel=1e-5)
+    norm = float(optax.tree.norm(gradient))
+    assert float(metrics.grad_norm[1, 0]) == pytest.approx(norm, rel=1e-5)
+
 
 def test_seeds_under_vmap_are_those_one_after_another():
-    model = make(guidance="deeplift")
-    several = jax.tree.map(lambda p: np.stack([p, p / 2]), parameters(model))
-
-    def predict(params):
-        return model.apply({"params": params}, FEATURES, MASKS)
-
-    together, in_turn = (
-        jax.jit(over)(several)
-        for over in (jax.vmap(predict), functools.partial(jax.lax.map, predict))
-    )
-    chex.assert_trees_all_close(together, in_turn, atol=2e-6)
+    model, plain = make(guidance="deeplift"), make(guidance="none")
+    several = [parameters(plain), jax.tree.map(lambda p: p / 2, parameters(plain))]
+    stacked = jax.tree.map(lambda *p: np.stack(p), *several)
+    together = jax.jit(jax.vmap(lambda params: explained(model, params)))(stacked)
+    in_turn = [explained(model, params) for params in several]
+    chex.assert_trees_all_close(together, jax.tree.map(lambda *x: np.stack(x), *in_turn), atol=2e-6)
 
 
 def test_in_16_bits_scores_are_finite_and_gradients_too():
