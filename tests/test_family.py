@@ -149,17 +149,23 @@ def test_any_two_settings_work_together(part):
 
 
 def works(case: dict) -> None:
-    """All are traced with their gradient, and some computed."""
+    """All are traced, and some computed with their gradient."""
     config = make(case)
     names = config.modalities
     spec = CorpusSpec(names, tuple(WIDTHS[m] for m in names), (T,) * len(names))
     model = build_model(config, spec)
     features, masks = inputs(names)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), features, masks)["params"]
+    key = dropout_key(jnp.uint32(1), jnp.int32(0))  # of training, and quicker than JAX's own
+    begin = functools.partial(model.init_with_output, train=True)
+    rngs = {"params": jax.random.key(0), "dropout": key}
+    prediction, variables = jax.eval_shape(begin, rngs, features, masks)
+    shapes = variables["params"]
+    assert prediction.score.shape == (B, 1) and prediction.score.dtype == jnp.float32
+    assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {np.dtype("float32")}
+    if case not in with_every_value():
+        return
     random = np.random.default_rng(3)
     params = jax.tree.map(lambda s: random.normal(size=s.shape).astype(s.dtype) / 3, shapes)
-
-    key = dropout_key(jnp.uint32(1), jnp.int32(0))  # of training, and quicker than JAX's own
 
     @jax.jit
     def score_and_gradient(params, features, key):
@@ -171,11 +177,6 @@ def works(case: dict) -> None:
 
         return jax.grad(total, has_aux=True)(params)
 
-    gradient, prediction = jax.eval_shape(score_and_gradient, params, features, key)
-    assert prediction.score.shape == (B, 1) and prediction.score.dtype == jnp.float32
-    assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {np.dtype("float32")}
-    if case not in with_every_value():
-        return
     gradient, prediction = score_and_gradient(params, features, key)
     assert np.isfinite(prediction.score).all()
     weights = np.asarray(prediction.modality_weights)
@@ -183,7 +184,7 @@ def works(case: dict) -> None:
     if len(names) > 1 and config.missing_modality == "mask":
         assert weights[0, 1] == 0
     for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
-        assert np.isfinite(leaf).all(), path
+        assert np.isfinite(leaf).all() and leaf.dtype == np.float32, path
     # What is in the padding, finite or not, changes nothing.
     other = {m: np.where(np.isnan(x), 7.0, x) for m, x in features.items()}
     again = score_and_gradient(params, other, key)[1].score
