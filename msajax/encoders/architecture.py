@@ -116,7 +116,7 @@ class Architecture:
             raise UserError(f"{where} holds no JSON object: it is no config.json of an encoder.")
         kind = content.get("model_type")
         if kind not in KINDS:
-            said = repr(kind) if "model_type" in content else "missing"
+            said = _shown(kind) if "model_type" in content else "missing"
             raise UserError(
                 f"{where}: model_type is {said}: an encoder that can be read is one of "
                 f"{', '.join(KINDS)}."
@@ -200,9 +200,14 @@ class _Entries:
     def require(self, key: str, ok: bool, requirement: str) -> None:
         """Raises `UserError` with a key, its value, shortened, and the requirement unless `ok`."""
         if not ok:
-            said = repr(self.content.get(key))
-            said = said if len(said) <= 60 else f"{said[:60]}…"
+            said = _shown(self.content.get(key))
             raise UserError(f"{self.where}: {key} = {said}: {requirement}.")
+
+
+def _shown(value: Any) -> str:
+    """Writes a value as Python does, shortened."""
+    said = repr(value)
+    return said if len(said) <= 60 else f"{said[:60]}…"
 
 
 def _sizes(entries: _Entries) -> dict[str, Any]:
