@@ -59,6 +59,16 @@ def test_each_seed_is_bit_equal_to_running_it_alone(whole_run, tmp_path):
     assert lines_of(tmp_path) == [line for line in lines_of(folder) if line["seed"] == 1]
 
 
+def test_another_run_of_the_same_settings_traces_and_compiles_nothing(whole_run, tmp_path):
+    events = []
+    jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: events.append(name))
+    settings = {"train__first_seed": 1, "train__epochs": 5, "train__checkpoint_every_steps": 3}
+    assert run(tiny_config(**SETTINGS, **settings), tmp_path / "other").finished
+    assert [name for name in events if "/core/compile/" in name] == []
+    run(tiny_config(**SETTINGS, optim__learning_rate=1e-3), tmp_path / "another rate")
+    assert [name for name in events if "/core/compile/" in name]
+
+
 def test_seeds_differ_from_each_other(whole_run):
     kernels = np.asarray(whole_run[0].variables["params"]["text_encoder"]["projection"]["kernel"])
     assert np.abs(kernels[0] - kernels[1]).max() > 0.01
