@@ -324,7 +324,7 @@ def test_inspection_of_token_ids_by_hand(tmp_path):
     assert "text: token ids" in rendered(report)
 
 
-def test_several_labels_are_described_each(tmp_path):
+def test_several_labels_are_described_each_and_classes_have_the_floor_of_their_task(tmp_path):
     labels = np.array([[1.0, -7.0], [2.0, 9e9]])
     split = Split(np.array(["a", "b"]), {"text": np.ones((2, 1, 1))}, {}, labels)
     found = report_of(tmp_path, train=split)["splits"]["train"]["labels"]
@@ -333,6 +333,12 @@ def test_several_labels_are_described_each(tmp_path):
     assert found["1"]["max"] == 9e9
     assert found["1"]["floors"]["majority"] == {}  # not the scale of sentiment
     assert found["0"]["floors"]["train_median"]["mae"] == 0.5
+    split = a_split(0, [0, 2, 2, 1], text=np.arange(16.0).reshape(4, 2, 2))
+    report = inspect_corpus(corpus_of({"train": split}, integers=True), DEFAULT)
+    (facts,) = report["splits"]["train"]["labels"].values()
+    assert facts["floors"] == {"majority": {"accuracy": 0.5}}
+    assert report["task"] == {"kind": "classification", "names": ["0", "1", "2"]}
+    rendered(report)
 
 
 def test_a_corpus_is_recognised_by_its_counts():
@@ -405,16 +411,6 @@ def test_inspection_recognises_mosi(shared_data):
     rendered(report)
 
 
-def test_classes_have_the_floor_of_their_task(tmp_path):
-    split = a_split(0, [0, 2, 2, 1], text=np.arange(16.0).reshape(4, 2, 2))
-    save_native(tmp_path / "c.npz", corpus_of({"train": split}, integers=True))
-    report = inspect_corpus(open_corpus(tmp_path / "c.npz"), DEFAULT)
-    (facts,) = report["splits"]["train"]["labels"].values()
-    assert facts["floors"] == {"majority": {"accuracy": 0.5}}
-    assert report["task"] == {"kind": "classification", "names": ["0", "1", "2"]}
-    rendered(report)
-
-
 # --- what is suspected of a corpus ---
 
 
@@ -449,19 +445,16 @@ def test_labels_that_do_not_vary_are_told_of():
     ]
 
 
-@pytest.mark.parametrize("values", [[0, 1, 2], [-1, 1], [1, 2, 3], [0, 1, 2, 3]])
-def test_classes_stored_as_numbers_are_told_of_with_the_setting(values):
-    labels = values * 6
-    (told,) = warnings_of(labels, labels, labels)
-    assert told == (
-        f"sentiment takes the values {', '.join(map(str, values))} alone, which are learned as "
-        "scores: if they are classes, --config.model.task=classification learns them as such."
-    )
-    assert warnings_of(labels, labels, labels, task="classification") == []
-    assert warnings_of(labels, labels, labels, task="regression") == []
-
-
-def test_degrees_and_few_whole_labels_are_not_taken_for_classes():
+def test_classes_stored_as_numbers_are_told_of_with_the_setting():
+    for values in ([0, 1, 2], [-1, 1], [1, 2, 3], [0, 1, 2, 3]):
+        labels = [values * 6] * 3
+        assert warnings_of(*labels) == [
+            f"sentiment takes the values {', '.join(map(str, values))} alone, which are learned as "
+            "scores: if they are classes, --config.model.task=classification learns them as such."
+        ]
+        for task in ("classification", "regression"):
+            assert warnings_of(*labels, task=task) == []
+    # Degrees and few whole labels are not taken for classes.
     for values in ([-3, -2, -1, 0, 1, 2, 3], [1, 1.5, 2], [0, 1, 2.5], list(range(-3, 4, 2))):
         assert warnings_of(values * 6, values * 6, values * 6) == []
     assert warnings_of([0, 1, 2], [1, 2], [0, 2]) == []
