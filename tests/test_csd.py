@@ -269,33 +269,28 @@ def test_features_are_read_a_video_at_a_time_and_only_when_asked_for(folder):
 # --- which file is what ---
 
 
-@pytest.mark.parametrize(
-    "root, file, name",
-    [
-        ("COVAREP", "x", "audio"),
-        ("CMU_MOSEI_COVAREP", "x", "audio"),
-        ("acoustic features", "x", "audio"),
-        ("FACET 4.2", "x", "video"),
-        ("OpenFace_2", "x", "video"),
-        ("Visual", "x", "video"),
-        ("data", "CMU_MOSI_Visual_Facet_42", "video"),
-        ("glove_vectors", "x", "text"),
-        ("root", "CMU_MOSI_TimestampedWordVectors", "text"),
-        ("COVAREP", "visual", "audio"),  # the root group goes first
-        ("OpenSmile-emobase2010", "x", "opensmile_emobase2010"),
-        ("Eye Tracking", "x", "eye_tracking"),
-        ("context", "x", "context"),
-    ],
-)
-def test_modalities_are_named_by_what_they_are(folder, root, file, name):
-    small_folder(folder, audio=None, **{file: (root, numbers())})
-    assert open_csd(folder).modalities == (name,)
+NAMED = {  # by the name of the modality, those of the root group and of the file
+    "audio": (("COVAREP", "x"), ("CMU_MOSEI_COVAREP", "x"), ("acoustic features", "x"),
+              ("COVAREP", "visual")),  # the root group goes first
+    "video": (("FACET 4.2", "x"), ("OpenFace_2", "x"), ("Visual", "x"),
+              ("data", "CMU_MOSI_Visual_Facet_42")),
+    "text": (("glove_vectors", "x"), ("root", "CMU_MOSI_TimestampedWordVectors")),
+    "opensmile_emobase2010": (("OpenSmile-emobase2010", "x"),),
+    "eye_tracking": (("Eye Tracking", "x"),),
+    "context": (("context", "x"),),
+}
 
 
-@pytest.mark.parametrize("root", ["id", "gaze_mask", "***", "words", "Words", "g" * 96])
-def test_a_name_that_a_modality_cannot_have_is_refused(folder, root):
-    small_folder(folder, audio=None, x=(root, numbers()))
-    assert f"the root group's name {root!r} cannot name a modality; rename it" in refusal(folder)
+def test_modalities_are_named_by_what_they_are(folder):
+    for name, places in NAMED.items():
+        for root, file in places:
+            small_folder(folder, audio=None, **{file: (root, numbers())})
+            assert open_csd(folder).modalities == (name,)
+            (folder / f"{file}.csd").unlink()
+    for root in ("id", "gaze_mask", "***", "words", "Words", "g" * 96):
+        small_folder(folder, audio=None, x=(root, numbers()))
+        said = f"the root group's name {root!r} cannot name a modality; rename it"
+        assert said in refusal(folder)
 
 
 def test_labels_are_told_by_their_name(folder):
