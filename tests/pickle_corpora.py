@@ -127,13 +127,10 @@ def assert_converts(corpus: Corpus, folder: pathlib.Path) -> None:
             for kind in ("features", "masks"):
                 for m, array in getattr(wanted, kind).items():
                     np.testing.assert_array_equal(getattr(found, kind)[m], array, strict=True)
-            for kind in ("words", "segments"):
-                one, other = (getattr(x, kind) for x in (wanted, found))
-                assert (None if one is None else one.tolist()) == (
-                    None if other is None else other.tolist()
-                )
-            for kind in ("ids", "labels", "raw_text"):
-                array = getattr(wanted, kind)
-                assert (array is None) == (getattr(found, kind) is None)
-                if array is not None:
-                    np.testing.assert_array_equal(getattr(found, kind), array, strict=True)
+            for kind in ("ids", "labels", "raw_text", "words", "segments"):
+                array, other = getattr(wanted, kind), getattr(found, kind)
+                assert (array is None) == (other is None)
+                if kind in ("words", "segments"):
+                    assert array is None or array.tolist() == other.tolist()
+                elif array is not None:
+                    np.testing.assert_array_equal(other, array, strict=True)

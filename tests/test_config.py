@@ -7,7 +7,6 @@ import json
 import math
 import pathlib
 import re
-import types
 
 import ml_collections
 import pytest
@@ -108,30 +107,12 @@ def test_the_default_configuration_is_locked_and_equal_to_the_dataclasses():
     with pytest.raises(TypeError):
         config.model.model_dim = "wide"
     assert from_config_dict(config) == Config()
-
-
-def test_a_checked_configuration_cannot_be_changed():
     for part in (Config(), DataConfig(), ModelConfig(), OptimConfig(), TrainConfig()):
-        with pytest.raises(dataclasses.FrozenInstanceError):
+        with pytest.raises(dataclasses.FrozenInstanceError):  # once it is checked
             setattr(part, dataclasses.fields(part)[0].name, None)
 
 
-def test_a_tilde_in_a_path_is_the_home_folder():
-    paths = ("data.path", "data.glove_path", "model.init_from", "train.compile_cache")
-    paths += ("model.text_encoder",)
-    values = nested({key: "~/mine" for key in paths})
-    found = flat(from_config_dict(values).to_dict())
-    assert {found[key] for key in paths} == {str(pathlib.Path.home() / "mine")}
-
-
 # --- names ---
-
-
-def test_known_keys_are_the_leaves_of_the_configuration():
-    assert set(known_keys()) == set(DEFAULTS)
-    assert len(known_keys()) == len(DEFAULTS)
-    for key in known_keys():
-        check_key(key)
 
 
 OTHER_NAMES = {
@@ -142,26 +123,26 @@ OTHER_NAMES = {
 }
 
 
-def test_the_name_of_other_programs_is_understood():
-    for name, ours in OTHER_NAMES.items():
-        assert unknown_key(name).endswith(f"did you mean {ours!r}?")
-
-
 def test_a_misspelt_key_is_refused_with_the_nearest_right_name():
-    for k, key in enumerate(known_keys()):
+    keys = known_keys()
+    assert set(keys) == set(DEFAULTS) and len(keys) == len(DEFAULTS)
+    for k, key in enumerate(keys):
+        check_key(key)
         section, _, name = key.rpartition(".")
         misspelt = (f"{section}.{name}s", f"{section}.{name[1:]}", f"{section}x.{name}")[k % 3]
         expected = f"Unknown configuration key {misspelt!r}: did you mean {key!r}?"
         if misspelt not in DEFAULTS and misspelt not in OTHER_NAMES:
             with pytest.raises(UserError, match=re.escape(expected)):
                 check_key(misspelt)
-
-
-def test_a_misspelt_key_of_a_file_is_refused():
-    assert "did you mean 'model.model_dim'?" in refusal({"model.model_dimm": 64})
-    assert "did you mean 'train.epochs'?" in refusal({"training.epochs": 3})
-    assert "'model.ff_dim.inner'" in refusal({"model.ff_dim.inner": 3})
-    assert "'model'" in refusal({"model": 3})
+    for name, ours in OTHER_NAMES.items():  # those of other programs
+        assert unknown_key(name).endswith(f"did you mean {ours!r}?")
+    for settings, said in (  # of a file
+        ({"model.model_dimm": 64}, "did you mean 'model.model_dim'?"),
+        ({"training.epochs": 3}, "did you mean 'train.epochs'?"),
+        ({"model.ff_dim.inner": 3}, "'model.ff_dim.inner'"),
+        ({"model": 3}, "'model'"),
+    ):
+        assert said in refusal(settings)
     config = ml_collections.ConfigDict({"model": {"num_head": 2}})
     with pytest.raises(UserError, match="did you mean 'model.num_heads'"):
         from_config_dict(config)
@@ -285,12 +266,9 @@ ANYTHING_GOES = {
 OF_ENTRIES = ("model.overrides", "optim.groups")  # their messages name the entry that is wrong
 
 
-def test_the_list_of_impossible_values_forgets_no_key():
-    assert set(IMPOSSIBLE) | ANYTHING_GOES == set(known_keys())
-
-
 @pytest.mark.parametrize("key", IMPOSSIBLE)
 def test_an_impossible_value_is_refused_by_name(key):
+    assert set(IMPOSSIBLE) | ANYTHING_GOES == set(known_keys())  # none is forgotten
     # What is wrong with model_dim = 130 is that num_heads does not divide it; the like for seeds.
     related = {"model.model_dim": "model.num_heads", "train.seeds": "train.first_seed"}
     for value in IMPOSSIBLE[key]:
@@ -393,16 +371,19 @@ def test_a_whole_number_passes_as_a_float_and_a_list_as_a_tuple():
     assert config.model.modalities == ("a", "b")
 
 
-def test_names_can_be_separated_by_commas_as_the_command_line_gives_them():
-    for written, expected in (
-        (("text,audio",), ("text", "audio")),
-        (("audio, text",), ("audio", "text")),
-        (("text", "audio"), ("text", "audio")),
-        (("",), ()),
+def test_names_are_separated_by_commas_and_a_tilde_in_a_path_is_the_home_folder():
+    of_paths = ("data.path", "data.glove_path", "model.init_from", "train.compile_cache")
+    for keys, written, expected in (
+        ((*of_paths, "model.text_encoder"), "~/mine", str(pathlib.Path.home() / "mine")),
+        *((("model.modalities", "data.standardize"), written, expected) for written, expected in (
+            (("text,audio",), ("text", "audio")),  # as the command line gives them
+            (("audio, text",), ("audio", "text")),
+            (("text", "audio"), ("text", "audio")),
+            (("",), ()),
+        )),
     ):
-        for key in ("model.modalities", "data.standardize"):
-            found = flat(from_config_dict(nested({key: written})).to_dict())
-            assert found[key] == expected
+        found = flat(from_config_dict(nested(dict.fromkeys(keys, written))).to_dict())
+        assert {found[key] for key in keys} == {expected}
 
 
 # --- there and back ---
@@ -515,9 +496,6 @@ def test_an_override_reaches_its_modality_alone_with_the_type_of_the_setting():
     assert config.encoder_of("audio") == expected
     assert config.encoder_of("eye.left").input_dropout == 0.5
     assert config.encoder_of("text") is config
-
-
-def test_an_impossible_override_is_refused():
     for override, said in (
         ("text.n_layers_mod=-1", "model.n_layers_mod = -1"),
         ("text.n_layers_mod=few", "n_layers_mod = 'few' must be of type int"),
@@ -532,19 +510,20 @@ def test_an_impossible_override_is_refused():
 # --- what merely surprises ---
 
 
-RANGES = {  # both ends, what lies outside of them, and how the range is written
-    "model_dim": ((64, 256), (60, 260), "64 to 256"),
-    "num_heads": ((2, 8), (1, 16), "2 to 8"),
-    "ff_dim": ((128, 512), (127, 513), "128 to 512"),
-    "n_layers_mod": ((1, 3), (0, 4), "1 to 3"),
-    "n_layers_fuse": ((1, 2), (0, 3), "1 to 2"),
-    "dropout_rate": ((0.0, 0.3), (0.31,), "0.0 to 0.3"),
-}
-
-
-@pytest.mark.parametrize("key", RANGES)
-def test_a_setting_outside_the_range_of_002_is_one_phrase_where_the_ranges_are_asked_for(key):
-    inside, outside, written = RANGES[key]
+@pytest.mark.parametrize(
+    ("key", "inside", "outside", "written"),
+    [
+        ("model_dim", (64, 256), (60, 260), "64 to 256"),
+        ("num_heads", (2, 8), (1, 16), "2 to 8"),
+        ("ff_dim", (128, 512), (127, 513), "128 to 512"),
+        ("n_layers_mod", (1, 3), (0, 4), "1 to 3"),
+        ("n_layers_fuse", (1, 2), (0, 3), "1 to 2"),
+        ("dropout_rate", (0.0, 0.3), (0.31,), "0.0 to 0.3"),
+    ],
+)
+def test_a_setting_outside_the_range_of_002_is_one_phrase_where_the_ranges_are_asked_for(
+    key, inside, outside, written
+):
     for value in inside:
         assert outside_ranges(ModelConfig(**{key: value}, ranges="002")) == []
     for value in outside:
@@ -554,13 +533,6 @@ def test_a_setting_outside_the_range_of_002_is_one_phrase_where_the_ranges_are_a
 
 
 # --- experiment files ---
-
-
-def load(path: pathlib.Path) -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location(f"experiment_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 WIDTHS, LENGTHS = {"text": 7, "audio": 3}, {"audio": 9, "text": 4}
@@ -578,10 +550,7 @@ def test_smoke_replaces_the_corpus_by_a_small_one_of_the_same_widths():
     assert (checked.train.epochs, checked.train.seeds) == (2, 2)
     assert (Config().train.report, checked.train.report) == (True, False)
     assert checked.model.model_dim == 64
-
-
-def test_no_argument_changes_nothing_and_an_unknown_one_names_smoke():
-    config = default_config()
+    config = default_config()  # no argument changes nothing, an unknown one is refused
     apply_argument(config, "", widths=WIDTHS, lengths=LENGTHS)
     assert from_config_dict(config) == Config()
     with pytest.raises(UserError, match="'smok' is unknown: it can be 'smoke'"):
@@ -592,7 +561,9 @@ def test_no_argument_changes_nothing_and_an_unknown_one_names_smoke():
 def test_an_experiment_file_is_locked_possible_and_its_smoke_form_fits_its_corpus(path):
     docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     assert f"python -m msajax.main --config configs/{path.name}" in docstring
-    experiment = load(path)
+    spec = importlib.util.spec_from_file_location(f"experiment_{path.stem}", path)
+    experiment = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(experiment)
     assert experiment.get_config().is_locked
     with pytest.raises(UserError, match="'smok' is unknown"):
         experiment.get_config("smok")

@@ -58,12 +58,6 @@ def without_splits(folder: pathlib.Path, ids: list[str]) -> None:
     write_table(folder, lines, HEAD.removesuffix(",split"))
 
 
-def change(folder: pathlib.Path, row: int, column: int, value: str) -> None:
-    changed = rows()
-    changed[row][column] = value
-    write_table(folder, changed)
-
-
 def test_a_token_is_the_bands_edges_age_gender_and_what_is_above_the_diagonal(folder):
     corpus = open_corpus(folder)
     assert corpus.source.format == "connectome folder" and corpus.repairs == {}
@@ -97,6 +91,9 @@ def test_the_digest_covers_tables_and_matrices_and_no_path(folder):
     moved = [[*row[:4], row[4].replace("eeg", "other"), row[5]] for row in rows()]
     write_table(folder, [[f" {value} " for value in row] for row in moved], HEAD.upper())
     assert open_corpus(folder).digest == first
+    for letters in ({"0": "F", "1": "male"}, {"0": "0.0", "1": "1.0"}):
+        write_table(folder, [[*r[:3], letters[r[3]], *r[4:]] for r in moved])
+        assert open_corpus(folder).digest == first
     digests = {first}
     for row, column, value in ((0, 1, "1"), (0, 2, "20.6"), (0, 3, "1"), (0, 5, "test")):
         changed = [list(line) for line in moved]
@@ -111,23 +108,25 @@ def test_the_digest_covers_tables_and_matrices_and_no_path(folder):
     assert len(digests) == 7
 
 
-@pytest.mark.parametrize(
-    ("labels", "kind", "names"),
-    [
-        (["MDD", "ADHD", "MDD", "OCD"] * 2, "classification", ("ADHD", "MDD", "OCD")),
-        (["1.5", "2", "-1", "0"] * 2, "regression", ("sentiment",)),
-        (["3", "7", "3", "7"] * 2, "classification", ("3", "7")),
-    ],
-)
-def test_labels_are_classes_by_name_or_number_or_scores(folder, labels, kind, names):
-    write_table(folder, [[r[0], y, *r[2:]] for r, y in zip(rows(), labels, strict=True)])
-    corpus = open_corpus(folder)
-    found = label_kind(corpus, ModelConfig())
-    assert (found.kind, found.names) == (kind, names)
-    stored = corpus.split("train").labels[:, 0].tolist()
+def test_labels_are_classes_by_name_or_number_or_scores_and_may_lack(folder):
     number = {"ADHD": 0, "MDD": 1, "OCD": 2}
-    assert stored == [number.get(y, y) if y in number else float(y) for y in labels[:4]]
-    assert_converts(corpus, folder.parent)
+    for labels, kind, names in (
+        (["MDD", "ADHD", "MDD", "OCD"], "classification", ("ADHD", "MDD", "OCD")),
+        (["1.5", "2", "-1", "0"], "regression", ("sentiment",)),
+        (["3", "7", "3", "7"], "classification", ("3", "7")),
+    ):
+        write_table(folder, [[r[0], y, *r[2:]] for r, y in zip(rows(), labels * 2, strict=True)])
+        corpus = open_corpus(folder)
+        found = label_kind(corpus, ModelConfig())
+        assert (found.kind, found.names) == (kind, names)
+        stored = corpus.split("train").labels[:, 0].tolist()
+        assert stored == [number[y] if y in number else float(y) for y in labels]
+        (folder.parent / names[0]).mkdir()
+        assert_converts(corpus, folder.parent / names[0])
+    write_table(folder, [[r[0], "" if r[5] == "test" else r[1], *r[2:]] for r in rows()])
+    corpus = open_corpus(folder)
+    assert corpus.split("test").labels is None
+    assert corpus.headers["train"].label_kind == "classes"
 
 
 def test_classes_of_other_names_than_the_models_are_not_scored(folder):
@@ -147,20 +146,6 @@ def test_classes_of_other_names_than_the_models_are_not_scored(folder):
                 read_split(bundle, corpus, "train")
         else:
             assert len(read_split(bundle, corpus, "train")[1]) == 4
-
-
-def test_a_split_may_have_no_labels(folder):
-    write_table(folder, [[r[0], "" if r[5] == "test" else r[1], *r[2:]] for r in rows()])
-    corpus = open_corpus(folder)
-    assert corpus.split("test").labels is None
-    assert corpus.headers["train"].label_kind == "classes"
-
-
-@pytest.mark.parametrize("letters", [{"0": "F", "1": "male"}, {"0": "0.0", "1": "1.0"}])
-def test_gender_may_be_letters_or_decimal(folder, letters):
-    first = open_corpus(folder)
-    write_table(folder, [[*r[:3], letters[r[3]], *r[4:]] for r in rows()])
-    assert open_corpus(folder).digest == first.digest
 
 
 def test_people_are_split_whole_and_ids_say_who_they_are(folder, caplog):
@@ -215,7 +200,9 @@ def test_what_a_table_says_wrong_is_refused(folder):
         (1, 5, "", "'p1' has the split ''; expected one of train, valid, val, dev, test"),
         (1, 5, "a,b", "row 2 below the first line has 7 values, but that line has 6"),
     ]:
-        change(folder, row, column, value)
+        changed = rows()
+        changed[row][column] = value
+        write_table(folder, changed)
         message = refusal(folder)
         assert said in message and str(folder / "samples.csv") in message or "finite" in said
     genders = [*"fmfx", *"fmfm"]
@@ -237,31 +224,25 @@ def test_what_a_table_says_wrong_is_refused(folder):
     assert "has the ids 'sub_01' and 'sub_01[0]', which name the same" in refusal(folder)
 
 
-@pytest.mark.parametrize("edges", ["4,1", "-1,4", "1,inf", "1,", "a,4"])
-def test_bands_without_edges_are_refused(folder, edges):
-    (folder / "bands.csv").write_text(f"low_hz,high_hz\n1,4\n{edges}\n8,12\n")
-    assert "bands.csv: band 1 (from 0) is " in refusal(folder)
-
-
-BAD = (
-    (np.zeros((2, 4, 4)), r"float64 of shape (2, 4, 4); expected numbers (3, C, C)"),
-    (np.zeros((3, 4, 5)), "a square matrix for each band of"),
-    (np.zeros((4, 4)), "expected numbers (3, C, C)"),
-    (np.zeros((3, 1, 1)), "expected numbers (3, C, C)"),
-    (np.zeros((3, 4, 4), complex), "complex128 of shape"),
-    (np.full((3, 4, 4), None), "holds Python objects"),
-    (np.zeros((3, 5, 5)), "1.npy has 5 channels, but"),
-    (np.where(np.eye(4, k=2), np.inf, np.zeros((3, 4, 4))),
-     "6 number(s) above the diagonals are not finite float32 numbers, the first in "
-        "band 0 between channels 0 and 2 (from 0)"),
-)
-
-
-def test_a_file_of_anything_else_is_refused(folder):
-    for array, said in BAD:
+def test_bands_and_files_of_anything_else_are_refused(folder):
+    infinite = np.where(np.eye(4, k=2), np.inf, np.zeros((3, 4, 4)))
+    for array, said in (
+        (np.zeros((2, 4, 4)), r"float64 of shape (2, 4, 4); expected numbers (3, C, C)"),
+        (np.zeros((3, 4, 5)), "a square matrix for each band of"),
+        (np.zeros((4, 4)), "expected numbers (3, C, C)"),
+        (np.zeros((3, 1, 1)), "expected numbers (3, C, C)"),
+        (np.zeros((3, 4, 4), complex), "complex128 of shape"),
+        (np.full((3, 4, 4), None), "holds Python objects"),
+        (np.zeros((3, 5, 5)), "1.npy has 5 channels, but"),
+        (infinite, "6 number(s) above the diagonals are not finite float32 numbers, the first in "
+                   "band 0 between channels 0 and 2 (from 0)"),
+    ):
         np.save(folder / "eeg" / "1.npy", array, allow_pickle=True)
         message = refusal(folder)
         assert said in message and str(folder / "eeg" / "1.npy") in message
+    for edges in ("4,1", "-1,4", "1,inf", "1,", "a,4"):
+        (folder / "bands.csv").write_text(f"low_hz,high_hz\n1,4\n{edges}\n8,12\n")
+        assert "bands.csv: band 1 (from 0) is " in refusal(folder)
 
 
 def test_a_file_that_is_cut_is_refused_and_one_that_changes_later_too(folder):

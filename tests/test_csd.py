@@ -23,6 +23,8 @@ from msajax.preparation.fit import fit
 
 FOLDS = {"train": ["v0", "v1", "v2", "v3"], "valid": ["v4", "v5"], "test": ["v6", "v7"]}
 SPLITS = ("train", "valid", "test")
+SECONDS = np.arange(4)[:, None] + np.array([[0.0, 1.0]])
+SEGMENTS = SECONDS[::2] + [[0.0, 1.0]]
 VOCABULARY = ["good", "movie", "it", "was", "really", "naïve", "unknown", "rare"]
 KNOWN = VOCABULARY[:-2]
 
@@ -158,25 +160,28 @@ def test_a_corpus_is_what_slow_loops_make_of_its_files(tmp_path, folder, seed, s
 def small_folder(folder: pathlib.Path, **changes) -> None:
     """Three videos of two segments, of seconds 0-2 and 2-4, and a word and an audio row a second.
 
-    A change replaces a file by (root, videos), or leaves it out when None.
+    A change replaces a file by (root, rows of each video or videos), or leaves it out when None.
     """
-    seconds = np.arange(4)[:, None] + np.array([[0.0, 1.0]])
-    videos = ("a", "b", "c")
     files = {
-        "labels": ("Opinion Segment Labels",
-                   {v: (np.array([[-1.0], [2.0]]), seconds[::2] + [[0.0, 1.0]]) for v in videos}),
-        "words": ("words", {v: (np.array([["it"], ["was"]] * 2, "S"), seconds) for v in videos}),
+        "labels": ("Opinion Segment Labels", (np.array([[-1.0], [2.0]]), SEGMENTS)),
+        "words": ("words", (np.array([["it"], ["was"]] * 2, "S"), SECONDS)),
         "audio": ("COVAREP",
-                  {v: (np.arange(8.0).reshape(4, 2) + ord(v), seconds) for v in videos}),
+                  {v: (np.arange(8.0).reshape(4, 2) + ord(v), SECONDS) for v in "abc"}),
     }
     for name, content in (files | changes).items():
         if content is not None:
-            write_csd(folder / f"{name}.csd", content[1], content[0])
+            root, rows = content
+            videos = rows if isinstance(rows, dict) else dict.fromkeys("abc", rows)
+            write_csd(folder / f"{name}.csd", videos, root)
     (folder / "folds.json").write_text('{"train": ["a"], "dev": ["b"], "test": ["c"]}')
 
 
-def test_without_a_file_of_words_a_segment_is_one_step(folder):
-    small_folder(folder, words=None)
+def numbers(width: int = 2, every: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    return np.ones((4, width)), SECONDS * every
+
+
+def test_words_or_features_alone_are_enough_and_pauses_are_no_words(folder):
+    small_folder(folder, words=None)  # without words a segment is one step
     corpus = open_csd(folder)
     assert corpus.headers["train"].shapes == {"audio": (1, 2)}
     assert not corpus.headers["train"].has_raw_text and corpus.split("train").words is None
@@ -184,6 +189,20 @@ def test_without_a_file_of_words_a_segment_is_one_step(folder):
     split = corpus.split("train")
     np.testing.assert_array_equal(split.features["audio"], [[[98, 99]], [[102, 103]]])
     assert split.raw_text is None and split.masks["audio"].all()
+
+    words = np.array([[b"sp"], [b" New \n York "], [b""], [b"sp"]])
+    small_folder(folder, words=("words", (words, SECONDS)))
+    split = open_csd(folder).split("train")
+    assert split.raw_text.tolist() == ["New York", ""]
+    assert split.words.tolist() == [["New York"], [""]]
+    np.testing.assert_array_equal(split.features["audio"], [[[99, 100]], [[102, 103]]])
+
+    (folder / "audio.csd").unlink()
+    small_folder(folder, audio=None)
+    corpus = open_csd(folder)
+    assert corpus.aligned == ("text",) and corpus.modalities == ()
+    assert corpus.split("train").words.tolist() == [["it", "was"]] * 2
+    assert corpus.split("train").raw_text.tolist() == ["it was"] * 2
 
 
 def test_unknown_words_are_valid_steps_of_zeros_and_are_counted(tmp_path, folder, caplog):
@@ -198,28 +217,9 @@ def test_unknown_words_are_valid_steps_of_zeros_and_are_counted(tmp_path, folder
     assert "; 0 segment(s) without words." in caplog.text
 
 
-def test_pauses_are_no_words_and_spaces_inside_words_are_one(folder):
-    seconds = np.arange(4)[:, None] + np.array([[0.0, 1.0]])
-    words = np.array([[b"sp"], [b" New \n York "], [b""], [b"sp"]])
-    small_folder(folder, words=("words", {v: (words, seconds) for v in "abc"}))
-    split = open_csd(folder).split("train")
-    assert split.raw_text.tolist() == ["New York", ""]
-    assert split.words.tolist() == [["New York"], [""]]
-    np.testing.assert_array_equal(split.features["audio"], [[[99, 100]], [[102, 103]]])
-
-
-def test_words_alone_are_enough_for_a_text_encoder(folder):
-    small_folder(folder, audio=None)
-    corpus = open_csd(folder)
-    assert corpus.aligned == ("text",) and corpus.modalities == ()
-    assert corpus.split("train").words.tolist() == [["it", "was"]] * 2
-    assert corpus.split("train").raw_text.tolist() == ["it was"] * 2
-
-
-def test_rows_that_are_left_out_are_counted_once(folder, caplog):
-    seconds = np.arange(4)[:, None] + np.array([[0.0, 1.0]])
+def test_rows_and_videos_that_are_left_out_are_counted_once(folder, caplog):
     features = np.array([[1.0], [np.nan], [-np.inf], [4.0]])
-    small_folder(folder, audio=("COVAREP", {v: (features, seconds) for v in "abc"}))
+    small_folder(folder, audio=("COVAREP", (features, SECONDS)))
     corpus = open_csd(folder)
     assert caplog.text == ""
     split = corpus.split("train")
@@ -227,6 +227,10 @@ def test_rows_that_are_left_out_are_counted_once(folder, caplog):
     assert split.masks["audio"].tolist() == [[True, False], [False, True]]
     corpus.split("train")
     assert caplog.text.count("2 of 4 rows of train/audio hold a value that is not finite") == 1
+    small_folder(folder, audio=("COVAREP", {"b": numbers()}))
+    split = open_csd(folder).split("train")
+    assert "audio lacks 2 of 3 videos" in caplog.text
+    assert not split.masks["audio"].any() and not split.features["audio"].any()
 
 
 def test_an_aligned_corpus_can_be_converted_and_prepared(tmp_path, folder):
@@ -264,45 +268,29 @@ def test_features_are_read_a_video_at_a_time_and_only_when_asked_for(folder):
 
 # --- which file is what ---
 
-SECONDS = np.arange(4)[:, None] + np.array([[0.0, 1.0]])
+
+NAMED = {  # by the name of the modality, those of the root group and of the file
+    "audio": (("COVAREP", "x"), ("CMU_MOSEI_COVAREP", "x"), ("acoustic features", "x"),
+              ("COVAREP", "visual")),  # the root group goes first
+    "video": (("FACET 4.2", "x"), ("OpenFace_2", "x"), ("Visual", "x"),
+              ("data", "CMU_MOSI_Visual_Facet_42")),
+    "text": (("glove_vectors", "x"), ("root", "CMU_MOSI_TimestampedWordVectors")),
+    "opensmile_emobase2010": (("OpenSmile-emobase2010", "x"),),
+    "eye_tracking": (("Eye Tracking", "x"),),
+    "context": (("context", "x"),),
+}
 
 
-def numbers(width: int = 2, every: float = 1.0) -> Videos:
-    return {v: (np.ones((4, width)), SECONDS * every) for v in "abc"}
-
-
-@pytest.mark.parametrize(
-    "root, file, name",
-    [
-        ("COVAREP", "x", "audio"),
-        ("CMU_MOSEI_COVAREP", "x", "audio"),
-        ("acoustic features", "x", "audio"),
-        ("FACET 4.2", "x", "video"),
-        ("OpenFace_2", "x", "video"),
-        ("Visual", "x", "video"),
-        ("data", "CMU_MOSI_Visual_Facet_42", "video"),
-        ("glove_vectors", "x", "text"),
-        ("root", "CMU_MOSI_TimestampedWordVectors", "text"),
-        ("COVAREP", "visual", "audio"),  # the root group goes first
-        ("OpenSmile-emobase2010", "x", "opensmile_emobase2010"),
-        ("Eye Tracking", "x", "eye_tracking"),
-        ("context", "x", "context"),
-    ],
-)
-def test_modalities_are_named_by_what_they_are(folder, root, file, name):
-    small_folder(folder, audio=None, **{file: (root, numbers())})
-    assert open_csd(folder).modalities == (name,)
-
-
-@pytest.mark.parametrize("root", ["id", "gaze_mask", "***", "words", "Words", "g" * 96])
-def test_a_name_that_a_modality_cannot_have_is_refused(folder, root):
-    small_folder(folder, audio=None, x=(root, numbers()))
-    assert f"the root group's name {root!r} cannot name a modality; rename it" in refusal(folder)
-
-
-def test_two_files_of_one_modality_are_refused(folder):
-    small_folder(folder, more=("acoustic", numbers()))
-    assert re.search(r"audio\.csd and .*more\.csd are both the modality 'audio'", refusal(folder))
+def test_modalities_are_named_by_what_they_are(folder):
+    for name, places in NAMED.items():
+        for root, file in places:
+            small_folder(folder, audio=None, **{file: (root, numbers())})
+            assert open_csd(folder).modalities == (name,)
+            (folder / f"{file}.csd").unlink()
+    for root in ("id", "gaze_mask", "***", "words", "Words", "g" * 96):
+        small_folder(folder, audio=None, x=(root, numbers()))
+        said = f"the root group's name {root!r} cannot name a modality; rename it"
+        assert said in refusal(folder)
 
 
 def test_labels_are_told_by_their_name(folder):
@@ -313,14 +301,13 @@ def test_labels_are_told_by_their_name(folder):
 
 
 def test_without_a_name_labels_are_told_by_their_long_rows(folder):
-    def labels(every):
+    def write(every):
         segments = np.array([[0.0, every], [every, 2 * every]])
-        return "opinions", {v: (np.array([[-1.0], [2.0]]), segments) for v in "abc"}
+        small_folder(folder, labels=None, x=("opinions", (np.array([[-1.0], [2.0]]), segments)))
 
-    small_folder(folder, labels=None, x=labels(4.1))
+    write(4.1)
     assert open_csd(folder).split("train").labels.tolist() == [[-1.0], [2.0]]
-    (folder / "x.csd").unlink()
-    small_folder(folder, labels=None, x=labels(3.9))
+    write(3.9)
     found = refusal(folder)
     assert re.search(r"none of 'COVAREP' \(1 s a row\), 'words' \(1 .*, 'opinions' \(3\.9 s", found)
     assert found.endswith("give the root group or the file a name with 'label' in it.")
@@ -335,18 +322,28 @@ def test_labels_or_words_alone_are_no_corpus_of_features(folder):
     assert "can be told to be the labels" in refusal(folder)  # bytes are words
 
 
-def test_two_files_of_labels_or_words_are_refused_and_phones_are_not_words(folder, caplog):
-    small_folder(folder)
-    words = {v: (np.full((4, 1), b"AH0"), SECONDS) for v in "abc"}
-    write_csd(folder / "p.csd", words, "phones")
+def test_two_files_of_one_kind_are_refused_and_phones_are_not_words(folder, caplog):
+    words = np.full((4, 1), b"AH0"), SECONDS
+    small_folder(folder, p=("phones", words))
     with caplog.at_level(logging.INFO):
         assert open_csd(folder).split("train").raw_text.tolist() == ["it was", "it was"]
     assert re.search(r"p\.csd holds phones and is not used", caplog.text)
-    write_csd(folder / "w.csd", words, "other words")
-    assert re.search(r"several files of words, .*w\.csd and .*words\.csd;", refusal(folder))
-    (folder / "w.csd").unlink()
-    write_csd(folder / "e.csd", numbers(6), "Emotion Labels")
-    assert re.search(r"several files of labels, .*e\.csd and .*labels\.csd;", refusal(folder))
+    for root, rows, said in (
+        ("other words", words, r"several files of words, .*w\.csd and .*words\.csd;"),
+        ("Emotion Labels", numbers(6), r"several files of labels, .*labels\.csd and .*w\.csd;"),
+        ("acoustic", numbers(), r"audio\.csd and .*w\.csd are both the modality 'audio'"),
+    ):
+        small_folder(folder, w=(root, rows))
+        assert re.search(said, refusal(folder))
+
+
+def test_files_that_do_not_fit_each_other_or_hold_too_much_are_refused(folder, monkeypatch):
+    small_folder(folder, audio=("COVAREP", dict.fromkeys("ABC", numbers())))
+    assert re.search(r"audio\.csd and .*labels\.csd have no video in common", refusal(folder))
+    small_folder(folder, words=("words", (np.full((4, 1), b"\xff"), SECONDS)))
+    assert re.search(r"words\.csd: the words of video 'a' are not UTF-8 text", refusal(folder))
+    monkeypatch.setattr("msajax.corpus.formats.csd._MOST_ROWS", 11)
+    assert re.search(r"words\.csd has 12 rows of labels or words; at most 11", refusal(folder))
 
 
 def test_word_vectors_must_fit_the_folder(tmp_path, folder):
@@ -355,26 +352,12 @@ def test_word_vectors_must_fit_the_folder(tmp_path, folder):
     small_folder(folder)
     assert re.search("has none of the 2 words of", refusal(folder, glove_path=glove))
     assert "cannot be read" in refusal(folder, glove_path=tmp_path / "gone.txt")
-    write_csd(folder / "g.csd", numbers(), "glove_vectors")
+    small_folder(folder, g=("glove_vectors", numbers()))
     found = refusal(folder, glove_path=glove)
     assert re.search(r"g\.csd and .* are both the modality 'text'", found)
     (folder / "g.csd").unlink()
     (folder / "words.csd").unlink()
     assert re.search("has no file of words that .*glove.txt", refusal(folder, glove_path=glove))
-
-
-def test_files_without_a_common_video_are_refused(folder):
-    others = {v.upper(): rows for v, rows in numbers().items()}
-    small_folder(folder, audio=("COVAREP", others))
-    assert re.search(r"audio\.csd and .*labels\.csd have no video in common", refusal(folder))
-
-
-def test_missing_videos_are_said(folder, caplog):
-    some = {v: rows for v, rows in numbers().items() if v == "b"}
-    small_folder(folder, audio=("COVAREP", some))
-    split = open_csd(folder).split("train")
-    assert "audio lacks 2 of 3 videos" in caplog.text
-    assert not split.masks["audio"].any() and not split.features["audio"].any()
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path, folder):
@@ -391,39 +374,17 @@ def test_a_folder_that_is_none_is_refused(tmp_path, folder):
     assert "holds 2 .json files; expected one with folds" in refusal(folder)
 
 
-def test_words_that_are_no_text_are_refused(folder):
-    small_folder(folder, words=("words", {v: (np.full((4, 1), b"\xff"), SECONDS) for v in "abc"}))
-    assert re.search(r"words\.csd: the words of video 'a' are not UTF-8 text", refusal(folder))
-
-
-def test_more_labels_or_words_than_can_be_held_are_refused(folder, monkeypatch):
-    monkeypatch.setattr("msajax.corpus.formats.csd._MOST_ROWS", 11)
-    small_folder(folder)
-    assert re.search(r"words\.csd has 12 rows of labels or words; at most 11", refusal(folder))
-
-
 # --- labels ---
 
 
-def labelled(folder: pathlib.Path, values) -> None:
-    values = np.array(values, np.float64).reshape(2, -1)
-    small_folder(folder, labels=("labels", {v: (values, SECONDS[::2] + [[0, 1]]) for v in "abc"}))
-
-
-@pytest.mark.parametrize(
-    "width, names",
-    [
-        (1, ("sentiment",)),
-        (2, ("0", "1")),
-        (7, ("sentiment", "happy", "sad", "anger", "surprise", "disgust", "fear")),
-    ],
-)
-def test_every_column_of_labels_is_kept_and_named(folder, width, names):
-    values = np.arange(2.0 * width).reshape(2, width) / 8
-    labelled(folder, values)
-    corpus = open_csd(folder)
-    assert all(header.label_names == names for header in corpus.headers.values())
-    np.testing.assert_array_equal(corpus.split("valid").labels, values, strict=True)
+def test_every_column_of_labels_is_kept_and_named(folder):
+    emotions = ("happy", "sad", "anger", "surprise", "disgust", "fear")
+    for names in (("sentiment",), ("0", "1"), ("sentiment", *emotions)):
+        values = np.arange(2.0 * len(names)).reshape(2, -1) / 8
+        small_folder(folder, labels=("labels", (values, SEGMENTS)))
+        corpus = open_csd(folder)
+        assert all(header.label_names == names for header in corpus.headers.values())
+        np.testing.assert_array_equal(corpus.split("valid").labels, values, strict=True)
 
 
 def stray_labels(folder: pathlib.Path, width: int, values: list[float]) -> np.ndarray:
@@ -447,25 +408,23 @@ def test_stray_sentiment_is_clipped_and_counted(folder, width, caplog):
     assert caplog.text.count("2 of 20 sentiment labels lie outside [-3, 3] and were clipped") == 2
 
 
-def test_another_scale_is_left_as_it_is_and_said(folder, caplog):
+def test_another_scale_and_columns_that_are_no_sentiment_are_left_as_they_are(folder, caplog):
+    assert stray_labels(folder, 2, [0.5] * 20)[0].tolist() == [0.5, 4.0]
+    assert stray_labels(folder, 2, [0.5] * 19 + [5.0])[-1].tolist() == [5.0, 4.0]
+    assert caplog.text == ""
     values = [1.0, 2.0, 3.0, 4.0, 5.0] * 4
     assert stray_labels(folder, 1, values)[:, 0].tolist() == values
     assert "8 of 20 labels lie outside [-3, 3]: taken for another scale" in caplog.text
 
 
-def test_columns_that_are_no_sentiment_are_not_clipped(folder, caplog):
-    assert stray_labels(folder, 2, [0.5] * 20)[0].tolist() == [0.5, 4.0]
-    assert stray_labels(folder, 2, [0.5] * 19 + [5.0])[-1].tolist() == [5.0, 4.0]
-    assert caplog.text == ""
-
-
 def test_labels_that_are_not_finite_or_too_many_are_refused(folder):
-    for bad in (np.nan, np.inf, 1e39):
-        labelled(folder, [1.0, bad])
-        found = refusal(folder)
-        assert re.search(r"the labels of 'a\[1\]' are not finite float32 numbers", found)
-    labelled(folder, np.zeros((2, 1001)))
-    assert "labels have 1001 columns; at most 1000 are read" in refusal(folder)
+    for values, said in (
+        *((np.array([[1.0], [bad]]), "the labels of 'a[1]' are not finite float32 numbers")
+          for bad in (np.nan, np.inf, 1e39)),
+        (np.zeros((2, 1001)), "labels have 1001 columns; at most 1000 are read"),
+    ):
+        small_folder(folder, labels=("labels", (values, SEGMENTS)))
+        assert said in refusal(folder)
 
 
 # --- folds and the digest ---
@@ -558,21 +517,10 @@ def test_mosi_has_its_standard_folds(mosi, shared_data):
             assert {id_.split("[")[0] for id_ in mosi.split(name).ids} == videos
 
 
-@pytest.mark.parametrize("shift, agree", [("auto", 178), (0.0, 54)])
-def test_mosi_agrees_with_an_aligned_release_when_its_words_are_shifted(shared_data, shift, agree):
-    release = aligned_release(shared_data)
-    glove = shared_data / "glove.840B.300d.mosi_vocab.txt"
-    corpus = open_csd(shared_data / "csd", glove_path=glove, word_shift=shift)
-    valid = corpus.split("valid")
-    assert set(valid.ids.tolist()) == release.keys()
-    same = [text == release[id_][0] for id_, text in zip(valid.ids, valid.raw_text, strict=True)]
-    assert sum(same) == agree
-    assert MOSI_WORD_SHIFT == -0.04
-
-
-def test_mosi_has_the_labels_and_vectors_of_the_aligned_release(mosi, shared_data):
+def test_mosi_agrees_with_an_aligned_release_when_its_words_are_shifted(mosi, shared_data):
     release, compared = aligned_release(shared_data), 0
     valid = mosi.split("valid")
+    assert set(valid.ids.tolist()) == release.keys()
     for row, (id_, text) in enumerate(zip(valid.ids, valid.raw_text, strict=True)):
         wanted_text, label, vectors, mask = release[id_]
         assert valid.labels[row, 0] == label
@@ -582,3 +530,8 @@ def test_mosi_has_the_labels_and_vectors_of_the_aligned_release(mosi, shared_dat
             np.testing.assert_array_equal(valid.features["text"][row, :count], vectors[mask])
             compared += 1
     assert compared > 150
+    plain = open_csd(shared_data / "csd", word_shift=0.0).split("valid")
+    for split, agree in ((valid, 178), (plain, 54)):
+        texts = zip(split.ids, split.raw_text, strict=True)
+        assert sum(text == release[id_][0] for id_, text in texts) == agree
+    assert MOSI_WORD_SHIFT == -0.04

@@ -97,10 +97,7 @@ def test_a_corpus_that_lacks_splits_is_told_of_folds(splits, says):
     with pytest.raises(UserError) as caught:
         require_run(corpus_of(splits), Config())
     assert str(caught.value).endswith(says)
-
-
-def test_folds_are_not_offered_where_nothing_is_labelled():
-    unlabelled = corpus_of({"train": split_of(0, labels=False)})
+    unlabelled = corpus_of({"train": split_of(0, labels=False)})  # what no fold would help
     with pytest.raises(UserError, match=r"no split 'valid'; it has train\.$"):
         require_run(unlabelled, Config())
     assert not [w for w in inspect_corpus(unlabelled, DataConfig())["warnings"] if "folds" in w]

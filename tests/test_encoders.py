@@ -124,18 +124,15 @@ def test_encoder_is_projection_plus_the_first_position_rows():
     chex.assert_trees_all_close(got, expected, atol=2e-6, rtol=0)
 
 
-def test_a_longer_sequence_is_an_error_naming_both_numbers():
+def test_padded_content_never_enters_the_encoder_and_a_longer_sequence_is_an_error():
+    for filler in (1e30, np.inf, np.nan):
+        changed = np.where(CONTEXT_MASK[..., None], FEATURES, np.float32(filler))
+        np.testing.assert_array_equal(
+            run_encoder(changed, CONTEXT_MASK), run_encoder(FEATURES, CONTEXT_MASK)
+        )
     x, mask = np.zeros((B, ROWS + 1, WIDTH), np.float32), np.ones((B, ROWS + 1), bool)
     with pytest.raises(ValueError, match=rf"{ROWS + 1} steps .* {ROWS} rows"):
         run_encoder(x, mask)
-
-
-@pytest.mark.parametrize("filler", [1e30, np.inf, np.nan])
-def test_padded_content_never_enters_the_encoder(filler):
-    changed = np.where(CONTEXT_MASK[..., None], FEATURES, np.float32(filler))
-    np.testing.assert_array_equal(
-        run_encoder(changed, CONTEXT_MASK), run_encoder(FEATURES, CONTEXT_MASK)
-    )
 
 
 def test_encoder_drops_raw_features_then_embeddings_then_inside_each_block():
@@ -146,17 +143,12 @@ def test_encoder_drops_raw_features_then_embeddings_then_inside_each_block():
     assert rates_and_shapes[:2] == [(0.5, FEATURES.shape), (0.25, (B, TK, D))]
     blocks = [path.split("/")[0] for path, _, _ in calls[2:]]
     assert blocks == ["blocks_0"] * 4 + ["blocks_1"] * 4
+    paths = flax.traverse_util.flatten_dict(params, sep="/")  # blocks share no weights
+    first = {p.removeprefix("blocks_0/") for p in paths if p.startswith("blocks_0/")}
+    assert first == {p.removeprefix("blocks_1/") for p in paths if p.startswith("blocks_1/")}
+    assert len(paths) == 3 + 2 * len(first) and len(first) == 16
     # The second site comes after the positions: zeros there leave nothing of them.
     _, out = dropout_calls(
         encoder(), {"params": ENCODER_PARAMS}, FEATURES, CONTEXT_MASK, replace=1
     )
     np.testing.assert_array_equal(out, np.zeros((B, TK, D)))
-
-
-def test_blocks_of_an_encoder_share_no_weights():
-    module = encoder(n_layers_mod=2)
-    tree = random_params(module.init, FEATURES, CONTEXT_MASK, train=False)
-    paths = flax.traverse_util.flatten_dict(tree, sep="/")
-    first = {p.removeprefix("blocks_0/") for p in paths if p.startswith("blocks_0/")}
-    assert first == {p.removeprefix("blocks_1/") for p in paths if p.startswith("blocks_1/")}
-    assert len(paths) == 3 + 2 * len(first) and len(first) == 16

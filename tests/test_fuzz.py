@@ -6,6 +6,7 @@ ends lost; and in pickles, which are easily put together anew, any value replace
 
 import contextlib
 import dataclasses
+import functools
 import gzip
 import json
 import os
@@ -52,7 +53,7 @@ class Sample(NamedTuple):
 
     path: pathlib.Path
     files: list[pathlib.Path]
-    data: DataConfig
+    data: DataConfig = DataConfig(truncate="first")
 
 
 # --- small good files ---
@@ -83,13 +84,13 @@ def small_corpus() -> Corpus:
 def native_sample(folder: pathlib.Path) -> Sample:
     path = folder / "corpus.npz"
     save_native(path, small_corpus())
-    return Sample(path, [path], DataConfig(truncate="first"))
+    return Sample(path, [path])
 
 
 def mapped_sample(folder: pathlib.Path) -> Sample:
     save_mapped(str(folder / "corpus"), small_corpus())
     files = sorted(path for path in (folder / "corpus").rglob("*") if path.is_file())
-    return Sample(folder / "corpus", files, DataConfig(truncate="first"))
+    return Sample(folder / "corpus", files)
 
 
 def old_hdf5_sample(folder: pathlib.Path) -> Sample:
@@ -102,7 +103,7 @@ def old_hdf5_sample(folder: pathlib.Path) -> Sample:
             with h5py.File(files[-1], "w") as file:
                 packed = "gzip" if k == 1 else None
                 file.create_dataset("d1", data=rng.normal(size=shape), compression=packed)
-    return Sample(folder, files, DataConfig(truncate="first"))
+    return Sample(folder, files)
 
 
 def csd_sample(folder: pathlib.Path) -> Sample:
@@ -120,7 +121,7 @@ def csd_sample(folder: pathlib.Path) -> Sample:
     ]
     files.append(folder / "folds.json")
     files[-1].write_text(json.dumps({"train": ["a"], "valid": ["b"], "test": ["c"]}))
-    return Sample(folder, files, DataConfig(truncate="first"))
+    return Sample(folder, files)
 
 
 def connectome_sample(folder: pathlib.Path) -> Sample:
@@ -135,17 +136,12 @@ def connectome_sample(folder: pathlib.Path) -> Sample:
     files += [folder / "samples.csv", folder / "bands.csv"]
     files[-2].write_text("\n".join(table))
     files[-1].write_text("low_hz,high_hz\n1,4.5\n4.5,8\n")
-    return Sample(folder, files, DataConfig(truncate="first"))
+    return Sample(folder, files)
 
 
-def mmsa_sample(folder: pathlib.Path) -> Sample:
-    path = write_pickle(folder / "corpus.pkl", mmsa(), 2)
-    return Sample(path, [path], DataConfig(truncate="first"))
-
-
-def mult_sample(folder: pathlib.Path) -> Sample:
-    path = write_pickle(folder / "corpus.pkl", mult(), 5)
-    return Sample(path, [path], DataConfig(truncate="first"))
+def pickle_sample(tree: dict, protocol: int, folder: pathlib.Path) -> Sample:
+    path = write_pickle(folder / "corpus.pkl", tree, protocol)
+    return Sample(path, [path])
 
 
 def misa_sample(folder: pathlib.Path) -> Sample:
@@ -157,17 +153,13 @@ def misa_sample(folder: pathlib.Path) -> Sample:
 
 SAMPLES: dict[str, Callable[[pathlib.Path], Sample]] = {
     "native": native_sample, "mapped": mapped_sample, "old_hdf5": old_hdf5_sample,
-    "connectome": connectome_sample, "csd": csd_sample, "mmsa": mmsa_sample, "mult": mult_sample,
-    "misa": misa_sample,
+    "connectome": connectome_sample, "csd": csd_sample, "misa": misa_sample,
+    "mmsa": functools.partial(pickle_sample, mmsa(), 2),
+    "mult": functools.partial(pickle_sample, mult(), 5),
 }
 OF_HDF5 = ("old_hdf5", "csd")
-TREES = {
-    "mmsa": mmsa(),
-    "mult": mult(),
-    "misa": misa(),
-    "one list": misa()["train"],
-    "one dict": mult()["train"],
-}
+TREES = {"mmsa": mmsa(), "mult": mult(), "misa": misa()}
+TREES |= {"one list": TREES["misa"]["train"], "one dict": TREES["mult"]["train"]}
 
 
 # --- what must come of any file ---
@@ -379,19 +371,13 @@ def confuse(tree, rng: random.Random):
     return replaced(tree, way, change)
 
 
-@pytest.fixture(scope="module")
-def glove(tmp_path_factory) -> str:
-    path = tmp_path_factory.mktemp("glove") / "glove.txt"
-    write_glove(path)
-    return str(path)
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(list(TREES)), st.randoms(), st.integers(0, 2))
-def test_any_value_of_a_pickle_may_be_another(glove, tmp_path_factory, name, rng, kind):
-    path = tmp_path_factory.getbasetemp() / "confused.pkl"
+def test_any_value_of_a_pickle_may_be_another(tmp_path_factory, name, rng, kind):
+    path, glove = (tmp_path_factory.getbasetemp() / name for name in ("confused.pkl", "vectors"))
+    write_glove(glove)
     write_pickle(path, confuse(TREES[name], rng))
-    text, vectors = [("features", ""), ("ids", ""), ("features", glove)][kind]
+    text, vectors = [("features", ""), ("ids", ""), ("features", str(glove))][kind]
     check(path, DataConfig(text=text, glove_path=vectors, truncate="first"))
 
 

@@ -53,12 +53,9 @@ def test_wanted_words_are_read_and_others_are_not(path):
     assert found.words == ("the", "sat")  # in the file's order
     wanted = np.array([[0.25, -1.5, 0.03], [-0.1, 0.2, -0.3]], np.float32)
     np.testing.assert_array_equal(found.vectors, wanted, strict=True)
-
-
-def test_without_a_known_word_the_width_is_still_known(path):
-    found = read_glove(write(path, GOOD), ["dog"])
-    assert found.words == () and found.vectors.shape == (0, 3)
-    assert read_glove(path, []).vectors.shape == (0, 3)
+    for words in (["dog"], []):  # without a known word the width is still known
+        found = read_glove(path, words)
+        assert found.words == () and found.vectors.shape == (0, 3)
 
 
 def test_gzip_is_told_by_content(tmp_path, path):
@@ -128,16 +125,18 @@ def test_what_is_written_is_read(tmp_path_factory, words, width, seed, keep):
     np.testing.assert_array_equal(found.vectors, values[:keep], strict=True)
 
 
-def test_memory_does_not_grow_with_the_file(path):
+def test_memory_does_not_grow_with_the_file_nor_with_a_line(path):
     line = " ".join(["0.123456789"] * 50)
     write(path, [f"w{k} {line}" for k in range(20000)])
     assert path.stat().st_size > 12e6
     tracemalloc.start()
-    found = read_glove(path, ["w7", "w19999"])
-    peak = tracemalloc.get_traced_memory()[1]
+    assert len(read_glove(path, ["w7", "w19999"]).words) == 2
+    assert tracemalloc.get_traced_memory()[1] < 3e6  # a buffer of 1 MiB and the first lines
+    path.write_bytes(b"")
+    os.truncate(path, 1 << 26)  # zeros that take no place on disk
+    assert "line 1: 1048576 bytes or longer" in refusal(path)
+    assert tracemalloc.get_traced_memory()[1] < 4e6
     tracemalloc.stop()
-    assert len(found.words) == 2
-    assert peak < 3e6  # a buffer of 1 MiB and the first lines
 
 
 def test_the_real_file_is_read_as_another_parser_reads_it(shared_data):
@@ -151,10 +150,6 @@ def test_the_real_file_is_read_as_another_parser_reads_it(shared_data):
 
 
 # --- what is refused ---
-
-
-def filler(count: int) -> list[str]:
-    return [f"w{k} 1 2 3" for k in range(count)]
 
 
 @pytest.mark.parametrize("before", [0, 300])
@@ -174,27 +169,21 @@ def filler(count: int) -> list[str]:
     ],
 )
 def test_a_malformed_line_is_named(path, before, line, message):
-    write(path, [*filler(before), line, *filler(5)])
+    others = [f"w{k} 1 2 3" for k in range(before + 5)]
+    write(path, [*others[5:], line, *others[:5]])
     found = refusal(path)
     assert re.search(rf", line {before + 1}: {message}", found), found
 
 
-def test_the_lines_of_a_file_with_a_header_count_from_the_header(path):
-    write(path, ["4 3", *GOOD, "odd 1"])
-    assert re.search(r", line 5: 1 value\(s\)", refusal(path))
-
-
-def test_a_file_shorter_than_its_header_promises_is_refused(path):
-    write(path, ["4 3", *GOOD])
-    assert re.search(r"ends after line 4: its first line promises 4 words, and 3 ", refusal(path))
-    write(path, ["2 3", *GOOD])
-    assert re.search(r"promises 2 words, and 3 are there", refusal(path))
-
-
-def test_a_file_cut_inside_its_last_line_is_refused(path):
-    content = write(path, [*filler(400), *GOOD]).read_bytes()
-    path.write_bytes(content[:-6])
-    assert re.search(r", line 403: 2 value\(s\)", refusal(path))
+def test_a_file_that_is_not_what_its_header_promises_or_is_cut_is_refused(path):
+    for lines, said in (
+        (["4 3", *GOOD], r"ends after line 4: its first line promises 4 words, and 3 "),
+        (["2 3", *GOOD], r"promises 2 words, and 3 are there"),
+        (["4 3", *GOOD, "odd 1"], r", line 5: 1 value\(s\)"),  # lines count from the header
+        ([*GOOD * 100, GOOD[0][:-5]], r", line 301: 2 value\(s\)"),
+    ):
+        path.write_text("\n".join(lines))
+        assert re.search(said, refusal(path))
 
 
 @pytest.mark.parametrize("lines, width", [(20000, 2), (200, 300), (5, 2)])
@@ -229,16 +218,6 @@ def test_a_file_of_another_kind_is_refused(path):
     ):
         path.write_bytes(content)
         assert re.search(message, refusal(path)), content[:20]
-
-
-def test_memory_does_not_grow_with_a_line(path):
-    with open(path, "wb") as file:
-        file.truncate(1 << 26)  # zeros that take no place on disk
-    tracemalloc.start()
-    assert "line 1: 1048576 bytes or longer" in refusal(path)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 4e6
 
 
 def test_a_path_that_cannot_be_read_is_refused_and_not_waited_for(tmp_path):

@@ -67,53 +67,28 @@ def rendered(report) -> str:
     return text
 
 
-def test_inspection_of_text_by_hand(tmp_path):
+def test_inspection_of_features_by_hand(tmp_path):
+    found = report_of(tmp_path, train=train(), valid=valid())["splits"]["train"]["modalities"]
     # Valid steps of rows 0 to 3: 2, 3, 0, 4; first to last: 2, 4, -, 5.
     # Valid values run from row 0, step 1 (2, 3) to row 3, step 4 (38, 39).
-    report = report_of(tmp_path, train=train(), valid=valid())
-    assert report["splits"]["train"]["modalities"]["text"] == {
-        "dtype": "float16",
-        "width": 2,
-        "steps": 5,
-        "mask": "explicit",
-        "named_by": None,
+    assert found["text"] == {
+        "dtype": "float16", "width": 2, "steps": 5, "mask": "explicit", "named_by": None,
         "hidden": 11,  # every value but the first one is not zero
-        "absent": 1 / 4,
-        "all_zero": 0.0,
+        "absent": 1 / 4, "all_zero": 0.0,
         "valid_steps": {"min": 2.0, "median": 3.0, "mean": 3.0, "max": 4.0},
         "span": {"min": 2.0, "median": 4.0, "mean": 11 / 3, "max": 5.0},
-        "leading_padding": 1 / 3,
-        "trailing_padding": 2 / 3,
-        "inner_holes": 2 / 3,
-        "padded_steps": 11 / 20,
-        "non_finite": 0,
-        "non_finite_columns": 0,
-        "first_non_finite_columns": [],
-        "constant_columns": 0,
-        "range": {"min": 2.0, "max": 39.0},
+        "leading_padding": 1 / 3, "trailing_padding": 2 / 3, "inner_holes": 2 / 3,
+        "padded_steps": 11 / 20, "non_finite": 0, "non_finite_columns": 0,
+        "first_non_finite_columns": [], "constant_columns": 0, "range": {"min": 2.0, "max": 39.0},
         "scale": math.sqrt((16**2 + 17**2) / 2),  # the fifth of nine steps
     }
-
-
-def test_inspection_of_audio_by_hand(tmp_path):
     # Derived: rows span steps 0-1, 1-1, none, 0-2; the zero step inside row 3 is valid.
-    report = report_of(tmp_path, train=train(), valid=valid())
-    assert report["splits"]["train"]["modalities"]["audio"] == {
-        "dtype": "float64",
-        "width": 3,
-        "steps": 3,
-        "mask": "from zeros",
-        "hidden": 0,
-        "absent": 1 / 4,
-        "all_zero": 0.0,
-        "valid_steps": {"min": 1.0, "median": 2.0, "mean": 2.0, "max": 3.0},
-        "span": {"min": 1.0, "median": 2.0, "mean": 2.0, "max": 3.0},
-        "leading_padding": 1 / 3,
-        "trailing_padding": 2 / 3,
-        "inner_holes": 0.0,
-        "padded_steps": 6 / 12,
-        "non_finite": 2,
-        "non_finite_columns": 1,
+    steps = {"min": 1.0, "median": 2.0, "mean": 2.0, "max": 3.0}
+    assert found["audio"] == {
+        "dtype": "float64", "width": 3, "steps": 3, "mask": "from zeros", "hidden": 0,
+        "absent": 1 / 4, "all_zero": 0.0, "valid_steps": steps, "span": steps,
+        "leading_padding": 1 / 3, "trailing_padding": 2 / 3, "inner_holes": 0.0,
+        "padded_steps": 6 / 12, "non_finite": 2, "non_finite_columns": 1,
         "first_non_finite_columns": [2],
         "constant_columns": 1,  # column 0; column 1 has a zero in the hole
         "range": {"min": -4.0, "max": 5.0},
@@ -121,25 +96,14 @@ def test_inspection_of_audio_by_hand(tmp_path):
     }
 
 
-def test_what_padding_holds_does_not_make_a_sample_other_than_zeros(tmp_path):
-    text = np.zeros((4, 2, 1))
-    text[:, 1, 0] = 0, 5, INF, NAN
-    masks = {"text": [[1, 1], [1, 0], [1, 0], [1, 0]]}
-    report = report_of(tmp_path, train=a_split(0, None, masks, text=text))
-    found = report["splits"]["train"]["modalities"]["text"]
-    assert (found["all_zero"], found["non_finite"]) == (1.0, 0)
+def test_inspection_of_labels_by_hand_with_floors_from_the_training_labels(tmp_path):
+    def labels_of(split: str, **splits) -> dict:
+        return report_of(tmp_path, **splits)["splits"][split]["labels"]["sentiment"]
 
-
-def test_inspection_of_labels_by_hand(tmp_path):
-    report = report_of(tmp_path, train=train(), valid=valid())
-    labels = report["splits"]["train"]["labels"]["sentiment"]
+    labels = labels_of("train", train=train(), valid=valid())
     floors = labels.pop("floors")
     assert labels == {
-        "count": 4,
-        "min": -2.5,
-        "median": 1.0,
-        "mean": 0.625,
-        "max": 3.0,
+        "count": 4, "min": -2.5, "median": 1.0, "mean": 0.625, "max": 3.0,
         # Squares of -2.5, .5, 1.5, 3: 6.25 + .25 + 2.25 + 9.
         "sd": pytest.approx(math.sqrt(17.75 / 4 - 0.625**2), rel=1e-15),
         # Half to even: -2.5 -> -2, .5 -> 0, 1.5 -> 2.
@@ -148,19 +112,13 @@ def test_inspection_of_labels_by_hand(tmp_path):
     assert floors["constant_0"]["mae"] == 7.5 / 4
     assert floors["train_median"]["mae"] == (3.5 + 0.5 + 0.5 + 2) / 4
     assert floors["majority"]["acc2_has0"] == 3 / 4
-
-
-def test_floors_come_from_the_training_labels(tmp_path):
-    report = report_of(tmp_path, train=train(), valid=valid())
-    floors = report["splits"]["valid"]["labels"]["sentiment"]["floors"]
+    floors = labels_of("valid", train=train(), valid=valid())["floors"]
     assert floors["train_median"]["mae"] == 0.5  # the median is 1, the labels 0 and 1
     assert floors["constant_0"]["mae"] == 0.5
     assert floors["majority"]["acc2_nonzero"] == 1.0
-    without_train = report_of(tmp_path, valid=valid(), test=valid())
-    assert without_train["splits"]["valid"]["labels"]["sentiment"]["floors"] is None
+    assert labels_of("valid", valid=valid(), test=valid())["floors"] is None
     unlabelled = a_split(0, None, text=np.ones((4, 2, 2)))
-    without_labels = report_of(tmp_path, train=unlabelled, valid=valid())
-    assert without_labels["splits"]["valid"]["labels"]["sentiment"]["floors"] is None
+    assert labels_of("valid", train=unlabelled, valid=valid())["floors"] is None
 
 
 def test_what_is_undefined_is_none_and_says_nothing(tmp_path, recwarn):
@@ -180,7 +138,7 @@ def test_what_is_undefined_is_none_and_says_nothing(tmp_path, recwarn):
     assert [str(w.message) for w in recwarn] == []
 
 
-def test_inspection_of_the_whole_corpus(tmp_path):
+def test_inspection_of_the_whole_corpus(tmp_path, monkeypatch):
     report = report_of(tmp_path, train=train(), valid=valid())
     assert report["path"] == str(tmp_path / "corpus.npz")
     assert report["format"] == "native npz"
@@ -198,6 +156,8 @@ def test_inspection_of_the_whole_corpus(tmp_path):
     assert report["memory"]["stored"] == 80 + 20 + 288 + 256 + 32
     # Prepared: 4 samples of 5 x 2 and 3 x 3 float32, 2 of 8 x 2 and 1 x 4, and a byte a step.
     assert report["memory"]["prepared"] == 4 * (5 * 9 + 3 * 13) + 2 * (8 * 9 + 17)
+    monkeypatch.setattr(inspection, "_BLOCK", 1)  # in blocks of another size the same
+    assert report_of(tmp_path, train=train(), valid=valid()) == report
 
 
 def test_identical_samples_are_counted_within_and_across_splits(tmp_path):
@@ -266,23 +226,17 @@ def apart(aligned=None):
 
     A row that lacks one of them begins where the other does.
     """
-    masks = {
-        "train": {
-            "text": [[1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0], [0, 1, 1, 0, 0, 0], [0] * 6],
-            "audio": [[0, 1, 1, 1, 0, 0], [0, 0, 1, 0, 0, 0], [0, 1, 0, 0, 0, 0], [0] * 5 + [1]],
-        },
-        "valid": {"text": [[0, 1, 0, 0, 0, 0], [0] * 6], "audio": [[0] * 5 + [1], [0] * 6]},
+    patterns = {
+        "train": {"text": ["11....", "...1..", ".11...", "......"],
+                  "audio": [".111..", "..1...", ".1....", ".....1"]},
+        "valid": {"text": [".1....", "......"], "audio": [".....1", "......"]},
     }
-    splits = {
-        name: a_split(
-            10 * len(name),
-            [0.0, 1.0, 2.0, -1.0][: len(of["text"])],
-            of,
-            text=np.random.default_rng(len(name)).normal(size=(len(of["text"]), 6, 2)),
-            audio=np.random.default_rng(9).normal(size=(len(of["text"]), 6, 3)),
-        )
-        for name, of in masks.items()
-    }
+    splits = {}
+    for name, of in patterns.items():
+        masks = {m: [[step == "1" for step in row] for row in rows] for m, rows in of.items()}
+        rng, size = np.random.default_rng(len(name)), len(of["text"])
+        features = {m: rng.normal(size=(size, 6, d)) for m, d in (("text", 2), ("audio", 3))}
+        splits[name] = a_split(10 * len(name), [0.0, 1.0, 2.0, -1.0][:size], masks, **features)
     return corpus_of(splits, aligned=aligned)
 
 
@@ -370,7 +324,7 @@ def test_inspection_of_token_ids_by_hand(tmp_path):
     assert "text: token ids" in rendered(report)
 
 
-def test_several_labels_are_described_each(tmp_path):
+def test_several_labels_are_described_each_and_classes_have_the_floor_of_their_task(tmp_path):
     labels = np.array([[1.0, -7.0], [2.0, 9e9]])
     split = Split(np.array(["a", "b"]), {"text": np.ones((2, 1, 1))}, {}, labels)
     found = report_of(tmp_path, train=split)["splits"]["train"]["labels"]
@@ -379,6 +333,12 @@ def test_several_labels_are_described_each(tmp_path):
     assert found["1"]["max"] == 9e9
     assert found["1"]["floors"]["majority"] == {}  # not the scale of sentiment
     assert found["0"]["floors"]["train_median"]["mae"] == 0.5
+    split = a_split(0, [0, 2, 2, 1], text=np.arange(16.0).reshape(4, 2, 2))
+    report = inspect_corpus(corpus_of({"train": split}, integers=True), DEFAULT)
+    (facts,) = report["splits"]["train"]["labels"].values()
+    assert facts["floors"] == {"majority": {"accuracy": 0.5}}
+    assert report["task"] == {"kind": "classification", "names": ["0", "1", "2"]}
+    rendered(report)
 
 
 def test_a_corpus_is_recognised_by_its_counts():
@@ -388,28 +348,25 @@ def test_a_corpus_is_recognised_by_its_counts():
         (220, 40, 80): "ICT-MMMO", (173, 36, 60): "YouTube", (1284, 229, 685): None,
         (229, 1284, 686): None,
     }.items():
-        config = SyntheticConfig(*sizes, modalities=("text",), widths=(1,), lengths=(1,))
-        corpus = open_corpus("synthetic", DataConfig(synthetic=config))
-        report = inspect_corpus(corpus, DEFAULT)
+        splits = zip(("train", "valid", "test"), sizes, strict=True)
+        ones = {split: a_split(0, None, text=np.ones((size, 1, 1))) for split, size in splits}
+        report = inspect_corpus(corpus_of(ones), DEFAULT)
         assert report["known_corpus"] == name
         assert (f"the counts of {name}" if name else "not counts we know") in rendered(report)
 
 
-def test_the_report_does_not_depend_on_the_block_size(tmp_path, monkeypatch):
-    whole = report_of(tmp_path, train=train(), valid=valid())
-    monkeypatch.setattr(inspection, "_BLOCK", 1)
-    assert report_of(tmp_path, train=train(), valid=valid()) == whole
-
-
 def test_non_finite_values_are_those_that_preparation_repairs(tmp_path):
-    x = np.ones((3, 4, 2))
+    x, text = np.ones((3, 4, 2)), np.zeros((3, 2, 1))
     x[0, 0], x[1, 2, 1], x[2, 3, 0] = (NAN, 1e39), -1e300, -INF
-    report = report_of(tmp_path, train=a_split(0, [0.0] * 3, audio=x))
-    found = report["splits"]["train"]["modalities"]["audio"]
+    text[:, 1, 0] = 5, INF, NAN  # in padding, which makes no sample other than zeros
+    masks = {"text": [[1, 0]] * 3}
+    report = report_of(tmp_path, train=a_split(0, [0.0] * 3, masks, audio=x, text=text))
+    found = report["splits"]["train"]["modalities"]
+    assert (found["text"]["all_zero"], found["text"]["non_finite"]) == (1.0, 0)
     corpus = open_corpus(tmp_path / "corpus.npz")
     _, repairs = prepare(corpus.split("train"), fit(corpus, DEFAULT, ModelConfig()))
-    assert found["non_finite"] == repairs["audio"]["non_finite"] == 4
-    assert found["range"] == {"min": 1.0, "max": 1.0}
+    assert found["audio"]["non_finite"] == repairs["audio"]["non_finite"] == 4
+    assert found["audio"]["range"] == {"min": 1.0, "max": 1.0}
 
 
 def test_tables_say_the_same_numbers_in_80_columns(tmp_path):
@@ -430,10 +387,7 @@ def test_tables_say_the_same_numbers_in_80_columns(tmp_path):
     assert bins == ["-2", "-1", "0", "1", "2", "3"]
     said = " ".join(" ".join(lines).split())
     assert "warning: 2 sample(s) of valid have the id of one of train: samples may leak." in said
-
-
-def test_brackets_in_a_path_are_printed_as_they_are(tmp_path):
-    folder = tmp_path / "[red]"
+    folder = tmp_path / "[red]"  # brackets are printed as they are
     folder.mkdir()
     assert "[red]" in rendered(report_of(folder, train=train())).replace("\n", "")
 
@@ -454,16 +408,6 @@ def test_inspection_recognises_mosi(shared_data):
     assert round(floors["constant_0"]["mae"], 3) == 1.417
     assert round(floors["train_median"]["mae"], 3) == 1.456
     assert report["warnings"] == []
-    rendered(report)
-
-
-def test_classes_have_the_floor_of_their_task(tmp_path):
-    split = a_split(0, [0, 2, 2, 1], text=np.arange(16.0).reshape(4, 2, 2))
-    save_native(tmp_path / "c.npz", corpus_of({"train": split}, integers=True))
-    report = inspect_corpus(open_corpus(tmp_path / "c.npz"), DEFAULT)
-    (facts,) = report["splits"]["train"]["labels"].values()
-    assert facts["floors"] == {"majority": {"accuracy": 0.5}}
-    assert report["task"] == {"kind": "classification", "names": ["0", "1", "2"]}
     rendered(report)
 
 
@@ -501,19 +445,16 @@ def test_labels_that_do_not_vary_are_told_of():
     ]
 
 
-@pytest.mark.parametrize("values", [[0, 1, 2], [-1, 1], [1, 2, 3], [0, 1, 2, 3]])
-def test_classes_stored_as_numbers_are_told_of_with_the_setting(values):
-    labels = values * 6
-    (told,) = warnings_of(labels, labels, labels)
-    assert told == (
-        f"sentiment takes the values {', '.join(map(str, values))} alone, which are learned as "
-        "scores: if they are classes, --config.model.task=classification learns them as such."
-    )
-    assert warnings_of(labels, labels, labels, task="classification") == []
-    assert warnings_of(labels, labels, labels, task="regression") == []
-
-
-def test_degrees_and_few_whole_labels_are_not_taken_for_classes():
+def test_classes_stored_as_numbers_are_told_of_with_the_setting():
+    for values in ([0, 1, 2], [-1, 1], [1, 2, 3], [0, 1, 2, 3]):
+        labels = [values * 6] * 3
+        assert warnings_of(*labels) == [
+            f"sentiment takes the values {', '.join(map(str, values))} alone, which are learned as "
+            "scores: if they are classes, --config.model.task=classification learns them as such."
+        ]
+        for task in ("classification", "regression"):
+            assert warnings_of(*labels, task=task) == []
+    # Degrees and few whole labels are not taken for classes.
     for values in ([-3, -2, -1, 0, 1, 2, 3], [1, 1.5, 2], [0, 1, 2.5], list(range(-3, 4, 2))):
         assert warnings_of(values * 6, values * 6, values * 6) == []
     assert warnings_of([0, 1, 2], [1, 2], [0, 2]) == []
@@ -555,16 +496,13 @@ def test_scales_that_differ_by_orders_are_told_of_and_others_are_not():
 
 
 def test_ids_that_differ_in_their_unicode_form_alone_are_told_of():
-    nfc, nfd = (
-        [unicodedata.normalize(form, id_) for id_ in ("é1", "ü2", "n3")] for form in ("NFC", "NFD")
-    )
+    nfc = [unicodedata.normalize("NFC", id_) for id_ in ("é1", "ü2", "n3")]
+    nfd = [unicodedata.normalize("NFD", id_) for id_ in nfc]
     have = "have, but for its Unicode form (NFC or NFD), the id of"
-    assert suspect_ids({"train": nfc, "test": nfd}) == [
-        f"2 sample(s) of test {have} one of train: samples may leak."
-    ]
-    assert suspect_ids({"train": [*nfc, nfd[0]], "test": ["É1"]}) == [
-        f"1 sample(s) of train {have} an earlier one."
-    ]
+    across = [f"2 sample(s) of test {have} one of train: samples may leak."]
+    assert suspect_ids({"train": nfc, "test": nfd}) == across
+    within = [f"1 sample(s) of train {have} an earlier one."]
+    assert suspect_ids({"train": [*nfc, nfd[0]], "test": ["É1"]}) == within
     assert suspect_ids({"train": [*nfd, *nfd], "test": nfd}) == []  # equal ids are told elsewhere
 
 

@@ -33,9 +33,7 @@ DESCRIBED = {
     "scores": ([-1.5, 0.25], False, (), ("scores", ("sentiment",), {})),
     "a named score": ([-1.5, 0.25], False, ("mood",), ("scores", ("mood",), {})),
     "classes": ([2, 0, 2], True, (), ("classes", ("sentiment",), {0: "0", 2: "2"})),
-    "named classes": ([2, 0, 2],
-                      True,
-                      ("sad", "calm", "glad"),
+    "named classes": ([2, 0, 2], True, ("sad", "calm", "glad"),
                       ("classes", ("class",), {0: "sad", 1: "calm", 2: "glad"})),
     "a name for the column": ([0, 1], True, ("mood",), ("classes", ("mood",), {0: "0", 1: "1"})),
     "a name for a column of zeros": ([0, 0], True, ("mood",), ("classes", ("mood",), {0: "0"})),
@@ -45,26 +43,22 @@ DESCRIBED = {
     "beyond what a float counts": ([0, 2**60], True, (), ("scores", ("sentiment",), {})),
     "no sample": ([], True, (), ("scores", ("sentiment",), {})),
 }
-ROWS = {
-    "one-hot": ([[0, 1, 0], [1, 0, 0]], ("one_hot", ("0", "1", "2"), {})),
-    "two ones": ([[0, 1, 1], [1, 0, 0]], ("scores", ("0", "1", "2"), {})),
-    "no one": ([[0, 0, 0], [1, 0, 0]], ("scores", ("0", "1", "2"), {})),
-    "another value": ([[0, 1, 0.5], [1, 0, 0]], ("scores", ("0", "1", "2"), {})),
-    "a two": ([[0, 2, 0], [1, 0, 0]], ("scores", ("0", "1", "2"), {})),
-    "minus one": ([[0, -1, 0], [1, 0, 0]], ("scores", ("0", "1", "2"), {})),
-    "ratings": ([[1, 5, 3], [7, 1, 1]], ("scores", ("0", "1", "2"), {})),
+ROWS = {  # one-hot only with one 1 among zeros
+    "one_hot": [[[0, 1, 0], [1, 0, 0]]],
+    "scores": [[[0, 1, 1], [1, 0, 0]], [[0, 0, 0], [1, 0, 0]], [[0, 1, 0.5], [1, 0, 0]],
+               [[0, 2, 0], [1, 0, 0]], [[0, -1, 0], [1, 0, 0]], [[1, 5, 3], [7, 1, 1]]],
 }
 
 
 def test_columns_of_labels_are_described():
-    for name, (values, integers, names, wanted) in DESCRIBED.items():
-        found = describe_labels(column(*values), integers=integers, names=names)
-        assert tuple(found[k] for k in ("label_kind", "label_names", "classes")) == wanted, name
-    # Several columns are one-hot only with one 1 among zeros.
-    for name, (rows, wanted) in ROWS.items():
-        for integers in (True, False):
-            found = describe_labels(np.array(rows, float), integers=integers)
-            assert tuple(found[k] for k in ("label_kind", "label_names", "classes")) == wanted, name
+    cases = [(column(*given), integers, *more) for given, integers, *more in DESCRIBED.values()]
+    for kind, tables in ROWS.items():
+        wanted = kind, ("0", "1", "2"), {}
+        cases += [(np.array(rows, float), i, (), wanted) for rows in tables for i in (True, False)]
+    for values, integers, names, wanted in cases:
+        found = describe_labels(values, integers=integers, names=names)
+        kind = tuple(found[k] for k in ("label_kind", "label_names", "classes"))
+        assert kind == wanted, values
 
 
 def test_more_classes_than_a_model_should_have_are_scores():
@@ -111,12 +105,7 @@ def corpus_of(**labels) -> Corpus:
             values, integers, *names = given
             described = describe_labels(values, integers=integers, names=names)
         headers[name] = SplitHeader(
-            size=3,
-            shapes={"text": (2, 4)},
-            dtypes={"text": "float32"},
-            masked=frozenset(),
-            has_raw_text=False,
-            **described,
+            3, {"text": (2, 4)}, {"text": "float32"}, frozenset(), has_raw_text=False, **described
         )
     return Corpus(source=Source("c", "f"), digest="d", headers=headers, ids={}, read=None)
 
@@ -148,20 +137,15 @@ def test_the_task_follows_from_the_labels_and_the_setting(model, labels, expecte
         assert label_kind(corpus, model) == LabelKind(*expected)
 
 
-@pytest.mark.parametrize(
-    ("train", "test"), [(INTS, FLOATS), (FLOATS, INTS), (INTS, WHOLE), (ONE_HOT, RATINGS)]
-)
-def test_splits_that_disagree_are_scores(train, test):
-    assert label_kind(corpus_of(train=train, test=test), AUTO).kind == "regression"
-
-
-@pytest.mark.parametrize("labels", [FLOATS, RATINGS])
-@pytest.mark.parametrize("others", [None, INTS])
-def test_classes_where_there_are_none_are_refused(labels, others):
-    if others is not None and labels is RATINGS:
-        others = ONE_HOT
-    with pytest.raises(UserError, match="model.task = classification: the labels of c are no cl"):
-        label_kind(corpus_of(train=labels, test=others), CLASSIFICATION)
+def test_splits_that_disagree_are_scores_and_no_classes():
+    for train, test in ((INTS, FLOATS), (FLOATS, INTS), (INTS, WHOLE), (ONE_HOT, RATINGS)):
+        assert label_kind(corpus_of(train=train, test=test), AUTO).kind == "regression"
+    said = "model.task = classification: the labels of c are no cl"
+    for train, test in ((FLOATS, None), (FLOATS, INTS), (RATINGS, None), (RATINGS, ONE_HOT)):
+        with pytest.raises(UserError, match=said):
+            label_kind(corpus_of(train=train, test=test), CLASSIFICATION)
+    with pytest.raises(UserError, match="every label is of the same class, '4': .*task=regression"):
+        label_kind(corpus_of(train=(column(4, 4), True), test=(column(4), True)), AUTO)
 
 
 def test_classes_of_any_split_count_each_with_its_name():
@@ -171,19 +155,11 @@ def test_classes_of_any_split_count_each_with_its_name():
     names = ("sad", "calm", "glad")
     of_names = corpus_of(train=(column(0, 0), True, *names), test=(column(1, 0), True, *names))
     assert label_kind(of_names, AUTO) == LabelKind("classification", names, (0, 1, 2))
-
-
-@pytest.mark.parametrize("zeros", ["train", "valid", "test"])
-def test_a_columns_name_is_no_class_even_where_all_labels_of_a_split_are_0(zeros):
-    labels = {s: (column(0, 1, 2), True, "mood") for s in ("train", "valid", "test")}
-    labels[zeros] = (column(0, 0, 0), True, "mood")
-    assert label_kind(corpus_of(**labels), AUTO).names == ("0", "1", "2")
-    assert label_kind(corpus_of(**labels), REGRESSION).names == ("mood",)
-
-
-def test_labels_of_one_class_alone_are_refused():
-    with pytest.raises(UserError, match="every label is of the same class, '4': .*task=regression"):
-        label_kind(corpus_of(train=(column(4, 4), True), test=(column(4), True)), AUTO)
+    for zeros in ("train", "valid", "test"):  # a column's name is no class, even of zeros alone
+        labels = {s: (column(0, 1, 2), True, "mood") for s in ("train", "valid", "test")}
+        labels[zeros] = (column(0, 0, 0), True, "mood")
+        assert label_kind(corpus_of(**labels), AUTO).names == ("0", "1", "2")
+        assert label_kind(corpus_of(**labels), REGRESSION).names == ("mood",)
 
 
 # --- targets ---
@@ -224,12 +200,7 @@ def test_labels_of_another_kind_are_left_out_with_a_warning(labels, spec, classe
 def test_the_next_token_is_that_of_the_next_step_if_both_are_valid():
     ids = np.array([[4, 5, 6, 7, 8], [4, 5, 6, 7, 8], [4, 5, 6, 7, 8], [4, 0, 6, 7, 8]])
     mask = np.array([[1, 1, 0, 1, 1], [1, 0, 1, 0, 1], [0, 0, 0, 0, 0], [1, 1, 1, 1, 0]], bool)
-    expected = [
-        [5, -1, -1, 8, -1],
-        [-1, -1, -1, -1, -1],
-        [-1, -1, -1, -1, -1],
-        [0, 6, 7, -1, -1],
-    ]
+    expected = [[5, -1, -1, 8, -1], [-1] * 5, [-1] * 5, [0, 6, 7, -1, -1]]
     np.testing.assert_array_equal(next_tokens(ids, mask), np.array(expected, float), strict=True)
     np.testing.assert_array_equal(next_tokens(ids[:, :1], mask[:, :1]), np.full((4, 1), -1.0))
 
@@ -324,9 +295,7 @@ def test_steps_that_ids_pad_by_minus_1_do_not_make_a_sequence_longer(opened):
     found, _ = prepare(corpus.split("test"), preparation)
     np.testing.assert_array_equal(found.features["text"], test[:, 3:5])
     assert found.masks["text"].all()
-
-
-def test_an_explicit_mask_decides_which_ids_count(opened):
+    # An explicit mask decides which ids count.
     ids = np.array([[0, 9, 3], [2, 0, 0]])
     mask = np.array([[1, 0, 1], [1, 1, 0]], bool)
     corpus = opened(train=a_split(text=ids, masks={"text": mask}))
@@ -338,27 +307,22 @@ def test_an_explicit_mask_decides_which_ids_count(opened):
     assert repairs == {"text": {"unknown_ids": 0, "hidden_steps": 1}}  # 9, which is counted
 
 
-@pytest.mark.parametrize("largest", [10**6, 2**63])
-def test_a_table_of_more_than_a_million_rows_is_refused(largest, opened):
+def test_token_ids_that_no_table_can_hold_are_refused(opened):
     corpus = opened(train=a_split(text=np.array([[10**6 - 1]], np.uint64)))
     assert fit(corpus, DataConfig(), AUTO).spec.vocabularies == (10**6,)
-    corpus = opened(train=a_split(text=np.array([[1, largest]], np.uint64)))
-    with pytest.raises(UserError, match=f"token ids of 'text' reach {largest}; .* 1000000 rows"):
-        fit(corpus, DataConfig(), AUTO)
-
-
-def test_standardising_token_ids_is_refused(opened):
-    corpus = opened(train=a_split(text=np.array([[1, 2]])))
-    with pytest.raises(UserError, match="data.standardize names 'text', whose token ids"):
-        fit(corpus, DataConfig(standardize=("text",)), AUTO)
-    assert fit(corpus, DataConfig(standardize=("auto",)), AUTO).statistics == {}
-
-
-def test_two_axes_of_other_types_and_ids_without_steps_are_refused(opened):
+    for largest in (10**6, 2**63):
+        corpus = opened(train=a_split(text=np.array([[1, largest]], np.uint64)))
+        said = f"token ids of 'text' reach {largest}; .* 1000000 rows"
+        with pytest.raises(UserError, match=said):
+            fit(corpus, DataConfig(), AUTO)
     with pytest.raises(UserError, match=r"train/text is bool of shape \(4, 3\)"):
         opened(train=a_split(text=np.ones((4, 3), bool)))
     with pytest.raises(UserError, match="train/text has no steps"):
         opened(train=a_split(text=np.ones((4, 0), int)))
+    corpus = opened(train=a_split(text=np.array([[1, 2]])))
+    with pytest.raises(UserError, match="data.standardize names 'text', whose token ids"):
+        fit(corpus, DataConfig(standardize=("text",)), AUTO)
+    assert fit(corpus, DataConfig(standardize=("auto",)), AUTO).statistics == {}
 
 
 def test_ids_in_one_place_and_features_in_another_are_refused(opened):
@@ -387,8 +351,7 @@ def test_names_of_columns_are_read(opened):
     assert opened(**splits).headers["train"].label_names == ("0", "1", "2")
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.uint8])
-@pytest.mark.parametrize("shape", [(4,), (4, 1)])
+@pytest.mark.parametrize(("shape", "dtype"), [((4,), np.int64), ((4, 1), np.uint8)])
 def test_names_of_classes_are_read(shape, dtype, opened):
     labels = np.array([0, 2, 1, 2], dtype).reshape(shape)
     corpus = opened(("sad", "calm", "glad", "absent"), train=a_split(labels))

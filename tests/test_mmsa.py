@@ -123,13 +123,20 @@ def test_transcripts_alone_are_a_corpus(path):
         fit(corpus, DataConfig(), ModelConfig())
 
 
-def test_a_modality_of_zeros_alone_is_absent_whatever_its_length_says(path):
+def test_a_modality_of_zeros_is_absent_and_lengths_beyond_the_steps_count_as_all(path, caplog):
     tree = mmsa()
     for m in ("audio", "vision", "text"):
         tree["train"][m][1] = 0
     split = open_corpus(write_pickle(path, tree)).split("train")
     for m, mask in split.masks.items():
         assert mask.any(axis=1).tolist() == [True, False, True, True, True], m
+    tree = changed(audio=np.ones((5, 6, 2)), audio_lengths=[7, 6, 500, 1, 6])
+    tree["train"]["audio"][3, 1:] = 0
+    corpus = open_corpus(write_pickle(path, tree))
+    assert corpus.split("train").masks["audio"].sum(axis=1).tolist() == [6, 6, 6, 1, 6]
+    assert corpus.repairs == {"cut_lengths": 2}
+    said = "2 length(s) exceed the steps that are stored (2 of 5 in train/audio_lengths)"
+    assert f"{path}: {said} and count as all of them." in caplog.text
 
 
 def test_aligned_files_bring_no_lengths_and_padding_is_zeros(path):
@@ -164,62 +171,41 @@ def test_files_without_lengths_are_aligned_and_those_with_lengths_are_not(path, 
     assert fit(corpus, data, ModelConfig()).groups == (("text", "audio"),)
 
 
-def test_token_ids_take_the_place_of_features_if_they_are_asked_for(path):
+def test_token_ids_take_the_place_of_features_if_they_are_asked_for(path, tmp_path):
     tree = mmsa()
-    data = DataConfig(text="ids")
+    tree["train"]["text_bert"][0, 2, 1:] = 1
+    bert, data = tree["train"]["text_bert"], DataConfig(text="ids")
     corpus = open_corpus(write_pickle(path, tree), data)
     assert corpus.headers["train"].shapes["text"] == (TOKENS, 0)
-    split, bert = corpus.split("train"), tree["train"]["text_bert"]
-    ids = bert[:, 0].astype(np.int32)
+    split, ids = corpus.split("train"), bert[:, 0].astype(np.int32)
     np.testing.assert_array_equal(split.features["text"], ids, strict=True)
     np.testing.assert_array_equal(split.masks["text"], bert[:, 1] == 1, strict=True)
     spec = fit(corpus, data, ModelConfig()).spec
     assert spec.vocabulary("text") == ids[bert[:, 1] == 1].max() + 1
     assert open_corpus(path).digest != corpus.digest
-
-
-def test_a_text_encoder_reads_token_ids_and_segments_as_they_are(path, tmp_path):
-    tree = mmsa()
-    tree["train"]["text_bert"][0, 2, 1:] = 1
-    data = DataConfig(text="pieces")
-    corpus = open_corpus(write_pickle(path, tree), data)
-    split, bert = corpus.split("train"), tree["train"]["text_bert"]
+    # A text encoder reads them with their segments.
+    corpus = open_corpus(path, DataConfig(text="pieces"))
+    split = corpus.split("train")
     np.testing.assert_array_equal(split.features["text"], bert[:, 0])
     np.testing.assert_array_equal(split.segments, bert[:, 2])
     assert split.raw_text is not None and corpus.split("test").segments is None
     assert_converts(corpus, tmp_path)
 
 
-def test_berts_input_alone_is_said_to_be_there(path, caplog):
-    tree = mmsa()
-    for fields in tree.values():
-        del fields["text"]
-    corpus = open_corpus(write_pickle(path, tree))
-    assert corpus.modalities == ("audio", "video")
-    assert "train/text_bert is there without text: data.text = ids reads" in caplog.text
-    assert open_corpus(path, DataConfig(text="ids")).modalities == ("text", "audio", "video")
-
-
 def test_what_is_not_read_is_named_once(path, caplog):
     tree = mmsa()
     for fields in tree.values():
         fields |= {f"regression_labels_{m}": fields["regression_labels"] for m in "TAV"}
+        del fields["text"]
     with caplog.at_level(logging.INFO):
         corpus = open_corpus(write_pickle(path, tree))
     assert corpus.headers["train"].label_names == ("sentiment",)
-    assert caplog.text.count("not read") == 1
     unread = "'annotations', 'classification_labels', 'regression_labels_A', "
     assert f"not read: {unread}'regression_labels_T', 'regression_labels_V'." in caplog.text
-
-
-def test_lengths_beyond_the_steps_count_as_all_of_them_and_are_counted(path, caplog):
-    tree = changed(audio=np.ones((5, 6, 2)), audio_lengths=[7, 6, 500, 1, 6])
-    tree["train"]["audio"][3, 1:] = 0
-    corpus = open_corpus(write_pickle(path, tree))
-    assert corpus.split("train").masks["audio"].sum(axis=1).tolist() == [6, 6, 6, 1, 6]
-    assert corpus.repairs == {"cut_lengths": 2}
-    said = "2 length(s) exceed the steps that are stored (2 of 5 in train/audio_lengths)"
-    assert f"{path}: {said} and count as all of them." in caplog.text
+    assert caplog.text.count("not read") == 1
+    assert corpus.modalities == ("audio", "video")
+    assert "train/text_bert is there without text: data.text = ids reads" in caplog.text
+    assert open_corpus(path, DataConfig(text="ids")).modalities == ("text", "audio", "video")
 
 
 # Steps that are not zero, the length, and the steps that are valid then.
@@ -297,14 +283,10 @@ def test_a_mistake_in_masks_made_of_lengths_is_found(path, monkeypatch, truncate
             refuse(corpus.split("train"), fit(corpus, data, model))
     allowed = fit(corpus, dataclasses.replace(data, allow_loss=True), model)
     assert check_split(corpus.split("train"), allowed)[0] == {"audio": counts}
-
-
-def test_a_modality_whose_every_step_a_mistake_hides_is_refused_and_not_left_out(path, monkeypatch):
-    def nothing(lengths, nonzero):
-        none = np.zeros(len(lengths), bool)
-        return np.zeros(nonzero.shape, bool), none, none
-
-    monkeypatch.setattr(reader, "_place_lengths", nothing)
+    # A modality of which a mistake hides every step is refused, and not left out.
+    monkeypatch.setattr(reader, "_place_lengths", lambda lengths, nonzero: (
+        np.zeros(nonzero.shape, bool), *[np.zeros(len(lengths), bool)] * 2
+    ))
     corpus = open_corpus(write_pickle(path, mmsa()))
     with pytest.raises(UserError, match=r"corpus\.pkl: train: .* 'audio' .* 5 of 5 samples"):
         fit(corpus, DataConfig(), ModelConfig())
@@ -313,10 +295,10 @@ def test_a_modality_whose_every_step_a_mistake_hides_is_refused_and_not_left_out
 
 
 def test_a_value_that_is_none_is_not_there(path):
-    corpus = open_corpus(write_pickle(path, changed("test", regression_labels=None)))
-    assert corpus.headers["test"].label_names == () and corpus.split("test").labels is None
     tree = mmsa() | {"test": mmsa_split("test", 2) | {"regression_labels": None}}
-    assert open_corpus(write_pickle(path, tree)).split("test").labels is None
+    for given in (tree, changed("test", regression_labels=None)):
+        corpus = open_corpus(write_pickle(path, given))
+        assert corpus.headers["test"].label_names == () and corpus.split("test").labels is None
 
 
 @pytest.mark.parametrize(

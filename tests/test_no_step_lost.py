@@ -149,12 +149,7 @@ def connectome(rng, folder: pathlib.Path) -> tuple[pathlib.Path, Stored]:
 
 
 LAYOUTS = {
-    "native": (native, "auto"),
-    "mapped": (mapped, "auto"),
-    "old_hdf5": (old_hdf5, "auto"),
-    "connectome": (connectome, "auto"),
-    "mult": (mult, "auto"),
-    "misa": (misa, "auto"),
+    **{f.__name__: (f, "auto") for f in (native, mapped, old_hdf5, connectome, mult, misa)},
     "mmsa padded before": (lambda *args: mmsa(*args, "before", True), "auto"),
     "mmsa padded anywhere": (lambda *args: mmsa(*args, "anywhere", False), "features"),
     "mmsa not padded": (lambda *args: mmsa(*args, "whole", True), "auto"),
@@ -165,15 +160,12 @@ LAYOUTS = {
 WITH_MASKS = ("native", "mapped", "mmsa not padded", "mmsa ids")
 
 
-def test_every_format_is_among_the_layouts():
-    assert {name.split()[0] for name in LAYOUTS} | {"csd"} == set(FORMATS)
-
-
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_is_read_and_what_is_counted_are_all_stored_steps_that_are_not_zero(
     tmp_path, layout, seed
 ):
+    assert {name.split()[0] for name in LAYOUTS} | {"csd"} == set(FORMATS)  # none is forgotten
     write, text = LAYOUTS[layout]
     path, stored = write(np.random.default_rng(seed), tmp_path)
     data = DataConfig(**SPOKEN, text=text)

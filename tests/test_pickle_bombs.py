@@ -68,6 +68,13 @@ def chain(length: int) -> Iterator[int]:
 
 
 CALL = b"h\x00h\x01R"
+
+
+def calls(*values: bytes, then: bytes = b"") -> bytes:
+    """A list of what a function makes of its arguments, many times."""
+    return again(memo(*values), CALL + then)
+
+
 ARRAY_CALL = (RECONSTRUCT, name("numpy", "ndarray") + b"K\x00\x85C\x01b\x87")
 HALF = SIZE // 2 // 8 * 8
 TYPE_O = dtype("O8")
@@ -84,47 +91,29 @@ BY_REASON = {
         "a long list in many places": again(memo(b"](" + b"N" * HALF + b"e"), b"h\x00"),
     },
     MUCH: {
-        "text encoded again": again(
-            memo(
-                name("_codecs", "encode"),
-                b"X" + struct.pack("<I", HALF) + bytes(HALF) + text("latin1") + b"\x86",
-            ),
-            CALL,
+        "text encoded again": calls(
+            name("_codecs", "encode"),
+            b"X" + struct.pack("<I", HALF) + bytes(HALF) + text("latin1") + b"\x86",
         ),
         "sets of one list":
-            again(memo(name("builtins", "set"), b"](" + often(b"K\x01", HALF) + b"e\x85"), CALL),
-        "ordered dicts of one list": again(
-            memo(name("collections", "OrderedDict"), b"](" + often(b"NN\x86", HALF) + b"e\x85"),
-            CALL,
+            calls(name("builtins", "set"), b"](" + often(b"K\x01", HALF) + b"e\x85"),
+        "ordered dicts of one list":
+            calls(name("collections", "OrderedDict"), b"](" + often(b"NN\x86", HALF) + b"e\x85"),
+        "truth values of one buffer": calls(
+            FROMBUFFER, b"(" + data(bytes(HALF)) + dtype("b1") + shape(HALF) + text("C") + b"t"
         ),
-        "truth values of one buffer": again(
-            memo(
-                FROMBUFFER,
-                b"(" + data(bytes(HALF)) + dtype("b1") + shape(HALF) + text("C") + b"t",
-            ),
-            CALL,
-        ),
-        "characters of one buffer": again(
-            memo(SCALAR, dtype(f"U{HALF // 4}") + data(bytes(HALF)) + b"\x86"),
-            CALL,
-        ),
-        "arrays of one list": again(
-            memo(
-                *ARRAY_CALL,
-                b"(K\x01" + shape(HALF) + TYPE_O + b"\x89](" + b"N" * HALF + b"et",
-            ),
-            CALL + b"h\x02b",
+        "characters of one buffer":
+            calls(SCALAR, dtype(f"U{HALF // 4}") + data(bytes(HALF)) + b"\x86"),
+        "arrays of one list": calls(
+            *ARRAY_CALL, b"(K\x01" + shape(HALF) + TYPE_O + b"\x89](" + b"N" * HALF + b"et",
+            then=b"h\x02b",
         ),
         "integers that collide": P4 + b"}" + keys(i * MERSENNE for i in range(1, 24000)) + b".",
         "members that collide": P4 + b"\x8f("
             + b"".join(integer(i * MERSENNE) for i in range(1, 24000)) + b"\x90.",
-        "floats that collide": P4
-            + b"}("
-            + b"".join(
-                b"G" + struct.pack(">d", (i // 16 + 1) * 2.0 ** (61 * (i % 16))) + b"N"
-                for i in range(30000)
-            )
-            + b"u.",
+        "floats that collide": P4 + b"}("
+            + b"".join(b"G" + struct.pack(">d", (i // 16 + 1) * 2.0 ** (61 * (i % 16))) + b"N"
+                       for i in range(30000)) + b"u.",
         "the last of keys that collide, again": P4 + memo(integer(1999 * MERSENNE)) + b"}"
             + keys(i * MERSENNE for i in range(1, 2000)) + often(b"h\x00Ns") + b".",
         "a chain of small integers, again": P4 + memo(integer(1 << 40)) + b"}" + keys(chain(9000))
@@ -156,24 +145,15 @@ BY_REASON = {
             + (CALL + b"(K\x01h\x03h\x02\x89]") * 20000 + b"N" + b"atb" * 20000 + b".",
     },
     r"has an array of float64 of shape \(1125899906842624,\), which takes \d+ bytes, but .*": {
-        "sizes that are not there": P4 + array(shape(1 << 50), dtype("f8"), data(b"")) + b".",
-    },
+        "sizes that are not there": P4 + array(shape(1 << 50), dtype("f8"), data(b"")) + b"."},
     r"has an array without a valid type or shape": {
         "sizes without number": P4 + ANNOUNCED + b"(K\x01(" + often(integer((1 << 62) + 1)) + b"t"
-            + dtype("f8") + b"\x89Ntb.",
-    },
+            + dtype("f8") + b"\x89Ntb."},
     r"is damaged or no pickle: it makes no sense near byte 8": {
-        "an index far away": P4 + b"Nr\xff\xff\xff\x7f.",
-    },
-    r"holds a number of 300000 digits": {
-        "a longer number": P4 + b"I" + b"9" * SIZE + b"\n.",
-    },
+        "an index far away": P4 + b"Nr\xff\xff\xff\x7f."},
+    r"holds a number of 300000 digits": {"a longer number": P4 + b"I" + b"9" * SIZE + b"\n."},
 }
-BOMBS = {
-    case: (content, reason)
-    for reason, cases in BY_REASON.items()
-    for case, content in cases.items()
-}
+BOMBS = {case: (made, why) for why, cases in BY_REASON.items() for case, made in cases.items()}
 
 
 def _peak() -> int:
@@ -187,13 +167,10 @@ def read_all(paths: list[str]) -> None:
     for path in paths:
         start, refusal = time.process_time(), ""
         try:
-            value = read_pickle(path)
-            del value
+            read_pickle(path)
         except UserError as error:
             refusal = str(error)
-        seconds = time.process_time() - start
-        peak = _peak()
-        print(json.dumps([seconds, peak, refusal]), flush=True)
+        print(json.dumps([time.process_time() - start, _peak(), refusal]), flush=True)
 
 
 @pytest.fixture(scope="module")

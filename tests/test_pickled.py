@@ -37,12 +37,6 @@ def path(tmp_path):
     return tmp_path / "corpus.pkl"
 
 
-def test_a_format_that_there_is_not_is_refused(tmp_path):
-    (tmp_path / "corpus.npz").write_bytes(b"PK")
-    with pytest.raises(UserError, match="data.format = 'npz': must be one of auto, native, mapped"):
-        open_corpus(tmp_path / "corpus.npz", DataConfig(format="npz"))
-
-
 @pytest.mark.parametrize("suffix", ["npz", ""])
 @pytest.mark.parametrize("format", TREES)
 def test_the_format_is_found_by_content_whatever_the_name(tmp_path, format, suffix):
@@ -61,6 +55,8 @@ def test_another_format_may_be_insisted_on(path):
         assert re.search(r"a pickle of a (dict|list) of .*, is not a corpus: expected a pic", found)
     for format in ("native", "mapped", "csd", "old_hdf5"):
         assert "is not a corpus: expected a" in refusal(path, mmsa(), format=format)
+    with pytest.raises(UserError, match="data.format = 'npz': must be one of auto, native, mapped"):
+        open_corpus(path, DataConfig(format="npz"))
 
 
 @pytest.mark.parametrize("as_folder", [False, True])
@@ -72,14 +68,12 @@ def test_a_pickle_is_read_once_whatever_it_is(tmp_path, monkeypatch, as_folder):
         return read_pickle(path)
 
     monkeypatch.setattr(pickled, "read_pickle", counted)
-    if as_folder:
-        for name, samples in misa().items():
-            write_pickle(tmp_path / f"{name}.pkl", samples)
-        assert open_corpus(tmp_path).source.format == "MISA or MAG pickle"
-        assert sorted(files) == ["dev.pkl", "test.pkl", "train.pkl"]
-    else:
-        open_corpus(write_pickle(tmp_path / "corpus.pkl", misa()))
-        assert files == ["corpus.pkl"]
+    parts = misa() if as_folder else {"corpus": misa()}
+    for name, tree in parts.items():
+        write_pickle(tmp_path / f"{name}.pkl", tree)
+    corpus = open_corpus(tmp_path if as_folder else tmp_path / "corpus.pkl")
+    assert corpus.source.format == "MISA or MAG pickle"
+    assert sorted(files) == sorted(f"{name}.pkl" for name in parts)
 
 
 def gz(path: pathlib.Path, content: bytes | None = None) -> pathlib.Path:
@@ -103,13 +97,11 @@ def test_a_pickle_through_gzip_is_the_same_corpus(tmp_path, format, protocol):
     assert open_corpus(plain).digest == wanted.digest
 
 
-@pytest.mark.parametrize("content", [b"no pickle at all" * 999, b"", b"PK\3\4"])
-def test_other_content_through_gzip_is_no_corpus(tmp_path, content):
-    assert "is not a corpus: expected" in refusal(gz(tmp_path / "corpus.pkl", content))
-
-
-def test_a_gzip_file_that_is_damaged_is_one_sentence(tmp_path):
-    packed = gz(write_pickle(tmp_path / "corpus.pkl", mult()))
+def test_a_gzip_file_that_is_damaged_or_holds_something_else_is_refused(tmp_path):
+    path = tmp_path / "corpus.pkl"
+    for other in (b"no pickle at all" * 999, b"", b"PK\3\4"):
+        assert "is not a corpus: expected" in refusal(gz(path, other))
+    packed = gz(write_pickle(path, mult()))
     content = packed.read_bytes()
     flipped = content[:-6] + bytes([content[-6] ^ 1]) + content[-5:]  # in the check sum
     for damaged in (content[:-9], content[: len(content) // 2], content[:12], content[:2],
@@ -141,13 +133,11 @@ def test_a_gzip_file_that_holds_too_much_is_refused_before_it_fills_the_disk(tmp
 
 
 def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
-    class Full(io.BytesIO):
-        def write(self, block):
-            raise OSError(28, "No space left on device")
+    def full(*_):
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tempfile, "TemporaryFile", Full)
-    packed = gz(write_pickle(tmp_path / "corpus.pkl", mult()))
-    found = refusal(packed)
+    monkeypatch.setattr(tempfile, "TemporaryFile", type("Full", (io.BytesIO,), {"write": full}))
+    found = refusal(gz(write_pickle(tmp_path / "corpus.pkl", mult())))
     assert re.search(r"gz cannot be decompressed in /.*: No space left on device\.$", found)
 
 
@@ -197,18 +187,13 @@ def test_a_folder_of_pickles_is_refused_where_it_is_ambiguous(tmp_path):
     assert re.search(r"folder: valid is a list of 3; expected a dict\.$", refusal(folder))
 
 
-def test_two_names_of_one_split_are_refused(path):
-    tree = misa() | {"valid": []}
-    assert "corpus.pkl: 'dev' and 'valid' are both the split valid." in refusal(path, tree)
-
-
-def test_what_lies_beside_the_splits_is_counted(path, caplog):
+def test_a_pickle_of_something_else_is_told_what_it_is(path, caplog):
+    assert "corpus.pkl: 'dev' and 'valid' are both the split valid." in refusal(
+        path, misa() | {"valid": []}
+    )
     with caplog.at_level(logging.INFO):
         open_corpus(write_pickle(path, mult() | {"meta": 1, 3: 4}))
     assert "2 entries beside the splits are not read" in caplog.text
-
-
-def test_a_pickle_of_something_else_is_told_what_it_is(path):
     for tree, what in (
         *((3, "an int"), ("text", "a str"), (None, "a NoneType"), ({}, "a dict of 0")),
         ({3}, "a set"),
@@ -280,8 +265,9 @@ def segments(format: str, count: int = 24):
 
 @pytest.mark.parametrize("format", TREES)
 def test_without_splits_whole_videos_go_to_one_split(path, format):
-    write_pickle(path, segments(format))
-    corpus = open_corpus(path)
+    tree = segments(format)
+    order = [sample[2] for sample in tree] if format == "misa" else tree["id"]
+    corpus = open_corpus(write_pickle(path, tree))
     assert {name: header.size for name, header in corpus.headers.items()} == {
         "train": 15, "valid": 3, "test": 6
     }  # fmt: skip
@@ -292,17 +278,12 @@ def test_without_splits_whole_videos_go_to_one_split(path, format):
             video, clip = re.split(r"\$_\$|\[", id_.rstrip("]"))
             assert owner.setdefault(video, name) == name
             assert round(9 * label) == 3 * int(video[1:]) + int(clip)  # rows stay together
-        places = {id_: k for k, id_ in enumerate(order_of(format))}
+        places = {id_: k for k, id_ in enumerate(order)}
         assert sorted(split.ids.tolist(), key=places.get) == split.ids.tolist()
         seen += split.ids.tolist()
-    assert sorted(seen) == sorted(order_of(format))
+    assert sorted(seen) == sorted(order)
     again, other = open_corpus(path), open_corpus(path, DataConfig(split_seed=1))
     assert again.digest == corpus.digest != other.digest
-
-
-def order_of(format: str) -> list[str]:
-    tree = segments(format)
-    return [sample[2] for sample in tree] if format == "misa" else tree["id"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import tiny_text
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
 
 from msajax.config import Config, DataConfig, ModelConfig
 from msajax.corpus.corpus import Corpus, Split, pad_words
@@ -160,23 +161,10 @@ def test_padding_of_token_ids_is_the_encoders_and_a_mask_goes_before_it():
     found, _ = prepare(split, fitted(split, text="ids", encoder=encoder))
     assert found.features["text"][..., 0].tolist() == [[5, 0, 6, 1], [0, 7, 0, 0]]
     np.testing.assert_array_equal(found.masks["text"], [[1, 0, 1, 1], [1, 1, 0, 0]])
-
-
-@pytest.mark.parametrize(
-    ("ids", "segments", "message"),
-    [
-        ([[2, 17, 3]], None, "'v[0]' has the token id 17, but the text encoder knows 0 to 16"),
-        ([[2, -7, 3]], None, "has the token id -7, but"),
-        ([[2, 2**40, 3]], None, "has the token id 2147483647, but"),
-        ([[2, 4, 3]], [[0, 2, 0]], "has the segment id 2, but the text encoder knows 0 to 1 alone"),
-    ],
-)
-def test_ids_without_a_row_are_refused(ids, segments, message):
-    good = split_of(ids=[[2, 4, 3]])
-    bad = split_of(ids=ids, segments=segments and np.array(segments))
-    with pytest.raises(UserError) as error:
-        prepare(bad, fitted(good, text="ids"))
-    assert message in str(error.value)
+    # Of different lengths they are padded with what is no piece, as 0 is one of a RoBERTa.
+    model = bundle(fitted(split_of(ids=[[0, 5, 6, 2]]), text="ids", encoder=encoder))
+    found, mask = model.prepare({"text": [[0, 5, 6, 2], [0, 2]]})
+    assert mask["text"].tolist() == [[True] * 4, [True, True, False, False]]
 
 
 # --- words step by step ---
@@ -209,8 +197,7 @@ def cut(pieces: list[tuple[int, int]], room: int, truncate: str) -> list[tuple[i
 @given(samples, st.data(), st.sampled_from(["first", "last", "uniform"]), st.integers(0, 1))
 def test_audio_of_a_word_reaches_each_of_its_pieces(words, data, truncate, limited):
     shape = (len(words), len(words[0]))
-    said = np.array(data.draw(st.lists(st.booleans(), min_size=shape[0] * shape[1],
-                                       max_size=shape[0] * shape[1]))).reshape(shape)
+    said = data.draw(npst.arrays(bool, shape, elements=st.booleans()))
     split = split_of(words, audio=said)
     pieces = [pieces_of(row) for row in words]
     if not any(pieces) or not said.any():
@@ -250,8 +237,7 @@ def test_audio_of_a_word_reaches_each_of_its_pieces(words, data, truncate, limit
 def test_pieces_know_the_step_of_their_word(words, data, truncate, most):
     """In an embedding of the pieces, the mean of a step is that of its word's pieces."""
     shape = (len(words), len(words[0]))
-    said = np.array(data.draw(st.lists(st.booleans(), min_size=shape[0] * shape[1],
-                                       max_size=shape[0] * shape[1]))).reshape(shape)
+    said = data.draw(npst.arrays(bool, shape, elements=st.booleans()))
     split = split_of(words, audio=said)
     if not any(map(pieces_of, words)) or not said.any():
         return
@@ -316,6 +302,13 @@ def test_a_sample_without_words_keeps_the_steps_of_its_audio():
     found, repairs = prepare(split, fitted(split, truncate="last", model={"max_len": 4}))
     assert found.features["audio"][..., 0].tolist() == [[0, 1, 0, 0], [102, 103, 104, 105]]
     assert repairs == empty | {"audio": {"wordless_steps": 4}}  # what was cut is no loss
+    # Streamed audio is gathered as resident audio is.
+    split = split_of([["films", "", "ungoods"], ["a", "b!", ""]])
+    resident, repairs = prepare(split, fitted(split))
+    streamed, same = prepare(split, fitted(split), budget=0)
+    assert repairs == same == {"audio": {"wordless_steps": 2}}
+    x = streamed.features["audio"]
+    np.testing.assert_array_equal(x[np.arange(2), : x.shape[1]], resident.features["audio"])
 
 
 def test_pieces_of_a_word_that_is_cut_are_cut():
@@ -331,6 +324,13 @@ def test_pieces_of_a_word_that_is_cut_are_cut():
     assert found.masks["text"].sum(axis=1).tolist() == [3, 4]
     assert found.features["audio"][..., 0].tolist() == [[1, 2, 3, 4], [101, 102, 103, 104]]
     assert repairs == {"text": {"cut_pieces": 1}}
+    # The specification travels through JSON.
+    spec = preparation.spec
+    again = CorpusSpec.from_dict(json.loads(json.dumps(spec.to_dict())))
+    assert again == spec and hash(again) == hash(spec)
+    features, masks = blank_sample(spec)
+    assert (features["text"].shape, features["text"].dtype) == ((1, 4, 3), np.int32)
+    assert masks["text"].shape == (1, 4)
 
 
 def test_words_alone_are_pooled_to_their_own_steps():
@@ -342,16 +342,6 @@ def test_words_alone_are_pooled_to_their_own_steps():
     found, _ = prepare(split, preparation)
     wanted = [[-1, 0, 0, 2, -1, -1], [-1, 0, 1, 1, 1, -1]]  # the first word is step 0 in each
     assert found.features["text"][..., 2].tolist() == wanted
-
-
-def test_streamed_audio_is_gathered_as_resident_audio_is():
-    split = split_of([["films", "", "ungoods"], ["a", "b!", ""]])
-    preparation = fitted(split)
-    resident, repairs = prepare(split, preparation)
-    streamed, same = prepare(split, preparation, budget=0)
-    assert repairs == same == {"audio": {"wordless_steps": 2}}
-    x = streamed.features["audio"]
-    np.testing.assert_array_equal(x[np.arange(2), : x.shape[1]], resident.features["audio"])
 
 
 @pytest.mark.parametrize(
@@ -447,25 +437,28 @@ def test_what_an_encoder_cannot_read_is_refused(given, settings, message):
     assert message in str(error.value)
 
 
-def test_transcripts_without_a_tokenizer_and_ids_where_words_are_pooled_are_refused():
-    of_ids = fitted(split_of(ids=[[4]]), text="ids", encoder=tiny_text.Encoder(tokenizer=""))
-    with pytest.raises(UserError, match="without a tokenizer: give it token ids as text"):
-        prepare(split_of(raw_text=["a"]), of_ids)
-    pooled = fitted(split_of([["a"]]), "words")
-    with pytest.raises(UserError, match=r"pools the pieces of words \(model.text_pool = words\)"):
-        prepare(split_of(ids=[[4]]), pooled)
+ALONE = tiny_text.Encoder(tokenizer="")
 
 
-# --- the specification ---
-
-
-def test_a_specification_travels_through_json():
-    spec = fitted(split_of([["films", "a"]]), "words").spec
-    again = CorpusSpec.from_dict(json.loads(json.dumps(spec.to_dict())))
-    assert again == spec and hash(again) == hash(spec)
-    (features, masks), length = blank_sample(spec), spec.length("text")
-    assert (features["text"].shape, features["text"].dtype) == ((1, length, 3), np.int32)
-    assert masks["text"].shape == (1, length)
+@pytest.mark.parametrize(
+    ("preparation", "given", "message"),
+    [
+        ({"text": "ids"}, {"ids": [[2, 17, 3]]},
+         "'v[0]' has the token id 17, but the text encoder knows 0 to 16"),
+        ({"text": "ids"}, {"ids": [[2, -7, 3]]}, "has the token id -7, but"),
+        ({"text": "ids"}, {"ids": [[2, 2**40, 3]]}, "has the token id 2147483647, but"),
+        ({"text": "ids"}, {"ids": [[2, 4, 3]], "segments": np.array([[0, 2, 0]])},
+         "has the segment id 2, but the text encoder knows 0 to 1 alone"),
+        ({"text": "ids", "encoder": ALONE}, {"raw_text": ["a"]},
+         "without a tokenizer: give it token ids as text"),
+        ({"pool": "words"}, {"ids": [[4]]}, "pools the pieces of words (model.text_pool = words)"),
+    ],
+)
+def test_a_split_that_a_fitted_model_cannot_read_is_refused(preparation, given, message):
+    good = split_of(ids=[[2, 4, 3]]) if "text" in preparation else split_of([["a"]])
+    with pytest.raises(UserError) as error:
+        prepare(split_of(**given), fitted(good, **preparation))
+    assert message in str(error.value)
 
 
 # --- samples in memory ---
@@ -504,14 +497,6 @@ def test_samples_in_memory_give_their_text_in_any_form():
     assert valid["audio"].tolist() == (found["audio"][..., 0] > 0).tolist()
 
 
-def test_ids_of_different_lengths_are_padded_with_what_is_no_piece():
-    """Token id 0 is a piece of a RoBERTa."""
-    encoder = tiny_text.Encoder(tiny_text.architecture(pad_token_id=1), "")
-    model = bundle(fitted(split_of(ids=[[0, 5, 6, 2]]), text="ids", encoder=encoder))
-    found, mask = model.prepare({"text": [[0, 5, 6, 2], [0, 2]]})
-    assert mask["text"].tolist() == [[True] * 4, [True, True, False, False]]
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -534,9 +519,6 @@ def test_samples_that_do_not_fit_are_refused(given, message):
     with pytest.raises(UserError) as error:
         model.prepare(**given)
     assert message in str(error.value)
-
-
-def test_words_are_for_models_with_a_text_encoder():
     split = dataclasses.replace(split_of([["a"]]), words=None)
     plain = fit(corpus(split, ()), dataclasses.replace(DATA, text="features"), ModelConfig())
     with pytest.raises(UserError, match="words are for a model with a pretrained text encoder"):

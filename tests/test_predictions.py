@@ -18,13 +18,7 @@ from msajax.spec import CorpusSpec
 MODALITIES = ("text", "audio")
 SPEC = CorpusSpec(MODALITIES, (2, 2), (2, 3))
 SCORES = np.array([[1.0, -0.5, 1 / 3], [2.0, 0.25, 0.1], [6.0, 1.0, 1e-7]])[..., None]  # [S, N, 1]
-WEIGHTS = np.array(  # [S, N, M]
-    [
-        [[0.25, 0.75], [1, 0], [0, 0]],
-        [[0.5, 0.5], [1, 0], [0, 0]],
-        [[0.75, 0.25], [1, 0], [0, 0]],
-    ]
-)
+WEIGHTS = np.array([[[w, 1 - w], [1, 0], [0, 0]] for w in (0.25, 0.5, 0.75)])  # [S, N, M]
 TEXTS = ['plain, with a "quote"', "two\nlines\r\nand\rmore", "größer — 日本語 🙂 \t;'"]
 
 
@@ -78,15 +72,16 @@ def test_columns_come_in_the_documented_order_and_modalities_in_the_models(path)
 def test_cells_by_hand(path):
     # Scores 1, 2, 6: mean 3, squared deviations 4 + 1 + 9 = 14, over 2 = 7.
     # Scores -.5, .25, 1: mean .25, squared deviations 2 * .5625, over 2 = .5625 = .75 squared.
-    _, first, second, third = write(path, a_split())
-    assert first == "a,2,3,2.64575131,1,2,6,0.5,0.5,1,1".split(",")
-    assert second == "b,-1.2,0.25,0.75,-0.5,0.25,1,1,0,1,0".split(",")
-    assert third[:2] == ["c", "0"] and third[-4:] == ["0", "0", "0", "0"]
-
-
-def test_numbers_have_nine_significant_digits(path):
-    third = write(path, a_split())[3]
+    _, first, second, third = write(path, a_split(texts=TEXTS))
+    assert first[:-1] == "a,2,3,2.64575131,1,2,6,0.5,0.5,1,1".split(",")
+    assert second[:-1] == "b,-1.2,0.25,0.75,-0.5,0.25,1,1,0,1,0".split(",")
+    assert third[:2] == ["c", "0"] and third[-5:-1] == ["0", "0", "0", "0"]
+    # Nine significant digits, to which all of it is read back:
     assert third[4:7] == ["0.333333333", "0.1", "1e-07"]
+    read = read_predictions(str(path))
+    assert read.scores.shape == (3, 3, 1) and read.labels.shape == (3, 1)
+    np.testing.assert_allclose(read.scores, SCORES, rtol=5e-9)
+    np.testing.assert_array_equal(read.labels, [[2.0], [-1.2], [0.0]])
     large = np.array([[123456.7891234, -1e-20, 2.5e30]])[..., None]
     rows = write(path, a_split(), scores=large, weights=WEIGHTS[:1], seeds=(0,))
     assert [row[2] for row in rows[1:]] == ["123456.789", "-1e-20", "2.5e+30"]
@@ -132,8 +127,7 @@ def write_as(path, kind, names, labels, scores, calibration=None) -> list[dict[s
     spec = replace(SPEC, label_kind=kind, label_names=names)
     scored = Scored(replace(a_split(), labels=labels), scores, WEIGHTS[:2])
     write_predictions(str(path), [scored], (7, 8), spec, calibration)
-    with open(path, encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file, strict=True))
+    return list(csv.DictReader(path.read_text("utf-8").splitlines(), strict=True))
 
 
 def test_classes_by_hand(path):
@@ -207,29 +201,17 @@ def test_intervals_by_hand(path):
 
 def test_names_may_look_like_patterns_and_like_each_other(path):
     names = ("a", "a+", "a_seed", ".*", "seed0", "b_sd")
-    rng = np.random.default_rng(0)
-    scores = np.round(rng.dirichlet(np.ones(6), size=(2, 3)), 6)
+    scores = np.round(np.random.default_rng(0).dirichlet(np.ones(6), size=(2, 3)), 6)
     labels = np.array([[1.0], [3.0], [5.0]])
-    write_as(path, "classification", names, labels, scores)
-    read = read_predictions(str(path))
-    assert read.names == names
-    np.testing.assert_array_equal(read.scores, scores)
-    np.testing.assert_array_equal(read.labels, labels)
-    write_as(path, "regression", names, np.tile(labels, 6), scores)
-    read = read_predictions(str(path))
-    assert read.names == names
-    np.testing.assert_array_equal(read.scores, scores)
+    for kind, given in (("classification", labels), ("regression", np.tile(labels, 6))):
+        write_as(path, kind, names, given, scores)
+        read = read_predictions(str(path))
+        assert read.names == names
+        np.testing.assert_array_equal(read.scores, scores)
+        np.testing.assert_array_equal(read.labels, given)
 
 
 # --- read ---
-
-
-def test_what_was_written_is_read_back_to_nine_digits(path):
-    write(path, a_split(texts=TEXTS))
-    read = read_predictions(str(path))
-    assert read.scores.shape == (3, 3, 1) and read.labels.shape == (3, 1)
-    np.testing.assert_allclose(read.scores, SCORES, rtol=5e-9)
-    np.testing.assert_array_equal(read.labels, [[2.0], [-1.2], [0.0]])
 
 
 def test_a_foreign_file_needs_label_and_score_alone_and_may_have_other_columns(path):
@@ -245,11 +227,8 @@ def test_a_foreign_file_needs_label_and_score_alone_and_may_have_other_columns(p
         assert read.kind == "regression"
         np.testing.assert_array_equal(read.scores, scores)
         np.testing.assert_array_equal(read.labels, [[1], [-2.5]])
-
-
-def test_a_foreign_file_of_classes_needs_their_probabilities_alone(path):
     path.write_text("score_b,predicted,score_a,label\n0.75,,0.25,a\n0.5,?,0.5,b\n")
-    read = read_predictions(str(path))
+    read = read_predictions(str(path))  # of classes their probabilities
     assert (read.kind, read.names) == ("classification", ("b", "a"))
     np.testing.assert_array_equal(read.scores, [[[0.75, 0.25], [0.5, 0.5]]])
     np.testing.assert_array_equal(read.labels, [[1], [0]])
@@ -286,23 +265,21 @@ def test_sentences_between_tabs_are_read_as_they_stand(path):
     np.testing.assert_array_equal(read_predictions(str(path)).labels, [[2]])
 
 
-def test_a_video_and_a_clip_are_an_id(path):
-    path.write_text("video_id,clip_id,label,prediction\nv,1,0,1\nv,2,0,1\n")
-    assert read_predictions(str(path)).ids.tolist() == ["v$_$1", "v$_$2"]
-
-
-@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-def test_a_file_in_latin_1_is_told_its_line_and_what_to_save(path, end):
-    path.write_bytes(end.join([b"id,label,score", b"a,1,2", b"Andr\xe9 1,1,2", b""]))
+def test_a_file_in_latin_1_is_told_its_line_and_what_to_save(path):
     said = "line 3: 'André' cannot be read as CSV, because it is stored as Latin-1 and not as UTF-8"
-    with pytest.raises(UserError, match=re.escape(f"{path}, {said}: save the file anew as UTF-8")):
-        read_predictions(str(path))
+    for end in (b"\n", b"\r\n", b"\r"):
+        path.write_bytes(end.join([b"id,label,score", b"a,1,2", b"Andr\xe9 1,1,2", b""]))
+        message = re.escape(f"{path}, {said}: save the file anew as UTF-8")
+        with pytest.raises(UserError, match=message):
+            read_predictions(str(path))
 
 
-def test_rows_of_the_same_id_are_measured_and_said(path, caplog):
+def test_rows_of_an_id_are_measured_each_and_a_video_and_a_clip_are_an_id(path, caplog):
     path.write_text("id,label,score\na,1,1\nb,2,2\na,1,4\n")
     assert evaluate_predictions(str(path))["metrics"]["mae"]["mean"] == 1
     assert "some ids, as a, stand in several rows; each counts" in caplog.text
+    path.write_text("video_id,clip_id,label,prediction\nv,1,0,1\nv,2,0,1\n")
+    assert read_predictions(str(path)).ids.tolist() == ["v$_$1", "v$_$2"]
 
 
 @pytest.mark.parametrize(

@@ -98,25 +98,12 @@ def test_padding_content_never_matters(mask, seed, junk):
 
 
 def test_a_derived_mask_keeps_inner_zero_steps():
-    x = np.array(
-        [
-            [[0, 0], [0, 3], [0, 0], [0, 0], [-1, 0], [0, 0]],
-            [[0, 0], [0, 0], [0, 0], [0, 0], [0, 0], [-0.0, 0]],
-            [[5, 5], [0, 0], [0, 0], [0, 0], [0, 0], [0, 1]],
-            [[0, 0], [0, 0], [np.nan, 0], [0, 0], [0, 0], [0, 0]],
-            [[0, 0], [0, 0], [0, 0], [0, np.inf], [0, 2], [0, 0]],
-        ]
-    )
-    wanted = np.array(
-        [
-            [0, 1, 1, 1, 1, 0],
-            [0, 0, 0, 0, 0, 0],
-            [1, 1, 1, 1, 1, 1],
-            [0, 0, 1, 0, 0, 0],
-            [0, 0, 0, 1, 1, 0],
-        ],
-        bool,
-    )
+    values = {"0": (0, 0), "3": (0, 3), "-": (-1, 0), "z": (-0.0, 0), "N": (np.nan, 0)}
+    values["I"] = 0, np.inf
+    rows = {"0300-0": "011110", "00000z": "000000", "300003": "111111", "00N000": "001000",
+            "000I30": "000110"}
+    x = np.array([[values[step] for step in row] for row in rows])
+    wanted = np.array([[step == "1" for step in row] for row in rows.values()])
     np.testing.assert_array_equal(step_mask(a_split({"text": x}), "text", True), wanted)
     integers = a_split({"text": np.nan_to_num(x, posinf=1, nan=1).astype(np.int32)})
     np.testing.assert_array_equal(step_mask(integers, "text", True), wanted)
@@ -124,8 +111,7 @@ def test_a_derived_mask_keeps_inner_zero_steps():
 
 def test_without_mask_from_zeros_every_step_counts():
     x = np.array([[[0.0], [2.0], [0.0]], [[0.0], [0.0], [0.0]]])
-    data = dataclasses.replace(PLAIN, mask_from_zeros=False)
-    out, kept, _ = prepared(a_split({"text": x}), data)
+    out, kept, _ = prepared(a_split({"text": x}), DataConfig(standardize=(), mask_from_zeros=False))
     assert kept.tolist() == [[True] * 3] * 2
     np.testing.assert_array_equal(out, x)
 
@@ -196,13 +182,6 @@ def test_a_constant_column_becomes_0_and_a_new_value_stays_finite(constant, dtyp
     np.testing.assert_allclose(new.features["audio"], 3, rtol=1e-6)
 
 
-def test_a_column_without_finite_values_becomes_0():
-    x = np.array([[[np.nan, 1.0], [np.inf, 3.0]]])
-    out, kept, repairs = prepared(a_split({"audio": x}), DataConfig(), name="audio")
-    np.testing.assert_array_equal(out, [[[0, -1], [0, 1]]])
-    assert kept.all() and repairs == {"audio": {"non_finite": 2, "clipped": 0}}
-
-
 def test_non_finite_values_become_0_after_standardisation_and_are_counted():
     x = np.array([[[2.0], [np.nan], [4.0], [np.nan]], [[np.inf], [-np.inf], [6.0], [0.0]]])
     mask = np.array([[True, True, True, False], [True, True, True, False]])
@@ -213,16 +192,23 @@ def test_non_finite_values_become_0_after_standardisation_and_are_counted():
     np.testing.assert_allclose(out[..., 0], [[-z, 0, 0], [0, 0, z]], rtol=1e-6)
     counts = {"non_finite": 3, "clipped": 0, "hidden_steps": 1}
     assert kept.all() and repairs == {"audio": counts}
+    # A column without finite values:
+    x = np.array([[[np.nan, 1.0], [np.inf, 3.0]]])
+    out, kept, repairs = prepared(a_split({"audio": x}), DataConfig(), name="audio")
+    np.testing.assert_array_equal(out, [[[0, -1], [0, 1]]])
+    assert kept.all() and repairs == {"audio": {"non_finite": 2, "clipped": 0}}
 
 
-@pytest.mark.parametrize("standardize", [(), ("text",)])
-def test_values_beyond_float32_count_as_non_finite(standardize):
-    x = np.array([[[1.0], [1e39], [3.0], [-1e300]]])
-    data = DataConfig(standardize=standardize, clip=0.0)
-    out, _, repairs = prepared(a_split({"text": x}), data)
-    wanted = [-1, 0, 1, 0] if standardize else [1, 0, 3, 0]
-    np.testing.assert_array_equal(out[0, :, 0], np.float32(wanted))
-    assert repairs == {"text": {"non_finite": 2, "clipped": 0}}
+def test_values_beyond_a_million_are_no_measurements():
+    for values, standardize, wanted in (
+        ([1.0, 1e39, 3.0, -1e300], (), [1, 0, 3, 0]),
+        ([1.0, 1e39, 3.0, -1e300], ("text",), [-1, 0, 1, 0]),
+        ([1.0, 3e38, 1e6, -1.1e6], (), [1, 0, 1e6, 0]),
+    ):
+        split = a_split({"text": np.array([values])[..., None]}, {"text": np.ones((1, 4), bool)})
+        out, _, repairs = prepared(split, DataConfig(standardize=standardize, clip=0.0))
+        np.testing.assert_array_equal(out[0, :, 0], np.float32(wanted))
+        assert repairs == {"text": {"non_finite": 2, "clipped": 0}}
 
 
 def test_clipping_is_counted_and_can_be_turned_off():
@@ -238,9 +224,7 @@ def test_clipping_is_counted_and_can_be_turned_off():
         np.testing.assert_allclose(found.features["audio"][42, 0, 0], wanted, rtol=1e-6)
         assert found.features["text"][42, 0, 0] == 500  # not standardised, so not clipped
         assert repairs == ({"audio": {"non_finite": 0, "clipped": count}} if count else {})
-
-
-def test_a_value_on_the_bound_and_infinity_are_not_clipped():
+    # A value on the bound is not clipped, nor is infinity.
     for values, clip, wanted, counts in (
         ([0.0, 2.0], 1.0, [-1.0, 1.0], {}),
         ([0.0, 1.0, np.inf], 0.5, [-0.5, 0.5, 0], {"audio": {"non_finite": 1, "clipped": 2}}),
@@ -460,12 +444,15 @@ def test_a_modality_without_a_valid_training_step_is_left_out_with_one_warning(e
         assert sorted(prepare(valid, preparation)[0].features) == ["audio", "text"]
 
 
-def test_a_corpus_without_train_or_without_a_valid_step_there_is_refused():
+def test_a_corpus_without_a_valid_training_step_or_of_another_width_is_refused():
     corpus = corpus_of(train=a_split({"text": np.zeros((3, 2, 2))}))
     with pytest.raises(UserError, match=r"^c: no modality has a valid training step\.$"):
         fit(corpus, PLAIN, MODEL)
     with pytest.raises(UserError, match=r"c has no split 'train'; it has test\."):
         fit(corpus_of(test=a_split({"text": np.ones((3, 2, 2))})), PLAIN, MODEL)
+    preparation = fit(corpus_of(train=a_split({"audio": np.ones((3, 2, 74))})), PLAIN, MODEL)
+    with pytest.raises(UserError, match="Modality 'audio' is 73 wide here, .* trained on 74 feat"):
+        prepare(a_split({"audio": np.ones((3, 2, 73))}), preparation)
 
 
 def test_a_modality_missing_in_a_split_is_absent_there():
@@ -493,57 +480,36 @@ def test_a_name_that_the_corpus_lacks_is_refused_with_the_names_there_are(key, n
     assert str(caught.value) == f"{key} names {name!r}, {there}"
 
 
-def test_another_width_is_refused():
-    preparation = fit(corpus_of(train=a_split({"audio": np.ones((3, 2, 74))})), PLAIN, MODEL)
-    with pytest.raises(UserError, match="Modality 'audio' is 73 wide here, .* trained on 74 feat"):
-        prepare(a_split({"audio": np.ones((3, 2, 73))}), preparation)
-
-
 # --- what comes out ---
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int8, np.uint16, ">f8"])
-def test_prepared_arrays_are_float32_and_bool(dtype):
-    x = np.arange(1, 25).reshape(2, 4, 3).astype(dtype)
-    split = a_split({"text": x, "audio": x})
-    found, _ = prepare(split, fit(corpus_of(train=split), DataConfig(), MODEL))
-    assert {a.dtype for a in found.features.values()} == {np.dtype(np.float32)}
-    assert {a.dtype for a in found.masks.values()} == {np.dtype(bool)}
-    np.testing.assert_array_equal(found.features["text"], np.arange(1.0, 25).reshape(2, 4, 3))
-
-
-def test_ids_labels_and_transcripts_pass_through():
-    split = a_split({"text": np.ones((2, 1, 1))}, labels=np.array([[0.5], [-3.0]]))
-    split = dataclasses.replace(split, raw_text=np.array(["a", "b"]))
-    found, _ = prepare(split, fit(corpus_of(train=split), PLAIN, MODEL))
-    assert found.ids is split.ids and found.labels is split.labels
-    assert found.raw_text is split.raw_text
+def test_prepared_arrays_are_float32_and_bool():
+    for dtype in (np.float16, np.float32, np.float64, np.int8, np.uint16, ">f8"):
+        x = np.arange(1, 25).reshape(2, 4, 3).astype(dtype)
+        split = a_split({"text": x, "audio": x})
+        found, _ = prepare(split, fit(corpus_of(train=split), DataConfig(), MODEL))
+        assert {a.dtype for a in found.features.values()} == {np.dtype(np.float32)}
+        assert {a.dtype for a in found.masks.values()} == {np.dtype(bool)}
+        np.testing.assert_array_equal(found.features["text"], np.arange(1.0, 25).reshape(2, 4, 3))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("explicit", [True, False])
-def test_what_was_read_is_never_changed(dtype, explicit):
+def test_what_was_read_is_never_changed_and_ids_and_labels_pass_through(dtype, explicit):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(5, 6, 3)).astype(dtype)
     x[0, 2, 1], x[1, :2] = np.nan, 0
     mask = rng.random((5, 6)) < 0.8
     before, mask_before = x.copy(), mask.copy()
     x.flags.writeable = mask.flags.writeable = False
-    split = a_split({"text": x}, {"text": mask} if explicit else {})
+    split = a_split({"text": x}, {"text": mask} if explicit else {}, rng.normal(size=(5, 1)))
+    split = dataclasses.replace(split, raw_text=np.array(list("abcde")))
     data = DataConfig(standardize=("text",), clip=0.5, truncate="last")
     preparation = fit(corpus_of(train=split), data, ModelConfig(max_len=3))
     found, _ = prepare(split, preparation)
+    assert found.ids is split.ids and found.labels is split.labels
+    assert found.raw_text is split.raw_text
     found.features["text"][:] = 7
     found.masks["text"][:] = True
     np.testing.assert_array_equal(x, before)
     np.testing.assert_array_equal(mask, mask_before)
-
-
-def test_values_beyond_a_million_are_no_measurements():
-    x = np.ones((2, 2, 1))
-    x[0, 1, 0], x[1, 0, 0] = 3e38, 1e6
-    split = a_split({"text": x}, {"text": np.ones((2, 2), bool)})
-    preparation = fit(corpus_of(train=split), PLAIN, ModelConfig())
-    prepared, repairs = prepare(split, preparation)
-    assert prepared.features["text"][:, :, 0].tolist() == [[1, 0], [1e6, 1]]
-    assert repairs == {"text": {"non_finite": 1, "clipped": 0}}

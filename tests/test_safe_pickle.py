@@ -1,6 +1,7 @@
 """Pickles: what they hold comes back as Python would load it; what they ask for is never done."""
 
 import collections
+import contextlib
 import gzip
 import os
 import pathlib
@@ -48,9 +49,8 @@ def load(path: pathlib.Path, content: bytes):
 
 def refusal(path: pathlib.Path, content: bytes) -> str:
     """The sentence, without the file's name, with which a file of this content is refused."""
-    path.write_bytes(content)
     with pytest.raises(UserError) as caught:
-        read_pickle(path)
+        load(path, content)
     return sentence(path, caught.value)
 
 
@@ -137,51 +137,40 @@ def corpus() -> dict:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_whatever_a_corpus_holds_is_read_as_python_would(path, protocol):
     value = corpus()
-    assert same(load(path, pickle.dumps(value, protocol)), value)
+    found = load(path, pickle.dumps(value, protocol))
+    assert same(found, value)
+    kept = found["train"]  # arrays keep their order of bytes and of axes
+    assert kept["big endian"].dtype.str == ">i4"
+    assert kept["fortran"].flags.f_contiguous and not kept["fortran"].flags.c_contiguous
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_arrays_keep_their_order_of_bytes_and_of_axes(path, protocol):
-    x = np.asfortranarray(np.arange(6, dtype=">i4").reshape(2, 3))
-    found = load(path, pickle.dumps(x, protocol))
-    assert found.dtype.str == ">i4" and found.flags.f_contiguous and not found.flags.c_contiguous
-
-
-def test_without_rows_an_array_keeps_its_columns(path):
+def test_arrays_without_rows_and_bytearrays_stay_as_they_are(path):
     for protocol in (3, 4, 5):
         for x in (np.zeros((0, 5)), np.zeros((3, 0), "U4"), np.zeros((0, 2), object)):
             assert same(load(path, pickle.dumps(x, protocol)), x)
-
-
-def test_a_bytearray_of_protocol_5_stays_one(path):
     value = [bytearray(b"abc"), pickle.PickleBuffer(b"x"), pickle.PickleBuffer(bytearray(b"y"))]
-    found = load(path, pickle.dumps(value, 5))
-    assert same(found, [bytearray(b"abc"), b"x", bytearray(b"y")])
+    assert same(load(path, pickle.dumps(value, 5)), [bytearray(b"abc"), b"x", bytearray(b"y")])
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_numpy_1_and_numpy_2_name_their_modules_differently(path, protocol):
     x = [np.arange(6.0).reshape(2, 3), np.float32(2.5)]
     content = pickle.dumps(x, protocol)
-    new = len(re.findall(rb"numpy\._core", content))
-    assert new >= 1
+    assert b"numpy._core" in content
     if protocol >= 4:  # strings behind their lengths, all of it in a frame
-        for old, length in ((b"numpy._core.multiarray", 22), (b"numpy._core.numeric", 19)):
-            short = old.replace(b"_core", b"core")
-            content = content.replace(bytes([length]) + old, bytes([length - 1]) + short)
+        for old in (b"numpy._core.multiarray", b"numpy._core.numeric"):
+            short = bytes([len(old) - 1]) + old.replace(b"_core", b"core")
+            content = content.replace(bytes([len(old)]) + old, short)
         content = content[:2] + content[11:]
     content = content.replace(b"numpy._core", b"numpy.core")
     assert b"_core" not in content
     assert same(load(path, content), x)
 
 
-def test_what_is_one_object_in_the_file_is_one_object_here(path):
+def test_one_object_stays_one_and_an_index_given_twice_is_that_of_the_second(path):
     x = np.arange(3.0)
     first, second, word, other = load(path, pickle.dumps([x, x, "a word", "a word"]))
     assert first is second and word is other
-
-
-def test_an_index_that_is_given_twice_refers_to_the_second_value(path):
     described = b"(K\x01q\x00" + shape(1) + dtype("u1") + b"\x89C\x01xtb"
     content = P4 + b"(" + ANNOUNCED + b"q\x00" + described + b"h\x00t."
     assert same(load(path, content), (np.array([ord("x")], np.uint8), 1))
@@ -254,90 +243,75 @@ def test_any_structure_survives_any_protocol(path, value, protocol):
 
 
 def test_a_corpus_of_100_levels_is_read_and_one_of_101_is_not(path):
-    def levels(n):
-        return b"]" * n + b"a" * (n - 1) + b"."
-
-    found = load(path, P4 + levels(100))
+    found = load(path, P4 + b"]" * 100 + b"a" * 99 + b".")
     for _ in range(99):
         (found,) = found
     assert found == []
-    assert refusal(path, P4 + levels(101)) == "nests its values more than 100 deep."
+    deeper = P4 + b"]" * 101 + b"a" * 100 + b"."
+    assert refusal(path, deeper) == "nests its values more than 100 deep."
 
 
 # --- what is refused: programs ---
 
 
-def command(marker: pathlib.Path) -> str:
-    return f"touch '{marker}'"
-
-
 class Payload:
     def __init__(self, marker):
-        self.command = command(marker)
+        self.command = f"touch '{marker}'"
 
     def __reduce__(self):
         return os.system, (self.command,)
 
 
 def quoted(marker) -> bytes:
-    return text(command(marker))
+    return text(f"touch '{marker}'")
 
 
 SYSTEM = name("posix", "system")
+# What makes a file that asks for code, what it asks for, and whether Python itself would run it.
 PROGRAMS = {
-    "REDUCE": (lambda m: pickle.dumps(Payload(m)), "posix.system"),
-    "REDUCE of protocol 0": (lambda m: pickle.dumps(Payload(m), 0), "posix.system"),
-    "deep inside": (lambda m: pickle.dumps({"train": [({"id": Payload(m)},)]}), "posix.system"),
-    "INST": (lambda m: b"\x80\x02(V%b\nios\nsystem\n." % command(m).encode(), "os.system"),
-    "OBJ": (lambda m: P4 + b"(" + SYSTEM + quoted(m) + b"o.", "posix.system"),
-    "NEWOBJ": (lambda m: P4 + SYSTEM + quoted(m) + b"\x85\x81.", "posix.system"),
-    "NEWOBJ_EX": (lambda m: P4 + SYSTEM + quoted(m) + b"\x85}\x92.", "posix.system"),
-    "an array of objects": (
-        lambda m: pickle.dumps(np.fromiter([Payload(m)], object, 1)),
-        "posix.system",
-    ),
-    "the state of an array": (
-        lambda m: P4 + ANNOUNCED + SYSTEM + quoted(m) + b"\x85Rb.",
-        "posix.system",
-    ),
-    "a dotted name": (
-        lambda m: P4 + name("posixpath", "os.system") + quoted(m) + b"\x85R.",
-        "posixpath.os.system",
-    ),
-    "a dotted name of an allowed module": (
-        lambda m: P4 + name("collections", "_sys.modules.get") + text("os") + b"\x85R.",
-        "collections._sys.modules.get",
-    ),
-    "the name of an allowed function in another module": (
-        lambda m: P4 + name("codecs", "encode") + text("a") + text("latin1") + b"\x86R.",
-        "codecs.encode",
-    ),
-    "a name put together": (
-        lambda m: P4 + b"\x8c\x05posix\x94\x8c\x06system\x940h\x01\x93" + quoted(m) + b"\x85R.",
-        "posix.system",
-    ),
-    "eval": (
-        lambda m: b"c__builtin__\neval\n(V__import__('os').system(%r)\ntR."
-        % command(m).encode().decode().encode(),
-        "__builtin__.eval",
-    ),
-    "numpy.load": (
-        lambda m: P4 + name("numpy", "load") + text("x.npy") + b"N\x88\x87R.",
-        "numpy.load",
-    ),
-    "a factory": (
-        lambda m: P4 + name("collections", "defaultdict") + SYSTEM + b"\x85R.",
-        "posix.system",
-    ),
-    "getattr": (lambda m: P4 + name("builtins", "getattr") + b".", "builtins.getattr"),
-    "bytes": (lambda m: pickle.dumps(b"", 2), "__builtin__.bytes"),
-    "an unknown line": (lambda m: b"cos\r\nsystem\n.", r"os\r.system"),
+    "REDUCE": (lambda m: pickle.dumps(Payload(m)), "posix.system", True),
+    "REDUCE of protocol 0": (lambda m: pickle.dumps(Payload(m), 0), "posix.system", True),
+    "deep inside":
+        (lambda m: pickle.dumps({"train": [({"id": Payload(m)},)]}), "posix.system", True),
+    "INST": (lambda m: b"\x80\x02(V%b\nios\nsystem\n." % quoted(m)[2:], "os.system", True),
+    "OBJ": (lambda m: P4 + b"(" + SYSTEM + quoted(m) + b"o.", "posix.system", True),
+    "NEWOBJ": (lambda m: P4 + SYSTEM + quoted(m) + b"\x85\x81.", "posix.system", False),
+    "NEWOBJ_EX": (lambda m: P4 + SYSTEM + quoted(m) + b"\x85}\x92.", "posix.system", False),
+    "an array of objects":
+        (lambda m: pickle.dumps(np.fromiter([Payload(m)], object, 1)), "posix.system", True),
+    "the state of an array":
+        (lambda m: P4 + ANNOUNCED + SYSTEM + quoted(m) + b"\x85Rb.", "posix.system", True),
+    "a dotted name":
+        (lambda m: P4 + name("posixpath", "os.system") + quoted(m) + b"\x85R.",
+         "posixpath.os.system", True),
+    "a dotted name of an allowed module":
+        (lambda m: P4 + name("collections", "_sys.modules.get") + text("os") + b"\x85R.",
+         "collections._sys.modules.get", False),
+    "the name of an allowed function in another module":
+        (lambda m: P4 + name("codecs", "encode") + text("a") + text("latin1") + b"\x86R.",
+         "codecs.encode", False),
+    "a name put together":
+        (lambda m: P4 + b"\x8c\x05posix\x94\x8c\x06system\x940h\x01\x93" + quoted(m) + b"\x85R.",
+         "posix.system", True),
+    "eval":
+        (lambda m: b"c__builtin__\neval\n(V__import__('os').system(%a)\ntR." % f"touch '{m}'",
+         "__builtin__.eval", True),
+    "numpy.load":
+        (lambda m: P4 + name("numpy", "load") + text("x.npy") + b"N\x88\x87R.",
+         "numpy.load", False),
+    "a factory":
+        (lambda m: P4 + name("collections", "defaultdict") + SYSTEM + b"\x85R.",
+         "posix.system", False),
+    "getattr": (lambda m: P4 + name("builtins", "getattr") + b".", "builtins.getattr", False),
+    "bytes": (lambda m: pickle.dumps(b"", 2), "__builtin__.bytes", False),
+    "an unknown line": (lambda m: b"cos\r\nsystem\n.", r"os\r.system", False),
 }
 
 
+@pytest.mark.filterwarnings("ignore:numpy.core:DeprecationWarning")
 @pytest.mark.parametrize("case", PROGRAMS)
 def test_a_program_is_refused_by_the_name_of_what_it_asks_for(tmp_path, path, case):
-    make, asked = PROGRAMS[case]
+    make, asked, python_runs_it = PROGRAMS[case]
     marker = tmp_path / "executed"
     found = refusal(path, make(marker)).replace("; it stands at 'id'", "")
     assert found == (
@@ -345,21 +319,11 @@ def test_a_program_is_refused_by_the_name_of_what_it_asks_for(tmp_path, path, ca
         "numbers, lists, tuples, sets and dicts are read."
     )
     assert not marker.exists()
-
-
-@pytest.mark.filterwarnings("ignore:numpy.core:DeprecationWarning")
-@pytest.mark.parametrize(
-    "case",
-    ["REDUCE", "REDUCE of protocol 0", "deep inside", "INST", "OBJ", "an array of objects"]
-    + ["the state of an array", "a dotted name", "a name put together", "eval"],
-)
-def test_python_itself_would_have_run_the_program(tmp_path, case):
-    marker = tmp_path / "executed"
-    try:
-        pickle.loads(PROGRAMS[case][0](marker))
-    except TypeError:  # the state of an array is no number, but it is too late by then
-        assert case == "the state of an array"
-    assert marker.exists()
+    if python_runs_it:
+        # The state of an array is no number, but it is too late by then.
+        with contextlib.suppress(TypeError):
+            pickle.loads(make(marker))
+        assert marker.exists()
 
 
 def test_attributes_cannot_be_set(tmp_path, path):
@@ -393,17 +357,14 @@ def test_opcodes_that_make_objects_or_point_elsewhere_are_refused(path, opcode, 
 
 
 def test_allowed_names_do_only_what_data_needs(path):
-    encode, set_, default = (
-        name(*n.split("."))
-        for n in ("_codecs.encode", "builtins.set", "collections.defaultdict")
-    )
+    encode, default = name("_codecs", "encode"), name("collections", "defaultdict")
     for call in (
         encode + text("abc") + text("zlib") + b"\x86R",
         encode + text("abc") + text("utf-8") + b"\x86R",
         encode + text("abc") + b"\x85R",
         encode + text("abc") + text("latin1") + text("strict") + b"\x87R",
         encode + b"C\x03abc" + text("latin1") + b"\x86R",
-        set_ + text("abc") + b"\x85R",
+        name("builtins", "set") + text("abc") + b"\x85R",
         default + name("numpy", "ndarray") + b"\x85R",
         default + text("abc") + b"\x85R",
         default + b"N}\x86R",
@@ -447,31 +408,23 @@ def test_arrays_of_other_types_are_refused(path, value, protocol):
     assert re.fullmatch(wanted, found)
 
 
-def test_numbers_with_field_names_are_refused(path):
+def test_records_and_subclasses_of_an_array_are_refused(path):
     kind = dtype("f8", dtype_state(parts=b"N" + text("a") + b"\x85}"))
     assert "has an array of records" in refusal(path, P4 + kind + b".")
+    assert "numpy.ma" in refusal(path, pickle.dumps(np.ma.masked_array([1.0], [True])))
 
 
-def test_a_subclass_of_an_array_is_refused(path):
-    found = refusal(path, pickle.dumps(np.ma.masked_array([1.0], [True])))
-    assert found.startswith("asks for 'numpy.ma._mareconstruct'") or "numpy.ma" in found
-
-
-@pytest.mark.parametrize(
-    "content, named",
-    [
-        (name("numpy", "ndarray"), "numpy.ndarray"),
-        (b"]" + name("builtins", "set") + b"a", "builtins.set"),
-        (array(shape(1), dtype("O8"), b"]" + RECONSTRUCT + b"a"), "numpy.core.multiarray._recon"),
-    ],
-)
-def test_an_allowed_name_is_no_value(path, content, named):
-    assert re.match(f"holds {named}.* itself", refusal(path, P4 + content + b"."))
-
-
-def test_an_array_that_is_never_described_is_refused(path):
-    for content in (ANNOUNCED, b"](" + ANNOUNCED + b"e", ANNOUNCED + b"\x94]h\x00a\x86"):
-        assert "never describes it" in refusal(path, P4 + content + b".")
+def test_an_allowed_name_or_an_array_that_is_never_described_is_no_value(path):
+    objects = array(shape(1), dtype("O8"), b"]" + RECONSTRUCT + b"a")
+    for content, said in (
+        (name("numpy", "ndarray"), r"holds numpy\.ndarray.* itself"),
+        (b"]" + name("builtins", "set") + b"a", r"holds builtins\.set.* itself"),
+        (objects, r"holds numpy\.core\.multiarray\._recon.* itself"),
+        *((undescribed, ".*never describes it") for undescribed in (
+            ANNOUNCED, b"](" + ANNOUNCED + b"e", ANNOUNCED + b"\x94]h\x00a\x86"
+        )),
+    ):
+        assert re.match(said, refusal(path, P4 + content + b"."))
 
 
 # --- what is refused: damage ---
@@ -535,8 +488,7 @@ def test_any_edit_of_a_valid_file_is_refused_or_read(path, value, protocol, edit
     read_or_refused(path)
 
 
-def declares(size: int) -> str:
-    return f"declares {size} bytes where 2 are left."
+DECLARES = "declares {} bytes where 2 are left."
 
 
 def senseless(byte: int) -> str:
@@ -559,13 +511,13 @@ CYCLE = "has a value that contains itself."
         b"N.N.": "goes on after its end, at byte 2 of 4.",
         b"NN.": senseless(3),
         b"(N.": senseless(3),
-        b"\x80\x04\x95" + struct.pack("<Q", 1 << 60) + b"N.": declares(1 << 60),
-        b"\x8e" + struct.pack("<Q", 1 << 62) + b"x.": declares(1 << 62),
-        b"\x8d" + struct.pack("<Q", 1 << 63) + b"x.": declares(1 << 63),
-        b"\x96" + struct.pack("<Q", 1 << 40) + b"x.": declares(1 << 40),
-        b"B\xff\xff\xff\xffx.": declares(0xFFFFFFFF),
+        b"\x80\x04\x95" + struct.pack("<Q", 1 << 60) + b"N.": DECLARES.format(1 << 60),
+        b"\x8e" + struct.pack("<Q", 1 << 62) + b"x.": DECLARES.format(1 << 62),
+        b"\x8d" + struct.pack("<Q", 1 << 63) + b"x.": DECLARES.format(1 << 63),
+        b"\x96" + struct.pack("<Q", 1 << 40) + b"x.": DECLARES.format(1 << 40),
+        b"B\xff\xff\xff\xffx.": DECLARES.format(0xFFFFFFFF),
         b"T\xff\xff\xff\xffx.": senseless(5),
-        b"\x8b\xff\xff\xff\x7fx.": declares(0x7FFFFFFF),
+        b"\x8b\xff\xff\xff\x7fx.": DECLARES.format(0x7FFFFFFF),
         b"\x8b\x00\x01\x00\x00" + b"\x7f" * 256 + b".": "holds an integer of 256 bytes.",
         P4 + b"L" + b"9" * 5000 + b"L\n.": "holds a number of 5001 digits.",
         b"Nr\xff\xff\xff\x7f.": senseless(6),
@@ -609,11 +561,11 @@ def test_an_array_is_as_large_as_its_bytes_or_refused(path, make):
 
 
 def test_an_array_of_objects_has_as_many_as_it_says(path):
-    for content in (b"]", b"]NaNaNa", b"N", data(bytes(16)), b"(NNt"):
-        found = refusal(path, P4 + array(shape(2), dtype("O8"), content) + b".")
+    contents = (b"]", b"]NaNaNa", b"N", data(bytes(16)), b"(NNt")
+    made = [array(shape(2), dtype("O8"), content) for content in contents]
+    for content in (*made, buffer(shape(2), dtype("O8"), data(bytes(16)))):
+        found = refusal(path, P4 + content + b".")
         assert found == "has an array of object of shape (2,) without as many objects."
-    found = refusal(path, P4 + buffer(shape(2), dtype("O8"), data(bytes(16))) + b".")
-    assert found == "has an array of object of shape (2,) without as many objects."
 
 
 def test_bytes_that_are_no_truth_values_or_characters_are_refused(path):
@@ -663,54 +615,29 @@ def test_a_pickle_is_recognised_whole_and_cut_and_by_any_name(tmp_path, value, p
         assert is_recognised(path)
 
 
-@pytest.mark.parametrize("case", PROGRAMS)
-def test_a_program_is_recognised_and_never_runs(tmp_path, path, case):
-    marker = tmp_path / "executed"
-    path.write_bytes(PROGRAMS[case][0](marker))
-    assert is_recognised(path)
-    assert not marker.exists()
+OTHER_FILES = (
+    # Too short, signatures of protocols that there are not, and other signatures:
+    *(b"", b".", b"\x80", b"\x80\x01N.", b"\x80\x06N.", b"\x80\x04\xff"),
+    *(b"\x89HDF\r\n\x1a\n" + bytes(100), b"\x93NUMPY\x01\x00v\x00{'descr': '<f8'}"),
+    *(b"\xff\xfei\x00d\x00", b"\xef\xbb\xbfid,label\n"),  # UTF-16, UTF-8 with a mark
+    *(b"\x7fELF\x02\x01\x01" + bytes(100), b"\x89PNG\r\n\x1a\n"),
+    # Tables, of which some have opcodes ahead or in every line:
+    *(b"id,label\na,1\n", b"Video,label\nV1,0.5\n", b"clip_id,text,label\n" * 999),
+    *(b"".join(line % i for i in range(999)) for line in (b"Video_%d,0.5\n", b"clip%d\n")),
+    *(b"I,F,L\n1,2,3\n", b"I1\n" * 2000, b"0.1,0.2\n0.3,0.4\n", b"-1.5\n"),
+    # Text:
+    *(b"(a, b)\n", b"[1, 2, 3]", b'{"train": ["a"]}', b"No.", b"N" * 5000, b"("),
+    *(b"N.\nand so on\n", b"(Vtouch\nios\nsystem\n."),  # more than a pickle; no signature
+    b"Great movie, I laughed all the time and then some more.\n",
+    b"The film is .\n",
+    b"the 0.418 0.24968 -0.41242\nof 0.70853 0.57088 -0.4716\n",
+)
 
 
-OTHER_FILES = {
-    "nothing": b"",
-    "a full stop": b".",
-    "half a signature": b"\x80",
-    "protocol 1 with a signature": b"\x80\x01N.",
-    "protocol 6": b"\x80\x06N.",
-    "a signature and no opcode": b"\x80\x04\xff",
-    "HDF5": b"\x89HDF\r\n\x1a\n" + bytes(100),
-    "npy": b"\x93NUMPY\x01\x00v\x00{'descr': '<f8'}",
-    "UTF-16": b"\xff\xfei\x00d\x00",
-    "UTF-8 with a mark": b"\xef\xbb\xbfid,label\n",
-    "ELF": b"\x7fELF\x02\x01\x01" + bytes(100),
-    "PNG": b"\x89PNG\r\n\x1a\n",
-    "CSV": b"id,label\na,1\n",
-    "CSV with an opcode ahead": b"Video,label\nV1,0.5\n",
-    "a string opcode in every line": b"".join(b"Video_%d,0.5\n" % i for i in range(999)),
-    "a name in every two lines": b"".join(b"clip%d\n" % i for i in range(999)),
-    "CSV of names": b"clip_id,text,label\n" * 999,
-    "columns I and F": b"I,F,L\n1,2,3\n",
-    "a number opcode in every line": b"I1\n" * 2000,
-    "CSV of numbers": b"0.1,0.2\n0.3,0.4\n",
-    "a number": b"-1.5\n",
-    "a tuple in words": b"(a, b)\n",
-    "a JSON list": b"[1, 2, 3]",
-    "JSON": b'{"train": ["a"]}',
-    "a word": b"No.",
-    "the opcode of None, often": b"N" * 5000,
-    "a bracket": b"(",
-    "a pickle and more": b"N.\nand so on\n",
-    "a program by INST, without a signature": b"(Vtouch\nios\nsystem\n.",
-    "a sentence": b"Great movie, I laughed all the time and then some more.\n",
-    "a sentence with its stop on its own": b"The film is .\n",
-    "word vectors": b"the 0.418 0.24968 -0.41242\nof 0.70853 0.57088 -0.4716\n",
-}
-
-
-@pytest.mark.parametrize("case", OTHER_FILES)
-def test_other_files_are_not_taken_for_pickles(path, case):
-    path.write_bytes(OTHER_FILES[case])
-    assert not is_recognised(path)
+def test_other_files_are_not_taken_for_pickles(path):
+    for content in OTHER_FILES:
+        path.write_bytes(content)
+        assert not is_recognised(path), content[:60]
 
 
 def test_archives_and_the_text_around_here_are_not_taken_for_pickles(tmp_path):

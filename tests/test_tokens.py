@@ -123,10 +123,7 @@ def test_a_vocabulary_is_read_as_bert_reads_it(tmp_path, given, own):
     texts = ["A Good film, GOOD!", "é É é", "你好 a你b", "un'good [SEP] a\u200bb", "\x85\u2028a"]
     for row, text in zip(rows_of(ours.encode(texts)), texts, strict=True):
         assert row[:, 0].tolist() == theirs.encode(text).ids
-
-
-def test_lines_of_a_vocabulary_count_whatever_they_hold():
-    lines = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "\u2028", "", "a"]
+    lines = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "\u2028", "", "a"]  # count whatever they hold
     content = json.loads(json_of_vocabulary("\r\n".join(lines), {}, "vocab.txt"))
     assert content["model"]["vocab"] == {line: k for k, line in enumerate(lines)}
 
@@ -163,51 +160,42 @@ def template(ids: list[int]) -> dict:
     return {"type": "TemplateProcessing", "single": one, "pair": one, "special_tokens": special}
 
 
+def split_by(pattern: str) -> str:
+    way = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    return altered(pre_tokenizer=way)
+
+
 BAD = {
-    "nothing": "",
-    "no JSON": "{",
-    "a list": "[]",
+    "nothing": "", "no JSON": "{", "a list": "[]", "nested": "[" * 100_000,
     "cut short": WORDPIECE[: len(WORDPIECE) // 2],
     "another type": altered(model={"type": "Oracle"}),
     "a number": altered(model=3),
     "negative ids": content_of("wordpiece", vocab={"a": -1}),
     "ids beyond 32 bits": content_of("wordpiece", vocab={"a": 2**40}),
     "ids that are text": content_of("wordpiece", vocab={"a": "0"}),
-    "an open bracket": altered(
-        pre_tokenizer={"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated",
-                       "invert": False}
-    ),
+    "an open bracket": split_by("("),
+    "a search without end": split_by("(a+)+$"),
     "an unknown piece": content_of("unigram", unk_id=99),
     "half a character": altered(model={"type": "WordPiece", "vocab": {"\ud800": 0}}),
     "no piece": altered(model={"type": "WordLevel", "vocab": {}, "unk_token": "?"},
                         post_processor=None, added_tokens=[]),
-    "nested": "[" * 100_000,
-    "a search without end": altered(
-        pre_tokenizer={"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated",
-                       "invert": False}
-    ),
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_file_is_one_sentence(name):
-    with pytest.raises(UserError, match="^FOLDER/tokenizer.json ") as error:
-        tokenizer(BAD[name]).encode(["a film", "a" * 28 + "b"])
-    assert len(str(error.value)) < 300 and "\n" not in str(error.value)
+def test_a_bad_file_or_text_is_one_sentence():
+    for name, content in BAD.items():
+        with pytest.raises(UserError, match="^FOLDER/tokenizer.json ") as error:
+            tokenizer(content).encode(["a film", "a" * 28 + "b"])
+        assert len(str(error.value)) < 300 and "\n" not in str(error.value), name
+    for content, said in ((content_of("unigram", unk_id=None), "ü"), (WORDPIECE, "\ud800")):
+        with pytest.raises(UserError, match="^FOLDER/tokenizer.json .*fails on transcripts"):
+            tokenizer(content).encode([said])
 
 
 def test_ids_beyond_every_embedding_count_as_rows_that_it_would_need():
     huge = content_of("wordpiece", vocab={p: i for i, p in enumerate(PIECES)} | {"z": 2**32 - 1})
     assert tokenizer(huge).size == 2**32
     assert tokenizer(altered(post_processor=template([4 * 10**9]))).size == 4 * 10**9 + 1
-
-
-def test_a_text_that_the_tokenizer_cannot_take_is_one_sentence():
-    content = json.loads(TOKENIZERS["unigram"])
-    content["model"]["unk_id"] = None
-    for text, said in ((json.dumps(content), "ü"), (WORDPIECE, "\ud800")):
-        with pytest.raises(UserError, match="^FOLDER/tokenizer.json .*fails on transcripts"):
-            tokenizer(text).encode([said])
 
 
 def test_without_the_library_a_sentence_names_the_requirements(monkeypatch):
