@@ -60,6 +60,12 @@ def start(*arguments, log: pathlib.Path, **environment) -> subprocess.Popen:
         )
 
 
+def python(*arguments, **settings) -> subprocess.CompletedProcess:
+    """Another Python, to its end; settings are those of `subprocess.run`."""
+    usual = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": LIMIT}
+    return subprocess.run([sys.executable, *map(str, arguments)], **usual | settings)
+
+
 class StopAfter(StopRequest):
     """Asks to stop once it has been asked so many times itself."""
 
@@ -102,10 +108,8 @@ def differences(folder: pathlib.Path, whole: pathlib.Path, finished: bool = True
         timed["timing"].pop("train_seconds")
     if results != expected_results:
         found.append("results.json")
-    found += [n for n in KEPT if (folder / n).read_bytes() != (whole / n).read_bytes()]
-    for name in BUNDLE:
-        if (folder / name).read_bytes() != (whole / name).read_bytes():
-            found.append(name)
+    names = (*KEPT, *BUNDLE)
+    found += [n for n in names if (folder / n).read_bytes() != (whole / n).read_bytes()]
     return found + leftovers(folder, whole)
 
 
@@ -207,7 +211,8 @@ class Forks:
         `program` is the module, and what is called there.
         """
         request = [*map(str, arguments)], str(log), str(errors), largest_file, str(folder)
-        return Fork(self, self.ask("start", *request, dict(environment or {}), program))
+        pid = self.ask("start", *request, dict(environment or {}), program)
+        return Fork(self, pid, log)
 
     def close(self) -> None:
         self._server.stdin.close()
@@ -226,8 +231,8 @@ class Forks:
 class Fork:
     """A command that runs; like `subprocess.Popen`, as far as it is used here."""
 
-    def __init__(self, forks: Forks, pid: int) -> None:
-        self._forks, self.pid, self._code = forks, pid, None
+    def __init__(self, forks: Forks, pid: int, log: pathlib.Path) -> None:
+        self._forks, self.pid, self.log, self._code = forks, pid, log, None
 
     def poll(self) -> int | None:
         if self._code is None:
@@ -247,6 +252,26 @@ class Fork:
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
             os.kill(self.pid, number)
+
+    def until(self, happened: Callable[[], object]) -> "Fork":
+        """Waits for something while it lives."""
+        last = time.monotonic() + LIMIT
+        while not happened():
+            assert self.poll() is None, self.log.read_text()
+            assert time.monotonic() < last, "nothing has happened"
+            time.sleep(0.002)
+        return self
+
+    def ends(self, code: int) -> str:
+        """Waits for its end with this code; returns what it has said, which holds no traceback."""
+        found, text = self.wait(), self.log.read_text()
+        assert found == code and "Traceback" not in text, text
+        return text
+
+    def error(self) -> str:
+        """The one line that it is refused with."""
+        (line,) = [line for line in self.ends(2).splitlines() if line.startswith("error: ")]
+        return line
 
 
 class Kill(NamedTuple):
