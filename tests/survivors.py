@@ -3,6 +3,7 @@
 Used by `test_survival.py` and by `bench/kill.py`.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -91,12 +92,9 @@ def state_of(folder: pathlib.Path) -> dict[str, np.ndarray]:
 
 def differences(folder: pathlib.Path, whole: pathlib.Path, finished: bool = True) -> list[str]:
     """In what a run differs from the uninterrupted one; nothing, if it kept its promise."""
-    found = []
     state, expected = state_of(folder), state_of(whole)
-    if state.keys() != expected.keys():
-        found.append("the arrays of the newest checkpoint")
-    else:
-        found += [k for k in state if not same_bits(state[k], expected[k])]
+    found = [f"{k} in one alone" for k in state.keys() ^ expected.keys()]
+    found += [k for k in state.keys() & expected if not same_bits(state[k], expected[k])]
     if lines_of(folder) != lines_of(whole):
         found.append("metrics.jsonl")
     if not finished:
@@ -275,31 +273,21 @@ class Fork:
 
 
 class Kill(NamedTuple):
-    """What a kill met.
-
-    Attributes:
-        aim: what was waited for.
-        seconds: after the start of the process.
-        steps: of the newest checkpoint that was whole then, 0 for none.
-        unfinished: names that only an unfinished write has.
-        folders: runs that had ended before this kill.
-    """
+    """What a kill met: `steps` of the newest whole checkpoint, names of unfinished writes."""
 
     aim: str
     seconds: float
     steps: int
     unfinished: list[str]
-    folders: int
+    folders: int  # runs that had ended before
 
 
 def unfinished(folder: pathlib.Path) -> list[str]:
     """What is being written in a run's folder just now, by its name."""
     found = []
     for place in (folder, folder / "checkpoints", folder / "predictions"):
-        try:
+        with contextlib.suppress(FileNotFoundError):
             found += [name for name in os.listdir(place) if "tmp" in name or "partial" in name]
-        except FileNotFoundError:
-            continue
     return found
 
 
@@ -319,15 +307,8 @@ def kill_and_restart(
     """Kills a run at random moments, restarting it each time; yields each kill, then differences.
 
     A third of the kills each comes at any moment, while a checkpoint is written, and while the
-    results are. A run that ends before its kill is compared, and another one begun.
-
-    Args:
-        whole: folder of the uninterrupted run.
-        seconds: that one took.
-        kills: how many.
-        seed: of the moments.
-        new_folder: makes a name for one more run.
-        begin: starts the command in a folder, its log beside that.
+    results are. A run that ends before its kill is compared with `whole`, the folder of one that
+    was not interrupted and took so many seconds, and another one begun in a new folder.
     """
     moments, done, ended = random.Random(seed), 0, 0
     folder = new_folder()

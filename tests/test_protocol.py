@@ -126,13 +126,3 @@ def test_the_ensemble_is_the_metric_of_the_mean_score_and_not_the_mean_metric(re
     assert report["test_ensemble"]["mae"] == pytest.approx(0.25)
     assert report["test"]["mae"]["mean"] == pytest.approx(0.475)
     assert report["calibration"]["test"] == {"coverage": [7 / 8], "width": [pytest.approx(1)]}
-
-
-def test_the_floors_come_from_training_labels_and_the_test_split(report):
-    floors = report["floors"]
-    assert floors["constant_0"]["mae"] == pytest.approx(10.0 / 8)
-    # The training median is .4: 2.8 + 1.4 + .6 + .4 + .2 + .6 + 1.4 + 2.6 = 10.
-    assert floors["train_median"]["mae"] == pytest.approx(10.0 / 8)
-    assert floors["majority"]["acc2_nonzero"] == pytest.approx(4 / 7)
-    assert floors["majority"]["acc2_has0"] == pytest.approx(5 / 8)
-    assert floors["majority"]["acc7"] == pytest.approx(2 / 8)  # -0.2 and 0; .6 and 1
