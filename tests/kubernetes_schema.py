@@ -36,7 +36,10 @@ JobSet:
   apiVersion: jobset.x-k8s.io/v1alpha2
   metadata: *metadata
   spec:
-    network: {enableDNSHostnames: true, subdomain?: *label, publishNotReadyAddresses: true}
+    network:
+      enableDNSHostnames: true
+      subdomain?: *label
+      publishNotReadyAddresses: true
     failurePolicy:
       maxRestarts: 0
       restartStrategy: Recreate|BlockingRecreate|InPlaceRestart
@@ -69,7 +72,10 @@ JobSet:
                 image: *text
                 command: [*text]
                 args: [*text]
-                resources: {limits: {nvidia.com/gpu?: 1, google.com/tpu?: 1}}
+                resources:
+                  limits:
+                    nvidia.com/gpu?: 1
+                    google.com/tpu?: 1
                 volumeMounts: [{name: *label, mountPath: '/.*'}]
               volumes:
               - {name: *label, persistentVolumeClaim: {claimName: *label}}

@@ -157,7 +157,7 @@ def write(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> pathlib.Path:
 
 @pytest.mark.parametrize("flag", ["--help", "-h", "--helpfull"])
 def test_help_explains_every_mode_flag_and_key_and_exits_0(flag, command):
-    answer = run(flag) if flag == "--help" else command(flag)
+    answer = command(flag)
     assert (answer.code, answer.err) == (0, "")
     modes = ("train", "evaluate", "predict", "inspect")
     flags = ("--config", "--workdir", "--input", "--output", "--bundle", "--split")
@@ -744,11 +744,11 @@ def test_the_experiment_file_may_stand_anywhere_and_without_one_the_defaults_hol
     assert f"{DataConfig().synthetic.train} train, 21 valid" in sizes(change)
 
 
-def test_a_tilde_is_the_home_folder(experiment, arrays, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
+def test_a_tilde_is_the_home_folder(command, experiment, arrays, tmp_path):
     write(tmp_path / "corpus.npz", arrays)
     shutil.copy(experiment, tmp_path / "mine.py")
-    answer = run("--mode=convert", "--config=~/mine.py", "--input=~/corpus.npz", "--output=~/c")
+    asked = "--mode=convert", "--config=~/mine.py", "--input=~/corpus.npz", "--output=~/c"
+    answer = command(*asked, environment={"HOME": str(tmp_path)})
     assert answer == Answer(0, f"Converted: {tmp_path / 'c'}\n", "")
     assert (tmp_path / "c" / "corpus.json").exists()
 

@@ -96,6 +96,13 @@ def use(monkeypatch):
     return choose
 
 
+@pytest.fixture
+def at_once(monkeypatch) -> None:
+    """Requests without the thread of each, for tests that make thousands of them."""
+    thread = types.SimpleNamespace(Thread=lambda target, **_: types.SimpleNamespace(start=target))
+    monkeypatch.setattr(bucket_module, "threading", thread)
+
+
 @pytest.fixture(autouse=True)
 def own_scratch(monkeypatch, tmp_path) -> Iterator[pathlib.Path]:
     """Scratch folders of this process come here, and none may be left."""
@@ -225,7 +232,7 @@ def test_an_object_where_a_checkpoint_would_be_is_left_out(use):
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("dies", [False, True], ids=["an error", "the end"])
 @pytest.mark.parametrize("saved", [[], [3, 5]], ids=["the first", "a later one"])
-def test_an_upload_that_ends_at_any_object_leaves_a_whole_state(saved, dies, after, use):
+def test_an_upload_that_ends_at_any_object_leaves_a_whole_state(saved, dies, after, use, at_once):
     """A server's error at each change of the bucket, or the end of the process there."""
     before = use(Store())
     for step in saved:
@@ -263,7 +270,9 @@ def train_on() -> None:
             write(mirror.path, name, b"new")
 
 
-def test_former_results_and_what_is_made_of_them_are_never_beside_a_new_bundle(use, added):
+def test_former_results_and_what_is_made_of_them_are_never_beside_a_new_bundle(
+    use, added, at_once
+):
     store = use(Store())
     with begun() as mirror:
         save(mirror.path, 9)
@@ -315,7 +324,9 @@ FORMER = {"notes.html": b"former", "explanations/former.csv": b"former"}
 
 
 @pytest.mark.parametrize("former", [{}, FORMER], ids=["new", "other"])
-def test_what_is_added_to_an_ended_run_is_uploaded_alone_and_whole(former, use, added, caplog):
+def test_what_is_added_to_an_ended_run_is_uploaded_alone_and_whole(
+    former, use, added, at_once, caplog
+):
     store = use(Store())
     train_to(9, ends=True)
     rest = dict(store.objects)
