@@ -318,35 +318,22 @@ def test_a_file_that_is_no_experiment_and_an_unknown_argument_of_one_are_one_lin
 # --- corpora ---
 
 
-def truncated(path, arrays):
-    content = write(path, arrays).read_bytes()
-    path.write_bytes(content[: len(content) * 2 // 3])
-
-
-def flipped(path, arrays):
-    content = bytearray(write(path, arrays).read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda path, arrays: None, "There is no corpus at"),
-        (lambda path, arrays: path.mkdir(), "is not a corpus: expected"),
-        (lambda path, arrays: path.write_bytes(b""), "is not a corpus"),
-        (lambda path, arrays: path.write_text("id,label\n1,2\n"), "is not a corpus"),
-        (truncated, "damaged or not an .npz archive"),
-        (flipped, "damaged"),
+        (lambda path: None, "There is no corpus at"),
+        (lambda path: path.mkdir(), "is not a corpus: expected"),
+        (lambda path: path.write_bytes(b""), "is not a corpus"),
+        (lambda path: path.write_text("id,label\n1,2\n"), "is not a corpus"),
     ],
-    ids=["absent", "folder", "empty", "text", "truncated", "flipped"],
+    ids=["absent", "folder", "empty", "text"],
 )
 @pytest.mark.parametrize("mode", ["train", "predict", "inspect"])
 def test_a_file_that_is_no_corpus_is_refused(
-    mode, make, expected, refused, experiment, arrays, whole, tmp_path
+    mode, make, expected, refused, experiment, whole, tmp_path
 ):
     path = tmp_path / "corpus.npz"
-    make(path, arrays)
+    make(path)
     where = {
         "train": [f"--config.data.path={path}", "--workdir=run"],
         "predict": [f"--input={path}", f"--bundle={whole[0]}/bundle", "--output=p.csv"],
@@ -364,10 +351,6 @@ def changed(name, change):
     return lambda arrays: dict(arrays) | {name: change(arrays[name])}
 
 
-def poisoned(labels):
-    return np.where(np.arange(len(labels)) == 3, np.nan, labels)
-
-
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -375,9 +358,7 @@ def poisoned(labels):
         (without("test/"), "has no split 'test'; it has train, valid"),
         (without("train/label"), "split 'train' has no labels"),
         (without("test/label"), "split 'test' has no labels"),
-        (without("valid/id"), "valid/id is missing"),
-        (without(""), "holds no split"),
-        (changed("test/label", poisoned), "1 label.*'test' are not finite.*'test0000_3'"),
+        (changed("test/label", lambda x: x + np.nan), "20 label.*'test' are not finite"),
         (changed("valid/label", lambda x: x[:7]), "valid/label has 7 rows, but valid/id has 20"),
         (changed("train/text_mask", lambda x: x[:9]), r"train/text_mask.*\(9, 5\).*\(44, 5\)"),
         (changed("valid/label", lambda x: x[:, None] * [1, 2]), "1 in train, 2 in valid"),
@@ -400,10 +381,12 @@ def test_a_corpus_that_does_not_fit_together_is_refused_before_anything_is_writt
     assert re.search(expected, message), message
 
 
-def test_a_reader_that_goes_early_is_no_error(whole, tmp_path):
-    asked = "--mode=evaluate", "--workdir", whole[0], "--output", tmp_path / "output"
+@pytest.mark.parametrize("mode", ["evaluate", "convert"])
+def test_a_reader_that_goes_early_is_no_error(mode, whole, tmp_path):
+    asked = {"evaluate": ["--workdir", whole[0]], "convert": ["--input=synthetic"]}[mode]
+    output = tmp_path / "output"
     with subprocess.Popen(
-        [sys.executable, "-m", "msajax.main", *asked],
+        [sys.executable, "-m", "msajax.main", f"--mode={mode}", *asked, "--output", output],
         cwd=ROOT,
         env=os.environ | {"PYTHONUNBUFFERED": "1"},  # every line meets the reader
         stdout=subprocess.PIPE,
@@ -413,7 +396,7 @@ def test_a_reader_that_goes_early_is_no_error(whole, tmp_path):
         process.stdout.close()
         said = calm(process.stderr.read())
     assert (process.returncode, said) == (0, "")
-    assert (tmp_path / "output").exists()
+    assert output.exists()
 
 
 def test_devices_that_are_not_there_are_one_line(experiment, whole, tmp_path):
@@ -421,6 +404,8 @@ def test_devices_that_are_not_there_are_one_line(experiment, whole, tmp_path):
     for asked in (
         ["--config", experiment, "--workdir", tmp_path / "run"],
         [*predict, "--output", tmp_path / "p"],
+        ["--mode=evaluate", "--workdir", whole[0]],
+        ["--mode=inspect", "--config", experiment],
     ):
         answer = run(*asked, JAX_PLATFORMS="rocket")
         assert (answer.code, answer.out) == (2, "")

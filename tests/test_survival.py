@@ -121,7 +121,7 @@ def test_signals_stop_a_run_with_a_checkpoint_and_the_same_command_continues(
 
 def test_a_run_that_is_killed_again_and_again_comes_to_the_same_bits(train, tmp_path):
     def begin(folder: pathlib.Path) -> Fork:
-        return train(folder, SAVING, "--config.train.epochs=9")
+        return train(folder, SAVING, "--config.train.epochs=7")
 
     numbers, whole, started = iter(range(100)), tmp_path / "whole", time.monotonic()
     begin(whole).ends(0)
@@ -399,7 +399,7 @@ def test_a_run_falls_back_to_the_newest_sound_checkpoint_and_comes_to_the_same_b
     train, whole, tmp_path
 ):
     folder = tmp_path / "run"
-    train(folder, SAVING, "--stop_after_epochs=4").ends(75)
+    train(folder, SAVING, "--stop_after_epochs=2").ends(75)
     newest, older = step_folders(folder)
     spoil(newest)
     (folder / "checkpoints" / "9999").mkdir()  # an empty one, newer than all
