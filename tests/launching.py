@@ -196,27 +196,15 @@ def kill(process: subprocess.Popen) -> None:
     process.wait(SECONDS)
 
 
-READ_FLAGS = """
-import json, sys
-from absl import flags as absl_flags
-from msajax.cli import flags
-flags.parse_flags(sys.argv)
-flags.refuse_strangers()
-flags.options()
-names = [f.name for fs in absl_flags.FLAGS.flags_by_module_dict().values() for f in fs if f.present]
-print(json.dumps({n: str(absl_flags.FLAGS[n].value) for n in names if n != "config"}))
-"""
+def print_flags() -> None:
+    """The flags that a command line sets, read by the program's own parser."""
+    from absl.flags import FLAGS
 
+    from msajax.cli import flags
 
-def flags_of(arguments: list[str]) -> dict[str, str]:
-    """The flags that a trainer's command line sets, read by the program's own parser."""
-    assert arguments[:2] == ["-m", "msajax.main"]
-    done = subprocess.run(
-        [sys.executable, "-c", READ_FLAGS, *arguments[2:]],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    flags.parse_flags(sys.argv)
+    flags.refuse_strangers()
+    flags.options()
+    found = [flag for flags in FLAGS.flags_by_module_dict().values() for flag in flags]
+    given = {f.name: str(FLAGS[f.name].value) for f in found if f.present and f.name != "config"}
+    print(json.dumps(given))

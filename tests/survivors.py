@@ -3,6 +3,7 @@
 Used by `test_survival.py` and by `bench/kill.py`.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -60,6 +61,12 @@ def start(*arguments, log: pathlib.Path, **environment) -> subprocess.Popen:
         )
 
 
+def python(*arguments, **settings) -> subprocess.CompletedProcess:
+    """Another Python, to its end; settings are those of `subprocess.run`."""
+    usual = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": LIMIT}
+    return subprocess.run([sys.executable, *map(str, arguments)], **usual | settings)
+
+
 class StopAfter(StopRequest):
     """Asks to stop once it has been asked so many times itself."""
 
@@ -85,12 +92,9 @@ def state_of(folder: pathlib.Path) -> dict[str, np.ndarray]:
 
 def differences(folder: pathlib.Path, whole: pathlib.Path, finished: bool = True) -> list[str]:
     """In what a run differs from the uninterrupted one; nothing, if it kept its promise."""
-    found = []
     state, expected = state_of(folder), state_of(whole)
-    if state.keys() != expected.keys():
-        found.append("the arrays of the newest checkpoint")
-    else:
-        found += [k for k in state if not same_bits(state[k], expected[k])]
+    found = [f"{k} in one alone" for k in state.keys() ^ expected.keys()]
+    found += [k for k in state.keys() & expected if not same_bits(state[k], expected[k])]
     if lines_of(folder) != lines_of(whole):
         found.append("metrics.jsonl")
     if not finished:
@@ -102,10 +106,8 @@ def differences(folder: pathlib.Path, whole: pathlib.Path, finished: bool = True
         timed["timing"].pop("train_seconds")
     if results != expected_results:
         found.append("results.json")
-    found += [n for n in KEPT if (folder / n).read_bytes() != (whole / n).read_bytes()]
-    for name in BUNDLE:
-        if (folder / name).read_bytes() != (whole / name).read_bytes():
-            found.append(name)
+    names = (*KEPT, *BUNDLE)
+    found += [n for n in names if (folder / n).read_bytes() != (whole / n).read_bytes()]
     return found + leftovers(folder, whole)
 
 
@@ -207,7 +209,8 @@ class Forks:
         `program` is the module, and what is called there.
         """
         request = [*map(str, arguments)], str(log), str(errors), largest_file, str(folder)
-        return Fork(self, self.ask("start", *request, dict(environment or {}), program))
+        pid = self.ask("start", *request, dict(environment or {}), program)
+        return Fork(self, pid, log)
 
     def close(self) -> None:
         self._server.stdin.close()
@@ -226,8 +229,8 @@ class Forks:
 class Fork:
     """A command that runs; like `subprocess.Popen`, as far as it is used here."""
 
-    def __init__(self, forks: Forks, pid: int) -> None:
-        self._forks, self.pid, self._code = forks, pid, None
+    def __init__(self, forks: Forks, pid: int, log: pathlib.Path) -> None:
+        self._forks, self.pid, self.log, self._code = forks, pid, log, None
 
     def poll(self) -> int | None:
         if self._code is None:
@@ -248,33 +251,43 @@ class Fork:
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def until(self, happened: Callable[[], object]) -> "Fork":
+        """Waits for something while it lives."""
+        last = time.monotonic() + LIMIT
+        while not happened():
+            assert self.poll() is None, self.log.read_text()
+            assert time.monotonic() < last, "nothing has happened"
+            time.sleep(0.002)
+        return self
+
+    def ends(self, code: int) -> str:
+        """Waits for its end with this code; returns what it has said, which holds no traceback."""
+        found, text = self.wait(), self.log.read_text()
+        assert found == code and "Traceback" not in text, text
+        return text
+
+    def error(self) -> str:
+        """The one line that it is refused with."""
+        (line,) = [line for line in self.ends(2).splitlines() if line.startswith("error: ")]
+        return line
+
 
 class Kill(NamedTuple):
-    """What a kill met.
-
-    Attributes:
-        aim: what was waited for.
-        seconds: after the start of the process.
-        steps: of the newest checkpoint that was whole then, 0 for none.
-        unfinished: names that only an unfinished write has.
-        folders: runs that had ended before this kill.
-    """
+    """What a kill met: `steps` of the newest whole checkpoint, names of unfinished writes."""
 
     aim: str
     seconds: float
     steps: int
     unfinished: list[str]
-    folders: int
+    folders: int  # runs that had ended before
 
 
 def unfinished(folder: pathlib.Path) -> list[str]:
     """What is being written in a run's folder just now, by its name."""
     found = []
     for place in (folder, folder / "checkpoints", folder / "predictions"):
-        try:
+        with contextlib.suppress(FileNotFoundError):
             found += [name for name in os.listdir(place) if "tmp" in name or "partial" in name]
-        except FileNotFoundError:
-            continue
     return found
 
 
@@ -294,15 +307,8 @@ def kill_and_restart(
     """Kills a run at random moments, restarting it each time; yields each kill, then differences.
 
     A third of the kills each comes at any moment, while a checkpoint is written, and while the
-    results are. A run that ends before its kill is compared, and another one begun.
-
-    Args:
-        whole: folder of the uninterrupted run.
-        seconds: that one took.
-        kills: how many.
-        seed: of the moments.
-        new_folder: makes a name for one more run.
-        begin: starts the command in a folder, its log beside that.
+    results are. A run that ends before its kill is compared with `whole`, the folder of one that
+    was not interrupted and took so many seconds, and another one begun in a new folder.
     """
     moments, done, ended = random.Random(seed), 0, 0
     folder = new_folder()

@@ -62,11 +62,8 @@ def test_a_skipped_step_leaves_the_statistics():
     bad = good.replace(labels=good.labels.at[0].set(np.nan))
     states, _ = steps(make_recipe(module=Normed(), model=NORMED), [good, bad])
     chex.assert_trees_all_equal(states[2].collections, states[1].collections)
-
-
-def test_collections_that_are_not_declared_are_refused():
     with pytest.raises(UserError, match=r"Normed has the variable collections \['batch_stats'\]"):
-        init_variables(Normed(), Model(Normed), SPEC, jax.random.key(0))
+        init_variables(Normed(), Model(Normed), SPEC, jax.random.key(0))  # does not declare them
 
 
 def begin_memory(labels, spec):

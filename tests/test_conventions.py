@@ -12,7 +12,7 @@ from test_metrics import random_case
 from msajax.errors import UserError
 from msajax.metrics.table import TABLE
 from msajax.tasks import make_task
-from msajax.tasks.conventions import CONVENTIONS, by_convention
+from msajax.tasks.conventions import by_convention
 
 
 def measured(names: str, p, y, kind="regression", outputs=("label",)) -> dict[str, float]:
@@ -202,10 +202,3 @@ def test_a_convention_that_does_not_fit_is_refused():
         y = np.full((3, len(outputs) if kind == "regression" else 1), 0.5)
         with pytest.raises(UserError, match=message):
             by_convention(names, make_task(kind, tuple(outputs), y), y)
-
-
-def test_every_convention_of_the_document_is_there():
-    assert list(CONVENTIONS) == [
-        *("sentiment", "sims", "mmmo", "youtube", "pom", "nonzero_mae", "acc7_away_from_zero"),
-        "f1_by_prediction",
-    ]

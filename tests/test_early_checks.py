@@ -4,21 +4,17 @@ import json
 import pathlib
 import re
 import shlex
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from made_runs import make_run
+from survivors import ROOT, python
 from tiny import tiny_config
 
 from msajax.announce import SECONDS
 from msajax.config import known_keys, reading
 from msajax.config.identity import NUMERICS
-from msajax.files import meant
 from msajax.inference.description import FORMAT_VERSION, digest
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # Each command in a fork of a process that has not loaded JAX: what it says, its code, what it left.
 COMMANDS = """
@@ -45,6 +41,8 @@ WRONG = """
 --config.data.path=corpsu.npz --workdir=new  # no corpus at corpsu.npz; did you mean corpus.npz?
 --config.data.path=corpus.npz --workdir=corpus.npz  # is a file; it must be a folder
 --config.data.path=corpus.npz --workdir=corpus.npz/run  # cannot be written: Not a directory
+--config.data.path=corpus.npz --workdir=/proc/run  # The workdir /proc/run cannot be written
+--config.data.path=corpus.npz --workdir=/dev/null  # The workdir /dev/null is a file
 --config.data.path=corpus.npz --workdir=other  # 'notes' but no config.json
 --config.data.path=corpus.npz --workdir=runs/ta/bundle  # is a bundle.*did you mean runs/ta?
 --config.data.path=corpus.npz --workdir=new --profile=corpus.npz/t  # cannot be written: Not a dir
@@ -75,8 +73,9 @@ WRONG = """
 --mode=embed --input=corpus.npz --config.model.text_encoder=bert --output=e.npz  # no folder bert
 --mode=convert --input=corpus.npz --output=/proc/c.npz  # cannot be written
 --mode=inspect --input=corpsu.npz  # did you mean corpus.npz?
---mode=inspect --config.data.path=corpsu.npz  # did you mean corpus.npz?
+--mode=inspect --config.data.path=corpus  # There is no corpus at corpus; did you mean corpus.npz?
 --mode=compare runs/ta runs/taa  # no run and no file runs/taa; did you mean runs/ta?
+--mode=compare runs/ta rnus/ta  # no run and no file rnus/ta; did you mean runs/ta?
 --mode=compare runs/ta runs/ta2 --figures=/proc/f  # cannot be written
 --mode=table runs/ta runs/taa  # no run and no file runs/taa; did you mean runs/ta?
 --mode=report --workdir=runs/ta --figures=/proc/f  # cannot be written
@@ -112,15 +111,8 @@ def test_a_wrong_command_is_refused_before_jax_is_loaded_and_leaves_nothing(plac
     asked = [line.split("  # ") for line in WRONG.strip().splitlines()]
     lines = "".join(json.dumps(shlex.split(command)) + "\n" for command, _ in asked)
     before = sorted(place.rglob("*"))
-    done = subprocess.run(
-        [sys.executable, "-c", COMMANDS],
-        cwd=place,
-        env={"PATH": "", "PYTHONPATH": str(ROOT)},
-        input=lines,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
+    environment = {"PATH": "", "PYTHONPATH": str(ROOT)}
+    done = python("-c", COMMANDS, cwd=place, env=environment, input=lines)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     for (command, expected), (code, said) in zip(asked, answers, strict=True):
         assert code == 2, f"{command}: {code}: {said}"  # 98: JAX was loaded
@@ -147,19 +139,8 @@ for mode in pkgutil.iter_modules(msajax.cli.__path__):
         importlib.import_module(f"msajax.cli.{mode.name}")
         assert "jax" not in sys.modules, mode.name
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr
-
-
-def test_did_you_mean_suggests_paths_that_exist(tmp_path):
-    (tmp_path / "runs" / "ta" / "bundle").mkdir(parents=True)
-    (tmp_path / "corpus.npz").touch()
-    for wrong, right in {
-        "corpsu.npz": "corpus.npz", "corpus": "corpus.npz", "runs/taa/bundle": "runs/ta/bundle",
-        "rnus/ta": "runs/ta", "runs/ta/bundle": None, "runs/taa/checkpoints": None, "nothing": None,
-    }.items():
-        advice = f"; did you mean {tmp_path / right}?" if right else ""
-        assert meant(str(tmp_path / wrong)) == advice
 
 
 ANNOUNCED = """
@@ -181,8 +162,7 @@ time.sleep(0.6)
 
 def test_announcements_of_a_silent_command():
     assert SECONDS < 2
-    done = subprocess.run([sys.executable, "-c", ANNOUNCED], cwd=ROOT, capture_output=True)
-    assert done.stdout.decode().splitlines() == ["second ...", "fourth ..."]
+    assert python("-c", ANNOUNCED).stdout.splitlines() == ["second ...", "fourth ..."]
 
 
 def test_every_key_has_a_meaning_in_help():
@@ -195,12 +175,6 @@ def test_every_key_has_a_meaning_in_help():
 
 @pytest.mark.parametrize("name", ["JAX_NUM_CPU_DEVICES", "JAX_ENABLE_X64"])
 def test_a_variable_that_jax_does_not_take_is_named(name):
-    done = subprocess.run(
-        [sys.executable, "-c", "from msajax.cli.early_checks import load_jax; load_jax()"],
-        cwd=ROOT,
-        env={"PATH": "", name: "abc"},
-        capture_output=True,
-        text=True,
-    )
-    *_, said = done.stderr.splitlines()
+    code = "from msajax.cli.early_checks import load_jax; load_jax()"
+    *_, said = python("-c", code, env={"PATH": "", name: "abc"}).stderr.splitlines()
     assert f"UserError: JAX cannot be loaded: it does not take {name} = 'abc'" in said

@@ -95,11 +95,10 @@ def test_buckets_are_reached_through_the_mirror_and_the_local_copy_alone():
     assert ways == {"msajax.runs.mirror.Mirror", "msajax.runs.local_copy.bundle_folder"}
 
 
-def test_the_map_names_every_module():
+def test_the_map_names_every_module_and_every_requirement():
     text = (ROOT / "WORKSPACE.md").read_text(encoding="utf-8")
-    missing = [p.name for p in MODULES if p.name not in ("__init__.py",)]
-    missing = [name for name in missing if name not in text]
-    assert missing == []
+    assert [p.name for p in MODULES if p.name != "__init__.py" and p.name not in text] == []
+    assert [n for n in range(1, 37) if f"| R{n} |" not in text] == []
 
 
 def test_the_reader_of_pickles_is_one_function_to_everybody_else():
@@ -111,8 +110,3 @@ def test_the_reader_of_pickles_is_one_function_to_everybody_else():
     assert [str(path) for path in outside if imports(path) & inner] == []
     functions = [n for n in pickles.__all__ if not isinstance(getattr(pickles, n), type)]
     assert functions == ["read_pickle"]
-
-
-def test_every_requirement_has_a_row():
-    text = (ROOT / "WORKSPACE.md").read_text(encoding="utf-8")
-    assert [n for n in range(1, 37) if f"| R{n} |" not in text] == []

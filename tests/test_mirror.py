@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import survivors
@@ -96,6 +96,13 @@ def use(monkeypatch):
     return choose
 
 
+@pytest.fixture
+def at_once(monkeypatch) -> None:
+    """Requests without the thread of each, for tests that make thousands of them."""
+    thread = types.SimpleNamespace(Thread=lambda target, **_: types.SimpleNamespace(start=target))
+    monkeypatch.setattr(bucket_module, "threading", thread)
+
+
 @pytest.fixture(autouse=True)
 def own_scratch(monkeypatch, tmp_path) -> Iterator[pathlib.Path]:
     """Scratch folders of this process come here, and none may be left."""
@@ -145,24 +152,37 @@ def end(folder: str) -> None:
         write(folder, name, content)
 
 
-def train_to(*steps: int, ends: bool = False) -> None:
-    """A start of a run that comes to its last upload."""
+@contextlib.contextmanager
+def begun() -> Iterator[Mirror]:
+    """A start of a run, which ends with its last upload."""
     with Mirror(URL) as mirror:
         mirror.take()
+        yield mirror
+
+
+def train_to(*steps: int, ends: bool = False) -> None:
+    """A start of a run that comes to its last upload."""
+    with begun() as mirror:
         save(mirror.path, *steps)
         if ends:
             end(mirror.path)
 
 
+def dying(changes: int, before: dict[str, bytes], use, act: Callable[[], None]) -> Iterator[Store]:
+    """The bucket after an action that a server's end met at each of its changes, before that."""
+    for moment in range(1, changes + 1):
+        store = use(Store(before))
+        store.fails_at, store.dies = moment, True
+        with pytest.raises(UserError, match="out of order"):
+            act()
+        store.fails_at = 0
+        yield store
+
+
 def require_whole(oldest: int) -> dict[str, bytes]:
     """What the next start finds is a whole state, of `oldest` or later; returns its files."""
-    with Mirror(URL) as mirror:
-        mirror.take()
-        found = {
-            str(path.relative_to(mirror.path)): path.read_bytes()
-            for path in pathlib.Path(mirror.path).rglob("*")
-            if path.is_file()
-        }
+    with begun() as mirror:
+        found = files_of(mirror)
         steps = sorted({int(n.split("/")[1]) for n in found if n.startswith("checkpoints/")})
         for step in steps:
             for name, content in checkpoint_files(step).items():
@@ -177,6 +197,12 @@ def require_whole(oldest: int) -> dict[str, bytes]:
         if "results.json" in found:
             assert ENDING.items() <= found.items() and newest == 9
         return found
+
+
+def files_of(mirror: Mirror) -> dict[str, bytes]:
+    folder = pathlib.Path(mirror.path)
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def marked(store: Store) -> set[int]:
@@ -195,18 +221,6 @@ def test_what_is_pushed_comes_back_and_the_older_checkpoints_go(use, own_scratch
     assert store.names() == found.keys() | {"uploaded/5", "uploaded/9"}
 
 
-def test_two_checkpoints_stay_in_the_bucket_when_saves_are_faster_than_uploads(use):
-    store = use(Store())
-    train_to(3)
-    train_to(5)
-    with Mirror(URL) as mirror:
-        mirror.take()
-        mirror.saved(8)
-        save(mirror.path, 7, 8)  # which leaves neither 3 nor 5 here
-    assert marked(store) == {5, 8}
-    require_whole(8)
-
-
 def test_an_object_where_a_checkpoint_would_be_is_left_out(use):
     store = use(Store())
     train_to(3)
@@ -218,7 +232,7 @@ def test_an_object_where_a_checkpoint_would_be_is_left_out(use):
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("dies", [False, True], ids=["an error", "the end"])
 @pytest.mark.parametrize("saved", [[], [3, 5]], ids=["the first", "a later one"])
-def test_an_upload_that_ends_at_any_object_leaves_a_whole_state(saved, dies, after, use):
+def test_an_upload_that_ends_at_any_object_leaves_a_whole_state(saved, dies, after, use, at_once):
     """A server's error at each change of the bucket, or the end of the process there."""
     before = use(Store())
     for step in saved:
@@ -241,29 +255,6 @@ def test_an_upload_that_ends_at_any_object_leaves_a_whole_state(saved, dies, aft
     assert seen == {(False, False), (True, False), (True, True)}
 
 
-def test_a_run_that_has_gone_on_never_has_its_former_results_beside_its_new_bundle(use):
-    def go_on() -> None:
-        with Mirror(URL) as mirror:
-            mirror.take()
-            write(mirror.path, "bundle/bundle.json", b"new")
-            write(mirror.path, "results.json", b"new")
-
-    before = use(Store())
-    train_to(9, ends=True)
-    counted = use(Store(before.objects))
-    go_on()
-    for moment in range(1, counted.changes):
-        store = use(Store(before.objects))
-        store.fails_at, store.dies = moment, True
-        with pytest.raises(UserError, match="out of order"):
-            go_on()
-        found = {name: store.objects.get(f"bucket/runs/a/{name}") for name in ENDING}
-        assert found["results.json"] in (None, b"results", b"new")
-        if found["results.json"]:
-            assert (found["results.json"] == b"new") == (found["bundle/bundle.json"] == b"new")
-    assert counted.objects["bucket/runs/a/results.json"] == b"new"
-
-
 ADDED = {
     "notes.html": b"report",
     "explanations/valid.csv": b"valid",
@@ -273,37 +264,36 @@ ADDED = {
 
 def train_on() -> None:
     """A start of a run that has ended, with more epochs, to its end."""
-    with Mirror(URL) as mirror:
-        mirror.take()
+    with begun() as mirror:
         RunFolder(mirror.path).begin_results()
         for name in ENDING:
             write(mirror.path, name, b"new")
 
 
-def test_one_row_more_keeps_an_artefact_alike_in_the_bucket(use, added):
+def test_former_results_and_what_is_made_of_them_are_never_beside_a_new_bundle(
+    use, added, at_once
+):
     store = use(Store())
-    with Mirror(URL) as mirror:
-        mirror.take()
+    with begun() as mirror:
         save(mirror.path, 9)
         for name, content in (ENDING | ADDED).items():
             write(mirror.path, name, content)
     assert store.names() >= ENDING.keys() | ADDED.keys()
     assert ADDED.items() <= require_whole(9).items()
     before = dict(store.objects)
-    with Mirror(URL) as mirror:  # a start that comes to nothing takes nothing away
-        mirror.take()
+    with begun():  # a start that comes to nothing takes nothing away
+        pass
     assert store.objects == before
     counted = use(Store(before))
     train_on()
     assert not ADDED.keys() & counted.names()
-    for moment in range(1, counted.changes):  # what is about former results is never beside others
-        store = use(Store(before))
-        store.fails_at, store.dies = moment, True
-        with pytest.raises(UserError, match="out of order"):
-            train_on()
+    for store in dying(counted.changes - 1, before, use, train_on):
+        found = {name: store.objects.get(f"bucket/runs/a/{name}") for name in ENDING}
         if ADDED.keys() & store.names():
-            assert store.objects["bucket/runs/a/bundle/bundle.json"] == b"bundle"
-        store.fails_at = 0
+            assert found["bundle/bundle.json"] == b"bundle"
+        if found["results.json"]:
+            new = found["results.json"] == b"new"
+            assert new == (found["bundle/bundle.json"] == b"new")
         train_on()
         assert store.objects == counted.objects
 
@@ -334,7 +324,9 @@ FORMER = {"notes.html": b"former", "explanations/former.csv": b"former"}
 
 
 @pytest.mark.parametrize("former", [{}, FORMER], ids=["new", "other"])
-def test_what_is_added_to_an_ended_run_is_uploaded_alone_and_whole(former, use, added, caplog):
+def test_what_is_added_to_an_ended_run_is_uploaded_alone_and_whole(
+    former, use, added, at_once, caplog
+):
     store = use(Store())
     train_to(9, ends=True)
     rest = dict(store.objects)
@@ -346,17 +338,11 @@ def test_what_is_added_to_an_ended_run_is_uploaded_alone_and_whole(former, use, 
     changes = counted.changes
     add(**former)
     assert counted.changes == changes  # there is nothing to upload
-    for moment in range(1, changes + 1):
-        store = use(Store(before))
-        store.fails_at, store.dies = moment, True
-        with pytest.raises(UserError, match="out of order"):
-            add(**former)
-        store.fails_at = 0
+    for store in dying(changes, before, use, lambda: add(**former)):
         assert rest.items() <= store.objects.items()
         caplog.clear()
         with Mirror(URL) as mirror:
-            folder = pathlib.Path(mirror.path)
-            found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*.*")}
+            found = files_of(mirror)
         assert found.get("notes.html") in (former.get("notes.html"), b"report")
         in_part = "uploading/explanations" in store.names()
         assert in_part == (f"{URL}/explanations is left out: it is there in part." in caplog.text)
@@ -385,8 +371,7 @@ def test_a_checkpoint_that_was_found_damaged_is_replaced(use):
     train_to(5)
     store.objects["bucket/runs/a/checkpoints/5/state/d/5"] = b"damaged"
     store.objects["bucket/runs/a/checkpoints/5/state/d/old"] = b"left behind"
-    with Mirror(URL) as mirror:
-        mirror.take()
+    with begun() as mirror:
         folder = pathlib.Path(mirror.path, "checkpoints", "5")
         assert (folder / "state" / "d" / "5").read_bytes() == b"damaged"
         folder.rename(pathlib.Path(mirror.path).parent / "deleted")
@@ -394,8 +379,7 @@ def test_a_checkpoint_that_was_found_damaged_is_replaced(use):
     assert "checkpoints/5/state/d/old" not in store.names()
     assert {"checkpoints/5/state/d/5", "uploaded/3"} <= require_whole(5).keys() | store.names()
     for later, left in (([], {3, 5}), ([4], {3, 4})):  # until something is in its place, it stays
-        with Mirror(URL) as mirror:
-            mirror.take()
+        with begun() as mirror:
             pathlib.Path(mirror.path, "checkpoints", "5").rename(f"{mirror.path}/../deleted")
             if later:
                 save(mirror.path, *later)
@@ -420,8 +404,7 @@ def test_a_checkpoint_that_is_deleted_while_it_is_copied_is_not_uploaded(
         link(source, target)
 
     monkeypatch.setattr("os.link", delete_first)
-    with Mirror(URL) as mirror:
-        mirror.take()
+    with begun() as mirror:
         save(mirror.path, 3)
     assert "/checkpoints/3/" in linked[0] and marked(store) == {5}
     assert not any(name.startswith("checkpoints/3/") for name in store.names())
@@ -431,8 +414,7 @@ def test_a_checkpoint_that_cannot_be_copied_is_an_error(use, monkeypatch):
     store = use(Store())
     monkeypatch.setattr("os.link", lambda *_: os.stat("/nowhere"))
     said = f"^{URL}/checkpoints/3 cannot be copied: .Errno 2. No such file .*: '/nowhere'.$"
-    with pytest.raises(UserError, match=said), Mirror(URL) as mirror:
-        mirror.take()
+    with pytest.raises(UserError, match=said), begun() as mirror:
         save(mirror.path, 3)
     assert not marked(store)
 
@@ -443,8 +425,7 @@ def test_a_process_that_leaves_at_once_uploads_nothing_of_what_it_removes(use, m
     find, before = store.find, set(store.names())
     monkeypatch.setattr("os._exit", lambda code: None)  # an upload may still come before it
     monkeypatch.setattr("msajax.files._changing", threading.Semaphore(99))  # it is held for ever
-    with pytest.raises(UserError, match=f"^{URL}: this process is ending"), Mirror(URL) as mirror:
-        mirror.take()
+    with pytest.raises(UserError, match=f"^{URL}: this process is ending"), begun() as mirror:
         save(mirror.path, 5)
         store.find = lambda url: signals.leave(75) or find(url)
     assert before == store.names() - {"lock"}
@@ -471,8 +452,7 @@ def until(happened) -> None:
 
 def test_uploads_run_beside_the_training_the_newest_alone_and_once_whole(use):
     store = use(Store())
-    with Mirror(URL) as mirror:
-        mirror.take()
+    with begun() as mirror:
         mirror.saved(3)  # not whole yet
         time.sleep(0.2)
         assert store.names() == {"lock"}
@@ -494,8 +474,7 @@ def test_uploads_run_beside_the_training_the_newest_alone_and_once_whole(use):
 
 def test_a_file_that_keeps_its_size_is_uploaded_again_if_it_has_changed_and_only_then(use):
     store = use(Store())
-    with Mirror(URL) as mirror:
-        mirror.take()
+    with begun() as mirror:
         save(mirror.path, 3)
         mirror.saved(3)
         until(lambda: "uploaded/3" in store.names())
@@ -514,8 +493,7 @@ def test_a_file_that_keeps_its_size_is_uploaded_again_if_it_has_changed_and_only
 def test_an_upload_that_fails_is_told_at_the_next_save(use):
     store = use(Store())
     with pytest.raises(UserError, match=f"^{URL} cannot be written: out of order. What it holds"):
-        with Mirror(URL) as mirror:
-            mirror.take()
+        with begun() as mirror:
             store.fails_at = 3
             save(mirror.path, 3)
             mirror.saved(3)
@@ -552,8 +530,7 @@ def test_who_was_taken_over_ends_and_changes_nothing(use, caplog):
 
 def test_an_error_of_the_run_still_uploads_what_it_has(use):
     store = use(Store())
-    with pytest.raises(ArithmeticError), Mirror(URL) as mirror:
-        mirror.take()
+    with pytest.raises(ArithmeticError), begun() as mirror:
         save(mirror.path, 3)
         raise ArithmeticError
     assert "uploaded/3" in store.names() and "lock" not in store.names()
@@ -564,8 +541,8 @@ def test_a_server_that_does_not_answer_is_waited_for_so_long(use, monkeypatch):
     store = use(Store())
     store.waits = lambda: time.sleep(5)
     began = time.monotonic()
-    with pytest.raises(UserError, match="written: no answer for 0 s"), Mirror(URL) as mirror:
-        mirror.take()
+    with pytest.raises(UserError, match="written: no answer for 0 s"), begun():
+        pass
     assert time.monotonic() - began < 2
 
     class Slow(Store):
@@ -635,7 +612,7 @@ def test_a_url_that_nothing_serves_is_one_sentence(url, said, monkeypatch):
 
 # --- the real command, and a server of the storage API ---
 
-EPOCHS = 8
+EPOCHS = 5
 
 
 class Server:
@@ -705,45 +682,15 @@ def forks(server, scratch) -> Iterator[Forks]:
     started.close()
 
 
-@pytest.fixture(scope="module")
-def experiment(tmp_path_factory) -> pathlib.Path:
-    path = tmp_path_factory.mktemp("configs") / "tiny_run.py"
-    settings = {"train__epochs": EPOCHS, "train__patience": 0, "train__checkpoint_every_steps": 1}
-    return survivors.write_experiment(path, **SMALLEST, **settings)
-
-
-class Command:
-    """A command that runs, and what it says."""
-
-    def __init__(self, forks: Forks, log: pathlib.Path, *arguments) -> None:
-        self.log, self.process = log, forks.start(*arguments, log=log)
-
-    def until(self, happened) -> Fork:
-        last = time.monotonic() + survivors.LIMIT
-        while not happened():
-            assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < last, "nothing has happened"
-            time.sleep(0.002)
-        return self.process
-
-    def ends(self, code: int) -> str:
-        assert self.process.wait() == code, self.log.read_text()
-        text = self.log.read_text()
-        assert "Traceback" not in text, text
-        return text
-
-    def error(self) -> str:
-        (line,) = [line for line in self.ends(2).splitlines() if line.startswith("error: ")]
-        return line
-
-
 @pytest.fixture
-def train(forks, experiment, tmp_path):
-    numbers = iter(range(100))
+def train(forks, tmp_path) -> Callable[..., Fork]:
+    experiment, numbers = tmp_path / "tiny_run.py", iter(range(100))
+    settings = {"train__epochs": EPOCHS, "train__patience": 0, "train__checkpoint_every_steps": 1}
+    survivors.write_experiment(experiment, **SMALLEST, **settings)
 
-    def start(workdir, *arguments) -> Command:
+    def start(workdir, *arguments) -> Fork:
         log = tmp_path / f"{next(numbers)}.log"
-        return Command(forks, log, "--config", experiment, "--workdir", workdir, *arguments)
+        return forks.start("--config", experiment, "--workdir", workdir, *arguments, log=log)
 
     return start
 
@@ -765,8 +712,8 @@ def test_a_run_in_a_bucket_survives_and_comes_to_the_bits_of_one_in_a_folder(
     whole = train(tmp_path / "whole")
     killed = train(url)
     killed.until(lambda: server.whole("run") and server.half("run"))
-    killed.process.send_signal(signal.SIGKILL)
-    assert killed.process.wait() == -signal.SIGKILL
+    killed.send_signal(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
     left += [path.name for path in scratch.glob("msajax-*")]
     assert len(left) == 1
 
@@ -774,9 +721,9 @@ def test_a_run_in_a_bucket_survives_and_comes_to_the_bits_of_one_in_a_folder(
     asked = train(url)
     # Programs are compiled by then, so that it can save soon.
     asked.until(lambda: max(server.whole("run")) > known and "valid" in asked.log.read_text())
-    asked.process.send_signal(signal.SIGTERM)
+    asked.send_signal(signal.SIGTERM)
     text = asked.ends(75)
-    assert f"{url} was not given back by process {killed.process.pid} on " in text
+    assert f"{url} was not given back by process {killed.pid} on " in text
     assert "Continuing after epoch" in text
     assert text.endswith(f"Paused; the same command continues. Run folder: {url}\n")
     assert "lock" not in server.names("run") and not server.half("run")
@@ -788,7 +735,7 @@ def test_a_run_in_a_bucket_survives_and_comes_to_the_bits_of_one_in_a_folder(
     assert differences(server.copy("run", tmp_path / "copy"), tmp_path / "whole") == []
 
     before = server.names("run")
-    evaluated = Command(forks, tmp_path / "e.log", "--mode=evaluate", "--workdir", url).ends(0)
+    evaluated = forks.run("--mode=evaluate", "--workdir", url).stdout
     assert f"{url}, 20 samples" in evaluated and "results.json: 0\n" in evaluated
     assert server.names("run") == before
 
@@ -800,8 +747,8 @@ def test_the_older_of_two_trainers_ends_and_the_newer_one_goes_on(train, server,
     older.until(lambda: server.whole("two"))
     newer = train(url, long, "--stop_after_epochs=2")
     line = older.error()
-    assert f"{url} was taken over by process {newer.process.pid} on " in line
-    assert f"not given back by process {older.process.pid} on " in newer.ends(75)
+    assert f"{url} was taken over by process {newer.pid} on " in line
+    assert f"not given back by process {older.pid} on " in newer.ends(75)
     assert server.whole("two") and not server.half("two")
 
 

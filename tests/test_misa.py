@@ -193,33 +193,20 @@ def test_samples_whose_parts_differ_in_length_are_not_aligned(path, caplog):
     assert fit(corpus, DataConfig(), ModelConfig()).groups == ()
 
 
-def test_padding_to_a_sample_that_lacks_the_modality_is_limited_too(path):
-    """Its other modalities are small, so that the file is."""
-    wide, none = np.ones((1, 2**12), np.float32), []
-    samples = [((["it"], wide, none), [[0.5]], f"v[{i}]") for i in range(20)]
-    samples[3] = (["it"], none, np.ones((2**14, 1), np.float32)), [[0.5]], "v[3]"
-    found = refusal(path, {"train": samples})
-    assert "train/video takes 5368709120 bytes when its 20 sequences are padded to" in found
-    assert "the 16384 steps of the longest, number 3, over 64 times" in found
+def test_labels_of_any_shape_are_one_column_and_there_may_be_several_or_none(path):
+    def labels(make, split: str = "train"):
+        tree = misa()
+        for samples in tree.values():
+            samples[:] = [(x, make(k - 2.0), d) for k, (x, _, d) in enumerate(samples)]
+        return open_corpus(write_pickle(path, tree)).split(split).labels
 
-
-def test_labels_of_any_shape_are_one_column(path):
     for make in (
         *(lambda y: np.array([[y]]), lambda y: np.array([y]), np.array, float),
         *(lambda y: [[y]], lambda y: [[int(y)]]),
     ):
-        tree = misa()
-        tree["train"] = [(x, make(k - 2.0), d) for k, (x, _, d) in enumerate(tree["train"])]
-        labels = open_corpus(write_pickle(path, tree)).split("train").labels
-        np.testing.assert_array_equal(labels, np.arange(-2.0, 3)[:, None], strict=True)
-
-
-def test_several_labels_and_none(path):
+        np.testing.assert_array_equal(labels(make), np.arange(-2.0, 3)[:, None], strict=True)
+    assert labels(lambda y: np.array([[1.0, 5.0, y]]), "test").tolist() == [[1, 5, -2], [1, 5, -1]]
     tree = misa()
-    for samples in tree.values():
-        samples[:] = [(x, np.array([[1.0, 5.0, k]]), d) for k, (x, _, d) in enumerate(samples)]
-    corpus = open_corpus(write_pickle(path, tree))
-    assert corpus.split("test").labels.tolist() == [[1, 5, 0], [1, 5, 1]]
     tree["test"] = [(x, None, d) for x, _, d in tree["test"]]
     assert open_corpus(write_pickle(path, tree)).split("test").labels is None
 
@@ -271,26 +258,31 @@ BAD = (
 )
 
 
-def test_one_sequence_that_pads_all_others_to_its_length_is_refused(path):
-    """A file of 4 MB would take a thousand times as much."""
-    step = np.ones((1, 1), np.float32)
+def test_padding_that_would_take_all_memory_is_refused_before_it_is_made(path, monkeypatch):
+    step, long, none = np.ones((1, 1)), np.zeros((2**20, 1), np.float32), []
     samples = [((["it"], step, step), [[0.5]], f"v[{i}]") for i in range(1000)]
-    long = np.zeros((2**20, 1), np.float32)
-    samples[7] = (["it"], long, step), [[0.5]], "v[7]"
+    samples[7] = (["it"], long, step), [[0.5]], "v[7]"  # 4 MB, and a thousand times as much
     found = refusal(path, {"train": samples})
     assert "train/video takes 4194304000 bytes when its 1000 sequences are padded to the" in found
     assert "1048576 steps of the longest, number 7, over 64 times as much as without" in found
     samples[7] = (["it"], long[: 2**16], step), [[0.5]], "v[7]"
     assert open_corpus(write_pickle(path, {"train": samples})).headers["train"].size == 1000
+    # To a sample that lacks the modality: its other ones are small, so that the file is.
+    wide = np.ones((1, 2**12), np.float32)
+    samples = [((["it"], wide, none), [[0.5]], f"v[{i}]") for i in range(20)]
+    samples[3] = (["it"], none, long[: 2**14]), [[0.5]], "v[3]"
+    found = refusal(path, {"train": samples})
+    assert "train/video takes 5368709120 bytes when its 20 sequences are padded to" in found
+    assert "the 16384 steps of the longest, number 3, over 64 times" in found
+    monkeypatch.setattr("msajax.corpus.formats.misa._LARGEST", 4 * 5 * 5 * 4 - 1)
+    found = refusal(path, {"train": one(visual=np.ones((5, 4)))})
+    assert re.search(r"train/video takes more than 399 bytes when its 5 sequences are", found)
 
 
-def test_samples_of_another_form_are_refused_by_row(path):
+def test_samples_of_another_form_kind_or_width_are_refused_by_name(path):
     for samples, message in BAD:
         found = refusal(path, {"dev": misa()["dev"], "train": samples})
         assert re.search(message, found) and str(path) in found, found
-
-
-def test_a_split_of_another_kind_or_width_is_refused(path):
     found = refusal(path, misa() | {"dev": {"a": 1}})
     assert "corpus.pkl: valid is a dict of 'a'; expected a list of samples." in found
     tree = misa()
@@ -307,12 +299,6 @@ def test_words_and_word_ids_are_there_for_all_samples_or_for_none(path, glove):
     assert "valid[1] begins with words, but other samples with word ids" in refusal(path, tree)
     write_glove(glove)  # with it, they do not matter
     assert open_corpus(path, DataConfig(glove_path=str(glove))).width("text") == 3
-
-
-def test_padding_that_would_take_all_memory_is_refused_before_it_is_made(path, monkeypatch):
-    monkeypatch.setattr("msajax.corpus.formats.misa._LARGEST", 4 * 5 * 5 * 4 - 1)
-    found = refusal(path, {"train": one(visual=np.ones((5, 4)))})
-    assert re.search(r"train/video takes more than 399 bytes when its 5 sequences are", found)
 
 
 def test_a_split_that_does_not_fit_into_memory_is_one_sentence(path, monkeypatch):

@@ -2,11 +2,9 @@
 
 import json
 import os
-import pathlib
-import subprocess
-import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from survivors import ROOT, python
+
 TOUR = json.loads((ROOT / "docs" / "tour.ipynb").read_text(encoding="utf-8"))
 CODE = [cell for cell in TOUR["cells"] if cell["cell_type"] == "code"]
 
@@ -16,10 +14,7 @@ def test_every_cell_runs_in_order_and_leaves_what_the_next_ones_read(tmp_path):
     script = "\n".join([*cells, "assert inside > 0.7 and scores.score.shape == (2, 1)"])
     script += "\nassert result['test']['mae']['mean'] < other['test']['mae']['mean'] - 0.2\n"
     environment = {**os.environ, "MPLBACKEND": "agg", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, env=environment, text=True,
-        stderr=subprocess.PIPE, timeout=1800,
-    )  # fmt: skip
+    done = python("-c", script, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "both" / "report.html").exists()
 

@@ -6,17 +6,15 @@ import pathlib
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from survivors import ROOT, python
 
 from msajax import __version__
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-GENERATED = {".git", ".venv", ".hypothesis", "runs", "build", "dist"}
 REQUIREMENT_FILES = ("requirements.txt", "requirements-test.txt")
 
 # Stands for Python both as the base interpreter and, copied by `-m venv`, as that of .venv. It
@@ -32,18 +30,6 @@ if [[ $2 == "${{FAIL:-}}" ]]; then exit 7; fi
 def read_requirements(name: str) -> list[Requirement]:
     lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
     return [Requirement(line) for line in lines if line and not line.startswith("#")]
-
-
-def shell_scripts() -> list[str]:
-    found = []
-    for folder, subfolders, names in os.walk(ROOT):
-        subfolders[:] = [name for name in subfolders if name not in GENERATED]
-        for path in filter(pathlib.Path.is_file, (pathlib.Path(folder, name) for name in names)):
-            with path.open("rb") as file:
-                is_shell = re.match(rb"#!.*\b(ba)?sh\b", file.readline(100))
-            if is_shell or path.suffix in {".sh", ".sbatch"}:
-                found.append(path.relative_to(ROOT).as_posix())
-    return sorted(found)
 
 
 class Checkout:
@@ -90,21 +76,8 @@ def checkout(tmp_path: pathlib.Path) -> Checkout:
 
 
 def test_ruff_finds_nothing():
-    process = subprocess.run(
-        [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format=concise", "."],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert process.returncode == 0, process.stdout + process.stderr
-
-
-def test_every_shell_script_parses():
-    scripts = shell_scripts()
-    assert {".ci/run", "launch/environment.sh", "launch/local.sh", "launch/test.sh"} <= {*scripts}
-    for script in scripts:
-        process = subprocess.run(["bash", "-n", script], cwd=ROOT, capture_output=True, text=True)
-        assert process.returncode == 0, process.stderr
+    done = python("-m", "ruff", "check", "--no-cache", "--output-format=concise", ".")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_whatever_the_package_reads_of_itself_is_shipped():
@@ -155,43 +128,38 @@ def test_requirements_bring_neither_tensorflow_nor_torch():
 
 @pytest.mark.parametrize("script", ["local.sh", "test.sh"])
 def test_an_old_python_or_none_is_refused_in_one_sentence(checkout: Checkout, script: str):
-    process, runs = checkout.launch(script, PYTHON=checkout.fake_python("3.10.4"))
-    assert process.returncode == 2
-    assert re.fullmatch(r"msajax needs Python 3\.11 or newer .*3\.10\.4 is not\.\n", process.stderr)
-    assert (process.stdout, runs) == ("", [])
     tools = checkout.parent / "bin"
     tools.mkdir()
     for name in ("bash", "dirname"):
         (tools / name).symlink_to(shutil.which(name))
-    process, runs = checkout.launch(script, PATH=str(tools))
-    assert process.returncode == 2
-    assert re.fullmatch(r"msajax needs Python 3\.11 or newer .*on PATH is: .*\n", process.stderr)
-    assert (process.stdout, runs) == ("", [])
+    for environment, why in (
+        ({"PYTHON": checkout.fake_python("3.10.4")}, r"3\.10\.4 is not\."),
+        ({"PATH": str(tools)}, "on PATH is: .*"),
+    ):
+        process, runs = checkout.launch(script, **environment)
+        assert process.returncode == 2
+        said = rf"msajax needs Python 3\.11 or newer .*{why}\n"
+        assert re.fullmatch(said, process.stderr)
+        assert (process.stdout, runs) == ("", [])
 
 
-def test_local_trains_the_synthetic_configuration(checkout: Checkout):
-    python = checkout.fake_python("3.12.1")
-    process, runs = checkout.launch(
-        "local.sh", "--config.train.epochs=3", "two words", PYTHON=python, FAIL="msajax.main"
-    )
+def test_local_trains_the_synthetic_configuration_and_arguments_of_test_go_to_pytest(
+    checkout: Checkout,
+):
+    python = {"PYTHON": checkout.fake_python("3.12.1")}
+    flag = "--config.train.epochs=3"
+    process, runs = checkout.launch("local.sh", flag, "two words", **python, FAIL="msajax.main")
     assert process.returncode == 7  # the trainer's own
     root = str(checkout.root)
     assert [run[1] for run in runs] == ["venv", "pip", "msajax.main"]
-    wanted = ["--editable", root, "--requirement", f"{root}/requirements.txt"]
-    assert runs[1][-4:] == wanted
+    assert runs[1][-4:] == ["--editable", root, "--requirement", f"{root}/requirements.txt"]
     trainer = "msajax.main --config configs/synthetic.py --workdir runs/synthetic".split()
-    assert runs[2] == [root, *trainer, "--config.train.epochs=3", "two words"]
-
-
-def test_arguments_of_test_go_to_pytest(checkout: Checkout):
-    python = checkout.fake_python("3.13.0")
-    process, runs = checkout.launch("test.sh", "-k", "metrics", PYTHON=python)
+    assert runs[2] == [root, *trainer, flag, "two words"]
+    process, runs = checkout.launch("test.sh", "-k", "metrics", **python)
     assert process.returncode == 0
-    root = str(checkout.root)
     wanted = [x for n in REQUIREMENT_FILES for x in ("--requirement", f"{root}/{n}")]
-    assert runs[1][-6:] == ["--editable", root, *wanted]
-    assert runs[2][:2] == [root, "pytest"]
-    assert runs[2][-2:] == ["-k", "metrics"]
+    assert runs[0][-6:] == ["--editable", root, *wanted]
+    assert runs[1][:2] == [root, "pytest"] and runs[1][-2:] == ["-k", "metrics"]
 
 
 def test_pip_is_called_only_when_something_changed(checkout: Checkout):

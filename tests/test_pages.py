@@ -5,12 +5,11 @@ import json
 import os
 import pathlib
 import re
-import subprocess
-import sys
 import textwrap
 
 from launching import MANIFESTS, SCRIPTS, example
 from pages import PAGES, ROOT, blocks, commands, fences, joined, prose, spans, words_of
+from survivors import python
 
 from msajax.config import known_keys
 from msajax.corpus.formats import FORMATS
@@ -122,15 +121,8 @@ def test_every_command_is_known_to_its_parser():
                 continue  # blocks of the page, which test_own_model.py runs with their commands
             assert (parsed := how_to_parse(line)), f"{page}: no test runs {line!r}"
             asked.append((line, *parsed))
-    done = subprocess.run(
-        [sys.executable, "-c", PARSER],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = python("-c", PARSER, env=environment, input=json.dumps(asked))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {}
     assert len(asked) > 60  # they were found

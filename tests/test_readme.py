@@ -7,10 +7,10 @@ import pathlib
 import re
 import shlex
 import subprocess
-import sys
 
 import numpy as np
 import pytest
+import survivors
 from pages import ROOT, blocks, commands, words_of
 
 # A model that compiles in seconds; every other argument is the page's.
@@ -26,14 +26,8 @@ SMALLER = ["--config.model.n_layers_mod=0", "--config.model.max_len=1"]
 
 
 def python(arguments: list[str], folder: pathlib.Path) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = survivors.python(*arguments, cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
