@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from flax.traverse_util import flatten_dict, unflatten_dict
-from test_training import newest_state
+from survivors import state_of
 from tiny import lines_of, tiny_config
 from tiny_text import PIECES, WORDPIECE, write_folder
 
@@ -128,7 +128,7 @@ def test_frozen_weights_are_once_in_the_run_and_in_the_bundle_and_in_no_checkpoi
     for place in (frozen, frozen / "bundle"):
         kept = safetensors.numpy.load_file(place / "frozen.safetensors")
         chex.assert_trees_all_equal(kept, named)
-    state = newest_state(frozen)
+    state = state_of(frozen)
     assert state and not [key for key in state if "text_pretrained" in key]
     bundle = load(frozen / "bundle")
     assert "text_pretrained" not in bundle.params
