@@ -17,12 +17,15 @@ import jax
 if __name__ == "__main__":  # as a script, the package is beside it rather than installed
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
+import flax.linen as nn
 import flax.traverse_util
 import jax.numpy as jnp
 import numpy as np
 import optax
 
 from msajax.config import ModelConfig
+from msajax.layers.heads import AdaptiveHead
+from msajax.layers.transformer import TransformerBlock
 from msajax.models import build_model
 from msajax.spec import CorpusSpec
 
@@ -33,16 +36,30 @@ MODEL_KEYS = (
 )
 
 
-@functools.cache  # one compiled program for all files of one model
+@functools.partial(jax.jit, static_argnums=0)
+def apply_part(module: nn.Module, params, *arguments):
+    """Applies a module: compiled once, as all blocks of a model have the same shapes."""
+    return module.apply({"params": params}, *arguments, train=False)
+
+
+def compiled_parts(call, args, kwargs, context):
+    """Has `apply_part` compute every block, and the head, where they are parts of a model."""
+    module = context.module
+    if not (isinstance(module, TransformerBlock | AdaptiveHead) and module.path):
+        return call(*args, **kwargs)
+    return apply_part(module.clone(parent=None, name=None), module.variables["params"], *args)
+
+
+@functools.cache  # once for all files of one model
 def build(config: ModelConfig, spec: CorpusSpec):
-    """Returns the model, and a program that gives loss, score and norm of the gradient."""
+    """Returns the model, and a function that gives loss, score and norm of the gradient."""
     model = build_model(config, spec)
 
+    @nn.intercept_methods(compiled_parts)
     def loss_and_score(params, features, masks, target):
         score = model.apply({"params": params}, features, masks).score
         return jnp.abs(score - target).mean(), score
 
-    @jax.jit
     def measure(*arguments):
         found, gradient = jax.value_and_grad(loss_and_score, has_aux=True)(*arguments)
         return *found, optax.tree.norm(gradient)
