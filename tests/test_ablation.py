@@ -30,6 +30,8 @@ NAMES = ["text+audio", "text", "audio"]
 CONFIG = tiny_config(
     data__synthetic__lengths=(2, 1),
     model__anchor="text",
+    model__n_layers_fuse=0,
+    model__dropout_rate=0.0,
     model__overrides=("audio.ff_dim=8",),
     optim__groups=("audio_encoder/*:learning_rate=1e-3",),
     train__transforms=("modality_dropout:*=0.2", "feature_noise:audio=0.1"),

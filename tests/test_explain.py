@@ -20,7 +20,7 @@ from msajax.report.explanation.integrate import Explained, integrate
 from msajax.results.finished import open_finished
 from msajax.runs.folder import RunFolder
 
-MODALITIES = ("text", "audio", "video")
+MODALITIES = ("text", "audio")
 SAMPLES = 64  # whose contributions are compared with what was planted
 
 
@@ -87,9 +87,8 @@ def whole(tmp_path_factory) -> str:
     return train(
         tmp_path_factory.mktemp("whole") / "run",
         data__synthetic__train=800,
-        data__synthetic__modalities=("text", "audio", "video"),
-        data__synthetic__widths=(48, 48, 48),
-        data__synthetic__lengths=(2, 2, 2),
+        data__synthetic__widths=(48, 48),
+        data__synthetic__lengths=(2, 2),
         data__standardize=("auto",),
         train__epochs=8,
         train__seeds=2,
@@ -123,7 +122,7 @@ def test_reliabilities_of_modalities_are_found_again(whole, capsys):
 @pytest.fixture(scope="module")
 def explained(whole) -> dict:
     """What the mode writes of that run."""
-    return explain_run(whole, "test", samples=7)
+    return explain_run(whole, "test", samples=6)
 
 
 def test_explanations_hold_what_is_promised(whole, explained):
@@ -134,7 +133,7 @@ def test_explanations_hold_what_is_promised(whole, explained):
     assert [sample["why"] for sample in written["samples"]] == [
         *[rules[0]] * 2, *[rules[1]] * 2, *rules[2:],
     ]  # fmt: skip
-    assert len({sample["id"] for sample in written["samples"]}) == 7
+    assert len({sample["id"] for sample in written["samples"]}) == 6
     predictions = msajax.api.Result(whole, {}).predictions("test")
     row_of = {name: k for k, name in enumerate(predictions["id"])}
     worst = np.abs(predictions["score"] - predictions["label"]).argmax()
@@ -166,7 +165,7 @@ def test_a_bundle_explains_a_corpus_as_its_run_does(whole, explained, tmp_path):
     config = msajax.load(f"{whole}/bundle").config.data
     corpus, page = str(tmp_path / "corpus.npz"), str(tmp_path / "why.html")
     convert.convert(SYNTHETIC, config, corpus)
-    found = explain_corpus(f"{whole}/bundle", corpus, page, "test", samples=7)
+    found = explain_corpus(f"{whole}/bundle", corpus, page, "test", samples=6)
     assert [s["id"] for s in found["samples"]] == [s["id"] for s in explained["samples"]]
     for one, other in zip(found["samples"], explained["samples"], strict=True):
         for m, x in one["contributions"].items():
