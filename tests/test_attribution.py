@@ -287,7 +287,7 @@ def test_an_operation_without_a_rule_is_refused_by_name(function, operation):
 
 WHOLE = [
     {"n_layers_fuse": 0, "norm": "rmsnorm", "activation": "geglu", "norm_position": "pre",
-     "final_norm": True, "pooling_method": "attention"},
+     "final_norm": True, "pooling_method": "attention", "dropout_rate": 0.2},
     {"activation": "relu", "head": "concat", "n_layers_post_fuse": 1},
     {"activation": "gelu_tanh", "fusion": "pooled", "overrides": ("text.positions=drofe",)},
 ]
@@ -304,9 +304,9 @@ MASKS["audio"][1:, 0] = True
 
 def whole_model(**settings):
     """A model's score as a function of what a layer of the text encoder read, and that."""
-    config = ModelConfig(
-        model_dim=8, num_heads=2, ff_dim=12, n_layers_mod=1, dropout_rate=0.2, **settings
-    )
+    sizes = {"model_dim": 8, "num_heads": 2, "ff_dim": 12, "n_layers_mod": 1, "dropout_rate": 0.0}
+    overrides = ("audio.n_layers_mod=0", *settings.pop("overrides", ()))
+    config = ModelConfig(**sizes | settings, overrides=overrides)
     model = build_model(config, SPEC)
     shapes = jax.eval_shape(model.init, jax.random.key(0), FEATURES, MASKS)
     random = np.random.default_rng(1)
@@ -328,13 +328,8 @@ def whole_model(**settings):
 @pytest.mark.parametrize("settings", WHOLE, ids=range(len(WHOLE)))
 def test_deeplift_of_a_whole_model_adds_up_to_rounding(settings):
     score, x = whole_model(**settings)
-
-    @jax.jit
-    def explain(x):
-        zeros = jnp.zeros_like(x)
-        return deeplift(score, x, zeros), score(x), score(zeros)
-
-    got, here, there = explain(x)
+    zeros, value = np.zeros_like(x), jax.jit(score)
+    got, here, there = attribute("deeplift", score, x, zeros), value(x), value(zeros)
     got, change = np.float64(got), np.float64(here) - np.float64(there)
     size = np.abs(got).sum((1, 2)) + np.abs(here) + np.abs(there)
     assert (np.abs(got.sum((1, 2)) - change) <= 3e-6 * size).all()
