@@ -28,7 +28,6 @@ METHODS = ("gradient_x_input", "integrated_gradients", "deeplift")
 NAMES, B, T, D = ("text", "audio"), 4, 3, 8
 SPEC = CorpusSpec(NAMES, (6, 5), (T, T))
 TEXT = CorpusSpec(("text",), (6,), (T,))
-THREE_SCORES = dataclasses.replace(SPEC, label_names=("a", "b", "c"))
 SMALL = ModelConfig(
     model_dim=D,
     num_heads=2,
@@ -37,6 +36,7 @@ SMALL = ModelConfig(
     n_layers_fuse=0,
     dropout_rate=0.25,
     norm_eps=1e-2,
+    attention_dropout=0.0,
     guidance="gradient_x_input",
     guidance_steps=2,
 )
@@ -93,25 +93,16 @@ def test_a_guided_model_has_the_parameters_of_the_unguided_one():
         for g in ("none", "gradient_x_input")
     )
     chex.assert_trees_all_equal(plain, guided)
-    models = [make(SPEC, guidance=g, n_layers_fuse=1) for g in ("none", *METHODS)]
-    trees = [jax.eval_shape(m.init, jax.random.key(3), *blank_sample(SPEC)) for m in models]
+    models = [make(guidance=g) for g in ("none", *METHODS)]
+    trees = [jax.eval_shape(m.init, jax.random.key(3), *blank_sample(TEXT)) for m in models]
     assert all(tree == trees[0] for tree in trees)
 
 
 # --- the first pass ---
 
 
-def test_the_coarse_score_is_that_of_the_unguided_model_in_training():
-    plain, guided = (make(SPEC, guidance=g, n_layers_fuse=1) for g in ("none", METHODS[0]))
-    params, settings = parameters(plain), {"train": True, "rngs": DROPOUT}
-    expected, got = run(plain, params, **settings), run(guided, params, **settings)
-    assert (list(expected.aux), list(got.aux)) == ([], ["coarse_score"])
-    np.testing.assert_allclose(got.aux["coarse_score"], expected.score, atol=1e-6)
-    assert np.abs(got.score - got.aux["coarse_score"]).max() > 1e-3
-
-
 def gradients_of_what_layers_read(model, params, **settings):
-    """Every block's input, and the gradient of each sample's largest score with respect to it.
+    """What every layer of an encoder reads, and the gradient of each sample's largest score there.
 
     By adding to the inputs, in one pass: another way than beginning with a layer.
     """
@@ -121,10 +112,9 @@ def gradients_of_what_layers_read(model, params, **settings):
         read = {}
 
         def add(call, args, kwargs, context):
-            is_block = isinstance(context.module, TransformerBlock)
-            if not is_block or context.method_name != "__call__":
-                return call(*args, **kwargs)
             where = tuple(context.module.path)
+            if not isinstance(context.module, TransformerBlock) or where[0] == "fusion":
+                return call(*args, **kwargs)
             x = args[0] + extra.get(where, 0)
             read[where] = args[0]
             return call(x, x, *args[2:], **kwargs)
@@ -139,19 +129,29 @@ def gradients_of_what_layers_read(model, params, **settings):
     return read, gradient
 
 
-def test_every_layer_is_explained_by_its_own_input_for_the_largest_score():
-    settings = {"train": True, "rngs": DROPOUT, "attention_masks": {"text": SEEN}}
-    layers = {"n_layers_mod": 2, "overrides": ("audio.n_layers_mod=1",)}
-    plain = make(THREE_SCORES, guidance="none", **layers)
+@pytest.mark.parametrize(
+    ("spec", "settings"),
+    [
+        (TEXT, {"train": True, "rngs": DROPOUT, "attention_masks": {"text": SEEN}}),
+        (SPEC, {}),
+    ],
+    ids=["two layers in training", "two modalities and fusion"],
+)
+def test_every_layer_is_explained_by_its_own_input_for_the_largest_score(spec, settings):
+    spec = dataclasses.replace(spec, label_names=("a", "b", "c"))
+    depth = {"text": 2} if len(spec.modalities) == 1 else {"text": 1, "audio": 1}
+    layers = {"n_layers_mod": depth["text"], "n_layers_fuse": len(depth) - 1}
+    plain, guided = (make(spec, guidance=g, **layers) for g in ("none", METHODS[0]))
     params = parameters(plain)
     read, gradient = gradients_of_what_layers_read(plain, params, **settings)
-    _, guides = explained(make(THREE_SCORES, **layers), params, **settings)
-    assert {m: len(found) for m, found in guides.items()} == {"text": 2, "audio": 1}
-    for m, layer in (("text", 0), ("text", 1), ("audio", 0)):
-        where = (f"{m}_encoder", f"blocks_{layer}")
-        expected = np.asarray(read[where] * gradient[where])
-        assert np.abs(expected).max() > 1e-3
-        np.testing.assert_allclose(guides[m][layer], expected, atol=1e-6)
+    _, guides = explained(guided, params, **settings)
+    assert {m: len(found) for m, found in guides.items()} == depth
+    for m in depth:
+        for layer in range(depth[m]):
+            where = (f"{m}_encoder", f"blocks_{layer}")
+            expected = np.asarray(read[where] * gradient[where])
+            assert np.abs(expected).max() > 1e-3
+            np.testing.assert_allclose(guides[m][layer], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("guidance", METHODS)
@@ -256,6 +256,10 @@ def test_both_passes_and_the_attributions_share_their_dropout_masks():
     prediction, guides = explained(guided, params, **settings)
     refined = run(make(guidance="none"), params, guides=guides, **settings).score
     np.testing.assert_allclose(prediction.score, refined, atol=1e-6)
+    first, coarse = run(make(guidance="none"), params, **settings), prediction.aux["coarse_score"]
+    assert (list(first.aux), list(prediction.aux)) == ([], ["coarse_score"])
+    np.testing.assert_allclose(coarse, first.score, atol=1e-6)
+    assert np.abs(prediction.score - coarse).max() > 1e-3
     # A batch that is a part of a larger one draws that one's masks, in every pass.
     @jax.jit
     def of_the_last_two(params):
@@ -264,12 +268,11 @@ def test_both_passes_and_the_attributions_share_their_dropout_masks():
 
     part = of_the_last_two(params)
     np.testing.assert_allclose(part.score, prediction.score[2:], atol=2e-6)
-    coarse = prediction.aux["coarse_score"]
     np.testing.assert_allclose(part.aux["coarse_score"], coarse[2:], atol=2e-6)
 
 
 def test_an_attention_mask_acts_in_every_pass():
-    plain, guided = (make(guidance=g) for g in ("none", "deeplift"))
+    plain, guided = (make(guidance=g) for g in ("none", METHODS[0]))
     params = parameters(plain)
     added = np.where(SEEN, 0, -np.inf).astype(np.float32)
     of_masks = [{"attention_masks": {"text": mask}} for mask in (SEEN, added)]  # as constants
@@ -320,7 +323,7 @@ def training(model, loss):
 
 
 def test_no_gradient_flows_through_the_attributions():
-    model, plain = make(guidance="deeplift"), make(guidance="none")
+    model, plain = make(), make(guidance="none")
     params = parameters(plain)
     _, guides = explained(model, params)
 
@@ -339,7 +342,7 @@ def test_no_gradient_flows_through_the_attributions():
 
 
 def test_the_loss_weighs_the_two_passes_and_falls_for_seeds_one_after_another():
-    model = make(guidance_weight=0.3, dropout_rate=0.1)
+    model = make(guidance_weight=0.3, dropout_rate=0.0)
     step, init, loss_of = training(model, "mse")
 
     def train(seed):
@@ -354,8 +357,7 @@ def test_the_loss_weighs_the_two_passes_and_falls_for_seeds_one_after_another():
     assert (losses[0] != losses[1]).all()
 
     def errors(params):
-        rngs = {"dropout": dropout_key(jnp.uint32(1), jnp.int32(0))}
-        prediction = model.apply({"params": params}, FEATURES, MASKS, train=True, rngs=rngs)
+        prediction = model.apply({"params": params}, FEATURES, MASKS)
         scores = prediction.aux["coarse_score"], prediction.score
         sums = jnp.stack([jnp.square(score - LABELS).sum() for score in scores])
         return np.array([0.7, 0.3]) @ sums / B, sums
