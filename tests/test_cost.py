@@ -134,8 +134,8 @@ def flops_of_program(text: str) -> int:
 )
 def test_products_are_those_of_the_lowered_program(settings):
     spec = CorpusSpec(("text", "audio"), (6, 5), (4, 3))
-    config = ModelConfig(model_dim=8, num_heads=2, ff_dim=12, n_layers_mod=1, **settings)
-    model = build_model(config, spec)
+    settings |= {"n_layers_mod": 1, "overrides": ("audio.n_layers_mod=0",)}
+    model = build_model(ModelConfig(model_dim=8, num_heads=2, ff_dim=12, **settings), spec)
     found = cost_report(model, spec)
     features, masks = blank_sample(spec)
     variables = jax.eval_shape(model.init, jax.random.key(0), features, masks)
