@@ -481,7 +481,7 @@ TOKENS = CorpusSpec(("text",), (0,), (9,), "next_token", ("nats", "tokens"), (11
         ("float32", {"guidance": "gradient_x_input"}, corpus("text")),
         (
             "tensorfloat32",
-            {"pooling_method": "attention", "bidirectional_fusion": True},
+            {"pooling_method": "attention", "bidirectional_fusion": True, "n_layers_mod": 0},
             corpus("text", "audio"),
         ),
         ("bfloat16", {"name": "next_token", "causal": True}, TOKENS),
