@@ -167,8 +167,7 @@ def test_smoke_of_every_file_is_built_and_its_step_can_be_traced(tmp_path):
             if type(value) in (int, float):
                 choices[name] = name.startswith("n_layers") and value > 0
         of[path.stem] = choices.items()
-        folder = RunFolder(str(tmp_path / path.stem))
-        built[path.stem] = build(config, open_sources(config), folder)
+        built[path.stem] = build(config, open_sources(config), RunFolder(str(tmp_path / path.stem)))
     left = set().union(*of.values()) - set().union(*(of[name] for name in TRAINED))
     assert len(left) > 5
     while left:  # always the file with most settings that are not traced yet

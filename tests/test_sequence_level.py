@@ -277,10 +277,9 @@ def test_golden_parameter_counts():
     ]
     for sizes, golden in GOLDEN.items():
         assert tuple(formula(*sizes, **kind) for kind in kinds) == golden
-    both_ways, one_way = list(GOLDEN)[:2]
-    config = sized(*both_ways, bidirectional_fusion=True)
-    assert count(config, MOSEI) == GOLDEN[both_ways][3]
-    assert count(sized(*one_way), MOSI) == GOLDEN[one_way][0]
+    both, one = list(GOLDEN)[:2]
+    assert count(sized(*both, bidirectional_fusion=True), MOSEI) == GOLDEN[both][3]
+    assert count(sized(*one), MOSI) == GOLDEN[one][0]
 
 
 def formula(
@@ -651,18 +650,18 @@ def test_attention_masks_that_do_not_fit_are_refused(given, message):
         jax.eval_shape(apply, {"params": params}, FEATURES, MASKS)
 
 
-@pytest.mark.parametrize("changes", [{"mixer": "gru"}, {"overrides": ("text.mixer=gru",)}], ids=str)
-def test_a_recurrent_encoder_refuses_an_attention_mask(changes):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mixer": "gru"}, "is recurrent .gru."),
+        ({"overrides": ("text.mixer=gru",)}, "is recurrent .gru."),
+        ({"overrides": ("text.n_layers_mod=0",)}, "has no layer: it takes no attention mask"),
+    ],
+)
+def test_an_encoder_without_attention_refuses_an_attention_mask(changes, message):
     model = build_model(dataclasses.replace(SMALL, **changes), SPEC)
     init = functools.partial(model.init, attention_masks=SEEN)
-    with pytest.raises(ValueError, match="'text' is recurrent .gru."):
-        jax.eval_shape(init, jax.random.key(0), FEATURES, MASKS)
-
-
-def test_an_encoder_without_layers_refuses_an_attention_mask():
-    model = build_model(dataclasses.replace(SMALL, overrides=("text.n_layers_mod=0",)), SPEC)
-    init = functools.partial(model.init, attention_masks=SEEN)
-    with pytest.raises(ValueError, match="'text' has no layer: it takes no attention mask"):
+    with pytest.raises(ValueError, match=f"'text' {message}"):
         jax.eval_shape(init, jax.random.key(0), FEATURES, MASKS)
 
 
@@ -755,8 +754,7 @@ def test_an_impossible_anchor_is_refused_with_the_choices():
 @pytest.mark.parametrize(
     ("names", "asked", "anchor"),
     [
-        (("audio", "text"), "", "text"),
-        (("video", "audio"), "", "video"),
+        *((("audio", "text"), "", "text"), (("video", "audio"), "", "video")),
         (("text", "audio"), "audio", "audio"),
     ],
 )
@@ -769,15 +767,9 @@ def test_anchor_is_the_one_asked_for_else_text_else_the_first(names, asked, anch
 @pytest.mark.parametrize(
     "setting",
     [
-        {"model_dim": 0},
-        {"num_heads": 0},
-        {"ff_dim": 0},
-        {"n_layers_mod": -1},
-        {"n_layers_fuse": -1},
-        {"model_dim": 128, "num_heads": 3},
-        {"dropout_rate": 1.0},
-        {"dropout_rate": -0.1},
-        {"input_dropout": 1.0},
+        *({"model_dim": 0}, {"num_heads": 0}, {"ff_dim": 0}, {"model_dim": 128, "num_heads": 3}),
+        *({"n_layers_mod": -1}, {"n_layers_fuse": -1}),
+        *({"dropout_rate": 1.0}, {"dropout_rate": -0.1}, {"input_dropout": 1.0}),
     ],
     ids=str,
 )
