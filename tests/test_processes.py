@@ -99,7 +99,6 @@ def assert_same_run(folder: pathlib.Path, alone: pathlib.Path) -> None:
         )
 
 
-# More processes, and what each holds, are compared in test_devices.py, step by step.
 def test_two_processes_train_the_run_of_one(together, experiment, alone, tmp_path):
     folder = tmp_path / "run"  # of a corpus that streams, half of every batch in each
     path = experiment(mesh__seed=1, mesh__data=2, data__device_memory_budget=0)
