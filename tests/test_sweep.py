@@ -53,7 +53,7 @@ MAE, CORR = Metric("mae", False), Metric("corr", True)
 
 @pytest.fixture(scope="module", autouse=True)
 def kept_programs() -> Iterator[None]:
-    """Trials of one model are compiled once: a sweep drops the programs of each for memory's sake."""
+    """Trials of one model are compiled once; else a sweep drops the programs of each."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("jax.clear_caches", lambda: None)
         yield
