@@ -48,7 +48,7 @@ SETTINGS = {
 
 
 def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
-    """STEPS steps of SGD, or of AdamW, from the same start; parameters by path."""
+    """STEPS steps of SGD, or of AdamW, from the same start; parameters, and their way, by path."""
     small = SMALLEST | {"train__terms": (), "train__transforms": ("feature_noise:*=0.1",)}
     config = tiny_config(
         **SETTINGS | (small if layout.get("small") else {}),
@@ -86,6 +86,7 @@ def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
     state = programs.init(np.arange(layout["seeds"], dtype=np.uint32))
     feed = Feed(split, spec, programs, where, layout["accumulation_steps"])
     dealt, taken, first = deal(np.zeros(layout["seeds"], bool), where), 0, None
+    start = where.get(state.params)
     state = dealt.spread(state)
     for epoch in range(STEPS):  # a Pace takes one step at a time until it has learned more
         orders = [
@@ -99,7 +100,9 @@ def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
             first = first or jax.device_get(log)
             taken += end - begin
     state = dealt.collect(state)
-    flat = jax.tree_util.tree_leaves_with_path(where.get(state.params))
+    end = where.get(state.params)
+    of_both = {"params": end, "moved": jax.tree.map(np.subtract, end, start)}
+    flat = jax.tree_util.tree_leaves_with_path(of_both)
     arrays = {jax.tree_util.keystr(p, simple=True, separator="/"): x for p, x in flat}
     terms = {"first_sums": first.sums[:, 0], "first_weights": first.weights[:, 0]}
     arrays |= terms | {"first_gradient_norm": first.grad_norm[:, 0]}

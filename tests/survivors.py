@@ -133,7 +133,8 @@ SERVER = """
 import gc, importlib, json, os, resource, sys
 gc.set_threshold(100_000, 10, 10)
 sys.path.append("tests")
-import msajax.results.tables, msajax.experiment.run, msajax.main
+import msajax.main, msajax.results.tables, msajax.studies.folds, msajax.report.model_card
+import msajax.cli.train, msajax.cli.evaluate, msajax.cli.predict, jaxlib.mlir.dialects.mhlo
 msajax.announce.SECONDS = 1e9  # what is said must not depend on how busy the machine is
 gc.freeze()  # a fork that looks through these objects would copy them
 for line in sys.stdin:

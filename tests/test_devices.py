@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import survivors
 from layouts import STEPS
-from tiny import SMALLEST, tiny_config
+from tiny import SMALLEST, lines_of, run, tiny_config
 
 from msajax.config import Config, MeshConfig
 from msajax.corpus.corpus import Split
@@ -35,17 +35,19 @@ BOTH = {"optimizers": ["sgd", "adamw"]}
 CCC = {"loss": "ccc"}  # which compares the rows of a batch
 SMALL = {"small": True}  # quick to compile
 LAYOUTS = {  # by the number of virtual devices
-    1: [ONE | BOTH, ONE | CCC | SMALL, ONE | SMALL],
+    1: [ONE, ONE | CCC | SMALL, ONE | SMALL | BOTH],
     4: [
-        ONE | BOTH | {"seed": 2, "model": 2},
-        ONE | {"data": 2, "seed": 2, "seeds": 3},
+        ONE | {"data": 2, "model": 2},
+        ONE | SMALL | BOTH | {"data": 2, "seed": 2, "seeds": 3},
         ONE | SMALL | {"data": 4, "mode": "pmap", "accumulation_steps": 2},
         ONE | SMALL | CCC | {"data": 4},
     ],
 }
 TOGETHER = {  # so many processes with a device each
-    2: [ONE | SMALL | {"data": 2, "streams": True, "accumulation_steps": 2}],
-    4: [ONE | SMALL | {"data": 2, "model": 2}],
+    2: [
+        ONE | SMALL | {"data": 2, "streams": True, "accumulation_steps": 2},
+        ONE | SMALL | {"model": 2},
+    ],
 }
 CASES = [(str(n), i) for n, layouts in LAYOUTS.items() for i in range(len(layouts))]
 CASES += [(f"{n} processes", i) for n, layouts in TOGETHER.items() for i in range(len(layouts))]
@@ -115,13 +117,13 @@ def test_seeds_dealt_to_fewer_devices_stop_go_on_and_end_as_each_does_alone(trai
 
 
 def test_layouts_take_the_same_adamw_steps_but_for_key_biases(trained):
-    expected, got = arrays_of(trained, "1", 0, "adamw"), arrays_of(trained, "4", 0, "adamw")
+    expected, got = arrays_of(trained, "1", 2, "adamw"), arrays_of(trained, "4", 1, "adamw")
     np.testing.assert_allclose(
-        got["first_gradient_norm"], expected["first_gradient_norm"], rtol=1e-6
+        got["first_gradient_norm"][:2], expected["first_gradient_norm"], rtol=1e-6
     )
     for name, value in expected.items():
         if "key/bias" not in name:
-            np.testing.assert_allclose(got[name], value, atol=1e-5, rtol=0, err_msg=name)
+            np.testing.assert_allclose(got[name][:2], value, atol=1e-5, rtol=0, err_msg=name)
 
 
 def test_each_process_reads_its_own_rows_of_a_corpus_that_streams(trained):
@@ -137,10 +139,9 @@ def test_each_process_reads_its_own_rows_of_a_corpus_that_streams(trained):
 
 
 def test_the_steps_that_are_compared_moved_every_parameter(trained):
-    sgd = arrays_of(trained, "1", 0, "sgd")
-    adamw = arrays_of(trained, "1", 0, "adamw")
-    params = [k for k in sgd if "/" in k and "key/bias" not in k]
-    assert [k for k in params if np.abs(sgd[k] - adamw[k]).max() < 1e-4] == []
+    way = {k: x for k, x in arrays_of(trained, "1", 0, "sgd").items() if k.startswith("moved/")}
+    assert len(way) > 9
+    assert [k for k, x in way.items() if "key/bias" not in k and np.abs(x).max() < 1e-4] == []
 
 
 SHAPES = {  # (seed, data) for 1 to 8 devices, by the number of seeds, of batches of 32
@@ -191,28 +192,6 @@ def test_one_device_trains_seeds_in_turn_on_a_cpu():
     assert layout.seed_axis == "map"
 
 
-@pytest.fixture(scope="module")
-def command(forks, tmp_path_factory):
-    """Runs the real trainer; returns metrics.jsonl and results.json.
-
-    The environment names so many virtual devices, or if it is 0 none.
-    """
-    folder = tmp_path_factory.mktemp("runs")
-    path = folder / "tiny_run.py"
-    survivors.write_experiment(path, **SMALLEST, optim__learning_rate=3e-3)
-
-    def run(name: str, devices: int, *arguments: str, code: int = 0):
-        asked = "--config", path, "--workdir", folder / name, *arguments
-        done = forks.run(*asked, environment=survivors.on_devices(devices))
-        assert done.returncode == code, done.stderr
-        lines = (folder / name / "metrics.jsonl").read_text().splitlines()
-        found = folder / name / "results.json"
-        return [json.loads(x) for x in lines], json.loads(found.read_text()) if not code else None
-
-    run.devices = lambda name: json.loads((folder / name / "run.json").read_text())["devices"]
-    return run
-
-
 def test_a_run_begins_with_one_cpu_device_and_goes_on_with_those_of_its_start(monkeypatch):
     chosen = []
     monkeypatch.delenv("XLA_FLAGS", raising=False)
@@ -241,15 +220,23 @@ def test_a_number_that_comes_after_jax_has_started_is_refused_or_said(monkeypatc
     ]
 
 
-def test_a_run_goes_on_with_other_devices_to_the_same_best_epochs(command):
-    expected_lines, expected = command("one device", 1)
-    command("many", 0, "--config.mesh.cpu_devices=2", "--stop_after_epochs=1", code=75)
-    assert command.devices("many") == 2
-    command("many", 0, "--config.mesh.mode=pmap", "--stop_after_epochs=2", code=75)
-    assert command.devices("many") == 2  # as it was started
-    lines, results = command("many", 4, "--config.mesh.seed=2")
-    assert command.devices("many") == 4
-    assert results["best_epoch"] == expected["best_epoch"]
+def test_a_run_goes_on_with_other_devices_to_the_same_best_epochs(forks, tmp_path):
+    settings = SMALLEST | {"optim__learning_rate": 3e-3}
+    path = survivors.write_experiment(tmp_path / "tiny_run.py", **settings)
+    alone, many = tmp_path / "alone", tmp_path / "many"
+    expected = run(tiny_config(**settings), alone)
+    for count, there, code, *arguments in (  # in the environment, or if it is 0 none
+        (0, 2, 75, "--config.mesh.cpu_devices=2", "--stop_after_epochs=1"),
+        (0, 2, 75, "--config.mesh.mode=pmap", "--stop_after_epochs=2"),  # as it was started
+        (4, 4, 0, "--config.mesh.seed=2"),
+    ):
+        asked = "--config", path, "--workdir", many, *arguments
+        done = forks.run(*asked, environment=survivors.on_devices(count))
+        assert done.returncode == code, done.stderr
+        assert json.loads((many / "run.json").read_text())["devices"] == there
+    results = json.loads((many / "results.json").read_text())
+    assert results["best_epoch"] == list(expected.best_epoch)
+    lines, expected_lines = lines_of(many), lines_of(alone)
     assert [(x["seed"], x["epoch"], x["step"]) for x in lines] == [
         (x["seed"], x["epoch"], x["step"]) for x in expected_lines
     ]

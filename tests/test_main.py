@@ -401,17 +401,19 @@ def test_a_reader_that_goes_early_is_no_error(mode, whole, tmp_path):
 
 def test_devices_that_are_not_there_are_one_line(experiment, whole, tmp_path):
     predict = "--mode=predict", "--bundle", whole[0] / "bundle", "--input=synthetic"
+    without = survivors.Forks(JAX_PLATFORMS="rocket")
     for asked in (
         ["--config", experiment, "--workdir", tmp_path / "run"],
         [*predict, "--output", tmp_path / "p"],
         ["--mode=evaluate", "--workdir", whole[0]],
         ["--mode=inspect", "--config", experiment],
     ):
-        answer = run(*asked, JAX_PLATFORMS="rocket")
-        assert (answer.code, answer.out) == (2, "")
+        answer = without.run(*asked)
+        assert (answer.returncode, answer.stdout) == (2, "")
         said = "error: JAX cannot use the devices that JAX_PLATFORMS='rocket' asks for ("
-        assert answer.err.splitlines()[-1].startswith(said), answer.err
-        assert "Traceback" not in answer.err and list(tmp_path.iterdir()) == []
+        assert answer.stderr.splitlines()[-1].startswith(said), answer.stderr
+        assert "Traceback" not in answer.stderr and list(tmp_path.iterdir()) == []
+    without.close()
 
 
 REFUSED = "error: --mode=evaluate does not read --bundle; see --help.\n"

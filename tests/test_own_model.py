@@ -50,7 +50,7 @@ def test_the_recipe_trains_goes_on_and_is_measured(forks, tmp_path):
         arrays[f"{split}/label"] = rng.uniform(-3, 3, n)
     np.savez(tmp_path / "corpus.npz", **arrays)
     train, inspect, evaluate, predict = commands("docs/recipes.md", "A model of your own")
-    few = ("--config.train.epochs=2", "--config.train.seeds=2")
+    few = [f"--config.train.{x}" for x in ("epochs=2", "seeds=2", "report=False")]
     assert in_shell(train, tmp_path, *few, "--stop_after_epochs=1").returncode == 75
     done = in_shell(train, tmp_path, *few)
     assert done.returncode == 0, done.stderr

@@ -14,6 +14,8 @@ import pytest
 import survivors
 from tiny import SMALLEST
 
+EPOCHS = 40  # long enough for a signal to come before the end
+
 
 @pytest.fixture(scope="module")
 def experiment(tmp_path_factory):
@@ -22,7 +24,8 @@ def experiment(tmp_path_factory):
 
     def write(**settings) -> pathlib.Path:
         path = folder / f"tiny_{len(list(folder.iterdir()))}.py"
-        settings = {"optim__learning_rate": 1e-3, "train__loss": "mse", **settings}
+        usual = {"train__epochs": EPOCHS, "train__patience": 0, "train__loss": "mse"}
+        settings = {"optim__learning_rate": 1e-3} | usual | settings
         return survivors.write_experiment(path, **SMALLEST, **settings)
 
     return write
@@ -99,25 +102,7 @@ def assert_same_run(folder: pathlib.Path, alone: pathlib.Path) -> None:
         )
 
 
-# More processes, and what each holds, are compared in test_devices.py, step by step.
-def test_two_processes_train_the_run_of_one(together, experiment, alone, tmp_path):
-    folder = tmp_path / "run"  # of a corpus that streams, half of every batch in each
-    path = experiment(mesh__seed=1, mesh__data=2, data__device_memory_budget=0)
-    found = answers(together(2, "--config", path, "--workdir", folder))
-    assert [code for code, _, _ in found] == [0, 0], found
-    assert_same_run(folder, alone)
-    results = json.loads((folder / "results.json").read_text())
-    assert results["seeds"] == [0, 1]
-    assert json.loads((folder / "run.json").read_text())["processes"] == 2
-    # The first one tells; the others say only how they met, and where the run is.
-    assert "epoch 1/4" in found[0][2] and "valid" in found[0][1]
-    for _, out, err in found[1:]:
-        told = [line for line in out.splitlines() if not line.startswith("[Gloo]")]
-        assert told == [f"Run folder: {folder}"]
-        assert "epoch" not in err
-
-
-def test_a_stop_of_any_process_stops_all_and_the_same_commands_continue(
+def test_two_processes_that_any_of_them_stops_go_on_to_the_run_of_one(
     together, experiment, alone, tmp_path
 ):
     folder, path = tmp_path / "run", experiment()  # a random seed in each
@@ -127,36 +112,45 @@ def test_a_stop_of_any_process_stops_all_and_the_same_commands_continue(
     found = answers(running)
     # It may have come after the last step.
     assert [code for code, _, _ in found] in ([75, 75], [0, 0]), found
-    again = answers(together(2, "--config", path, "--workdir", folder))
-    assert [code for code, _, _ in again] == [0, 0]
+    # Now of a corpus that streams, half of every batch in each.
+    path = experiment(mesh__seed=1, mesh__data=2, data__device_memory_budget=0)
+    found = answers(together(2, "--config", path, "--workdir", folder))
+    assert [code for code, _, _ in found] == [0, 0], found
     assert_same_run(folder, alone)
+    results = json.loads((folder / "results.json").read_text())
+    assert results["seeds"] == [0, 1]
+    assert json.loads((folder / "run.json").read_text())["processes"] == 2
+    # The first one tells; the others say only how they met, and where the run is.
+    assert f"epoch {EPOCHS}/{EPOCHS}" in found[0][2] and "valid" in found[0][1]
+    for _, out, err in found[1:]:
+        told = [line for line in out.splitlines() if not line.startswith("[Gloo]")]
+        assert told == [f"Run folder: {folder}"]
+        assert "epoch" not in err
 
 
-@pytest.mark.parametrize("killed", [0, 1])
-def test_when_one_is_killed_the_others_stop_soon_and_the_restart_continues(
-    killed, together, experiment, tmp_path
+def test_when_one_is_killed_the_other_stops_soon_and_the_restart_continues(
+    together, experiment, tmp_path
 ):
-    folder = tmp_path / "run"
-    path = experiment(train__checkpoint_every_seconds=0.0, train__epochs=5000, train__patience=0)
+    folder, begun = tmp_path / "run", 0
+    path = experiment(train__checkpoint_every_seconds=0.0, train__epochs=5000)
     metrics = folder / "metrics.jsonl"
-    running = together(2, "--config", path, "--workdir", folder)
-    wait_for(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 4, running)
-    running[killed].process.send_signal(signal.SIGKILL)
-    code, _, err = answers([running[1 - killed]])[0]
-    if code == 75:
-        assert f"error: Process {1 - killed} of 2 has lost another one" in err
-        assert "Traceback" not in err
-    else:  # the library noticed first that the process which coordinates has gone
-        assert (code, killed) == (-signal.SIGABRT, 0), err
-        assert "another task died" in err
-    if killed:
-        return  # how a run goes on does not depend on which one it was
-    epochs = lines_of(folder)[-1]["epoch"]
-    running = together(2, "--config", path, "--workdir", folder)
-    wait_for(lambda: lines_of(folder)[-1]["epoch"] > epochs + 1, running)
-    for one in running:
-        one.process.send_signal(signal.SIGKILL)
-        one.process.wait()
+
+    def count() -> int:
+        return len(metrics.read_text().splitlines())
+
+    for killed in (1, 0):
+        running = together(2, "--config", path, "--workdir", folder)
+        wait_for(lambda least=begun + 4: metrics.exists() and count() > least, running)
+        running[killed].process.send_signal(signal.SIGKILL)
+        code, _, err = answers([running[1 - killed]])[0]
+        if code == 75:
+            assert f"error: Process {1 - killed} of 2 has lost another one" in err
+            assert "Traceback" not in err
+        else:  # the library noticed first that the process which coordinates has gone
+            assert (code, killed) == (-signal.SIGABRT, 0), err
+            assert "another task died" in err
+        running[killed].process.wait()
+        begun = count()
     seen = [(line["seed"], line["epoch"]) for line in lines_of(folder)]
     assert seen == [(seed, epoch) for epoch in range(1, seen[-1][1] + 1) for seed in (0, 1)]
 
