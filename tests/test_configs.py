@@ -167,7 +167,7 @@ def test_smoke_of_every_file_is_built_and_its_step_can_be_traced(tmp_path):
                 choices[name] = name.startswith("n_layers") and value > 0
         built = build(config, open_sources(config), RunFolder(str(tmp_path / path.stem)))
         if path.stem not in TRAINED and choices.items() - traced:
-            trace_step(built.recipe, built.spec)
+            trace_step(built.recipe, built.rates, built.spec)
             programs += 1
         traced |= choices.items()
     assert 5 < programs < len(CONFIGS)

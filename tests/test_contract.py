@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny import rates_of
 from toys import SPEC, Layers, make_batch, make_recipe, steps
 
 from msajax.config import ModelConfig, OptimConfig, TrainConfig
@@ -110,7 +111,8 @@ def test_memory_is_the_same_in_parts_and_over_devices():
     recipe = make_recipe(model=model)
     state = begin(jnp.uint32(0), jax.tree.map(jnp.asarray, memory), recipe, SPEC)
     spread = jax.tree.map(lambda x: x.reshape(4, 2, *x.shape[1:]), batch)
-    step = jax.vmap(lambda part: train_step(state, part, recipe, "data"), axis_name="data")
+    of_step = recipe, rates_of(recipe), "data"
+    step = jax.vmap(lambda part: train_step(state, part, *of_step), axis_name="data")
     after, _ = jax.jit(step)(spread)
     for device in range(4):
         mine = jax.tree.map(lambda x, d=device: x[d], after)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import descent
+from tiny import descent, rates_of
 
 from msajax.config import Config, ModelConfig
 from msajax.errors import UserError
@@ -320,7 +320,7 @@ def a_step(parts: int):
         learning_rate_scale=np.float32(1),
         skipped_in_a_row=zero,
     )
-    return state, jax.jit(functools.partial(train_step, recipe=recipe))
+    return state, jax.jit(functools.partial(train_step, recipe=recipe, rates=rates_of(recipe)))
 
 
 @functools.cache

@@ -9,6 +9,29 @@ from msajax.config.registry import RESERVED, registered
 from msajax.errors import UserError
 
 SAME = -1.0  # stands for `dropout_rate` in the rate of a single site
+DROPOUT_RATES = (
+    "dropout_rate",
+    "attention_dropout",
+    "ffn_dropout",
+    "projection_dropout",
+    "input_dropout",
+)
+
+
+class DropoutRate(float):
+    """Is a dropout rate that knows which setting it is: a training step takes it as an argument.
+
+    Attributes:
+        site: the setting, as `ffn_dropout`, or that of one modality, as `text.ffn_dropout`.
+    """
+
+    site: str
+
+    def __new__(cls, rate: float, site: str = "") -> "DropoutRate":
+        """Makes the rate of a site."""
+        self = super().__new__(cls, rate)
+        self.site = site
+        return self
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -311,10 +334,12 @@ class ModelConfig(Settings):
         """Size of the queries and keys of one attention head."""
         return self.head_dim or self.model_dim // self.num_heads
 
-    def rate(self, site: str) -> float:
-        """Returns the dropout rate of attention, ffn or projection, which may have their own."""
-        own = getattr(self, f"{site}_dropout")
-        return self.dropout_rate if own == SAME else own
+    def rate(self, setting: str = "dropout_rate") -> DropoutRate:
+        """Returns the dropout rate of a setting, as `ffn_dropout`, which may be dropout_rate's."""
+        own = getattr(self, setting)
+        if own == SAME:
+            return self.rate()
+        return own if isinstance(own, DropoutRate) else DropoutRate(own, setting)
 
     def encoder_of(self, modality: str) -> "ModelConfig":
         """Applies the overrides of one modality to these settings.
@@ -327,6 +352,8 @@ class ModelConfig(Settings):
         for name, setting, text in map(parse_override, self.overrides):
             if name == modality:
                 changed[setting] = read_value(setting, text, kinds[setting])
+                if setting in DROPOUT_RATES:
+                    changed[setting] = DropoutRate(changed[setting], f"{modality}.{setting}")
         if not changed:
             return self
         try:

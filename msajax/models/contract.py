@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from msajax.config import ModelConfig
 from msajax.config.registry import require_module
 from msajax.errors import UserError, user_line
-from msajax.layers.basic import ROWS
+from msajax.layers.basic import RATES, ROWS
 from msajax.spec import CorpusSpec
 
 # What parameters may be bound to: see `Model.bound`.
@@ -25,7 +25,8 @@ _FUNCTIONS = {  # of a declaration: what is given to each, and what it returns
     "check": "(config, spec) -> None",
     "initial": "(config, spec) -> values by path",
 }
-_RESERVED = {"params", "intermediates", ROWS, "statistics"}  # collections with another meaning
+# Collections with another meaning.
+_RESERVED = {"params", "intermediates", ROWS, RATES, "statistics"}
 
 
 @flax.struct.dataclass

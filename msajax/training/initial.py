@@ -16,7 +16,7 @@ from msajax.models import Model, declared
 from msajax.models.contract import LABELS, MODALITIES, POSITIONS, VOCABULARY
 from msajax.preparation.fit import Preparation
 from msajax.spec import CorpusSpec
-from msajax.training.optimizers import settings_of
+from msajax.training.groups import settings_of
 
 # By path of the parameter: values of one seed, or with a leading axis of seeds, that replace the
 # random ones; NaN keeps those. One form for bundles, word vectors and medians of labels.

@@ -21,6 +21,7 @@ from msajax.models.contract import LABELS, MODALITIES, POSITIONS, VOCABULARY, Mo
 from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.training.objective import Objective
+from msajax.training.rates import Rates
 from msajax.training.step import Recipe, begin, train_step
 
 _ROWS = 2  # of the batch that is traced, out of a split of three samples
@@ -46,7 +47,7 @@ def one_sentence(config: Config) -> Iterator[None]:
         ) from error
 
 
-def trace_step(recipe: Recipe, spec: CorpusSpec) -> None:
+def trace_step(recipe: Recipe, rates: Rates, spec: CorpusSpec) -> None:
     """Traces the prediction and a training step of a model; nothing is compiled or computed.
 
     Raises:
@@ -57,7 +58,7 @@ def trace_step(recipe: Recipe, spec: CorpusSpec) -> None:
         for name, term in recipe.objective.terms.items()
     }
     recipe = dataclasses.replace(recipe, objective=Objective(terms))
-    jax.eval_shape(lambda: _trace(recipe, spec))
+    jax.eval_shape(lambda: _trace(recipe, rates, spec))
 
 
 def _measured(
@@ -87,7 +88,7 @@ def _line_in(origin: str, error: Exception) -> str:
     return f" ({os.path.basename(origin)}, line {lines[-1]})" if lines else ""
 
 
-def _trace(recipe: Recipe, spec: CorpusSpec) -> None:
+def _trace(recipe: Recipe, rates: Rates, spec: CorpusSpec) -> None:
     features, masks = blank_sample(spec)
     features, masks = jax.tree.map(lambda x: jnp.repeat(x, _ROWS, axis=0), (features, masks))
     key = jax.random.key(0)
@@ -113,7 +114,7 @@ def _trace(recipe: Recipe, spec: CorpusSpec) -> None:
     state = begin(jnp.uint32(0), jax.tree.map(jnp.asarray, dict(memory)), recipe, spec)
     if recipe.accumulation_steps > 1:
         batch = jax.tree.map(lambda x: jnp.repeat(x, recipe.accumulation_steps, axis=0), batch)
-    train_step(state, batch, recipe)
+    train_step(state, batch, recipe, rates)
 
 
 def _require_prediction(found: object, spec: CorpusSpec) -> None:
