@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from msajax.checks import Settings, at_least, one_of, require
-from msajax.config.grammar import parse_override, read_value
+from msajax.config.grammar import as_on, parse_override, read_value
 from msajax.config.registry import RESERVED, registered
 from msajax.errors import UserError
 
@@ -340,6 +340,27 @@ class ModelConfig(Settings):
         if own == SAME:
             return self.rate()
         return own if isinstance(own, DropoutRate) else DropoutRate(own, setting)
+
+    @property
+    def dropout_rates(self) -> dict[str, float]:
+        """Every dropout rate that is set, by its site; see `DropoutRate`."""
+        rates = {name: getattr(self, name) for name in DROPOUT_RATES}
+        for modality, setting, text in map(parse_override, self.overrides):
+            if setting in DROPOUT_RATES:
+                rates[f"{modality}.{setting}"] = read_value(setting, text, float)
+        return rates
+
+    @property
+    def structure(self) -> "ModelConfig":
+        """The same for models that differ in dropout rates alone, none of which is 0."""
+        rates = {site: as_on(rate) for site, rate in self.dropout_rates.items()}
+        overrides = []
+        for entry in self.overrides:
+            modality, setting, _ = parse_override(entry)
+            rate = rates.get(f"{modality}.{setting}")
+            overrides.append(entry if rate is None else f"{modality}.{setting}={rate}")
+        own = {name: rates[name] for name in DROPOUT_RATES}
+        return dataclasses.replace(self, overrides=tuple(overrides), **own)
 
     def encoder_of(self, modality: str) -> "ModelConfig":
         """Applies the overrides of one modality to these settings.

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from msajax.checks import Settings, at_least, is_finite_number, is_url, one_of, require
-from msajax.config.grammar import GroupSetting, read_group
+from msajax.config.grammar import GroupSetting, as_on, read_group
 from msajax.config.model import ModelConfig
 from msajax.errors import UserError
 
@@ -228,6 +228,29 @@ class OptimConfig(Settings):
     def parsed_groups(self) -> tuple[GroupSetting, ...]:
         """The entries of `groups`, in their order."""
         return tuple(map(read_group, self.groups))
+
+    @property
+    def structure(self) -> "OptimConfig":
+        """The same for settings that differ in rates alone, of which no decay and no clip is 0."""
+        values = {"learning_rate": 1, "layer_decay": 1, "warmup_steps": 0}
+        groups = []
+        for group in self.parsed_groups:
+            value = values.get(group.setting, as_on(group.value))
+            if group.setting == "frozen":
+                value = str(group.value > 0).lower()
+            groups.append(f"{group.pattern}:{group.setting}={value}")
+        usual = OptimConfig()
+        return dataclasses.replace(
+            self,
+            learning_rate=1.0,
+            min_learning_rate=0.0,
+            warmup_steps=0,
+            weight_decay=as_on(self.weight_decay),
+            clip_norm=as_on(self.clip_norm),
+            plateau_factor=usual.plateau_factor,
+            plateau_patience=usual.plateau_patience,
+            groups=tuple(groups),
+        )
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

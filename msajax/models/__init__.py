@@ -46,8 +46,9 @@ def build_model(config: ModelConfig, spec: CorpusSpec) -> nn.Module:
 
 def parameter_shapes(config: ModelConfig, spec: CorpusSpec) -> dict[str, tuple[int, ...]]:
     """Returns the shape of every parameter of one seed, by path; nothing is computed."""
-    shapes = _shapes if is_own(config.name) else _shapes.__wrapped__
-    return dict(shapes(config, spec))
+    if is_own(config.name):
+        return dict(_shapes(config.structure, spec))
+    return dict(_shapes.__wrapped__(config, spec))
 
 
 @functools.lru_cache(maxsize=8)
