@@ -5,7 +5,7 @@ from typing import Any
 
 from msajax.checks import Settings, at_least, one_of, require
 from msajax.config.grammar import as_on, parse_override, read_value
-from msajax.config.registry import RESERVED, registered
+from msajax.config.registry import OF_EVERY_MODEL, RESERVED, registered
 from msajax.errors import UserError
 
 SAME = -1.0  # stands for `dropout_rate` in the rate of a single site
@@ -214,6 +214,16 @@ class ModelConfig(Settings):
             raise UserError(f"model.own = {own!r}: of {self.name!r} it must be {wanted}.")
         object.__setattr__(self, "own", own)  # the dataclass is frozen from here on
 
+        # Settings that another model reads.
+        for key in self.unread:
+            if getattr(self, key) != _USUAL[key]:
+                readable = [f"model.{key}" for key in names[self.name].reads]
+                readable += [f"model.{self.name}.*"] * (settings is not None)
+                raise UserError(
+                    f"model.{key} = {getattr(self, key)!r}: model.name = {self.name!r} does not "
+                    f"read it, but {', '.join(readable)}."
+                )
+
         # Choices.
         one_of(self, "model.task", "auto", "regression", "classification")
         one_of(self, "model.mixer", "transformer", "rnn", "gru", "lstm")
@@ -325,6 +335,12 @@ class ModelConfig(Settings):
         return registered()[self.name].task
 
     @property
+    def unread(self) -> list[str]:
+        """The names of the settings of `model.*` that the model does not read."""
+        reads = registered()[self.name].reads
+        return [] if reads is None else [n for n in _USUAL if n not in (*reads, *OF_EVERY_MODEL)]
+
+    @property
     def overridden(self) -> tuple[str, ...]:
         """The modalities that `overrides` names."""
         return tuple(dict.fromkeys(parse_override(entry)[0] for entry in self.overrides))
@@ -383,7 +399,8 @@ class ModelConfig(Settings):
             raise UserError(f"model.overrides of {modality!r}: {error}") from error
 
 
-RESERVED.update(field.name for field in dataclasses.fields(ModelConfig))
+_USUAL = {field.name: field.default for field in dataclasses.fields(ModelConfig)}
+RESERVED.update(_USUAL)
 
 
 # As a sweep tries them. Widths and heads are lists: every number of heads divides every width.

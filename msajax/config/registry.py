@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 import typing
+from collections.abc import Collection
 from typing import Any
 
 from msajax.checks import Settings
@@ -29,6 +30,8 @@ class RegisteredModel:
     Attributes:
         declared: its `Model` or linen module; None for a model of this package.
         settings: the dataclass of `model.<name>.*`; None for a model that reads `model.*` alone.
+        reads: names of the settings of `model.*` that it reads beside those that every model has;
+            None for all of them.
         task: the only task that it is for; "" for whichever the labels ask for.
         origin: the file that registered it; "" for a model of this package.
         digest: the SHA-256 that this file had then.
@@ -36,15 +39,24 @@ class RegisteredModel:
 
     declared: Any = None
     settings: type[Settings] | None = None
+    reads: tuple[str, ...] | None = None
     task: str = ""
     origin: str = ""
     digest: str = ""
 
 
+_NEXT_TOKEN = ("model_dim", "num_heads", "head_dim", "value_dim", "ff_dim", "n_layers_mod")
+_NEXT_TOKEN += ("embedding_scale", "causal", "mixer", "both_directions", "activation", "norm")
+_NEXT_TOKEN += ("norm_eps", "norm_position", "final_norm", "final_norm_type", "positions")
+_NEXT_TOKEN += ("position_init", "qkv_bias", "out_bias", "ffn_inner_bias", "dropout_rate")
+_NEXT_TOKEN += ("attention_dropout", "ffn_dropout", "projection_dropout", "max_len", "dtype")
+_NEXT_TOKEN += ("matmul_precision", "overrides", "ranges")
 _MODELS: dict[str, RegisteredModel] = {
     "sequence_level": RegisteredModel(),
-    "next_token": RegisteredModel(task="next_token"),
+    "next_token": RegisteredModel(task="next_token", reads=_NEXT_TOKEN),
 }
+# Settings of `model.*` that the rest of the program reads, whatever the model is.
+OF_EVERY_MODEL = ("name", "task", "init_from", "modalities", "own")
 RESERVED: set[str] = set()  # settings of `model.*`, which `model.py` adds: no model has such a name
 
 
@@ -54,7 +66,11 @@ def is_own(name: str) -> bool:
 
 
 def register_model(
-    name: str, model: Any, settings: type[Settings] | None = None, task: str = ""
+    name: str,
+    model: Any,
+    settings: type[Settings] | None = None,
+    task: str = "",
+    reads: Collection[str] | None = None,
 ) -> None:
     """Makes a model of your own known as `model.name = name`.
 
@@ -66,10 +82,12 @@ def register_model(
         settings: a frozen dataclass over `msajax.Settings` whose fields have defaults: the keys
             `model.<name>.*`. The module finds it as `config.own`.
         task: the only task that the model is for; "" for whichever the labels ask for.
+        reads: names of the settings of `model.*` that it reads, as `("model_dim",)`: any other one
+            is refused when it is set. None allows all.
 
     Raises:
         UserError: naming the line that calls it, for a name that is taken by this package or cannot
-            be a key, and for a model, settings or a task that are none.
+            be a key, and for a model, settings, a task or keys that are none.
     """
     here = f"{user_line()}register_model"
     if not isinstance(name, str):
@@ -96,11 +114,16 @@ def register_model(
         )
     if task != "" and task not in tuple(TASKS):
         raise UserError(f"{here}: task = {task!r} must be one of {', '.join(TASKS)}.")
+    unknown = sorted(set(reads or ()) - RESERVED) if not isinstance(reads, str) else [reads]
+    if unknown:
+        raise UserError(f"{here}: reads names {unknown[0]!r}, which is no setting of model.*.")
     caller = inspect.currentframe().f_back  # by its file: nobody may be able to import its module
     origin, digest = caller.f_code.co_filename, ""
     with contextlib.suppress(OSError), open(origin, "rb") as file:  # a notebook's cell is no file
         digest = hashlib.sha256(file.read()).hexdigest()
-    _MODELS[name] = RegisteredModel(model, settings, task, origin, digest)
+    _MODELS[name] = RegisteredModel(
+        model, settings, None if reads is None else tuple(reads), task, origin, digest
+    )
 
 
 def require_module(module: Any, where: str, wanted: str = "a flax.linen.Module") -> None:
