@@ -45,7 +45,7 @@ from msajax.inference.scoring import (
     make_predict,
     predict_batches,
 )
-from msajax.models import build_model, declared, parameter_shapes
+from msajax.models.build import build_model, declared, parameter_shapes
 from msajax.models.cost import matmul_flops
 from msajax.preparation.batches import BLOCK, epoch_order, quarters_of
 from msajax.preparation.fit import Preparation

@@ -22,7 +22,7 @@ from tiny import SMALLEST, descent, lines_of, rates_of, run, tiny_config
 
 from msajax.corpus.formats import open_corpus
 from msajax.corpus.on_demand import OnDemand
-from msajax.models import build_model, declared, parameter_shapes
+from msajax.models.build import build_model, declared, parameter_shapes
 from msajax.preparation.apply import prepare
 from msajax.preparation.batches import QUARTERS, epoch_order
 from msajax.preparation.fit import fit

@@ -12,7 +12,7 @@ from tiny_text import write_folder
 from msajax.config import SYNTHETIC, from_config_dict
 from msajax.experiment import run
 from msajax.experiment.run import build, open_sources
-from msajax.models import parameter_shapes
+from msajax.models.build import parameter_shapes
 from msajax.runs.folder import RunFolder
 from msajax.spec import CorpusSpec
 from msajax.training.model_check import trace_step

@@ -17,7 +17,8 @@ from msajax.config import Config, ModelConfig, OptimConfig, TrainConfig
 from msajax.errors import UserError
 from msajax.layers.basic import rows_of_batch
 from msajax.layers.transformer import ModalityEncoder, TransformerBlock
-from msajax.models import blank_sample, build_model, declared, parameter_shapes
+from msajax.models.build import build_model, declared, parameter_shapes
+from msajax.models.contract import blank_sample
 from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.training.objective import make_objective

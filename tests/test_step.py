@@ -13,7 +13,7 @@ from tiny import rates_of
 from msajax.config import Config, OptimConfig, TrainConfig
 from msajax.errors import UserError
 from msajax.layers.basic import Dropout
-from msajax.models import Model, Prediction
+from msajax.models.contract import Model, Prediction
 from msajax.preparation.batches import Batch, row_numbers
 from msajax.spec import CorpusSpec
 from msajax.training.objective import make_objective

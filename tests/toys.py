@@ -7,8 +7,7 @@ import numpy as np
 from tiny import rates_of
 
 from msajax.config import Config, OptimConfig, TrainConfig
-from msajax.models import Prediction
-from msajax.models.contract import Model, init_variables
+from msajax.models.contract import Model, Prediction, init_variables
 from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.training.objective import make_objective

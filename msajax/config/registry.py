@@ -1,7 +1,7 @@
 """Lists the models that a configuration can name, and lets users add their own.
 
-A model has an entry here, perhaps with settings of its own, and declares a `msajax.Model`: one of
-this package in the table of `models/__init__.py`, as nothing here imports JAX.
+A model has an entry, perhaps with settings of its own, and declares a `msajax.Model`. Those of this
+package are in `models/table.py`; nothing here imports JAX.
 """
 
 import contextlib
@@ -18,43 +18,13 @@ from typing import Any
 
 from msajax.checks import Settings
 from msajax.errors import UserError, user_failure, user_line
+from msajax.models.table import MODELS, RegisteredModel
 from msajax.tasks import TASKS
 
 logger = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
-class RegisteredModel:
-    """Says what the configuration must know of a model.
-
-    Attributes:
-        declared: its `Model` or linen module; None for a model of this package.
-        settings: the dataclass of `model.<name>.*`; None for a model that reads `model.*` alone.
-        reads: names of the settings of `model.*` that it reads beside those that every model has;
-            None for all of them.
-        task: the only task that it is for; "" for whichever the labels ask for.
-        origin: the file that registered it; "" for a model of this package.
-        digest: the SHA-256 that this file had then.
-    """
-
-    declared: Any = None
-    settings: type[Settings] | None = None
-    reads: tuple[str, ...] | None = None
-    task: str = ""
-    origin: str = ""
-    digest: str = ""
-
-
-_NEXT_TOKEN = ("model_dim", "num_heads", "head_dim", "value_dim", "ff_dim", "n_layers_mod")
-_NEXT_TOKEN += ("embedding_scale", "causal", "mixer", "both_directions", "activation", "norm")
-_NEXT_TOKEN += ("norm_eps", "norm_position", "final_norm", "final_norm_type", "positions")
-_NEXT_TOKEN += ("position_init", "qkv_bias", "out_bias", "ffn_inner_bias", "dropout_rate")
-_NEXT_TOKEN += ("attention_dropout", "ffn_dropout", "projection_dropout", "max_len", "dtype")
-_NEXT_TOKEN += ("matmul_precision", "overrides", "ranges")
-_MODELS: dict[str, RegisteredModel] = {
-    "sequence_level": RegisteredModel(),
-    "next_token": RegisteredModel(task="next_token", reads=_NEXT_TOKEN),
-}
+_MODELS = dict(MODELS)
 # Settings of `model.*` that the rest of the program reads, whatever the model is.
 OF_EVERY_MODEL = ("name", "task", "init_from", "modalities", "own")
 RESERVED: set[str] = set()  # settings of `model.*`, which `model.py` adds: no model has such a name
@@ -122,7 +92,7 @@ def register_model(
     with contextlib.suppress(OSError), open(origin, "rb") as file:  # a notebook's cell is no file
         digest = hashlib.sha256(file.read()).hexdigest()
     _MODELS[name] = RegisteredModel(
-        model, settings, None if reads is None else tuple(reads), task, origin, digest
+        lambda: model, settings, None if reads is None else tuple(reads), task, origin, digest
     )
 
 

@@ -12,8 +12,8 @@ from msajax.encoders.folder import Folder
 from msajax.encoders.module import parameters_of
 from msajax.errors import UserError
 from msajax.metrics.table import is_sentiment
-from msajax.models import Model, declared
-from msajax.models.contract import LABELS, MODALITIES, POSITIONS, VOCABULARY
+from msajax.models.build import declared
+from msajax.models.contract import LABELS, MODALITIES, POSITIONS, VOCABULARY, Model
 from msajax.preparation.fit import Preparation
 from msajax.spec import CorpusSpec
 from msajax.training.groups import settings_of

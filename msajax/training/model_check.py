@@ -16,8 +16,17 @@ import numpy as np
 from msajax.config import Config
 from msajax.config.registry import registered
 from msajax.errors import UserError, first_line, user_line
-from msajax.models import Prediction, blank_sample, init_variables
-from msajax.models.contract import LABELS, MODALITIES, POSITIONS, VOCABULARY, Model, Stage
+from msajax.models.contract import (
+    LABELS,
+    MODALITIES,
+    POSITIONS,
+    VOCABULARY,
+    Model,
+    Prediction,
+    Stage,
+    blank_sample,
+    init_variables,
+)
 from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.training.objective import Objective
@@ -104,10 +113,10 @@ def _trace(recipe: Recipe, rates: Rates, spec: CorpusSpec) -> None:
     labels = np.zeros((_SAMPLES, columns), np.float32)
     memory = recipe.model.memory.begin(labels, spec) if recipe.model.memory else {}
     for name, x in dict(memory).items():
-        if np.shape(x)[:1] != (_SAMPLES,):
+        if np.shape(x)[:1] != (_SAMPLES,) and name not in recipe.model.memory.whole:
             raise UserError(
                 f"The model's memory {name!r} begins as {np.shape(x)} for {_SAMPLES} samples: it "
-                "needs a row for each."
+                "needs a row for each, or to be named in the memory's `whole`."
             )
     rows = np.arange(_ROWS, dtype=np.int32)
     batch = Batch(features, masks, jnp.asarray(labels[:_ROWS]), jnp.ones(_ROWS), jnp.asarray(rows))

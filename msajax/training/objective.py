@@ -232,25 +232,31 @@ class Sums(NamedTuple):
 
 
 def measure(
-    objective: Objective, prediction: Prediction, batch: Batch, axis_name: str | None = None
+    objective: Objective,
+    prediction: Prediction,
+    batch: Batch,
+    axis_name: str | None = None,
+    complete: Callable[[Batch], Batch] = lambda batch: batch,
 ) -> Sums:
     """Measures every term of a batch, or under `axis_name` of this device's rows of it.
 
     A term that compares rows is given those of all devices; every device then has an equal share of
-    its sum and weight, so that the shares of all devices add up to the term.
+    its sum and weight, so that the shares of all devices add up to the term. `complete` adds to a
+    batch what has no rows.
     """
     sums, weights = [], []
     whole = None
     for term in objective.terms.values():
         if axis_name and term.scope == BATCH:
             if whole is None:
-                whole = jax.tree.map(
+                everything, rows = jax.tree.map(
                     lambda x: jax.lax.all_gather(x, axis_name, tiled=True), (prediction, batch)
                 )
+                whole = everything, complete(rows)
             devices = jax.lax.axis_size(axis_name)
             found = [x / devices for x in term.measure(*whole)]
         else:
-            found = term.measure(prediction, batch)
+            found = term.measure(prediction, complete(batch))
         sums.append(found[0])
         weights.append(jax.lax.stop_gradient(found[1]))
     return Sums(jnp.stack(sums), jnp.stack(weights).astype(jnp.float32))

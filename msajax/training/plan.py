@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from msajax.config import Config
-from msajax.models import declared, parameter_shapes
+from msajax.models.build import declared, parameter_shapes
 from msajax.runs.folder import KEPT
 from msajax.spec import CorpusSpec
 from msajax.training.groups import Settings

@@ -13,7 +13,8 @@ from msajax.config import Config, TrainConfig
 from msajax.config.registry import is_own, registered
 from msajax.corpus.corpus import Corpus, Split
 from msajax.errors import UserError
-from msajax.models import Model, build_model, declared, parameter_shapes
+from msajax.models.build import build_model, declared, parameter_shapes
+from msajax.models.contract import Model
 from msajax.preparation.batches import quarters_of, steps_per_epoch
 from msajax.preparation.fit import Preparation
 from msajax.runs.folder import RunFolder

@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from msajax.config import TrainConfig
 from msajax.layers.basic import RATES, rows_of_batch
 from msajax.models.contract import Model, Prediction, Stage, init_variables, joined, without
-from msajax.preparation.batches import Batch
+from msajax.preparation.batches import Batch, Progress
 from msajax.spec import CorpusSpec
 from msajax.training.objective import Objective, Sums, measure, weights_before
 from msajax.training.optimizers import Optimizer, StepInfo
@@ -70,6 +70,12 @@ class Recipe:
             return 0
         ends = jnp.array(list(itertools.accumulate(self.passes)))
         return jnp.searchsorted(ends, step % sum(self.passes), side="right")
+
+    def split_memory(self, memory: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Splits a memory into what has a row for each sample and what has not."""
+        whole = () if self.model.memory is None else self.model.memory.whole
+        of_rows = {name: x for name, x in memory.items() if name not in whole}
+        return of_rows, {name: x for name, x in memory.items() if name in whole}
 
     def counts(self, stage: jax.Array | int) -> jax.Array:
         """Says which terms of the objective count in a stage, `[T]` bool."""
@@ -137,7 +143,14 @@ def train_step(
     batch = recipe.transforms(batch, rates.transforms, state.seed, state.step, first)
     # A row that only fills the batch has a number beyond the memory: it reads 0, writes nothing.
     take = functools.partial(jnp.take, indices=batch.row, axis=0, mode="fill", fill_value=0)
-    batch = batch.replace(memory=jax.tree.map(take, state.memory))
+    of_rows, whole = recipe.split_memory(state.memory)
+    batch = batch.replace(memory=jax.tree.map(take, of_rows))
+    steps_per_epoch = sum(recipe.passes)
+    progress = Progress(
+        step=state.step,
+        epoch=state.step // steps_per_epoch,
+        share=jnp.minimum(state.step / jnp.maximum(rates.optimizer.last_step, 1), 1),
+    )
     key = dropout_key(state.seed, state.step)
     stage = recipe.stage_at(state.step)
     counts = recipe.counts(stage)
@@ -158,7 +171,7 @@ def train_step(
             mutable=list(recipe.model.mutable),
         )
 
-    where = RowSlice(first, axis_name, counts)
+    where = RowSlice(first, axis_name, counts, progress, whole)
     gradient, found = _differentiate(predict, moving, batch, recipe, where)
     sums = found.sums
     if axis_name:
@@ -180,7 +193,7 @@ def train_step(
         "params": joined(moved, frozen),
         "collections": found.collections,
         "average": _averaged(recipe.average, state, moved) if recipe.average else average,
-        "memory": _remembered(recipe, state, found.prediction, batch, axis_name),
+        "memory": _remembered(recipe, state, found.prediction, where.known_to(batch), axis_name),
     }
     base_rate = recipe.optimizer.learning_rates(rates.optimizer, state.step)[0]
     metrics = StepMetrics(
@@ -191,11 +204,19 @@ def train_step(
         skipped=skipped.astype(jnp.float32),
     )
     before = {name: getattr(state, name) for name in after}
+    after = jax.tree.map(lambda new, old: jnp.where(taken, new, old), after, before)
+    memory = recipe.model.memory
+    if memory is not None and memory.after_epoch is not None:  # also if the last step was skipped
+        ends = ~failed & ((state.step + 1) % steps_per_epoch == 0)
+        changed = memory.after_epoch(after["memory"], progress.epoch)
+        for name, x in changed.items():
+            kept = after["memory"][name]
+            after["memory"] = {**after["memory"], name: jnp.where(ends, x.astype(kept.dtype), kept)}
     state = state.replace(
         step=state.step + ~failed,
         skipped_in_a_row=jnp.where(taken, 0, state.skipped_in_a_row + skipped),
         opt_state=opt_state,
-        **jax.tree.map(lambda new, old: jnp.where(taken, new, old), after, before),
+        **after,
     )
     return state, metrics
 
@@ -207,11 +228,19 @@ class RowSlice(NamedTuple):
         first: position of the first row in the whole batch.
         axis_name: the mapped axis over which that batch is spread, if there is one.
         counts: `[T]` bool, the terms that count.
+        progress: where in the run the step is.
+        whole: what the memory holds once for all samples.
     """
 
     first: jax.Array | int
     axis_name: str | None
     counts: jax.Array
+    progress: Progress
+    whole: Mapping[str, jax.Array]
+
+    def known_to(self, batch: Batch) -> Batch:
+        """Adds to a batch what has no rows."""
+        return batch.replace(progress=self.progress, memory={**batch.memory, **self.whole})
 
 
 class ForwardResult(NamedTuple):
@@ -233,16 +262,17 @@ def _differentiate(
 ) -> tuple[Any, ForwardResult]:
     """Computes the gradient of the objective over this device's rows, a part at a time."""
     objective, parts = recipe.objective, recipe.accumulation_steps
-    first, axis_name, counts = where
+    first, axis_name, counts, *_ = where
     factors = jnp.array([term.weight for term in objective.terms.values()]) * counts
     whole = None
     if parts > 1:
-        whole = weights_before(objective, lambda part: predict(moving, part, 0)[0], batch)
+        known = where.known_to(batch)
+        whole = weights_before(objective, lambda part: predict(moving, part, 0)[0], known)
         whole = jax.lax.psum(whole, axis_name) if axis_name else whole
 
     def loss(moving: Any, part: Batch, first: jax.Array | int) -> tuple[jax.Array, ForwardResult]:
         prediction, collections = predict(moving, part, first)
-        sums = measure(objective, prediction, part, axis_name)
+        sums = measure(objective, prediction, part, axis_name, where.known_to)
         weights = whole
         if weights is None:
             weights = jax.lax.psum(sums.weights, axis_name) if axis_name else sums.weights
@@ -344,13 +374,14 @@ def _remembered(
     """Writes the memory of the batch's samples, on every device that of all devices' rows."""
     if recipe.model.memory is None:
         return {}
-    epoch = state.step // sum(recipe.passes)
     prediction = jax.lax.stop_gradient(prediction)
-    written = batch.row, recipe.model.memory.update(state.memory, prediction, batch, epoch)
+    update = recipe.model.memory.update
+    written = batch.row, update(state.memory, prediction, batch, batch.progress.epoch)
     if axis_name:
         written = jax.tree.map(lambda x: jax.lax.all_gather(x, axis_name, tiled=True), written)
     row, rows = written
-    return {
+    of_rows, whole = recipe.split_memory(state.memory)
+    return whole | {
         name: kept.at[row].set(rows[name].astype(kept.dtype), mode="drop")
-        for name, kept in state.memory.items()
+        for name, kept in of_rows.items()
     }
