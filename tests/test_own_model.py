@@ -104,10 +104,10 @@ def test_the_recipe_of_a_loss_trains_on_what_its_tables_say(entries, tmp_path, m
             seen["prediction"], seen["batch"] = prediction, batch  # the last trace is the program's
             return of_recipe["alone"].measure(prediction, batch)
 
-        of_recipe = entry.load().terms(config, name, loss)
+        of_recipe = entry.declared.terms(config, name, loss)
         return of_recipe | {"alone": of_recipe["alone"]._replace(measure=alone)}
 
-    model = dataclasses.replace(entry.load(), terms=spying)
+    model = dataclasses.replace(entry.declared, terms=spying)
     msajax.register_model("two_modalities", model, entry.settings)
     (command,) = commands("docs/recipes.md", "A loss of your own")
     words = dict(word.split("=") for word in words_of(command) if word.startswith("--config."))

@@ -1,6 +1,7 @@
 """Builds the model that a configuration names: pure Flax linen, without parameters."""
 
 import functools
+import importlib
 
 import flax.linen as nn
 import jax
@@ -15,7 +16,9 @@ from msajax.spec import CorpusSpec
 
 def declared(config: ModelConfig) -> Model:
     """Returns what the model that a configuration names declares."""
-    model = registered()[config.name].load()
+    model = registered()[config.name].declared
+    if is_own(config.name):
+        model = importlib.import_module(f"{__package__}.{config.name}").MODEL
     return model if isinstance(model, Model) else Model(module=model)
 
 
