@@ -3,8 +3,8 @@
 import dataclasses
 import re
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,28 @@ from msajax.metrics.intervals import bootstrap
 from msajax.metrics.measures import Metric
 
 _OF_SEEDS = re.compile(r"(.+)_(?:sd|seed\d+)", re.DOTALL)  # what `predictions.py` adds
+
+
+class Loss(NamedTuple):
+    """Measures what training minimises of a task.
+
+    Attributes:
+        measure: (prediction, batch) -> (sum, weight), as of `msajax.Term`.
+        compares_rows: whether it is one of a whole batch, whose rows see each other.
+    """
+
+    measure: Callable[[Any, Any], tuple[Any, Any]]
+    compares_rows: bool = False
+
+
+def over_rows(of_rows: Callable[[Any, Any], Any]) -> Loss:
+    """Makes a loss of a function (score `[B, K]`, label `[B, L]`) -> `[B]`: its mean over rows."""
+
+    def measure(prediction: Any, batch: Any) -> tuple[Any, Any]:
+        weight = batch.row_weight
+        return (of_rows(prediction.score, batch.labels) * weight).sum(), weight.sum()
+
+    return Loss(measure)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +50,8 @@ class Task:
         calibrates: whether `calibrate` knows what to do with enough scores.
         not_calibrated: how a sentence about too few scores to calibrate begins.
         reporters: the names by which `metrics.table` knows what the task reports.
+        losses: what training may minimise by its name in `train.loss`, the usual one first:
+            functions (`config.train`) -> `Loss`, which import JAX when they are called.
         usual_selection: the metric that validation follows unless `train.select_by` names another:
             what the default loss trains.
         names: the K outputs or classes.
@@ -39,6 +63,7 @@ class Task:
     own_names: ClassVar[tuple[str, ...]] = ()
     calibrates: ClassVar[bool] = True
     not_calibrated: ClassVar[str] = ""
+    losses: ClassVar[Mapping[str, Callable[[Any], Loss]]]
     reporters: ClassVar[tuple[str, ...]]
     usual_selection: ClassVar[str]
 

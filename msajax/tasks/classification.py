@@ -8,16 +8,40 @@ from numpy.typing import NDArray
 
 from msajax.metrics.calibration import Basis, Temperature
 from msajax.metrics.table import reported_by
-from msajax.tasks.base import Task, named_by
+from msajax.tasks.base import Loss, Task, named_by, over_rows
 
 _ROUNDED = 5e-3  # what a probability is off by that some tool prints with two digits
 _LEAST = -87.0  # the logarithm of the smallest probability
+
+
+def _nats(score: Any, label: Any) -> Any:
+    """Computes -log p `[B]` of logits `[B, C]` and classes `[B, 1]` counted from 0."""
+    import chex
+    import optax
+
+    chex.assert_shape(label, (score.shape[0], 1))
+    classes = label[:, 0].astype("int32")
+    return optax.losses.softmax_cross_entropy_with_integer_labels(score, classes)
+
+
+def _focal(train: Any) -> Loss:
+    """Makes the loss `(1 - p)^gamma * -log p`, p of the true class (Lin et al., 2017)."""
+    import jax.numpy as jnp
+
+    def of_rows(score: Any, label: Any) -> Any:
+        nats = _nats(score, label)
+        wrong = -jnp.expm1(-nats)  # 1 - p
+        # For gamma < 1 the slope of the power is infinite at 0; the loss is 0 there anyway.
+        return jnp.where(wrong > 0, wrong, 1) ** train.focal_gamma * nats
+
+    return over_rows(of_rows if train.focal_gamma else _nats)
 
 
 class Classification(Task):
     """Predicts classes: scores `[N, C]` are probabilities, labels `[N, 1]` the class, from 0."""
 
     kind = "classification"
+    losses = {"cross_entropy": lambda _: over_rows(_nats), "focal": _focal}
     reporters = ("classes",)
     usual_selection = "cross_entropy"
     not_calibrated = "The probabilities have no temperature"

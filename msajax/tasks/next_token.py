@@ -9,7 +9,24 @@ from numpy.typing import NDArray
 from msajax.errors import UserError
 from msajax.metrics.calibration import Basis
 from msajax.metrics.table import reported_by
-from msajax.tasks.base import Task
+from msajax.tasks.base import Loss, Task
+
+
+def _cross_entropy(_: Any) -> Loss:
+    """Makes the loss of nats per token over a batch, from scores (nats, tokens) `[B, 2]`."""
+    import chex
+    import jax.numpy as jnp
+
+    def measure(prediction: Any, batch: Any) -> tuple[Any, Any]:
+        chex.assert_shape(prediction.score, (batch.labels.shape[0], 2))
+        # By masks and not by labels: a transform may have hidden steps.
+        (mask,) = batch.masks.values()
+        tokens = (mask[:, :-1] & mask[:, 1:]).sum(-1).astype(jnp.float32)
+        nats = prediction.score[:, 0] / jnp.maximum(prediction.score[:, 1], 1)
+        weight = batch.row_weight * tokens
+        return (nats * batch.row_weight * tokens).sum(), weight.sum()
+
+    return Loss(measure)
 
 
 class NextToken(Task):
@@ -21,6 +38,7 @@ class NextToken(Task):
     """
 
     kind = "next_token"
+    losses = {"cross_entropy": _cross_entropy}
     reporters = ("tokens",)
     usual_selection = "cross_entropy"
     reads_labels = False

@@ -1,7 +1,7 @@
 """Predicts real numbers: one sentiment score, or several scores."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,62 @@ from msajax.metrics import measures
 from msajax.metrics.calibration import Basis, Intervals
 from msajax.metrics.measures import Metric, ratio
 from msajax.metrics.table import is_sentiment, reported_by
-from msajax.tasks.base import Task
+from msajax.tasks.base import Loss, Task, over_rows
+
+
+def _of_error(penalty: Callable[[Any], Any]) -> Loss:
+    """Makes a loss of a penalty of errors `score - label`: its mean over rows and K outputs."""
+    import chex
+
+    def of_rows(score: Any, label: Any) -> Any:
+        chex.assert_equal_shape([score, label])  # [B] against [B, 1] would broadcast to [B, B]
+        return penalty(score - label).mean(axis=-1)
+
+    return over_rows(of_rows)
+
+
+def _huber(train: Any) -> Loss:
+    import optax
+
+    return _of_error(lambda error: optax.losses.huber_loss(error, delta=train.huber_delta))
+
+
+def _ccc(_: Any) -> Loss:
+    """Makes the loss 1 - concordance correlation (Lin, 1989) of a batch, the mean over outputs.
+
+    Its weight is the batch's number of rows: in an epoch's value larger batches count more.
+    """
+    import chex
+    import jax.numpy as jnp
+
+    def measure(prediction: Any, batch: Any) -> tuple[Any, Any]:
+        chex.assert_equal_shape([prediction.score, batch.labels])
+        weight = batch.row_weight[:, None]
+        rows = weight.sum()
+
+        def mean(x: Any) -> Any:
+            return (x * weight).sum(axis=0) / jnp.maximum(rows, 1)
+
+        mean_p, mean_y = mean(prediction.score), mean(batch.labels)
+        p, y = prediction.score - mean_p, batch.labels - mean_y
+        spread = mean(p * p) + mean(y * y) + jnp.square(mean_p - mean_y)
+        # Where scores and labels are one constant (0 / 0) the loss is 1, without a gradient.
+        concordance = 2 * mean(p * y) / jnp.where(spread > 0, spread, 1)
+        return (1 - concordance).mean() * rows, rows
+
+    return Loss(measure, compares_rows=True)
 
 
 class Regression(Task):
     """Predicts real numbers: scores and labels are `[N, K]`."""
 
     kind = "regression"
+    losses = {
+        "l1": lambda _: _of_error(abs),
+        "mse": lambda _: _of_error(lambda error: error * error),
+        "huber": _huber,
+        "ccc": _ccc,
+    }
     reporters = ("sentiment", "scores", "outputs")
     usual_selection = "mae"
     not_calibrated = "The scores have no 90 % interval"
