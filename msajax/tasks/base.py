@@ -13,6 +13,7 @@ from msajax.errors import UserError
 from msajax.metrics.calibration import Basis, Calibration
 from msajax.metrics.intervals import bootstrap
 from msajax.metrics.measures import Metric
+from msajax.tasks.views import SampleView, ScoredSamples, Views
 
 _OF_SEEDS = re.compile(r"(.+)_(?:sd|seed\d+)", re.DOTALL)  # what `predictions.py` adds
 
@@ -47,6 +48,9 @@ class Task:
         kind: its name, as in `CorpusSpec.label_kind`.
         reads_labels: whether targets are the labels of a corpus; else they are made of the inputs.
         own_names: the names of outputs where no labels are read.
+        has_classes: whether scores are probabilities of classes of which one is true.
+        explains: whether a score can be taken apart.
+        continues_text: whether a model's outputs say what follows a text.
         calibrates: whether `calibrate` knows what to do with enough scores.
         not_calibrated: how a sentence about too few scores to calibrate begins.
         reporters: the names by which `metrics.table` knows what the task reports.
@@ -61,6 +65,9 @@ class Task:
     kind: ClassVar[str]
     reads_labels: ClassVar[bool] = True
     own_names: ClassVar[tuple[str, ...]] = ()
+    has_classes: ClassVar[bool] = False
+    explains: ClassVar[bool] = True
+    continues_text: ClassVar[bool] = False
     calibrates: ClassVar[bool] = True
     not_calibrated: ClassVar[str] = ""
     losses: ClassVar[Mapping[str, Callable[[Any], Loss]]]
@@ -88,6 +95,19 @@ class Task:
     @staticmethod
     def require_targets(labels: NDArray, where: str) -> None:
         """Raises `UserError` if a prepared split's targets `[N, L]` leave nothing to learn."""
+
+    @staticmethod
+    def label_width(names: Sequence[str]) -> int:
+        """Counts the columns L of the targets of outputs of these names."""
+        return len(names)
+
+    @staticmethod
+    def begins_at(labels: NDArray) -> NDArray | None:
+        """Returns the outputs `[K]` that a model of training labels `[M, L]` begins with.
+
+        None leaves them as they are.
+        """
+        return None
 
     @staticmethod
     def label_columns(names: Sequence[str]) -> list[str]:
@@ -136,6 +156,37 @@ class Task:
     def is_score(scores: NDArray) -> NDArray:
         """Says which samples' scores `[S, N, K]` can be some, `[N]` bool."""
         return np.ones(scores.shape[1], bool)
+
+    @staticmethod
+    def comparable(labels: NDArray, scores: NDArray, names: Sequence[str]) -> NDArray:
+        """Returns what two runs on the same samples must have in common, `[N, L]`.
+
+        Args:
+            labels: `[N, L]`.
+            scores: `[N, K]`.
+            names: those of the outputs or classes.
+        """
+        return labels
+
+    @staticmethod
+    def errors(labels: NDArray, scores: NDArray) -> NDArray:
+        """Measures how wrong scores `[N, K]` are against labels `[N, L]`; NaN where unknown."""
+        raise NotImplementedError
+
+    @staticmethod
+    def ranked(names: Sequence[str]) -> str:
+        """Says in words by what samples are ranked from best to worst."""
+        raise NotImplementedError
+
+    @staticmethod
+    def views(scored: ScoredSamples, is_sentiment: bool) -> Views:
+        """Describes what a page shows of many samples."""
+        raise NotImplementedError
+
+    @staticmethod
+    def view_of(scored: ScoredSamples, i: int) -> SampleView:
+        """Describes what a page shows of sample i; the report leaves out rows behind the first."""
+        raise NotImplementedError
 
     def compute(self, scores: NDArray, labels: NDArray) -> dict[str, float]:
         """Computes every metric of scores `[N, K]` against labels `[N, L]`.

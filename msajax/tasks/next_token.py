@@ -10,6 +10,7 @@ from msajax.errors import UserError
 from msajax.metrics.calibration import Basis
 from msajax.metrics.table import reported_by
 from msajax.tasks.base import Loss, Task
+from msajax.tasks.views import SampleView, ScoredSamples, Views
 
 
 def _cross_entropy(_: Any) -> Loss:
@@ -42,6 +43,8 @@ class NextToken(Task):
     reporters = ("tokens",)
     usual_selection = "cross_entropy"
     reads_labels = False
+    explains = False
+    continues_text = True
     calibrates = False
     own_names = ("negative_log_likelihood", "tokens")
 
@@ -91,6 +94,34 @@ class NextToken(Task):
     def read_columns_of(names: Sequence[str]) -> list[str]:
         """Names none."""
         return []
+
+    @staticmethod
+    def comparable(labels: NDArray, scores: NDArray, names: Sequence[str]) -> NDArray:
+        """Returns the numbers of tokens, `[N, 1]`."""
+        return scores[:, 1:]
+
+    @staticmethod
+    def errors(labels: NDArray, scores: NDArray) -> NDArray:
+        """Measures nats per token."""
+        nats, tokens = scores.T
+        return np.where(tokens > 0, nats / np.maximum(tokens, 1), np.nan)
+
+    @staticmethod
+    def ranked(names: Sequence[str]) -> str:
+        """Says by what samples are ranked."""
+        return "by nats per token"
+
+    @staticmethod
+    def views(scored: ScoredSamples, is_sentiment: bool) -> Views:
+        """Shows none of many sequences: no score of a token is kept."""
+        return Views()
+
+    @staticmethod
+    def view_of(scored: ScoredSamples, i: int) -> SampleView:
+        """Shows nats per token."""
+        nats, tokens = scored.scores[i]
+        after = f"nats per token, of {tokens:.0f} tokens"
+        return SampleView("", nats / max(tokens, 1), after=after)
 
     def describe(self) -> str:
         """Says that these are tokens."""

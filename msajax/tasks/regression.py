@@ -12,6 +12,9 @@ from msajax.metrics.calibration import Basis, Intervals
 from msajax.metrics.measures import Metric, ratio
 from msajax.metrics.table import is_sentiment, reported_by
 from msajax.tasks.base import Loss, Task, over_rows
+from msajax.tasks.views import Counts, OutputRow, Pairs, SampleView, ScoredSamples, Views
+
+_SEVEN = tuple("−3 −2 −1 0 +1 +2 +3".split())
 
 
 def _of_error(penalty: Callable[[Any], Any]) -> Loss:
@@ -80,6 +83,16 @@ class Regression(Task):
         return cls(names, each_and_mean(reported_by("outputs"), names))
 
     @staticmethod
+    def begins_at(labels: NDArray) -> NDArray | None:
+        """Returns the medians, unless labels are sentiment around 0.
+
+        From 0, ratings of 1 to 7 would take thousands of small steps to reach their scale.
+        """
+        if labels.shape[1] == 1 and is_sentiment(labels[:, 0]):
+            return None
+        return np.median(labels, axis=0)
+
+    @staticmethod
     def label_columns(names: Sequence[str]) -> list[str]:
         """Names `label`, or `label_<name>` for each of several outputs."""
         return [f"label_{name}" for name in names] if len(names) > 1 else ["label"]
@@ -108,6 +121,58 @@ class Regression(Task):
     def read_columns_of(names: Sequence[str]) -> list[str]:
         """Names the columns of labels; a single output's is `label`, as `names_in` returns it."""
         return ["label"] if tuple(names) == ("label",) else [f"label_{name}" for name in names]
+
+    @staticmethod
+    def errors(labels: NDArray, scores: NDArray) -> NDArray:
+        """Measures the distance from the label, a mean over several outputs."""
+        return np.abs(scores - labels).mean(axis=1)
+
+    @staticmethod
+    def ranked(names: Sequence[str]) -> str:
+        """Says by what samples are ranked."""
+        if len(names) > 1:
+            return "by the distance of scores from labels, the mean over outputs"
+        return "by the distance of the score from the label"
+
+    @staticmethod
+    def views(scored: ScoredSamples, is_sentiment: bool) -> Views:
+        """Sets scores beside labels; those of sentiment also as 7 and as 2 classes."""
+        labels, scores = scored.labels, scored.scores
+        several = len(scored.names) > 1
+        pairs = [
+            Pairs(name if several else "", labels[:, k], scores[:, k])
+            for k, name in enumerate(scored.names)
+        ]
+        counts = []
+        if is_sentiment:
+            both = labels[:, 0], scores[:, 0]
+            seven = (np.round(np.clip(x, -3, 3)).astype(int) + 3 for x in both)
+            kept = labels[:, 0] != 0
+            two = ((x[kept] > 0).astype(int) for x in both)
+            counts = [
+                Counts("Seven classes: clipped to ±3 and rounded", *seven, _SEVEN),
+                Counts("Two classes: labels of 0 left out", *two, ("negative", "positive")),
+            ]
+        sort = "mean label" if several else ""
+        return Views(pairs=pairs, counts=counts, by=labels.mean(axis=1), sort=sort)
+
+    @staticmethod
+    def view_of(scored: ScoredSamples, i: int) -> SampleView:
+        """Shows the outputs that are furthest off, each with its label and score."""
+        labels, scores = scored.labels[i], scored.scores[i]
+        bounded, several = scored.low is not None, len(scored.names) > 1
+        rows = [
+            OutputRow(
+                scored.names[k] if several else "",
+                labels[k],
+                scores[k],
+                scored.sd[i, k],
+                (scored.low[i, k], scored.high[i, k]) if bounded else None,
+            )
+            for k in np.argsort(-np.abs(scores - labels), kind="stable")
+        ]
+        error = np.abs(scores - labels).mean()
+        return SampleView("off by", error, rows=rows, left="outputs that are nearer")
 
     def describe(self) -> str:
         """Says how many scores there are."""

@@ -29,6 +29,7 @@ from msajax.models.contract import (
 )
 from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
+from msajax.tasks import TASKS
 from msajax.training.objective import Objective
 from msajax.training.rates import Rates
 from msajax.training.step import Recipe, begin, train_step
@@ -109,8 +110,7 @@ def _trace(recipe: Recipe, rates: Rates, spec: CorpusSpec) -> None:
     variables = {"params": params, **collections}
     _require_prediction(recipe.module.apply(variables, features, masks, train=False), spec)
     names = spec.label_names
-    columns = 1 if spec.label_kind == "classification" else len(names)
-    labels = np.zeros((_SAMPLES, columns), np.float32)
+    labels = np.zeros((_SAMPLES, TASKS[spec.label_kind].label_width(names)), np.float32)
     memory = recipe.model.memory.begin(labels, spec) if recipe.model.memory else {}
     for name, x in dict(memory).items():
         if np.shape(x)[:1] != (_SAMPLES,) and name not in recipe.model.memory.whole:
