@@ -45,7 +45,7 @@ from msajax.experiment import run
 from msajax.files import write_json
 from msajax.inference.scores import make_scorer
 from msajax.inference.scoring import cut_batches, predict_batches
-from msajax.models import build_model
+from msajax.models.build import build_model
 from msajax.preparation.apply import prepare
 from msajax.tasks import make_task
 

@@ -45,7 +45,7 @@ from msajax.inference.scoring import (
     make_predict,
     predict_batches,
 )
-from msajax.models import build_model, declared, parameter_shapes
+from msajax.models.build import build_model, declared, parameter_shapes
 from msajax.models.cost import matmul_flops
 from msajax.preparation.batches import BLOCK, epoch_order, quarters_of
 from msajax.preparation.fit import Preparation
@@ -56,6 +56,7 @@ from msajax.training.feed import Dispatch, Feed, Pace
 from msajax.training.objective import make_objective
 from msajax.training.optimizers import make_optimizer
 from msajax.training.programs import make_programs
+from msajax.training.rates import make_rates
 from msajax.training.step import Recipe
 
 BATCH, PAUSE = 32, 0.5  # rows of a step, seconds
@@ -103,12 +104,13 @@ class Msajax:
         recipe = Recipe(
             module=module,
             model=model,
-            optimizer=make_optimizer(optim, 10_000, parameter_shapes(config, SPEC)),
+            optimizer=make_optimizer(optim, parameter_shapes(config, SPEC)),
             objective=make_objective(Config(model=config), model, "regression"),
         )
         self.layout = make_layout(MeshConfig(data=1, seed=1), "auto", seeds)
         quarters = quarters_of(split, SPEC)
-        self.programs = make_programs(recipe, SPEC, self.layout)
+        rates = make_rates(Config(model=config), recipe.optimizer.rates(optim, 10_000))
+        self.programs = make_programs(recipe, rates, SPEC, self.layout)
         self.predict = make_predict(module, TASKS["regression"], self.layout)
         self.state = self.programs.init(np.arange(seeds, dtype=np.uint32))
         self.orders = [epoch_order(s, 0, quarters=quarters, batch_size=BATCH) for s in range(seeds)]

@@ -26,7 +26,7 @@ import optax
 from msajax.config import ModelConfig
 from msajax.layers.heads import AdaptiveHead
 from msajax.layers.transformer import TransformerBlock
-from msajax.models import build_model
+from msajax.models.build import build_model
 from msajax.spec import CorpusSpec
 
 LIMITS = {"max_abs_error": 1e-5, "loss_abs_error": 1e-5, "grad_norm_rel_error": 1e-4}

@@ -18,11 +18,11 @@ import sys
 import jax
 import numpy as np
 from survivors import StopAfter, differences, state_of
-from tiny import SMALLEST, descent, lines_of, run, tiny_config
+from tiny import SMALLEST, descent, lines_of, rates_of, run, tiny_config
 
 from msajax.corpus.formats import open_corpus
 from msajax.corpus.on_demand import OnDemand
-from msajax.models import build_model, declared, parameter_shapes
+from msajax.models.build import build_model, declared, parameter_shapes
 from msajax.preparation.apply import prepare
 from msajax.preparation.batches import QUARTERS, epoch_order
 from msajax.preparation.fit import fit
@@ -71,7 +71,7 @@ def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
     spec = preparation.spec
     quarters = np.full(len(split), QUARTERS)  # one program, not one for each length quarter
     paths = parameter_shapes(config.model, spec)
-    adamw = make_optimizer(config.optim, STEPS, paths)
+    adamw = make_optimizer(config.optim, paths)
     model = declared(config.model)
     recipe = Recipe(
         module=build_model(config.model, spec),
@@ -82,7 +82,7 @@ def train(layout: dict, kind: str) -> dict[str, np.ndarray]:
         accumulation_steps=layout["accumulation_steps"],
     )
     where = make_layout(config.mesh, "auto", layout["seeds"])
-    programs = make_programs(recipe, spec, where)
+    programs = make_programs(recipe, rates_of(recipe, STEPS, config), spec, where)
     state = programs.init(np.arange(layout["seeds"], dtype=np.uint32))
     feed = Feed(split, spec, programs, where, layout["accumulation_steps"])
     dealt, taken, first = deal(np.zeros(layout["seeds"], bool), where), 0, None

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from msajax.config import ModelConfig
-from msajax.models import build_model
 from msajax.models.attribution import deeplift, gradient_x_input, integrated_gradients
+from msajax.models.build import build_model
 from msajax.spec import CorpusSpec
 from msajax.training.prng import dropout_key
 

@@ -12,7 +12,7 @@ from tiny_text import write_folder
 from msajax.config import SYNTHETIC, from_config_dict
 from msajax.experiment import run
 from msajax.experiment.run import build, open_sources
-from msajax.models import parameter_shapes
+from msajax.models.build import parameter_shapes
 from msajax.runs.folder import RunFolder
 from msajax.spec import CorpusSpec
 from msajax.training.model_check import trace_step
@@ -172,7 +172,7 @@ def test_smoke_of_every_file_is_built_and_its_step_can_be_traced(tmp_path):
     assert len(left) > 5
     while left:  # always the file with most settings that are not traced yet
         name = max(built, key=lambda name: len(left & of[name]))
-        trace_step(built[name].recipe, built[name].spec)
+        trace_step(built[name].recipe, built[name].rates, built[name].spec)
         left -= of[name]
 
 

@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny import rates_of
 from toys import SPEC, Layers, make_batch, make_recipe, steps
 
 from msajax.config import ModelConfig, OptimConfig, TrainConfig
 from msajax.errors import UserError
 from msajax.layers.basic import row_weight
-from msajax.models import Prediction, declared
+from msajax.models.build import declared
 from msajax.models.contract import (
     LABELS,
     MODALITIES,
@@ -19,6 +20,7 @@ from msajax.models.contract import (
     VOCABULARY,
     Memory,
     Model,
+    Prediction,
     Stage,
     Term,
     init_variables,
@@ -110,7 +112,8 @@ def test_memory_is_the_same_in_parts_and_over_devices():
     recipe = make_recipe(model=model)
     state = begin(jnp.uint32(0), jax.tree.map(jnp.asarray, memory), recipe, SPEC)
     spread = jax.tree.map(lambda x: x.reshape(4, 2, *x.shape[1:]), batch)
-    step = jax.vmap(lambda part: train_step(state, part, recipe, "data"), axis_name="data")
+    of_step = recipe, rates_of(recipe), "data"
+    step = jax.vmap(lambda part: train_step(state, part, *of_step), axis_name="data")
     after, _ = jax.jit(step)(spread)
     for device in range(4):
         mine = jax.tree.map(lambda x, d=device: x[d], after)
@@ -199,3 +202,47 @@ def test_the_family_says_what_its_parameters_are_bound_to():
     assert model.bound_to("text_embedding/embedding") == {VOCABULARY}
     assert model.bound_to("audio_encoder/positions/embedding") == {POSITIONS}
     assert model.bound_to("text_encoder/projection/kernel") == set()
+
+
+def test_a_term_is_annealed_by_the_step_the_epoch_or_the_share_of_the_run():
+    def seen(what):
+        return Term(lambda prediction, batch: (getattr(batch.progress, what) * 1.0, 1.0), 0.0)
+
+    names = ("step", "epoch", "share")
+    model = Model(
+        Layers,
+        terms=lambda config, name, loss: {name: loss, **{what: seen(what) for what in names}},
+    )
+    _, log = steps(make_recipe(model=model, passes=(2,)), [make_batch()] * 4)
+    found = [[float(x) for x in metrics.sums[1:]] for metrics in log]
+    np.testing.assert_allclose(found, [[t, t // 2, t / 9] for t in range(4)], rtol=1e-6)
+
+
+def test_a_memory_holds_a_whole_array_that_changes_at_the_end_of_an_epoch():
+    batch = make_batch(8).replace(row=jnp.array([7, 1, 4, 6, 0, 2, 3, 5]))
+    nowhere = batch.replace(labels=batch.labels * jnp.nan)
+
+    def begin_both(labels, spec):
+        return {"seen": np.zeros(len(labels), np.float32), "centre": np.float32(0)}
+
+    model = Model(
+        Layers,
+        memory=Memory(
+            begin_both,
+            lambda memory, prediction, batch, epoch: {"seen": batch.labels[:, 0]},
+            whole=("centre",),
+            after_epoch=lambda memory, epoch: {"centre": memory["seen"].mean() + epoch},
+        ),
+        terms=lambda config, name, loss: {
+            name: loss,
+            "own": Term(lambda p, b: (b.memory["centre"] * 1.0, 1.0), 0.0, scope="batch"),
+        },
+    )
+    memory = begin_both(batch.labels, SPEC)
+    recipe = make_recipe(model=model, passes=(2,))
+    states, log = steps(recipe, [batch, nowhere, batch, batch], jax.tree.map(jnp.array, memory))
+    mean = float(batch.labels.mean())
+    centres = [float(state.memory["centre"]) for state in states]
+    np.testing.assert_allclose(centres, [0, 0, mean, mean, mean + 1], rtol=1e-6)
+    seen = [float(metrics.sums[1]) for metrics in log]
+    np.testing.assert_allclose(seen, [0, 0, mean, mean], rtol=1e-6)  # the second was skipped

@@ -11,7 +11,8 @@ from msajax.config import ModelConfig
 from msajax.corpus.corpus import Split, pad_words
 from msajax.corpus.on_demand import take_rows
 from msajax.encoders.tokens import Tokenizer
-from msajax.models import Prediction, blank_sample, build_model
+from msajax.models.build import build_model
+from msajax.models.contract import Prediction, blank_sample
 from msajax.models.contributions import Explainer, Map
 from msajax.preparation.apply import prepare, words_of_steps
 from msajax.preparation.fit import Preparation

@@ -14,7 +14,8 @@ from rich.console import Console
 
 from msajax.cli.inspect import print_cost
 from msajax.config import ModelConfig
-from msajax.models import Prediction, blank_sample, build_model
+from msajax.models.build import build_model
+from msajax.models.contract import Prediction, blank_sample
 from msajax.models.cost import cost_report, matmul_flops
 from msajax.spec import CorpusSpec
 

@@ -23,7 +23,7 @@ from msajax.config import Config, MeshConfig
 from msajax.corpus.corpus import Split
 from msajax.errors import UserError
 from msajax.inference.scoring import Scorer, make_predict
-from msajax.models import build_model
+from msajax.models.build import build_model
 from msajax.preparation.batches import epoch_order, quarters_of
 from msajax.runtime import devices
 from msajax.runtime.devices import deal, make_layout, mesh_shape

@@ -17,7 +17,7 @@ from msajax.layers.attention import MultiHeadAttention
 from msajax.layers.basic import Dropout
 from msajax.layers.positions import drofe
 from msajax.layers.transformer import ModalityEncoder, TransformerBlock
-from msajax.models import build_model
+from msajax.models.build import build_model
 from msajax.preparation.fit import fit
 from msajax.spec import CorpusSpec
 

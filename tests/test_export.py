@@ -23,8 +23,8 @@ from msajax.inference.bundle import Bundle, save_bundle
 from msajax.inference.export import program as exporting
 from msajax.inference.export.preparation import as_pair, prepare
 from msajax.inference.export.program import make_program, write_export
-from msajax.models import blank_sample, build_model
-from msajax.models.contract import Prediction
+from msajax.models.build import build_model
+from msajax.models.contract import Prediction, blank_sample
 from msajax.preparation.fit import fit
 from msajax.preparation.pieces import read_pieces
 

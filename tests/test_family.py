@@ -16,7 +16,8 @@ from msajax.layers.basic import FeedForward, RMSNorm
 from msajax.layers.heads import AdaptiveHead
 from msajax.layers.positions import sinusoids
 from msajax.layers.transformer import AnchoredFusion, TransformerBlock
-from msajax.models import blank_sample, build_model
+from msajax.models.build import build_model
+from msajax.models.contract import blank_sample
 from msajax.spec import CorpusSpec
 from msajax.training.prng import dropout_key
 

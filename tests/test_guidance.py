@@ -11,12 +11,14 @@ import numpy as np
 import optax
 import pytest
 import scipy.special
+from tiny import rates_of
 
 from msajax.config import Config, ModelConfig, OptimConfig, TrainConfig
 from msajax.errors import UserError
 from msajax.layers.basic import rows_of_batch
 from msajax.layers.transformer import ModalityEncoder, TransformerBlock
-from msajax.models import blank_sample, build_model, declared, parameter_shapes
+from msajax.models.build import build_model, declared, parameter_shapes
+from msajax.models.contract import blank_sample
 from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.training.objective import make_objective
@@ -308,11 +310,12 @@ def training(model, loss):
     recipe = Recipe(
         module=model,
         model=declaration,
-        optimizer=make_optimizer(config.optim, 30, paths),
+        optimizer=make_optimizer(config.optim, paths),
         objective=make_objective(config, declaration, "regression"),
     )
     weights = np.float32([term.weight for term in recipe.objective.terms.values()])
-    step = functools.partial(train_step, batch=BATCH, recipe=recipe)
+    rates = rates_of(recipe, 30, config)
+    step = functools.partial(train_step, batch=BATCH, recipe=recipe, rates=rates)
     init = functools.partial(begin, memory={}, recipe=recipe, spec=model.spec)
     return step, init, lambda metrics: metrics.sums @ weights
 

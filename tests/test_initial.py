@@ -10,7 +10,7 @@ import pytest
 from msajax.config import ModelConfig
 from msajax.corpus.glove import WordVectors
 from msajax.errors import UserError
-from msajax.models import declared, parameter_shapes
+from msajax.models.build import declared, parameter_shapes
 from msajax.preparation.fit import Preparation
 from msajax.preparation.words import PADDING, UNKNOWN
 from msajax.spec import CorpusSpec

@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import descent
+from tiny import descent, rates_of
 
 from msajax.config import Config, ModelConfig
 from msajax.errors import UserError
 from msajax.layers.basic import TokenEmbedding
 from msajax.layers.transformer import ModalityEncoder, make_embedding
-from msajax.models import blank_sample, build_model, declared
+from msajax.models.build import build_model, declared
+from msajax.models.contract import blank_sample
 from msajax.preparation.batches import Batch, row_numbers
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
@@ -320,7 +321,7 @@ def a_step(parts: int):
         learning_rate_scale=np.float32(1),
         skipped_in_a_row=zero,
     )
-    return state, jax.jit(functools.partial(train_step, recipe=recipe))
+    return state, jax.jit(functools.partial(train_step, recipe=recipe, rates=rates_of(recipe)))
 
 
 @functools.cache
@@ -364,8 +365,8 @@ def test_a_batch_without_a_token_to_predict_changes_nothing():
     ("settings", "message"),
     [
         ({"causal": False}, "model.causal = False: must be on for model.name = next_token"),
-        ({"embedding_dim": 4}, "model.embedding_dim = 4: must be 0 for model.name = next_token"),
-        ({"guidance": "deeplift"}, "model.guidance = 'deeplift': works with model.name = seq"),
+        ({"embedding_dim": 4}, "model.embedding_dim = 4: .*'next_token' does not read it"),
+        ({"guidance": "deeplift"}, "'next_token' does not read it, but model.model_dim, "),
         ({"mixer": "gru", "both_directions": True}, "both_directions = True: contradicts"),
         ({"mixer": "gru", "overrides": ("text.both_directions=true",)},
          "overrides of 'text': model.both_directions = True: contradicts model.causal"),

@@ -12,9 +12,9 @@ from msajax.errors import UserError
 from msajax.models.contract import BATCH, Model, Prediction, Term
 from msajax.preparation.batches import Batch
 from msajax.training.objective import (
-    LOSSES,
     TERMS,
     Objective,
+    loss_of,
     make_objective,
     measure,
     weights_before,
@@ -39,7 +39,7 @@ def test_concordance_is_that_of_the_metric_over_the_rows_that_count():
     rng = np.random.default_rng(0)
     score, label = rng.normal(size=(6, 2)), rng.normal(size=(6, 2))
     weight = [1, 1, 0, 1, 1, 0]
-    total, count = LOSSES["regression"]["ccc"](TrainConfig()).measure(
+    total, count = loss_of("regression", "ccc", TrainConfig()).measure(
         prediction_of(score), batch_of(label, weight)
     )
     p, y = score[np.array(weight) > 0], label[np.array(weight) > 0]
@@ -51,7 +51,7 @@ def test_concordance_is_that_of_the_metric_over_the_rows_that_count():
 
 def test_concordance_of_equal_constants_has_no_gradient_and_no_nan():
     def loss(score):
-        found = LOSSES["regression"]["ccc"](TrainConfig()).measure(
+        found = loss_of("regression", "ccc", TrainConfig()).measure(
             prediction_of(score), batch_of(jnp.full((3, 1), 2.0))
         )
         return found[0] / found[1]
@@ -65,7 +65,7 @@ def test_the_focal_loss_favours_what_is_wrong():
     logits, label = np.array([[0.5, -1.0, 2.0], [3.0, 0.0, -3.0]]), np.array([[1.0], [0.0]])
     p = (np.exp(logits) / np.exp(logits).sum(1, keepdims=True))[[0, 1], [1, 0]]
     for gamma in (0.0, 2.0):
-        found = LOSSES["classification"]["focal"](TrainConfig(focal_gamma=gamma)).measure(
+        found = loss_of("classification", "focal", TrainConfig(focal_gamma=gamma)).measure(
             prediction_of(logits), batch_of(label)
         )
         np.testing.assert_allclose(found[0], ((1 - p) ** gamma * -np.log(p)).sum(), rtol=1e-5)
@@ -73,7 +73,7 @@ def test_the_focal_loss_favours_what_is_wrong():
 
 def test_the_focal_loss_of_a_certain_class_has_a_finite_gradient():
     def loss(logits):
-        term = LOSSES["classification"]["focal"](TrainConfig(focal_gamma=0.5))
+        term = loss_of("classification", "focal", TrainConfig(focal_gamma=0.5))
         return term.measure(prediction_of(logits), batch_of([[0.0]]))[0]
 
     assert np.isfinite(jax.jit(jax.grad(loss))(jnp.array([[200.0, -200.0]]))).all()
@@ -114,7 +114,7 @@ def test_weights_that_need_the_prediction_cannot_be_known_before():
         return prediction.score.sum(), (prediction.score > 0).sum()
 
     batch = batch_of(np.ones((4, 1)), [1, 1, 0, 1])
-    objective = Objective({"l1": LOSSES["regression"]["l1"](TrainConfig())})
+    objective = Objective({"l1": loss_of("regression", "l1", TrainConfig())})
 
     def predict(batch):
         return prediction_of(batch.labels)
@@ -131,7 +131,7 @@ def test_a_row_of_tokens_weighs_as_many_as_are_seen_to_follow_another():
     mask = jnp.array([[1, 1, 1, 1], [1, 1, 0, 1], [1, 0, 1, 0], [1, 1, 1, 1]], bool)
     labels = [[4, 0, 2, -1], [1, 2, 3, -1], [1, 2, 3, -1], [0, 0, 0, -1]]
     batch = batch_of(labels, [1, 1, 1, 0], {"text": mask})
-    total, count = LOSSES["next_token"]["cross_entropy"](TrainConfig()).measure(
+    total, count = loss_of("next_token", "cross_entropy", TrainConfig()).measure(
         prediction_of([[6.0, 3.0], [5.0, 1.0], [0.0, 0.0], [9.0, 3.0]]), batch
     )
     assert (float(total), float(count)) == (11, 4)
@@ -144,8 +144,8 @@ def test_a_term_of_rows_and_one_of_batches_are_the_same_over_devices():
     weight = jnp.array([1, 1, 1, 0, 1, 1, 1, 1.0])
     objective = Objective(
         {
-            "l1": LOSSES["regression"]["l1"](TrainConfig()),
-            "ccc": LOSSES["regression"]["ccc"](TrainConfig())._replace(weight=0.5),
+            "l1": loss_of("regression", "l1", TrainConfig()),
+            "ccc": loss_of("regression", "ccc", TrainConfig())._replace(weight=0.5),
         }
     )
     assert objective.terms["ccc"].scope == BATCH

@@ -19,7 +19,7 @@ from msajax.corpus.corpus import Corpus, Split, pad_words
 from msajax.corpus.in_memory import corpus_of
 from msajax.errors import UserError
 from msajax.inference.bundle import Bundle
-from msajax.models import blank_sample
+from msajax.models.contract import blank_sample
 from msajax.preparation.apply import check_split, prepare
 from msajax.preparation.batches import cut_lengths, quarters_of
 from msajax.preparation.fit import Preparation, fit

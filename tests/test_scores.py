@@ -16,7 +16,8 @@ from msajax.inference.bundle import Bundle, load_bundle, save_bundle
 from msajax.inference.predict import predict_corpus
 from msajax.inference.scores import as_split
 from msajax.inference.scoring import Scorer, make_predict, predict_program
-from msajax.models import blank_sample, build_model
+from msajax.models.build import build_model
+from msajax.models.contract import blank_sample
 from msajax.preparation.fit import fit
 from msajax.runtime.devices import make_layout
 from msajax.tasks import TASKS

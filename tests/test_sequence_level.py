@@ -22,7 +22,7 @@ import scipy.special
 
 from msajax.config import ModelConfig
 from msajax.layers.basic import Dropout
-from msajax.models import build_model
+from msajax.models.build import build_model
 from msajax.spec import CorpusSpec
 from msajax.training.prng import dropout_key
 

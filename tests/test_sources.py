@@ -17,7 +17,8 @@ from layer_formulas import gelu, layer_norm, random_params
 
 from msajax.config import from_config_dict, outside_ranges
 from msajax.layers.transformer import ModalityEncoder, PostFusionEncoder
-from msajax.models import blank_sample, build_model
+from msajax.models.build import build_model
+from msajax.models.contract import blank_sample
 from msajax.models.cost import _equations
 from msajax.spec import CorpusSpec
 from msajax.studies.sweep.space import plan, with_settings

@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny import rates_of
 
 from msajax.config import Config, OptimConfig, TrainConfig
 from msajax.errors import UserError
 from msajax.layers.basic import Dropout
-from msajax.models import Model, Prediction
+from msajax.models.contract import Model, Prediction
 from msajax.preparation.batches import Batch, row_numbers
 from msajax.spec import CorpusSpec
 from msajax.training.objective import make_objective
@@ -44,24 +45,24 @@ def make_batch(rows=5, weights=None):
     return Batch({"text": jnp.array(x)}, {"text": jnp.array(mask)}, jnp.array(y), weights, numbers)
 
 
-def recipe(optim: OptimConfig, train: TrainConfig = TRAIN, *, rate=0.0, total=10) -> Recipe:
+def recipe(optim: OptimConfig, train: TrainConfig = TRAIN, *, rate=0.0) -> Recipe:
     """Steps of a linear model on real numbers."""
     model = Model(module=Linear)
     return Recipe(
         module=Linear(rate),
         model=model,
-        optimizer=make_optimizer(optim, total, ("linear/kernel", "linear/bias")),
+        optimizer=make_optimizer(optim, ("linear/kernel", "linear/bias")),
         objective=make_objective(Config(optim=optim, train=train), model, "regression"),
     )
 
 
 def steps(optim: OptimConfig, train: TrainConfig, batches, *, seed=0, rate=0.0, total=10):
     """Runs train_step over batches; returns the first state, the last, and the metrics."""
-    of_steps = recipe(optim, train, rate=rate, total=total)
+    of_steps = recipe(optim, train, rate=rate)
     state = begin(jnp.uint32(seed), {}, of_steps, SPEC)
     first, log = state, []
     for batch in batches:
-        state, metrics = train_step(state, batch, of_steps)
+        state, metrics = train_step(state, batch, of_steps, rates_of(of_steps, total))
         log.append(metrics)
     return first, state, log
 
@@ -127,8 +128,9 @@ def test_decay_leaves_biases_alone():
 def test_the_plateau_factor_scales_the_step():
     of_steps = recipe(OptimConfig(learning_rate=0.01))
     state = begin(jnp.uint32(0), {}, of_steps, SPEC)
-    whole, _ = train_step(state, make_batch(), of_steps)
-    half, log = train_step(state.replace(learning_rate_scale=0.5), make_batch(), of_steps)
+    once = make_batch(), of_steps, rates_of(of_steps)
+    whole, _ = train_step(state, *once)
+    half, log = train_step(state.replace(learning_rate_scale=0.5), *once)
     change = jax.tree.map(lambda new, old: new - old, whole.params, state.params)
     half_change = jax.tree.map(lambda new, old: 2 * (new - old), half.params, state.params)
     chex.assert_trees_all_close(change, half_change, rtol=1e-5)
@@ -168,7 +170,8 @@ def test_dropout_depends_on_seed_and_step_and_nothing_else():
     for seed in (0, 1):
         for step in (0, 1):
             here = state.replace(seed=jnp.uint32(seed), step=jnp.int32(step))
-            losses[seed, step] = float(train_step(here, batch, of_steps)[1].sums[0])
+            _, log = train_step(here, batch, of_steps, rates_of(of_steps))
+            losses[seed, step] = float(log.sums[0])
     assert len(set(losses.values())) == 4
 
 
@@ -245,8 +248,9 @@ def test_a_loss_refuses_to_broadcast_a_column_against_a_row():
 
 
 def rates(optim: OptimConfig, total: int) -> np.ndarray:
-    schedule = recipe(optim, total=total).optimizer.learning_rate
-    return np.array([float(schedule(jnp.int32(t))) for t in range(total)])
+    optimizer = recipe(optim).optimizer
+    numbers = optimizer.rates(optim, total)
+    return np.array([optimizer.learning_rates(numbers, jnp.int32(t))[0] for t in range(total)])
 
 
 def test_warm_up_is_linear_from_0_to_the_peak():

@@ -34,7 +34,7 @@ from msajax.experiment import run as experiment
 from msajax.inference.bundle import load_bundle
 from msajax.inference.generate import _draw
 from msajax.metrics.calibration import calibration_error, reliability
-from msajax.models import parameter_shapes
+from msajax.models.build import parameter_shapes
 from msajax.preparation.words import PADDING, UNKNOWN
 from msajax.results.tables import print_results, print_summary
 from msajax.robustness import measure

@@ -27,7 +27,7 @@ from msajax.encoders.module import make_encoder, parameters_of
 from msajax.errors import UserError
 from msajax.experiment import run
 from msajax.inference.bundle import load
-from msajax.models import parameter_shapes
+from msajax.models.build import parameter_shapes
 from msajax.preparation.inspection import inspect_corpus
 from msajax.robustness import measure
 from msajax.training.plan import plan

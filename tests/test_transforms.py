@@ -9,7 +9,7 @@ from tiny_text import architecture
 from msajax.errors import UserError
 from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
-from msajax.training.transforms import make_transforms
+from msajax.training.transforms import amounts, make_transforms
 
 SPEC = CorpusSpec(("text", "audio"), (2, 3), (6, 4))
 ROWS = 4000
@@ -32,7 +32,8 @@ def batch_of(rows=ROWS):
 
 
 def changed(entry, batch, seed=0, step=0, first=0):
-    return make_transforms((entry,), SPEC)(batch, jnp.uint32(seed), jnp.int32(step), first)
+    one = make_transforms((entry,), SPEC)
+    return one(batch, amounts((entry,)), jnp.uint32(seed), jnp.int32(step), first)
 
 
 def test_modality_dropout_hides_whole_modalities_but_never_the_last():
@@ -59,7 +60,7 @@ def test_all_modalities_are_hidden_equally_often_and_one_is_left(count):
     there = {m: jnp.ones((rows, 1), bool).at[:1000].set(m != "text") for m in names}
     batch = batch_of(rows).replace(features={m: jnp.ones((rows, 1, 2)) for m in names}, masks=there)
     step = make_transforms((f"modality_dropout:*={amount}",), spec)
-    after = step(batch, jnp.uint32(0), jnp.int32(0), 0)
+    after = step(batch, jnp.float32([amount]), jnp.uint32(0), jnp.int32(0), 0)
     kept = np.stack([np.array(after.masks[m][:, 0]) for m in names], 1)
     assert kept.any(1).all() and not kept[:1000, 0].any()
     # M modalities all draw below p with probability p^M, and then any of them stays, as likely as
@@ -149,7 +150,7 @@ def test_pieces_that_are_hidden_become_padding():
     x = jnp.tile(jnp.array([5, 1, 2], jnp.int32), (200, 6, 1))
     batch = batch_of(200).replace(features={"text": x}, masks={"text": jnp.ones((200, 6), bool)})
     step = make_transforms(("step_dropout:text=0.5",), spec)
-    after = step(batch, jnp.uint32(0), jnp.int32(0), 0)
+    after = step(batch, jnp.float32([0.5]), jnp.uint32(0), jnp.int32(0), 0)
     found, kept = np.array(after.features["text"]), np.array(after.masks["text"])
     assert found.dtype == np.int32 and 0.4 < kept.mean() < 0.6
     np.testing.assert_array_equal(found[kept], np.tile([5, 1, 2], (kept.sum(), 1)))

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 
 import jax
 import ml_collections
-import optax
 
 from msajax.config import SYNTHETIC, Config, OptimConfig, default_config, from_config_dict
 from msajax.experiment.run import build, open_sources
 from msajax.runs.folder import RunFolder
 from msajax.training.loop import Trained, train_groups
 from msajax.training.optimizers import Optimizer, make_optimizer
+from msajax.training.rates import Rates, make_rates
+from msajax.training.step import Recipe
 
 # One modality of one step: a program that compiles in a second, for tests of many processes.
 SMALLEST = {
@@ -70,18 +71,16 @@ def run(
         return train_groups(whole)
 
 
-class _Descent(Optimizer):
-    """Takes the gradient itself in place of Adam's step."""
-
-    def _without_rates(self, params, taken):
-        clip = self.config.clip_norm
-        return optax.clip_by_global_norm(clip) if clip else optax.identity()
-
-
 def descent(rate: float, paths: Iterable[str], clip_norm: float = 0.0) -> Optimizer:
     """Subtracts `rate` times the gradient, clipped to a norm unless that is 0."""
-    config = OptimConfig(learning_rate=rate, clip_norm=clip_norm, schedule="constant")
-    return _Descent(config, 1, make_optimizer(config, 1, paths).settings)
+    of_optim = {"name": "sgd", "momentum": 0.0, "schedule": "constant", "clip_norm": clip_norm}
+    return make_optimizer(OptimConfig(learning_rate=rate, **of_optim), paths)
+
+
+def rates_of(recipe: Recipe, total_steps: int = 10, config: Config | None = None) -> Rates:
+    """The numbers that a recipe was made with, and perhaps others of a configuration."""
+    optim = recipe.optimizer.config
+    return make_rates(config or Config(optim=optim), recipe.optimizer.rates(optim, total_steps))
 
 
 def lines_of(folder: pathlib.Path) -> list[dict]:

@@ -4,10 +4,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from tiny import rates_of
 
 from msajax.config import Config, OptimConfig, TrainConfig
-from msajax.models import Prediction
-from msajax.models.contract import Model, init_variables
+from msajax.models.contract import Model, Prediction, init_variables
 from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.training.objective import make_objective
@@ -41,7 +41,7 @@ def make_batch(rows=6, seed=0, first=0):
     )
 
 
-def make_recipe(optim=None, train=None, *, module=None, model=None, total=10, **more) -> Recipe:
+def make_recipe(optim=None, train=None, *, module=None, model=None, **more) -> Recipe:
     optim, train = optim or OptimConfig(), train or TrainConfig()
     module = module or Layers()
     model = model or Model(type(module))
@@ -53,7 +53,7 @@ def make_recipe(optim=None, train=None, *, module=None, model=None, total=10, **
     return Recipe(
         module=module,
         model=model,
-        optimizer=make_optimizer(optim, total, paths),
+        optimizer=make_optimizer(optim, paths),
         objective=make_objective(Config(train=train), model, "regression"),
         average=optim.average,
         **more,
@@ -63,7 +63,7 @@ def make_recipe(optim=None, train=None, *, module=None, model=None, total=10, **
 def steps(recipe: Recipe, batches, memory=None):
     """Runs steps; returns the state before the first one, every later one, and the metrics."""
     states, log = [begin(jnp.uint32(0), memory or {}, recipe, SPEC)], []
-    step = jax.jit(lambda state, batch: train_step(state, batch, recipe))
+    step = jax.jit(lambda state, batch: train_step(state, batch, recipe, rates_of(recipe)))
     for batch in batches:
         state, metrics = step(states[-1], batch)
         states.append(state)

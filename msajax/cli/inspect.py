@@ -236,7 +236,7 @@ def inspect_model(config: Config) -> dict[str, Any]:
     load_jax()
     # Imported here: describing a corpus need not wait for JAX.
     from msajax.experiment.run import open_encoder
-    from msajax.models import build_model
+    from msajax.models.build import build_model
     from msajax.models.cost import cost_report
     from msajax.preparation.apply import check_split
     from msajax.preparation.fit import fit

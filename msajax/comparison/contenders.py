@@ -15,7 +15,7 @@ from msajax.errors import UserError, on_one_line, printable
 from msajax.files import meant
 from msajax.metrics.measures import Metric
 from msajax.runs.claim import require_ended
-from msajax.tasks import Task, make_task
+from msajax.tasks import TASKS, Task, make_task
 from msajax.tasks.conventions import by_convention
 
 _NAMED = 3  # samples that a sentence names
@@ -255,18 +255,13 @@ def _require_labels(
     chief: Contender, other: Contender, rows: np.ndarray, columns: list[int]
 ) -> None:
     """Raises `UserError` where the labels of the same samples differ, naming the samples."""
-    a, b = chief.predictions, other.predictions
-    here, there, show = a.labels, b.labels[rows], "{:.9g}".format
-    if a.kind == "classification":
-        here, show = here.astype(int), lambda name: repr(printable(name))
-        here = np.array(a.names, object)[here]
-        there = np.array(b.names, object)[there.astype(int)]
-        differ = (here != there).any(axis=1)
-    elif a.kind == "next_token":  # whose labels are the numbers of tokens
-        here, there = a.scores[0, :, 1:], b.scores[0, rows, 1:]
+    a, b, task = chief.predictions, other.predictions, TASKS[chief.predictions.kind]
+    here = task.comparable(a.labels, a.scores[0], a.names)
+    there = task.comparable(b.labels, b.scores[0], b.names)[rows]
+    if here.dtype == object:
         differ = (here != there).any(axis=1)
     else:
-        there = there[:, columns]
+        there = there[:, columns] if there.shape[1] == len(columns) else there
         tolerance = _SAME_LABEL * np.maximum(1, np.abs(here))
         differ = (np.abs(here - there) > tolerance).any(axis=1)
     if not differ.any():
@@ -275,7 +270,11 @@ def _require_labels(
     for row in np.flatnonzero(differ)[:_NAMED]:
         column = int(np.flatnonzero(here[row] != there[row])[0])
         name = _quoted([a.ids[row]]) if a.ids[row] else f"row {row + 1}"
-        said.append(f"{name} {show(here[row, column])} against {show(there[row, column])}")
+        both = (
+            repr(printable(x)) if isinstance(x, str) else f"{x:.9g}"
+            for x in (here[row, column], there[row, column])
+        )
+        said.append(f"{name} {' against '.join(both)}")
     raise UserError(
         f"{chief.name} and {other.name} differ in the labels of {differ.sum()} sample(s): "
         f"{', '.join(said)}{', …' * (int(differ.sum()) > _NAMED)}."

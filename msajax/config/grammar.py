@@ -99,6 +99,11 @@ def read_value(setting: str, text: str, kind: type) -> Any:
         ) from error
 
 
+def as_on(rate: float) -> float:
+    """Returns one number for every rate that is on; 0, and what stands for another rate, stay."""
+    return 0.5 if rate > 0 else rate
+
+
 class GroupSetting(NamedTuple):
     """Holds an entry of `optim.groups`: for which paths of parameters, and what of them it sets.
 

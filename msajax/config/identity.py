@@ -9,7 +9,7 @@ from msajax.errors import UserError
 
 # Raised whenever preparation, masks, random bits or the arithmetic of models change. Nothing is
 # migrated: a run that goes on, or a bundle that predicts, gives the numbers it gave before.
-NUMERICS = 6
+NUMERICS = 7
 
 
 def identity(config: Config) -> dict[str, Any]:
@@ -17,15 +17,16 @@ def identity(config: Config) -> dict[str, Any]:
 
     What may change between two starts is left out: the path (the corpus digest decides; of a text
     encoder its own), how the run is spread over programs and devices (which changes rounding
-    alone), caches and checkpoint intervals, whether lost steps are accepted, reports, and with
-    which ranges the log compares settings.
+    alone), caches and checkpoint intervals, whether lost steps are accepted, reports, with which
+    ranges the log compares settings, and settings that the model does not read.
     """
     free = ("data.path", "data.synthetic.", "train.seed_axis", "train.checkpoint_every_")
     free += ("train.compile_cache", "train.deterministic", "train.accumulation_steps", "mesh.")
     free += ("data.device_memory_budget", "data.allow_loss", "model.text_encoder", "train.report")
     free += ("model.ranges",)
+    unread = {f"model.{name}" for name in config.model.unread}
     flat = flatten(config) | {"data.text": config.reading.text}
-    return {key: value for key, value in flat.items() if not key.startswith(free)}
+    return {k: v for k, v in flat.items() if not k.startswith(free) and k not in unread}
 
 
 def idle_settings(config: Config, *, reads_tokens: bool, reads_vectors: bool) -> list[str]:

@@ -4,11 +4,34 @@ import dataclasses
 from typing import Any
 
 from msajax.checks import Settings, at_least, one_of, require
-from msajax.config.grammar import parse_override, read_value
-from msajax.config.registry import RESERVED, registered
+from msajax.config.grammar import as_on, parse_override, read_value
+from msajax.config.registry import OF_EVERY_MODEL, RESERVED, registered
 from msajax.errors import UserError
 
 SAME = -1.0  # stands for `dropout_rate` in the rate of a single site
+DROPOUT_RATES = (
+    "dropout_rate",
+    "attention_dropout",
+    "ffn_dropout",
+    "projection_dropout",
+    "input_dropout",
+)
+
+
+class DropoutRate(float):
+    """Is a dropout rate that knows which setting it is: a training step takes it as an argument.
+
+    Attributes:
+        site: the setting, as `ffn_dropout`, or that of one modality, as `text.ffn_dropout`.
+    """
+
+    site: str
+
+    def __new__(cls, rate: float, site: str = "") -> "DropoutRate":
+        """Makes the rate of a site."""
+        self = super().__new__(cls, rate)
+        self.site = site
+        return self
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -191,6 +214,16 @@ class ModelConfig(Settings):
             raise UserError(f"model.own = {own!r}: of {self.name!r} it must be {wanted}.")
         object.__setattr__(self, "own", own)  # the dataclass is frozen from here on
 
+        # Settings that another model reads.
+        for key in self.unread:
+            if getattr(self, key) != _USUAL[key]:
+                readable = [f"model.{key}" for key in names[self.name].reads]
+                readable += [f"model.{self.name}.*"] * (settings is not None)
+                raise UserError(
+                    f"model.{key} = {getattr(self, key)!r}: model.name = {self.name!r} does not "
+                    f"read it, but {', '.join(readable)}."
+                )
+
         # Choices.
         one_of(self, "model.task", "auto", "regression", "classification")
         one_of(self, "model.mixer", "transformer", "rnn", "gru", "lstm")
@@ -302,6 +335,12 @@ class ModelConfig(Settings):
         return registered()[self.name].task
 
     @property
+    def unread(self) -> list[str]:
+        """The names of the settings of `model.*` that the model does not read."""
+        reads = registered()[self.name].reads
+        return [] if reads is None else [n for n in _USUAL if n not in (*reads, *OF_EVERY_MODEL)]
+
+    @property
     def overridden(self) -> tuple[str, ...]:
         """The modalities that `overrides` names."""
         return tuple(dict.fromkeys(parse_override(entry)[0] for entry in self.overrides))
@@ -311,10 +350,33 @@ class ModelConfig(Settings):
         """Size of the queries and keys of one attention head."""
         return self.head_dim or self.model_dim // self.num_heads
 
-    def rate(self, site: str) -> float:
-        """Returns the dropout rate of attention, ffn or projection, which may have their own."""
-        own = getattr(self, f"{site}_dropout")
-        return self.dropout_rate if own == SAME else own
+    def rate(self, setting: str = "dropout_rate") -> DropoutRate:
+        """Returns the dropout rate of a setting, as `ffn_dropout`, which may be dropout_rate's."""
+        own = getattr(self, setting)
+        if own == SAME:
+            return self.rate()
+        return own if isinstance(own, DropoutRate) else DropoutRate(own, setting)
+
+    @property
+    def dropout_rates(self) -> dict[str, float]:
+        """Every dropout rate that is set, by its site; see `DropoutRate`."""
+        rates = {name: getattr(self, name) for name in DROPOUT_RATES}
+        for modality, setting, text in map(parse_override, self.overrides):
+            if setting in DROPOUT_RATES:
+                rates[f"{modality}.{setting}"] = read_value(setting, text, float)
+        return rates
+
+    @property
+    def structure(self) -> "ModelConfig":
+        """The same for models that differ in dropout rates alone, none of which is 0."""
+        rates = {site: as_on(rate) for site, rate in self.dropout_rates.items()}
+        overrides = []
+        for entry in self.overrides:
+            modality, setting, _ = parse_override(entry)
+            rate = rates.get(f"{modality}.{setting}")
+            overrides.append(entry if rate is None else f"{modality}.{setting}={rate}")
+        own = {name: rates[name] for name in DROPOUT_RATES}
+        return dataclasses.replace(self, overrides=tuple(overrides), **own)
 
     def encoder_of(self, modality: str) -> "ModelConfig":
         """Applies the overrides of one modality to these settings.
@@ -327,6 +389,8 @@ class ModelConfig(Settings):
         for name, setting, text in map(parse_override, self.overrides):
             if name == modality:
                 changed[setting] = read_value(setting, text, kinds[setting])
+                if setting in DROPOUT_RATES:
+                    changed[setting] = DropoutRate(changed[setting], f"{modality}.{setting}")
         if not changed:
             return self
         try:
@@ -335,7 +399,8 @@ class ModelConfig(Settings):
             raise UserError(f"model.overrides of {modality!r}: {error}") from error
 
 
-RESERVED.update(field.name for field in dataclasses.fields(ModelConfig))
+_USUAL = {field.name: field.default for field in dataclasses.fields(ModelConfig)}
+RESERVED.update(_USUAL)
 
 
 # As a sweep tries them. Widths and heads are lists: every number of heads divides every width.

@@ -1,7 +1,7 @@
 """Lists the models that a configuration can name, and lets users add their own.
 
-A model has an entry here, perhaps with settings of its own, and declares a `msajax.Model`: one of
-this package in the table of `models/__init__.py`, as nothing here imports JAX.
+A model has an entry, perhaps with settings of its own, and declares a `msajax.Model`. Those of this
+package are in `models/table.py`; nothing here imports JAX.
 """
 
 import contextlib
@@ -13,38 +13,20 @@ import logging
 import os
 import sys
 import typing
+from collections.abc import Collection
 from typing import Any
 
 from msajax.checks import Settings
 from msajax.errors import UserError, user_failure, user_line
+from msajax.models.table import MODELS, RegisteredModel
 from msajax.tasks import TASKS
 
 logger = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
-class RegisteredModel:
-    """Says what the configuration must know of a model.
-
-    Attributes:
-        declared: its `Model` or linen module; None for a model of this package.
-        settings: the dataclass of `model.<name>.*`; None for a model that reads `model.*` alone.
-        task: the only task that it is for; "" for whichever the labels ask for.
-        origin: the file that registered it; "" for a model of this package.
-        digest: the SHA-256 that this file had then.
-    """
-
-    declared: Any = None
-    settings: type[Settings] | None = None
-    task: str = ""
-    origin: str = ""
-    digest: str = ""
-
-
-_MODELS: dict[str, RegisteredModel] = {
-    "sequence_level": RegisteredModel(),
-    "next_token": RegisteredModel(task="next_token"),
-}
+_MODELS = dict(MODELS)
+# Settings of `model.*` that the rest of the program reads, whatever the model is.
+OF_EVERY_MODEL = ("name", "task", "init_from", "modalities", "own")
 RESERVED: set[str] = set()  # settings of `model.*`, which `model.py` adds: no model has such a name
 
 
@@ -54,7 +36,11 @@ def is_own(name: str) -> bool:
 
 
 def register_model(
-    name: str, model: Any, settings: type[Settings] | None = None, task: str = ""
+    name: str,
+    model: Any,
+    settings: type[Settings] | None = None,
+    task: str = "",
+    reads: Collection[str] | None = None,
 ) -> None:
     """Makes a model of your own known as `model.name = name`.
 
@@ -66,10 +52,12 @@ def register_model(
         settings: a frozen dataclass over `msajax.Settings` whose fields have defaults: the keys
             `model.<name>.*`. The module finds it as `config.own`.
         task: the only task that the model is for; "" for whichever the labels ask for.
+        reads: names of the settings of `model.*` that it reads, as `("model_dim",)`: any other one
+            is refused when it is set. None allows all.
 
     Raises:
         UserError: naming the line that calls it, for a name that is taken by this package or cannot
-            be a key, and for a model, settings or a task that are none.
+            be a key, and for a model, settings, a task or keys that are none.
     """
     here = f"{user_line()}register_model"
     if not isinstance(name, str):
@@ -96,11 +84,16 @@ def register_model(
         )
     if task != "" and task not in tuple(TASKS):
         raise UserError(f"{here}: task = {task!r} must be one of {', '.join(TASKS)}.")
+    unknown = sorted(set(reads or ()) - RESERVED) if not isinstance(reads, str) else [reads]
+    if unknown:
+        raise UserError(f"{here}: reads names {unknown[0]!r}, which is no setting of model.*.")
     caller = inspect.currentframe().f_back  # by its file: nobody may be able to import its module
     origin, digest = caller.f_code.co_filename, ""
     with contextlib.suppress(OSError), open(origin, "rb") as file:  # a notebook's cell is no file
         digest = hashlib.sha256(file.read()).hexdigest()
-    _MODELS[name] = RegisteredModel(model, settings, task, origin, digest)
+    _MODELS[name] = RegisteredModel(
+        settings, None if reads is None else tuple(reads), task, model, origin, digest
+    )
 
 
 def require_module(module: Any, where: str, wanted: str = "a flax.linen.Module") -> None:

@@ -5,11 +5,13 @@ import re
 from typing import Any
 
 from msajax.checks import Settings, at_least, is_finite_number, is_url, one_of, require
-from msajax.config.grammar import GroupSetting, read_group
+from msajax.config.grammar import GroupSetting, as_on, read_group
 from msajax.config.model import ModelConfig
 from msajax.errors import UserError
 
 SYNTHETIC = "synthetic"  # the `data.path` that stands for the embedded corpus
+
+OWN = -1.0  # stands for the optimiser's own value of a setting
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -152,9 +154,19 @@ class OptimConfig(Settings):
     """Says how parameters move. The defaults are no document's: `docs/sources.md`.
 
     Attributes:
-        name: the optimiser, adam or adamw.
+        name: the optimiser: adam (its weight decay is part of the gradient), adamw (decoupled
+            decay), sgd (with momentum), lion, or schedule_free (AdamW and an average of its own,
+            for schedule = constant, perhaps with warm-up).
         learning_rate: peak of the learning rate.
-        weight_decay: decoupled decay of the kernels (adamw only).
+        b1: decay of the mean of gradients, in [0, 1), of adam, adamw and lion; of schedule_free
+            how near gradients are taken to the average. -1 is the optimiser's own.
+        b2: decay of the mean of squared gradients, in [0, 1); of lion that of its mean. -1 is the
+            optimiser's own.
+        eps: what adam, adamw and schedule_free add to the root of that mean. -1 is the optimiser's
+            own.
+        momentum: share of the last direction that sgd keeps, in [0, 1). -1 is its own, 0.9.
+        nesterov: whether sgd looks a step ahead.
+        weight_decay: decay of the kernels.
         schedule: learning rate after the warm-up: plateau (constant, and multiplied by
             plateau_factor whenever plateau_patience epochs in a row bring no better validation
             score), constant, or cosine or linear (down to min_learning_rate at the last planned
@@ -166,7 +178,7 @@ class OptimConfig(Settings):
         min_learning_rate: floor of the plateau, cosine and linear schedules.
         groups: settings of single parameters, each as `PATTERN:setting=value`, where the pattern
             (* stands for anything) names paths such as `text_encoder/*`; the last one that fits
-            counts. learning_rate in place of the peak; weight_decay (adamw) of all that is named,
+            counts. learning_rate in place of the peak; weight_decay of all that is named,
             kernels or not; layer_decay, in (0, 1]: a factor of the rate for each layer below the
             last one of what is named (what has no number in its path, as embeddings, counts as
             below the first, a final norm as of the last; name no heads); warmup_steps; frozen=true:
@@ -177,6 +189,11 @@ class OptimConfig(Settings):
 
     name: str = "adam"
     learning_rate: float = 1e-4
+    b1: float = OWN
+    b2: float = OWN
+    eps: float = OWN
+    momentum: float = OWN
+    nesterov: bool = False
     weight_decay: float = 0.0
     schedule: str = "plateau"
     warmup_steps: int = 0
@@ -189,13 +206,15 @@ class OptimConfig(Settings):
 
     def __post_init__(self) -> None:
         """Refuses impossible values and settings that would have no effect."""
-        one_of(self, "optim.name", "adam", "adamw")
         one_of(self, "optim.schedule", "plateau", "constant", "cosine", "linear")
         require(self, "optim.learning_rate", self.learning_rate > 0, "must be above 0")
         at_least(self, "optim", 0, "weight_decay", "warmup_steps", "clip_norm")
         at_least(self, "optim", 0, "min_learning_rate")
-        used = self.weight_decay == 0 or self.name == "adamw"
-        require(self, "optim.weight_decay", used, "works with optim.name = adamw only")
+        for name in ("b1", "b2", "momentum"):
+            ok = getattr(self, name) == OWN or 0 <= getattr(self, name) < 1
+            require(self, f"optim.{name}", ok, "must lie in [0, 1), or be -1 for the usual one")
+        ok = self.eps == OWN or self.eps > 0
+        require(self, "optim.eps", ok, "must be above 0, or be -1 for the usual one")
         require(self, "optim.plateau_factor", 0 < self.plateau_factor < 1, "must lie in (0, 1)")
         requirement = "must be 1 or more; optim.schedule = constant keeps the rate"
         require(self, "optim.plateau_patience", self.plateau_patience >= 1, requirement)
@@ -203,15 +222,35 @@ class OptimConfig(Settings):
         requirement = f"must not exceed optim.learning_rate = {self.learning_rate}"
         require(self, "optim.min_learning_rate", ok, requirement)
         require(self, "optim.average", 0 <= self.average < 1, "must lie in [0, 1)")
-        for group in self.parsed_groups:
-            decays = group.setting == "weight_decay" and self.name != "adamw"
-            requirement = "weight_decay works with optim.name = adamw only"
-            require(self, "optim.groups", not decays, requirement)
+        _ = self.parsed_groups  # which refuses what it cannot read
 
     @property
     def parsed_groups(self) -> tuple[GroupSetting, ...]:
         """The entries of `groups`, in their order."""
         return tuple(map(read_group, self.groups))
+
+    @property
+    def structure(self) -> "OptimConfig":
+        """The same for settings that differ in rates alone, of which no decay and no clip is 0."""
+        values = {"learning_rate": 1, "layer_decay": 1, "warmup_steps": 0}
+        groups = []
+        for group in self.parsed_groups:
+            value = values.get(group.setting, as_on(group.value))
+            if group.setting == "frozen":
+                value = str(group.value > 0).lower()
+            groups.append(f"{group.pattern}:{group.setting}={value}")
+        usual = OptimConfig()
+        return dataclasses.replace(
+            self,
+            learning_rate=1.0,
+            min_learning_rate=0.0,
+            warmup_steps=0,
+            weight_decay=as_on(self.weight_decay),
+            clip_norm=as_on(self.clip_norm),
+            plateau_factor=usual.plateau_factor,
+            plateau_patience=usual.plateau_patience,
+            groups=tuple(groups),
+        )
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

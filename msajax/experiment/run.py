@@ -35,7 +35,7 @@ from msajax.files import write_json
 from msajax.inference.bundle import Bundle, load, save_bundle
 from msajax.inference.scoring import Scorer
 from msajax.metrics.calibration import FEWEST, Basis
-from msajax.models import declared, parameter_shapes
+from msajax.models.build import declared, parameter_shapes
 from msajax.preparation.apply import prepare
 from msajax.preparation.fit import Preparation, fit
 from msajax.preparation.lost import say_prepared, say_repairs

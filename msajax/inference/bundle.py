@@ -39,7 +39,7 @@ from msajax.inference.scores import Scores, as_split, make_scorer
 from msajax.inference.scoring import Scorer, make_next_token
 from msajax.metrics import calibration
 from msajax.metrics.calibration import Calibration
-from msajax.models import build_model, declared, parameter_shapes
+from msajax.models.build import build_model, declared, parameter_shapes
 from msajax.models.contract import joined
 from msajax.preparation.apply import prepare
 from msajax.preparation.fit import Preparation

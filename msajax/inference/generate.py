@@ -11,6 +11,7 @@ from msajax.errors import UserError, printable
 from msajax.inference.bundle import Bundle, load
 from msajax.preparation.fit import Preparation
 from msajax.preparation.words import PADDING, UNKNOWN, detokenize, tokenize
+from msajax.tasks import TASKS
 
 
 def generate(
@@ -137,7 +138,7 @@ def token_ids(words: str | Sequence[str] | Sequence[int], preparation: Preparati
 def require_decoder(bundle: Bundle) -> None:
     """Raises `UserError` for a model of another task."""
     kind = bundle.preparation.spec.label_kind
-    if kind != "next_token":
+    if not TASKS[kind].continues_text:
         raise UserError(
             f"This bundle holds a model of the {kind} task, which continues no text: train "
             "configs/decoder.py."

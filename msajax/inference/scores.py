@@ -14,7 +14,7 @@ from msajax.corpus.in_memory import as_list, is_list, pad, require_unicode
 from msajax.errors import UserError, nearest
 from msajax.inference.scoring import Scorer, make_predict
 from msajax.metrics.calibration import Calibration, Intervals, Temperature
-from msajax.models import build_model
+from msajax.models.build import build_model
 from msajax.preparation.fit import Preparation
 from msajax.runtime.devices import configure_jax, make_layout, require_devices
 from msajax.tasks import TASKS

@@ -6,10 +6,12 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from msajax.layers.linear import AffineLayer, gelu, layer_norm
 
 ROWS = "rows"  # the variable collection of `rows_of_batch`
+RATES = "rates"  # that of dropout rates: {site: `dropout_numbers`}
 
 
 def rows_of_batch(
@@ -33,13 +35,20 @@ def row_weight(module: nn.Module, rows: int) -> jax.Array:
     return module.scope.root.get_variable(ROWS, "weight", jnp.ones(rows))
 
 
+def dropout_numbers(rate: float) -> tuple[np.uint32, np.float32]:
+    """Computes what dropout does by a rate: below which of 2^32 draws it drops, and the factor."""
+    return np.uint32(min(round(rate * 2**32), 2**32 - 1)), np.float32(1 / (1 - rate))
+
+
 class Dropout(nn.Module):
     """Applies inverted dropout, whose mask depends on a row's position in the batch alone.
 
     Row b of the whole batch draws from `fold_in(key, b)`.
 
     Attributes:
-        rate: probability of dropping an element, in [0, 1).
+        rate: probability of dropping an element, in [0, 1). Of one that knows its site
+            (`ModelConfig.rate`) the `RATES` collection may hold the numbers, which then are data of
+            the program; only whether it is 0 is not.
         per_row: off where the first axis is not that of the batch's rows; all parts of a batch then
             draw the same mask.
     """
@@ -64,8 +73,11 @@ class Dropout(nn.Module):
             bits = jax.vmap(bits_of)(rows)  # [batch, …]
         else:
             bits = jax.random.bits(key, x.shape)
-        keep = bits >= jnp.uint32(min(round(self.rate * 2**32), 2**32 - 1))
-        return jnp.where(keep, x / jnp.asarray(1.0 - self.rate, x.dtype), 0)
+        numbers, site = dropout_numbers(self.rate), getattr(self.rate, "site", None)
+        if site:
+            numbers = self.scope.root.get_variable(RATES, site, numbers)
+        threshold, factor = map(jnp.asarray, numbers)
+        return jnp.where(bits >= threshold, x * factor.astype(x.dtype), 0)
 
 
 class TokenEmbedding(nn.Module):

@@ -104,7 +104,7 @@ class ModalityGate(nn.Module):
             units = max(model_dim // 2, 1)
             hidden = nn.Dense(units, kernel_init=kernel_init, name="hidden")(hidden)
             hidden = nn.relu(hidden) if self.config.gate_activation == "relu" else hidden
-            hidden = Dropout(self.config.dropout_rate)(hidden, train=train)
+            hidden = Dropout(self.config.rate())(hidden, train=train)
         logits = nn.Dense(modalities, kernel_init=kernel_init, name="weights")(hidden)
         logits = jnp.where(present, logits, jnp.finfo(jnp.float32).min)  # [batch, modalities]
         return jnp.where(present, jax.nn.softmax(logits, axis=-1), 0)

@@ -59,7 +59,7 @@ class TransformerBlock(nn.Module):
         attention = MultiHeadAttention(
             num_heads=c.num_heads,
             head_dim=c.size_of_head,
-            dropout_rate=c.rate("attention"),
+            dropout_rate=c.rate("attention_dropout"),
             dtype=dtype,
             value_dim=c.value_dim,
             qkv_bias=c.qkv_bias,
@@ -67,7 +67,7 @@ class TransformerBlock(nn.Module):
             name="attention",
         )
         ffn = FeedForward(
-            c.ff_dim, c.activation, c.rate("ffn"), dtype, c.ffn_inner_bias, name="ffn"
+            c.ff_dim, c.activation, c.rate("ffn_dropout"), dtype, c.ffn_inner_bias, name="ffn"
         )
         norm_attention, norm_ffn = make_norm(c, "norm_attention"), make_norm(c, "norm_ffn")
 
@@ -83,12 +83,12 @@ class TransformerBlock(nn.Module):
             query = norm_attention(x)
             # Another context is the residual stream of another stack: it needs a norm of its own.
             context = query if is_self else make_norm(c, "norm_context")(context)
-            x = x + Dropout(c.dropout_rate)(attend(query, context), train=train)
+            x = x + Dropout(c.rate())(attend(query, context), train=train)
             fed = ffn(norm_ffn(x), train=train)  # [batch, queries, model_dim]
-            return x + Dropout(c.dropout_rate)(fed, train=train)
-        x = norm_attention(x + Dropout(c.dropout_rate)(attend(x, context), train=train))
+            return x + Dropout(c.rate())(fed, train=train)
+        x = norm_attention(x + Dropout(c.rate())(attend(x, context), train=train))
         fed = ffn(x, train=train)  # [batch, queries, model_dim]
-        return norm_ffn(x + Dropout(c.dropout_rate)(fed, train=train))
+        return norm_ffn(x + Dropout(c.rate())(fed, train=train))
 
 
 def stack(
@@ -128,7 +128,7 @@ def stack(
         else:
             dtype = jnp.dtype(config.dtype)
             layer = Recurrence(mixer, config.both_directions, dtype, name=f"layers_{i}")
-            dropout = Dropout(config.dropout_rate, name=f"dropout_{i}")
+            dropout = Dropout(config.rate(), name=f"dropout_{i}")
             x = dropout(layer(x, masks[0]), train=train)
         read.append(x)
     if config.final_norm and layers.stop:
@@ -211,7 +211,7 @@ class ModalityEncoder(nn.Module):
             rotation = drofe(x[..., :DROFE_FEATURES], c.size_of_head, c.drofe_age_unit)
             x = x[..., DROFE_FEATURES:]
         if begin is None:
-            x = Dropout(c.input_dropout)(x, train=train)
+            x = Dropout(c.rate("input_dropout"))(x, train=train)
             dtype = jnp.dtype(c.dtype)
             if self.project and (c.input_projection == "always" or x.shape[-1] != c.model_dim):
                 projection = AffineLayer(x.shape[-1:], (c.model_dim,), dtype, name="projection")
@@ -221,7 +221,7 @@ class ModalityEncoder(nn.Module):
                 x = LearnedPositions(self.max_len, c.position_init, name="positions")(x)
             elif c.positions == "sinusoidal":
                 x = add_sinusoids(x)
-            begin = 0, Dropout(c.rate("projection"))(x, train=train)
+            begin = 0, Dropout(c.rate("projection_dropout"))(x, train=train)
         first, x = begin
         masks, layers = self_masks(c, mask, attention_mask), range(first, c.n_layers_mod)
         x, read = stack(c, c.mixer, layers, x, masks, train=train, guides=guides, rotation=rotation)

@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from msajax.config import ModelConfig
 from msajax.config.registry import require_module
 from msajax.errors import UserError, user_line
-from msajax.layers.basic import ROWS
+from msajax.layers.basic import RATES, ROWS
 from msajax.spec import CorpusSpec
 
 # What parameters may be bound to: see `Model.bound`.
@@ -25,7 +25,8 @@ _FUNCTIONS = {  # of a declaration: what is given to each, and what it returns
     "check": "(config, spec) -> None",
     "initial": "(config, spec) -> values by path",
 }
-_RESERVED = {"params", "intermediates", ROWS, "statistics"}  # collections with another meaning
+# Collections with another meaning.
+_RESERVED = {"params", "intermediates", ROWS, RATES, "statistics"}
 
 
 @flax.struct.dataclass
@@ -50,7 +51,8 @@ class Term(NamedTuple):
     Attributes:
         measure: (prediction, batch) -> (sum, weight), both `[]`. The term is sum / weight of a
             whole batch; the weight has no gradient. Rows count by `batch.row_weight`, which is 0
-            for rows that only fill a shape.
+            for rows that only fill a shape. A term that is annealed multiplies its sum by a
+            function of `batch.progress`: the step, the epoch, the share of the run.
         weight: the factor of the term in the objective.
         scope: ROW if rows do not see each other and `measure`'s weight follows from the batch
             alone: then a batch may be cut into parts. BATCH otherwise.
@@ -76,19 +78,26 @@ class Stage(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Keeps arrays `[N, …]` with a row for each training sample, from step to step.
+    """Keeps arrays from step to step: `[N, …]` with a row for each training sample, or whole ones.
 
-    Checkpoints hold them, bundles do not. A step's `batch.memory` holds the rows of its samples.
+    Checkpoints hold them, bundles do not. A step's `batch.memory` holds the rows of its samples,
+    and the others whole.
 
     Attributes:
-        begin: (labels `[N, L]`, specification) -> `{name: [N, …]}`.
+        begin: (labels `[N, L]`, specification) -> arrays by name.
         update: (memory, prediction, batch, epoch from 0) -> `{name: [B, …]}`, the new rows of the
-            batch's samples, where memory is `{name: [N, …]}` before the step and prediction has no
-            gradient.
+            batch's samples, where memory is as before the step and prediction has no gradient.
+        whole: names of the arrays without a row for each sample. They change at an epoch's end.
+        after_epoch: (memory, epoch from 0) -> arrays by name that replace those of the memory; it
+            is called once every sample that the epoch reads has been.
     """
 
     begin: Callable[[Any, CorpusSpec], Mapping[str, Any]]
     update: Callable[[Mapping[str, jax.Array], Prediction, Any, jax.Array], Mapping[str, jax.Array]]
+    whole: Collection[str] = ()
+    after_epoch: Callable[[Mapping[str, jax.Array], jax.Array], Mapping[str, jax.Array]] | None = (
+        None
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,8 +154,12 @@ class Model:
         if not isinstance(self.bound, Mapping):
             raise UserError(f"{here}: bound = {self.bound!r} must be a dict, by pattern of paths.")
         memory = self.memory
-        if memory is not None and not (isinstance(memory, Memory) and all(map(callable, memory))):
-            raise UserError(f"{here}: memory = {memory!r} must be a msajax.Memory of functions.")
+        if memory is not None:
+            ok = isinstance(memory, Memory) and callable(memory.begin) and callable(memory.update)
+            if not ok or not (memory.after_epoch is None or callable(memory.after_epoch)):
+                raise UserError(
+                    f"{here}: memory = {memory!r} must be a msajax.Memory of functions."
+                )
         if isinstance(self.stages, Stage) or not isinstance(self.stages, list | tuple):
             raise UserError(f"{here}: stages = {self.stages!r} must be a tuple of msajax.Stage.")
         several = {"mutable": self.mutable}

@@ -9,7 +9,7 @@ import jax.extend
 import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from msajax.models import blank_sample
+from msajax.models.contract import blank_sample
 from msajax.spec import CorpusSpec
 
 # What stands in a scope for a loop whose length is not known: its products are counted once.

@@ -88,10 +88,6 @@ def check(config: ModelConfig, spec: CorpusSpec) -> None:
         )
     requirement = "must be on for model.name = next_token, or it sees what it is to predict"
     require(config, "model.causal", config.causal, requirement)
-    requirement = "must be 0 for model.name = next_token: its projection is the embedding"
-    require(config, "model.embedding_dim", not config.embedding_dim, requirement)
-    requirement = "works with model.name = sequence_level only"
-    require(config, "model.guidance", config.guidance == "none", requirement)
 
 
 MODEL = Model(

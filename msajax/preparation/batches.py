@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.struct
 import jax
@@ -19,6 +19,20 @@ QUARTERS = 4  # length quarters: sequences cut to 1/4, 1/2, 3/4 or all of the lo
 BLOCK = 4
 
 
+class Progress(NamedTuple):
+    """Says where in a run a step is.
+
+    Attributes:
+        step: `[]` int32, from 0.
+        epoch: `[]` int32, from 0.
+        share: `[]` float32, of the steps that are planned, from 0 at the first to 1 at the last.
+    """
+
+    step: jax.Array
+    epoch: jax.Array
+    share: jax.Array
+
+
 @flax.struct.dataclass
 class Batch:
     """Holds what a training step reads.
@@ -31,7 +45,9 @@ class Batch:
         row_weight: `[B]` float32; 0 for a row that only fills the shape.
         row: `[B]` int32, the row's number in its split; N for one that only fills the shape, so
             that scatters to `[N, …]` drop it.
-        memory: `{name: [B, …]}`, what the model's memory holds of these samples.
+        memory: `{name: [B, …]}`, what the model's memory holds of these samples; what it holds
+            once for all of them is as it is.
+        progress: where in the run the step is; in a step of training alone.
     """
 
     features: Mapping[str, jax.Array]
@@ -40,6 +56,7 @@ class Batch:
     row_weight: jax.Array
     row: jax.Array
     memory: Mapping[str, jax.Array] = flax.struct.field(default_factory=dict)
+    progress: Progress | None = None
 
 
 def quarters_of(split: Split, spec: CorpusSpec) -> np.ndarray:

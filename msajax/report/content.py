@@ -20,7 +20,8 @@ from msajax.report.page import shortened
 from msajax.results import findings, legend
 from msajax.runs import manifest
 from msajax.runs.folder import RunFolder
-from msajax.tasks import TASKS
+from msajax.tasks import TASKS, Task
+from msajax.tasks.views import ScoredSamples
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,21 +52,20 @@ class LabelledScores:
     weights: Mapping[str, NDArray]
     texts: NDArray | None
 
+    @property
+    def task(self) -> type[Task]:
+        """The task, which says what is shown of its scores."""
+        return TASKS[self.kind]
+
     @functools.cached_property
     def errors(self) -> NDArray:
-        """How wrong each score is, `[N]`, and NaN where that is unknown.
+        """How wrong each score is, `[N]`, and NaN where that is unknown."""
+        return self.task.errors(self.labels, self.scores)
 
-        The distance from the label, a mean over several outputs; -log of the probability of the
-        true class; nats per token of a sequence.
-        """
-        if self.kind == "classification":
-            true = self.labels[:, 0].astype(int)
-            with np.errstate(divide="ignore"):
-                return -np.log(self.scores[np.arange(len(true)), true])
-        if self.kind == "next_token":
-            nats, tokens = self.scores.T
-            return np.where(tokens > 0, nats / np.maximum(tokens, 1), np.nan)
-        return np.abs(self.scores - self.labels).mean(axis=1)
+    @property
+    def scored(self) -> ScoredSamples:
+        """The same as tasks read it."""
+        return ScoredSamples(self.names, self.labels, self.scores, self.sd, self.low, self.high)
 
 
 def read_labelled(path: str, size: int, otherwise: str) -> LabelledScores:

@@ -11,54 +11,43 @@ from msajax.report.content import LabelledScores, reading
 from msajax.report.figures import MUTED, Chart, Drawing, Key, colour
 from msajax.report.page import Panel, shortened, with_sign
 from msajax.results import legend
+from msajax.tasks.views import OutputRow, ShareRow
 
 _MOST_OUTPUTS = 12  # charts of several outputs
 _OF_MEAN = "Scores are means over random seeds."
-_SEVEN = tuple("−3 −2 −1 0 +1 +2 +3".split())
 
 
 def scatter(test: LabelledScores) -> Panel | None:
-    """Makes the panel of predicted against true; None for tokens, of which no score is kept."""
-    if test.kind == "next_token":
+    """Makes the panel of predicted against true; None for what has no score of a label."""
+    views = test.task.views(test.scored, False)
+    if views.shares is not None:
+        of = views.shares
+        drawn = [charts.spreads("", charts.of_classes(of.classes, of.names), of.values, of.unit)]
+        return Panel.of("Predicted against true", "charts.html", charts=drawn, text=of.text)
+    if not views.pairs:
         return None
-    if test.kind == "classification":
-        true = test.labels[:, 0].astype(int)
-        of_true = test.scores[np.arange(len(true)), true]
-        drawn = [charts.spreads("", charts.of_classes(true, test.names), of_true, "probability")]
-        text = (
-            "The probability that the model gives to the true class, by that class. Probabilities "
-            "are means over random seeds."
-        )
-    else:
-        drawn = [
-            charts.predicted_true(title, test.labels[:, k], test.scores[:, k])
-            for k, title in _outputs(test)
-        ]
-        text = f"On the dashed line a score equals its label. {_left(test)}"
+    drawn = [
+        charts.predicted_true(shortened(name, 60), labels, scores)
+        for name, labels, scores in views.pairs[:_MOST_OUTPUTS]
+    ]
+    text = f"On the dashed line a score equals its label. {_left(test)}"
     return Panel.of("Predicted against true", "charts.html", charts=drawn, text=text)
 
 
 def residuals(test: LabelledScores, is_sentiment: bool) -> Panel | None:
     """Makes the panel of errors by label; None for what has no error of this kind."""
-    if test.kind != "regression":
+    views = test.task.views(test.scored, is_sentiment)
+    if not views.pairs:
         return None
     drawn = []
-    for k, title in _outputs(test):
-        labels, error = test.labels[:, k], test.scores[:, k] - test.labels[:, k]
+    for name, labels, scores in views.pairs[:_MOST_OUTPUTS]:
         bins = charts.of_values(labels, is_sentiment)
-        drawn.append(charts.spreads(title, bins, error, "score − label"))
+        drawn.append(charts.spreads(shortened(name, 60), bins, scores - labels, "score − label"))
     text = (
         "Above 0 a score is too high, below too low. A model that is unsure answers near the "
         f"middle: too high for low labels, too low for high ones. {_left(test)}"
     )
     return Panel.of("Residuals by label", "charts.html", charts=drawn, text=text)
-
-
-def _outputs(test: LabelledScores) -> list[tuple[int, str]]:
-    """Lists the numbers of the outputs that are drawn, with titles; a single one needs none."""
-    if len(test.names) == 1:
-        return [(0, "")]
-    return [(k, shortened(name, 60)) for k, name in enumerate(test.names[:_MOST_OUTPUTS])]
 
 
 def _left(test: LabelledScores) -> str:
@@ -67,20 +56,11 @@ def _left(test: LabelledScores) -> str:
 
 
 def confusion(test: LabelledScores, is_sentiment: bool) -> Panel | None:
-    """Makes the panel of 7 and 2 classes of sentiment, or of a task's classes."""
-    if test.kind == "classification":
-        tables = [_confusion("", test.labels[:, 0], test.scores.argmax(axis=1), test.names)]
-    elif is_sentiment:
-        labels, scores = test.labels[:, 0], test.scores[:, 0]
-        seven = (np.round(np.clip(x, -3, 3)).astype(int) + 3 for x in (labels, scores))
-        kept = labels != 0
-        two = ((x[kept] > 0).astype(int) for x in (labels, scores))
-        tables = [
-            _confusion("Seven classes: clipped to ±3 and rounded", *seven, _SEVEN),
-            _confusion("Two classes: labels of 0 left out", *two, ("negative", "positive")),
-        ]
-    else:
+    """Makes the panel of which classes are taken for which; None for what has no classes."""
+    counts = test.task.views(test.scored, is_sentiment).counts
+    if not counts:
         return None
+    tables = [_confusion(*one) for one in counts]
     drawn = [charts.confusion(**of) for of in tables]
     return Panel.of("Confusion", "confusion.html", drawn, tables=tables, text=_OF_MEAN)
 
@@ -113,14 +93,14 @@ def weights(test: LabelledScores, is_sentiment: bool) -> Panel | None:
     """Makes the panel of modality weights by label; None for a single modality."""
     if len(test.weights) < 2:
         return None
-    if test.kind == "classification":
-        bins = charts.of_classes(test.labels[:, 0].astype(int), test.names)
-    elif test.kind == "regression":
-        bins = charts.of_values(test.labels.mean(axis=1), is_sentiment)
-        if len(test.names) > 1:
-            bins = bins._replace(sort="mean label")
-    else:
+    views = test.task.views(test.scored, is_sentiment)
+    if views.by is None:
         return None
+    if views.names:
+        bins = charts.of_classes(views.by, views.names)
+    else:
+        bins = charts.of_values(views.by, is_sentiment)
+        bins = bins._replace(sort=views.sort or bins.sort)
     shown = {shortened(name, 30): values for name, values in test.weights.items()}
     chart = charts.means_by_bin("", bins, shown, "weight")
     text = (
@@ -145,7 +125,7 @@ def calibration(results: Mapping[str, Any], test: LabelledScores) -> Panel | Non
 
     None for a run that has no such results.
     """
-    if "calibration" not in results or test.kind == "next_token":
+    if "calibration" not in results or not test.task.calibrates:
         return None
     found = results["calibration"]
     with reading('"calibration" in results.json of the run'):
@@ -273,12 +253,6 @@ _MOST_SAMPLES = 10
 _TEXT, _ID, _NAME = 400, 80, 40  # characters
 _MOST_BARS = 6  # outputs or classes of one sample
 
-_RANKED = {
-    "regression": "by the distance of the score from the label",
-    "classification": "by the probability of the true class",
-    "next_token": "by nats per token",
-}
-
 
 def best_and_worst(test: LabelledScores) -> Panel | None:
     """Makes the panel of ten samples each; None if no sample can be ranked."""
@@ -294,9 +268,7 @@ def best_and_worst(test: LabelledScores) -> Panel | None:
         ("Worst", [_sample(test, i, ends) for i in order[: -shown - 1 : -1]]),
         ("Best", [_sample(test, i, ends) for i in order[:shown]]),
     ]
-    ranked = _RANKED[test.kind]
-    if test.kind == "regression" and len(test.names) > 1:
-        ranked = "by the distance of scores from labels, the mean over outputs"
+    ranked = test.task.ranked(test.names)
     text = f"Of {len(order)} test samples, {ranked}; scores are means over random seeds."
     if test.texts is None:
         text += " The corpus has no transcripts."
@@ -305,60 +277,45 @@ def best_and_worst(test: LabelledScores) -> Panel | None:
         "samples.html",
         groups=groups,
         text=text,
-        kind=test.kind,
         ends=[with_sign(end) for end in ends],
     )
 
 
 def _sample(test: LabelledScores, i: int, ends: tuple[float, float]) -> dict[str, Any]:
     """Describes a sample: how wrong it is, its text, and a row for each output or class."""
-    value, rows, left = f"{test.errors[i]:.2f}", [], 0
-    if test.kind == "regression":
-        # The outputs that are furthest off, each with its label and score on the axis.
-        what = "off by"
-        order = np.argsort(-np.abs(test.scores[i] - test.labels[i]), kind="stable")
-        left = len(order) - _MOST_BARS
-        for k in order[:_MOST_BARS]:
-            label, score, sd = test.labels[i, k], test.scores[i, k], test.sd[i, k]
-            bounds = None if test.low is None else (test.low[i, k], test.high[i, k])
-            rows.append(
-                {
-                    "name": shortened(test.names[k], _NAME) if len(test.names) > 1 else "",
-                    "label": with_sign(label),
-                    "score": with_sign(score) + (f" ± {sd:.2f}" if np.isfinite(sd) else ""),
-                    "interval": bounds and f"[{with_sign(bounds[0])}, {with_sign(bounds[1])}]",
-                    "at": [_place(x, ends) for x in (label, score)],
-                    "band": bounds and [_place(x, ends) for x in bounds],
-                }
-            )
-    elif test.kind == "classification":
-        # The likeliest classes, and always the true one.
-        what, true = "the true class has", int(test.labels[i, 0])
-        value = legend.percent(test.scores[i, true])
-        order = np.argsort(-test.scores[i], kind="stable").tolist()
-        left = len(order) - _MOST_BARS
-        shown = order[:_MOST_BARS]
-        if true not in shown:
-            shown[-1] = true
-        for k in shown:
-            rows.append(
-                {
-                    "name": shortened(test.names[k], _NAME),
-                    "share": round(100 * float(test.scores[i, k]), 1),
-                    "is_true": k == true,
-                    "text": legend.percent(test.scores[i, k]),
-                }
-            )
-    else:
-        what = f"nats per token, of {test.scores[i, 1]:.0f} tokens"
+    view = test.task.view_of(test.scored, i)
+    shown = list(view.rows[:_MOST_BARS])
+    if true := [row for row in view.rows[_MOST_BARS:] if isinstance(row, ShareRow) and row.is_true]:
+        shown[-1:] = true
     text = None if test.texts is None else shortened(str(test.texts[i]), _TEXT)
     return {
         "id": shortened(str(test.ids[i]), _ID),
         "text": text,
-        "rows": rows,
-        "left": max(left, 0),
-        "value": value,
-        "what": what,
+        "before": view.before,
+        "value": legend.percent(view.value) if view.as_share else f"{view.value:.2f}",
+        "after": view.after,
+        "rows": [_row(row, ends) for row in shown],
+        "more": f"{len(view.rows) - len(shown)} more {view.left}"
+        if len(view.rows) > len(shown)
+        else "",
+    }
+
+
+def _row(row: OutputRow | ShareRow, ends: tuple[float, float]) -> dict[str, Any]:
+    """Formats a row of a sample; labels and scores have places on the axis between two ends."""
+    name = shortened(row.name, _NAME)
+    if isinstance(row, ShareRow):
+        share = round(100 * row.share, 1)
+        text = legend.percent(row.share)
+        return {"name": name, "share": share, "is_true": row.is_true, "text": text}
+    bounds = row.interval
+    return {
+        "name": name,
+        "label": with_sign(row.label),
+        "score": with_sign(row.score) + (f" ± {row.sd:.2f}" if np.isfinite(row.sd) else ""),
+        "interval": bounds and f"[{with_sign(bounds[0])}, {with_sign(bounds[1])}]",
+        "at": [_place(x, ends) for x in (row.label, row.score)],
+        "band": bounds and [_place(x, ends) for x in bounds],
     }
 
 

@@ -37,7 +37,7 @@ from msajax.corpus.predictions import Predictions, read_predictions
 from msajax.errors import UserError
 from msajax.experiment.run import open_encoder, open_sources
 from msajax.files import json_text, read_json, write_if_new
-from msajax.models import parameter_shapes
+from msajax.models.build import parameter_shapes
 from msajax.preparation.fit import fit
 from msajax.results import legend
 from msajax.results.findings import interval, mean_sd

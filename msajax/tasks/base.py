@@ -3,8 +3,8 @@
 import dataclasses
 import re
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,31 @@ from msajax.errors import UserError
 from msajax.metrics.calibration import Basis, Calibration
 from msajax.metrics.intervals import bootstrap
 from msajax.metrics.measures import Metric
+from msajax.tasks.views import SampleView, ScoredSamples, Views
 
 _OF_SEEDS = re.compile(r"(.+)_(?:sd|seed\d+)", re.DOTALL)  # what `predictions.py` adds
+
+
+class Loss(NamedTuple):
+    """Measures what training minimises of a task.
+
+    Attributes:
+        measure: (prediction, batch) -> (sum, weight), as of `msajax.Term`.
+        compares_rows: whether it is one of a whole batch, whose rows see each other.
+    """
+
+    measure: Callable[[Any, Any], tuple[Any, Any]]
+    compares_rows: bool = False
+
+
+def over_rows(of_rows: Callable[[Any, Any], Any]) -> Loss:
+    """Makes a loss of a function (score `[B, K]`, label `[B, L]`) -> `[B]`: its mean over rows."""
+
+    def measure(prediction: Any, batch: Any) -> tuple[Any, Any]:
+        weight = batch.row_weight
+        return (of_rows(prediction.score, batch.labels) * weight).sum(), weight.sum()
+
+    return Loss(measure)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,9 +48,14 @@ class Task:
         kind: its name, as in `CorpusSpec.label_kind`.
         reads_labels: whether targets are the labels of a corpus; else they are made of the inputs.
         own_names: the names of outputs where no labels are read.
+        has_classes: whether scores are probabilities of classes of which one is true.
+        explains: whether a score can be taken apart.
+        continues_text: whether a model's outputs say what follows a text.
         calibrates: whether `calibrate` knows what to do with enough scores.
         not_calibrated: how a sentence about too few scores to calibrate begins.
         reporters: the names by which `metrics.table` knows what the task reports.
+        losses: what training may minimise by its name in `train.loss`, the usual one first:
+            functions (`config.train`) -> `Loss`, which import JAX when they are called.
         usual_selection: the metric that validation follows unless `train.select_by` names another:
             what the default loss trains.
         names: the K outputs or classes.
@@ -37,8 +65,12 @@ class Task:
     kind: ClassVar[str]
     reads_labels: ClassVar[bool] = True
     own_names: ClassVar[tuple[str, ...]] = ()
+    has_classes: ClassVar[bool] = False
+    explains: ClassVar[bool] = True
+    continues_text: ClassVar[bool] = False
     calibrates: ClassVar[bool] = True
     not_calibrated: ClassVar[str] = ""
+    losses: ClassVar[Mapping[str, Callable[[Any], Loss]]]
     reporters: ClassVar[tuple[str, ...]]
     usual_selection: ClassVar[str]
 
@@ -63,6 +95,19 @@ class Task:
     @staticmethod
     def require_targets(labels: NDArray, where: str) -> None:
         """Raises `UserError` if a prepared split's targets `[N, L]` leave nothing to learn."""
+
+    @staticmethod
+    def label_width(names: Sequence[str]) -> int:
+        """Counts the columns L of the targets of outputs of these names."""
+        return len(names)
+
+    @staticmethod
+    def begins_at(labels: NDArray) -> NDArray | None:
+        """Returns the outputs `[K]` that a model of training labels `[M, L]` begins with.
+
+        None leaves them as they are.
+        """
+        return None
 
     @staticmethod
     def label_columns(names: Sequence[str]) -> list[str]:
@@ -111,6 +156,37 @@ class Task:
     def is_score(scores: NDArray) -> NDArray:
         """Says which samples' scores `[S, N, K]` can be some, `[N]` bool."""
         return np.ones(scores.shape[1], bool)
+
+    @staticmethod
+    def comparable(labels: NDArray, scores: NDArray, names: Sequence[str]) -> NDArray:
+        """Returns what two runs on the same samples must have in common, `[N, L]`.
+
+        Args:
+            labels: `[N, L]`.
+            scores: `[N, K]`.
+            names: those of the outputs or classes.
+        """
+        return labels
+
+    @staticmethod
+    def errors(labels: NDArray, scores: NDArray) -> NDArray:
+        """Measures how wrong scores `[N, K]` are against labels `[N, L]`; NaN where unknown."""
+        raise NotImplementedError
+
+    @staticmethod
+    def ranked(names: Sequence[str]) -> str:
+        """Says in words by what samples are ranked from best to worst."""
+        raise NotImplementedError
+
+    @staticmethod
+    def views(scored: ScoredSamples, is_sentiment: bool) -> Views:
+        """Describes what a page shows of many samples."""
+        raise NotImplementedError
+
+    @staticmethod
+    def view_of(scored: ScoredSamples, i: int) -> SampleView:
+        """Describes what a page shows of sample i; the report leaves out rows behind the first."""
+        raise NotImplementedError
 
     def compute(self, scores: NDArray, labels: NDArray) -> dict[str, float]:
         """Computes every metric of scores `[N, K]` against labels `[N, L]`.

@@ -9,7 +9,25 @@ from numpy.typing import NDArray
 from msajax.errors import UserError
 from msajax.metrics.calibration import Basis
 from msajax.metrics.table import reported_by
-from msajax.tasks.base import Task
+from msajax.tasks.base import Loss, Task
+from msajax.tasks.views import SampleView, ScoredSamples, Views
+
+
+def _cross_entropy(_: Any) -> Loss:
+    """Makes the loss of nats per token over a batch, from scores (nats, tokens) `[B, 2]`."""
+    import chex
+    import jax.numpy as jnp
+
+    def measure(prediction: Any, batch: Any) -> tuple[Any, Any]:
+        chex.assert_shape(prediction.score, (batch.labels.shape[0], 2))
+        # By masks and not by labels: a transform may have hidden steps.
+        (mask,) = batch.masks.values()
+        tokens = (mask[:, :-1] & mask[:, 1:]).sum(-1).astype(jnp.float32)
+        nats = prediction.score[:, 0] / jnp.maximum(prediction.score[:, 1], 1)
+        weight = batch.row_weight * tokens
+        return (nats * batch.row_weight * tokens).sum(), weight.sum()
+
+    return Loss(measure)
 
 
 class NextToken(Task):
@@ -21,9 +39,12 @@ class NextToken(Task):
     """
 
     kind = "next_token"
+    losses = {"cross_entropy": _cross_entropy}
     reporters = ("tokens",)
     usual_selection = "cross_entropy"
     reads_labels = False
+    explains = False
+    continues_text = True
     calibrates = False
     own_names = ("negative_log_likelihood", "tokens")
 
@@ -73,6 +94,34 @@ class NextToken(Task):
     def read_columns_of(names: Sequence[str]) -> list[str]:
         """Names none."""
         return []
+
+    @staticmethod
+    def comparable(labels: NDArray, scores: NDArray, names: Sequence[str]) -> NDArray:
+        """Returns the numbers of tokens, `[N, 1]`."""
+        return scores[:, 1:]
+
+    @staticmethod
+    def errors(labels: NDArray, scores: NDArray) -> NDArray:
+        """Measures nats per token."""
+        nats, tokens = scores.T
+        return np.where(tokens > 0, nats / np.maximum(tokens, 1), np.nan)
+
+    @staticmethod
+    def ranked(names: Sequence[str]) -> str:
+        """Says by what samples are ranked."""
+        return "by nats per token"
+
+    @staticmethod
+    def views(scored: ScoredSamples, is_sentiment: bool) -> Views:
+        """Shows none of many sequences: no score of a token is kept."""
+        return Views()
+
+    @staticmethod
+    def view_of(scored: ScoredSamples, i: int) -> SampleView:
+        """Shows nats per token."""
+        nats, tokens = scored.scores[i]
+        after = f"nats per token, of {tokens:.0f} tokens"
+        return SampleView("", nats / max(tokens, 1), after=after)
 
     def describe(self) -> str:
         """Says that these are tokens."""

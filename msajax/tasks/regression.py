@@ -1,7 +1,7 @@
 """Predicts real numbers: one sentiment score, or several scores."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,65 @@ from msajax.metrics import measures
 from msajax.metrics.calibration import Basis, Intervals
 from msajax.metrics.measures import Metric, ratio
 from msajax.metrics.table import is_sentiment, reported_by
-from msajax.tasks.base import Task
+from msajax.tasks.base import Loss, Task, over_rows
+from msajax.tasks.views import Counts, OutputRow, Pairs, SampleView, ScoredSamples, Views
+
+_SEVEN = tuple("−3 −2 −1 0 +1 +2 +3".split())
+
+
+def _of_error(penalty: Callable[[Any], Any]) -> Loss:
+    """Makes a loss of a penalty of errors `score - label`: its mean over rows and K outputs."""
+    import chex
+
+    def of_rows(score: Any, label: Any) -> Any:
+        chex.assert_equal_shape([score, label])  # [B] against [B, 1] would broadcast to [B, B]
+        return penalty(score - label).mean(axis=-1)
+
+    return over_rows(of_rows)
+
+
+def _huber(train: Any) -> Loss:
+    import optax
+
+    return _of_error(lambda error: optax.losses.huber_loss(error, delta=train.huber_delta))
+
+
+def _ccc(_: Any) -> Loss:
+    """Makes the loss 1 - concordance correlation (Lin, 1989) of a batch, the mean over outputs.
+
+    Its weight is the batch's number of rows: in an epoch's value larger batches count more.
+    """
+    import chex
+    import jax.numpy as jnp
+
+    def measure(prediction: Any, batch: Any) -> tuple[Any, Any]:
+        chex.assert_equal_shape([prediction.score, batch.labels])
+        weight = batch.row_weight[:, None]
+        rows = weight.sum()
+
+        def mean(x: Any) -> Any:
+            return (x * weight).sum(axis=0) / jnp.maximum(rows, 1)
+
+        mean_p, mean_y = mean(prediction.score), mean(batch.labels)
+        p, y = prediction.score - mean_p, batch.labels - mean_y
+        spread = mean(p * p) + mean(y * y) + jnp.square(mean_p - mean_y)
+        # Where scores and labels are one constant (0 / 0) the loss is 1, without a gradient.
+        concordance = 2 * mean(p * y) / jnp.where(spread > 0, spread, 1)
+        return (1 - concordance).mean() * rows, rows
+
+    return Loss(measure, compares_rows=True)
 
 
 class Regression(Task):
     """Predicts real numbers: scores and labels are `[N, K]`."""
 
     kind = "regression"
+    losses = {
+        "l1": lambda _: _of_error(abs),
+        "mse": lambda _: _of_error(lambda error: error * error),
+        "huber": _huber,
+        "ccc": _ccc,
+    }
     reporters = ("sentiment", "scores", "outputs")
     usual_selection = "mae"
     not_calibrated = "The scores have no 90 % interval"
@@ -29,6 +81,16 @@ class Regression(Task):
             reporter = "sentiment" if is_sentiment(train_labels[:, 0]) else "scores"
             return cls(names, of_one_output(reporter))
         return cls(names, each_and_mean(reported_by("outputs"), names))
+
+    @staticmethod
+    def begins_at(labels: NDArray) -> NDArray | None:
+        """Returns the medians, unless labels are sentiment around 0.
+
+        From 0, ratings of 1 to 7 would take thousands of small steps to reach their scale.
+        """
+        if labels.shape[1] == 1 and is_sentiment(labels[:, 0]):
+            return None
+        return np.median(labels, axis=0)
 
     @staticmethod
     def label_columns(names: Sequence[str]) -> list[str]:
@@ -59,6 +121,58 @@ class Regression(Task):
     def read_columns_of(names: Sequence[str]) -> list[str]:
         """Names the columns of labels; a single output's is `label`, as `names_in` returns it."""
         return ["label"] if tuple(names) == ("label",) else [f"label_{name}" for name in names]
+
+    @staticmethod
+    def errors(labels: NDArray, scores: NDArray) -> NDArray:
+        """Measures the distance from the label, a mean over several outputs."""
+        return np.abs(scores - labels).mean(axis=1)
+
+    @staticmethod
+    def ranked(names: Sequence[str]) -> str:
+        """Says by what samples are ranked."""
+        if len(names) > 1:
+            return "by the distance of scores from labels, the mean over outputs"
+        return "by the distance of the score from the label"
+
+    @staticmethod
+    def views(scored: ScoredSamples, is_sentiment: bool) -> Views:
+        """Sets scores beside labels; those of sentiment also as 7 and as 2 classes."""
+        labels, scores = scored.labels, scored.scores
+        several = len(scored.names) > 1
+        pairs = [
+            Pairs(name if several else "", labels[:, k], scores[:, k])
+            for k, name in enumerate(scored.names)
+        ]
+        counts = []
+        if is_sentiment:
+            both = labels[:, 0], scores[:, 0]
+            seven = (np.round(np.clip(x, -3, 3)).astype(int) + 3 for x in both)
+            kept = labels[:, 0] != 0
+            two = ((x[kept] > 0).astype(int) for x in both)
+            counts = [
+                Counts("Seven classes: clipped to ±3 and rounded", *seven, _SEVEN),
+                Counts("Two classes: labels of 0 left out", *two, ("negative", "positive")),
+            ]
+        sort = "mean label" if several else ""
+        return Views(pairs=pairs, counts=counts, by=labels.mean(axis=1), sort=sort)
+
+    @staticmethod
+    def view_of(scored: ScoredSamples, i: int) -> SampleView:
+        """Shows the outputs that are furthest off, each with its label and score."""
+        labels, scores = scored.labels[i], scored.scores[i]
+        bounded, several = scored.low is not None, len(scored.names) > 1
+        rows = [
+            OutputRow(
+                scored.names[k] if several else "",
+                labels[k],
+                scores[k],
+                scored.sd[i, k],
+                (scored.low[i, k], scored.high[i, k]) if bounded else None,
+            )
+            for k in np.argsort(-np.abs(scores - labels), kind="stable")
+        ]
+        error = np.abs(scores - labels).mean()
+        return SampleView("off by", error, rows=rows, left="outputs that are nearer")
 
     def describe(self) -> str:
         """Says how many scores there are."""

@@ -40,7 +40,7 @@ def put_on_devices(run: Run) -> OnDevices:
     memory = run.model.memory
     at_first = memory.begin(run.train.labels, run.spec) if memory else {}
     shared = run.layout.put(unflatten_dict(run.shared, sep="/"))  # once, for both programs
-    programs = make_programs(run.recipe, run.spec, run.layout, at_first, shared)
+    programs = make_programs(run.recipe, run.rates, run.spec, run.layout, at_first, shared)
     parts, for_rows = run.config.train.accumulation_steps, run.layout.for_rows
     return OnDevices(
         programs=programs,

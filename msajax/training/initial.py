@@ -11,12 +11,12 @@ from msajax.corpus.glove import WordVectors
 from msajax.encoders.folder import Folder
 from msajax.encoders.module import parameters_of
 from msajax.errors import UserError
-from msajax.metrics.table import is_sentiment
-from msajax.models import Model, declared
-from msajax.models.contract import LABELS, MODALITIES, POSITIONS, VOCABULARY
+from msajax.models.build import declared
+from msajax.models.contract import LABELS, MODALITIES, POSITIONS, VOCABULARY, Model
 from msajax.preparation.fit import Preparation
 from msajax.spec import CorpusSpec
-from msajax.training.optimizers import settings_of
+from msajax.tasks import TASKS
+from msajax.training.groups import settings_of
 
 # By path of the parameter: values of one seed, or with a leading axis of seeds, that replace the
 # random ones; NaN keeps those. One form for bundles, word vectors and medians of labels.
@@ -66,9 +66,7 @@ def shared_values(
 
 
 def from_labels(config: ModelConfig, spec: CorpusSpec, labels: np.ndarray) -> Initial:
-    """Begins the output's bias at the training median, unless labels are sentiment around 0.
-
-    From 0, ratings of 1 to 7 would take thousands of small steps to reach their scale.
+    """Begins the output's bias where the task says, as at the training median of ratings.
 
     Args:
         config: names the model, which declares where its bias is.
@@ -76,11 +74,8 @@ def from_labels(config: ModelConfig, spec: CorpusSpec, labels: np.ndarray) -> In
         labels: `[N, L]` of the training split.
     """
     bias = declared(config).output_bias
-    if spec.label_kind != "regression" or not bias:
-        return {}
-    if labels.shape[1] == 1 and is_sentiment(labels[:, 0]):
-        return {}
-    return {bias: np.median(labels, axis=0)}
+    values = TASKS[spec.label_kind].begins_at(labels) if bias else None
+    return {} if values is None else {bias: values}
 
 
 def from_model(

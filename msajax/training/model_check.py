@@ -16,11 +16,22 @@ import numpy as np
 from msajax.config import Config
 from msajax.config.registry import registered
 from msajax.errors import UserError, first_line, user_line
-from msajax.models import Prediction, blank_sample, init_variables
-from msajax.models.contract import LABELS, MODALITIES, POSITIONS, VOCABULARY, Model, Stage
+from msajax.models.contract import (
+    LABELS,
+    MODALITIES,
+    POSITIONS,
+    VOCABULARY,
+    Model,
+    Prediction,
+    Stage,
+    blank_sample,
+    init_variables,
+)
 from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
+from msajax.tasks import TASKS
 from msajax.training.objective import Objective
+from msajax.training.rates import Rates
 from msajax.training.step import Recipe, begin, train_step
 
 _ROWS = 2  # of the batch that is traced, out of a split of three samples
@@ -46,7 +57,7 @@ def one_sentence(config: Config) -> Iterator[None]:
         ) from error
 
 
-def trace_step(recipe: Recipe, spec: CorpusSpec) -> None:
+def trace_step(recipe: Recipe, rates: Rates, spec: CorpusSpec) -> None:
     """Traces the prediction and a training step of a model; nothing is compiled or computed.
 
     Raises:
@@ -57,7 +68,7 @@ def trace_step(recipe: Recipe, spec: CorpusSpec) -> None:
         for name, term in recipe.objective.terms.items()
     }
     recipe = dataclasses.replace(recipe, objective=Objective(terms))
-    jax.eval_shape(lambda: _trace(recipe, spec))
+    jax.eval_shape(lambda: _trace(recipe, rates, spec))
 
 
 def _measured(
@@ -87,7 +98,7 @@ def _line_in(origin: str, error: Exception) -> str:
     return f" ({os.path.basename(origin)}, line {lines[-1]})" if lines else ""
 
 
-def _trace(recipe: Recipe, spec: CorpusSpec) -> None:
+def _trace(recipe: Recipe, rates: Rates, spec: CorpusSpec) -> None:
     features, masks = blank_sample(spec)
     features, masks = jax.tree.map(lambda x: jnp.repeat(x, _ROWS, axis=0), (features, masks))
     key = jax.random.key(0)
@@ -99,21 +110,20 @@ def _trace(recipe: Recipe, spec: CorpusSpec) -> None:
     variables = {"params": params, **collections}
     _require_prediction(recipe.module.apply(variables, features, masks, train=False), spec)
     names = spec.label_names
-    columns = 1 if spec.label_kind == "classification" else len(names)
-    labels = np.zeros((_SAMPLES, columns), np.float32)
+    labels = np.zeros((_SAMPLES, TASKS[spec.label_kind].label_width(names)), np.float32)
     memory = recipe.model.memory.begin(labels, spec) if recipe.model.memory else {}
     for name, x in dict(memory).items():
-        if np.shape(x)[:1] != (_SAMPLES,):
+        if np.shape(x)[:1] != (_SAMPLES,) and name not in recipe.model.memory.whole:
             raise UserError(
                 f"The model's memory {name!r} begins as {np.shape(x)} for {_SAMPLES} samples: it "
-                "needs a row for each."
+                "needs a row for each, or to be named in the memory's `whole`."
             )
     rows = np.arange(_ROWS, dtype=np.int32)
     batch = Batch(features, masks, jnp.asarray(labels[:_ROWS]), jnp.ones(_ROWS), jnp.asarray(rows))
     state = begin(jnp.uint32(0), jax.tree.map(jnp.asarray, dict(memory)), recipe, spec)
     if recipe.accumulation_steps > 1:
         batch = jax.tree.map(lambda x: jnp.repeat(x, recipe.accumulation_steps, axis=0), batch)
-    train_step(state, batch, recipe)
+    train_step(state, batch, recipe, rates)
 
 
 def _require_prediction(found: object, spec: CorpusSpec) -> None:

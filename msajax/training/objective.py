@@ -1,6 +1,6 @@
 """Defines what training minimises: named terms, each a sum over rows divided by a weight.
 
-A task's loss is a function here and an entry in `LOSSES`; a term beside it is one in `TERMS`.
+A task's loss is the task's own; a term beside it is a function here and an entry in `TERMS`.
 """
 
 import dataclasses
@@ -9,11 +9,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import chex
 import jax
 import jax.extend
 import jax.numpy as jnp
-import optax
 
 from msajax.checks import is_finite_number
 from msajax.config import Config, TrainConfig
@@ -21,110 +19,9 @@ from msajax.config.grammar import parse
 from msajax.errors import UserError, user_line
 from msajax.models.contract import BATCH, ROW, Model, Prediction, Stage, Term
 from msajax.preparation.batches import Batch
+from msajax.tasks import TASKS
 
 Measured = tuple[jax.Array, jax.Array]  # a sum and a weight, both []
-
-
-def _over_rows(of_rows: Callable[[jax.Array, jax.Array], jax.Array]) -> Term:
-    """Makes a term of a function (score `[B, K]`, label `[B, L]`) -> `[B]`: its mean over rows."""
-
-    def measure(prediction: Prediction, batch: Batch) -> Measured:
-        weight = batch.row_weight
-        return (of_rows(prediction.score, batch.labels) * weight).sum(), weight.sum()
-
-    return Term(measure)
-
-
-def _of_error(penalty: Callable[[jax.Array], jax.Array]) -> Term:
-    """Makes a term of a penalty of errors `score - label`: its mean over rows and K outputs."""
-
-    def of_rows(score: jax.Array, label: jax.Array) -> jax.Array:
-        chex.assert_equal_shape([score, label])  # [B] against [B, 1] would broadcast to [B, B]
-        return penalty(score - label).mean(axis=-1)
-
-    return _over_rows(of_rows)
-
-
-def _ccc(config: TrainConfig) -> Term:
-    """Makes the term 1 - concordance correlation (Lin, 1989) of a batch, the mean over outputs.
-
-    Its weight is the batch's number of rows: in an epoch's value larger batches count more.
-    """
-    del config
-
-    def measure(prediction: Prediction, batch: Batch) -> Measured:
-        chex.assert_equal_shape([prediction.score, batch.labels])
-        weight = batch.row_weight[:, None]
-        rows = weight.sum()
-
-        def mean(x: jax.Array) -> jax.Array:
-            return (x * weight).sum(axis=0) / jnp.maximum(rows, 1)
-
-        mean_p, mean_y = mean(prediction.score), mean(batch.labels)
-        p, y = prediction.score - mean_p, batch.labels - mean_y
-        spread = mean(p * p) + mean(y * y) + jnp.square(mean_p - mean_y)
-        # Where scores and labels are one constant (0 / 0) the loss is 1, without a gradient.
-        concordance = 2 * mean(p * y) / jnp.where(spread > 0, spread, 1)
-        return (1 - concordance).mean() * rows, rows
-
-    return Term(measure, scope=BATCH)
-
-
-def _cross_entropy(config: TrainConfig) -> Term:
-    del config
-    return _over_rows(_nats)
-
-
-def _nats(score: jax.Array, label: jax.Array) -> jax.Array:
-    """Computes -log p `[B]` of logits `[B, C]` and classes `[B, 1]` counted from 0."""
-    chex.assert_shape(label, (score.shape[0], 1))
-    classes = label[:, 0].astype(jnp.int32)
-    return optax.losses.softmax_cross_entropy_with_integer_labels(score, classes)
-
-
-def _focal(config: TrainConfig) -> Term:
-    """Makes the term `(1 - p)^gamma * -log p`, p of the true class (Lin et al., 2017)."""
-
-    def of_rows(score: jax.Array, label: jax.Array) -> jax.Array:
-        nats = _nats(score, label)
-        wrong = -jnp.expm1(-nats)  # 1 - p
-        # For gamma < 1 the slope of the power is infinite at 0; the loss is 0 there anyway.
-        return jnp.where(wrong > 0, wrong, 1) ** config.focal_gamma * nats
-
-    return _over_rows(of_rows) if config.focal_gamma else _cross_entropy(config)
-
-
-def _token_cross_entropy(config: TrainConfig) -> Term:
-    """Makes the term of nats per token over a batch, from scores (nats, tokens) `[B, 2]`."""
-    del config
-
-    def measure(prediction: Prediction, batch: Batch) -> Measured:
-        chex.assert_shape(prediction.score, (batch.labels.shape[0], 2))
-        # By masks and not by labels: a transform may have hidden steps.
-        (mask,) = batch.masks.values()
-        tokens = (mask[:, :-1] & mask[:, 1:]).sum(-1).astype(jnp.float32)
-        nats = prediction.score[:, 0] / jnp.maximum(prediction.score[:, 1], 1)
-        weight = batch.row_weight * tokens
-        return (nats * batch.row_weight * tokens).sum(), weight.sum()
-
-    return Term(measure)
-
-
-def _huber(config: TrainConfig) -> Term:
-    return _of_error(lambda error: optax.losses.huber_loss(error, delta=config.huber_delta))
-
-
-# By task; `train.loss = auto` takes the first of each.
-LOSSES: Mapping[str, Mapping[str, Callable[[TrainConfig], Term]]] = {
-    "regression": {
-        "l1": lambda config: _of_error(jnp.abs),
-        "mse": lambda config: _of_error(jnp.square),
-        "huber": _huber,
-        "ccc": _ccc,
-    },
-    "classification": {"cross_entropy": _cross_entropy, "focal": _focal},
-    "next_token": {"cross_entropy": _token_cross_entropy},
-}
 
 
 def _gate_entropy(prediction: Prediction, batch: Batch) -> Measured:
@@ -155,6 +52,12 @@ class Objective:
         return tuple(any(fnmatch.fnmatchcase(n, p) for p in stage.terms) for n in self.terms)
 
 
+def loss_of(kind: str, name: str, train: TrainConfig) -> Term:
+    """Makes the term of one of a task's losses."""
+    loss = TASKS[kind].losses[name](train)
+    return Term(loss.measure, scope=BATCH if loss.compares_rows else ROW)
+
+
 def make_objective(config: Config, model: Model, kind: str) -> Objective:
     """Builds the objective of a run.
 
@@ -167,13 +70,13 @@ def make_objective(config: Config, model: Model, kind: str) -> Objective:
         UserError: for a loss that does not suit the task, a term that is not known, and a term that
             compares rows with `train.accumulation_steps` above 1.
     """
-    train, suitable = config.train, LOSSES[kind]
+    train, suitable = config.train, TASKS[kind].losses
     name = next(iter(suitable)) if train.loss == "auto" else train.loss
     if name not in suitable:
         raise UserError(
             f"train.loss = {name!r} does not suit {kind}: choose {' or '.join(suitable)}, or auto."
         )
-    loss = suitable[name](train)
+    loss = loss_of(kind, name, train)
     terms = {name: loss}
     if model.terms is not None:
         here = user_line(model.terms)
@@ -232,25 +135,31 @@ class Sums(NamedTuple):
 
 
 def measure(
-    objective: Objective, prediction: Prediction, batch: Batch, axis_name: str | None = None
+    objective: Objective,
+    prediction: Prediction,
+    batch: Batch,
+    axis_name: str | None = None,
+    complete: Callable[[Batch], Batch] = lambda batch: batch,
 ) -> Sums:
     """Measures every term of a batch, or under `axis_name` of this device's rows of it.
 
     A term that compares rows is given those of all devices; every device then has an equal share of
-    its sum and weight, so that the shares of all devices add up to the term.
+    its sum and weight, so that the shares of all devices add up to the term. `complete` adds to a
+    batch what has no rows.
     """
     sums, weights = [], []
     whole = None
     for term in objective.terms.values():
         if axis_name and term.scope == BATCH:
             if whole is None:
-                whole = jax.tree.map(
+                everything, rows = jax.tree.map(
                     lambda x: jax.lax.all_gather(x, axis_name, tiled=True), (prediction, batch)
                 )
+                whole = everything, complete(rows)
             devices = jax.lax.axis_size(axis_name)
             found = [x / devices for x in term.measure(*whole)]
         else:
-            found = term.measure(prediction, batch)
+            found = term.measure(prediction, complete(batch))
         sums.append(found[0])
         weights.append(jax.lax.stop_gradient(found[1]))
     return Sums(jnp.stack(sums), jnp.stack(weights).astype(jnp.float32))

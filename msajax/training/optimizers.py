@@ -1,92 +1,27 @@
-"""Moves parameters: Adam, schedules, and groups of parameters with settings of their own."""
+"""Moves parameters: a table of optimisers, the schedules of their rates, and clipping.
+
+An optimiser is a function here and an entry in `OPTIMIZERS`.
+"""
 
 import dataclasses
-import fnmatch
-import re
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from msajax.config import OptimConfig
+from msajax.config.sections import OWN
 from msajax.errors import UserError
 from msajax.layers.linear import materialised
+from msajax.training.groups import Settings, settings_of
 
-_LAYER = re.compile(r"_(\d+)(?:/|$)")  # block_3/attention/…
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """Holds the settings by which one parameter moves.
-
-    Attributes:
-        learning_rate: the peak of its rate.
-        weight_decay: its decoupled decay.
-        warmup_steps: steps of linear warm-up.
-        frozen: whether it stays as it began.
-    """
-
-    learning_rate: float
-    weight_decay: float
-    warmup_steps: int
-    frozen: bool = False
-
-
-def settings_of(config: OptimConfig, paths: Iterable[str]) -> dict[str, Settings]:
-    """Applies `optim.groups` to the paths of a model's parameters, joined by `/`.
-
-    Without a group, weight decay acts on kernels alone, as is usual for Transformers: not on
-    biases, norms and position tables.
-
-    Raises:
-        UserError: for a pattern that names no parameter, and if all would be frozen.
-    """
-    paths = list(paths)
-    found = {
-        path: Settings(
-            learning_rate=config.learning_rate,
-            weight_decay=config.weight_decay if path.split("/")[-1] == "kernel" else 0.0,
-            warmup_steps=config.warmup_steps,
-        )
-        for path in paths
-    }
-    factors = dict.fromkeys(paths, 1.0)
-    for group in config.parsed_groups:
-        named = [path for path in paths if fnmatch.fnmatchcase(path, group.pattern)]
-        if not named:
-            raise UserError(
-                f"optim.groups = {group.text!r}: no parameter has such a path; there are "
-                f"{', '.join(dict.fromkeys(path.split('/')[0] + '/*' for path in paths))}."
-            )
-        if group.setting == "layer_decay":
-            factors |= _layer_factors(named, group.value)
-            continue
-        value = group.value
-        if group.setting in ("frozen", "warmup_steps"):
-            value = type(getattr(found[named[0]], group.setting))(value)
-        for path in named:
-            found[path] = dataclasses.replace(found[path], **{group.setting: value})
-    if all(settings.frozen for settings in found.values()):
-        raise UserError("optim.groups freezes every parameter: there is nothing left to train.")
-    return {
-        path: dataclasses.replace(settings, learning_rate=settings.learning_rate * factors[path])
-        for path, settings in found.items()
-    }
-
-
-def _layer_factors(paths: list[str], decay: float) -> dict[str, float]:
-    """Computes a factor of the rate for each path: `decay` to the number of layers above its own.
-
-    The first part of a path that ends in a number (`block_3`) says the layer; a path without one,
-    as that of an embedding, lies below the first layer, but a final norm is of the last.
-    """
-    layers = {path: _LAYER.search(path) for path in paths}
-    numbers = {path: int(found[1]) if found else -1 for path, found in layers.items()}
-    numbers |= {path: max(numbers.values()) for path in paths if "final_norm/" in path}
-    return {path: decay ** (max(numbers.values()) - layer) for path, layer in numbers.items()}
+COUNT = "count"  # steps taken, which every optimiser keeps
+AVERAGE = "average"
 
 
 class StepInfo(NamedTuple):
@@ -103,23 +38,229 @@ class StepInfo(NamedTuple):
     taken: jax.Array | bool
 
 
+class OptimizerRates(NamedTuple):
+    """Holds the numbers by which parameters move, of G groups; group 0 is that of no pattern.
+
+    Attributes:
+        peak: `[G]` float32, the highest learning rate.
+        low: `[G]` float32, where a schedule that ends takes it.
+        warmup: `[G]` float32, steps of linear warm-up.
+        decay: `[G]` float32, weight decay.
+        clip_norm: `[]` float32, the largest norm of the whole gradient.
+        last_step: `[]` float32, the run's if no seed stops early: schedules end there.
+    """
+
+    peak: Any
+    low: Any
+    warmup: Any
+    decay: Any
+    clip_norm: Any
+    last_step: Any
+
+
+class Step(NamedTuple):
+    """Holds what an optimiser knows of a step, of all parameters.
+
+    Attributes:
+        settings: its own, by name, as `b1`.
+        count: `[]` float32, steps taken, this one with them.
+        rates: `[G]`, the learning rate of every group.
+        totals: what it keeps of every group, with this step, by name.
+        keep: (new, old) -> new if the step is taken, else old. State goes through it: choosing
+            afterwards would have old and new arrays alive at once, and copy them at every step.
+    """
+
+    settings: Mapping[str, Any]
+    count: jax.Array
+    rates: jax.Array
+    totals: Mapping[str, jax.Array]
+    keep: Callable[[Any, Any], Any]
+
+
+class Leaf(NamedTuple):
+    """Holds one parameter of a step.
+
+    Attributes:
+        group: the number of its group.
+        gradient: of the parameter's shape.
+        value: before the step.
+        kept: the arrays that the optimiser keeps of it, of the same shape, by name.
+        decay: its weight decay; None if that is 0.
+    """
+
+    group: int
+    gradient: jax.Array
+    value: jax.Array
+    kept: Mapping[str, jax.Array]
+    decay: jax.Array | None
+
+    def decayed(self, x: jax.Array) -> jax.Array:
+        """Adds the decay to a gradient, or to a direction."""
+        return x if self.decay is None else x + self.decay * self.value
+
+
+# What one parameter becomes, and what is then kept of it.
+Moved = tuple[jax.Array, dict[str, jax.Array]]
+
+
+class Algorithm(NamedTuple):
+    """Describes an optimiser.
+
+    Attributes:
+        begin: (step) -> the function that moves one parameter.
+        settings: the keys of `optim.*` that it reads beside those that all do, and its own values.
+        keeps: names of the arrays that it keeps of every parameter; they begin as 0. If `average`
+            is one of them, it begins as the parameter, and validation, the best epoch and the
+            bundle read it in place of the parameter.
+        totals: (totals, rates `[G]`) -> what it keeps `[G]` of every group after a step, by name;
+            before the first one they are 0, and it is called with {}.
+    """
+
+    begin: Callable[[Step], Callable[[Leaf], Moved]]
+    settings: Mapping[str, Any]
+    keeps: tuple[str, ...]
+    totals: Callable[[Mapping[str, jax.Array], jax.Array], dict[str, jax.Array]] | None = None
+
+
+def _adam(step: Step, *, coupled: bool) -> Callable[[Leaf], Moved]:
+    """Kingma and Ba, 2015; Loshchilov and Hutter, 2019, whose decay is not of the gradient."""
+    b1, b2, eps = (step.settings[name] for name in ("b1", "b2", "eps"))
+    mean_scale, square_scale = 1 / (1 - b1**step.count), 1 / (1 - b2**step.count)
+
+    def move(leaf: Leaf) -> Moved:
+        g = leaf.decayed(leaf.gradient) if coupled else leaf.gradient
+        mean, square = leaf.kept["mean"], leaf.kept["square"]
+        mean = step.keep(b1 * mean + (1 - b1) * g, mean)
+        square = step.keep(b2 * square + (1 - b2) * g * g, square)
+        mean, square = materialised((mean, square))
+        direction = mean * mean_scale / (jnp.sqrt(square * square_scale) + eps)
+        direction = direction if coupled else leaf.decayed(direction)
+        return leaf.value - step.rates[leaf.group] * direction, {"mean": mean, "square": square}
+
+    return move
+
+
+def _sgd(step: Step) -> Callable[[Leaf], Moved]:
+    """Adds momentum without damping, as is usual since Sutskever et al., 2013; decay is coupled."""
+    momentum, nesterov = step.settings["momentum"], step.settings["nesterov"]
+
+    def move(leaf: Leaf) -> Moved:
+        g = leaf.decayed(leaf.gradient)
+        velocity = materialised(
+            step.keep(momentum * leaf.kept["velocity"] + g, leaf.kept["velocity"])
+        )
+        direction = g + momentum * velocity if nesterov else velocity
+        return leaf.value - step.rates[leaf.group] * direction, {"velocity": velocity}
+
+    return move
+
+
+def _lion(step: Step) -> Callable[[Leaf], Moved]:
+    """Chen et al., 2023: the sign of a mean; decay is decoupled."""
+    b1, b2 = step.settings["b1"], step.settings["b2"]
+
+    def move(leaf: Leaf) -> Moved:
+        g, mean = leaf.gradient, leaf.kept["mean"]
+        direction = leaf.decayed(jnp.sign(b1 * mean + (1 - b1) * g))
+        moved = leaf.value - step.rates[leaf.group] * direction
+        return moved, {"mean": step.keep(b2 * mean + (1 - b2) * g, mean)}
+
+    return move
+
+
+def _schedule_free(step: Step) -> Callable[[Leaf], Moved]:
+    """Defazio et al., 2024: AdamW whose gradients are taken between its own path and its average.
+
+    The parameter is y, `path` is z and `average` is x, to which each step counts by the square of
+    the highest rate so far. Its second moment alone is a mean; b1 is how near y is to x.
+    """
+    b1, b2, eps = (step.settings[name] for name in ("b1", "b2", "eps"))
+    square_scale = 1 / (1 - b2**step.count)
+    weight = step.totals["highest"] ** 2
+    share = jnp.where(weight > 0, weight / jnp.where(weight > 0, step.totals["weights"], 1), 0)
+
+    def move(leaf: Leaf) -> Moved:
+        g, square = leaf.gradient, leaf.kept["square"]
+        square = materialised(step.keep(b2 * square + (1 - b2) * g * g, square))
+        path = jnp.where(step.count > 1, leaf.kept["path"], leaf.value)  # z begins as y
+        direction = leaf.decayed(g / (jnp.sqrt(square * square_scale) + eps))
+        path = path - step.rates[leaf.group] * direction
+        path = materialised(step.keep(path, leaf.kept["path"]))
+        average, c = leaf.kept["average"], share[leaf.group]
+        average = step.keep((1 - c) * average + c * path, average)
+        moved = b1 * average + (1 - b1) * path
+        return moved, {"square": square, "path": path, "average": average}
+
+    return move
+
+
+def _weights(totals: Mapping[str, jax.Array], rates: jax.Array) -> dict[str, jax.Array]:
+    """Adds the weight of a step to the sum of all of them."""
+    highest = jnp.maximum(totals.get("highest", 0), rates)
+    return {"highest": highest, "weights": totals.get("weights", 0) + highest**2}
+
+
+_OF_ADAM = {"b1": 0.9, "b2": 0.999, "eps": 1e-8}
+OPTIMIZERS: Mapping[str, Algorithm] = {
+    "adam": Algorithm(functools.partial(_adam, coupled=True), _OF_ADAM, ("mean", "square")),
+    "adamw": Algorithm(functools.partial(_adam, coupled=False), _OF_ADAM, ("mean", "square")),
+    "sgd": Algorithm(_sgd, {"momentum": 0.9, "nesterov": False}, ("velocity",)),
+    "lion": Algorithm(_lion, {"b1": 0.9, "b2": 0.99}, ("mean",)),
+    "schedule_free": Algorithm(_schedule_free, _OF_ADAM, ("square", "path", AVERAGE), _weights),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """Turns gradients into updates of parameters.
+    """Turns gradients into parameters.
 
     Learning rates are functions of the run's step: a schedule of optax has a counter of its own,
     which would stand still in steps that are skipped. The trees that `init` and `update` take lack
     the parameters that are frozen: see `split`.
 
     Attributes:
-        config: what the user asks for.
-        total_steps: the run's if no seed stops early; the cosine and linear schedules end there.
-        settings: every parameter's, by path.
+        config: what the user asks for; of its rates only which are 0 counts here.
+        settings: every parameter's, by path; so do theirs.
     """
 
     config: OptimConfig
-    total_steps: int
     settings: Mapping[str, Settings]
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The optimiser that the configuration names."""
+        return OPTIMIZERS[self.config.name]
+
+    @property
+    def averages(self) -> bool:
+        """Whether a run has averages of its parameters, by `optim.average` or its optimiser."""
+        return bool(self.config.average) or AVERAGE in self.algorithm.keeps
+
+    @property
+    def moments(self) -> list[str]:
+        """Names of the arrays like the parameters that the optimiser's state holds."""
+        return [name for name in self.algorithm.keeps if name != AVERAGE]
+
+    def rates(self, config: OptimConfig, total_steps: int) -> OptimizerRates:
+        """Collects the numbers of a configuration of the same structure, on the host.
+
+        Args:
+            config: says them.
+            total_steps: the run's if no seed stops early.
+        """
+        settings = settings_of(config, self.settings)
+        groups = {0: Settings(config.learning_rate, 0.0, config.warmup_steps)}
+        groups |= {one.group: one for one in settings.values()}
+        each = [groups[number] for number in range(len(groups))]
+        peaks = [one.learning_rate for one in each]
+        return OptimizerRates(
+            peak=np.array(peaks, np.float32),
+            low=np.minimum(config.min_learning_rate, peaks).astype(np.float32),
+            warmup=np.array([one.warmup_steps for one in each], np.float32),
+            decay=np.array([one.weight_decay for one in each], np.float32),
+            clip_norm=np.float32(config.clip_norm),
+            last_step=np.float32(total_steps - 1),
+        )
 
     def split(self, params: Any) -> tuple[Any, Any]:
         """Splits parameters into those that move and those that are frozen."""
@@ -131,107 +272,112 @@ class Optimizer:
         moving, frozen = (unflatten_dict(part, sep="/") for part in parts)
         return moving, frozen
 
-    def init(self, params: Any) -> Any:
-        """Makes the state before the first step: the moments of each parameter."""
-        return self._without_rates(params, True).init(params)
+    def init(self, params: Any) -> dict[str, Any]:
+        """Makes the state before the first step; an average is not in it, but apart."""
+        algorithm, groups = self.algorithm, 1 + max(one.group for one in self.settings.values())
+        totals = algorithm.totals({}, jnp.zeros(groups)) if algorithm.totals else {}
+        state = {COUNT: jnp.int32(0), **jax.tree.map(jnp.zeros_like, totals)}
+        return state | {name: jax.tree.map(jnp.zeros_like, params) for name in self.moments}
 
-    def update(self, gradient: Any, state: Any, params: Any, when: StepInfo) -> tuple[Any, Any]:
-        """Computes what to add to parameters.
+    def update(
+        self,
+        gradient: Any,
+        state: Mapping[str, Any],
+        params: Any,
+        average: Any,
+        rates: OptimizerRates,
+        when: StepInfo,
+    ) -> tuple[Any, dict[str, Any], Any]:
+        """Moves parameters.
 
         Args:
             gradient: like the parameters.
             state: what `init` or the step before gave.
             params: those that move.
+            average: theirs, if the optimiser has one.
+            rates: the numbers of the step.
             when: the step.
 
         Returns:
-            The updates, which mean nothing unless the step is taken, and the next state.
+            The parameters, which mean nothing unless the step is taken, the next state, and the
+            average, which is returned as it came if the optimiser has none.
         """
-        updates, state = self._without_rates(params, when.taken).update(gradient, state, params)
-        rates: dict[Settings, jax.Array] = {}
-        scaled = {}
-        for path, update in flatten_dict(updates, sep="/").items():
+        algorithm = self.algorithm
+        if self.config.clip_norm:
+            clip = optax.clip_by_global_norm(rates.clip_norm)
+            gradient, _ = clip.update(gradient, clip.init(params))
+
+        def keep(new: Any, old: Any) -> Any:
+            return jax.tree.map(lambda n, o: jnp.where(when.taken, n, o), new, old)
+
+        now = self.learning_rates(rates, when.step) * when.scale
+        count = keep(optax.safe_increment(state[COUNT]), state[COUNT])
+        after: dict[str, Any] = {COUNT: count}
+        if algorithm.totals:
+            before = {name: state[name] for name in algorithm.totals({}, now)}
+            after |= keep(algorithm.totals(before, now), before)
+        own = {name: self.setting(name) for name in algorithm.settings}
+        move = algorithm.begin(Step(own, count.astype(jnp.float32), now, after, keep))
+
+        # One parameter after another, with all that is kept of it.
+        kept = {name: average if name == AVERAGE else state[name] for name in algorithm.keeps}
+        kept = {name: flatten_dict(tree, sep="/") for name, tree in kept.items()}
+        values, moved = flatten_dict(params, sep="/"), {}
+        for path, g in flatten_dict(gradient, sep="/").items():
             settings = self.settings[path]
-            if settings not in rates:
-                rates[settings] = self._rate(settings, when.step) * when.scale
-            scaled[path] = -rates[settings] * update
-        return unflatten_dict(scaled, sep="/"), state
+            decay = rates.decay[settings.group] if settings.weight_decay else None
+            of_path = {name: arrays[path] for name, arrays in kept.items()}
+            moved[path], of_path = move(Leaf(settings.group, g, values[path], of_path, decay))
+            for name, array in of_path.items():
+                kept[name][path] = array
+        after |= {name: unflatten_dict(arrays, sep="/") for name, arrays in kept.items()}
+        average = after.pop(AVERAGE, average)
+        return unflatten_dict(moved, sep="/"), after, average
 
-    def learning_rate(self, step: jax.Array) -> jax.Array:
-        """Returns the rate of parameters that are in no group, before the plateau's factor."""
-        config = self.config
-        return self._rate(Settings(config.learning_rate, 0.0, config.warmup_steps), step)
+    def setting(self, name: str) -> Any:
+        """Returns a setting of the optimiser: the user's, or its own."""
+        value = getattr(self.config, name)
+        return self.algorithm.settings[name] if value == OWN else value
 
-    def _rate(self, settings: Settings, step: jax.Array) -> jax.Array:
-        """Computes the rate at a step: linear warm-up from 0, then constant, or down to the lowest.
+    def learning_rates(self, rates: OptimizerRates, step: jax.Array) -> jax.Array:
+        """Computes `[G]` rates of a step: linear warm-up from 0, then constant, or down to `low`.
 
         For the plateau schedule it is constant, and multiplied elsewhere by each seed's factor;
         along a cosine or a line there is no such factor: two schedules at once would surprise.
         """
-        peak, warmup = settings.learning_rate, settings.warmup_steps
-        step = step.astype(jnp.float32)
-        value = jnp.float32(peak)
+        step, value = step.astype(jnp.float32), rates.peak
         if self.config.schedule in ("cosine", "linear"):
-            low = min(self.config.min_learning_rate, peak)
-            done = jnp.clip((step - warmup) / max(self.total_steps - 1 - warmup, 1), 0, 1)
+            left = jnp.maximum(rates.last_step - rates.warmup, 1)
+            done = jnp.clip((step - rates.warmup) / left, 0, 1)
             if self.config.schedule == "linear":
-                value = low + (peak - low) * (1 - done)
+                share = 1 - done
             else:
-                value = low + 0.5 * (peak - low) * (1 + jnp.cos(jnp.pi * done))
-        if warmup:
-            value = value * jnp.minimum(step / warmup, 1)
-        return value
-
-    def _without_rates(self, params: Any, taken: jax.Array | bool) -> optax.GradientTransformation:
-        """Builds what clips the norm of the whole gradient, takes Adam's step, decays weights."""
-        parts = []
-        if self.config.clip_norm:
-            parts.append(optax.clip_by_global_norm(self.config.clip_norm))
-        parts.append(_scale_by_adam(taken))
-        decays = {p: self.settings[p].weight_decay for p in flatten_dict(params, sep="/")}
-        for decay in dict.fromkeys(filter(None, decays.values())):
-            mask = unflatten_dict({p: d == decay for p, d in decays.items()}, sep="/")
-            parts.append(optax.add_decayed_weights(decay, mask=mask))
-        return optax.chain(*parts)
+                share = 0.5 * (1 + jnp.cos(jnp.pi * done))
+            value = rates.low + (rates.peak - rates.low) * share
+        return value * jnp.minimum((step + (rates.warmup == 0)) / jnp.maximum(rates.warmup, 1), 1)
 
 
-def _scale_by_adam(taken: jax.Array | bool) -> optax.GradientTransformation:
-    """Takes Adam's step as `optax.scale_by_adam`, whose state it has, where `taken`.
-
-    Optax's own would be chosen from afterwards: then old and new moments are alive at once, and
-    every step copies them.
-    """
-    b1, b2, eps = 0.9, 0.999, 1e-8
-
-    def update(gradient: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        count = jnp.where(taken, optax.safe_increment(state.count), state.count)
-        steps = count.astype(jnp.float32)
-        mean_scale, square_scale = 1 / (1 - b1**steps), 1 / (1 - b2**steps)
-
-        def one(g: jax.Array, mean: jax.Array, square: jax.Array) -> tuple[jax.Array, ...]:
-            mean = jnp.where(taken, b1 * mean + (1 - b1) * g, mean)
-            square = jnp.where(taken, b2 * square + (1 - b2) * g * g, square)
-            mean, square = materialised((mean, square))
-            return mean * mean_scale / (jnp.sqrt(square * square_scale) + eps), mean, square
-
-        found = jax.tree.map(one, gradient, state.mu, state.nu)
-        updates, mu, nu = jax.tree.transpose(
-            jax.tree.structure(gradient), jax.tree.structure((0, 0, 0)), found
-        )
-        return updates, state._replace(count=count, mu=mu, nu=nu)
-
-    return optax.GradientTransformation(optax.scale_by_adam(b1, b2, eps).init, update)
-
-
-def make_optimizer(config: OptimConfig, total_steps: int, paths: Iterable[str]) -> Optimizer:
-    """Builds the optimiser of a run of at most `total_steps` steps.
-
-    Args:
-        config: what the user asks for.
-        total_steps: if no seed stops early.
-        paths: the model's parameters, joined by `/`.
+def make_optimizer(config: OptimConfig, paths: Iterable[str]) -> Optimizer:
+    """Builds the optimiser of a run whose model has these parameters, joined by `/`.
 
     Raises:
-        UserError: as `settings_of`.
+        UserError: for an optimiser that there is not, a setting that it does not read, and as
+            `settings_of`.
     """
-    return Optimizer(config, total_steps, settings_of(config, paths))
+    algorithm = OPTIMIZERS.get(config.name)
+    if algorithm is None:
+        raise UserError(f"optim.name = {config.name!r}: must be one of {', '.join(OPTIMIZERS)}.")
+    usual = OptimConfig()
+    for name in dict.fromkeys(key for one in OPTIMIZERS.values() for key in one.settings):
+        value = getattr(config, name)
+        if name not in algorithm.settings and value != getattr(usual, name):
+            raise UserError(
+                f"optim.{name} = {value!r}: optim.name = {config.name!r} does not read it, but "
+                f"{', '.join(f'optim.{key}' for key in algorithm.settings)}."
+            )
+    if config.average and AVERAGE in algorithm.keeps:
+        raise UserError(
+            f"optim.average = {config.average}: optim.name = {config.name!r} has an average of its "
+            "own; leave it 0."
+        )
+    return Optimizer(config, settings_of(config, paths))

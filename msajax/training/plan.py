@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from msajax.config import Config
-from msajax.models import declared, parameter_shapes
+from msajax.models.build import declared, parameter_shapes
 from msajax.runs.folder import KEPT
 from msajax.spec import CorpusSpec
-from msajax.training.optimizers import settings_of
+from msajax.training.groups import Settings
+from msajax.training.optimizers import make_optimizer
 
 _BYTES = 4  # of a float32
 _PROCESS = 600 * 2**20  # bytes of Python, the libraries and compiled programs, as measured on CPUs
@@ -29,15 +30,18 @@ def plan(config: Config, spec: CorpusSpec) -> dict[str, Any]:
         have once; `seeds_at_once`, trained together; `memory`, bytes of each kind and `total`;
         `disk`: `checkpoints` (those that are kept), `bundle`.
     """
-    counts = _count(config, spec)
+    shapes = parameter_shapes(config.model, spec)
+    optimizer = make_optimizer(config.optim, shapes)
+    counts = _count(config, shapes, optimizer.settings)
     at_once = config.train.seeds_at_once or config.train.seeds
     own = counts["moving"] + counts["frozen"] - counts["shared"]  # of each seed
-    average = counts["moving"] if config.optim.average else 0
-    state = at_once * (own + 2 * counts["moving"] + average)
+    moments = len(optimizer.moments) * counts["moving"]
+    average = optimizer.averages * counts["moving"]
+    state = at_once * (own + moments + average)
     of_checkpoint = state + at_once * own
     memory = {
         "parameters": at_once * own + counts["shared"],
-        "moments": at_once * 2 * counts["moving"],
+        "moments": at_once * moments,
         "average": at_once * average,
         # A new best is made beside the old one; validation scores with a copy of neither.
         "best": 2 * at_once * own,
@@ -82,9 +86,9 @@ def _activations(config: Config, spec: CorpusSpec) -> int:
     return size * rows * length * of_piece
 
 
-def _count(config: Config, spec: CorpusSpec) -> Mapping[str, int]:
-    shapes = parameter_shapes(config.model, spec)
-    settings = settings_of(config.optim, shapes)
+def _count(
+    config: Config, shapes: Mapping[str, tuple[int, ...]], settings: Mapping[str, Settings]
+) -> Mapping[str, int]:
     sizes = {path: math.prod(shape) for path, shape in shapes.items()}
     frozen = [path for path in sizes if settings[path].frozen]
     within = f"{declared(config.model).text_encoder}/" if config.model.text_encoder else None

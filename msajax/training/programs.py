@@ -17,6 +17,7 @@ from msajax.preparation.batches import Batch, cut_lengths, row_numbers
 from msajax.runtime.devices import Layout
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
+from msajax.training.rates import Rates
 from msajax.training.state import StepMetrics, TrainState
 from msajax.training.step import MOST_KEPT, Recipe, begin, train_step
 
@@ -75,6 +76,7 @@ class Programs(NamedTuple):
 
 def make_programs(
     recipe: Recipe,
+    rates: Rates,
     spec: CorpusSpec,
     layout: Layout,
     memory: Mapping[str, Any] | None = None,
@@ -86,12 +88,13 @@ def make_programs(
 
     Args:
         recipe: what a step is made of.
+        rates: its numbers.
         spec: sizes of the model's inputs.
         layout: where arrays are.
         memory: `{name: [N, …]}`, the model's memory before the first step.
         shared: the values of `recipe.shared`, nested like parameters.
     """
-    shared = layout.put(shared or {})
+    shared, rates = layout.put(shared or {}), layout.put(rates)
     at_first = {name: np.asarray(x) for name, x in (memory or {}).items()}
     jitted = _jit(recipe, spec, layout, tuple((k, x.shape, x.dtype) for k, x in at_first.items()))
 
@@ -102,13 +105,13 @@ def make_programs(
     def lower_steps(state: TrainState, batches: Batch) -> jax.stages.Lowered:
         stopped = _as_put(layout, batches.row_weight.shape[:1], np.bool_)
         bound = _as_put(layout, (), np.int32)
-        return jitted.lower(state, shared, batches, stopped, bound, bound)
+        return jitted.lower(state, shared, rates, batches, stopped, bound, bound)
 
     return Programs(
         init=init_seeds,
         gather=jitted.gather,
         train_steps=lambda state, batches, stopped, first, last: jitted.train_steps(
-            state, shared, batches, *layout.put((stopped, np.int32(first), np.int32(last)))
+            state, shared, rates, batches, *layout.put((stopped, np.int32(first), np.int32(last)))
         ),
         keep=jitted.keep,
         predict=jitted.predict,
@@ -125,7 +128,7 @@ class _Jitted(NamedTuple):
         init: S -> the function of `given`.
         given: S -> shapes of seeds and memory.
         gather, keep, predict, state: as in `Programs`.
-        train_steps: (state, shared, batches, stopped, first, last) -> (state, metrics).
+        train_steps: (state, shared, rates, batches, stopped, first, last) -> (state, metrics).
         lower: traces `train_steps`.
     """
 
@@ -151,7 +154,7 @@ def _jit(recipe: Recipe, spec: CorpusSpec, layout: Layout, memory: tuple) -> _Ji
     step_one = functools.partial(train_step, recipe=recipe, axis_name="data" if maps_rows else None)
     terms = len(recipe.objective.terms)
 
-    def train_steps(state, shared, batches, stopped, first, last):
+    def train_steps(state, shared, rates, batches, stopped, first, last):
         def steps_of_one_seed(state, batches, stopped):
             none = jnp.zeros(batches.row_weight.shape[0])
             of_terms = jnp.zeros((len(none), terms))
@@ -160,7 +163,7 @@ def _jit(recipe: Recipe, spec: CorpusSpec, layout: Layout, memory: tuple) -> _Ji
             def body(i, carry):
                 state, log = carry
                 batch = jax.tree.map(lambda x: x[i], batches)
-                state, metrics = step_one(state, batch, shared=shared)
+                state, metrics = step_one(state, batch, rates=rates, shared=shared)
                 return state, jax.tree.map(lambda xs, x: xs.at[i].set(x), log, metrics)
 
             # A seed that has stopped takes none of the steps.
@@ -218,9 +221,7 @@ def _jit(recipe: Recipe, spec: CorpusSpec, layout: Layout, memory: tuple) -> _Ji
         train_steps=compiled,
         lower=lower,
         keep=jax.jit(jax.vmap(keep_one)),
-        predict=predict_program.__wrapped__(
-            recipe.module, TASKS[spec.label_kind], layout.for_rows
-        ),
+        predict=predict_program.__wrapped__(recipe.module, TASKS[spec.label_kind], layout.for_rows),
         state=state_of,
     )
 
@@ -237,7 +238,7 @@ def _mapped(train_steps: Callable, layout: Layout, maps_rows: bool) -> Callable:
     return jax.shard_map(
         train_steps,
         mesh=layout.mesh,
-        in_specs=(seeds, same, rows, seeds, same, same),
+        in_specs=(seeds, same, same, rows, seeds, same, same),
         out_specs=(seeds, seeds),
         axis_names=axes,
         check_vma=False,  # it cannot see that the state stays the same on all devices of `data`
@@ -256,7 +257,7 @@ def _pmap(train_steps: Callable, layout: Layout) -> tuple[Callable, Callable]:
     mapped = jax.pmap(
         train_steps,
         axis_name="data",
-        in_axes=(None, None, 0, None, None, None),
+        in_axes=(None, None, None, 0, None, None, None),
         out_axes=None,  # all devices end with the same state
         devices=devices,
     )
@@ -269,11 +270,11 @@ def _pmap(train_steps: Callable, layout: Layout) -> tuple[Callable, Callable]:
     def over_devices(batches):
         return jax.tree.map(by_device, batches)
 
-    def run(state, shared, batches, *rest):
-        return layout.put(mapped(state, shared, over_devices(batches), *rest), "seed")
+    def run(state, shared, rates, batches, *rest):
+        return layout.put(mapped(state, shared, rates, over_devices(batches), *rest), "seed")
 
-    def lower(state, shared, batches, *rest):
+    def lower(state, shared, rates, batches, *rest):
         over_devices.lower(batches).compile()  # found again when it is called
-        return mapped.lower(state, shared, jax.eval_shape(over_devices, batches), *rest)
+        return mapped.lower(state, shared, rates, jax.eval_shape(over_devices, batches), *rest)
 
     return run, lower

@@ -13,7 +13,8 @@ from msajax.config import Config, TrainConfig
 from msajax.config.registry import is_own, registered
 from msajax.corpus.corpus import Corpus, Split
 from msajax.errors import UserError
-from msajax.models import Model, build_model, declared, parameter_shapes
+from msajax.models.build import build_model, declared, parameter_shapes
+from msajax.models.contract import Model
 from msajax.preparation.batches import quarters_of, steps_per_epoch
 from msajax.preparation.fit import Preparation
 from msajax.runs.folder import RunFolder
@@ -26,10 +27,11 @@ from msajax.training.model_check import check_declaration, check_stages, one_sen
 from msajax.training.objective import Objective, make_objective
 from msajax.training.optimizers import make_optimizer
 from msajax.training.progress import EpochProgress
+from msajax.training.rates import Rates, make_rates, structure_of
 from msajax.training.step import MOST_KEPT, Recipe
 from msajax.training.transforms import make_transforms
 
-# What a step is made of in config.train; but for the epochs, which schedules that end know.
+# What a step is made of in config.train.
 _OF_A_STEP = ("loss", "huber_delta", "focal_gamma", "terms", "transforms", "accumulation_steps")
 _OF_A_STEP += ("most_skipped_steps",)
 
@@ -144,14 +146,20 @@ class Run:
     @functools.cached_property
     def recipe(self) -> Recipe:
         """The recipe of a step."""
-        make = _recipe if is_own(self.config.model.name) else _recipe.__wrapped__
         # What has no part in it may differ: seeds of another group, and a run that is trained for
-        # longer or saved more often, have its programs.
+        # longer or saved more often, have its programs; and so has one of other rates.
         train = TrainConfig(**{name: getattr(self.config.train, name) for name in _OF_A_STEP})
-        if self.config.optim.schedule not in ("plateau", "constant"):  # the others end
-            train = dataclasses.replace(train, epochs=self.config.train.epochs)
         config = Config(model=self.config.model, optim=self.config.optim, train=train)
-        return make(config, self.spec, self.passes, frozenset(self.shared))
+        if is_own(self.config.model.name):
+            return _recipe(structure_of(config), self.spec, self.passes, frozenset(self.shared))
+        # A model from outside may compute with a rate itself.
+        return _recipe.__wrapped__(config, self.spec, self.passes, frozenset(self.shared))
+
+    @functools.cached_property
+    def rates(self) -> Rates:
+        """The numbers of a step."""
+        total_steps = self.steps * self.config.train.epochs
+        return make_rates(self.config, self.recipe.optimizer.rates(self.config.optim, total_steps))
 
     @property
     def checkpoints(self) -> str:
@@ -188,14 +196,12 @@ class Run:
 def _recipe(
     config: Config, spec: CorpusSpec, passes: tuple[int, ...], shared: frozenset[str]
 ) -> Recipe:
-    """Makes the recipe of a step; the same one again for the same settings."""
+    """Makes the recipe of a step; the same one again for settings of the same structure."""
     train, optim, model = config.train, config.optim, declared(config.model)
     return Recipe(
         module=build_model(config.model, spec),
         model=model,
-        optimizer=make_optimizer(
-            optim, sum(passes) * train.epochs, parameter_shapes(config.model, spec)
-        ),
+        optimizer=make_optimizer(optim, parameter_shapes(config.model, spec)),
         objective=make_objective(config, model, spec.label_kind),
         transforms=make_transforms(train.transforms, spec),
         passes=passes,
@@ -239,7 +245,7 @@ def _check_model(config: Config, spec: CorpusSpec) -> None:
     shapes = parameter_shapes(config.model, spec)
     check_declaration(model, spec, shapes)
     objective = make_objective(config, model, spec.label_kind)
-    optimizer = make_optimizer(config.optim, 1, shapes)
+    optimizer = make_optimizer(config.optim, shapes)
     moving = [path for path in shapes if not optimizer.settings[path].frozen]
     check_stages(objective, model.stages, moving)
     module = build_model(config.model, spec)
@@ -261,4 +267,4 @@ def _check_model(config: Config, spec: CorpusSpec) -> None:
             average=config.optim.average,
             accumulation_steps=train.accumulation_steps,
         )
-        trace_step(recipe, spec)
+        trace_step(recipe, make_rates(config, optimizer.rates(config.optim, 1)), spec)

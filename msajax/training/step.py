@@ -15,13 +15,14 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.flatten_util import ravel_pytree
 
 from msajax.config import TrainConfig
-from msajax.layers.basic import rows_of_batch
+from msajax.layers.basic import RATES, rows_of_batch
 from msajax.models.contract import Model, Prediction, Stage, init_variables, joined, without
-from msajax.preparation.batches import Batch
+from msajax.preparation.batches import Batch, Progress
 from msajax.spec import CorpusSpec
 from msajax.training.objective import Objective, Sums, measure, weights_before
 from msajax.training.optimizers import Optimizer, StepInfo
 from msajax.training.prng import dropout_key
+from msajax.training.rates import Rates
 from msajax.training.state import StepMetrics, TrainState
 from msajax.training.transforms import Transforms
 
@@ -41,7 +42,7 @@ class Recipe:
         objective: what is minimised.
         transforms: random changes of batches.
         passes: how many steps each pass of an epoch has; one pass, unless the model has stages.
-        average: decay of the parameters' moving average; 0 is off.
+        average: decay of the parameters' moving average; 0 is off, or the optimiser has its own.
         shared: paths of frozen parameters that are the same for every seed, and in no state.
         accumulation_steps: how many equal parts a batch is cut into; their gradients are summed.
         most_skipped_steps: a seed that skips so many steps in a row has failed.
@@ -69,6 +70,12 @@ class Recipe:
             return 0
         ends = jnp.array(list(itertools.accumulate(self.passes)))
         return jnp.searchsorted(ends, step % sum(self.passes), side="right")
+
+    def split_memory(self, memory: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Splits a memory into what has a row for each sample and what has not."""
+        whole = () if self.model.memory is None else self.model.memory.whole
+        of_rows = {name: x for name, x in memory.items() if name not in whole}
+        return of_rows, {name: x for name, x in memory.items() if name in whole}
 
     def counts(self, stage: jax.Array | int) -> jax.Array:
         """Says which terms of the objective count in a stage, `[T]` bool."""
@@ -98,7 +105,7 @@ def begin(
         collections=collections,
         opt_state=states[0] if len(states) == 1 else states,
         # A copy: the training program overwrites the buffers of both.
-        average=jax.tree.map(jnp.copy, moving) if recipe.average else {},
+        average=jax.tree.map(jnp.copy, moving) if recipe.optimizer.averages else {},
         memory=dict(memory),
         learning_rate_scale=jnp.float32(1),
         skipped_in_a_row=jnp.int32(0),
@@ -109,6 +116,7 @@ def train_step(
     state: TrainState,
     batch: Batch,
     recipe: Recipe,
+    rates: Rates,
     axis_name: str | None = None,
     shared: Any = None,
 ) -> tuple[TrainState, StepMetrics]:
@@ -123,6 +131,7 @@ def train_step(
         batch: B rows, of which those with `row_weight` 0 do not count; under `axis_name`, this
             device's part of them.
         recipe: what the step is made of.
+        rates: its numbers.
         axis_name: the mapped axis over which the rows are spread, if there is one.
         shared: the values of `recipe.shared`, nested like parameters.
 
@@ -131,10 +140,17 @@ def train_step(
     """
     rows = batch.row_weight.shape[0]
     first = jax.lax.axis_index(axis_name) * rows if axis_name else 0
-    batch = recipe.transforms(batch, state.seed, state.step, first)
+    batch = recipe.transforms(batch, rates.transforms, state.seed, state.step, first)
     # A row that only fills the batch has a number beyond the memory: it reads 0, writes nothing.
     take = functools.partial(jnp.take, indices=batch.row, axis=0, mode="fill", fill_value=0)
-    batch = batch.replace(memory=jax.tree.map(take, state.memory))
+    of_rows, whole = recipe.split_memory(state.memory)
+    batch = batch.replace(memory=jax.tree.map(take, of_rows))
+    steps_per_epoch = sum(recipe.passes)
+    progress = Progress(
+        step=state.step,
+        epoch=state.step // steps_per_epoch,
+        share=jnp.minimum(state.step / jnp.maximum(rates.optimizer.last_step, 1), 1),
+    )
     key = dropout_key(state.seed, state.step)
     stage = recipe.stage_at(state.step)
     counts = recipe.counts(stage)
@@ -146,6 +162,7 @@ def train_step(
                 "params": joined(joined(moving, frozen), shared or {}),
                 **state.collections,
                 **rows_of_batch(first, part.row_weight),
+                RATES: rates.dropout,
             },
             part.features,
             part.masks,
@@ -154,7 +171,7 @@ def train_step(
             mutable=list(recipe.model.mutable),
         )
 
-    where = RowSlice(first, axis_name, counts)
+    where = RowSlice(first, axis_name, counts, progress, whole)
     gradient, found = _differentiate(predict, moving, batch, recipe, where)
     sums = found.sums
     if axis_name:
@@ -171,26 +188,35 @@ def train_step(
     failed = state.skipped_in_a_row >= recipe.most_skipped_steps
     taken, skipped = finite & ~failed, ~finite & ~failed
     when = StepInfo(state.step, state.learning_rate_scale, taken)
-    moved, opt_state = _moved(recipe, state.opt_state, gradient, moving, stage, when)
+    moved, opt_state, average = _moved(recipe, rates, state, gradient, moving, stage, when)
     after = {
         "params": joined(moved, frozen),
         "collections": found.collections,
-        "average": _averaged(recipe.average, state, moved),
-        "memory": _remembered(recipe, state, found.prediction, batch, axis_name),
+        "average": _averaged(recipe.average, state, moved) if recipe.average else average,
+        "memory": _remembered(recipe, state, found.prediction, where.known_to(batch), axis_name),
     }
+    base_rate = recipe.optimizer.learning_rates(rates.optimizer, state.step)[0]
     metrics = StepMetrics(
         sums=jnp.where(taken, sums.sums, 0),
         weights=jnp.where(taken, sums.weights, 0),
         grad_norm=jnp.where(taken, grad_norm, 0),
-        learning_rate=recipe.optimizer.learning_rate(state.step) * state.learning_rate_scale,
+        learning_rate=base_rate * state.learning_rate_scale,
         skipped=skipped.astype(jnp.float32),
     )
     before = {name: getattr(state, name) for name in after}
+    after = jax.tree.map(lambda new, old: jnp.where(taken, new, old), after, before)
+    memory = recipe.model.memory
+    if memory is not None and memory.after_epoch is not None:  # also if the last step was skipped
+        ends = ~failed & ((state.step + 1) % steps_per_epoch == 0)
+        changed = memory.after_epoch(after["memory"], progress.epoch)
+        for name, x in changed.items():
+            kept = after["memory"][name]
+            after["memory"] = {**after["memory"], name: jnp.where(ends, x.astype(kept.dtype), kept)}
     state = state.replace(
         step=state.step + ~failed,
         skipped_in_a_row=jnp.where(taken, 0, state.skipped_in_a_row + skipped),
         opt_state=opt_state,
-        **jax.tree.map(lambda new, old: jnp.where(taken, new, old), after, before),
+        **after,
     )
     return state, metrics
 
@@ -202,11 +228,19 @@ class RowSlice(NamedTuple):
         first: position of the first row in the whole batch.
         axis_name: the mapped axis over which that batch is spread, if there is one.
         counts: `[T]` bool, the terms that count.
+        progress: where in the run the step is.
+        whole: what the memory holds once for all samples.
     """
 
     first: jax.Array | int
     axis_name: str | None
     counts: jax.Array
+    progress: Progress
+    whole: Mapping[str, jax.Array]
+
+    def known_to(self, batch: Batch) -> Batch:
+        """Adds to a batch what has no rows."""
+        return batch.replace(progress=self.progress, memory={**batch.memory, **self.whole})
 
 
 class ForwardResult(NamedTuple):
@@ -228,16 +262,17 @@ def _differentiate(
 ) -> tuple[Any, ForwardResult]:
     """Computes the gradient of the objective over this device's rows, a part at a time."""
     objective, parts = recipe.objective, recipe.accumulation_steps
-    first, axis_name, counts = where
+    first, axis_name, counts, *_ = where
     factors = jnp.array([term.weight for term in objective.terms.values()]) * counts
     whole = None
     if parts > 1:
-        whole = weights_before(objective, lambda part: predict(moving, part, 0)[0], batch)
+        known = where.known_to(batch)
+        whole = weights_before(objective, lambda part: predict(moving, part, 0)[0], known)
         whole = jax.lax.psum(whole, axis_name) if axis_name else whole
 
     def loss(moving: Any, part: Batch, first: jax.Array | int) -> tuple[jax.Array, ForwardResult]:
         prediction, collections = predict(moving, part, first)
-        sums = measure(objective, prediction, part, axis_name)
+        sums = measure(objective, prediction, part, axis_name, where.known_to)
         weights = whole
         if weights is None:
             weights = jax.lax.psum(sums.weights, axis_name) if axis_name else sums.weights
@@ -266,34 +301,37 @@ def _differentiate(
 
 def _moved(
     recipe: Recipe,
-    opt_state: Any,
+    rates: Rates,
+    state: TrainState,
     gradient: Any,
     moving: Any,
     stage: jax.Array | int,
     when: StepInfo,
-) -> tuple[Any, Any]:
-    """Moves what the step's stage trains, by moments that are that stage's own.
+) -> tuple[Any, Any, Any]:
+    """Moves what the step's stage trains, by an optimiser's state that is that stage's own.
 
-    Parameters of a step that is not taken mean nothing; moments then stay as they were.
+    Returns the parameters, which mean nothing unless the step is taken, the optimiser's state, and
+    its average of the parameters.
     """
-    optimizer = recipe.optimizer
+    update = functools.partial(recipe.optimizer.update, rates=rates.optimizer)
     if len(recipe.stages) == 1:
-        updates, opt_state = optimizer.update(gradient, opt_state, moving, when)
-        return optax.apply_updates(moving, updates), opt_state
-    params, opt_states = flatten_dict(moving, sep="/"), []
+        return update(gradient, state.opt_state, moving, state.average, when=when)
+    params, averages = flatten_dict(moving, sep="/"), flatten_dict(state.average, sep="/")
+    opt_states = []
     for number, one in enumerate(recipe.stages):
         trained, is_now = trained_in(one, moving), stage == number
-        updates, after = optimizer.update(
+        moved, opt_state, average = update(
             trained_in(one, gradient),
-            opt_state[number],
+            state.opt_state[number],
             trained,
-            when._replace(taken=when.taken & is_now),
+            trained_in(one, state.average),
+            when=when._replace(taken=when.taken & is_now),
         )
-        opt_states.append(after)
-        moved = optax.apply_updates(trained, updates)
-        for path, value in flatten_dict(moved, sep="/").items():
-            params[path] = jnp.where(is_now, value, params[path])
-    return unflatten_dict(params, sep="/"), tuple(opt_states)
+        opt_states.append(opt_state)
+        for trees, tree in ((params, moved), (averages, average)):
+            for path, value in flatten_dict(tree, sep="/").items():
+                trees[path] = jnp.where(is_now, value, trees[path])
+    return unflatten_dict(params, sep="/"), tuple(opt_states), unflatten_dict(averages, sep="/")
 
 
 def _of_stage(recipe: Recipe, stage: jax.Array | int, gradient: Any) -> Any:
@@ -321,8 +359,6 @@ def trained_in(stage: Stage, params: Any) -> Any:
 
 def _averaged(decay: float, state: TrainState, moved: Any) -> Any:
     """Takes the parameters that moved into their average; it follows the first steps faster."""
-    if not decay:
-        return {}
     step = state.step.astype(jnp.float32)
     decay = jnp.minimum(decay, (1 + step) / (10 + step))
     return jax.tree.map(lambda a, p: decay * a + (1 - decay) * p, state.average, moved)
@@ -338,13 +374,14 @@ def _remembered(
     """Writes the memory of the batch's samples, on every device that of all devices' rows."""
     if recipe.model.memory is None:
         return {}
-    epoch = state.step // sum(recipe.passes)
     prediction = jax.lax.stop_gradient(prediction)
-    written = batch.row, recipe.model.memory.update(state.memory, prediction, batch, epoch)
+    update = recipe.model.memory.update
+    written = batch.row, update(state.memory, prediction, batch, batch.progress.epoch)
     if axis_name:
         written = jax.tree.map(lambda x: jax.lax.all_gather(x, axis_name, tiled=True), written)
     row, rows = written
-    return {
+    of_rows, whole = recipe.split_memory(state.memory)
+    return whole | {
         name: kept.at[row].set(rows[name].astype(kept.dtype), mode="drop")
-        for name, kept in state.memory.items()
+        for name, kept in of_rows.items()
     }

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from msajax.checks import is_finite_number
 from msajax.config.grammar import parse
@@ -20,11 +21,11 @@ from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.training.prng import transform_key
 
-Transform = Callable[[jax.Array, Batch], Batch]  # keys [B], one for each row
+Transform = Callable[[jax.Array, Batch, jax.Array], Batch]  # keys [B], one for each row; amount
 Modalities = tuple[str, ...]
 
 
-def modality_dropout(modalities: Modalities, amount: float) -> Transform:
+def modality_dropout(modalities: Modalities) -> Transform:
     """Hides each of some modalities of a row with probability `amount`, but never all of the row.
 
     Where nothing else would be left of a row, the one of the largest draw stays, so that every
@@ -32,7 +33,7 @@ def modality_dropout(modalities: Modalities, amount: float) -> Transform:
     before it have left.
     """
 
-    def transform(keys: jax.Array, batch: Batch) -> Batch:
+    def transform(keys: jax.Array, batch: Batch, amount: jax.Array) -> Batch:
         others = [mask.any(-1) for name, mask in batch.masks.items() if name not in modalities]
         has_other = jnp.stack(others).any(0) if others else jnp.zeros(len(keys), bool)
         present = jnp.stack([batch.masks[m].any(-1) for m in modalities], axis=-1)
@@ -46,11 +47,11 @@ def modality_dropout(modalities: Modalities, amount: float) -> Transform:
     return transform
 
 
-def step_dropout(modalities: Modalities, amount: float) -> Transform:
+def step_dropout(modalities: Modalities) -> Transform:
     """Hides each valid step with probability `amount`, but never the one of the largest draw."""
     (modality,) = modalities
 
-    def transform(keys: jax.Array, batch: Batch) -> Batch:
+    def transform(keys: jax.Array, batch: Batch, amount: jax.Array) -> Batch:
         mask = batch.masks[modality]
         drawn = jnp.where(mask, _uniform(keys, mask.shape[1:]), -1)
         kept = (drawn >= amount) | (drawn == drawn.max(-1, keepdims=True))
@@ -59,11 +60,11 @@ def step_dropout(modalities: Modalities, amount: float) -> Transform:
     return transform
 
 
-def feature_noise(modalities: Modalities, amount: float) -> Transform:
+def feature_noise(modalities: Modalities) -> Transform:
     """Adds normal noise of standard deviation `amount` to every feature of valid steps."""
     (modality,) = modalities
 
-    def transform(keys: jax.Array, batch: Batch) -> Batch:
+    def transform(keys: jax.Array, batch: Batch, amount: jax.Array) -> Batch:
         x = batch.features[modality]
 
         def draw(key: jax.Array) -> jax.Array:
@@ -95,13 +96,13 @@ class Kind(NamedTuple):
     """Describes a transform that can be named.
 
     Attributes:
-        make: (modalities, amount) -> the transform.
+        make: modalities -> the transform.
         most: amounts must stay below it; 1 for a probability.
         of_tokens: whether it suits token ids.
         together: whether `*` is one transform of all modalities, or one of each.
     """
 
-    make: Callable[[Modalities, float], Transform]
+    make: Callable[[Modalities], Transform]
     most: float = 1.0
     of_tokens: bool = True
     together: bool = False
@@ -116,17 +117,27 @@ TRANSFORMS: Mapping[str, Kind] = {
 
 @dataclasses.dataclass(frozen=True)
 class Transforms:
-    """Holds the transforms of a run, in the order in which they act."""
+    """Holds the transforms of a run, in the order in which they act.
 
-    steps: tuple[Transform, ...] = ()
+    Attributes:
+        steps: each with the number of its entry among those of `train.transforms`.
+    """
+
+    steps: tuple[tuple[Transform, int], ...] = ()
 
     def __call__(
-        self, batch: Batch, seed: jax.Array, step: jax.Array, first: jax.Array | int
+        self,
+        batch: Batch,
+        amounts: jax.Array,
+        seed: jax.Array,
+        step: jax.Array,
+        first: jax.Array | int,
     ) -> Batch:
         """Changes a batch.
 
         Args:
             batch: B rows.
+            amounts: as the function `amounts`.
             seed: `[]` uint32, the random seed.
             step: `[]`, the step of the run.
             first: position of the batch's first row in the whole batch that it is a part of.
@@ -134,10 +145,10 @@ class Transforms:
         if not self.steps:
             return batch
         key, rows = transform_key(seed, step), first + jnp.arange(len(batch.row_weight))
-        for i, transform in enumerate(self.steps):
+        for i, (transform, entry) in enumerate(self.steps):
             of_transform = jax.random.fold_in(key, i)
             keys = jax.vmap(lambda row, key=of_transform: jax.random.fold_in(key, row))(rows)
-            batch = transform(keys, batch)
+            batch = transform(keys, batch, amounts[entry])
         return batch
 
 
@@ -146,14 +157,19 @@ def parse_transform(entry: str) -> list[str]:
     return parse("train.transforms", entry, "name:modality=amount", TRANSFORMS)
 
 
+def amounts(entries: tuple[str, ...]) -> np.ndarray:
+    """Returns the amount of each entry of `train.transforms`, float32."""
+    return np.array([float(parse_transform(entry)[2]) for entry in entries], np.float32)
+
+
 def make_transforms(entries: tuple[str, ...], spec: CorpusSpec) -> Transforms:
-    """Builds the transforms that `train.transforms` names.
+    """Builds the transforms that `train.transforms` names, but for those whose amount is 0.
 
     Raises:
         UserError: for an entry that cannot be read, or that does not suit its modality.
     """
     made = []
-    for entry in entries:
+    for number, entry in enumerate(entries):
         name, modality, text = parse_transform(entry)
         if modality != "*" and modality not in spec.modalities:
             raise UserError(
@@ -174,5 +190,6 @@ def make_transforms(entries: tuple[str, ...], spec: CorpusSpec) -> Transforms:
                 f"train.transforms = {entry!r}: {modality!r} is token ids, which have no features."
             )
         at_once = [chosen] if kind.together else [[m] for m in chosen]
-        made += [kind.make(tuple(modalities), amount) for modalities in at_once]
+        if amount:
+            made += [(kind.make(tuple(modalities)), number) for modalities in at_once]
     return Transforms(tuple(made))

@@ -35,7 +35,7 @@ from msajax.errors import UserError, first_line
 from msajax.files import json_text, replacing_folder
 from msajax.inference.bundle import Bundle
 from msajax.inference.export.preparation import as_pair, prepare
-from msajax.models import build_model
+from msajax.models.build import build_model
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
 

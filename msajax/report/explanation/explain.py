@@ -24,6 +24,7 @@ from msajax.report.explanation.integrate import (
 from msajax.report.explanation.page import attention_in_words, completeness_in_words
 from msajax.results.tables import MetricTable
 from msajax.spec import CorpusSpec
+from msajax.tasks import TASKS
 
 _DIGITS = 5  # of a contribution, significant ones
 
@@ -51,7 +52,7 @@ def explain(
         UserError: for a model that cannot be explained.
     """
     spec, split = bundle.preparation.spec, scored.split
-    is_classes = spec.label_kind == "classification"
+    is_classes = TASKS[spec.label_kind].has_classes
     scores = scored.scores.mean(axis=0)  # [N, K]
     outputs = explained_outputs(scores, output)
     rankings = rank(scores, outputs, split.labels, is_classes)
@@ -168,12 +169,13 @@ def output_of(spec: CorpusSpec, target: str) -> int | None:
     Raises:
         UserError: for a name that the model does not have, or a model of the next token.
     """
-    if spec.label_kind == "next_token":
+    task = TASKS[spec.label_kind]
+    if not task.explains:
         raise UserError(
-            "--mode=explain explains scores and classes; this model predicts the next token."
+            f"--mode=explain explains scores and classes; this model's task is {task.kind}."
         )
     if not target:
-        return None if spec.label_kind == "classification" else 0
+        return None if task.has_classes else 0
     if target not in spec.label_names:
         raise UserError(
             f"--target={target} is no output of this model; it has {', '.join(spec.label_names)}."

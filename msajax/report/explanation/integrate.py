@@ -15,7 +15,7 @@ import numpy as np
 from msajax.corpus.corpus import Split
 from msajax.errors import UserError
 from msajax.inference.bundle import Bundle
-from msajax.models import build_model
+from msajax.models.build import build_model
 from msajax.models.contract import joined
 from msajax.models.contributions import POOLED, PRETRAINED, Explainer, Map
 from msajax.preparation.batches import cut_lengths, quarters_of

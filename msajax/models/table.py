@@ -1,0 +1,44 @@
+"""Lists the models of this package.
+
+A model is an entry here, the module of its name in this folder, which has its `MODEL`, and perhaps
+`<name>_settings.py` beside it. The configuration reads this table, so nothing here imports JAX.
+"""
+
+import dataclasses
+from typing import Any
+
+from msajax.checks import Settings
+
+
+@dataclasses.dataclass(frozen=True)
+class RegisteredModel:
+    """Says what the configuration must know of a model.
+
+    Attributes:
+        settings: the dataclass of `model.<name>.*`; None for a model that reads `model.*` alone.
+        reads: names of the settings of `model.*` that it reads beside those that every model has;
+            None for all of them.
+        task: the only task that it is for; "" for whichever the labels ask for.
+        declared: its `Model` or linen module; None for a model of this package.
+        origin: the file that registered it; "" for a model of this package.
+        digest: the SHA-256 that this file had then.
+    """
+
+    settings: type[Settings] | None = None
+    reads: tuple[str, ...] | None = None
+    task: str = ""
+    declared: Any = None
+    origin: str = ""
+    digest: str = ""
+
+
+_NEXT_TOKEN = ("model_dim", "num_heads", "head_dim", "value_dim", "ff_dim", "n_layers_mod")
+_NEXT_TOKEN += ("embedding_scale", "causal", "mixer", "both_directions", "activation", "norm")
+_NEXT_TOKEN += ("norm_eps", "norm_position", "final_norm", "final_norm_type", "positions")
+_NEXT_TOKEN += ("position_init", "qkv_bias", "out_bias", "ffn_inner_bias", "dropout_rate")
+_NEXT_TOKEN += ("attention_dropout", "ffn_dropout", "projection_dropout", "max_len", "dtype")
+_NEXT_TOKEN += ("matmul_precision", "overrides", "ranges")
+MODELS = {
+    "sequence_level": RegisteredModel(),
+    "next_token": RegisteredModel(reads=_NEXT_TOKEN, task="next_token"),
+}

@@ -1,0 +1,113 @@
+"""Other rates need no other program, and do what the same numbers do as constants."""
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny import SMALLEST, run, tiny_config
+
+from msajax.config import ModelConfig
+from msajax.layers.basic import RATES, Dropout, dropout_numbers
+from msajax.training.rates import dropout_rates, structure_of
+
+ON = {
+    "optim__name": "adamw",
+    "optim__learning_rate": 1e-3,
+    "optim__warmup_steps": 2,
+    "optim__weight_decay": 0.01,
+    "optim__clip_norm": 1.0,
+    "optim__groups": ("regression/*:learning_rate=0.002", "*:layer_decay=0.9"),
+    "model__dropout_rate": 0.1,
+    "model__input_dropout": 0.2,
+    "model__overrides": ("text.ffn_dropout=0.3",),
+    "train__transforms": ("step_dropout:*=0.1", "feature_noise:text=0.2"),
+    "train__epochs": 1,
+}
+OTHERS = {
+    "optim__learning_rate": 2e-3,
+    "optim__min_learning_rate": 1e-5,
+    "optim__warmup_steps": 0,
+    "optim__weight_decay": 0.1,
+    "optim__clip_norm": 0.5,
+    "optim__groups": ("regression/*:learning_rate=0.1", "*:layer_decay=1"),
+    "model__dropout_rate": 0.2,
+    "model__input_dropout": 0.1,
+    "model__overrides": ("text.ffn_dropout=0.5",),
+    "train__transforms": ("step_dropout:*=0.3", "feature_noise:text=0.1"),
+    "train__epochs": 2,
+}
+
+
+@pytest.mark.parametrize("mode", ["jit", "pmap"])
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+def test_a_second_trial_of_other_rates_compiles_nothing_but_from_0_it_does(
+    schedule, mode, tmp_path
+):
+    compiled = []
+
+    def note(event, _, **about):
+        if "/core/compile/" in event:
+            compiled.append(about["fun_name"])
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    same = {**SMALLEST, "optim__schedule": schedule, "mesh__mode": mode}
+    first = run(tiny_config(**same, **ON), tmp_path / "first")
+    assert {"train_steps", "_fun"} & set(compiled)  # as pmap calls it
+    compiled.clear()
+    second = run(tiny_config(**same, **OTHERS | {"optim__name": "adamw"}), tmp_path / "second")
+    assert compiled == []
+    kernels = [x.variables["params"]["regression"]["kernel"] for x in (first, second)]
+    assert np.abs(kernels[0] - kernels[1]).max() > 1e-2  # by another rate
+    without = tiny_config(**same, **ON | {"model__input_dropout": 0.0})
+    assert run(without, tmp_path / "without").finished
+    assert {"train_steps", "_fun"} & set(compiled)
+
+
+def test_what_is_0_and_what_is_frozen_is_structure_and_no_other_value_is():
+    def structure(**settings):
+        return structure_of(tiny_config(**{**ON, **settings}))
+
+    assert structure() == structure(**OTHERS | {"train__epochs": 1}, optim__plateau_factor=0.1)
+    for change in (
+        {"model__dropout_rate": 0.0},
+        {"model__attention_dropout": 0.0},
+        {"model__overrides": ("text.ffn_dropout=0",)},
+        {"optim__weight_decay": 0.0},
+        {"optim__clip_norm": 0.0},
+        {"optim__groups": (*ON["optim__groups"], "head/*:frozen=true")},
+        {"train__transforms": ("step_dropout:*=0", "feature_noise:text=0.2")},
+    ):
+        assert structure(**change) != structure()
+
+
+def test_every_site_reads_its_own_rate_and_a_constant_stays_one():
+    config = ModelConfig(
+        dropout_rate=0.1, attention_dropout=0.2, overrides=("text.ffn_dropout=0.3",)
+    )
+    assert dropout_rates(config) == {
+        "dropout_rate": dropout_numbers(0.1),
+        "attention_dropout": dropout_numbers(0.2),
+        "text.ffn_dropout": dropout_numbers(0.3),
+    }
+    text = config.encoder_of("text")
+    sites = [text.rate(name).site for name in ("ffn_dropout", "attention_dropout", "input_dropout")]
+    assert sites == ["text.ffn_dropout", "attention_dropout", "input_dropout"]
+    assert config.rate("projection_dropout").site == "dropout_rate"
+
+    class Two(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            own = Dropout(config.rate("attention_dropout"))(x, train=True)
+            return own, Dropout(0.3)(x, train=True)
+
+    x, key = jnp.ones((4, 5000)), {"dropout": jax.random.key(0)}
+    as_constants = Two().apply({}, x, rngs=key)
+    for share, rates in ((0.2, {}), (0.7, {"attention_dropout": dropout_numbers(0.7)})):
+        found = Two().apply({RATES: rates}, x, rngs=key)
+        chex.assert_trees_all_equal(found[1], as_constants[1])
+        assert (np.array(found[0]) == 0).mean() == pytest.approx(share, abs=0.02)
+        np.testing.assert_allclose(found[0].max(), 1 / (1 - share), rtol=1e-6)
+    found = Two().apply({RATES: {"attention_dropout": dropout_numbers(0.2)}}, x, rngs=key)
+    chex.assert_trees_all_equal(found, as_constants)
