@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from msajax.encoders.architecture import Architecture
+from msajax.tasks import TASKS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,9 +18,9 @@ class CorpusSpec:
         modalities: names, in the order of the gate's weights.
         widths: features per time step, one per modality.
         lengths: rows of each modality's position table (its longest prepared sequence).
-        label_kind: what a label is: regression (a real number per name), classification (one of
-            the named classes) or next_token (the following token; see `msajax.tasks`).
-        label_names: one name per output of the model.
+        label_kind: what a label is, by its name in `msajax.tasks`: regression (a real number per
+            name), classification (one of the named classes), …
+        label_names: one name per score.
         vocabularies: rows of each modality's embedding table, 0 for one that is features; () means
             that all are.
         text_encoder: the pretrained encoder that reads the text, which is pieces then (see
@@ -45,6 +46,11 @@ class CorpusSpec:
                 f"modalities {self.modalities}, widths {self.widths}, lengths {self.lengths} and "
                 f"vocabularies {self.vocabularies} must have the same number of entries"
             )
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs of a model."""
+        return TASKS[self.label_kind].outputs(self.label_names)
 
     def width(self, modality: str) -> int:
         """Returns the features per time step of one modality; 0 for token ids and pieces."""

@@ -62,6 +62,10 @@ def test_class_metrics_agree_with_scikit_learn(seed):
         "accuracy": pytest.approx(sklearn.metrics.accuracy_score(y, predicted), **ROUNDING),
         "f1_weighted": pytest.approx(f1("weighted"), **ROUNDING),
         "f1_macro": pytest.approx(f1("macro"), **ROUNDING),
+        "uar": pytest.approx(
+            sklearn.metrics.recall_score(y, predicted, labels=np.unique(y), average="macro"),
+            **ROUNDING,
+        ),
         "cross_entropy": pytest.approx(
             sklearn.metrics.log_loss(y, p, labels=range(5)), rel=1e-10
         ),
@@ -142,17 +146,21 @@ def test_each_kind_has_its_metrics_and_one_that_selects():
         "regression": output_task(1),
         "ratings": make_task("regression", ("a",), wide),
         "classification": class_task(),
+        "ordinal": make_task("ordinal", ("a", "b", "c"), wide),
         "next_token": token_task(),
     }
     assert {kind: tuple(task.reported) for kind, task in reported.items()} == {
         "regression": SENTIMENT,
         "ratings": tuple(reported_by("scores")),
-        "classification": ("accuracy", "f1_weighted", "f1_macro", "cross_entropy"),
+        "classification": ("accuracy", "f1_weighted", "f1_macro", "uar", "cross_entropy"),
+        "ordinal": (
+            "mae", "corr", "accuracy", "f1_weighted", "f1_macro", "uar", "cross_entropy"
+        ),
         "next_token": ("cross_entropy", "perplexity"),
     }
     assert {kind: task.usual_selection for kind, task in reported.items()} == {
         "regression": "mae", "ratings": "mae", "classification": "cross_entropy",
-        "next_token": "cross_entropy",
+        "ordinal": "mae", "next_token": "cross_entropy",
     }
     assert output_task(3).usual_selection == "mae"
     assert {task.kind for task in reported.values()} == set(TASKS)

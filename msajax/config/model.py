@@ -7,6 +7,7 @@ from msajax.checks import Settings, at_least, one_of, require
 from msajax.config.grammar import as_on, parse_override, read_value
 from msajax.config.registry import OF_EVERY_MODEL, RESERVED, registered
 from msajax.errors import UserError
+from msajax.tasks import TASKS
 
 SAME = -1.0  # stands for `dropout_rate` in the rate of a single site
 DROPOUT_RATES = (
@@ -47,8 +48,9 @@ class ModelConfig(Settings):
         name: which model to build: sequence_level, next_token (predicts each token of one modality
             from those before it), or one of your own (`msajax.register_model`).
         task: what the labels are: regression (one or several real numbers), classification (whole
-            numbers in one column, or one-hot rows), or auto: classification if labels are stored as
-            whole numbers from 0 in one column or every row is one-hot.
+            numbers in one column, or one-hot rows), ordinal (whole numbers in one column whose
+            order counts), or auto: classification if labels are stored as whole numbers from 0 in
+            one column or every row is one-hot, else regression.
         init_from: a bundle whose parameters this model begins with where they match; "" begins at
             random.
         text_encoder: a folder of a pretrained encoder (BERT, RoBERTa, ModernBERT or DeBERTa-v3, as
@@ -225,7 +227,7 @@ class ModelConfig(Settings):
                 )
 
         # Choices.
-        one_of(self, "model.task", "auto", "regression", "classification")
+        one_of(self, "model.task", "auto", *(t.kind for t in TASKS.values() if t.choosable))
         one_of(self, "model.mixer", "transformer", "rnn", "gru", "lstm")
         one_of(self, "model.fusion", "sequential", "parallel", "pooled")
         one_of(self, "model.activation", "gelu", "gelu_tanh", "relu", "geglu")

@@ -277,7 +277,7 @@ class TrainConfig(Settings):
             moves the plateau schedule: auto, or any that the report shows.
         loss: what is minimised: l1 (mean absolute error), mse, huber, or ccc (1 less the
             concordance correlation of a batch) of real numbers; cross_entropy or focal of classes;
-            cross_entropy of tokens; auto is l1 or cross_entropy.
+            cumulative of ordered levels; cross_entropy of tokens; auto is the first of these.
         huber_delta: where the Huber loss turns from square to linear.
         focal_gamma: how much the focal loss favours samples that are wrong; 0 is cross_entropy.
         terms: terms beside the loss, each as `name=weight`: gate_entropy (the entropy of

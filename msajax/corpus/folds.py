@@ -24,9 +24,9 @@ import numpy as np
 
 from msajax.config import DataConfig
 from msajax.corpus.corpus import SPLIT_NAMES, SPLITS, Corpus, Split, SplitHeader
-from msajax.corpus.labels import classes_of
 from msajax.corpus.steps import find_groups, movers, step_mask
 from msajax.errors import UserError
+from msajax.tasks.classification import classes_of
 
 logger = logging.getLogger(__name__)
 

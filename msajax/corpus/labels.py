@@ -3,17 +3,19 @@
 import logging
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from msajax.config import ModelConfig
-from msajax.corpus.corpus import Corpus, SplitHeader, is_finite
+from msajax.corpus.corpus import Corpus, is_finite
 from msajax.errors import UserError
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
 from msajax.tasks.base import named_by
+from msajax.tasks.classification import are_one_hot
+from msajax.tasks.regression import Regression
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +57,7 @@ def describe_labels(
     columns = labels.shape[1]
     kind, classes = "scores", {}
     if columns > 1:
-        kind = "one_hot" if _are_one_hot(labels) else kind
+        kind = "one_hot" if are_one_hot(labels) else kind
     else:
         found = np.unique(labels)
         whole = (found == np.round(found)) & (np.abs(found) < _LARGEST_CLASS)
@@ -145,95 +147,42 @@ def clip_sentiment(where: str, columns: Sequence[np.ndarray]) -> int:
     return stray
 
 
-def _are_one_hot(labels: np.ndarray) -> bool:
-    ones = (labels == 1).sum(axis=1)
-    return bool(((ones == 1) & ((labels != 0).sum(axis=1) == 1)).all())
-
-
-def classes_of(headers: Iterable[SplitHeader]) -> dict[int, str]:
-    """Returns the classes of all splits together, in order; {} unless each of them has some."""
-    headers = list(headers)
-    found = dict(item for header in headers for item in header.classes.items())
-    return dict(sorted(found.items())) if all(header.classes for header in headers) else {}
-
-
 def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
     """Says what a model is to predict of a corpus, from its headers and `model.task`.
 
-    The classes of all labelled splits count: one that train lacks must not fail a run at its end.
-
     Raises:
-        UserError: if classes are asked for and there are none.
+        UserError: if the labels do not suit the task that is asked for.
     """
     if model.own_task and not TASKS[model.own_task].reads_labels:
         return LabelKind(model.own_task, TASKS[model.own_task].own_names)
     labelled = [header for header in corpus.headers.values() if header.label_names]
     if not labelled:
-        return LabelKind("regression", ("sentiment",))
-    one_hot = all(header.label_kind == "one_hot" for header in labelled)
-    numbered = all(header.label_kind == "classes" for header in labelled)
-    if model.task == "auto" and len({header.label_kind for header in labelled}) > 1:
-        found = ", ".join(f"{s} {h.label_kind}" for s, h in corpus.headers.items() if h.label_names)
-        logger.warning(
-            "%s: splits store labels differently (%s): learned as scores; model.task decides "
-            "otherwise.",
-            *(corpus.path, found),
-        )
-    if model.task == "regression" or (model.task == "auto" and not (one_hot or numbered)):
-        return LabelKind("regression", labelled[0].label_names)
-    classes = classes_of(labelled)
-    if not one_hot and not classes:
-        raise UserError(
-            f"model.task = classification: the labels of {corpus.path} are no classes, which are "
-            "whole numbers in one column, or rows of one 1 among zeros."
-        )
-    numbers = () if one_hot else tuple(classes)
-    names = labelled[0].label_names if one_hot else tuple(classes.values())
-    if len(names) < 2:
-        raise UserError(
-            f"{corpus.path}: every label is of the same class, {names[0]!r}: "
-            "--config.model.task=regression learns it as a score."
-        )
-    return LabelKind("classification", names, numbers)
+        return LabelKind(Regression.kind, ("sentiment",))
+    task = TASKS.get(model.task)
+    if task is None:  # auto
+        task = next((one for one in TASKS.values() if one.asked_for(labelled)), Regression)
+        if len({header.label_kind for header in labelled}) > 1:
+            found = (f"{s} {h.label_kind}" for s, h in corpus.headers.items() if h.label_names)
+            logger.warning(
+                "%s: splits store labels differently (%s): learned as scores; model.task decides "
+                "otherwise.",
+                *(corpus.path, ", ".join(found)),
+            )
+    return LabelKind(task.kind, *task.learned(corpus.path, labelled))
 
 
 def as_targets(
     labels: np.ndarray | None, spec: CorpusSpec, classes: Sequence[int]
 ) -> np.ndarray | None:
-    """Brings stored labels `[N, L]` into the task's form: classes counted from 0, or as they are.
+    """Brings stored labels `[N, L]` into the form of the model's task.
 
     Returns:
         None, with a warning, for labels of another kind than the model's.
     """
     if labels is None:
         return None
-    columns = 1 if classes else len(spec.label_names)
-    fits = labels.shape[1] == columns
-    if fits and classes:
-        fits = bool(np.isin(labels, classes).all())
-    elif fits and spec.label_kind == "classification":
-        fits = _are_one_hot(labels)
-    if not fits:
+    found = TASKS[spec.label_kind].from_stored(labels, spec.label_names, classes)
+    if found is None:
         wanted = f"{spec.label_kind} of {', '.join(spec.label_names)}"
         logger.warning("Labels that do not suit the model's %s are left out.", wanted)
-        return None
-    if classes:
-        return np.searchsorted(np.array(classes), labels).astype(np.float64)
-    if spec.label_kind == "classification":
-        return labels.argmax(axis=1).astype(np.float64)[:, None]
-    return labels
-
-
-def require_two_classes(path: str, targets: np.ndarray | None, spec: CorpusSpec) -> None:
-    """Says which classes train lacks; refuses a training split of a single class."""
-    if targets is None:
-        return
-    seen = set(targets[:, 0].astype(int))
-    missing = [name for k, name in enumerate(spec.label_names) if k not in seen]
-    if len(seen) < 2:
-        raise UserError(
-            f"{path}: every label of train is of the same class: --config.model.task=regression "
-            "learns labels as scores."
-        )
-    if missing:
-        logger.warning("No sample of train is of the class(es) %s.", ", ".join(missing))
+    return found

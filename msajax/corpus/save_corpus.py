@@ -38,6 +38,7 @@ from msajax.corpus.in_memory import (
 )
 from msajax.corpus.labels import MOST_CLASSES, label_kind, require_names
 from msajax.errors import UserError, printable
+from msajax.tasks import TASKS
 
 logger = logging.getLogger(__name__)
 
@@ -857,6 +858,6 @@ def _describe_labels(corpus: Corpus) -> str:
         return f"labels: {error}"
     where = "" if len(labelled) == len(corpus.headers) else f", in {' and '.join(labelled)} alone"
     whole = "; whole numbers are classes, .astype(float) makes them scores" * bool(
-        task.kind == "classification" and task.names == tuple(map(str, task.classes))
+        TASKS[task.kind].has_classes and task.names == tuple(map(str, task.classes))
     )
     return f"labels: {task.kind} of {printable(', '.join(task.names))}{where}{whole}"

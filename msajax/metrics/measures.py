@@ -324,6 +324,20 @@ def f1(n: NDArray, *sums: NDArray, by: str) -> NDArray:
     return ratio(total, weights)
 
 
+def recall(n: NDArray, *sums: NDArray) -> NDArray:
+    """Averages recall, hits / true count, over the classes that labels have.
+
+    Args:
+      n: Not read.
+      sums: Hits, true count and predicted count (..., D) of each class in turn.
+    """
+    total, classes = 0, 0
+    for hits, true in zip(sums[::3], sums[1::3], strict=True):
+        total = total + hits / np.maximum(true, 1)
+        classes = classes + (true > 0)
+    return ratio(total, classes)
+
+
 def predicted_classes(p: NDArray) -> NDArray:
     """Finds the most probable class of p (..., C, N), the first of equals: (..., N)."""
     return p.argmax(axis=-2)
@@ -346,6 +360,7 @@ def _class_f1(by: str) -> Metric:
 class_accuracy = averaged(lambda p, y: predicted_classes(p) == y, larger_is_better=True)
 class_f1_weighted = _class_f1("true")
 class_f1_macro = _class_f1("class")
+class_recall = class_f1_macro._replace(of_sums=recall)
 cross_entropy = averaged(_nats)
 
 # Of tokens p (..., 2, N): the nats of a sequence, and how many of its steps are predicted.

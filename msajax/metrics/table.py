@@ -139,6 +139,12 @@ TABLE: Mapping[str, Row] = MappingProxyType(
             hub="f1",
             beside="f1_weighted",
         ),
+        "uar": _share(
+            measures.class_recall,
+            "recall of each class that labels have, the plain mean",
+            ("classes",),
+            beside="accuracy",
+        ),
         "cross_entropy": Row(
             measures.cross_entropy,
             "-log of the probability given to what is true, mean in nats",

@@ -174,9 +174,9 @@ class SequenceLevelModel(nn.Module):
             vector, weights = AdaptiveHead(self.config, names, name="head")(
                 sequences, masks, train=train
             )  # [batch, model_dim or modalities * model_dim], [batch, modalities]
-            score = nn.Dense(
-                len(self.spec.label_names), kernel_init=kernel_init, name="regression"
-            )(vector)  # [batch, labels]
+            score = nn.Dense(self.spec.outputs, kernel_init=kernel_init, name="regression")(
+                vector
+            )  # [batch, outputs]
         return Prediction(score, weights, aux)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from msajax.config import DataConfig, ModelConfig
 from msajax.corpus.corpus import Corpus, Embedding, modality_order
 from msajax.corpus.demands import require_modalities
-from msajax.corpus.labels import as_targets, label_kind, require_two_classes
+from msajax.corpus.labels import as_targets, label_kind
 from msajax.corpus.on_demand import moments
 from msajax.corpus.steps import (
     Groups,
@@ -32,6 +32,7 @@ from msajax.preparation.pieces import (
 )
 from msajax.preparation.words import build_vocabulary, read_words
 from msajax.spec import CorpusSpec
+from msajax.tasks import TASKS
 
 logger = logging.getLogger(__name__)
 
@@ -166,6 +167,7 @@ def fit(
         tables["text"] = text.architecture.vocabulary
 
     labels = label_kind(corpus, model)
+    task = TASKS[labels.kind]
     groups, _ = find_groups(corpus, used, data, text is not None)
     lengths, text_steps = prepared_lengths(train, masks, movers(used, groups), model, text)
     spec = CorpusSpec(
@@ -180,8 +182,9 @@ def fit(
     )
     standardized = _standardized(spec, data, model)
     has_features = "text" in spec.modalities and not spec.vocabulary("text")
-    if spec.label_kind == "classification":
-        require_two_classes(corpus.path, as_targets(train.labels, spec, labels.classes), spec)
+    targets = as_targets(train.labels, spec, labels.classes) if task.reads_labels else None
+    if targets is not None:
+        task.check_train(corpus.path, targets, spec.label_names)
     return Preparation(
         spec=spec,
         classes=labels.classes,

@@ -46,7 +46,8 @@ from msajax.preparation.lost import (
     describe_empty,
     describe_repairs,
 )
-from msajax.tasks import make_task
+from msajax.tasks import TASKS
+from msajax.tasks.regression import Regression
 
 ANY_MODEL = ModelConfig()
 _BLOCK = 2**22  # feature values looked at in one go, so that float64 copies stay small
@@ -186,9 +187,11 @@ def inspect_corpus(
     report["warnings"] += _warnings(report, groups, data) + suspect_ids(ids)
     report["warnings"] += suspect_videos(ids)
     if kind:
-        names = next(h.label_names for h in corpus.headers.values() if h.label_names)
-        is_auto = model.task == "auto"
-        report["warnings"] += suspect_labels(labels, kind, names, is_auto=is_auto)
+        columns = next(h.label_names for h in corpus.headers.values() if h.label_names)
+        known = {split: y for split, y in labels.items() if y is not None}
+        report["warnings"] += TASKS[kind.kind].suspicions(
+            known, kind.names, kind.classes, columns, model.task == "auto"
+        )
     report["warnings"] += suspect_scales(report["splits"])
     return report
 
@@ -289,7 +292,7 @@ def _labels(y: np.ndarray, train: np.ndarray | None, kind: str) -> dict[str, Any
         with warnings.catch_warnings():  # an undefined majority becomes None below
             warnings.simplefilter("ignore", RuntimeWarning)
             train, column = train[:, None], y[:, None]
-            floors = make_task("regression", ("label",), train).floors(train, column)
+            floors = Regression.of(("label",), train).floors(train, column)
         floors = {
             floor: {key: v if np.isfinite(v) else None for key, v in values.items()}
             for floor, values in floors.items()
@@ -311,7 +314,7 @@ def _warnings(report: dict[str, Any], groups: Groups, data: DataConfig) -> list[
     labelled = any(split["labels"] for split in splits.values())
     if labelled and not report["task"]:
         found.append("Every label is of the same class: there is nothing to tell apart.")
-    if (report["task"] or {}).get("kind") == "regression":
+    if report["task"] and TASKS[report["task"]["kind"]].has_scale:
         found += suspect_range(splits)
     for name, split in splits.items():
         if not split["labels"]:
@@ -355,10 +358,6 @@ def _longest(split: dict[str, Any] | None, members: tuple[str, ...]) -> float:
 
 
 _APART = 100  # times: units that were mixed up, or features that were scaled in one split alone
-_MOST_CLASSES = 20  # more whole numbers from 0 are counts or grades
-_FEW = 3  # so few values are classes wherever they begin; -3 to 3 and 1 to 5 are degrees
-_REPEATED = 3  # times that a class occurs, on average; fewer labels are whole by chance
-_SHOWN_IDS = 8  # classes listed by name
 
 
 def suspect_ids(ids: Mapping[str, Sequence[str]]) -> list[str]:
@@ -385,67 +384,6 @@ def suspect_videos(ids: Mapping[str, Sequence[str]]) -> list[str]:
         f"By their ids, videos or persons have samples in two splits ({'; '.join(shared)}): what a "
         "model learns of a speaker in one helps it in the other."
     ]
-
-
-def suspect_labels(
-    labels: Mapping[str, np.ndarray | None], kind: LabelKind, names: Sequence[str], *, is_auto: bool
-) -> list[str]:
-    """Tells of labels that do not vary, of classes that are learned as scores or not at all.
-
-    Args:
-        labels: `[N, K]` by split; None for one without.
-        kind: what they are learned as.
-        names: say what the K columns are.
-        is_auto: whether `model.task` leaves open what they are learned as.
-    """
-    known = {split: y for split, y in labels.items() if y is not None}
-    told: list[str] = []
-    if kind.kind == "classification":
-        # The class of each sample, counted from 0.
-        found = {
-            split: np.searchsorted(np.array(kind.classes), y[:, 0])
-            if kind.classes
-            else y.argmax(axis=1)
-            for split, y in known.items()
-        }
-        for split, of in found.items():
-            if len(of) > 1 and (of == of[0]).all():
-                end = "there is nothing to learn"
-                end = end if split == "train" else "none can be told from it there"
-                name = kind.names[of[0]]
-                told.append(f"{split}: all {len(of)} samples are of the class {name}: {end}.")
-        for split, of in found.items() if "train" in found else ():
-            new = np.setdiff1d(of, found["train"])
-            if new.size:
-                more = ", …" if new.size > _SHOWN_IDS else ""
-                told.append(
-                    f"{split}: {np.isin(of, new).sum()} sample(s) are of class(es) that train "
-                    f"lacks ({', '.join(kind.names[k] for k in new[:_SHOWN_IDS])}{more}): nothing "
-                    "learns them."
-                )
-    if kind.kind != "regression":
-        return told
-    told += [
-        f"{split}: {name} is {column[0]:g} in all {len(column)} samples: "
-        + ("there is nothing to learn." if split == "train" else "it has no correlation there.")
-        for split, y in known.items()
-        for name, column in zip(names, y.T, strict=True)
-        if len(column) > 1 and (column == column[0]).all()
-    ]
-    if is_auto and len(names) == 1:
-        labels = np.concatenate([*known.values()])
-        values = np.unique(labels)
-        # They look like numbers of classes.
-        whole = (values == np.round(values)).all()
-        from_0 = len(values) <= _MOST_CLASSES and np.array_equal(values, np.arange(len(values)))
-        is_few = 2 <= len(values) and (len(values) <= _FEW or from_0)
-        if whole and is_few and len(labels) >= _REPEATED * len(values):
-            told.append(
-                f"{names[0]} takes the values {', '.join(f'{v:g}' for v in values)} alone, which "
-                "are learned as scores: if they are classes, --config.model.task=classification "
-                "learns them as such."
-            )
-    return told
 
 
 def suspect_scales(splits: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -12,9 +12,12 @@ from msajax.metrics.table import base_of, reported_by
 from msajax.tasks.base import Task
 from msajax.tasks.classification import Classification
 from msajax.tasks.next_token import NextToken
+from msajax.tasks.ordinal import Ordinal
 from msajax.tasks.regression import Regression
 
-TASKS: dict[str, type[Task]] = {task.kind: task for task in (Regression, Classification, NextToken)}
+TASKS: dict[str, type[Task]] = {
+    task.kind: task for task in (Regression, Classification, Ordinal, NextToken)
+}
 
 
 def make_task(kind: str, names: Sequence[str], train_labels: NDArray | None) -> Task:

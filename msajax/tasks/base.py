@@ -46,6 +46,8 @@ class Task:
 
     Attributes:
         kind: its name, as in `CorpusSpec.label_kind`.
+        choosable: whether `model.task` may name it.
+        has_scale: whether labels are real numbers.
         reads_labels: whether targets are the labels of a corpus; else they are made of the inputs.
         own_names: the names of outputs where no labels are read.
         has_classes: whether scores are probabilities of classes of which one is true.
@@ -63,6 +65,8 @@ class Task:
     """
 
     kind: ClassVar[str]
+    choosable: ClassVar[bool] = True
+    has_scale: ClassVar[bool] = False
     reads_labels: ClassVar[bool] = True
     own_names: ClassVar[tuple[str, ...]] = ()
     has_classes: ClassVar[bool] = False
@@ -95,6 +99,66 @@ class Task:
     @staticmethod
     def require_targets(labels: NDArray, where: str) -> None:
         """Raises `UserError` if a prepared split's targets `[N, L]` leave nothing to learn."""
+
+    @classmethod
+    def asked_for(cls, headers: Sequence[Any]) -> bool:
+        """Says whether labels, as the headers of all labelled splits have them, ask for the task.
+
+        That decides where `model.task` is auto; the first task that is asked for is taken.
+        """
+        return False
+
+    @classmethod
+    def learned(cls, path: str, headers: Sequence[Any]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """Names the outputs or classes of a corpus, by the headers of its labelled splits.
+
+        Returns:
+            The names, and the stored whole numbers that stand for classes in their order; () where
+            there are no such numbers.
+
+        Raises:
+            UserError: if the labels do not suit the task.
+        """
+        return headers[0].label_names, ()
+
+    @staticmethod
+    def from_stored(
+        labels: NDArray, names: Sequence[str], numbers: Sequence[int]
+    ) -> NDArray | None:
+        """Brings stored labels `[N, L]` into the task's form; None if they are of another kind."""
+        return labels if labels.shape[1] == len(names) else None
+
+    @staticmethod
+    def check_train(path: str, targets: NDArray, names: Sequence[str]) -> None:
+        """Refuses targets of a training split that nothing can be learned of, and tells of others.
+
+        Raises:
+            UserError: for those that are all the same.
+        """
+
+    @staticmethod
+    def suspicions(
+        labels: Mapping[str, NDArray],
+        names: Sequence[str],
+        numbers: Sequence[int],
+        columns: Sequence[str],
+        is_auto: bool,
+    ) -> list[str]:
+        """Tells of labels that do not vary, and of those that may be meant otherwise.
+
+        Args:
+            labels: `[N, L]` by split, as stored.
+            names: those of the outputs or classes.
+            numbers: as `learned` returns them.
+            columns: names of the L columns.
+            is_auto: whether `model.task` leaves open what they are learned as.
+        """
+        return []
+
+    @staticmethod
+    def outputs(names: Sequence[str]) -> int:
+        """Counts the outputs of a model for scores of these names."""
+        return len(names)
 
     @staticmethod
     def label_width(names: Sequence[str]) -> int:

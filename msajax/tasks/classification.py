@@ -1,18 +1,36 @@
 """Predicts which of several classes a sample is of."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from msajax.errors import UserError
 from msajax.metrics.calibration import Basis, Temperature
 from msajax.metrics.table import reported_by
 from msajax.tasks.base import Loss, Task, named_by, over_rows
 from msajax.tasks.views import Counts, SampleView, ScoredSamples, ShareRow, Shares, Views
 
+logger = logging.getLogger(__name__)
+
+_SHOWN = 8  # classes listed by name
 _ROUNDED = 5e-3  # what a probability is off by that some tool prints with two digits
 _LEAST = -87.0  # the logarithm of the smallest probability
+
+
+def are_one_hot(labels: NDArray) -> bool:
+    """Says whether each row of labels `[N, K]` is one 1 among zeros."""
+    ones = (labels == 1).sum(axis=1)
+    return bool(((ones == 1) & ((labels != 0).sum(axis=1) == 1)).all())
+
+
+def classes_of(headers: Iterable[Any]) -> dict[int, str]:
+    """Returns the classes of all splits together, in order; {} unless each of them has some."""
+    headers = list(headers)
+    found = dict(item for header in headers for item in header.classes.items())
+    return dict(sorted(found.items())) if all(header.classes for header in headers) else {}
 
 
 def _nats(score: Any, label: Any) -> Any:
@@ -61,6 +79,90 @@ class Classification(Task):
         nats = jax.nn.log_softmax(outputs, axis=-1)
         # float32 has no smaller normal numbers: a probability of 0 would have no logarithm.
         return jax.numpy.exp(jax.numpy.maximum(nats, _LEAST))
+
+    @classmethod
+    def asked_for(cls, headers: Sequence[Any]) -> bool:
+        """Says whether labels are whole numbers of classes, or one-hot rows, in every split."""
+        kinds = {header.label_kind for header in headers}
+        return kinds in ({"one_hot"}, {"classes"})
+
+    @classmethod
+    def learned(cls, path: str, headers: Sequence[Any]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """Names the classes of all splits together: one that train lacks must not fail a run."""
+        one_hot = all(header.label_kind == "one_hot" for header in headers)
+        classes = classes_of(headers)
+        if not one_hot and not classes:
+            raise UserError(
+                f"model.task = {cls.kind}: the labels of {path} are no classes, which are whole "
+                "numbers in one column, or rows of one 1 among zeros."
+            )
+        numbers = () if one_hot else tuple(classes)
+        names = headers[0].label_names if one_hot else tuple(classes.values())
+        if len(names) < 2:
+            raise UserError(
+                f"{path}: every label is of the same class, {names[0]!r}: "
+                "--config.model.task=regression learns it as a score."
+            )
+        return names, numbers
+
+    @staticmethod
+    def from_stored(
+        labels: NDArray, names: Sequence[str], numbers: Sequence[int]
+    ) -> NDArray | None:
+        """Counts classes `[N, 1]` from 0."""
+        if numbers:
+            if labels.shape[1] != 1 or not np.isin(labels, numbers).all():
+                return None
+            return np.searchsorted(np.array(numbers), labels).astype(np.float64)
+        if labels.shape[1] != len(names) or not are_one_hot(labels):
+            return None
+        return labels.argmax(axis=1).astype(np.float64)[:, None]
+
+    @staticmethod
+    def check_train(path: str, targets: NDArray, names: Sequence[str]) -> None:
+        """Says which classes train lacks; refuses a training split of a single class."""
+        seen = set(targets[:, 0].astype(int))
+        missing = [name for k, name in enumerate(names) if k not in seen]
+        if len(seen) < 2:
+            raise UserError(
+                f"{path}: every label of train is of the same class: "
+                "--config.model.task=regression learns labels as scores."
+            )
+        if missing:
+            logger.warning("No sample of train is of the class(es) %s.", ", ".join(missing))
+
+    @classmethod
+    def suspicions(
+        cls,
+        labels: Mapping[str, NDArray],
+        names: Sequence[str],
+        numbers: Sequence[int],
+        columns: Sequence[str],
+        is_auto: bool,
+    ) -> list[str]:
+        """Tells of splits of a single class, and of classes that train lacks."""
+        told: list[str] = []
+        found = {
+            split: np.searchsorted(np.array(numbers), y[:, 0]) if numbers else y.argmax(axis=1)
+            for split, y in labels.items()
+        }
+        for split, of in found.items():
+            if len(of) > 1 and (of == of[0]).all():
+                end = "there is nothing to learn"
+                end = end if split == "train" else "none can be told from it there"
+                told.append(
+                    f"{split}: all {len(of)} samples are of the class {names[of[0]]}: {end}."
+                )
+        for split, of in found.items() if "train" in found else ():
+            new = np.setdiff1d(of, found["train"])
+            if new.size:
+                more = ", …" if new.size > _SHOWN else ""
+                told.append(
+                    f"{split}: {np.isin(of, new).sum()} sample(s) are of class(es) that train "
+                    f"lacks ({', '.join(names[k] for k in new[:_SHOWN])}{more}): nothing learns "
+                    "them."
+                )
+        return told
 
     @staticmethod
     def label_width(names: Sequence[str]) -> int:

@@ -42,6 +42,7 @@ class NextToken(Task):
     losses = {"cross_entropy": _cross_entropy}
     reporters = ("tokens",)
     usual_selection = "cross_entropy"
+    choosable = False
     reads_labels = False
     explains = False
     continues_text = True

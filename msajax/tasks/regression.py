@@ -14,6 +14,9 @@ from msajax.metrics.table import is_sentiment, reported_by
 from msajax.tasks.base import Loss, Task, over_rows
 from msajax.tasks.views import Counts, OutputRow, Pairs, SampleView, ScoredSamples, Views
 
+_MOST_CLASSES = 20  # more whole numbers from 0 are counts or grades
+_FEW = 3  # so few values are classes wherever they begin; -3 to 3 and 1 to 5 are degrees
+_REPEATED = 3  # times that a class occurs, on average; fewer labels are whole by chance
 _SEVEN = tuple("−3 −2 −1 0 +1 +2 +3".split())
 
 
@@ -64,6 +67,7 @@ class Regression(Task):
     """Predicts real numbers: scores and labels are `[N, K]`."""
 
     kind = "regression"
+    has_scale = True
     losses = {
         "l1": lambda _: _of_error(abs),
         "mse": lambda _: _of_error(lambda error: error * error),
@@ -81,6 +85,37 @@ class Regression(Task):
             reporter = "sentiment" if is_sentiment(train_labels[:, 0]) else "scores"
             return cls(names, of_one_output(reporter))
         return cls(names, each_and_mean(reported_by("outputs"), names))
+
+    @staticmethod
+    def suspicions(
+        labels: Mapping[str, NDArray],
+        names: Sequence[str],
+        numbers: Sequence[int],
+        columns: Sequence[str],
+        is_auto: bool,
+    ) -> list[str]:
+        """Tells of columns that are constant, and of numbers that look like those of classes."""
+        told = [
+            f"{split}: {name} is {column[0]:g} in all {len(column)} samples: "
+            + ("there is nothing to learn." if split == "train" else "it has no correlation there.")
+            for split, y in labels.items()
+            for name, column in zip(columns, y.T, strict=True)
+            if len(column) > 1 and (column == column[0]).all()
+        ]
+        if not is_auto or len(columns) != 1:
+            return told
+        every = np.concatenate([*labels.values()])
+        values = np.unique(every)
+        whole = (values == np.round(values)).all()
+        from_0 = len(values) <= _MOST_CLASSES and np.array_equal(values, np.arange(len(values)))
+        is_few = 2 <= len(values) and (len(values) <= _FEW or from_0)
+        if whole and is_few and len(every) >= _REPEATED * len(values):
+            told.append(
+                f"{columns[0]} takes the values {', '.join(f'{v:g}' for v in values)} alone, which "
+                "are learned as scores: if they are classes, --config.model.task=classification "
+                "learns them as such."
+            )
+        return told
 
     @staticmethod
     def begins_at(labels: NDArray) -> NDArray | None:

@@ -133,7 +133,7 @@ def _require_prediction(found: object, spec: CorpusSpec) -> None:
             f"The model returns {type(found).__name__}: it must return a msajax.Prediction."
         )
     for what, columns, of in (
-        ("score", len(spec.label_names), "outputs"),
+        ("score", spec.outputs, "outputs"),
         ("modality_weights", len(spec.modalities), "modalities"),
     ):
         x = getattr(found, what)
@@ -161,10 +161,10 @@ def check_declaration(
     if not shapes:
         raise UserError("The model has no parameters: there is nothing to train.")
     bias = model.output_bias
-    if bias and shapes.get(bias) != (len(spec.label_names),):
+    if bias and shapes.get(bias) != (spec.outputs,):
         raise UserError(
             f"The model's output_bias {bias!r} is {shapes.get(bias, 'no parameter')}: it must be "
-            f"the path of a bias ({len(spec.label_names)},); there are {', '.join(shapes)}."
+            f"the path of a bias ({spec.outputs},); there are {', '.join(shapes)}."
         )
     kinds = (LABELS, MODALITIES, VOCABULARY, POSITIONS)
     for pattern, bound in model.bound.items():
