@@ -40,8 +40,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("mode", ["jit", "pmap"])
-@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+@pytest.mark.parametrize(("schedule", "mode"), [("cosine", "jit"), ("constant", "pmap")])
 def test_a_second_trial_of_other_rates_compiles_nothing_but_from_0_it_does(
     schedule, mode, tmp_path
 ):

@@ -59,6 +59,7 @@ DECODER = {
     "data__text": "words",
     "data__min_count": 1,
     "model__name": "next_token",
+    **{"model__n_layers_fuse": 1, "model__head": "weighted_sum"},  # as usual: it reads neither
     "model__causal": True,
     "model__n_layers_mod": 1,
 }
@@ -335,6 +336,7 @@ def test_class_results_follow_from_the_predictions(name, run_of):
             "accuracy": np.mean(predicted == true),
             "f1_weighted": sklearn.metrics.f1_score(true, predicted, average="weighted"),
             "f1_macro": sklearn.metrics.f1_score(true, predicted, average="macro"),
+            "uar": sklearn.metrics.balanced_accuracy_score(true, predicted),
             "cross_entropy": -np.log(p[np.arange(16), true]).mean(),
         }
 
