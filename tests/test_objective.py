@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from tiny import lines_of, run, tiny_config
 
-from msajax.config import TrainConfig
+from msajax.config import Config, TrainConfig
 from msajax.errors import UserError
 from msajax.models.contract import BATCH, Model, Prediction, Term
 from msajax.preparation.batches import Batch
 from msajax.training.objective import (
     TERMS,
     Objective,
+    balanced_weights,
     loss_of,
     make_objective,
     measure,
@@ -174,3 +175,19 @@ def test_every_term_is_logged_by_name(tmp_path):
         expected = line["train_l1"] + 0.25 * line["train_gate_entropy"]
         assert line["train_loss"] == pytest.approx(expected, rel=1e-12)
         assert 0 < line["train_gate_entropy"] < np.log(2)
+
+
+def test_balanced_classes_count_alike_and_the_mean_is_over_their_weights():
+    labels = np.array([[0], [0], [0], [1], [1], [2]])
+    weights = balanced_weights(labels, 4)
+    np.testing.assert_allclose(weights, (6 / 12, 6 / 8, 6 / 4, 6 / 4))  # nobody is of the last
+    config = Config(train=TrainConfig(class_weights="balanced"))
+    objective = make_objective(config, Model(nn.Module), "classification", weights)
+    score, weight = np.random.default_rng(0).normal(size=(6, 4)), [1, 1, 1, 1, 0, 1]
+    found = measure(objective, prediction_of(score), batch_of(labels, weight))
+    nats = np.log(np.exp(score).sum(1)) - score[np.arange(6), labels[:, 0]]
+    of_row = np.array(weights)[labels[:, 0]] * weight
+    np.testing.assert_allclose(found.sums[0], (nats * of_row).sum(), rtol=1e-6)
+    np.testing.assert_allclose(found.weights[0], of_row.sum(), rtol=1e-6)
+    with pytest.raises(UserError, match="class_weights = 'balanced' is for classes"):
+        make_objective(config, Model(nn.Module), "regression")

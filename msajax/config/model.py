@@ -49,8 +49,9 @@ class ModelConfig(Settings):
             from those before it), or one of your own (`msajax.register_model`).
         task: what the labels are: regression (one or several real numbers), classification (whole
             numbers in one column, or one-hot rows), ordinal (whole numbers in one column whose
-            order counts), or auto: classification if labels are stored as whole numbers from 0 in
-            one column or every row is one-hot, else regression.
+            order counts), multi_label (several columns of 0 and 1), or auto: classification if
+            labels are stored as whole numbers from 0 in one column or every row is one-hot,
+            multi_label if they are other columns of 0 and 1, else regression.
         init_from: a bundle whose parameters this model begins with where they match; "" begins at
             random.
         text_encoder: a folder of a pretrained encoder (BERT, RoBERTa, ModernBERT or DeBERTa-v3, as

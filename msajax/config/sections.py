@@ -99,6 +99,8 @@ class DataConfig(Settings):
         word_shift: seconds added to the start of a word to find its segment in computational
             sequences; auto is -0.04 for CMU-MOSI, whose words come late, else 0.
         split_seed: seed of the random split by video of a corpus without splits, and of `folds`.
+        binarize: none, or a number: labels become 1 where they lie above it, else 0, as intensities
+            of emotions.
         folds: folds of a cross-validation, 3 or more, or 0 for the splits of the corpus; all its
             labelled samples are pooled, and split by video into so many folds.
         fold: which fold, from 0, is the test split, or -1 for all, one after another; the next fold
@@ -123,6 +125,7 @@ class DataConfig(Settings):
     glove_path: str = ""
     word_shift: str = "auto"
     split_seed: int = 0
+    binarize: str = "none"
     folds: int = 0
     fold: int = -1
     device_memory_budget: int = 2**31
@@ -145,6 +148,8 @@ class DataConfig(Settings):
         require(self, "data.fold", ok, f"must be -1, or from 0 to below data.folds = {self.folds}")
         ok = self.word_shift == "auto" or is_finite_number(self.word_shift)
         require(self, "data.word_shift", ok, "must be auto or a number of seconds")
+        ok = self.binarize == "none" or is_finite_number(self.binarize)
+        require(self, "data.binarize", ok, "must be none or a number")
         one_of(self, "data.truncate", "error", "first", "last", "uniform")
         one_of(self, "data.alignment", "auto", "aligned", "unaligned")
 
@@ -280,6 +285,8 @@ class TrainConfig(Settings):
             cumulative of ordered levels; cross_entropy of tokens; auto is the first of these.
         huber_delta: where the Huber loss turns from square to linear.
         focal_gamma: how much the focal loss favours samples that are wrong; 0 is cross_entropy.
+        class_weights: none, or balanced: a sample of a class counts in the loss N / (C n) times,
+            of N training samples in C classes, n of them in its own.
         terms: terms beside the loss, each as `name=weight`: gate_entropy (the entropy of
             the modality weights; a negative weight spreads them).
         transforms: random changes of training batches, each as `name:modality=amount`, where *
@@ -312,6 +319,7 @@ class TrainConfig(Settings):
     loss: str = "auto"
     huber_delta: float = 1.0
     focal_gamma: float = 2.0
+    class_weights: str = "none"
     terms: tuple[str, ...] = ()
     transforms: tuple[str, ...] = ()
     seed_axis: str = "auto"
@@ -333,6 +341,7 @@ class TrainConfig(Settings):
         require(self, "train.first_seed", fits, requirement)
         require(self, "train.huber_delta", self.huber_delta > 0, "must be above 0")
         at_least(self, "train", 0, "focal_gamma")
+        one_of(self, "train.class_weights", "none", "balanced")
         one_of(self, "train.seed_axis", "auto", "map", "vmap")
         ok = 0 <= self.calibration_share < 1
         require(self, "train.calibration_share", ok, "must lie in [0, 1)")

@@ -178,7 +178,7 @@ class SplitHeader:
         label_names: as many as a sample has labels; empty without labels.
         has_raw_text: whether transcripts are there.
         label_kind: scores; classes (one column of whole numbers from 0, of an integer type); or
-            one_hot (each row has one 1 among zeros).
+            one_hot (each row has one 1 among zeros); or binary (several columns of 0 and 1).
         classes: names of the whole numbers in a single column of labels; empty if there are others.
         words: steps of the words; 0 if they are not known step by step.
     """

@@ -1,5 +1,6 @@
 """Says what labels are: how they are stored, which task they ask for, what a model predicts."""
 
+import dataclasses
 import logging
 import math
 import re
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from msajax.config import ModelConfig
-from msajax.corpus.corpus import Corpus, is_finite
+from msajax.corpus.corpus import Corpus, Split, is_finite
 from msajax.errors import UserError
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
@@ -57,7 +58,8 @@ def describe_labels(
     columns = labels.shape[1]
     kind, classes = "scores", {}
     if columns > 1:
-        kind = "one_hot" if are_one_hot(labels) else kind
+        if np.isin(labels, (0, 1)).all():
+            kind = "one_hot" if are_one_hot(labels) else "binary"
     else:
         found = np.unique(labels)
         whole = (found == np.round(found)) & (np.abs(found) < _LARGEST_CLASS)
@@ -145,6 +147,33 @@ def clip_sentiment(where: str, columns: Sequence[np.ndarray]) -> int:
         for column in columns:
             np.clip(column, -_SENTIMENT, _SENTIMENT, out=column)
     return stray
+
+
+def binarized(corpus: Corpus, threshold: float) -> Corpus:
+    """Makes the same corpus whose labels are 1 above a threshold, else 0."""
+
+    def read(name: str) -> Split:
+        split = corpus.split(name)
+        labels = None if split.labels is None else (split.labels > threshold).astype(np.float64)
+        return dataclasses.replace(split, labels=labels)
+
+    headers, ids = {}, {}
+    for name, header in corpus.headers.items():
+        split = read(name)
+        headers[name], ids[name] = header, split.ids.tolist()
+        if split.labels is not None:
+            about = describe_labels(split.labels, integers=True, names=header.label_names)
+            headers[name] = dataclasses.replace(header, **about)
+    made = Corpus(
+        source=corpus.source,
+        digest=corpus.digest,
+        headers=headers,
+        ids=ids,
+        read=read,
+        aligned=corpus.aligned,
+    )
+    made.why, made.verify = corpus.why, corpus.verify
+    return made
 
 
 def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:

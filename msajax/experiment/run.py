@@ -184,7 +184,7 @@ def _measure(run: Run, trained: Trained) -> dict[str, Any]:
     calibration = run.task.calibrate(
         valid.scores[:, dealt.calibrates], valid.split.labels[dealt.calibrates], basis
     )
-    if calibration is None and run.task.calibrates:
+    if calibration is None and run.task.calibration:
         logger.warning(
             "Scores are not calibrated: %d validation sample(s) are too few, of which %d would do.",
             basis.samples,
@@ -322,7 +322,7 @@ def open_sources(
     # Part of validation may be held out to calibrate: it must be there, and be of use.
     share, kind = config.train.calibration_share, preparation.spec.label_kind
     if share:
-        if not TASKS[kind].calibrates:
+        if TASKS[kind].calibration is None:
             raise UserError(
                 f"train.calibration_share = {share:g}: nothing of a {kind} model is calibrated: "
                 "leave the share at 0."

@@ -49,6 +49,7 @@ from msajax.runs.folder import encode_frozen
 from msajax.runs.local_copy import bundle_folder
 from msajax.runs.manifest import DESCRIPTION, FROZEN
 from msajax.spec import CorpusSpec
+from msajax.tasks import TASKS
 
 logger = logging.getLogger(__name__)
 
@@ -372,6 +373,9 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
         variables = flax.traverse_util.unflatten_dict(arrays, sep="/")
         params = variables.pop("params")
         config = from_config_dict(content["config"])
+        if (fitted := content["calibration"]) is not None:
+            task = TASKS[preparation["spec"].label_kind]
+            fitted = calibration.from_dict(fitted, task.calibration)
         _require_shapes(config, preparation["spec"], params, shared)
         return Bundle(
             config=config,
@@ -382,7 +386,7 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
             corpus_digest=content["corpus_digest"],
             collections=variables,
             shared=shared,
-            calibration=content["calibration"] and calibration.from_dict(content["calibration"]),
+            calibration=fitted,
         )
     except UserError:
         raise

@@ -13,7 +13,7 @@ from msajax.corpus.formats.pickled import to_whole
 from msajax.corpus.in_memory import as_list, is_list, pad, require_unicode
 from msajax.errors import UserError, nearest
 from msajax.inference.scoring import Scorer, make_predict
-from msajax.metrics.calibration import Calibration, Intervals, Temperature
+from msajax.metrics.calibration import Calibration
 from msajax.models.build import build_model
 from msajax.preparation.fit import Preparation
 from msajax.runtime.devices import configure_jax, make_layout, require_devices
@@ -37,6 +37,8 @@ class Scores:
         high: `[N, K]`, its upper end.
         calibrated: `[N, K]`, the probabilities of `score` at the bundle's temperature; None without
             one.
+        labels: `[N, K]` bool, which labels a sample has by the bundle's thresholds; None without
+            them.
     """
 
     score: np.ndarray
@@ -46,6 +48,7 @@ class Scores:
     low: np.ndarray | None = None
     high: np.ndarray | None = None
     calibrated: np.ndarray | None = None
+    labels: np.ndarray | None = None
 
     @classmethod
     def of_seeds(
@@ -56,12 +59,8 @@ class Scores:
         several = len(scores) > 1
         sd = scores.std(axis=0, ddof=1) if several else np.full(mean.shape, np.nan)
         summed = cls(mean, sd, scores, weights)
-        if isinstance(calibration, Intervals):
-            low, high = calibration.bounds(scores)
-            return dataclasses.replace(summed, low=low, high=high)
-        if isinstance(calibration, Temperature):
-            return dataclasses.replace(summed, calibrated=calibration.scaled(scores))
-        return summed
+        said = {} if calibration is None else calibration.applied(scores)
+        return dataclasses.replace(summed, **said)
 
     def __repr__(self) -> str:
         shown = np.array2string(self.score, precision=3, threshold=6, edgeitems=2, separator=", ")

@@ -6,8 +6,8 @@ neural networks, sections 2 and 4.2). All of them are about the ensemble: the me
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,6 +100,19 @@ class Intervals(Basis):
             "width": (high - low).mean(axis=0).tolist(),
         }
 
+    def applied(self, scores: NDArray) -> dict[str, NDArray]:
+        """Returns the ends "low" and "high" `[N, K]` of the intervals of scores `[S, N, K]`."""
+        return dict(zip(("low", "high"), self.bounds(scores), strict=True))
+
+    def told(self, test: Mapping[str, Any]) -> str:
+        """Puts what `measure` found on test into a sentence."""
+        coverage = _range([100 * share for share in test["coverage"]], "{:.1f}")
+        width, each = _range(test["width"], "{:.3f}"), " of each output" * (len(test["width"]) > 1)
+        return (
+            f"The 90 % intervals of the ensemble's score{each} hold {coverage} % of the test "
+            f"labels, and are {width} wide in the mean ({self.describe()})."
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Returns the JSON form."""
         normalised = any(floor is not None for floor in self.floor)
@@ -162,20 +175,55 @@ class Temperature(Basis):
             "bins": bins,
         }
 
+    def applied(self, scores: NDArray) -> dict[str, NDArray]:
+        """Returns "calibrated", the probabilities `[N, C]` at this temperature."""
+        return {"calibrated": self.scaled(scores)}
+
+    def told(self, test: Mapping[str, Any]) -> str:
+        """Puts what `measure` found on test into a sentence."""
+        before, after = (f"{100 * test[key]:.1f} %" for key in ("ece_before", "ece_after"))
+        return (
+            f"The ensemble's probabilities have an expected calibration error of {before} on test, "
+            f"{after} at temperature {self.temperature:.3f} (predictions are not scaled by it; "
+            f"{self.describe()})."
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Returns the JSON form."""
         return {"kind": self.kind} | _plain(self)
 
 
-Calibration = Intervals | Temperature
+class Calibration(Protocol):
+    """Says what a task's calibration has; `fit` makes it."""
+
+    kind: ClassVar[str]
+
+    def describe(self) -> str:
+        """Says which samples it rests on."""
+
+    def measure(self, scores: NDArray, labels: NDArray) -> dict[str, Any]:
+        """Measures it on scores `[S, N, K]` and labels of other samples."""
+
+    def applied(self, scores: NDArray) -> dict[str, NDArray]:
+        """Returns what it says of scores `[S, N, K]`, by the fields of `msajax.Scores`."""
+
+    def told(self, test: Mapping[str, Any]) -> str:
+        """Puts what `measure` found on test into a sentence."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the JSON form."""
 
 
-def from_dict(values: Mapping[str, Any]) -> Calibration:
-    """Makes a calibration of its JSON form."""
-    made = {kind.kind: kind for kind in (Intervals, Temperature)}[values["kind"]]
-    names = [field.name for field in dataclasses.fields(made)]
-    plain = {name: values[name] for name in names}
-    return made(**{k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()})
+def from_dict(values: Mapping[str, Any], kind: type) -> Any:
+    """Makes a calibration of a kind of its JSON form.
+
+    Raises:
+        KeyError: if it is of another kind, or lacks a field.
+    """
+    if values["kind"] != kind.kind:
+        raise KeyError(values["kind"])
+    plain = {field.name: values[field.name] for field in dataclasses.fields(kind)}
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()})
 
 
 def reliability(probabilities: NDArray, labels: NDArray) -> list[dict[str, float]]:
@@ -220,7 +268,12 @@ def _softmax(logits: NDArray) -> NDArray:
     return powers / powers.sum(axis=1, keepdims=True)
 
 
-def _plain(calibration: Calibration) -> dict[str, Any]:
+def _range(values: Sequence[float], form: str) -> str:
+    ends = dict.fromkeys(form.format(end) for end in (min(values), max(values)))
+    return " to ".join(ends)
+
+
+def _plain(calibration: Intervals | Temperature) -> dict[str, Any]:
     """Returns the fields, tuples as lists, which is what JSON gives back."""
     fields = dataclasses.asdict(calibration)
     return {key: list(v) if isinstance(v, tuple) else v for key, v in fields.items()}

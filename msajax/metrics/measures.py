@@ -277,6 +277,39 @@ r2 = Metric(
 )
 
 
+def _label_terms(p: NDArray, y: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+    has, true = p > 0.5, y > 0.5
+    return has & true, true, has
+
+
+def _balanced(n: NDArray, hits: NDArray, true: NDArray, predicted: NDArray) -> NDArray:
+    """Averages the shares of those with a label, and of those without, that are right."""
+    without, rejected = n - true, n - true - predicted + hits
+    return (ratio(hits, true) + ratio(rejected, without)) / 2
+
+
+def _of_auc(n: NDArray, ranks: NDArray, true: NDArray) -> NDArray:
+    """Computes how often one with the label ranks above one without; ranks are about 0."""
+    above = ranks + true * (n - true) / 2
+    return ratio(above, true * (n - true))
+
+
+# Of a probability p (..., N) and a label y (..., N), 0 or 1.
+ONE_KIND = "every sample has the label, or none"
+label_accuracy = averaged(lambda p, y: (p > 0.5) == (y > 0.5), larger_is_better=True)
+label_f1 = Metric(
+    _label_terms,
+    lambda n, hits, true, has: ratio(2 * hits, true + has),
+    "no sample has the label, and none is said to",
+    True,
+)
+balanced_accuracy = Metric(_label_terms, _balanced, ONE_KIND, True)
+auc = Metric(lambda p, y: (p * (y > 0), (y > 0) * 1.0), _of_auc, ONE_KIND, True, ranked=True)
+binary_cross_entropy = averaged(
+    lambda p, y: -np.log(np.maximum(np.where(y > 0.5, p, 1 - p), np.finfo(np.float64).tiny))
+)
+
+
 def accuracy(rule: Rule) -> Metric:
     """Makes the share of samples whose score and label are of one class."""
 

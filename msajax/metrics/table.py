@@ -123,14 +123,14 @@ TABLE: Mapping[str, Row] = MappingProxyType(
             "share of samples whose most probable class is the true one",
             ("classes", "youtube"),
             hub="accuracy",
-            otherwise={"class_numbers": accuracy(_WHOLE)},
+            otherwise={"class_numbers": accuracy(_WHOLE), "labels": measures.label_accuracy},
         ),
         "f1_weighted": _share(
             measures.class_f1_weighted,
             "F1 of each class, weighted by its true count",
             ("classes", "youtube"),
             hub="f1",
-            otherwise={"class_numbers": f1_of(_WHOLE)},
+            otherwise={"class_numbers": f1_of(_WHOLE), "labels": measures.label_f1},
         ),
         "f1_macro": _share(
             measures.class_f1_macro,
@@ -138,6 +138,24 @@ TABLE: Mapping[str, Row] = MappingProxyType(
             ("classes",),
             hub="f1",
             beside="f1_weighted",
+            otherwise={"labels": measures.label_f1},
+        ),
+        "balanced_accuracy": _share(
+            measures.balanced_accuracy,
+            "of those with a label and of those without, the mean of both",
+            ("labels",),
+            beside="accuracy",
+        ),
+        "auc": Row(
+            measures.auc,
+            "how often one with a label scores above one without",
+            ("labels",),
+            hub="roc_auc",
+        ),
+        "binary_cross_entropy": Row(
+            measures.binary_cross_entropy,
+            "-log of the probability of what is true of each label, mean in nats",
+            ("labels",),
         ),
         "uar": _share(
             measures.class_recall,

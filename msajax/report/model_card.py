@@ -117,6 +117,12 @@ def _calibration(found: Mapping[str, Any] | None) -> str:
     if found["kind"] == "interval":
         coverage = ", ".join(f"{100 * x:.1f} %" for x in found["test"]["coverage"])
         text = f"Intervals of {100 * found['level']:g} % covered {coverage} of the test split."
+    elif found["kind"] == "thresholds":
+        text = (
+            "Each label has a threshold of its own: macro F1 on test is "
+            f"{100 * found['test']['f1_macro']:.1f} % with them, and "
+            f"{100 * found['test']['f1_macro_at_half']:.1f} % at 0.5."
+        )
     else:
         text = (
             f"Probabilities are calibrated by temperature ({found['temperature']:.3f}): expected "

@@ -125,7 +125,7 @@ def calibration(results: Mapping[str, Any], test: LabelledScores) -> Panel | Non
 
     None for a run that has no such results.
     """
-    if "calibration" not in results or not test.task.calibrates:
+    if "calibration" not in results or test.task.calibration is None:
         return None
     found = results["calibration"]
     with reading('"calibration" in results.json of the run'):
@@ -134,8 +134,10 @@ def calibration(results: Mapping[str, Any], test: LabelledScores) -> Panel | Non
             sentences, drawn, columns, rows = [nothing], [], (), []
         elif found["kind"] == "interval":
             sentences, drawn, columns, rows = _intervals(found, test)
-        else:
+        elif found["kind"] == "temperature":
             sentences, drawn, columns, rows = _temperature(found)
+        else:
+            sentences, drawn, columns, rows = _thresholds(found, test)
         return Panel.of(
             "Calibration and coverage",
             "calibration.html",
@@ -245,6 +247,19 @@ def _temperature(found: Mapping[str, Any]) -> _Told:
     rows = [(f"{b['confidence']:.3f}", f"{b['accuracy']:.3f}", f"{b['count']:,}") for b in full]
     columns = ("confidence", "accuracy", "samples")
     return sentences, [Chart("", drawing, (), note)], columns, rows
+
+
+def _thresholds(found: Mapping[str, Any], test: LabelledScores) -> _Told:
+    half, here = (legend.percent(found["test"][key]) for key in ("f1_macro_at_half", "f1_macro"))
+    told = (
+        "A label is said to be there above a threshold of its own, that of largest F1 on "
+        f"validation. Macro F1 on test is {here} with them, and {half} at 0.5."
+    )
+    rows = [
+        (shortened(name, 40), f"{value:.3f}")
+        for name, value in zip(test.names, found["thresholds"], strict=True)
+    ]
+    return [told, _source(found)], [], ("label", "threshold"), rows
 
 
 # --- single samples ---

@@ -1,6 +1,6 @@
 """Puts metrics, floors and calibrations into words and units, which people read with numbers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -99,26 +99,8 @@ def calibration(results: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
         results: has "calibration", unless an older version wrote it.
         metrics: those of the same results, by name.
     """
-    found = results.get("calibration")
+    found, task = results.get("calibration"), task_that_reports(metrics)
     if found is None:
-        said = task_that_reports(metrics).not_calibrated if "calibration" in results else ""
+        said = task.not_calibrated if "calibration" in results else ""
         return said and f"{said}: fewer than {FEWEST} validation samples."
-    basis, test = from_dict(found).describe(), found["test"]
-    if found["kind"] == "temperature":
-        before, after = (percent(test[key]) for key in ("ece_before", "ece_after"))
-        return (
-            f"The ensemble's probabilities have an expected calibration error of {before} on test, "
-            f"{after} at temperature {found['temperature']:.3f} (predictions are not scaled by it; "
-            f"{basis})."
-        )
-    coverage = _range([100 * share for share in test["coverage"]], "{:.1f}")
-    width, each = _range(test["width"], "{:.3f}"), " of each output" * (len(test["width"]) > 1)
-    return (
-        f"The 90 % intervals of the ensemble's score{each} hold {coverage} % of the test labels, "
-        f"and are {width} wide in the mean ({basis})."
-    )
-
-
-def _range(values: Sequence[float], form: str) -> str:
-    ends = dict.fromkeys(form.format(end) for end in (min(values), max(values)))
-    return " to ".join(ends)
+    return from_dict(found, task.calibration).told(found["test"])

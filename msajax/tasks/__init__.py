@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from msajax.metrics.table import base_of, reported_by
 from msajax.tasks.base import Task
 from msajax.tasks.classification import Classification
+from msajax.tasks.multi_label import MultiLabel
 from msajax.tasks.next_token import NextToken
 from msajax.tasks.ordinal import Ordinal
 from msajax.tasks.regression import Regression
 
 TASKS: dict[str, type[Task]] = {
-    task.kind: task for task in (Regression, Classification, Ordinal, NextToken)
+    task.kind: task for task in (Regression, Classification, Ordinal, MultiLabel, NextToken)
 }
 
 

@@ -53,7 +53,7 @@ class Task:
         has_classes: whether scores are probabilities of classes of which one is true.
         explains: whether a score can be taken apart.
         continues_text: whether a model's outputs say what follows a text.
-        calibrates: whether `calibrate` knows what to do with enough scores.
+        calibration: what is fitted to scores of validation; None for nothing.
         not_calibrated: how a sentence about too few scores to calibrate begins.
         reporters: the names by which `metrics.table` knows what the task reports.
         losses: what training may minimise by its name in `train.loss`, the usual one first:
@@ -72,7 +72,7 @@ class Task:
     has_classes: ClassVar[bool] = False
     explains: ClassVar[bool] = True
     continues_text: ClassVar[bool] = False
-    calibrates: ClassVar[bool] = True
+    calibration: ClassVar[Any] = None
     not_calibrated: ClassVar[str] = ""
     losses: ClassVar[Mapping[str, Callable[[Any], Loss]]]
     reporters: ClassVar[tuple[str, ...]]
@@ -280,7 +280,7 @@ class Task:
 
         Returns None if there are too few samples, or nothing to calibrate.
         """
-        raise NotImplementedError
+        return self.calibration and self.calibration.fit(scores, labels, basis)
 
     def describe(self) -> str:
         """Says what is predicted of a sample."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msajax.errors import UserError
-from msajax.metrics.calibration import Basis, Temperature
+from msajax.metrics.calibration import Temperature
 from msajax.metrics.table import reported_by
 from msajax.tasks.base import Loss, Task, named_by, over_rows
 from msajax.tasks.views import Counts, SampleView, ScoredSamples, ShareRow, Shares, Views
@@ -61,6 +61,7 @@ class Classification(Task):
 
     kind = "classification"
     losses = {"cross_entropy": lambda _: over_rows(_nats), "focal": _focal}
+    calibration = Temperature
     reporters = ("classes",)
     usual_selection = "cross_entropy"
     has_classes = True
@@ -252,10 +253,6 @@ class Classification(Task):
     def describe(self) -> str:
         """Says how many classes there are."""
         return f"{len(self.names)} classes"
-
-    def calibrate(self, scores: NDArray, labels: NDArray, basis: Basis) -> Temperature | None:
-        """Fits the temperature of the probabilities; None of too few samples."""
-        return Temperature.fit(scores, labels, basis)
 
     def floors(self, train_labels: NDArray, labels: NDArray) -> dict[str, dict[str, float]]:
         """Computes the largest class's share, and the cross-entropy of the training shares."""

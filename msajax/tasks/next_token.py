@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msajax.errors import UserError
-from msajax.metrics.calibration import Basis
 from msajax.metrics.table import reported_by
 from msajax.tasks.base import Loss, Task
 from msajax.tasks.views import SampleView, ScoredSamples, Views
@@ -46,7 +45,6 @@ class NextToken(Task):
     reads_labels = False
     explains = False
     continues_text = True
-    calibrates = False
     own_names = ("negative_log_likelihood", "tokens")
 
     @classmethod
@@ -127,9 +125,6 @@ class NextToken(Task):
     def describe(self) -> str:
         """Says that these are tokens."""
         return "tokens"
-
-    def calibrate(self, scores: NDArray, labels: NDArray, basis: Basis) -> None:
-        """Fits nothing: the scores are measures already."""
 
     def floors(self, train_labels: NDArray, labels: NDArray) -> dict[str, dict[str, float]]:
         """Scores by the token frequencies of train, each counted once more than it occurs."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msajax.metrics import measures
-from msajax.metrics.calibration import Basis, Intervals
+from msajax.metrics.calibration import Intervals
 from msajax.metrics.measures import Metric, ratio
 from msajax.metrics.table import is_sentiment, reported_by
 from msajax.tasks.base import Loss, Task, over_rows
@@ -74,6 +74,7 @@ class Regression(Task):
         "huber": _huber,
         "ccc": _ccc,
     }
+    calibration = Intervals
     reporters = ("sentiment", "scores", "outputs")
     usual_selection = "mae"
     not_calibrated = "The scores have no 90 % interval"
@@ -212,10 +213,6 @@ class Regression(Task):
     def describe(self) -> str:
         """Says how many scores there are."""
         return f"{len(self.names)} score(s) a sample"
-
-    def calibrate(self, scores: NDArray, labels: NDArray, basis: Basis) -> Intervals | None:
-        """Fits 90 % intervals; None of too few samples."""
-        return Intervals.fit(scores, labels, basis)
 
     def floors(self, train_labels: NDArray, labels: NDArray) -> dict[str, dict[str, float]]:
         """Computes what scores without a model reach.

@@ -6,12 +6,13 @@ A task's loss is the task's own; a term beside it is a function here and an entr
 import dataclasses
 import fnmatch
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.extend
 import jax.numpy as jnp
+import numpy as np
 
 from msajax.checks import is_finite_number
 from msajax.config import Config, TrainConfig
@@ -58,17 +59,37 @@ def loss_of(kind: str, name: str, train: TrainConfig) -> Term:
     return Term(loss.measure, scope=BATCH if loss.compares_rows else ROW)
 
 
-def make_objective(config: Config, model: Model, kind: str) -> Objective:
+def balanced_weights(labels: np.ndarray, classes: int) -> tuple[float, ...]:
+    """Computes N / (C n) of each of C classes that n of N training labels `[N, 1]` are of."""
+    counts = np.bincount(labels[:, 0].astype(int), minlength=classes)
+    return tuple((len(labels) / (classes * np.maximum(counts, 1))).tolist())
+
+
+def _weighted(loss: Term, class_weights: Sequence[float]) -> Term:
+    """Makes the mean of a loss over rows that count by the weights of their classes."""
+    weights = np.array(class_weights, np.float32)
+
+    def measure(prediction: Prediction, batch: Batch) -> Measured:
+        of_row = jnp.asarray(weights)[batch.labels[:, 0].astype(jnp.int32)]
+        return loss.measure(prediction, batch.replace(row_weight=batch.row_weight * of_row))
+
+    return loss._replace(measure=measure)
+
+
+def make_objective(
+    config: Config, model: Model, kind: str, class_weights: Sequence[float] = ()
+) -> Objective:
     """Builds the objective of a run.
 
     Args:
         config: names the loss of the task (`train.loss`) and the terms beside it (`train.terms`).
         model: may declare terms of its own, made of that loss.
         kind: the task's name.
+        class_weights: how much a sample of each class counts in the task's loss; () is once.
 
     Raises:
-        UserError: for a loss that does not suit the task, a term that is not known, and a term that
-            compares rows with `train.accumulation_steps` above 1.
+        UserError: for a loss or weights that do not suit the task, a term that is not known, and a
+            term that compares rows with `train.accumulation_steps` above 1.
     """
     train, suitable = config.train, TASKS[kind].losses
     name = next(iter(suitable)) if train.loss == "auto" else train.loss
@@ -76,7 +97,13 @@ def make_objective(config: Config, model: Model, kind: str) -> Objective:
         raise UserError(
             f"train.loss = {name!r} does not suit {kind}: choose {' or '.join(suitable)}, or auto."
         )
+    if train.class_weights != "none" and not TASKS[kind].has_classes:
+        raise UserError(
+            f"train.class_weights = {train.class_weights!r} is for classes: the labels are learned "
+            f"as {kind}."
+        )
     loss = loss_of(kind, name, train)
+    loss = _weighted(loss, class_weights) if class_weights else loss
     terms = {name: loss}
     if model.terms is not None:
         here = user_line(model.terms)

@@ -24,7 +24,7 @@ from msajax.spec import CorpusSpec
 from msajax.tasks import Task, make_task
 from msajax.training.initial import Initial, slice_seeds
 from msajax.training.model_check import check_declaration, check_stages, one_sentence, trace_step
-from msajax.training.objective import Objective, make_objective
+from msajax.training.objective import Objective, balanced_weights, make_objective
 from msajax.training.optimizers import make_optimizer
 from msajax.training.progress import EpochProgress
 from msajax.training.rates import Rates, make_rates, structure_of
@@ -32,7 +32,15 @@ from msajax.training.step import MOST_KEPT, Recipe
 from msajax.training.transforms import make_transforms
 
 # What a step is made of in config.train.
-_OF_A_STEP = ("loss", "huber_delta", "focal_gamma", "terms", "transforms", "accumulation_steps")
+_OF_A_STEP = (
+    "loss",
+    "huber_delta",
+    "focal_gamma",
+    "class_weights",
+    "terms",
+    "transforms",
+    "accumulation_steps",
+)
 _OF_A_STEP += ("most_skipped_steps",)
 
 # Called with the lines of metrics.jsonl of one epoch, one per random seed that ran.
@@ -124,7 +132,14 @@ class Run:
     @functools.cached_property
     def objective(self) -> Objective:
         """The terms that are minimised."""
-        return make_objective(self.config, self.model, self.spec.label_kind)
+        return make_objective(self.config, self.model, self.spec.label_kind, self.class_weights)
+
+    @functools.cached_property
+    def class_weights(self) -> tuple[float, ...]:
+        """How much a sample of each class counts in the loss; () is once."""
+        if self.config.train.class_weights == "none":
+            return ()
+        return balanced_weights(self.train.labels, len(self.spec.label_names))
 
     @functools.cached_property
     def quarters(self) -> np.ndarray:
@@ -150,10 +165,12 @@ class Run:
         # longer or saved more often, have its programs; and so has one of other rates.
         train = TrainConfig(**{name: getattr(self.config.train, name) for name in _OF_A_STEP})
         config = Config(model=self.config.model, optim=self.config.optim, train=train)
+        weights = self.class_weights
         if is_own(self.config.model.name):
-            return _recipe(structure_of(config), self.spec, self.passes, frozenset(self.shared))
+            config = structure_of(config)
+            return _recipe(config, self.spec, self.passes, frozenset(self.shared), weights)
         # A model from outside may compute with a rate itself.
-        return _recipe.__wrapped__(config, self.spec, self.passes, frozenset(self.shared))
+        return _recipe.__wrapped__(config, self.spec, self.passes, frozenset(self.shared), weights)
 
     @functools.cached_property
     def rates(self) -> Rates:
@@ -194,7 +211,11 @@ class Run:
 
 @functools.lru_cache(maxsize=MOST_KEPT)
 def _recipe(
-    config: Config, spec: CorpusSpec, passes: tuple[int, ...], shared: frozenset[str]
+    config: Config,
+    spec: CorpusSpec,
+    passes: tuple[int, ...],
+    shared: frozenset[str],
+    class_weights: tuple[float, ...],
 ) -> Recipe:
     """Makes the recipe of a step; the same one again for settings of the same structure."""
     train, optim, model = config.train, config.optim, declared(config.model)
@@ -202,7 +223,7 @@ def _recipe(
         module=build_model(config.model, spec),
         model=model,
         optimizer=make_optimizer(optim, parameter_shapes(config.model, spec)),
-        objective=make_objective(config, model, spec.label_kind),
+        objective=make_objective(config, model, spec.label_kind, class_weights),
         transforms=make_transforms(train.transforms, spec),
         passes=passes,
         average=optim.average,
