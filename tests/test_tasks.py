@@ -147,6 +147,7 @@ def test_each_kind_has_its_metrics_and_one_that_selects():
         "ratings": make_task("regression", ("a",), wide),
         "classification": class_task(),
         "ordinal": make_task("ordinal", ("a", "b", "c"), wide),
+        "multi_label": make_task("multi_label", ("a",), wide),
         "next_token": token_task(),
     }
     assert {kind: tuple(task.reported) for kind, task in reported.items()} == {
@@ -156,11 +157,15 @@ def test_each_kind_has_its_metrics_and_one_that_selects():
         "ordinal": (
             "mae", "corr", "accuracy", "f1_weighted", "f1_macro", "uar", "cross_entropy"
         ),
+        "multi_label": tuple(
+            metric + of for of in ("", "_a") for metric in reported_by("labels")
+            if (metric, of) != ("f1_weighted", "_a")
+        ),
         "next_token": ("cross_entropy", "perplexity"),
     }
     assert {kind: task.usual_selection for kind, task in reported.items()} == {
         "regression": "mae", "ratings": "mae", "classification": "cross_entropy",
-        "ordinal": "mae", "next_token": "cross_entropy",
+        "ordinal": "mae", "multi_label": "binary_cross_entropy", "next_token": "cross_entropy",
     }
     assert output_task(3).usual_selection == "mae"
     assert {task.kind for task in reported.values()} == set(TASKS)
