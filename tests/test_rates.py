@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from tiny import SMALLEST, run, tiny_config
 
+import msajax
 from msajax.config import ModelConfig
 from msajax.layers.basic import RATES, Dropout, dropout_numbers
+from msajax.training import programs
 from msajax.training.rates import dropout_rates, structure_of
 
 ON = {
@@ -62,6 +64,23 @@ def test_a_second_trial_of_other_rates_compiles_nothing_but_from_0_it_does(
     without = tiny_config(**same, **ON | {"model__input_dropout": 0.0})
     assert run(without, tmp_path / "without").finished
     assert {"train_steps", "_fun"} & set(compiled)
+
+
+def test_trials_of_a_sweep_over_rates_and_its_winner_compile_one_program_of_steps(tmp_path):
+    programs._jit.cache_clear()  # another file may have had these
+    compiled = []
+
+    def note(event, _, **about):
+        if "backend_compile" in event:
+            compiled.append(about["fun_name"])
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    config = tiny_config(**SMALLEST, train__seeds=1, train__epochs=2)
+    other = {"optim.learning_rate": 1e-2, "model.dropout_rate": 0.3, "train.epochs": 3}
+    result = msajax.sweep(config, [{}, other], tmp_path / "sweep", trial_seeds=1)
+    jax.monitoring.unregister_event_duration_listener(note)
+    assert [trial["ended"] for trial in result["trials"]] == ["epochs", "epochs"]
+    assert compiled.count("jit(train_steps)") == 1
 
 
 def test_what_is_0_and_what_is_frozen_is_structure_and_no_other_value_is():

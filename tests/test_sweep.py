@@ -51,14 +51,6 @@ BASE = tiny_config(**SETTINGS)
 MAE, CORR = Metric("mae", False), Metric("corr", True)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def kept_programs() -> Iterator[None]:
-    """Trials of one model are compiled once; else a sweep drops the programs of each."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jax.clear_caches", lambda: None)
-        yield
-
-
 # --- what is tried ---
 
 
@@ -444,8 +436,7 @@ def test_a_sweep_that_is_killed_at_any_moment_comes_to_the_same_result(forks, tm
     settings = SETTINGS | {"train__checkpoint_every_steps": 4}  # of six in an epoch
     path = survivors.write_experiment(tmp_path / "small.py", **settings)
     trials = [{}, {"train.patience": 3}, {"train.patience": 5}, BLIND]
-    keep = "import jax\n\njax.clear_caches = lambda: None\n"  # see kept_programs
-    path.write_text(f"{keep}{path.read_text()}\n\ndef get_space():\n    return {trials}\n")
+    path.write_text(f"{path.read_text()}\n\ndef get_space():\n    return {trials}\n")
 
     def begin(folder: pathlib.Path):
         arguments = ("--mode", "sweep", "--config", path, "--workdir", folder, "--trial_seeds=2")

@@ -13,7 +13,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
 import rich.box
 from rich.console import Console
 from rich.table import Table
@@ -263,7 +262,6 @@ def sweep(
                         record = try_settings(number, settings, progress)
                 if record is None:
                     return None
-                jax.clear_caches()  # programs of a trial that has ended only take memory
                 folder.write_record(record)
                 folder.drop_checkpoints(number)
                 records.append(record)
