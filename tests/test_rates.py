@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny import SMALLEST, run, tiny_config
+from tiny_text import architecture
 
 import msajax
 from msajax.config import ModelConfig
+from msajax.encoders.module import make_encoder
 from msajax.layers.basic import RATES, Dropout, dropout_numbers
 from msajax.training import programs
 from msajax.training.rates import dropout_rates, structure_of
@@ -129,3 +131,19 @@ def test_every_site_reads_its_own_rate_and_a_constant_stays_one():
         np.testing.assert_allclose(found[0].max(), 1 / (1 - share), rtol=1e-6)
     found = Two().apply({RATES: {"attention_dropout": dropout_numbers(0.2)}}, x, rngs=key)
     chex.assert_trees_all_equal(found, as_constants)
+
+
+def test_an_encoder_drops_by_the_rates_of_its_folder_whatever_the_model_s_are():
+    a = architecture(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.1)
+    encoder = make_encoder(a, "float32")
+    ids, mask = jnp.array([[2, 5, 6, 3]]), jnp.ones((1, 4), bool)
+    params = encoder.init(jax.random.key(0), ids, mask, train=False)
+    rates = dict.fromkeys(("dropout_rate", "attention_dropout"), dropout_numbers(0.9))
+
+    @jax.jit
+    def both():
+        rngs = {"dropout": jax.random.key(1)}
+        one = encoder.apply(params, ids, mask, train=True, rngs=rngs)
+        return one, encoder.apply({**params, RATES: rates}, ids, mask, train=True, rngs=rngs)
+
+    chex.assert_trees_all_equal(*both())

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from msajax.config import ModelConfig
+from msajax.config.model import DropoutRate
 from msajax.encoders.architecture import Architecture
 from msajax.layers.basic import ROWS, Dropout, LayerNorm, TokenEmbedding
 from msajax.layers.positions import LearnedPositions
@@ -189,8 +190,9 @@ class Bert(PretrainedEncoder):
             ff_dim=a.ff_dim,
             activation=a.activation,
             norm_eps=a.norm_eps,
-            dropout_rate=a.dropout,
-            attention_dropout=a.attention_dropout,
+            # Rates without a site: those of a folder are none of the model's settings.
+            dropout_rate=DropoutRate(a.dropout),
+            attention_dropout=DropoutRate(a.attention_dropout),
             ffn_dropout=0.0,
             dtype=jnp.dtype(self.dtype).name,
         )
