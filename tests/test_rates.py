@@ -13,6 +13,8 @@ import msajax
 from msajax.config import ModelConfig
 from msajax.encoders.module import make_encoder
 from msajax.layers.basic import RATES, Dropout, dropout_numbers
+from msajax.models.build import build_model
+from msajax.spec import CorpusSpec
 from msajax.training import programs
 from msajax.training.rates import dropout_rates, structure_of
 
@@ -147,3 +149,34 @@ def test_an_encoder_drops_by_the_rates_of_its_folder_whatever_the_model_s_are():
         return one, encoder.apply({**params, RATES: rates}, ids, mask, train=True, rngs=rngs)
 
     chex.assert_trees_all_equal(*both())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"guidance": "gradient_x_input", "overrides": ("text.ffn_dropout=0.3",)},
+        {"mixer": "gru", "fusion": "pooled", "attention_dropout": 0.4, "input_dropout": 0.2},
+    ],
+)
+def test_no_dropout_of_a_model_keeps_the_number_that_stands_for_its_rate(settings):
+    small = {"model_dim": 4, "num_heads": 1, "ff_dim": 4, "n_layers_mod": 1, "dropout_rate": 0.1}
+    config = ModelConfig(**small, **settings)
+    spec = CorpusSpec(("text", "audio"), (3, 2), (2, 2))
+    inputs = {m: jnp.ones((3, 2, spec.width(m))) for m in spec.modalities}
+    masks = {m: jnp.ones((3, 2), bool) for m in spec.modalities}
+    key = jax.random.key(0)
+    params = jax.eval_shape(build_model(config, spec).init, key, inputs, masks)["params"]
+
+    def traced(config: ModelConfig) -> str:
+        """The program, in which a rate that is no argument would be a number."""
+
+        def loss(params, rates):
+            variables, rngs = {"params": params, RATES: rates}, {"dropout": key}
+            model = build_model(config, spec)
+            return model.apply(variables, inputs, masks, train=True, rngs=rngs).score.sum()
+
+        return str(jax.make_jaxpr(jax.grad(loss))(params, dropout_rates(config)))
+
+    program = traced(config)
+    assert program == traced(config.structure)
+    assert str(dropout_numbers(config.dropout_rate)[0]) not in program
