@@ -67,6 +67,7 @@ def test_a_second_trial_of_other_rates_compiles_nothing_but_from_0_it_does(
     assert np.abs(kernels[0] - kernels[1]).max() > 1e-2  # by another rate
     without = tiny_config(**same, **ON | {"model__input_dropout": 0.0})
     assert run(without, tmp_path / "without").finished
+    jax.monitoring.unregister_event_duration_listener(note)
     assert {"train_steps", "_fun"} & set(compiled)
 
 

@@ -10,6 +10,13 @@ from typing import Any, NamedTuple
 
 from msajax.errors import UserError
 
+DROPOUT_RATES = (
+    "dropout_rate",
+    "attention_dropout",
+    "ffn_dropout",
+    "projection_dropout",
+    "input_dropout",
+)
 # Settings that one modality may have otherwise than the rest: those of its own encoder.
 ENCODER_SETTINGS = (
     "n_layers_mod",
@@ -32,11 +39,7 @@ ENCODER_SETTINGS = (
     "input_projection",
     "positions",
     "position_init",
-    "dropout_rate",
-    "attention_dropout",
-    "ffn_dropout",
-    "projection_dropout",
-    "input_dropout",
+    *DROPOUT_RATES,
 )
 
 

@@ -4,19 +4,12 @@ import dataclasses
 from typing import Any
 
 from msajax.checks import Settings, at_least, one_of, require
-from msajax.config.grammar import as_on, parse_override, read_value
+from msajax.config.grammar import DROPOUT_RATES, as_on, parse_override, read_value
 from msajax.config.registry import OF_EVERY_MODEL, RESERVED, registered
 from msajax.errors import UserError
 from msajax.tasks import TASKS
 
 SAME = -1.0  # stands for `dropout_rate` in the rate of a single site
-DROPOUT_RATES = (
-    "dropout_rate",
-    "attention_dropout",
-    "ffn_dropout",
-    "projection_dropout",
-    "input_dropout",
-)
 
 
 class DropoutRate(float):

@@ -190,7 +190,7 @@ def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
     task = TASKS.get(model.task)
     if task is None:  # auto
         task = next((one for one in TASKS.values() if one.asked_for(labelled)), Regression)
-        if len({header.label_kind for header in labelled}) > 1:
+        if task is Regression and len({header.label_kind for header in labelled}) > 1:
             found = (f"{s} {h.label_kind}" for s, h in corpus.headers.items() if h.label_names)
             logger.warning(
                 "%s: splits store labels differently (%s): learned as scores; model.task decides "

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 _SHOWN = 8  # classes listed by name
 _ROUNDED = 5e-3  # what a probability is off by that some tool prints with two digits
-_LEAST = -87.0  # the logarithm of the smallest probability
+LEAST = -87.0  # the logarithm of the smallest probability
 
 
 def are_one_hot(labels: NDArray) -> bool:
@@ -79,7 +79,7 @@ class Classification(Task):
 
         nats = jax.nn.log_softmax(outputs, axis=-1)
         # float32 has no smaller normal numbers: a probability of 0 would have no logarithm.
-        return jax.numpy.exp(jax.numpy.maximum(nats, _LEAST))
+        return jax.numpy.exp(jax.numpy.maximum(nats, LEAST))
 
     @classmethod
     def asked_for(cls, headers: Sequence[Any]) -> bool:

@@ -11,9 +11,7 @@ from msajax.metrics import measures
 from msajax.metrics.measures import Metric
 from msajax.metrics.table import reported_by
 from msajax.tasks.base import Loss, over_rows
-from msajax.tasks.classification import Classification, classes_of
-
-_LEAST = -87.0  # the logarithm of the smallest probability
+from msajax.tasks.classification import LEAST, Classification, classes_of
 
 
 def _thresholds(outputs: Any) -> Any:
@@ -88,7 +86,7 @@ class Ordinal(Classification):
         one = jnp.ones_like(above[..., :1])
         steps = jnp.concatenate([one, above, 0 * one], axis=-1)
         # float32 has no smaller normal numbers: a probability of 0 would have no logarithm.
-        return jnp.maximum(steps[..., :-1] - steps[..., 1:], jnp.exp(_LEAST))
+        return jnp.maximum(steps[..., :-1] - steps[..., 1:], jnp.exp(LEAST))
 
     @classmethod
     def asked_for(cls, headers: Sequence[Any]) -> bool:

@@ -314,7 +314,7 @@ class Optimizer:
         count = keep(optax.safe_increment(state[COUNT]), state[COUNT])
         after: dict[str, Any] = {COUNT: count}
         if algorithm.totals:
-            before = {name: state[name] for name in algorithm.totals({}, now)}
+            before = {k: x for k, x in state.items() if k not in (COUNT, *algorithm.keeps)}
             after |= keep(algorithm.totals(before, now), before)
         own = {name: self.setting(name) for name in algorithm.settings}
         move = algorithm.begin(Step(own, count.astype(jnp.float32), now, after, keep))
