@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from msajax.encoders.architecture import Architecture
+from msajax.encoders.table import AnyArchitecture, architecture_from_dict
 from msajax.tasks import TASKS
 
 
@@ -16,15 +16,16 @@ class CorpusSpec:
 
     Attributes:
         modalities: names, in the order of the gate's weights.
-        widths: features per time step, one per modality.
+        widths: features per time step, one per modality; of sound that a pretrained encoder reads,
+            the samples of a step and one more (see `preparation/waveforms.py`).
         lengths: rows of each modality's position table (its longest prepared sequence).
         label_kind: what a label is, by its name in `msajax.tasks`: regression (a real number per
             name), classification (one of the named classes), …
         label_names: one name per score.
         vocabularies: rows of each modality's embedding table, 0 for one that is features; () means
             that all are.
-        text_encoder: the pretrained encoder that reads the text, which is pieces then (see
-            `preparation/pieces.py`); None if none does.
+        encoders: the pretrained encoder that reads each modality, which is pieces then (see
+            `preparation/pieces.py`) or sound; None for one without, () if all are.
         text_steps: steps that the pieces of the text are pooled to, one for each word; 0 where they
             are not pooled.
     """
@@ -35,16 +36,18 @@ class CorpusSpec:
     label_kind: str = "regression"
     label_names: tuple[str, ...] = ("sentiment",)
     vocabularies: tuple[int, ...] = ()
-    text_encoder: Architecture | None = None
+    encoders: tuple[AnyArchitecture | None, ...] = ()
     text_steps: int = 0
 
     def __post_init__(self) -> None:
         """Checks that there is one entry of each kind per modality."""
         each = (self.widths, self.lengths, self.vocabularies or self.widths)
+        each += (self.encoders or self.widths,)
         if not self.modalities or any(len(entries) != len(self.modalities) for entries in each):
             raise ValueError(
-                f"modalities {self.modalities}, widths {self.widths}, lengths {self.lengths} and "
-                f"vocabularies {self.vocabularies} must have the same number of entries"
+                f"modalities {self.modalities}, widths {self.widths}, lengths {self.lengths}, "
+                f"vocabularies {self.vocabularies} and encoders {self.encoders} must have the same "
+                "number of entries"
             )
 
     @property
@@ -64,9 +67,30 @@ class CorpusSpec:
         """Returns the rows of one modality's embedding table; 0 if it is features."""
         return self.vocabularies[self.modalities.index(modality)] if self.vocabularies else 0
 
+    def encoder(self, modality: str) -> AnyArchitecture | None:
+        """Returns the pretrained encoder that reads a modality; None if none does."""
+        known = self.encoders and modality in self.modalities
+        return self.encoders[self.modalities.index(modality)] if known else None
+
     def is_pieces(self, modality: str) -> bool:
         """Says whether a modality is the pieces that a pretrained encoder reads, `[N, P, 3]`."""
-        return modality == "text" and self.text_encoder is not None
+        return getattr(self.encoder(modality), "reads", "") == "pieces"
+
+    def is_sound(self, modality: str) -> bool:
+        """Says whether a modality is the samples that a pretrained encoder reads."""
+        return getattr(self.encoder(modality), "reads", "") == "waveform"
+
+    def stored_width(self, modality: str) -> int:
+        """Returns the numbers of a step as files hold it: those of `width`, but 1 of sound."""
+        return 1 if self.is_sound(modality) else self.width(modality)
+
+    def has_features(self, modality: str) -> bool:
+        """Says whether a modality is features: no token ids, pieces or sound."""
+        return not self.vocabulary(modality) and self.encoder(modality) is None
+
+    def has_table(self, modality: str) -> bool:
+        """Says whether a modality is token ids that a model embeds itself."""
+        return bool(self.vocabulary(modality)) and self.encoder(modality) is None
 
     def pooled_steps(self, pieces: int) -> int:
         """Returns the steps that text is pooled to where it is cut to so many pieces.
@@ -79,7 +103,11 @@ class CorpusSpec:
     def describe(self) -> str:
         """Lists modalities with width and longest sequence: `text (300 wide, 20 steps), …`."""
         kinds = [
-            "pieces" if self.is_pieces(m) else f"{width} wide" if width else "token ids"
+            encoder.describe()
+            if (encoder := self.encoder(m))
+            else f"{width} wide"
+            if width
+            else "token ids"
             for m, width in zip(self.modalities, self.widths, strict=True)
         ]
         return ", ".join(
@@ -95,6 +123,7 @@ class CorpusSpec:
     def from_dict(cls, values: dict[str, Any]) -> "CorpusSpec":
         """Rebuilds a spec from `to_dict`, also after a trip through JSON."""
         values = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
-        if values.get("text_encoder") is not None:
-            values["text_encoder"] = Architecture.from_dict(values["text_encoder"])
+        values["encoders"] = tuple(
+            one and architecture_from_dict(one) for one in values.get("encoders", ())
+        )
         return cls(**values)

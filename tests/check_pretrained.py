@@ -1,10 +1,11 @@
-"""Compares pretrained text encoders with the reference outputs in their folders.
+"""Compares pretrained encoders with the reference outputs in their folders.
 
     python tests/check_pretrained.py FOLDER …
 
 A folder holds config.json, the weights, and reference.npz: `ids` and `mask` `[B, T]`, `segments`
-where there are any, `last_hidden_state` `[B, T, D]`, and perhaps `hidden_0` (of the embeddings) to
-`hidden_L` (after each layer), zero at padding. For each folder the largest difference of each of
+where there are any, or `waveform` and `mask` `[B, S]` and `frame_mask` `[B, T]`;
+`last_hidden_state` `[B, T, D]`, and perhaps `hidden_0` (what the first layer reads) to `hidden_L`
+(after each layer), zero at padding. For each folder the largest difference of each of
 them is printed. Exit code 0: all agree within 2e-5; 1: one does not; 2: a folder cannot be read.
 """
 
@@ -40,13 +41,20 @@ def check(path: str) -> dict[str, float]:
     variables = {"params": flax.traverse_util.unflatten_dict(params, sep="/")}
 
     @jax.jit
-    def run(variables, ids, mask, segments):
-        return encoder.apply(
-            variables, ids, mask, segments=segments, train=False, mutable="intermediates"
-        )
+    def run(variables, *inputs, **more):
+        return encoder.apply(variables, *inputs, **more, train=False, mutable="intermediates")
 
     mask = reference["mask"].astype(bool)
-    output, kept = run(variables, reference["ids"], mask, reference.get("segments"))
+    if "waveform" in reference:
+        lengths = mask.sum(axis=1, dtype=np.int32)
+        if (mask != (np.arange(mask.shape[1]) < lengths[:, None])).any():
+            raise ValueError("a waveform of reference.npz is padded in front, or has holes")
+        (output, valid), kept = run(variables, reference["waveform"], lengths)
+        if not np.array_equal(valid, reference["frame_mask"].astype(bool)):
+            raise ValueError("frame_mask of reference.npz has other valid frames")
+    else:
+        more = {key: reference[key] for key in ("segments",) if key in reference}
+        output, kept = run(variables, reference["ids"], mask, **more)
     (hidden,) = kept["intermediates"]["hidden"]
     outputs = {f"hidden_{i}": one for i, one in enumerate(hidden)}
     last = f"hidden_{len(hidden) - 1}"

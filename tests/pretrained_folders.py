@@ -9,8 +9,8 @@ import numpy as np
 import safetensors.numpy
 import scipy.special
 
-from msajax.encoders.architecture import Architecture
-from msajax.encoders.module import _KINDS
+from msajax.encoders.module import module_of
+from msajax.encoders.table import read_architecture
 
 Tensors = dict[str, np.ndarray]
 
@@ -34,9 +34,9 @@ DEBERTA = {
 
 def random_tensors(config: dict[str, Any]) -> Tensors:
     """Every weight, biases and scales included, is a random number."""
-    architecture = Architecture.read(config, "config.json")
+    architecture = read_architecture(config, "config.json")
     rng = np.random.default_rng(0)
-    shapes = {one.name: one.shape for one in _KINDS[architecture.kind][1](architecture).values()}
+    shapes = {one.name: one.shape for one in module_of(architecture).sources(architecture).values()}
     return {k: rng.normal(0, 0.5, shape).astype(np.float32) for k, shape in shapes.items()}
 
 
@@ -141,6 +141,93 @@ def _modernbert(config: dict[str, Any], t: Tensors, ids: np.ndarray) -> list:
         gate = _gelu(inner[:, :width], config.get("hidden_activation"))
         hidden.append(x + _linear(t, f"{name}.mlp.Wo", gate * inner[:, width:]))
     return [*hidden, _norm(t, "final_norm", hidden[-1], eps)]
+
+
+SPEECH = {
+    "model_type": "wav2vec2", "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 12, "layer_norm_eps": 1e-3, "conv_dim": [4, 6, 5],
+    "conv_kernel": [10, 3, 2], "conv_stride": [5, 2, 2], "num_conv_pos_embeddings": 4,
+    "num_conv_pos_embedding_groups": 2, "hidden_dropout": 0.0, "attention_dropout": 0.0,
+    "activation_dropout": 0.0, "feat_proj_dropout": 0.0,
+}
+"""A frame every 20 samples."""
+
+
+def encode_sound(config: dict[str, Any], t: Tensors, waveform: np.ndarray) -> list:
+    """Encodes a waveform `[S]` without padding, in float64: `[T, D]` of each layer, the output."""
+    eps, kind = config["layer_norm_eps"], config["model_type"]
+    x = np.float64(waveform)[:, None]
+    if config.get("do_normalize"):
+        x = (x - x.mean()) / np.sqrt(x.var() + 1e-7)
+    for i, (kernel, stride) in enumerate(
+        zip(config["conv_kernel"], config["conv_stride"], strict=True)
+    ):
+        name = f"feature_extractor.conv_layers.{i}"
+        weight = np.float64(t[f"{name}.conv.weight"])  # [out, in, kernel]
+        starts = range(0, len(x) - kernel + 1, stride)
+        x = np.array([np.einsum("oik,ki->o", weight, x[at : at + kernel]) for at in starts])
+        x = x + t.get(f"{name}.conv.bias", 0)
+        if config.get("feat_extract_norm", "group") == "layer":
+            x = _norm(t, f"{name}.layer_norm", x, 1e-5)
+        elif i == 0:  # over the time of each channel
+            x = (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)
+            x = x * t[f"{name}.layer_norm.weight"] + t[f"{name}.layer_norm.bias"]
+        x = _gelu(x, "gelu")
+    if "feature_projection.layer_norm.weight" in t:
+        x = _norm(t, "feature_projection.layer_norm", x, eps)
+    x = _linear(t, "feature_projection.projection", x)
+    name, groups = "encoder.pos_conv_embed.conv", config["num_conv_pos_embedding_groups"]
+    weight = np.float64(t[f"{name}.weight"])  # [D, D / groups, kernel]
+    size, kernel = weight.shape[1:]
+    filled = np.pad(x, ((kernel // 2, kernel // 2), (0, 0)))
+    positions = np.zeros_like(x)
+    for at in range(len(x)):
+        for group in range(groups):
+            part = slice(group * size, (group + 1) * size)
+            read = filled[at : at + kernel, part]
+            positions[at, part] = np.einsum("oik,ki->o", weight[part], read)
+    x = x + _gelu(positions + t[f"{name}.bias"], "gelu")
+    before = config.get("do_stable_layer_norm", False)
+    hidden = [x if before else _norm(t, "encoder.layer_norm", x, eps)]
+    for i in range(config["num_hidden_layers"]):
+        name, x = f"encoder.layers.{i}", hidden[-1]
+        read = _norm(t, f"{name}.layer_norm", x, eps) if before else x
+        q, k, v = (
+            _heads(config, _linear(t, f"{name}.attention.{one}_proj", read)) for one in "qkv"
+        )
+        scores = q @ k.swapaxes(1, 2) / math.sqrt(q.shape[-1])
+        if kind == "wavlm":
+            scores = scores + _gated(config, t, f"{name}.attention", read)
+        x = x + _linear(t, f"{name}.attention.out_proj", _mix(scores, v))
+        x = x if before else _norm(t, f"{name}.layer_norm", x, eps)
+        read = _norm(t, f"{name}.final_layer_norm", x, eps) if before else x
+        inner = _gelu(_linear(t, f"{name}.feed_forward.intermediate_dense", read), "gelu")
+        x = x + _linear(t, f"{name}.feed_forward.output_dense", inner)
+        hidden.append(x if before else _norm(t, f"{name}.final_layer_norm", x, eps))
+    return [*hidden, _norm(t, "encoder.layer_norm", hidden[-1], eps) if before else hidden[-1]]
+
+
+def _gated(config: dict[str, Any], t: Tensors, name: str, x: np.ndarray) -> np.ndarray:
+    """Computes what WavLM adds to each score on its own, `[H, T, T]`."""
+    table = np.float64(t["encoder.layers.0.attention.rel_attn_embed.weight"])
+    half, farthest = config["num_buckets"] // 2, config["max_bucket_distance"]
+    heads, steps = config["num_attention_heads"], len(x)
+    found = np.zeros((heads, steps, steps))
+    for head in range(heads):
+        for i in range(steps):
+            own = x[i].reshape(heads, -1)[head]
+            gates = _linear(t, f"{name}.gru_rel_pos_linear", own).reshape(2, 4).sum(-1)
+            a, b = 1 / (1 + np.exp(-gates))
+            gate = a * (b * t[f"{name}.gru_rel_pos_const"][0, head, 0, 0] - 1) + 2
+            for j in range(steps):
+                far, row = abs(j - i), half * (j > i)
+                if far < half // 2:
+                    row += far
+                else:
+                    share = math.log(far / (half // 2)) / math.log(farthest / (half // 2))
+                    row += min(half // 2 + int(share * (half - half // 2)), half - 1)
+                found[head, i, j] = gate * table[row, head]
+    return found
 
 
 def _linear(t: Tensors, name: str, x: np.ndarray) -> np.ndarray:

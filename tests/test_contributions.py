@@ -130,7 +130,7 @@ FAMILY = {
     "pieces pooled to words": (
         {"text_pool": "words"},
         {
-            **{"widths": (0, 5), "vocabularies": (17, 0), "text_encoder": architecture()},
+            **{"widths": (0, 5), "vocabularies": (17, 0), "encoders": (architecture(), None)},
             "text_steps": 4,
         },
     ),
@@ -145,7 +145,7 @@ def test_contributions_sum_to_what_a_table_of_zeros_takes_from_the_score(kind):
     module = build_model(ModelConfig(**SMALL | {"n_layers_mod": 0} | settings), spec)
     masks, rows = masks_of(4, {"text": 6, "audio": 4}), 4
     audio = rng.normal(size=(rows, 4, 5)).astype(np.float32) * masks["audio"][..., None]
-    if spec.text_encoder:
+    if spec.encoders:
         ids = rng.integers(4, 17, (rows, 6))
         step = np.cumsum(masks["text"], 1) // 2
         text = np.stack([ids, 0 * ids, np.where(masks["text"], step, -1)], -1).astype(np.int32)
@@ -165,7 +165,7 @@ def test_contributions_sum_to_what_a_table_of_zeros_takes_from_the_score(kind):
         return  # its baseline keeps the guides of the sample
     zeros = {"audio": 0 * audio, "text": text if spec.vocabularies else 0 * text}
     params = variables["params"]
-    if spec.text_encoder:
+    if spec.encoders:
         encoder = params["text_pretrained"]["encoder"]
         words = jax.tree.map(jnp.zeros_like, encoder["embeddings"]["words"])
         embeddings = {**encoder["embeddings"], "words": words}
@@ -220,7 +220,7 @@ def test_every_layer_of_attention_shows_the_map_of_every_head(kind):
     text = rng.normal(size=(4, 6, 6)).astype(np.float32)
     if kind.startswith("pretrained"):
         sizes = {"widths": (0, 5), "vocabularies": (17, 0), "text_steps": 4}
-        sizes["text_encoder"] = architecture()
+        sizes["encoders"] = (architecture(), None)
         step = np.where(masks["text"], np.cumsum(masks["text"], 1) // 2, -1)
         text = np.stack([rng.integers(4, 17, (4, 6)), 0 * step, step], -1).astype(np.int32)
     spec = CorpusSpec(BOTH, lengths=(6, 4), **sizes)
@@ -241,7 +241,7 @@ def test_every_layer_of_attention_shows_the_map_of_every_head(kind):
 
 
 def test_special_pieces_that_fusion_does_not_read_do_not_ask():
-    spec = CorpusSpec(("text",), (0,), (3,), vocabularies=(17,), text_encoder=architecture())
+    spec = CorpusSpec(("text",), (0,), (3,), vocabularies=(17,), encoders=(architecture(),))
     features = {"text": np.array([[[2, 0, -1], [6, 0, 1], [3, 0, -1]]])}
     masks, maps = {"text": np.ones((1, 3), bool)}, layers("encoder", "text")
     maps += layers("pretrained", "text")
@@ -371,7 +371,7 @@ def test_pieces_that_go_on_a_word_say_so_whatever_the_tokenizer(kind):
 
 def test_pieces_are_named_at_their_steps():
     spec = CorpusSpec(
-        ("text",), (0,), (5,), vocabularies=(len(PIECES),), text_encoder=architecture()
+        ("text",), (0,), (5,), vocabularies=(len(PIECES),), encoders=(architecture(),)
     )
     more = {"tokenizer": WORDPIECE, "text_from": "raw_text"}
     stored = stored_split(raw_text=np.array(["good films", ""]), labels=np.zeros((2, 1)))

@@ -173,7 +173,7 @@ def test_words_stay_those_of_their_steps():
                 made[name] = dataclasses.replace(split, features=alone, segments=None)
         corpus = corpus_of(made, aligned=aligned)
         for cut in folds_of(corpus):
-            assert find_groups(cut, ("text", "audio"), data, True)[0] == groups
+            assert find_groups(cut, ("text", "audio"), data, ("text",))[0] == groups
             for name, header in cut.headers.items():
                 split = cut.split(name)
                 assert (header.words, header.shapes["audio"]) == (6, (6, 2))

@@ -51,7 +51,7 @@ def samples(n: int = N, seed: int = 1) -> Split:
 
 def trained(config: Config, of_corpus, seeds: int = 2, encoder=None) -> Bundle:
     """Makes a bundle of random parameters and of what is fitted on a corpus."""
-    preparation = fit(of_corpus, config.data, config.model, encoder)
+    preparation = fit(of_corpus, config.data, config.model, {"text": encoder} if encoder else {})
     model = build_model(config.model, preparation.spec)
     sample = blank_sample(preparation.spec)
     shapes = jax.eval_shape(model.init, jax.random.key(0), *sample)["params"]

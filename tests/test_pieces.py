@@ -62,7 +62,7 @@ def fitted(split: Split, pool="pieces", encoder=None, model=None, **data) -> Pre
     of_corpus = corpus(split, shared)
     model = {"text_encoder": "FOLDER", "text_pool": pool} | (model or {})
     settings = dataclasses.replace(DATA, **data)
-    return fit(of_corpus, settings, ModelConfig(**model), encoder or tiny_text.Encoder())
+    return fit(of_corpus, settings, ModelConfig(**model), {"text": encoder or tiny_text.Encoder()})
 
 
 def ids_of(text: str) -> list[int]:
@@ -358,7 +358,7 @@ def test_words_share_steps_where_the_corpus_says_so(aligned, alignment, groups):
     split = split_of([["a", "films"], ["good", "a"]])
     data = dataclasses.replace(DATA, alignment=alignment)
     model = ModelConfig(text_encoder="FOLDER")
-    assert fit(corpus(split, aligned), data, model, tiny_text.Encoder()).groups == groups
+    assert fit(corpus(split, aligned), data, model, {"text": tiny_text.Encoder()}).groups == groups
 
 
 def test_a_transcript_shares_its_steps_with_nothing():
@@ -367,7 +367,7 @@ def test_a_transcript_shares_its_steps_with_nothing():
     split = dataclasses.replace(split, features=audio)
     for aligned in (None, ("audio", "video")):
         model = ModelConfig(text_encoder="FOLDER")
-        found = fit(corpus(split, aligned), DATA, model, tiny_text.Encoder())
+        found = fit(corpus(split, aligned), DATA, model, {"text": tiny_text.Encoder()})
         assert found.groups == (("audio", "video"),)
         assert found.spec.lengths == (4, 4, 4) and found.spec.modalities[0] == "text"
 
@@ -428,7 +428,7 @@ def test_audio_beside_a_transcript_needs_its_words_where_they_share_steps():
          "model.text_encoder = FOLDER: its tokenizer is no tokenizer.json"),
         ({"words": [["a"]]},
          {"model": {"modalities": ("audio",)}},
-         "model.text_encoder = FOLDER: no text of memory is among model.modalities."),
+         "model.text_encoder = FOLDER: text is not among model.modalities."),
     ],
 )
 def test_what_an_encoder_cannot_read_is_refused(given, settings, message):

@@ -27,10 +27,11 @@ from pretrained_folders import (
     write_folder,
 )
 
-from msajax.encoders.architecture import KINDS, Architecture, Relative
+from msajax.encoders.architecture import Architecture, Relative
 from msajax.encoders.deberta import by_distance, row_of_distance
 from msajax.encoders.folder import open_folder
 from msajax.encoders.module import make_encoder, parameters_of
+from msajax.encoders.table import KINDS, read_architecture
 from msajax.errors import UserError
 from msajax.layers.basic import rows_of_batch
 from msajax.training.prng import dropout_key
@@ -73,7 +74,7 @@ SEGMENTS = RNG.integers(0, 6, MASK.shape).astype(np.int32)
 
 
 def architecture(config):
-    return Architecture.read(config, "config.json")
+    return read_architecture(config, "config.json")
 
 
 @functools.cache
@@ -351,7 +352,7 @@ def test_tensors_that_do_not_fit(tmp_path, change, said):
 
 
 def test_folders_without_what_they_need(tmp_path):
-    with pytest.raises(UserError, match="There is no folder .*nowhere: a pretrained text encoder"):
+    with pytest.raises(UserError, match="There is no folder .*nowhere: a pretrained encoder"):
         open_folder(tmp_path / "nowhere")
     with pytest.raises(UserError, match=r"has no config.json"):
         open_folder(tmp_path)
@@ -460,7 +461,7 @@ def test_older_and_newer_keys_of_modernbert_say_the_same():
 )
 def test_a_config_that_is_refused(config, said):
     with pytest.raises(UserError, match=f"^F/config.json.*{said}") as caught:
-        Architecture.read(config, "F/config.json")
+        read_architecture(config, "F/config.json")
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
 
 
@@ -481,7 +482,7 @@ KEYS = {k for config in CONFIGS.values() for k in config} | {"layer_types", "rop
 @settings(max_examples=120, deadline=None, database=None)
 def test_any_value_in_a_config_is_read_or_refused_in_a_sentence(config, changes):
     try:
-        found = Architecture.read(config | changes, "config.json")
+        found = read_architecture(config | changes, "config.json")
     except UserError as error:
         assert str(error).count("\n") == 0 and len(str(error)) < 400
     else:

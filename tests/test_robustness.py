@@ -101,7 +101,7 @@ def pieces(steps: list[list[int]]) -> tuple[CorpusSpec, Split]:
     values = np.stack([np.where(mask, 5, 0), np.zeros_like(step), np.maximum(step, -1)], -1)
     values[~mask] = NOTHING
     spec = CorpusSpec(
-        ("text",), (0,), step.shape[1:], vocabularies=(17,), text_encoder=architecture()
+        ("text",), (0,), step.shape[1:], vocabularies=(17,), encoders=(architecture(),)
     )
     ids = np.arange(len(step)).astype(str)
     return spec, Split(ids, {"text": values.astype(np.int32)}, {"text": mask})

@@ -221,7 +221,7 @@ def test_embedded_text_is_what_the_encoder_writes(corpus, folder, tmp_path):
     output = str(tmp_path / "embedded.npz")
     embed(corpus, config_of(corpus, folder, model__max_len=0), output)
     there, opened = open_corpus(output), open_folder(folder)
-    embedding = there.source.embedding
+    embedding = there.source.embedding("text")
     assert (embedding.digest, embedding.pool, embedding.width) == (opened.digest, "pieces", 8)
     module = make_encoder(opened.architecture, np.float32)
     params = unflatten_dict(parameters_of(opened.architecture, opened.tensors()), sep="/")
@@ -290,7 +290,7 @@ def test_predict_embeds_with_the_same_folder_alone(corpus, folder, tmp_path, cap
     embedding = loaded.with_data(text_encoder=folder)
     assert embedding.predict(raw_text=["a good film"]).score.shape == (1, 1)
     other = write_folder(tmp_path / "other", seed=1)
-    with pytest.raises(UserError, match="another text encoder"):
+    with pytest.raises(UserError, match="another encoder"):
         loaded.with_data(text_encoder=other)
 
 

@@ -146,7 +146,7 @@ def test_token_ids_have_no_features_to_add_noise_to():
 
 
 def test_pieces_that_are_hidden_become_padding():
-    spec = CorpusSpec(("text",), (0,), (6,), vocabularies=(17,), text_encoder=architecture())
+    spec = CorpusSpec(("text",), (0,), (6,), vocabularies=(17,), encoders=(architecture(),))
     x = jnp.tile(jnp.array([5, 1, 2], jnp.int32), (200, 6, 1))
     batch = batch_of(200).replace(features={"text": x}, masks={"text": jnp.ones((200, 6), bool)})
     step = make_transforms(("step_dropout:text=0.5",), spec)

@@ -10,6 +10,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from msajax.encoders.architecture import Architecture
+from msajax.encoders.table import read_architecture
 from msajax.encoders.tokens import json_of_vocabulary
 from msajax.errors import UserError
 
@@ -72,7 +73,7 @@ CONTENT = {
 
 def architecture(**changes) -> Architecture:
     """That BERT, with some of the settings replaced."""
-    return Architecture.read(CONTENT | changes, "config.json")
+    return read_architecture(CONTENT | changes, "config.json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +81,7 @@ class Encoder:
     """What an opened folder says of an encoder, without a folder."""
 
     architecture: Architecture = architecture()
+    path: str = "FOLDER"
     tokenizer: str = WORDPIECE
     digest: str = "0" * 64
 

@@ -16,8 +16,8 @@ def run(options: Options, console: Console) -> int:
     """Converts, and says where to; returns the exit code."""
     del console
     corpus, output = options.required("input", "output")
-    if options.config.model.text_encoder:
-        raise UserError("--mode=convert reads no model.text_encoder; --mode=embed does.")
+    if options.config.model.encoder_folders:
+        raise UserError("--mode=convert reads no pretrained encoder; --mode=embed does.")
     convert(corpus, options.config.data, output)
     print(f"Converted: {output}")
     return OK

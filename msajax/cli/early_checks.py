@@ -48,7 +48,7 @@ def open_for_training(config: Config) -> Corpus:
     """
     corpus = open_corpus(config.data.path, config.reading)
     require_run(corpus, config)
-    reads_text = config.model.text_encoder or config.data.text == "words"
+    reads_text = "text" in config.model.encoder_folders or config.data.text == "words"
     there = modality_order({*corpus.modalities, *(("text",) if reads_text else ())})
     require_modalities(corpus, there, config.reading, config.model)
     return corpus
@@ -77,9 +77,10 @@ def check_sources(config: Config) -> None:
     """Raises `UserError` for a corpus, word vectors, an encoder or a bundle that is not there."""
     require_corpus(config.data.path)
     require_glove(config.data.glove_path)
-    folder = config.model.text_encoder
-    if folder and not os.path.isdir(folder) and (near := meant(folder)):
-        raise UserError(f"model.text_encoder: there is no folder {folder}{near}")
+    for modality, folder in config.model.encoder_folders.items():
+        if not os.path.isdir(folder) and (near := meant(folder)):
+            key = "model.text_encoder" if modality == "text" else "model.encoders"
+            raise UserError(f"{key}: there is no folder {folder}{near}")
     if config.model.init_from and not is_url(config.model.init_from):
         read_description(config.model.init_from)
 

@@ -46,7 +46,7 @@ JOIN_SECONDS = flags.DEFINE_float(
     "join_seconds", 120, "How long processes wait for each other, 1 to 86400."
 )
 DOWNLOAD = flags.DEFINE_boolean(
-    "download", False, "Fetch model.text_encoder from the Hugging Face hub if it is no folder."
+    "download", False, "Fetch pretrained encoders from the Hugging Face hub that are no folders."
 )
 SAMPLES = flags.DEFINE_integer("samples", None, "How many samples to explain.", lower_bound=1)
 TARGET = flags.DEFINE_string("target", None, "The output or class to explain.")

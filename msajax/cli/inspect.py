@@ -235,7 +235,7 @@ def inspect_model(config: Config) -> dict[str, Any]:
     check_sources(config)
     load_jax()
     # Imported here: describing a corpus need not wait for JAX.
-    from msajax.experiment.run import open_encoder
+    from msajax.experiment.run import open_encoders
     from msajax.models.build import build_model
     from msajax.models.cost import cost_report
     from msajax.preparation.apply import check_split
@@ -246,7 +246,7 @@ def inspect_model(config: Config) -> dict[str, Any]:
 
     devices.require_devices()
     corpus = open_own_or_fold(config.data.path, config.reading)
-    preparation = fit(corpus, config.reading, config.model, open_encoder(config))
+    preparation = fit(corpus, config.reading, config.model, open_encoders(config))
     spec = preparation.spec
     # What training would refuse is refused here, too.
     if "valid" in corpus.headers:

@@ -209,9 +209,13 @@ with runs or files of predictions, that compare takes: also how they differ
 [--config.data.glove_path=GLOVE.txt, for transcripts without text features]
 [--config.data.truncate=first|last|uniform, for sequences longer than the model's]
 [--config.model.text_encoder=FOLDER, for transcripts and a model of embedded text]
+[--config.model.encoders=audio=FOLDER, for waveforms and a model of embedded sound]
 [--config.data.allow_loss=true] [--models=FILE.py, for a model of your own]""",
         ("bundle", "input", "output", "split", "models", "download"),
-        ("data.glove_path", "data.truncate", "data.allow_loss", "model.text_encoder"),
+        (
+            *("data.glove_path", "data.truncate", "data.allow_loss"),
+            *("model.text_encoder", "model.encoders"),
+        ),
     ),
     "generate": Mode(
         _generate,
@@ -248,6 +252,7 @@ continues each line of a text by a decoder (model.name = next_token); 0 is greed
         _embed,
         """\
 --input CORPUS --config.model.text_encoder=FOLDER --output FILE.npz | FOLDER
+[--config.model.encoders=audio=FOLDER, for waveforms]
 [--config.model.text_pool=words|first] [--config.model.text_special=false]
 [--config.model.max_len=N --config.data.truncate=first|last|uniform] [--config.data.key=value …]
 [--download, if FOLDER is a name on the Hugging Face hub]""",

@@ -65,9 +65,13 @@ class Options:
         if not self.given.get("download"):
             return self
         model = self.config.model
-        if not model.text_encoder:
-            raise UserError("--download fetches --config.model.text_encoder, which is not given.")
-        model = dataclasses.replace(model, text_encoder=fetch(model.text_encoder))
+        if not model.encoder_folders:
+            raise UserError(
+                "--download fetches --config.model.encoders or --config.model.text_encoder, and "
+                "neither is given."
+            )
+        folders = {m: fetch(name) for m, name in model.encoder_folders.items()}
+        model = model.with_encoders(folders)
         return dataclasses.replace(self, config=dataclasses.replace(self.config, model=model))
 
     def check_output(self, *kinds: Collection[str]) -> None:

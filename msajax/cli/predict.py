@@ -22,8 +22,8 @@ def run(options: Options, console: Console) -> int:
     del console
     bundle, corpus, output = options.required("bundle", "input", "output")
     replaced = os.path.exists(output)
-    encoder = options.config.model.text_encoder
-    overrides = dict(options.overrides) | ({"text_encoder": encoder} if encoder else {})
+    folders = options.config.model.encoder_folders
+    overrides = dict(options.overrides) | ({"encoders": folders} if folders else {})
     rows = predict(bundle, corpus, output, options["split"] or "all", **overrides)
     print(f"{rows} predictions: {output}{', in place of the file that was there' * replaced}")
     return OK
@@ -44,7 +44,7 @@ def predict(bundle: str, corpus: str, output: str, split: str = "all", **overrid
     require_file_place(output)
     require_corpus(corpus)
     require_glove(overrides.get("glove_path", ""))
-    of_data = {name: value for name, value in overrides.items() if name != "text_encoder"}
+    of_data = {name: value for name, value in overrides.items() if "encoder" not in name}
     with bundle_folder(os.path.expanduser(bundle)) as folder:
         data = dataclasses.replace(reading_of(folder), **of_data)
         opened = open_corpus(corpus, data)

@@ -15,7 +15,7 @@ NUMERICS = 7
 def identity(config: Config) -> dict[str, Any]:
     """Selects the settings that make two runs the same run, flat, by key.
 
-    What may change between two starts is left out: the path (the corpus digest decides; of a text
+    What may change between two starts is left out: the path (the corpus digest decides; of an
     encoder its own), how the run is spread over programs and devices (which changes rounding
     alone), caches and checkpoint intervals, whether lost steps are accepted, reports, with which
     ranges the log compares settings, and settings that the model does not read.
@@ -23,7 +23,7 @@ def identity(config: Config) -> dict[str, Any]:
     free = ("data.path", "data.synthetic.", "train.seed_axis", "train.checkpoint_every_")
     free += ("train.compile_cache", "train.deterministic", "train.accumulation_steps", "mesh.")
     free += ("data.device_memory_budget", "data.allow_loss", "model.text_encoder", "train.report")
-    free += ("model.ranges",)
+    free += ("model.ranges", "model.encoders")
     unread = {f"model.{name}" for name in config.model.unread}
     flat = flatten(config) | {"data.text": config.reading.text}
     return {k: v for k, v in flat.items() if not k.startswith(free) and k not in unread}

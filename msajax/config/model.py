@@ -1,6 +1,7 @@
 """Defines the settings of the model family: every source document's model is a combination."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from msajax.checks import Settings, at_least, one_of, require
@@ -48,14 +49,22 @@ class ModelConfig(Settings):
         init_from: a bundle whose parameters this model begins with where they match; "" begins at
             random.
         text_encoder: a folder of a pretrained encoder (BERT, RoBERTa, ModernBERT or DeBERTa-v3, as
-            the Hugging Face hub has them) that reads the text; "" for none.
+            the Hugging Face hub has them) that reads the text, as text=FOLDER in model.encoders
+            would name it; "" for none.
+        encoders: folders of pretrained encoders, each as MODALITY=FOLDER: of text (see
+            text_encoder), or of sound (wav2vec 2.0, HuBERT or WavLM), which reads waveforms at
+            16 kHz.
+        encoder_layer_drop: probability that a sample leaves out a layer of a pretrained encoder of
+            sound in training.
+        encoder_time_masking: share of the frames, in spans of 10, that a pretrained encoder of
+            sound does not see in training (SpecAugment).
         text_pool: what fusion reads of a text encoder: pieces, words (the mean of a word's pieces)
             or first (the first piece of each word); the last two need a corpus that knows its words
             step by step.
         text_special: let the special pieces, such as [CLS] and [SEP], take part in fusion; the text
             encoder reads them in any case.
-        gradient_checkpointing: compute what the layers of the text encoder wrote a second time for
-            their gradients, which takes longer and saves memory.
+        gradient_checkpointing: compute what the layers of pretrained encoders wrote a second time
+            for their gradients, which takes longer and saves memory.
         modalities: names of the modalities that are read, in order; () takes those of the corpus
             that have a valid training step, in the order text, audio, video, then alphabetical.
         anchor: the modality that attends to the others (empty takes text, else the first).
@@ -140,6 +149,9 @@ class ModelConfig(Settings):
     task: str = "auto"
     init_from: str = ""
     text_encoder: str = ""
+    encoders: tuple[str, ...] = ()
+    encoder_layer_drop: float = 0.0
+    encoder_time_masking: float = 0.0
     text_pool: str = "pieces"
     text_special: bool = True
     gradient_checkpointing: bool = False
@@ -242,6 +254,19 @@ class ModelConfig(Settings):
         one_of(self, "model.matmul_precision", "float32", "tensorfloat32", "bfloat16")
         methods = ("gradient_x_input", "integrated_gradients", "deeplift")
         one_of(self, "model.guidance", "none", *methods)
+        for entry in self.encoders:
+            modality, is_one, folder = entry.partition("=")
+            requirement = (
+                f"{entry!r} is no MODALITY=FOLDER, as audio=wavlm-base (a folder whose name has a "
+                "comma cannot be named)"
+            )
+            require(self, "model.encoders", bool(modality and is_one and folder), requirement)
+            require(self, "model.encoders", "," not in folder, requirement)
+        once = len(self.encoder_folders) == len(self.encoders) + bool(self.text_encoder)
+        requirement = "must name one folder for each modality; model.text_encoder is that of text"
+        require(self, "model.encoders", once, requirement)
+        for name in ("encoder_layer_drop", "encoder_time_masking"):
+            require(self, f"model.{name}", 0 <= getattr(self, name) < 1, "must lie in [0, 1)")
         once = len(set(self.modalities)) == len(self.modalities)
         require(self, "model.modalities", once, "must name each modality once")
         known = not self.anchor or not self.modalities or self.anchor in self.modalities
@@ -335,6 +360,18 @@ class ModelConfig(Settings):
         """The names of the settings of `model.*` that the model does not read."""
         reads = registered()[self.name].reads
         return [] if reads is None else [n for n in _USUAL if n not in (*reads, *OF_EVERY_MODEL)]
+
+    @property
+    def encoder_folders(self) -> dict[str, str]:
+        """The folder of the pretrained encoder of each modality that has one."""
+        of_text = {"text": self.text_encoder} if self.text_encoder else {}
+        split = (entry.partition("=") for entry in self.encoders)
+        return of_text | {modality: folder for modality, _, folder in split}
+
+    def with_encoders(self, folders: Mapping[str, str]) -> "ModelConfig":
+        """Returns the same settings with pretrained encoders in these folders, by modality."""
+        others = tuple(f"{m}={folder}" for m, folder in folders.items() if m != "text")
+        return dataclasses.replace(self, text_encoder=folders.get("text", ""), encoders=others)
 
     @property
     def overridden(self) -> tuple[str, ...]:

@@ -398,7 +398,7 @@ class Config(Settings):
             kind = type(field.default)
             ok = isinstance(getattr(self, field.name), kind)
             require(self, field.name, ok, f"must be a {kind.__name__}")
-        text, encoder = self.data.text, self.model.text_encoder
+        text, encoder = self.data.text, "text" in self.model.encoder_folders
         if encoder and text in ("features", "words"):
             raise UserError(
                 f"data.text = {text!r}: model.text_encoder reads pieces of transcripts or token "
@@ -412,7 +412,7 @@ class Config(Settings):
         """How the corpus is read: `data`, where `data.text` is decided if it is auto."""
         if self.data.text != "auto":
             return self.data
-        text = "pieces" if self.model.text_encoder else "features"
+        text = "pieces" if "text" in self.model.encoder_folders else "features"
         return dataclasses.replace(self.data, text=text)
 
     def to_dict(self) -> dict[str, Any]:

@@ -74,17 +74,18 @@ def pad_words(samples: Sequence[Sequence[str]], steps: int = 0) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Embedding:
-    """Holds what makes features of transcripts: it travels in the corpus, the run and the bundle.
+    """Holds what makes features of a modality: it travels in the corpus, the run and the bundle.
 
     Attributes:
-        digest: the content of the text encoder's folder.
-        kind: the family of the encoder, as bert.
+        digest: the content of the encoder's folder.
+        kind: the family of the encoder, as bert or wavlm.
         width: features per step.
         pool: what a step is: a piece, the mean of a word's pieces (words), or its first one.
         special: whether special pieces, such as [CLS] and [SEP], are steps, too.
         max_len: the most pieces of a transcript, special ones included; 0 for as many as the
             encoder takes.
         truncate: what happens to a longer one: error, first, last or uniform.
+        modality: the one that it makes. The settings above are of text alone.
     """
 
     digest: str
@@ -94,6 +95,7 @@ class Embedding:
     special: bool = True
     max_len: int = 0
     truncate: str = "error"
+    modality: str = "text"
 
     def to_json(self) -> str:
         """Returns what a corpus stores of it; `from_json` reverses it."""
@@ -106,7 +108,7 @@ class Embedding:
             return cls.from_dict(json.loads(text))
         except (ValueError, TypeError, RecursionError) as error:
             raise UserError(
-                f"{where} does not say how the text was embedded: write the corpus anew with "
+                f"{where} does not say how a modality was embedded: write the corpus anew with "
                 "--mode embed."
             ) from error
 
@@ -123,7 +125,8 @@ class Embedding:
 
     def describe(self) -> str:
         """Puts it into words: "bert, 384 wide, pieces (a1b2c3d4e5f6)"."""
-        return f"{self.kind}, {self.width} wide, {self.pool} ({self.digest[:12]})"
+        steps = self.pool if self.modality == "text" else self.modality
+        return f"{self.kind}, {self.width} wide, {steps} ({self.digest[:12]})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,14 +210,18 @@ class Source:
         format: the name of its format.
         repairs: what reading changed in what the files hold, `{kind: count}`.
         has_vectors: whether text is vectors from `data.glove_path`.
-        embedding: how the features of text were made, if a text encoder made them.
+        embeddings: how features were made that a pretrained encoder made, each of its modality.
     """
 
     path: str
     format: str
     repairs: Mapping[str, int] = dataclasses.field(default_factory=dict)
     has_vectors: bool = False
-    embedding: Embedding | None = None
+    embeddings: tuple[Embedding, ...] = ()
+
+    def embedding(self, modality: str) -> Embedding | None:
+        """Returns which encoder made the features of a modality; None if none did."""
+        return next((one for one in self.embeddings if one.modality == modality), None)
 
 
 class Corpus:
@@ -341,14 +348,17 @@ class Corpus:
 
     def summary(self) -> dict[str, Any]:
         """Returns facts about the corpus for `results.json` and `run.json`."""
-        embedding = self.source.embedding
         return {
             "path": self.path if self.path == SYNTHETIC else os.path.abspath(self.path),
             "format": self.source.format,
             "digest": self.digest,
             "sizes": {name: header.size for name, header in self.headers.items()},
             "widths": {m: self.width(m) for m in self.modalities},
-        } | ({"embedding": dataclasses.asdict(embedding)} if embedding else {})
+        } | (
+            {"embeddings": [dataclasses.asdict(one) for one in self.source.embeddings]}
+            if self.source.embeddings
+            else {}
+        )
 
     def _check(self) -> None:
         if not self.headers:

@@ -53,10 +53,10 @@ def describe_unread_transcripts(corpus: Corpus, data: DataConfig, model: ModelCo
     their words by `data.glove_path`. Those of the embedded corpus are nobody's, and passed over.
     """
     found = sum(header.size for header in corpus.headers.values() if header.has_raw_text)
-    made_of_them = corpus.source.embedding is not None or corpus.source.has_vectors
+    made_of_them = corpus.source.embedding("text") is not None or corpus.source.has_vectors
     if corpus.path == SYNTHETIC:
         return ""
-    if not found or model.text_encoder or data.text == "words" or made_of_them:
+    if not found or "text" in model.encoder_folders or data.text == "words" or made_of_them:
         return ""
     return (
         f"{found} transcripts found; not read: data.text=words or model.text_encoder=FOLDER reads "

@@ -166,14 +166,17 @@ def update_digest(digest: Any, name: str, array: np.ndarray) -> None:
     digest.update(array.data)
 
 
-def with_text(corpus: Corpus, embed: Callable[[Split, str], Split], embedding: Embedding) -> Corpus:
-    """Returns a corpus whose text is made anew as its splits are read, to be written to a file.
+def with_embedded(
+    corpus: Corpus, embed: Callable[[Split, str], Split], embedding: Embedding
+) -> Corpus:
+    """Returns a corpus of which a modality is made anew as its splits are read, to be saved.
 
-    `embed(split, its name)` returns the split with other text; `embedding` says how.
+    `embed(split, its name)` returns the split with that modality's features; `embedding` says how.
     """
-    changed = copy.copy(corpus)
-    changed.source = dataclasses.replace(corpus.source, embedding=embedding)
+    changed, made = copy.copy(corpus), embedding.modality
+    others = tuple(one for one in corpus.source.embeddings if one.modality != made)
+    changed.source = dataclasses.replace(corpus.source, embeddings=(*others, embedding))
     changed.split = lambda name: embed(corpus.split(name), name)
-    if corpus.aligned is not None and embedding.pool == "pieces":
-        changed.aligned = tuple(m for m in corpus.aligned if m != "text")
+    if corpus.aligned is not None and (made != "text" or embedding.pool == "pieces"):
+        changed.aligned = tuple(m for m in corpus.aligned if m != made)
     return changed

@@ -6,7 +6,7 @@ and cross-modal attention rely on.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -117,20 +117,23 @@ def spans(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def find_groups(
-    corpus: Corpus, modalities: Sequence[str], data: DataConfig, encodes_text: bool = False
+    corpus: Corpus, modalities: Sequence[str], data: DataConfig, encoded: Collection[str] = ()
 ) -> tuple[Groups, str]:
     """Finds which of a run's modalities share their steps, by `data.alignment`; and says why.
 
     Text that is made of transcripts shares its steps with nothing: they are words. Where a
     pretrained encoder reads the text, it shares those of the words, if the corpus knows them step
-    by step.
+    by step. The sound of one shares its steps with nothing either.
+
+    `encoded` names the modalities that pretrained encoders read.
 
     Raises:
         UserError: if modalities are to be aligned whose numbers of stored steps differ.
     """
+    encodes_text = "text" in encoded
     reads_words = encodes_text and data.text != "ids" and corpus.has_words
     alone = not reads_words if encodes_text else data.text == "words"
-    stored = [m for m in modalities if m != "text" or not alone]
+    stored = [m for m in modalities if not (alone if m == "text" else m in encoded)]
     steps = {}
     for name, header in corpus.headers.items():
         steps[name] = header.steps(m for m in stored if m != "text" or not reads_words)

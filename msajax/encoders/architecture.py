@@ -1,19 +1,10 @@
 """Describes a pretrained text encoder: what its config.json says and a linen module must know."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from msajax.errors import UserError
-
-KINDS = ("bert", "roberta", "xlm-roberta", "modernbert", "deberta-v2")
-
-# The names of config.json, and their names in `layers/basic.py`.
-_ACTIVATIONS = {
-    **{"gelu": "gelu", "gelu_python": "gelu", "relu": "relu"},
-    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_tanh"),
-}
+from msajax.encoders.entries import Entries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +79,8 @@ class Architecture:
         relative: what a DeBERTa has beside; None for the other kinds.
     """
 
+    reads: ClassVar[str] = "pieces"
+
     kind: str
     vocabulary: int
     width: int
@@ -105,29 +98,24 @@ class Architecture:
     relative: Relative | None = None
 
     @classmethod
-    def read(cls, content: Any, where: str) -> "Architecture":
-        """Reads what a config.json says; messages call it `where`.
+    def read(cls, entries: Entries) -> "Architecture":
+        """Reads what a config.json says.
 
         Raises:
-            UserError: if it is of no known kind, lacks a size, holds a value of the wrong type or
-                size, or asks for what is not computed here.
+            UserError: if it lacks a size, holds a value of the wrong type or size, or asks for what
+                is not computed here.
         """
-        if not isinstance(content, Mapping):
-            raise UserError(f"{where} holds no JSON object: it is no config.json of an encoder.")
-        kind = content.get("model_type")
-        if kind not in KINDS:
-            said = _shown(kind) if "model_type" in content else "missing"
-            raise UserError(
-                f"{where}: model_type is {said}: an encoder that can be read is one of "
-                f"{', '.join(KINDS)}."
-            )
-        entries = _Entries(content, where)
+        kind = entries.content["model_type"]
         entries.refuse("is_decoder", False)
         entries.refuse("add_cross_attention", False)
         common = {"kind": kind, **_sizes(entries)}
         if kind == "modernbert":
             return cls(**common, **_modernbert(entries, common["layers"]))
         return cls(**common, **_bert(entries, common))
+
+    def describe(self) -> str:
+        """Puts into words what a step is that it reads."""
+        return "pieces"
 
     @property
     def position_table(self) -> bool:
@@ -152,65 +140,7 @@ class Architecture:
         return cls(**values)
 
 
-class _Entries:
-    """Reads checked values out of a config.json; the keys of nulls are in `nulls` alone."""
-
-    def __init__(self, content: Mapping[str, Any], where: str) -> None:
-        self.content = {key: value for key, value in content.items() if value is not None}
-        self.nulls = content.keys() - self.content.keys()
-        self.where = where
-
-    def whole(self, key: str, least: int, most: int, default: int | None = None) -> int:
-        """Reads a whole number from `least` to `most`; without a default it must be there."""
-        value = self.content.get(key, default)
-        if value is None:
-            raise UserError(f"{self.where} lacks {key}: a whole number from {least} to {most}.")
-        ok = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-        self.require(key, ok, f"must be a whole number from {least} to {most}")
-        return value
-
-    def number(self, key: str, least: float, below: float, default: float) -> float:
-        """Reads a finite number, `least` or more and smaller than `below`."""
-        value = self.content.get(key, default)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        ok = is_number and least <= value < below and math.isfinite(value)
-        self.require(key, ok, f"must be a number from {least:g} to below {below:g}")
-        return float(value)
-
-    def flag(self, key: str, default: bool) -> bool:
-        """Reads true or false."""
-        value = self.content.get(key, default)
-        self.require(key, isinstance(value, bool), "must be true or false")
-        return value
-
-    def activation(self, key: str) -> str:
-        """Reads the name of an activation, and returns our name of it."""
-        value = self.content.get(key, "gelu")
-        ok = isinstance(value, str) and value in _ACTIVATIONS
-        self.require(key, ok, f"is not computed here; {', '.join(_ACTIVATIONS)} are")
-        return _ACTIVATIONS[value]
-
-    def refuse(self, key: str, *computed: Any) -> None:
-        """Refuses every value of a key but those that are computed here; it may be missing."""
-        value = self.content.get(key, computed[0])
-        same = any(type(value) is type(one) and value == one for one in computed)
-        names = " or ".join(str(one).lower() for one in computed)
-        self.require(key, same, f"is not computed here, only {names} is")
-
-    def require(self, key: str, ok: bool, requirement: str) -> None:
-        """Raises `UserError` with a key, its value, shortened, and the requirement unless `ok`."""
-        if not ok:
-            said = _shown(self.content.get(key))
-            raise UserError(f"{self.where}: {key} = {said}: {requirement}.")
-
-
-def _shown(value: Any) -> str:
-    """Writes a value as Python does, shortened."""
-    said = repr(value)
-    return said if len(said) <= 60 else f"{said[:60]}…"
-
-
-def _sizes(entries: _Entries) -> dict[str, Any]:
+def _sizes(entries: Entries) -> dict[str, Any]:
     """Reads what all kinds have; larger numbers than these bounds are those of no encoder."""
     sizes = {
         "vocabulary": entries.whole("vocab_size", 1, 10**7),
@@ -234,7 +164,7 @@ def _sizes(entries: _Entries) -> dict[str, Any]:
     return sizes
 
 
-def _bert(entries: _Entries, common: Mapping[str, Any]) -> dict[str, Any]:
+def _bert(entries: Entries, common: Mapping[str, Any]) -> dict[str, Any]:
     """Reads what BERT, RoBERTa and DeBERTa have."""
     entries.refuse("position_embedding_type", "absolute")
     entries.refuse("embedding_size", common["width"])
@@ -249,7 +179,7 @@ def _bert(entries: _Entries, common: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _relative(entries: _Entries, positions: int) -> Relative:
+def _relative(entries: Entries, positions: int) -> Relative:
     entries.refuse("conv_kernel_size", 0)
     entries.refuse("relative_attention", True)
     kinds = entries.content.get("pos_att_type", "")
@@ -279,7 +209,7 @@ def _relative(entries: _Entries, positions: int) -> Relative:
     )
 
 
-def _modernbert(entries: _Entries, layers: int) -> dict[str, Any]:
+def _modernbert(entries: Entries, layers: int) -> dict[str, Any]:
     """Reads what ModernBERT has."""
     head = entries.content["hidden_size"] // entries.content["num_attention_heads"]
     requirement = f"must leave heads of an even size, not {head}, for rotary positions"
@@ -292,7 +222,7 @@ def _modernbert(entries: _Entries, layers: int) -> dict[str, Any]:
         for name, usual in (("full_attention", 160000.0), ("sliding_attention", 10000.0)):
             one = nested.get(name, {}) if isinstance(nested, Mapping) else None
             entries.require("rope_parameters", isinstance(one, Mapping), f"must hold {name}: {{…}}")
-            inner = _Entries(one, f"{entries.where}: rope_parameters.{name}")
+            inner = Entries(one, f"{entries.where}: rope_parameters.{name}")
             inner.refuse("rope_type", "default")
             bases.append(inner.number("rope_theta", 1, 1e12, usual))
         base, local_base = bases

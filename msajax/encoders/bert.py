@@ -121,11 +121,7 @@ class PretrainedEncoder(nn.Module):
             return self.run_layer(layer, x, valid, shared, train=train)
 
         if self.remat:
-            # Inside nn.remat the root of variables is the layer, where dropout would not find which
-            # rows of the whole batch these are.
-            found = self.scope.root.variables()
-            rows = {ROWS: found[ROWS]} if ROWS in found else {}
-            run = nn.map_variables(nn.remat(run), ROWS, lambda _: rows)
+            run = recomputed(self, run)
         for number in range(a.layers):
             x = run(self.make_layer(number), x, valid, shared)
             hidden.append(x)
@@ -133,16 +129,27 @@ class PretrainedEncoder(nn.Module):
         return back(self.finish(x))
 
 
+def recomputed(encoder: nn.Module, run: Callable) -> Callable:
+    """Returns `run(layer, …)` of an encoder, computed again in the backward pass."""
+    # Inside nn.remat the root of variables is the layer, where dropout would not find which rows of
+    # the whole batch these are.
+    found = encoder.scope.root.variables()
+    rows = {ROWS: found[ROWS]} if ROWS in found else {}
+    return nn.map_variables(nn.remat(run), ROWS, lambda _: rows)
+
+
 class Source(NamedTuple):
     """Says which tensor of a folder a parameter is, and the shape in which that is stored.
 
     Attributes:
         read: makes the parameter of the tensor.
+        optional: whether a folder may lack it.
     """
 
     name: str
     shape: tuple[int, ...]
     read: Callable[[np.ndarray], np.ndarray]
+    optional: bool = False
 
 
 Sources = dict[str, Source]  # by the path of the parameter, joined by /
@@ -203,6 +210,9 @@ class Bert(PretrainedEncoder):
     ) -> jax.Array:
         """Applies a block."""
         return layer(x, x, (valid,), train=train)
+
+
+MODULE = Bert
 
 
 def sources(architecture: Architecture) -> Sources:

@@ -175,6 +175,9 @@ class Deberta(PretrainedEncoder):
         return layer(x, (valid,), shared, train=train)
 
 
+MODULE = Deberta
+
+
 def sources(architecture: Architecture) -> Sources:
     """Says which tensor each parameter is."""
     a, relative = architecture, architecture.relative

@@ -1,4 +1,4 @@
-"""Opens folders of pretrained text encoders, in the layout of the Hugging Face hub."""
+"""Opens folders of pretrained encoders, in the layout of the Hugging Face hub."""
 
 import contextlib
 import dataclasses
@@ -13,24 +13,37 @@ from typing import Any
 import numpy as np
 import safetensors
 
-from msajax.encoders.architecture import Architecture
+from msajax.encoders.table import AnyArchitecture, read_architecture
 from msajax.encoders.tokens import json_of_vocabulary
 from msajax.errors import UserError, first_line
 from msajax.files import read_json
 
 _CONFIG, _TOKENIZER, _VOCABULARY = "config.json", "tokenizer.json", "vocab.txt"
-_TOKENIZER_SETTINGS = "tokenizer_config.json"
+_TOKENIZER_SETTINGS, _PREPROCESSOR = "tokenizer_config.json", "preprocessor_config.json"
 # All that a folder is read for; weights that are pickles stay where they are.
-_FILES = ["config.json", "vocab.txt", "tokenizer*.json", "*.safetensors", "*.index.json"]
+_FILES = [
+    "config.json",
+    "preprocessor_config.json",
+    "vocab.txt",
+    "tokenizer*.json",
+    "*.safetensors",
+    "*.index.json",
+]
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _LONGEST_HEADER = 100_000_000  # bytes; safetensors has the same bound
 
 # A model that was saved with a task's head has its encoder under such a name.
-_PREFIX = re.compile(r"^(bert|roberta|deberta|model)\.")
+_PREFIX = re.compile(r"^(bert|roberta|deberta|wav2vec2|hubert|wavlm|model)\.")
 # All else is a pooler or the head of a task. Positions and segments are no weights there.
 _NO_WEIGHT = r"(?!position_ids|token_type_ids)"
-_OF_AN_ENCODER = re.compile(rf"(embeddings|encoder|layers|final_norm)\.{_NO_WEIGHT}")
+_OF_AN_ENCODER = re.compile(
+    rf"((embeddings|encoder|layers|final_norm|feature_extractor|feature_projection)\.{_NO_WEIGHT}|"
+    "masked_spec_embed$)"
+)
+# A weight that is stored as its length and its direction, in the newer and the older names.
+_LENGTH = (".parametrizations.weight.original0", ".weight_g")
+_DIRECTION = (".parametrizations.weight.original1", ".weight_v")
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
@@ -55,22 +68,24 @@ def fetch(name: str) -> str:
     except Exception as error:  # of the library, of the network, of the disk: many kinds
         raise UserError(
             f"--download: {name} cannot be fetched from the Hugging Face hub: "
-            f"{first_line(error).rstrip('.')}. With a folder of that model, model.text_encoder "
+            f"{first_line(error).rstrip('.')}. With a folder of that model, model.encoders "
             "needs no network."
         ) from error
 
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """Holds what is known of a folder with a pretrained text encoder."""
+    """Holds what is known of a folder with a pretrained encoder."""
 
     path: str
-    architecture: Architecture
+    architecture: AnyArchitecture
 
     @functools.cached_property
     def digest(self) -> str:
         """The sha256 of the configuration, the weights and the tokenizer, wherever they lie."""
         names = [_CONFIG, *weight_files(self.path)]
+        if self.architecture.reads == "waveform" and self._has(_PREPROCESSOR):
+            names.append(_PREPROCESSOR)
         if self._has(_TOKENIZER):
             names.append(_TOKENIZER)
         elif self._has(_VOCABULARY):
@@ -138,14 +153,32 @@ class Folder:
                     stored[name] = file
                     if _OF_AN_ENCODER.match(name):
                         tensors[name] = _float32(path, reader, full_name, entry)
-        return tensors
+        return _multiplied(tensors)
 
     def _has(self, name: str) -> bool:
         return os.path.isfile(os.path.join(self.path, name))
 
 
+def _multiplied(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Makes weights of lengths and directions; what does not fit stays as it is, and is missed."""
+    found = dict(tensors)
+    for length, direction in zip(_LENGTH, _DIRECTION, strict=True):
+        for name in [name for name in tensors if name.endswith(length)]:
+            of = name.removesuffix(length)
+            g, v = tensors[name], tensors.get(of + direction)
+            if v is None or g.ndim != v.ndim:
+                continue
+            if any(one not in (1, size) for one, size in zip(g.shape, v.shape, strict=True)):
+                continue
+            axes = tuple(axis for axis, size in enumerate(g.shape) if size == 1)
+            norm = np.sqrt(np.square(v, dtype=np.float64).sum(axes, keepdims=True))
+            del found[name], found[of + direction]
+            found[f"{of}.weight"] = (g * (v / np.maximum(norm, 1e-300))).astype(np.float32)
+    return found
+
+
 def open_folder(path: str | os.PathLike) -> Folder:
-    """Opens a folder of a pretrained text encoder; its weights are read when they are asked for.
+    """Opens a folder of a pretrained encoder; its weights are read when they are asked for.
 
     Raises:
         UserError: if there is no folder, or no config.json of a known encoder, or no weights.
@@ -153,15 +186,19 @@ def open_folder(path: str | os.PathLike) -> Folder:
     path = os.path.expanduser(path)
     if not os.path.isdir(path):
         raise UserError(
-            f"There is no folder {path}: a pretrained text encoder is a folder with {_CONFIG}, "
-            "model.safetensors and a tokenizer; --download fetches a name on the Hugging Face hub."
+            f"There is no folder {path}: a pretrained encoder is a folder with {_CONFIG}, "
+            "model.safetensors and, of text, a tokenizer; --download fetches a name on the Hugging "
+            "Face hub."
         )
     config = os.path.join(path, _CONFIG)
     if not os.path.isfile(config):
-        raise UserError(f"{path} has no {_CONFIG}: it is no folder of a pretrained text encoder.")
-    folder = Folder(path, Architecture.read(read_json(config), config))
+        raise UserError(f"{path} has no {_CONFIG}: it is no folder of a pretrained encoder.")
+    architecture = read_architecture(read_json(config), config)
+    preprocessor = os.path.join(path, _PREPROCESSOR)
+    if architecture.reads == "waveform" and os.path.isfile(preprocessor):
+        architecture = architecture.with_preprocessor(read_json(preprocessor), preprocessor)
     weight_files(path)
-    return folder
+    return Folder(path, architecture)
 
 
 def _text(path: str) -> str:

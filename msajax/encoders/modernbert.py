@@ -106,6 +106,9 @@ def rotation(length: int, head_dim: int, base: float) -> tuple[np.ndarray, np.nd
     return np.cos(angles), np.sin(angles)
 
 
+MODULE = ModernBert
+
+
 def sources(architecture: Architecture) -> Sources:
     """Says which tensor each parameter is."""
     a, m = architecture, architecture.modern

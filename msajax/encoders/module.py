@@ -1,5 +1,6 @@
-"""Defines pretrained text encoders, and which tensors of a folder their parameters are."""
+"""Makes the modules of pretrained encoders, and their parameters of a folder's tensors."""
 
+import importlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -7,32 +8,35 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from msajax.encoders import bert, deberta, modernbert
-from msajax.encoders.architecture import Architecture
+from msajax.encoders.table import KINDS, AnyArchitecture
 from msajax.errors import UserError
 
 _SEGMENTS = "embeddings.token_type_embeddings.weight"
-_KINDS = {
-    **dict.fromkeys(("bert", "roberta", "xlm-roberta"), (bert.Bert, bert.sources)),
-    "deberta-v2": (deberta.Deberta, deberta.sources),
-    "modernbert": (modernbert.ModernBert, modernbert.sources),
-}
+
+
+def module_of(architecture: AnyArchitecture) -> Any:
+    """Returns the module of this package that has `MODULE` and `sources` of an encoder."""
+    return importlib.import_module(f"{__package__}.{KINDS[architecture.kind].module}")
 
 
 def make_encoder(
-    architecture: Architecture, dtype: Any, *, remat: bool = False, name: str | None = None
+    architecture: AnyArchitecture,
+    dtype: Any,
+    *,
+    remat: bool = False,
+    name: str | None = None,
+    **settings: Any,
 ) -> nn.Module:
-    """Makes the module of an encoder: `(ids, mask, *, segments, train)` to `[B, T, D]`.
+    """Makes the module of an encoder; see `bert.PretrainedEncoder` and `speech.SpeechEncoder`.
 
     With `remat` the inside of each layer is computed again in the backward pass, which saves
-    memory.
+    memory. Further settings are those of the encoder's kind.
     """
-    module, _ = _KINDS[architecture.kind]
-    return module(architecture, dtype, remat, name=name)
+    return module_of(architecture).MODULE(architecture, dtype, remat, name=name, **settings)
 
 
 def parameters_of(
-    architecture: Architecture, tensors: Mapping[str, np.ndarray], where: str = "The folder"
+    architecture: AnyArchitecture, tensors: Mapping[str, np.ndarray], where: str = "The folder"
 ) -> dict[str, np.ndarray]:
     """Makes the parameters of an encoder's module of tensors by name (see `Folder.tensors`).
 
@@ -43,8 +47,8 @@ def parameters_of(
         UserError: for a tensor that is missing, of another shape than config.json says, or of a
             layer too many; it calls the folder `where`.
     """
-    _, make_sources = _KINDS[architecture.kind]
-    sources = make_sources(architecture)
+    sources = module_of(architecture).sources(architecture)
+    sources = {p: s for p, s in sources.items() if not s.optional or s.name in tensors}
     names = {source.name: source for source in sources.values()}
     missing = [name for name in names if name not in tensors]
     if missing:
@@ -77,5 +81,5 @@ def parameters_of(
 
 def _layer(name: str) -> int:
     """Returns the number of the layer that a tensor belongs to, or -1."""
-    found = re.match(r"(?:encoder\.layer|layers)\.(\d{1,6})\.", name)
+    found = re.match(r"(?:encoder\.layers?|layers)\.(\d{1,6})\.", name)
     return int(found[1]) if found else -1

@@ -7,6 +7,7 @@
 import dataclasses
 import logging
 import os
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -107,7 +108,7 @@ def train(
         # Open what the run reads; every process must have found the same.
         sources = processes.together(lambda: open_sources(config, corpus))
         corpus, digests = sources.corpus, sources.digests
-        paths = {"data.path", "model.text_encoder", "train.compile_cache"}  # differ by machine
+        paths = {"data.path", "model.text_encoder", "model.encoders", "train.compile_cache"}
         settings = {key: value for key, value in flatten(config).items() if key not in paths}
         settings |= {f"the {what}": digest for what, digest in digests.items()}
         settings["--stop_after_epochs"] = stop_after_epochs
@@ -254,9 +255,7 @@ def _say_what_is_read(run: Run) -> None:
     say_what_is_idle(corpus, config, bool(spec.vocabularies))
     say_unread_transcripts(corpus, config)
     if len(spec.modalities) > 1:
-        found = find_groups(
-            corpus, spec.modalities, config.reading, bool(config.model.text_encoder)
-        )
+        found = find_groups(corpus, spec.modalities, config.reading, config.model.encoder_folders)
         logger.info("Aligned modalities: %s.", describe_groups(*found))
     for phrase in outside_ranges(config.model):
         logger.info("Outside the range in source 002's table: %s.", phrase)
@@ -270,30 +269,30 @@ class Sources(NamedTuple):
 
     Attributes:
         corpus: opened.
-        encoder: the folder of the text encoder, None without one.
+        encoders: the folders of pretrained encoders, by modality.
         preparation: fitted on the training split.
     """
 
     corpus: Corpus
-    encoder: Folder | None
+    encoders: Mapping[str, Folder]
     preparation: Preparation
 
     @property
     def digests(self) -> dict[str, str]:
-        """The digests by which a run knows its corpus and its text encoder again."""
+        """The digests by which a run knows its corpus and its pretrained encoders again."""
         digests = {"corpus digest": self.corpus.digest}
-        return digests | ({"text encoder digest": self.encoder.digest} if self.encoder else {})
+        return digests | {f"{m} encoder digest": one.digest for m, one in self.encoders.items()}
 
 
-def open_encoder(config: Config) -> Folder | None:
-    """Opens the folder of the text encoder, if there is one; its weights are not read yet."""
-    return open_folder(config.model.text_encoder) if config.model.text_encoder else None
+def open_encoders(config: Config) -> dict[str, Folder]:
+    """Opens the folders of pretrained encoders, by modality; their weights are not read yet."""
+    return {m: open_folder(path) for m, path in config.model.encoder_folders.items()}
 
 
 def open_sources(
     config: Config,
     corpus: Corpus | None = None,
-    encoder: Folder | None = None,
+    encoders: Mapping[str, Folder] | None = None,
     *,
     verify: bool = True,
 ) -> Sources:
@@ -302,21 +301,21 @@ def open_sources(
     Args:
         config: the experiment.
         corpus: if it is open already.
-        encoder: if it is open already.
+        encoders: if they are open already.
         verify: whether to read all of the corpus that a mistake can hide in.
 
     Raises:
         UserError: for what cannot be trained on and measured.
     """
     require_glove(config.data.glove_path)
-    if encoder is None:
-        encoder = open_encoder(config)
+    if encoders is None:
+        encoders = open_encoders(config)
     if corpus is None:
         corpus = open_corpus(config.data.path, config.reading)
     require_run(corpus, config)
     if verify:
         corpus.verify()  # after what headers alone can say: it may read all that there is
-    preparation = fit(corpus, config.reading, config.model, encoder)
+    preparation = fit(corpus, config.reading, config.model, encoders)
     check_model(config, preparation.spec)
 
     # Part of validation may be held out to calibrate: it must be there, and be of use.
@@ -337,7 +336,7 @@ def open_sources(
             dealt.by,
             "" if dealt.by == "video" else ", as no two ids name the same video",
         )
-    return Sources(corpus, encoder, preparation)
+    return Sources(corpus, encoders, preparation)
 
 
 def build(config: Config, sources: Sources, folder: RunFolder) -> Run:
@@ -351,10 +350,10 @@ def build(config: Config, sources: Sources, folder: RunFolder) -> Run:
     Raises:
         UserError: for a split that cannot be prepared, and parameters that cannot be read.
     """
-    corpus, encoder, preparation = sources
+    corpus, encoders, preparation = sources
     spec, budget = preparation.spec, config.data.device_memory_budget
     announce.now("Preparing the splits")
-    initial, origin = _initial(config, preparation, encoder)
+    initial, origin = _initial(config, preparation, encoders)
     shared: Initial = {}
     if initial:
         shared = shared_values(initial, parameter_shapes(config.model, spec), config.optim)
@@ -389,26 +388,26 @@ def build(config: Config, sources: Sources, folder: RunFolder) -> Run:
 
 
 def _initial(
-    config: Config, preparation: Preparation, encoder: Folder | None
+    config: Config, preparation: Preparation, encoders: Mapping[str, Folder]
 ) -> tuple[Initial, dict[str, Any]]:
     """Reads parameters that do not begin at random, and what run.json says of them.
 
-    What is named later counts: the model's own, then the encoder's, word vectors, a bundle's.
+    What is named later counts: the model's own, then the encoders', word vectors, a bundle's.
     """
     initial: Initial = {}
     origin: dict[str, Any] = {}
     model = declared(config.model)
     reads_words = bool(preparation.words) and "text" in preparation.spec.modalities
     has_vectors = bool(config.data.glove_path) and reads_words
-    if not (model.initial or encoder or has_vectors or config.model.init_from):
+    if not (model.initial or encoders or has_vectors or config.model.init_from):
         return initial, origin
     shapes = parameter_shapes(config.model, preparation.spec)
     if model.initial:
         initial = from_model(model, config.model, preparation.spec, shapes)
         origin["model"] = sorted(initial)
-    if encoder:
-        initial |= from_encoder(model, encoder)
-        origin["text_encoder"] = {"path": encoder.path, "digest": encoder.digest}
+    for m, encoder in encoders.items():
+        initial |= from_encoder(model, m, encoder, shapes)
+        origin[f"{m} encoder"] = {"path": encoder.path, "digest": encoder.digest}
     if has_vectors:
         vectors = read_glove(config.data.glove_path, preparation.words)
         of_words, origin["words"] = from_words(preparation.words, shapes, vectors)

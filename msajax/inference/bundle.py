@@ -34,7 +34,7 @@ from msajax.encoders.folder import open_folder
 from msajax.errors import UserError
 from msajax.files import replacing_folder
 from msajax.inference.description import DAMAGE, FORMAT_VERSION, digest, read_description
-from msajax.inference.embed import Embedder
+from msajax.inference.embed import make_embedder
 from msajax.inference.scores import Scores, as_split, make_scorer
 from msajax.inference.scoring import Scorer, make_next_token
 from msajax.metrics import calibration
@@ -44,6 +44,7 @@ from msajax.models.contract import joined
 from msajax.preparation.apply import prepare
 from msajax.preparation.fit import Preparation
 from msajax.preparation.lost import say_prepared
+from msajax.preparation.pieces import named
 from msajax.preparation.words import embed
 from msajax.runs.folder import encode_frozen
 from msajax.runs.local_copy import bundle_folder
@@ -67,7 +68,7 @@ class Bundle:
         collections: the model's mutable collections by name, leading axis S.
         shared: parameters that are the same for every seed, nested, without a leading axis; they
             are not among `params`.
-        embedder: makes features of transcripts, where a text encoder made those of training.
+        embedders: by modality, what makes features where an encoder made those of training.
         calibration: says how sure the mean over seeds is; None if there were too few samples.
     """
 
@@ -79,7 +80,7 @@ class Bundle:
     corpus_digest: str
     collections: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     shared: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    embedder: Embedder | None = None
+    embedders: Mapping[str, Callable[[Split], Split]] = dataclasses.field(default_factory=dict)
     calibration: Calibration | None = None
 
     @property
@@ -170,6 +171,7 @@ class Bundle:
         glove_path: str | None = None,
         allow_loss: bool | None = None,
         text_encoder: str | None = None,
+        encoders: Mapping[str, str] | None = None,
     ) -> "Bundle":
         """Returns the same model with other settings of `data`, as far as prediction reads them.
 
@@ -180,6 +182,7 @@ class Bundle:
             allow_loss: see `data.allow_loss`.
             text_encoder: the folder of the text encoder that made the text features of the training
                 corpus; transcripts then get theirs by it.
+            encoders: likewise by modality, as `{"audio": FOLDER}` for features of sound.
 
         Raises:
             UserError: for a value that the setting cannot have, and for another text encoder.
@@ -192,20 +195,24 @@ class Bundle:
         preparation = dataclasses.replace(
             self.preparation, truncate=config.data.truncate, allow_loss=config.data.allow_loss
         )
-        embedder, embedding = self.embedder, preparation.embedding
-        if text_encoder and preparation.spec.text_encoder is not None:
-            raise UserError(
-                f"model.text_encoder = {text_encoder}: this model has a text encoder of its own, "
-                "which reads transcripts: leave the key out."
-            )
-        if text_encoder and embedding is None:
-            raise UserError(
-                f"model.text_encoder = {text_encoder}: no text encoder made the text features of "
-                "this model's corpus, so that none can make others."
-            )
-        if text_encoder:
-            embedder = Embedder(open_folder(text_encoder), embedding)
-        return dataclasses.replace(self, config=config, preparation=preparation, embedder=embedder)
+        embedders = dict(self.embedders)
+        of_text = {"text": text_encoder} if text_encoder else {}
+        for m, folder in (of_text | dict(encoders or {})).items():
+            stored = "transcripts" if m == "text" else "waveforms"
+            if preparation.spec.encoder(m) is not None:
+                raise UserError(
+                    f"{named(m, folder)}: this model has a pretrained encoder of its own, which "
+                    f"reads {stored}: leave the key out."
+                )
+            if (embedding := preparation.embedding(m)) is None:
+                raise UserError(
+                    f"{named(m, folder)}: no pretrained encoder made the {m} features of this "
+                    "model's corpus, so that none can make others."
+                )
+            embedders[m] = make_embedder(open_folder(folder), embedding)
+        return dataclasses.replace(
+            self, config=config, preparation=preparation, embedders=embedders
+        )
 
     @functools.cached_property
     def scorer(self) -> Scorer:
@@ -244,16 +251,22 @@ class Bundle:
         spec = self.preparation.spec
         preparation = self.preparation if refuse else self._lenient
         glove_path = self.config.data.glove_path
-        if preparation.embedding is not None and wants_vectors(split, spec):
-            if self.embedder is None:
+        for one in preparation.embeddings:
+            if not wants_embedding(split, one):
+                continue
+            if one.modality not in self.embedders:
+                stored = "transcripts"
+                key = argument = "text_encoder=FOLDER"
+                if one.modality != "text":
+                    stored, key = "waveforms", f"encoders={one.modality}=FOLDER"
+                    argument = f"encoders={{{one.modality!r}: FOLDER}}"
                 raise UserError(
-                    f"{split.where}: the text of this model is what a text encoder made of "
-                    f"transcripts ({preparation.embedding.describe()}): name its folder with "
-                    "--config.model.text_encoder=FOLDER (in Python "
-                    "bundle.with_data(text_encoder=FOLDER))."
+                    f"{split.where}: the {one.modality} of this model is what an encoder made of "
+                    f"{stored} ({one.describe()}): name its folder with --config.model.{key} (in "
+                    f"Python bundle.with_data({argument}))."
                 )
-            split = self.embedder(split)
-        elif glove_path and wants_vectors(split, spec):
+            split = self.embedders[one.modality](split)
+        if preparation.embedding("text") is None and glove_path and wants_vectors(split, spec):
             features, mask, unknown = embed(split.raw_text.tolist(), glove_path)
             share = 100 * unknown
             logger.info("Text from transcripts: %.1f %% of the words have no vector.", share)
@@ -269,6 +282,15 @@ class Bundle:
         split, repairs = prepare(split, preparation, self.config.data.device_memory_budget)
         say_prepared(name, split, repairs, preparation.clip)
         return split
+
+
+def wants_embedding(split: Split, embedding: Embedding) -> bool:
+    """Says whether a split has what an encoder would make features of, in place of them."""
+    m = embedding.modality
+    if m == "text":
+        has_words = split.raw_text is not None or split.words is not None
+        return has_words and m not in split.features
+    return m in split.features and split.features[m].shape[2:] == (1,) != (embedding.width,)
 
 
 def wants_vectors(split: Split, spec: CorpusSpec) -> bool:
@@ -367,8 +389,8 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
         for key in ("classes", "words"):
             preparation[key] = tuple(preparation[key])
         preparation["groups"] = tuple(map(tuple, preparation["groups"]))
-        if preparation["embedding"] is not None:
-            preparation["embedding"] = Embedding.from_dict(preparation["embedding"])
+        embeddings = map(Embedding.from_dict, preparation["embeddings"])
+        preparation["embeddings"] = tuple(embeddings)
 
         variables = flax.traverse_util.unflatten_dict(arrays, sep="/")
         params = variables.pop("params")

@@ -1,15 +1,16 @@
-"""Makes features of transcripts with a pretrained text encoder that does not move."""
+"""Makes features of transcripts or of sound with a pretrained encoder that does not move."""
 
 import dataclasses
 import functools
 import logging
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import unflatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from msajax.corpus.corpus import Embedding, Split
 from msajax.encoders.folder import Folder
@@ -17,6 +18,7 @@ from msajax.encoders.module import make_encoder, parameters_of
 from msajax.encoders.tokens import Tokenizer
 from msajax.errors import UserError
 from msajax.layers.heads import pool_words
+from msajax.preparation.fit import require_suited
 from msajax.preparation.lost import say_repairs
 from msajax.preparation.pieces import (
     Sizes,
@@ -26,10 +28,13 @@ from msajax.preparation.pieces import (
     read_pieces,
     require_fit,
 )
+from msajax.preparation.waveforms import read_waveforms
 
 logger = logging.getLogger(__name__)
 
 _PIECES = 2048  # in a batch: rows times their length
+_SOUND_STEPS = 3000  # likewise, of sound: a minute
+_BLANK = jnp.zeros((1, 16_000)), jnp.zeros(1, jnp.int32)  # what parameters are shaped by
 _STEP = 16  # lengths of batches are multiples of it, so that there are few programs
 _SAY_SECONDS = 10.0  # between two lines of progress
 
@@ -40,23 +45,58 @@ def embedding_of(folder: Folder, **settings: Any) -> Embedding:
     return Embedding(digest=folder.digest, kind=a.kind, width=a.width, **settings)
 
 
+def make_embedder(folder: Folder, embedding: Embedding) -> Callable[..., Split]:
+    """Returns what makes features of splits with a folder's encoder: `(split, name="") -> split`.
+
+    Raises:
+        UserError: if the folder is not the one that the embedding names, or cannot be read.
+    """
+    if folder.digest != embedding.digest:
+        raise UserError(
+            f"{folder.path} is another encoder ({folder.digest[:12]}) than the one that made the "
+            f"{embedding.modality} features ({embedding.describe()}): name the same folder."
+        )
+    require_suited({embedding.modality: folder})
+    made = SoundEmbedder if folder.architecture.reads == "waveform" else Embedder
+    return made(folder, embedding)
+
+
+def _batches(
+    lengths: np.ndarray, longest: int, steps: int, name: str, what: str
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yields batches of rows of about `steps` steps, short ones with short ones.
+
+    Args:
+        lengths: `[N]`, steps of each row.
+        longest: steps that there are.
+        steps: of a batch: rows times their length.
+        name: what lines of progress call the split; "" for none.
+        what: what they call its rows.
+
+    Yields:
+        The length of a batch, its rows, and these filled up so that a length has one program.
+    """
+    lengths = np.minimum(-(-np.maximum(lengths, 1) // _STEP) * _STEP, longest)
+    done, said = 0, time.monotonic()
+    for length in sorted(set(lengths.tolist())):
+        (rows,) = (lengths == length).nonzero()
+        size = max(steps // length, 1)
+        for start in range(0, len(rows), size):
+            batch = rows[start : start + size]
+            yield length, batch, np.concatenate([batch, np.repeat(batch[:1], size - len(batch))])
+            done += len(batch)
+            if name and time.monotonic() - said > _SAY_SECONDS:
+                said = time.monotonic()
+                logger.info("%s: %d of %d %s.", name, done, len(lengths), what)
+
+
 class Embedder:
     """Makes the text features of splits, with one encoder and one way to pool."""
 
     def __init__(self, folder: Folder, embedding: Embedding) -> None:
-        """Reads the encoder's weights.
-
-        Raises:
-            UserError: if the folder is not the one that the embedding names, has no tokenizer, or
-                cannot be read.
-        """
-        if folder.digest != embedding.digest:
-            raise UserError(
-                f"{folder.path} is another text encoder ({folder.digest[:12]}) than the one that "
-                f"made the text features ({embedding.describe()}): name the same folder."
-            )
+        """Reads the encoder's weights; raises `UserError` if they, or a tokenizer, are missing."""
         folder.require_tokenizer()
-        require_fit(folder, folder.path, embedding.max_len)
+        require_fit(folder, embedding.max_len)
         self.embedding, self._folder = embedding, folder
         found = parameters_of(folder.architecture, folder.tensors(), folder.path)
         self._params = jax.device_put(unflatten_dict(found, sep="/"))
@@ -126,26 +166,14 @@ class Embedder:
             valid = mask if self.embedding.special else mask & (pieces[..., 2] >= 0)
         features = np.zeros((*valid.shape, self.embedding.width), np.float32)
         lengths = (mask * np.arange(1, mask.shape[1] + 1)).max(axis=1, initial=0)
-        lengths = np.minimum(-(-np.maximum(lengths, 1) // _STEP) * _STEP, mask.shape[1])
-        done, said = 0, time.monotonic()
-        for length in sorted(set(lengths.tolist())):
-            (rows,) = (lengths == length).nonzero()
-            size = max(_PIECES // length, 1)
-            for start in range(0, len(rows), size):
-                batch = rows[start : start + size]
-                # Filled up, so that every length has one program.
-                filled = np.concatenate([batch, np.repeat(batch[:1], size - len(batch))])
-                x, there = self._program(
-                    self._params, pieces[filled, :length], mask[filled, :length], words
-                )
-                x, there = np.asarray(x)[: len(batch)], np.asarray(there)[: len(batch)]
-                features[batch, : x.shape[1]] = x
-                if words:
-                    valid[batch] = there
-                done += len(batch)
-                if name and time.monotonic() - said > _SAY_SECONDS:
-                    said = time.monotonic()
-                    logger.info("%s: %d of %d transcripts.", name, done, len(mask))
+        for length, batch, filled in _batches(lengths, mask.shape[1], _PIECES, name, "transcripts"):
+            x, there = self._program(
+                self._params, pieces[filled, :length], mask[filled, :length], words
+            )
+            x, there = np.asarray(x)[: len(batch)], np.asarray(there)[: len(batch)]
+            features[batch, : x.shape[1]] = x
+            if words:
+                valid[batch] = there
         features[~valid] = 0
         return features, valid
 
@@ -159,3 +187,54 @@ class Embedder:
             return pool_words(x, jnp.where(mask, step, -1), words, self.embedding.pool)
 
         return jax.jit(encode, static_argnums=3)
+
+
+class SoundEmbedder:
+    """Makes features of the waveforms of splits, with one encoder."""
+
+    def __init__(self, folder: Folder, embedding: Embedding) -> None:
+        """Reads the encoder's weights; raises `UserError` if they cannot be."""
+        self.embedding, self._folder = embedding, folder
+        found = parameters_of(folder.architecture, folder.tensors(), folder.path)
+        module = make_encoder(folder.architecture, jnp.float32)
+        names = jax.eval_shape(lambda: module.init(jax.random.key(0), *_BLANK, train=False))
+        there = flatten_dict(names["params"], sep="/")
+        found = {path: x for path, x in found.items() if path in there}
+        self._params = jax.device_put(unflatten_dict(found, sep="/"))
+        self._program = jax.jit(
+            functools.partial(module.apply, train=False, method=module.read_steps)
+        )
+
+    def __call__(self, split: Split, name: str = "") -> Split:
+        """Replaces the sound of a split by features `[N, T, D]` float32 with a mask `[N, T]`.
+
+        T are the frames of the longest waveform, 50 a second in the usual encoders.
+
+        Args:
+            name: what lines of progress call it; "" for none.
+
+        Raises:
+            UserError: for a split without sound.
+        """
+        m = self.embedding.modality
+        if m not in split.features:
+            raise UserError(f"{split.where} has no {m} that could be embedded.")
+        read, counts = read_waveforms(split, {m: self._folder.architecture}, True)
+        say_repairs(name or split.where, counts, 0)
+        steps, mask = read.features[m], read.masks[m]
+        valid = np.zeros(mask.shape, bool)
+        features = np.zeros((*mask.shape, self.embedding.width), np.float32)
+        for length, batch, filled in _batches(
+            mask.sum(axis=1), mask.shape[1], _SOUND_STEPS, name, "waveforms"
+        ):
+            of_batch = steps[filled][:, :length], mask[filled, :length]
+            x, there = self._program({"params": self._params}, *of_batch)
+            features[batch, :length] = np.asarray(x)[: len(batch)]
+            valid[batch, :length] = np.asarray(there)[: len(batch)]
+        longest = max(1, int(valid.any(axis=0).nonzero()[0].max(initial=0)) + 1)
+        return dataclasses.replace(
+            split,
+            features={**split.features, m: features[:, :longest]},
+            masks={**split.masks, m: valid[:, :longest]},
+            derived=split.derived - {m},
+        )

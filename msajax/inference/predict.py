@@ -5,7 +5,7 @@ from typing import Any
 
 from msajax.config import SYNTHETIC
 from msajax.corpus.corpus import Corpus, Split
-from msajax.corpus.in_memory import with_text
+from msajax.corpus.in_memory import with_embedded
 from msajax.corpus.predictions import Scored, write_predictions
 from msajax.errors import UserError
 from msajax.inference.bundle import Bundle, wants_vectors
@@ -33,7 +33,7 @@ def predict_corpus(
     """
     bundle = bundle.with_data(**overrides)
     preparation, spec = bundle.preparation, bundle.preparation.spec
-    corpus = with_same_text(bundle, corpus)
+    corpus = with_same_features(bundle, corpus)
     names = list(corpus.headers) if split_name == "all" else [split_name]
     for m in corpus.modalities:
         if m not in spec.modalities:
@@ -43,16 +43,16 @@ def predict_corpus(
     # read the transcripts.
     headers = [corpus.headers[name] for name in names]
     readers = (preparation.words, preparation.text_from, bundle.config.data.glove_path)
-    embeds = preparation.embedding is not None and bundle.embedder is not None
+    embeds = "text" in bundle.embedders
     has_text = any(header.has_raw_text or header.words for header in headers)
     makes_text = has_text and (any(readers) or embeds)
     count = sum(header.size for header in headers if header.has_raw_text)
-    is_embedded = corpus.source.embedding is not None
+    is_embedded = corpus.source.embedding("text") is not None
     unread = ""
     if count and not (makes_text or is_embedded or corpus.path == SYNTHETIC):
         if "text" not in spec.modalities:
             how = "the model reads no text"
-        elif preparation.embedding is not None:
+        elif preparation.embedding("text") is not None:
             key = "--config.model.text_encoder=FOLDER"
             how = f"{key} reads them, with the encoder of the model's text"
         else:
@@ -114,19 +114,30 @@ def read_split(bundle: Bundle, corpus: Corpus, name: str) -> tuple[Split, Split]
     return stored, bundle.prepare_split(stored, name)
 
 
-def with_same_text(bundle: Bundle, corpus: Corpus) -> Corpus:
-    """Returns the corpus with text features as the same text encoder makes them, if one did.
+def with_same_features(bundle: Bundle, corpus: Corpus) -> Corpus:
+    """Returns the corpus with features as the same pretrained encoders make them, if any did.
 
-    Raises `UserError` for text features that were made otherwise than those of training.
+    Raises `UserError` for features that were made otherwise than those of training.
     """
-    trained, here = bundle.preparation.embedding, corpus.source.embedding
-    if trained != here and bundle.embedder is not None:
-        return with_text(corpus, bundle.embedder, trained)
-    if "text" not in corpus.modalities or trained == here:
-        return corpus
-    said = [f"made by {e.describe()}" if e else "of no text encoder" for e in (here, trained)]
-    advice = "with --config.model.text_encoder=FOLDER its transcripts are read by that encoder"
-    raise UserError(
-        f"{corpus.path}: its text is {said[0]}, that of the model's corpus {said[1]}"
-        f"{f': {advice}' if trained else ''}."
-    )
+    for m in bundle.preparation.spec.modalities:
+        trained, here = bundle.preparation.embedding(m), corpus.source.embedding(m)
+        if trained == here or bundle.preparation.spec.encoder(m) is not None:
+            continue
+        if m in bundle.embedders:
+            corpus = with_embedded(corpus, bundle.embedders[m], trained)
+        elif m in corpus.modalities and not (here is None and _is_sound(corpus, m)):
+            said = [f"made by {e.describe()}" if e else "of no encoder" for e in (here, trained)]
+            key, what = "text_encoder=FOLDER", "its transcripts are"
+            if m != "text":
+                key, what = f"encoders={m}=FOLDER", "its waveforms are"
+            advice = f": with --config.model.{key} {what} read by that encoder" * bool(trained)
+            raise UserError(
+                f"{corpus.path}: its {m} is {said[0]}, that of the model's corpus "
+                f"{said[1]}{advice}."
+            )
+    return corpus
+
+
+def _is_sound(corpus: Corpus, modality: str) -> bool:
+    """Says whether a modality may be waveforms, of which preparation says what is missing."""
+    return corpus.width(modality) == 1

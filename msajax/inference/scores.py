@@ -115,10 +115,10 @@ def as_split(
         if spec.is_pieces(m):
             arrays[m], valid[m], segments = _read_ids(value, masks, preparation)
             continue
-        where, is_features = f"features[{m!r}]", spec.width(m) > 0
-        x, lengths = _stack(value, where, (0, 1, spec.width(m)) if is_features else (0, 1))
+        where, is_features = f"features[{m!r}]", spec.stored_width(m) > 0
+        x, lengths = _stack(value, where, (0, 1, spec.stored_width(m)) if is_features else (0, 1))
         if x.ndim in (2, 3) and len(x) and not x.shape[1]:  # no sample has a step of it
-            arrays[m] = np.zeros((len(x), 1, *[spec.width(m)] * is_features), x.dtype)
+            arrays[m] = np.zeros((len(x), 1, *[spec.stored_width(m)] * is_features), x.dtype)
             valid[m] = np.zeros((len(x), 1), bool)
             continue
         if x.dtype.kind == "V" and x.dtype.name == "bfloat16":

@@ -106,6 +106,7 @@ class MultiHeadAttention(nn.Module):
         train: bool,
         values: jax.Array | None = None,
         rotation: tuple[jax.Array, jax.Array] | None = None,
+        added: jax.Array | None = None,
     ) -> jax.Array:
         """Attends from `query` `[B, Tq, D]` to `context` `[B, Tk, Dk]`: `[B, Tq, D]`.
 
@@ -116,6 +117,7 @@ class MultiHeadAttention(nn.Module):
             train: draw dropout masks.
             values: the sequence `[B, Tk, Dv]` that gives values.
             rotation: factors of `rotate` for the queries and keys of self-attention.
+            added: `[B, H, Tq, Tk]`, to the scores of every head.
         """
         batch, queries, model_dim = query.shape
         keys = context.shape[1]
@@ -140,8 +142,8 @@ class MultiHeadAttention(nn.Module):
         keep, bias = combine_masks(masks, batch=batch, queries=queries, keys=keys)
         with jax.named_scope("maps"):
             scores = batched_product(jnp.moveaxis(q, 1, 2), k.transpose(0, 2, 3, 1), jnp.float32)
-        if bias is not None:
-            scores = scores + bias
+        for more in (bias, added):
+            scores = scores if more is None else scores + more
         return self.gather(scores, keep, v, model_dim, train=train)
 
     def gather(

@@ -40,6 +40,18 @@ def dropout_numbers(rate: float) -> tuple[np.uint32, np.float32]:
     return np.uint32(min(round(rate * 2**32), 2**32 - 1)), np.float32(1 / (1 - rate))
 
 
+def bits_of_rows(module: nn.Module, shape: tuple[int, ...]) -> jax.Array:
+    """Draws `[B, …]` uint32 of the "dropout" stream; row b of the whole batch has its own key."""
+    key = module.make_rng("dropout")
+    # A batch that is a part of a larger one says so: see `rows_of_batch`.
+    first = module.scope.root.get_variable(ROWS, "first", 0)
+
+    def bits_of(row):
+        return jax.random.bits(jax.random.fold_in(key, row), shape[1:])
+
+    return jax.vmap(bits_of)(first + jnp.arange(shape[0]))
+
+
 class Dropout(nn.Module):
     """Applies inverted dropout, whose mask depends on a row's position in the batch alone.
 
@@ -61,18 +73,10 @@ class Dropout(nn.Module):
         """Drops elements of `x` `[B, …]` when `train`, and scales the others by 1 / (1 - rate)."""
         if not train or self.rate == 0.0:
             return x
-        key = self.make_rng("dropout")
         if self.per_row:
-            # A batch that is a part of a larger one says so: see `rows_of_batch`.
-            first = self.scope.root.get_variable(ROWS, "first", 0)
-            rows = first + jnp.arange(x.shape[0])
-
-            def bits_of(row):
-                return jax.random.bits(jax.random.fold_in(key, row), x.shape[1:])
-
-            bits = jax.vmap(bits_of)(rows)  # [batch, …]
+            bits = bits_of_rows(self, x.shape)
         else:
-            bits = jax.random.bits(key, x.shape)
+            bits = jax.random.bits(self.make_rng("dropout"), x.shape)
         numbers, site = dropout_numbers(self.rate), getattr(self.rate, "site", None)
         if site:
             numbers = self.scope.root.get_variable(RATES, site, numbers)

@@ -107,8 +107,9 @@ class Model:
     Attributes:
         module: a linen module that takes `(config: ModelConfig, spec: CorpusSpec)`, and whose call
             `(features, masks, *, train=False)` returns a `Prediction`. Features are
-            `{modality: [B, T_m, d_m]}`, `[B, T_m]` token ids, or, of a pretrained encoder's text,
-            `[B, T_m, 3]` pieces (see `preparation/pieces.py`), masks `{modality: [B, T_m]}`.
+            `{modality: [B, T_m, d_m]}`, `[B, T_m]` token ids, or what a pretrained encoder
+            reads: pieces of text `[B, T_m, 3]` (see `preparation/pieces.py`), or steps of sound
+            (see `preparation/waveforms.py`); masks `{modality: [B, T_m]}`.
         output_bias: path of the bias that is added to the scores, as `regression/bias`, which may
             begin at the training median. "" if there is none.
         bound: what rows or columns of parameters stand for, by pattern (fnmatch) of paths: LABELS,
@@ -124,8 +125,8 @@ class Model:
         initial: (configuration, specification) -> values that parameters begin with in place of
             random ones, by path, as those of a pretrained encoder.
         stages: passes that make an epoch; without them it is one pass that trains everything.
-        text_encoder: path of the module that holds the pretrained encoder of `model.text_encoder`;
-            "" for a model that reads no pieces of text.
+        encoder: path of the module that holds the pretrained encoder of a modality, in which
+            `{modality}` stands for it; "" for a model that has none inside.
     """
 
     module: type[nn.Module]
@@ -137,7 +138,7 @@ class Model:
     memory: Memory | None = None
     initial: Callable[[ModelConfig, CorpusSpec], Mapping[str, Any]] | None = None
     stages: Sequence[Stage] = ()
-    text_encoder: str = ""
+    encoder: str = ""
 
     def __post_init__(self) -> None:
         """Refuses what is of another kind than it must be, naming the line that declares it."""
@@ -148,7 +149,7 @@ class Model:
                 raise UserError(
                     f"{here}: {what} is a {type(value).__name__}: it must be a function {meaning}."
                 )
-        for what in ("output_bias", "text_encoder"):
+        for what in ("output_bias", "encoder"):
             if not isinstance(path := getattr(self, what), str):
                 raise UserError(f"{here}: {what} = {path!r} must be a path, as text.")
         if not isinstance(self.bound, Mapping):

@@ -15,8 +15,11 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from msajax.encoders.speech_architecture import LONGEST_SECONDS
+from msajax.errors import UserError
 from msajax.layers.basic import TokenEmbedding
 from msajax.layers.heads import Arrays
+from msajax.layers.linear import AffineLayer
 from msajax.layers.transformer import fusion_names, fusion_pairs
 from msajax.models.attribution import gradients_along
 from msajax.models.sequence_level import SequenceLevelModel
@@ -32,7 +35,7 @@ class Map(NamedTuple):
     """Names a map of attention.
 
     Attributes:
-        part: PRETRAINED, between the pieces of a pretrained text encoder; ENCODER, of a modality's
+        part: PRETRAINED, between the steps of a pretrained encoder; ENCODER, of a modality's
             encoder; FUSION, between modalities; POOLED, between the vectors of pooled modalities;
             AFTER_FUSION, of a modality's encoder after fusion.
         layer: its number in that part, from 0.
@@ -65,9 +68,13 @@ def attention_maps(
     for m in names:
         pretrained = kept.get(f"{m}_pretrained", {}).get("encoder", {})
         for layer, x in _layers(pretrained, "layers"):
-            place = _places(masks[m])
-            x = jnp.take_along_axis(x, place[:, None, :, None], axis=2)
-            x = jnp.take_along_axis(x, place[:, None, None], axis=3)
+            if module.spec.is_pieces(m):
+                place = _places(masks[m])
+                x = jnp.take_along_axis(x, place[:, None, :, None], axis=2)
+                x = jnp.take_along_axis(x, place[:, None, None], axis=3)
+            else:  # the last steps of sound have no frame
+                fill = (0, masks[m].shape[1] - x.shape[-1])
+                x = jnp.pad(x, ((0, 0), (0, 0), fill, fill))
             found[Map(PRETRAINED, layer, m, m)] = jnp.where(masks[m][:, None, None], x, 0)
         for layer, x in _layers(kept.get(f"{m}_encoder", {}), "blocks"):
             found[Map(ENCODER, layer, m, m)] = x
@@ -135,14 +142,17 @@ class Explainer:
         self, module: nn.Module, spec: CorpusSpec, scores: Callable[[jax.Array], jax.Array]
     ) -> None:
         self._module, self._spec, self._scores = module, spec, scores
-        # The paths of the embedding tables that the family has for token ids and pieces.
-        self._tables = {
-            m: (f"{m}_pretrained", "encoder", "embeddings", "words")
-            if spec.is_pieces(m)
-            else (f"{m}_embedding",)
-            for m in spec.modalities
-            if spec.vocabulary(m)
-        }
+        # The paths of the modules whose vectors a path ends in: embedding tables of token ids and
+        # pieces, and what makes frames of sound.
+        self._tables = {}
+        for m in spec.modalities:
+            inside = (f"{m}_pretrained", "encoder")
+            if spec.is_pieces(m):
+                self._tables[m] = (*inside, "embeddings", "words")
+            elif spec.is_sound(m):
+                self._tables[m] = (*inside, "projection")
+            elif spec.vocabulary(m):
+                self._tables[m] = (f"{m}_embedding",)
 
     def look(self, variables: Any, features: Arrays, masks: Arrays) -> Look:
         """Runs the model once on a batch `{modality: [B, T_m, …]}` under `{modality: [B, T_m]}`.
@@ -151,6 +161,12 @@ class Explainer:
             LookupError: naming a modality of token ids whose embedding table is not found.
         """
         found: dict[str, jax.Array] = {}
+        for m, x in features.items():
+            if self._spec.is_sound(m) and x.shape[1] > self._spec.encoder(m).most_steps:
+                raise UserError(
+                    f"Sound is explained up to {LONGEST_SECONDS} seconds, and some of {m!r} here "
+                    "is longer."
+                )
 
         def keep(modality: str, vectors: jax.Array) -> jax.Array:
             # A guided model runs again inside; what it looks up there is the same.
@@ -219,13 +235,15 @@ class Explainer:
         found = {}
         for m, gradient in total.items():
             of_step = (gradient * look.read[m].astype(jnp.float32)).sum(-1)
+            fill = masks[m].shape[1] - of_step.shape[1]  # the last steps of sound have no frame
+            of_step = jnp.pad(of_step, ((0, 0), (0, fill)))
             if self._spec.is_pieces(m):
                 of_step = jnp.take_along_axis(of_step, _places(masks[m]), axis=1)
             found[m] = jnp.where(masks[m], of_step, 0)
         return found
 
     def _intercepted(self, use: Callable[[str, Any], jax.Array], *, calls: bool) -> Any:
-        """Hands what embedding tables return to a function, and returns what that makes of it.
+        """Hands what tables, or projections of sound, return to a function; returns what it makes.
 
         Without `calls` the tables are not read at all.
         """
@@ -233,7 +251,10 @@ class Explainer:
 
         def intercept(next_call, args, kwargs, context):
             module = context.module
-            is_lookup = isinstance(module, TokenEmbedding) and context.method_name == "__call__"
+            is_lookup = (
+                isinstance(module, TokenEmbedding | AffineLayer)
+                and context.method_name == "__call__"
+            )
             modality = of_path.get(module.path) if is_lookup else None
             if modality is None:
                 return next_call(*args, **kwargs)

@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from msajax.config import ModelConfig
-from msajax.encoders.module import make_encoder
 from msajax.errors import UserError
-from msajax.layers.heads import AdaptiveHead, Arrays, pool_words
+from msajax.layers.heads import AdaptiveHead, Arrays
 from msajax.layers.linear import kernel_init
 from msajax.layers.positions import DROFE_FEATURES
 from msajax.layers.transformer import (
@@ -19,7 +18,6 @@ from msajax.layers.transformer import (
     ModalityEncoder,
     PooledFusion,
     PostFusionEncoder,
-    make_embedding,
 )
 from msajax.models.attribution import deeplift, gradient_x_input, integrated_gradients
 from msajax.models.contract import (
@@ -31,45 +29,8 @@ from msajax.models.contract import (
     Prediction,
     Term,
 )
+from msajax.models.inputs import ENCODER, read_input
 from msajax.spec import CorpusSpec
-
-
-class PretrainedText(nn.Module):
-    """Encodes pieces of text; fusion reads the pieces themselves, or one vector for each word."""
-
-    config: ModelConfig
-    spec: CorpusSpec
-
-    @nn.compact
-    def __call__(
-        self, pieces: jax.Array, mask: jax.Array, *, train: bool
-    ) -> tuple[jax.Array, jax.Array]:
-        """Encodes a batch.
-
-        Args:
-            pieces: `[B, P, 3]` int32: token id, segment, and the step of the word that a piece
-                belongs to; -1 for a special piece, which belongs to none.
-            mask: `[B, P]`, True for every piece, special ones too.
-            train: draw dropout masks.
-
-        Returns:
-            `[B, T, D]` of the encoder's width D, and the mask `[B, T]` of what fusion reads; T is P
-            for pieces, else the most words of a sample, cut like the pieces.
-        """
-        c = self.config
-        ids, segments, step = jnp.moveaxis(pieces, -1, 0)
-        encoder = make_encoder(
-            self.spec.text_encoder,
-            jnp.dtype(c.dtype),
-            remat=c.gradient_checkpointing,
-            name="encoder",
-        )
-        x = encoder(ids, mask, segments=segments, train=train)  # [batch, pieces, width]
-        of_word = mask & (step >= 0)  # [batch, pieces]
-        if c.text_pool == "pieces":
-            return x, mask if c.text_special else of_word
-        words = self.spec.pooled_steps(pieces.shape[1])
-        return pool_words(x, jnp.where(of_word, step, -1), words, c.text_pool)
 
 
 class SequenceLevelModel(nn.Module):
@@ -102,8 +63,9 @@ class SequenceLevelModel(nn.Module):
         """Scores a batch.
 
         Args:
-            features: `{modality: [B, T_m, d_m]}`, or `[B, T_m]` token ids; T_m may differ. Text of
-                a pretrained encoder is pieces `[B, T_m, 3]`: see `PretrainedText`.
+            features: `{modality: [B, T_m, d_m]}`, or `[B, T_m]` token ids; T_m may differ. What
+                pretrained encoders read is pieces `[B, T_m, 3]` or steps of sound: see
+                `Pretrained`.
             masks: `{modality: [B, T_m]}` bool, True for a real time step, wherever the padding is.
             attention_masks: `{modality: [T_m, T_m] or [B, T_m, T_m]}`, for any of the modalities:
                 more masks of the self-attention of its own encoder, before fusion and after it.
@@ -140,14 +102,10 @@ class SequenceLevelModel(nn.Module):
             # Each modality by itself.
             sequences, masks = {}, dict(masks)  # {modality: [batch, length, model_dim]}
             for m in names:
-                x, vocabulary = features[m], self.spec.vocabulary(m)
-                if self.spec.is_pieces(m):
-                    reader = PretrainedText(configs[m], self.spec, name=f"{m}_pretrained")
-                    x, masks[m] = reader(x, masks[m], train=train)
-                    vocabulary = 0
-                elif vocabulary:
-                    x = make_embedding(configs[m], vocabulary, f"{m}_embedding")(x)
-                project = not vocabulary or configs[m].embedding_dim > 0
+                x, masks[m] = read_input(
+                    configs[m], self.spec, m, features[m], masks[m], train=train
+                )
+                project = not self.spec.has_table(m) or configs[m].embedding_dim > 0
                 length, name = self.spec.length(m), f"{m}_encoder"
                 encoder = ModalityEncoder(configs[m], length, project, name=name)
                 sequences[m] = encoder(
@@ -354,5 +312,5 @@ MODEL = Model(
     },
     terms=guided_terms,
     check=check_family,
-    text_encoder="text_pretrained/encoder",
+    encoder=ENCODER,
 )

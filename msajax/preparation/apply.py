@@ -4,7 +4,7 @@ Features, in this order: masks (the file's own, else derived from zeros), standa
 statistics of the valid training steps, values that are not finite or beyond 1e6 to 0, clipping,
 compaction and truncation (see `corpus/steps.py`), zeros under the mask. Token ids: masks, ids that
 the vocabulary lacks become padding, compaction, truncation. Text of a pretrained encoder: see
-`pieces.py`. Labels: see `corpus/labels.py`.
+`pieces.py`, sound: `waveforms.py`. Labels: see `corpus/labels.py`.
 """
 
 import dataclasses
@@ -37,6 +37,7 @@ from msajax.preparation.lost import (
     require_little_lost,
 )
 from msajax.preparation.pieces import move, read_pieces, take_pieces
+from msajax.preparation.waveforms import read_waveforms, require_fit
 from msajax.preparation.words import read_words, tokenize
 from msajax.tasks import TASKS
 
@@ -52,10 +53,10 @@ def prepare(
 
     Returns:
         A split whose features are `{modality: [N, length_m, d_m]}` float32 (`OnDemand` over the
-        budget), `[N, length_m]` int32 token ids, or `[N, length_m, 3]` pieces of a pretrained
-        encoder's text, in the specification's order, with a mask for each; its labels as the
-        model's task wants them; and the repairs made and the lost steps,
-        `{modality: {kind: count}}`.
+        budget), `[N, length_m]` int32 token ids, or what a pretrained encoder reads: pieces of text
+        `[N, length_m, 3]` or steps of sound `[N, length_m, hop + 1]`; in the specification's order,
+        with a mask for each; its labels as the model's task wants them; and the repairs made and
+        the lost steps, `{modality: {kind: count}}`.
 
     Raises:
         UserError: for a wrong width, aligned modalities with different numbers of steps, a
@@ -64,7 +65,7 @@ def prepare(
     """
     spec = preparation.spec
     split, chosen, repairs = _choose(split, preparation)
-    reads_text = preparation.words or spec.text_encoder is not None
+    reads_text = preparation.words or spec.encoder("text") is not None
     if reads_text and "text" in spec.modalities and "text" not in split.features:
         logger.warning(
             "The split of %r has no raw_text; text is absent in all %d samples.",
@@ -129,6 +130,8 @@ def _choose(
     counts: dict[str, dict[str, int]] = {}
     if (source := preparation.text_source) is not None:
         split, counts["text"] = read_pieces(split, source)
+    split, of_sound = read_waveforms(split, preparation.sound, preparation.mask_from_zeros)
+    counts |= of_sound
     here = [m for m in spec.modalities if m in split.features]
     for m in here:
         x, trained = split.features[m], spec.width(m)
@@ -145,6 +148,8 @@ def _choose(
         masks, nonzero = step_masks(split, present, preparation.mask_from_zeros)
         masks = readable_steps(split, masks, {m: spec.vocabulary(m) for m in present})
         sizes = preparation.sizes_of(members)
+        if preparation.truncate == "uniform" and any(map(spec.is_sound, present)):
+            require_fit(split, masks[members[0]], members[0], sizes.steps)
         if any(map(spec.is_pieces, present)):
             moved = move(split, masks, preparation.text_pool, sizes)
             split, found = moved.split, moved.chosen

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from msajax.corpus.steps import (
     step_masks,
     table_sizes,
 )
+from msajax.encoders.speech_architecture import SpeechArchitecture
 from msajax.errors import UserError
 from msajax.preparation.lost import count_hidden, nothing_read, require_little_lost
 from msajax.preparation.pieces import (
@@ -27,9 +29,11 @@ from msajax.preparation.pieces import (
     TextSource,
     find_source,
     has_ids,
+    named,
     prepared_lengths,
     read_pieces,
 )
+from msajax.preparation.waveforms import read_waveforms
 from msajax.preparation.words import build_vocabulary, read_words
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
@@ -56,7 +60,7 @@ class Preparation:
         tokenizer: the content of the tokenizer.json of a pretrained encoder; "" without one.
         text_from: what a pretrained encoder was given in train: words (step by step), raw_text or
             ids; "" without an encoder.
-        embedding: the text encoder that made the features of text; None if none did.
+        embeddings: the pretrained encoders that made features, each of its modality.
         groups: modalities that share their steps, and are shifted and cut as one; fixed by train.
         allow_loss: whether a split is prepared although much of it is lost (see `lost.py`).
     """
@@ -71,7 +75,7 @@ class Preparation:
     tokenizer: str = ""
     text_from: str = ""
     text_pool: str = "pieces"
-    embedding: Embedding | None = None
+    embeddings: tuple[Embedding, ...] = ()
     groups: Groups = ()
     allow_loss: bool = False
 
@@ -82,25 +86,37 @@ class Preparation:
     @property
     def text_source(self) -> TextSource | None:
         """How the text of a pretrained encoder is made; None without an encoder."""
-        if self.spec.text_encoder is None:
+        if not self.spec.is_pieces("text"):
             return None
         return TextSource(
-            *(self.spec.text_encoder, self.tokenizer, self.text_from),
+            *(self.spec.encoder("text"), self.tokenizer, self.text_from),
             *(self.text_pool, self.mask_from_zeros),
         )
+
+    @property
+    def sound(self) -> dict[str, SpeechArchitecture]:
+        """The pretrained encoders of sound, by modality."""
+        return {m: self.spec.encoder(m) for m in self.spec.modalities if self.spec.is_sound(m)}
+
+    def embedding(self, modality: str) -> Embedding | None:
+        """Returns which encoder made the features of a modality; None if none did."""
+        return next((one for one in self.embeddings if one.modality == modality), None)
 
     def sizes_of(self, members: Sequence[str]) -> Sizes:
         """Returns how long the sequences of modalities that move as one may be."""
         spec, pieces, positions = self.spec, 0, 0
         steps = spec.length(members[0])
-        if "text" in members and spec.text_encoder is not None:
-            pieces, positions = spec.length("text"), spec.text_encoder.positions
+        if "text" in members and spec.is_pieces("text"):
+            pieces, positions = spec.length("text"), spec.encoder("text").positions
             steps = spec.text_steps or pieces
         return Sizes(pieces, steps, positions, self.truncate)
 
 
 def fit(
-    corpus: Corpus, data: DataConfig, model: ModelConfig, encoder: Encoder | None = None
+    corpus: Corpus,
+    data: DataConfig,
+    model: ModelConfig,
+    encoders: Mapping[str, Encoder] = MappingProxyType({}),
 ) -> Preparation:
     """Chooses the run's modalities and measures them on the training split alone.
 
@@ -108,7 +124,8 @@ def fit(
         corpus: only its train split is read.
         data: how it is read and prepared.
         model: which modalities are read, and how.
-        encoder: the opened folder that `model.text_encoder` names; None if that is empty.
+        encoders: by modality, the opened folders that `model.encoders` and `model.text_encoder`
+            name.
 
     Raises:
         UserError: for a modality or a text that the corpus lacks, a training split without a valid
@@ -118,8 +135,9 @@ def fit(
     """
     # The text is the file's own, pieces of a pretrained encoder, or words by a vocabulary.
     train, words, text = corpus.split("train"), (), None
-    if encoder is not None:
-        text = find_source(corpus.path, train, data, model, encoder)
+    require_suited(encoders)
+    if "text" in encoders:
+        text = find_source(corpus.path, train, data, model, encoders["text"])
         train, _ = read_pieces(train, text)
     elif data.text == "words":
         if train.raw_text is None:
@@ -128,6 +146,10 @@ def fit(
         train = read_words(train, words)
     elif data.text == "ids" and not has_ids(train):
         raise UserError(f"data.text = ids: {corpus.path} has no token ids as text in train.")
+
+    found = {m: folder.architecture for m, folder in encoders.items()}
+    sound = {m: one for m, one in found.items() if one.reads == "waveform"}
+    train, _ = read_waveforms(train, sound, data.mask_from_zeros)
 
     # Which modalities are used: those that are wanted and have a valid training step.
     there = modality_order({*corpus.modalities, *(("text",) if words or text else ())})
@@ -148,10 +170,15 @@ def fit(
             )
     if not used:
         raise UserError(f"{corpus.path}: no modality has a valid training step.")
-    if text and "text" not in used:
-        why = "has a word in train" if "text" in wanted else "is among model.modalities"
-        where = f"model.text_encoder = {model.text_encoder}"
-        raise UserError(f"{where}: no text of {corpus.path} {why}.")
+    for m, folder in encoders.items():
+        if m not in used:
+            what = "a word" if m == "text" else "sound"
+            why = f"no {m} of {corpus.path} has {what} in train"
+            if m not in train.features:
+                why = f"{corpus.path} has no {m}"
+            elif m not in wanted:
+                why = f"{m} is not among model.modalities"
+            raise UserError(f"{named(m, folder.path)}: {why}.")
 
     # The rows of the embedding table of each modality of token ids.
     tables = table_sizes(train, {m: masks[m] for m in used})
@@ -168,20 +195,24 @@ def fit(
 
     labels = label_kind(corpus, model)
     task = TASKS[labels.kind]
-    groups, _ = find_groups(corpus, used, data, text is not None)
+    groups, _ = find_groups(corpus, used, data, encoders)
     lengths, text_steps = prepared_lengths(train, masks, movers(used, groups), model, text)
     spec = CorpusSpec(
         modalities=used,
-        widths=tuple(0 if m in tables else corpus.width(m) for m in used),
+        widths=tuple(
+            sound[m].step_width if m in sound else 0 if m in tables else corpus.width(m)
+            for m in used
+        ),
         lengths=tuple(lengths[m] for m in used),
         label_kind=labels.kind,
         label_names=labels.names,
         vocabularies=tuple(tables.get(m, 0) for m in used) if tables else (),
-        text_encoder=text.architecture if text else None,
+        encoders=tuple(
+            encoders[m].architecture if m in encoders else None for m in used if encoders
+        ),
         text_steps=text_steps,
     )
     standardized = _standardized(spec, data, model)
-    has_features = "text" in spec.modalities and not spec.vocabulary("text")
     targets = as_targets(train.labels, spec, labels.classes) if task.reads_labels else None
     if targets is not None:
         task.check_train(corpus.path, targets, spec.label_names)
@@ -196,10 +227,27 @@ def fit(
         tokenizer=text.tokenizer if text else "",
         text_from=text.kind if text else "",
         text_pool=model.text_pool if text else "pieces",
-        embedding=corpus.source.embedding if has_features else None,
+        embeddings=tuple(
+            one
+            for one in corpus.source.embeddings
+            if one.modality in used and not spec.vocabulary(one.modality)
+        ),
         groups=groups,
         allow_loss=data.allow_loss,
     )
+
+
+def require_suited(encoders: Mapping[str, Encoder]) -> None:
+    """Raises `UserError` for an encoder of sound for the text, or one of text for another modality.
+
+    It says which key names the folder.
+    """
+    for m, folder in encoders.items():
+        reads_pieces = folder.architecture.reads == "pieces"
+        if reads_pieces != (m == "text"):
+            what = "text" if reads_pieces else "sound"
+            kind = folder.architecture.kind
+            raise UserError(f"{named(m, folder.path)}: {kind} is an encoder of {what}, not of {m}.")
 
 
 def _standardized(spec: CorpusSpec, data: DataConfig, model: ModelConfig) -> list[str]:
@@ -209,6 +257,9 @@ def _standardized(spec: CorpusSpec, data: DataConfig, model: ModelConfig) -> lis
         if spec.vocabulary(m):
             if m in data.standardize:
                 raise UserError(f"data.standardize names {m!r}, whose token ids have no deviation.")
+        elif spec.is_sound(m):
+            if m in data.standardize:
+                raise UserError(f"data.standardize names {m!r}, which is sound for an encoder.")
         elif m in data.standardize or ("auto" in data.standardize and m != "text"):
             found.append(m)
             # Other features of such a modality can be scaled in the file.

@@ -228,6 +228,7 @@ _REPAIRS = {
     "length_disagrees": "{count} length(s) end before steps that are not zero, which are kept",
     "hidden_steps": "{count} stored step(s) that are not zero are left out, as its mask says",
     "empty_transcripts": "{count} transcript(s) are empty, where text is absent",
+    "in_parts": "{count} waveform(s) are longer than 30 s, and encoded in parts of it",
     "cut_pieces": "{count} piece(s) of transcripts that are too long are cut",
     "one_sided_matrices": "{count} matrices are not symmetric, and read above the diagonal alone",
     "clipped_labels": "{count} label(s) outside [-3, 3] are clipped",

@@ -9,7 +9,7 @@ words, the prepared step of its word.
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -381,7 +381,8 @@ _SAID = {
 class Encoder(Protocol):
     """Stands for an opened folder of a pretrained encoder; `encoders.folder.Folder` is one."""
 
-    architecture: Architecture
+    path: str
+    architecture: Any
     tokenizer: str
 
     def require_tokenizer(self) -> str:
@@ -421,11 +422,11 @@ def find_source(
     if kind != "ids":
         encoder.require_tokenizer()
     if encoder.tokenizer:
-        require_fit(encoder, model.text_encoder, model.max_len)
+        require_fit(encoder, model.max_len)
     elif not model.text_special:
         raise UserError(
-            f"model.text_special = false: model.text_encoder = {model.text_encoder} has no "
-            "tokenizer that would say which token ids are those of special pieces."
+            f"model.text_special = false: {named(TEXT, encoder.path)} has no tokenizer that "
+            "would say which token ids are those of special pieces."
         )
     logger.info("%s: the text encoder reads %s.", path, _SAID[kind])
     return TextSource(
@@ -433,15 +434,23 @@ def find_source(
     )
 
 
-def require_fit(encoder: Encoder, path: str, max_len: int) -> None:
-    """Refuses a tokenizer that does not fit its encoder; messages call their folder `path`.
+def named(modality: str, folder: str) -> str:
+    """Says in a message which setting names the folder of a modality's encoder."""
+    if modality == TEXT:
+        return f"model.text_encoder = {folder}"
+    return f"model.encoders = {modality}={folder}"
+
+
+def require_fit(encoder: Encoder, max_len: int) -> None:
+    """Refuses a tokenizer that does not fit its encoder.
 
     Raises:
         UserError: if the tokenizer has more pieces than the encoder has embeddings, or adds so many
             special ones that no other fits beside them in a transcript of `max_len` pieces, or, if
             that is 0, of as many as the encoder takes.
     """
-    architecture, where = encoder.architecture, f"model.text_encoder = {path}: its tokenizer"
+    architecture = encoder.architecture
+    where = f"{named(TEXT, encoder.path)}: its tokenizer"
     tokenizer = Tokenizer.from_json(encoder.tokenizer, where)
     if tokenizer.size > architecture.vocabulary:
         raise UserError(

@@ -231,7 +231,7 @@ _RESULTS = {
         **{"path": str, "format": str, "digest": str, "modalities": [str]},
         "sizes": {"train": int, "valid": int, "test": int},
         "widths": {str: (int, None)},
-        "embedding?": {str: (str, float, bool)},
+        "embeddings?": [{str: (str, float, bool)}],
     },
     "seeds": [int],
     "epochs?": int,

@@ -73,7 +73,7 @@ def model_card(
     arguments = [f"{{{', '.join(given)}}}"] if given else []
     arguments += ["raw_text=transcripts"] if "text" in spec.modalities and from_text else []
     shapes = [
-        f"x_{k} {f'[N, T, {spec.width(m)}]' if spec.width(m) else 'ids'}"
+        f"x_{k} {f'[N, T, {spec.stored_width(m)}]' if spec.stored_width(m) else 'ids'}"
         for k, m in enumerate(arrays)
     ]
     return fill(

@@ -123,9 +123,9 @@ def corpus(content: Content) -> Panel:
             if said:
                 repaired.append((where, said))
     facts = [("path", of_run["path"]), ("format", of_run["format"]), ("SHA-256", of_run["digest"])]
-    if embedded := of_run.get("embedding"):
-        told = ", ".join(f"{key} {value}" for key, value in embedded.items())
-        facts.append(("text embedded by", told))
+    for embedded in of_run.get("embeddings", []):
+        told = ", ".join(f"{key} {value}" for key, value in embedded.items() if key != "modality")
+        facts.append((f"{embedded['modality']} embedded by", told))
     return Panel.of(
         "Corpus",
         "corpus.html",

@@ -202,13 +202,13 @@ def _curves(run: Finished, split: Split) -> tuple[Curve, ...]:
         # With one step in each sample, losing steps is losing the modality.
         if disturbances.steps_of(split, spec, m)[1].sum(axis=1).max() > 1:
             found.append(Curve("drop_steps", (m,)))
-    return (*found, *(Curve("noise", (m,)) for m in spec.modalities if not spec.vocabulary(m)))
+    return (*found, *(Curve("noise", (m,)) for m in spec.modalities if spec.has_features(m)))
 
 
 def without_noise(run: Finished) -> list[str]:
-    """Lists the modalities that take no noise, because they are token ids."""
+    """Lists the modalities that take no noise, because they are no features."""
     spec = run.bundle.preparation.spec
-    return [m for m in spec.modalities if spec.vocabulary(m)]
+    return [m for m in spec.modalities if not spec.has_features(m)]
 
 
 def _deviations(run: Finished) -> dict[str, np.ndarray]:
@@ -218,7 +218,7 @@ def _deviations(run: Finished) -> dict[str, np.ndarray]:
     for m in spec.modalities:
         if m in preparation.statistics:
             found[m] = np.ones(spec.width(m))
-    others = [m for m in spec.modalities if m not in found and not spec.vocabulary(m)]
+    others = [m for m in spec.modalities if m not in found and spec.has_features(m)]
     if others:
         budget = run.bundle.config.data.device_memory_budget
         train, _ = prepare(run.corpus.split("train"), preparation, budget)

@@ -184,8 +184,9 @@ def _stored_identity(folder: str) -> dict[str, Any]:
                 f"{error}"
             ) from error
         found = identity(config) | {"corpus digest": run["corpus"]["digest"]}
-        if encoder := run["initial"].get("text_encoder"):
-            found["text encoder digest"] = encoder["digest"]
+        for name, begins_with in run["initial"].items():
+            if name.endswith(" encoder"):
+                found[f"{name} digest"] = begins_with["digest"]
         return found
     except (LookupError, TypeError, AttributeError) as error:
         raise UserError(

@@ -224,8 +224,8 @@ class RunFolder:
         if there != hashlib.sha256(encoded).digest():
             raise UserError(
                 f"{path} holds other values than the frozen parameters that this run begins with: "
-                "the folder of model.text_encoder or the bundle of model.init_from has changed, or "
-                "the file is damaged; choose another --workdir."
+                "the folder of a pretrained encoder or the bundle of model.init_from has changed, "
+                "or the file is damaged; choose another --workdir."
             )
 
     def move_corpus(self, corpus: Mapping[str, Any]) -> None:

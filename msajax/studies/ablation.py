@@ -35,7 +35,7 @@ from msajax.corpus.formats import open_corpus
 from msajax.corpus.labels import as_targets
 from msajax.corpus.predictions import Predictions, read_predictions
 from msajax.errors import UserError
-from msajax.experiment.run import open_encoder, open_sources
+from msajax.experiment.run import open_encoders, open_sources
 from msajax.files import json_text, read_json, write_if_new
 from msajax.models.build import parameter_shapes
 from msajax.preparation.fit import fit
@@ -203,17 +203,17 @@ def ablate(
 def _of_subset(config: Config, subset: tuple[str, ...]) -> tuple[Config, dict[str, str]]:
     """Returns the checked configuration of a subset, and the digests of what it reads."""
     config = only(config, subset)
-    corpus, encoder = open_corpus(config.data.path, config.reading), open_encoder(config)
+    corpus, encoders = open_corpus(config.data.path, config.reading), open_encoders(config)
     if config.optim.groups:
-        config = _with_known_groups(config, corpus, encoder)
-    return config, runner.check_run(config, corpus, encoder)
+        config = _with_known_groups(config, corpus, encoders)
+    return config, runner.check_run(config, corpus, encoders)
 
 
 def only(config: Config, subset: Sequence[str]) -> Config:
     """Returns the same experiment with some of its modalities, without what is about others.
 
     The anchor of fusion, where it is not among them, is chosen as by default: text, else the first.
-    Without text there is no pretrained encoder of it.
+    Pretrained encoders of other modalities go, too.
     """
     model, data, train = config.model, config.data, config.train
     kept: dict[str, Any] = {
@@ -221,22 +221,23 @@ def only(config: Config, subset: Sequence[str]) -> Config:
         "anchor": model.anchor if model.anchor in subset else "",
         "overrides": tuple(e for e in model.overrides if parse_override(e)[0] in subset),
     }
-    if model.text_encoder and "text" not in subset:
-        kept |= {"text_encoder": "", "text_pool": "pieces", "text_special": True}
+    folders = {m: folder for m, folder in model.encoder_folders.items() if m in subset}
+    if "text" in model.encoder_folders and "text" not in subset:
+        kept |= {"text_pool": "pieces", "text_special": True}
         data = dataclasses.replace(data, text="auto")
     about = {entry: parse_transform(entry)[1] for entry in train.transforms}
     transforms = tuple(e for e, modality in about.items() if modality in ("*", *subset))
     return dataclasses.replace(
         config,
-        model=dataclasses.replace(model, **kept),
+        model=dataclasses.replace(model.with_encoders(folders), **kept),
         data=data,
         train=dataclasses.replace(train, transforms=transforms),
     )
 
 
-def _with_known_groups(config: Config, corpus: Corpus, encoder: Any) -> Config:
+def _with_known_groups(config: Config, corpus: Corpus, encoders: Any) -> Config:
     """Leaves out the groups of parameters that a model of fewer modalities does not have."""
-    spec = fit(corpus, config.reading, config.model, encoder).spec
+    spec = fit(corpus, config.reading, config.model, encoders).spec
     paths = list(parameter_shapes(config.model, spec))
     known = [
         group

@@ -26,7 +26,7 @@ from msajax.corpus.formats import open_own
 from msajax.corpus.predictions import Predictions, read_predictions
 from msajax.errors import UserError, writing
 from msajax.experiment import artefacts
-from msajax.experiment.run import open_encoder
+from msajax.experiment.run import open_encoders
 from msajax.files import holds, json_text, name_inside, read_json, write_text
 from msajax.report.write import make_of_folds
 from msajax.results import measure
@@ -80,10 +80,10 @@ def cross_validate(
     def check() -> dict[str, tuple[Config, dict[str, str]]]:
         """Refuses what any fold cannot train on or measure; the corpus is opened once."""
         corpus, found = open_own(config.data.path, config.reading), {}
-        encoder = open_encoder(config)
+        encoders = open_encoders(config)
         for name, of_fold in configs.items():
             try:
-                digests = runner.check_run(of_fold, cut_fold(corpus, of_fold.reading), encoder)
+                digests = runner.check_run(of_fold, cut_fold(corpus, of_fold.reading), encoders)
             except UserError as error:
                 raise UserError(f"data.fold = {of_fold.data.fold}: {error}") from error
             found[name] = of_fold, digests

@@ -109,13 +109,13 @@ def first_begun(folders: list[RunFolder]) -> RunFolder:
     return next(begun, folders[0])
 
 
-def check_run(config: Config, corpus: Corpus, encoder: Folder | None) -> dict[str, str]:
+def check_run(config: Config, corpus: Corpus, encoders: Mapping[str, Folder]) -> dict[str, str]:
     """Refuses what a run cannot train on or measure; returns the digests of what it reads.
 
     Raises:
         UserError: for whatever would be refused later.
     """
-    sources = run.open_sources(config, corpus, encoder)
+    sources = run.open_sources(config, corpus, encoders)
     check_split(corpus.split("train"), sources.preparation)
     check_split(corpus.split("valid"), sources.preparation)
     measure.check_test(corpus, sources.preparation, tell=False)  # the run itself will

@@ -6,8 +6,12 @@ import re
 from collections.abc import Iterable
 
 from msajax.config import OptimConfig
+from msajax.config.grammar import read_group
 from msajax.errors import UserError
+from msajax.models.inputs import ENCODER
 
+# Convolutions of pretrained encoders of sound stay as they are unless a group says otherwise.
+_USUAL = (f"{ENCODER.format(modality='*')}/convolutions/*:frozen=true",)
 _LAYER = re.compile(r"_(\d+)(?:/|$)")  # block_3/attention/…
 
 
@@ -35,7 +39,8 @@ def settings_of(config: OptimConfig, paths: Iterable[str]) -> dict[str, Settings
     """Applies `optim.groups` to the paths of a model's parameters, joined by `/`.
 
     Without a group, weight decay acts on kernels alone, as is usual for Transformers: not on
-    biases, norms and position tables.
+    biases, norms and position tables; and the convolutions of pretrained encoders of sound are
+    frozen.
 
     Raises:
         UserError: for a pattern that names no parameter, and if all would be frozen.
@@ -52,8 +57,11 @@ def settings_of(config: OptimConfig, paths: Iterable[str]) -> dict[str, Settings
     }
     factors = dict.fromkeys(paths, 1.0)
     apart = {path: (path in kernels,) for path in paths}
-    for number, group in enumerate(config.parsed_groups):
+    usual = [read_group(text) for text in _USUAL]
+    for number, group in enumerate((*usual, *config.parsed_groups)):
         named = [path for path in paths if fnmatch.fnmatchcase(path, group.pattern)]
+        if not named and number < len(usual):
+            continue
         if not named:
             raise UserError(
                 f"optim.groups = {group.text!r}: no parameter has such a path; there are "

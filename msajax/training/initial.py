@@ -102,18 +102,24 @@ def from_model(
     return found
 
 
-def from_encoder(model: Model, encoder: Folder) -> Initial:
-    """Reads the weights of a pretrained text encoder.
+def from_encoder(
+    model: Model, modality: str, encoder: Folder, shapes: Mapping[str, tuple[int, ...]]
+) -> Initial:
+    """Reads the weights of a modality's pretrained encoder.
 
     Args:
         model: declares where its encoder is.
+        modality: the one that it reads.
         encoder: the folder.
+        shapes: every parameter of the model; of the encoder's that are optional only those count.
 
     Raises:
         UserError: if a weight is missing, misshapen or not finite, or a file is damaged.
     """
     found = parameters_of(encoder.architecture, encoder.tensors(), encoder.path)
-    return {f"{model.text_encoder}/{path}": values for path, values in found.items()}
+    within = model.encoder.format(modality=modality)
+    placed = {f"{within}/{path}": values for path, values in found.items()}
+    return {path: values for path, values in placed.items() if path in shapes}
 
 
 def from_words(

@@ -18,8 +18,8 @@ _PROCESS = 600 * 2**20  # bytes of Python, the libraries and compiled programs, 
 def plan(config: Config, spec: CorpusSpec) -> dict[str, Any]:
     """Says how many bytes the parameters of a run take, and what is kept beside them.
 
-    Of what a step computes on its way (activations) only a pretrained text encoder's is counted,
-    beside which the rest is small.
+    Of what a step computes on its way (activations) only pretrained encoders' are counted, beside
+    which the rest is small.
 
     Args:
         config: the experiment.
@@ -66,24 +66,33 @@ def plan(config: Config, spec: CorpusSpec) -> dict[str, Any]:
 
 
 def _activations(config: Config, spec: CorpusSpec) -> int:
-    """Estimates the bytes that a step keeps of a text encoder's layers for its gradients.
+    """Estimates the bytes that a step keeps of pretrained encoders' layers for its gradients.
 
-    Of each piece and layer: ten vectors (norms, projections, residuals), the feed-forward network
+    Of each step and layer: ten vectors (norms, projections, residuals), the feed-forward network
     before, at and after its activation, and three maps of attention. With gradient checkpointing
-    every layer keeps its input alone, and one layer at a time the rest.
+    every layer keeps its input alone, and one layer at a time the rest. Convolutions of sound keep
+    what each of them writes, at its own rate.
     """
-    a, train = spec.text_encoder, config.train
-    if a is None:
-        return 0
+    train = config.train
     rows = -(-train.batch_size // train.accumulation_steps)
     rows *= (train.seeds_at_once or train.seeds) if train.seed_axis == "vmap" else 1
-    length = spec.length("text")
-    inside = 10 * a.width + 3 * a.ff_dim + 3 * a.heads * length
-    of_piece = a.layers * inside
-    if config.model.gradient_checkpointing:
-        of_piece = a.layers * a.width + inside
+    total = 0
+    for m in spec.modalities:
+        if (a := spec.encoder(m)) is None:
+            continue
+        length = spec.length(m)
+        inside = 10 * a.width + 3 * a.ff_dim + 3 * a.heads * length
+        of_step = a.layers * inside
+        if config.model.gradient_checkpointing:
+            of_step = a.layers * a.width + inside
+        if spec.is_sound(m):
+            rate = a.hop  # outputs a step
+            for channels, _, stride in a.convolutions:
+                rate //= stride
+                of_step += 2 * rate * channels
+        total += length * of_step
     size = _BYTES if config.model.dtype == "float32" else 2
-    return size * rows * length * of_piece
+    return size * rows * total
 
 
 def _count(
@@ -91,8 +100,9 @@ def _count(
 ) -> Mapping[str, int]:
     sizes = {path: math.prod(shape) for path, shape in shapes.items()}
     frozen = [path for path in sizes if settings[path].frozen]
-    within = f"{declared(config.model).text_encoder}/" if config.model.text_encoder else None
-    shared = [path for path in frozen if within and path.startswith(within)]
+    place = declared(config.model).encoder
+    within = tuple(f"{place.format(modality=m)}/" for m in config.model.encoder_folders if place)
+    shared = [path for path in frozen if path.startswith(within)]
     of = {"frozen": frozen, "shared": shared}
     counts = {name: sum(sizes[path] for path in paths) for name, paths in of.items()}
     return {"moving": sum(sizes.values()) - counts["frozen"], **counts}

@@ -258,10 +258,11 @@ def check_model(config: Config, spec: CorpusSpec) -> None:
 
 def _check_model(config: Config, spec: CorpusSpec) -> None:
     model, train = declared(config.model), config.train
-    if config.model.text_encoder and not model.text_encoder:
+    if config.model.encoder_folders and not model.encoder:
         raise UserError(
-            f"model.name = {config.model.name!r} reads no pieces of text: leave model.text_encoder "
-            "empty, or train on a corpus that --mode embed has written."
+            f"model.name = {config.model.name!r} has no pretrained encoder inside: leave "
+            "model.encoders and model.text_encoder empty, or train on a corpus that --mode embed "
+            "has written."
         )
     shapes = parameter_shapes(config.model, spec)
     check_declaration(model, spec, shapes)

@@ -183,11 +183,12 @@ def make_transforms(entries: tuple[str, ...], spec: CorpusSpec) -> Transforms:
                 f"train.transforms = {entry!r}: the amount must be 0 or more and below "
                 f"{kind.most:g}."
             )
-        suited = [m for m in spec.modalities if kind.of_tokens or not spec.vocabulary(m)]
+        suited = [m for m in spec.modalities if kind.of_tokens or spec.has_features(m)]
         chosen = suited if modality == "*" else [modality]
         if not set(chosen) <= set(suited):
+            what = "sound" if spec.is_sound(modality) else "token ids"
             raise UserError(
-                f"train.transforms = {entry!r}: {modality!r} is token ids, which have no features."
+                f"train.transforms = {entry!r}: {modality!r} is {what}, which has no features."
             )
         at_once = [chosen] if kind.together else [[m] for m in chosen]
         if amount:

@@ -10,7 +10,7 @@
     <split>/text_pieces       (N, T) str, the piece that each step of embedded text is, optional
     label_name                (K,) str, names of the K labels or classes, optional
     aligned                   (A,) str, the modalities that share their steps, optional; A = 0: none
-    embedding                 (1,) str, by which text encoder the text was made, optional
+    embedding                 (E,) str, which pretrained encoders made features, optional
 
 Splits are train, valid and test. Each modality that is not aligned may have its own T. `label_name`
 and `aligned` exist so that `convert` keeps what other formats say.
@@ -177,7 +177,7 @@ def make_corpus(
     """Makes a corpus of named arrays, which are read when a split is asked for.
 
     Args:
-        source: what the corpus is made of, but for its embedding.
+        source: what the corpus is made of, but for its embeddings.
         digest: SHA-256 of the content.
         arrays: every array's header.
         small: the arrays that `SMALL` names.
@@ -188,9 +188,9 @@ def make_corpus(
     """
     path = source.path
     if (stored := small.get(EMBEDDING)) is not None:
-        text = stored[0] if stored.dtype.kind == "U" and stored.shape == (1,) else ""
-        embedding = Embedding.from_json(str(text), f"{path}: {EMBEDDING}")
-        source = dataclasses.replace(source, embedding=embedding)
+        texts = stored.tolist() if stored.dtype.kind == "U" and stored.ndim == 1 else [""]
+        found = tuple(Embedding.from_json(str(text), f"{path}: {EMBEDDING}") for text in texts)
+        source = dataclasses.replace(source, embeddings=found)
     there = {name.partition("/")[0] for name in arrays}
     headers = {s: _split_header(path, s, arrays, small) for s in SPLITS if s in there}
     aligned = small.get(ALIGNED)

@@ -50,8 +50,8 @@ def named_arrays(corpus: Corpus) -> Iterator[tuple[str, np.ndarray]]:
     """
     if corpus.aligned is not None:
         yield ALIGNED, np.array(corpus.aligned, np.str_)
-    if corpus.source.embedding is not None:
-        yield EMBEDDING, np.array([corpus.source.embedding.to_json()])
+    if corpus.source.embeddings:
+        yield EMBEDDING, np.array([one.to_json() for one in corpus.source.embeddings])
     if names := _stored_label_names(corpus):
         yield LABEL_NAME, np.array(names)
     for name in sorted(corpus.headers):

@@ -55,8 +55,12 @@ def prepare(
     found = Prepared({}, {}, jnp.zeros(batch, bool))
     for members in movers(preparation.spec.modalities, preparation.groups):
         here = [m for m in members if m in preparation.spec.modalities]
-        pieces = any(map(preparation.spec.is_pieces, here))
-        of_group = (_with_pieces if pieces else _compacted)(inputs, preparation, here, lengths)
+        prepare_group = _compacted
+        if any(map(preparation.spec.is_pieces, here)):
+            prepare_group = _with_pieces
+        elif any(map(preparation.spec.is_sound, here)):
+            prepare_group = _of_sound
+        of_group = prepare_group(inputs, preparation, here, lengths)
         found = Prepared(
             found.features | of_group.features,
             found.masks | of_group.masks,
@@ -68,12 +72,12 @@ def prepare(
         ratio = ((found.features[m] - mean[0]) - mean[1]) / deviation[0]
         found.features[m] = ratio - ratio * (deviation[1] / deviation[0])
     for m, x in found.features.items():
-        if preparation.spec.width(m):
+        if preparation.spec.has_features(m):
             x = jnp.where(jnp.abs(x) <= LARGEST, x, 0)  # else no measurement; neither is NaN
             clip = preparation.clip if m in preparation.statistics else 0
             x = jnp.clip(x, -clip, clip) if clip else x
             found.features[m] = jnp.where(found.masks[m][..., None], x, 0)
-        elif not preparation.spec.is_pieces(m):
+        elif preparation.spec.has_table(m):
             found.features[m] = jnp.where(found.masks[m], x, 0)
     return found
 
@@ -154,6 +158,30 @@ def _compacted(
     return Prepared(features, masks, wrong)
 
 
+# --- sound ---
+
+
+def _of_sound(
+    inputs: Arrays, preparation: Preparation, members: list[str], lengths: Mapping[str, int]
+) -> Prepared:
+    """Prepares sound, which moves alone: steps of samples `[B, T, hop]`, and a mask of each."""
+    (m,) = members
+    x, given = inputs[f"features/{m}"], inputs[f"masks/{m}"]
+    batch, steps, hop = x.shape
+    samples, wrong = x.reshape(batch, -1), ~jnp.isfinite(x).all(axis=(1, 2))
+    mask = _mask(given.reshape(batch, -1), samples != 0, preparation)
+    samples = jnp.where(mask, samples, 0)
+    first, end = _span(mask)
+    source = jnp.minimum(first[:, None] + _steps(mask), mask.shape[1] - 1)
+    there = _steps(mask) < (end - first)[:, None]
+    samples = jnp.where(there, _choose(samples, source), 0).reshape(x.shape)
+    count = there.reshape(x.shape).sum(axis=-1)
+    length = lengths.get(m, steps)
+    fill = ((0, 0), (0, length - steps)) if m in lengths else ((0, 0), (0, 0))
+    steps_of = jnp.concatenate([samples, count[..., None].astype(x.dtype)], axis=-1)
+    return Prepared({m: jnp.pad(steps_of, (*fill, (0, 0)))}, {m: jnp.pad(count > 0, fill)}, wrong)
+
+
 # --- pieces of a pretrained encoder ---
 
 
@@ -161,7 +189,7 @@ def _with_pieces(
     inputs: Arrays, preparation: Preparation, members: list[str], lengths: Mapping[str, int]
 ) -> Prepared:
     """Prepares pieces of text, and the modalities that share their steps with its words."""
-    architecture = preparation.spec.text_encoder
+    architecture = preparation.spec.encoder("text")
     ids, segments, word = (inputs[f"{name}/text"] for name in ("ids", "segments", "steps"))
     there = (ids != architecture.padding_id) & (ids != FILE_PADDING)
     mask = _mask(inputs["masks/text"], there, preparation)

@@ -31,6 +31,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from msajax import __version__
 from msajax.config.identity import NUMERICS
 from msajax.corpus.steps import movers
+from msajax.encoders.speech_architecture import SAMPLE_RATE
 from msajax.errors import UserError, first_line
 from msajax.files import json_text, replacing_folder
 from msajax.inference.bundle import Bundle
@@ -186,8 +187,7 @@ def _array(name: str, dtype: str, shape: tuple[int | str, ...], meaning: str) ->
 def _text_of(bundle: Bundle) -> dict[str, Any] | None:
     """Says what makes the text of transcripts; None for text that is features or ids alone."""
     preparation = bundle.preparation
-    if preparation.spec.text_encoder is not None:
-        encoder = preparation.spec.text_encoder
+    if (encoder := preparation.spec.encoder("text")) is not None:
         return {
             "tokenizer": _TOKENIZER if preparation.tokenizer else None,
             "encoder": encoder.kind,
@@ -197,8 +197,8 @@ def _text_of(bundle: Bundle) -> dict[str, Any] | None:
         }
     if preparation.words:
         return {"vocabulary": _VOCABULARY}
-    if preparation.embedding is not None:
-        return {"embedding": dataclasses.asdict(preparation.embedding)}
+    if (embedding := preparation.embedding("text")) is not None:
+        return {"embedding": dataclasses.asdict(embedding)}
     return None
 
 
@@ -267,6 +267,9 @@ _MASK = (
 )
 
 
+_SAMPLE_MASK = _MASK.replace("a step that is", "a sample that is")
+
+
 def make_inputs(bundle: Bundle) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """Describes what the program of a bundle scores, and the largest value of each free size."""
     preparation, spec = bundle.preparation, bundle.preparation.spec
@@ -296,6 +299,13 @@ def make_inputs(bundle: Bundle) -> tuple[list[dict[str, Any]], dict[str, int]]:
             if not pieces or spec.text_steps:
                 longest[steps] = preparation.sizes_of(here).steps
         for m in others:
+            if spec.is_sound(m):
+                width = spec.encoder(m).hop
+                meaning = f"sound at {SAMPLE_RATE} Hz, {width} samples a step, 0 behind its end"
+                x = _array(f"features/{m}", "float32", (BATCH, steps, width), meaning)
+                mask = _array(f"masks/{m}", "int8", (BATCH, steps, width), _SAMPLE_MASK)
+                inputs += [x, mask]
+                continue
             if width := spec.width(m):
                 meaning = "numbers as a file holds them, not standardised"
                 x = _array(f"features/{m}", "float32", (BATCH, steps, width), meaning)
@@ -319,7 +329,7 @@ def make_lengths(bundle: Bundle) -> dict[str, int]:
     word has.
     """
     preparation, spec = bundle.preparation, bundle.preparation.spec
-    if spec.text_encoder is None or "text" not in spec.modalities:
+    if not spec.is_pieces("text"):
         return {}
     (group,) = (x for x in movers(spec.modalities, preparation.groups) if "text" in x)
     here = [m for m in group if m in spec.modalities]

@@ -26,7 +26,7 @@ from msajax.corpus.folds import require_one_fold
 from msajax.corpus.formats import open_corpus
 from msajax.errors import NonFiniteError, UserError
 from msajax.experiment import run
-from msajax.experiment.run import Sources, open_encoder, open_sources
+from msajax.experiment.run import Sources, open_encoders, open_sources
 from msajax.results import legend
 from msajax.results.tables import metric_name, print_results
 from msajax.runs.lock import Lock
@@ -344,11 +344,11 @@ class _Opener:
         return open_sources(config, *self._open(config), verify=False)
 
     def _open(self, config: Config) -> tuple[Any, Any]:
-        key = (config.reading, config.model.text_encoder)
+        key = (config.reading, tuple(config.model.encoder_folders.items()))
         if self._opened[0] != key:
             require_glove(config.data.glove_path)
-            corpus, encoder = open_corpus(config.data.path, config.reading), open_encoder(config)
-            self._opened = (key, corpus, encoder)
+            corpus, encoders = open_corpus(config.data.path, config.reading), open_encoders(config)
+            self._opened = (key, corpus, encoders)
         return self._opened[1:]
 
 
