@@ -136,6 +136,9 @@ sys.path.append("tests")
 import msajax.main, msajax.results.tables, msajax.studies.folds, msajax.report.model_card
 import msajax.cli.train, msajax.cli.evaluate, msajax.cli.predict, jaxlib.mlir.dialects.mhlo
 msajax.announce.SECONDS = 1e9  # what is said must not depend on how busy the machine is
+import jax.extend
+# A child of a process that has a backend would wait for its threads for ever.
+assert not jax._src.xla_bridge.backends_are_initialized(), "importing msajax makes an array"
 gc.freeze()  # a fork that looks through these objects would copy them
 for line in sys.stdin:
     what, *rest = json.loads(line)

@@ -256,6 +256,9 @@ IMPOSSIBLE = {
     "train.checkpoint_every_steps": (-1,),
     "train.most_skipped_steps": (-1, 0),
     "train.compile_cache": ("",),
+    "model.encoders": (("audio",), ("audio=",), ("a=b", "a=c")),
+    "model.encoder_layer_drop": (-0.1, 1.0, math.nan),
+    "model.encoder_time_masking": (-0.1, 1.0, math.nan),
 }
 ANYTHING_GOES = {
     # The corpus, or the beginning of the run, decides what suits:
@@ -433,6 +436,7 @@ ANOTHER = flat(
             "input_dropout": 0.2, "attention_dropout": 0.0, "ffn_dropout": 0.0,
             "projection_dropout": 0.0, "max_len": 10, "missing_modality": "reference",
             "text_encoder": "bert", "text_pool": "words", "text_special": False,
+            "encoders": ("audio=wavlm",), "encoder_layer_drop": 0.1, "encoder_time_masking": 0.1,
             "gradient_checkpointing": True, "norm_eps": 1e-5, "dtype": "bfloat16",
             "matmul_precision": "tensorfloat32", "both_directions": True, "fusion": "parallel",
             "activation": "relu", "norm": "rmsnorm", "norm_position": "pre", "final_norm": True,
@@ -473,7 +477,7 @@ NEEDED = {  # beside a value that means nothing alone
 }
 FREE = {
     # A digest decides: of the corpus, also of the embedded one, and of the text encoder.
-    *("data.path", "model.text_encoder"),
+    *("data.path", "model.text_encoder", "model.encoders"),
     *("data.device_memory_budget", "data.allow_loss", "model.ranges", "train.seed_axis"),
     *("train.checkpoint_every_seconds", "train.checkpoint_every_steps", "train.compile_cache"),
     *("train.deterministic", "train.report", "train.accumulation_steps"),

@@ -15,6 +15,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from msajax.corpus.corpus import Embedding, Split
 from msajax.encoders.folder import Folder
 from msajax.encoders.module import make_encoder, parameters_of
+from msajax.encoders.speech_architecture import SAMPLE_RATE
 from msajax.encoders.tokens import Tokenizer
 from msajax.errors import UserError
 from msajax.layers.heads import pool_words
@@ -34,7 +35,6 @@ logger = logging.getLogger(__name__)
 
 _PIECES = 2048  # in a batch: rows times their length
 _SOUND_STEPS = 3000  # likewise, of sound: a minute
-_BLANK = jnp.zeros((1, 16_000)), jnp.zeros(1, jnp.int32)  # what parameters are shaped by
 _STEP = 16  # lengths of batches are multiples of it, so that there are few programs
 _SAY_SECONDS = 10.0  # between two lines of progress
 
@@ -197,7 +197,11 @@ class SoundEmbedder:
         self.embedding, self._folder = embedding, folder
         found = parameters_of(folder.architecture, folder.tensors(), folder.path)
         module = make_encoder(folder.architecture, jnp.float32)
-        names = jax.eval_shape(lambda: module.init(jax.random.key(0), *_BLANK, train=False))
+        names = jax.eval_shape(
+            lambda: module.init(
+                jax.random.key(0), jnp.zeros((1, SAMPLE_RATE)), jnp.zeros(1, jnp.int32), train=False
+            )
+        )
         there = flatten_dict(names["params"], sep="/")
         found = {path: x for path, x in found.items() if path in there}
         self._params = jax.device_put(unflatten_dict(found, sep="/"))
