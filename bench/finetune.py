@@ -35,7 +35,7 @@ from msajax.config import (
     checked,
 )
 from msajax.encoders.folder import open_folder
-from msajax.experiment.run import build, open_encoder, open_sources
+from msajax.experiment.run import build, open_encoders, open_sources
 from msajax.preparation.batches import cut_lengths, epoch_order
 from msajax.runs.folder import RunFolder
 from msajax.training.compiling import put_on_devices
@@ -120,7 +120,7 @@ def time_torch(run: Run, batches: int) -> float:
     """Returns the same of PyTorch; scores must agree with msajax's before anything is timed."""
     import peer_bert
 
-    peer = peer_bert.FineTuning(open_encoder(run.config), 8 * run.steps, RATES, WARMUP)
+    peer = peer_bert.FineTuning(open_encoders(run.config)["text"], 8 * run.steps, RATES, WARMUP)
     chosen = batches_of(run, batches)
     seconds = 0.0
     for _ in range(2):
@@ -138,7 +138,7 @@ def compare_scores(run: Run) -> float:
 
     there = put_on_devices(run)
     params = first_state(run, there.programs).train.params
-    peer = peer_bert.FineTuning(open_encoder(run.config), 100, RATES, WARMUP)
+    peer = peer_bert.FineTuning(open_encoders(run.config)["text"], 100, RATES, WARMUP)
     head = jax.tree.map(lambda x: np.array(x[0]), params["regression"])
     peer.model.head.weight.data.copy_(torch.tensor(head["kernel"].T))
     peer.model.head.bias.data.copy_(torch.tensor(head["bias"]))

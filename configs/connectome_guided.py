@@ -8,16 +8,16 @@ apart. A first pass is explained, and the explanation guides a second one.
 
     python -m msajax.main --config configs/connectome_guided.py --workdir W
 
-Accuracy on the 320 test people, of whom 0.375 are of the majority class, five random seeds, three to
-ten minutes on a CPU core:
+Accuracy on the 320 test people, of whom 0.375 are of the majority class, five random seeds, three
+to ten minutes on a CPU core:
 
     0.654 +- 0.053  as it stands
     0.628 +- 0.056  without guidance: --config.model.guidance=none
     0.631 +- 0.098  without dRoFE, the four numbers being features like the others:
                     --config.model.positions=none --config.data.standardize=auto
 
-All know far more than the majority class. Neither guidance nor dRoFE is more than noise here: by the
-paired test of accuracy p = 0.042 and p = 0.083, of cross-entropy 0.53 and 0.053.
+All know far more than the majority class. Neither guidance nor dRoFE is more than noise here: by
+the paired test of accuracy p = 0.042 and p = 0.083, of cross-entropy 0.53 and 0.053.
 """
 
 from msajax.config import SYNTHETIC, apply_argument, default_config

@@ -53,7 +53,7 @@ def test_transcripts_that_nothing_reads_are_told_of_in_training_and_by_inspect(c
         ({"text": "words"}, {}, {}),
         ({}, {"text_encoder": "FOLDER"}, {}),
         ({}, {}, {"has_vectors": True}),
-        ({}, {}, {"embedding": Embedding("d", "bert", 3)}),
+        ({}, {}, {"embeddings": (Embedding("d", "bert", 3),)}),
     ],
 )
 def test_transcripts_that_are_read_are_passed_over(data, model, source):

@@ -179,7 +179,7 @@ def check(path: pathlib.Path, data: DataConfig) -> None:
         for name, split in splits.items():
             check_split(corpus, name, split)
         pieces = dataclasses.replace(data, text="pieces"), ModelConfig(text_encoder="FOLDER")
-        for settings in ((data, ModelConfig()), (*pieces, tiny_text.Encoder())):
+        for settings in ((data, ModelConfig()), (*pieces, {"text": tiny_text.Encoder()})):
             try:
                 check_prepared(splits, fit(corpus, *settings))
             except UserError as error:

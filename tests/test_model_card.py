@@ -52,7 +52,7 @@ def bundle(name: str, classes: bool = False, **spec) -> dict:
         **spec,
     }
     of_model = {"name": name, "module": name, "file": f"/x/{name}", "file_sha256": "f1"}
-    preparation = {"spec": spec, "statistics": [name], "embedding": None, "words": []}
+    preparation = {"spec": spec, "statistics": [name], "embeddings": [], "words": []}
     return {
         "msajax": "0.1.0",
         "config": {"data": {"truncate": "first"}},

@@ -6,13 +6,12 @@ import json
 import pathlib
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
+import tiny_text
 from flax.traverse_util import flatten_dict, unflatten_dict
 from pretrained_folders import SPEECH, encode_sound, random_tensors, write_folder
-import tiny_text
 from tiny import tiny_config
 
 from msajax.cli.embed import embed

@@ -179,7 +179,7 @@ def test_seeds_in_groups_give_the_same_numbers(corpus, folder, frozen, tmp_path)
 
 def test_a_bundle_predicts_without_the_folder(corpus, folder, fine_tuned):
     bundle = load(fine_tuned / "bundle")
-    with pytest.raises(UserError, match="a text encoder of its own"):
+    with pytest.raises(UserError, match="a pretrained encoder of its own"):
         bundle.with_data(text_encoder=folder)
     with pytest.raises(UserError, match=r"raw_text\[1\] holds a character that Unicode does not"):
         bundle.predict(raw_text=["a", "b \ud800"])

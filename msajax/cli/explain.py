@@ -119,12 +119,12 @@ def explain_corpus(
         opened.require_splits(split)
         load_jax()
         from msajax.inference.bundle import load_bundle
-        from msajax.inference.predict import read_split, with_same_text
+        from msajax.inference.predict import read_split, with_same_features
         from msajax.report.explanation.explain import explain, output_of
 
         loaded = load_bundle(folder)
     number = output_of(loaded.preparation.spec, target)
-    opened = with_same_text(loaded, opened)
+    opened = with_same_features(loaded, opened)
     _, prepared = read_split(loaded, opened, split)
     scored = Scored(prepared, *loaded.scorer.score(prepared, split))
     stored = functools.partial(stored_rows, opened, split)

@@ -186,10 +186,8 @@ def make_transforms(entries: tuple[str, ...], spec: CorpusSpec) -> Transforms:
         suited = [m for m in spec.modalities if kind.of_tokens or spec.has_features(m)]
         chosen = suited if modality == "*" else [modality]
         if not set(chosen) <= set(suited):
-            what = "sound" if spec.is_sound(modality) else "token ids"
-            raise UserError(
-                f"train.transforms = {entry!r}: {modality!r} is {what}, which has no features."
-            )
+            what = "sound, which has" if spec.is_sound(modality) else "token ids, which have"
+            raise UserError(f"train.transforms = {entry!r}: {modality!r} is {what} no features.")
         at_once = [chosen] if kind.together else [[m] for m in chosen]
         if amount:
             made += [(kind.make(tuple(modalities)), number) for modalities in at_once]
