@@ -35,8 +35,9 @@ def rooms_of(path: pathlib.Path) -> str:
     return room_of(*path.relative_to(ROOT / "msajax").with_suffix("").parts)
 
 
-def room_of(room: str, module: str = "", *_: str) -> str:
-    is_table = room == "models" and (module == "table" or module.endswith("_settings"))
+def room_of(room: str, *modules: str) -> str:
+    is_table = room == "models" and modules[:1] == ("table",)
+    is_table |= room == "models" and any(one.endswith("_settings") for one in modules)
     return TABLE if is_table else room
 
 

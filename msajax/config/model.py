@@ -6,7 +6,7 @@ from typing import Any
 
 from msajax.checks import Settings, at_least, one_of, require
 from msajax.config.grammar import DROPOUT_RATES, as_on, parse_override, read_value
-from msajax.config.registry import OF_EVERY_MODEL, RESERVED, registered
+from msajax.config.registry import OF_EVERY_MODEL, RESERVED, is_own, registered
 from msajax.errors import UserError
 from msajax.tasks import TASKS
 
@@ -390,14 +390,26 @@ class ModelConfig(Settings):
             return self.rate()
         return own if isinstance(own, DropoutRate) else DropoutRate(own, setting)
 
+    def own_rate(self, setting: str) -> DropoutRate:
+        """Returns a dropout rate among the settings of a model of this package, by its name."""
+        return DropoutRate(getattr(self.own, setting), f"own.{setting}")
+
     @property
     def dropout_rates(self) -> dict[str, float]:
         """Every dropout rate that is set, by its site; see `DropoutRate`."""
-        rates = {name: getattr(self, name) for name in DROPOUT_RATES}
+        rates = {name: getattr(self, name) for name in DROPOUT_RATES if name not in self.unread}
         for modality, setting, text in map(parse_override, self.overrides):
             if setting in DROPOUT_RATES:
                 rates[f"{modality}.{setting}"] = read_value(setting, text, float)
-        return rates
+        return rates | {f"own.{name}": rate for name, rate in self._own_rates.items()}
+
+    @property
+    def _own_rates(self) -> dict[str, float]:
+        """The dropout rates among the model's own settings: those whose names end so."""
+        if self.own is None or not is_own(self.name):
+            return {}
+        names = (field.name for field in dataclasses.fields(self.own))
+        return {name: getattr(self.own, name) for name in names if name.endswith("dropout")}
 
     @property
     def structure(self) -> "ModelConfig":
@@ -408,8 +420,10 @@ class ModelConfig(Settings):
             modality, setting, _ = parse_override(entry)
             rate = rates.get(f"{modality}.{setting}")
             overrides.append(entry if rate is None else f"{modality}.{setting}={rate}")
-        own = {name: rates[name] for name in DROPOUT_RATES}
-        return dataclasses.replace(self, overrides=tuple(overrides), **own)
+        same = {name: rates[name] for name in DROPOUT_RATES if name in rates}
+        if own := {name: rates[f"own.{name}"] for name in self._own_rates}:
+            same["own"] = dataclasses.replace(self.own, **own)
+        return dataclasses.replace(self, overrides=tuple(overrides), **same)
 
     def encoder_of(self, modality: str) -> "ModelConfig":
         """Applies the overrides of one modality to these settings.

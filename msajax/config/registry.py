@@ -92,7 +92,7 @@ def register_model(
     with contextlib.suppress(OSError), open(origin, "rb") as file:  # a notebook's cell is no file
         digest = hashlib.sha256(file.read()).hexdigest()
     _MODELS[name] = RegisteredModel(
-        settings, None if reads is None else tuple(reads), task, model, origin, digest
+        "", settings, None if reads is None else tuple(reads), task, model, origin, digest
     )
 
 

@@ -18,7 +18,7 @@ def declared(config: ModelConfig) -> Model:
     """Returns what the model that a configuration names declares."""
     model = registered()[config.name].declared
     if is_own(config.name):
-        model = importlib.import_module(f"{__package__}.{config.name}").MODEL
+        model = importlib.import_module(f"{__package__}.{registered()[config.name].module}").MODEL
     return model if isinstance(model, Model) else Model(module=model)
 
 

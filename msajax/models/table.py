@@ -1,6 +1,6 @@
 """Lists the models of this package.
 
-A model is an entry here, the module of its name in this folder, which has its `MODEL`, and perhaps
+A model is an entry here, its module in this folder, which has its `MODEL`, and perhaps
 `<name>_settings.py` beside it. The configuration reads this table, so nothing here imports JAX.
 """
 
@@ -8,6 +8,8 @@ import dataclasses
 from typing import Any
 
 from msajax.checks import Settings
+from msajax.models.peers.lmf_settings import LmfSettings
+from msajax.models.peers.tfn_settings import TfnSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,6 +17,8 @@ class RegisteredModel:
     """Says what the configuration must know of a model.
 
     Attributes:
+        module: the one of this folder that has its `MODEL`, as `peers.tfn`; "" for a model that a
+            user has registered.
         settings: the dataclass of `model.<name>.*`; None for a model that reads `model.*` alone.
         reads: names of the settings of `model.*` that it reads beside those that every model has;
             None for all of them.
@@ -24,6 +28,7 @@ class RegisteredModel:
         digest: the SHA-256 that this file had then.
     """
 
+    module: str = ""
     settings: type[Settings] | None = None
     reads: tuple[str, ...] | None = None
     task: str = ""
@@ -38,7 +43,13 @@ _NEXT_TOKEN += ("norm_eps", "norm_position", "final_norm", "final_norm_type", "p
 _NEXT_TOKEN += ("position_init", "qkv_bias", "out_bias", "ffn_inner_bias", "dropout_rate")
 _NEXT_TOKEN += ("attention_dropout", "ffn_dropout", "projection_dropout", "max_len", "dtype")
 _NEXT_TOKEN += ("matmul_precision", "overrides", "ranges")
+# What every peer reads beside its own settings: how modalities become vectors.
+_PEER = ("text_encoder", "encoders", "encoder_layer_drop", "encoder_time_masking", "text_pool")
+_PEER += ("text_special", "gradient_checkpointing", "embedding_dim", "embedding_scale", "max_len")
+_PEER += ("matmul_precision",)
 MODELS = {
-    "sequence_level": RegisteredModel(),
-    "next_token": RegisteredModel(reads=_NEXT_TOKEN, task="next_token"),
+    "sequence_level": RegisteredModel("sequence_level"),
+    "next_token": RegisteredModel("next_token", reads=_NEXT_TOKEN, task="next_token"),
+    "tfn": RegisteredModel("peers.tfn", TfnSettings, _PEER),
+    "lmf": RegisteredModel("peers.lmf", LmfSettings, _PEER),
 }

@@ -1,0 +1,150 @@
+"""Defines what several peers are made of, with the first values that their own code draws."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from msajax.config import ModelConfig
+from msajax.layers.basic import row_weight
+from msajax.layers.heads import Arrays
+from msajax.models.inputs import ENCODER, read_input
+from msajax.models.sequence_level import check_inputs
+from msajax.spec import CorpusSpec
+
+STATISTICS = "batch_stats"
+# What every peer declares of itself.
+DECLARED: Mapping[str, Any] = {"encoder": ENCODER}
+
+
+def uniform(limit: float) -> nn.initializers.Initializer:
+    """Returns an initialiser that draws from [-limit, limit)."""
+
+    def draw(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+        return jax.random.uniform(key, shape, dtype, -limit, limit)
+
+    return draw
+
+
+class Linear(nn.Module):
+    """Computes `x W + b`, drawn from ±1 / sqrt(inputs), as PyTorch's linear layers are."""
+
+    features: int
+    use_bias: bool = True
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps `[…, d]` to `[…, features]`."""
+        draw = uniform(x.shape[-1] ** -0.5)
+        kernel = self.param("kernel", draw, (x.shape[-1], self.features))
+        y = jnp.matmul(x, kernel)
+        return y + self.param("bias", draw, (self.features,)) if self.use_bias else y
+
+
+class BatchNorm(nn.Module):
+    """Normalises each feature over the rows of a batch that count, as PyTorch's BatchNorm1d does.
+
+    In training it uses the batch's own statistics, and moves the running ones, of which the
+    variance is the unbiased one, by a tenth; else the running ones. A batch of which one row counts
+    or none moves nothing, and is normalised by the running statistics.
+    """
+
+    @nn.compact
+    def __call__(self, x: jax.Array, counts: jax.Array, *, train: bool) -> jax.Array:
+        """Maps `[B, d]`, of which the rows `[B]` bool count, to `[B, d]`."""
+        width = x.shape[-1:]
+        scale = self.param("scale", nn.initializers.ones, width)
+        bias = self.param("bias", nn.initializers.zeros, width)
+        mean = self.variable(STATISTICS, "mean", jnp.zeros, width)
+        variance = self.variable(STATISTICS, "variance", jnp.ones, width)
+        mu, sigma2 = mean.value, variance.value
+        if train:
+            weight = (row_weight(self, len(x)) * counts)[:, None]
+            count = weight.sum()
+            of_batch = (x * weight).sum(0) / jnp.maximum(count, 1)
+            spread = (jnp.square(x - of_batch) * weight).sum(0) / jnp.maximum(count, 1)
+            enough = count > 1
+            mu, sigma2 = jnp.where(enough, of_batch, mu), jnp.where(enough, spread, sigma2)
+            if not self.is_initializing() and self.is_mutable_collection(STATISTICS):
+                unbiased = spread * count / jnp.maximum(count - 1, 1)
+                mean.value = jnp.where(enough, 0.9 * mean.value + 0.1 * of_batch, mean.value)
+                variance.value = jnp.where(
+                    enough, 0.9 * variance.value + 0.1 * unbiased, variance.value
+                )
+        return (x - mu) * jax.lax.rsqrt(sigma2 + 1e-5) * scale + bias
+
+
+class Lstm(nn.Module):
+    """Runs an LSTM over the valid steps of sequences, with two biases, as PyTorch's does.
+
+    Gates stand in the order input, forget, cell, output.
+    """
+
+    units: int
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, mask: jax.Array, *, reverse: bool = False
+    ) -> tuple[jax.Array, jax.Array]:
+        """Maps `x` `[B, T, d]` under `mask` `[B, T]` to outputs and the state at the end.
+
+        Returns:
+            `[B, T, units]`, at a padded step those of the valid one before it, and `[B, units]`, 0
+            for a row without a valid step. In reverse, "before" and "end" are those of reading
+            backwards.
+        """
+        h, draw = self.units, uniform(self.units**-0.5)
+        of_input = self.param("input_kernel", draw, (x.shape[-1], 4 * h))
+        of_state = self.param("state_kernel", draw, (h, 4 * h))
+        bias = self.param("input_bias", draw, (4 * h,)) + self.param("state_bias", draw, (4 * h,))
+        x = jnp.where(mask[..., None], x, 0)
+        gates = jnp.matmul(x, of_input) + bias  # of all steps at once
+
+        def step(carry: tuple, now: tuple) -> tuple:
+            state, cell = carry
+            of_step, valid = now
+            i, f, g, o = jnp.split(of_step + jnp.matmul(state, of_state), 4, axis=-1)
+            new_cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
+            new_state = jax.nn.sigmoid(o) * jnp.tanh(new_cell)
+            state = jnp.where(valid[:, None], new_state, state)
+            cell = jnp.where(valid[:, None], new_cell, cell)
+            return (state, cell), state
+
+        blank = jnp.zeros((x.shape[0], h))
+        by_step = jnp.moveaxis(gates, 1, 0), mask.T
+        (state, _), outputs = jax.lax.scan(step, (blank, blank), by_step, reverse=reverse)
+        return jnp.moveaxis(outputs, 0, 1), state
+
+
+def read_inputs(
+    config: ModelConfig, spec: CorpusSpec, features: Arrays, masks: Arrays, *, train: bool
+) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+    """Makes float32 vectors `[B, T_m, d_m]` of every modality, 0 at padding, and their masks.
+
+    Call it inside a module's compact method; see `read_input`.
+
+    Raises:
+        ValueError: for shapes that do not fit the specification.
+    """
+    check_inputs(config, spec, features, masks, {})
+    found, valid = {}, {}
+    for m in spec.modalities:
+        x, valid[m] = read_input(config, spec, m, features[m], masks[m], train=train)
+        # Padding may hold anything, NaN included.
+        found[m] = jnp.where(valid[m][..., None], x.astype(jnp.float32), 0)
+    return found, valid
+
+
+def last_valid(x: jax.Array, mask: jax.Array) -> jax.Array:
+    """Returns the last valid step `[B, D]` of `x` `[B, T, D]`; 0 for a row without one."""
+    last = x.shape[1] - 1 - jnp.argmax(mask[:, ::-1], axis=1)
+    found = jnp.take_along_axis(x, last[:, None, None], axis=1)[:, 0]
+    return jnp.where(mask.any(axis=1, keepdims=True), found, 0)
+
+
+def even_weights(masks: Arrays, modalities: tuple[str, ...]) -> jax.Array:
+    """Returns weights `[B, M]` of a model that has none: the same for what a sample has."""
+    present = jnp.stack([masks[m].any(axis=1) for m in modalities], axis=1).astype(jnp.float32)
+    return present / jnp.maximum(present.sum(axis=1, keepdims=True), 1)

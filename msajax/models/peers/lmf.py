@@ -1,0 +1,56 @@
+"""Defines Low-rank Multimodal Fusion: a tensor product of low rank (Liu et al., 2018)."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from msajax.config import ModelConfig
+from msajax.layers.heads import Arrays
+from msajax.models.contract import Model, Prediction
+from msajax.models.peers.common import DECLARED, STATISTICS, even_weights, read_inputs
+from msajax.models.peers.tfn import Vectors, with_one
+from msajax.spec import CorpusSpec
+
+
+def _factor(key: jax.Array, shape: tuple[int, int, int]) -> jax.Array:
+    """Draws a factor `[r, 1 + d, K]` as its own code does: fans are those of its last two axes."""
+    rank, inputs, outputs = shape
+    deviation = (2 / (inputs * outputs + rank * outputs)) ** 0.5
+    return deviation * jax.random.normal(key, shape)
+
+
+class LowRankFusion(nn.Module):
+    """Scores a batch by `sum_i w_i prod_m [1; z_m] W_m^i + b` over the terms i of the rank.
+
+    By default the w are learned, as in the authors' code; the paper has 1, and the toolkit's code
+    learns neither w nor b by mistake. For the rest see `Vectors` and `LmfSettings.compat`.
+    """
+
+    config: ModelConfig
+    spec: CorpusSpec
+
+    @nn.compact
+    def __call__(self, features: Arrays, masks: Arrays, *, train: bool = False) -> Prediction:
+        """Scores features `{modality: [B, T_m, d_m]}` under `{modality: [B, T_m]}`."""
+        own, outputs = self.config.own, self.spec.outputs
+        with jax.default_matmul_precision(self.config.matmul_precision):
+            sequences, valid = read_inputs(self.config, self.spec, features, masks, train=train)
+            vectors = Vectors(self.config, own.text_hidden // 2, name="vectors")(
+                sequences, valid, train=train
+            )
+            terms = jnp.ones((1, 1, 1))
+            for m, vector in vectors.items():
+                shape = (own.rank, 1 + vector.shape[1], outputs)
+                factor = self.param(f"{m}_factor", _factor, shape)
+                terms = terms * jnp.einsum("bd,rdk->brk", with_one(vector), factor)
+            self.sow("intermediates", "fused", terms)
+            init = nn.initializers.glorot_normal()
+            weights = self.param("fusion_weights", init, (1, own.rank))
+            bias = self.param("fusion_bias", nn.initializers.zeros, (1, outputs))
+            if own.compat == "reference":
+                weights, bias = jax.lax.stop_gradient((weights, bias))
+            score = jnp.einsum("r,brk->bk", weights[0], terms) + bias[0]
+        return Prediction(score, even_weights(valid, self.spec.modalities))
+
+
+MODEL = Model(module=LowRankFusion, mutable=(STATISTICS,), **DECLARED)

@@ -1,0 +1,132 @@
+"""Defines the Tensor Fusion Network: all products of what modalities say (Zadeh et al., 2017)."""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from msajax.config import ModelConfig
+from msajax.errors import UserError
+from msajax.layers.basic import Dropout
+from msajax.layers.heads import Arrays, mean_pool
+from msajax.models.contract import Model, Prediction
+from msajax.models.peers.common import (
+    DECLARED,
+    STATISTICS,
+    BatchNorm,
+    Linear,
+    Lstm,
+    even_weights,
+    read_inputs,
+)
+from msajax.spec import CorpusSpec
+
+_MOST_PRODUCTS = 2**20  # of one sample
+
+
+class Subnet(nn.Module):
+    """Makes a vector of a modality's mean: batch normalisation, dropout, three layers with ReLU."""
+
+    hidden: int
+    dropout: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array, present: jax.Array, *, train: bool) -> jax.Array:
+        """Maps means `[B, d]`, of which the rows `[B]` are there, to `[B, hidden]`."""
+        x = BatchNorm(name="norm")(x, present, train=train)
+        x = Dropout(self.dropout)(x, train=train)
+        for number in range(3):
+            x = nn.relu(Linear(self.hidden, name=f"linear_{number}")(x))
+        return x
+
+
+class Vectors(nn.Module):
+    """Makes a vector of each modality: of text by an LSTM, of the others by their means.
+
+    The toolkit's code takes means over padding, too, lets the LSTM run over it and drops nothing of
+    text; `compat` of reference does. A modality that a sample lacks is 0 here.
+    """
+
+    config: ModelConfig
+    text_out: int
+
+    @nn.compact
+    def __call__(self, sequences: Arrays, masks: Arrays, *, train: bool) -> dict[str, jax.Array]:
+        """Maps `{modality: [B, T_m, d_m]}` under `{modality: [B, T_m]}` to `{modality: [B, D_m]}`.
+
+        Text comes last.
+        """
+        own, found = self.config.own, {}
+        is_clean = own.compat == "clean"
+        for m in sorted(sequences, key=lambda m: m == "text"):
+            x, mask = sequences[m], masks[m]
+            present = mask.any(axis=1) if is_clean else jnp.ones(len(mask), bool)
+            mask = mask if is_clean else jnp.ones_like(mask)
+            if m == "text":
+                _, vector = Lstm(own.text_hidden, name="text_lstm")(x, mask)
+                if is_clean:
+                    vector = Dropout(self.config.own_rate("text_dropout"))(vector, train=train)
+                vector = Linear(self.text_out, name="text_linear")(vector)
+            else:
+                kind = "audio" if m == "audio" else "video"
+                rate = self.config.own_rate(f"{kind}_dropout")
+                subnet = Subnet(getattr(own, f"{kind}_hidden"), rate, name=f"{m}_subnet")
+                vector = subnet(mean_pool(x, mask), present, train=train)
+            self.sow("intermediates", f"{m}_hidden", vector)
+            found[m] = jnp.where(present[:, None], vector, 0)
+        return found
+
+
+def with_one(x: jax.Array) -> jax.Array:
+    """Puts a 1 before each vector of `[B, d]`, so that products are of every subset, too."""
+    return jnp.concatenate([jnp.ones((len(x), 1)), x], axis=1)
+
+
+class TensorFusion(nn.Module):
+    """Multiplies the vectors of all modalities, each with a 1, and scores the product.
+
+    By default a mean is over valid steps, a sample's last state is that of its last valid step, and
+    a modality that a sample lacks leaves the products of the others. See `TfnSettings.compat`.
+    """
+
+    config: ModelConfig
+    spec: CorpusSpec
+
+    @nn.compact
+    def __call__(self, features: Arrays, masks: Arrays, *, train: bool = False) -> Prediction:
+        """Scores a batch of features `{modality: [B, T_m, d_m]}` under `{modality: [B, T_m]}`."""
+        own = self.config.own
+        with jax.default_matmul_precision(self.config.matmul_precision):
+            sequences, valid = read_inputs(self.config, self.spec, features, masks, train=train)
+            vectors = Vectors(self.config, own.text_out, name="vectors")(
+                sequences, valid, train=train
+            )
+            product = jnp.ones((len(next(iter(masks.values()))), 1))
+            for vector in vectors.values():  # the last one's numbers stand next to each other
+                product = product[:, :, None] * with_one(vector)[:, None]
+                product = product.reshape(len(product), -1)
+            self.sow("intermediates", "fused", product)
+            x = Dropout(self.config.own_rate("post_dropout"))(product, train=train)
+            for number in range(2):
+                x = nn.relu(Linear(own.post_fusion, name=f"post_{number}")(x))
+            score = Linear(self.spec.outputs, name="regression")(x)
+        if own.score_range and self.spec.label_kind == "regression":
+            score = own.score_range * (2 * jax.nn.sigmoid(score) - 1)
+        return Prediction(score, even_weights(valid, self.spec.modalities))
+
+
+def check(config: ModelConfig, spec: CorpusSpec) -> None:
+    """Raises `UserError` for modalities whose product would be too large."""
+    own = config.own
+    sizes = {"text": own.text_out, "audio": own.audio_hidden}
+    products = math.prod(1 + sizes.get(m, own.video_hidden) for m in spec.modalities)
+    if products > _MOST_PRODUCTS:
+        raise UserError(
+            f"model.name = 'tfn' would multiply the {len(spec.modalities)} modalities to {products} "
+            f"numbers a sample, over {_MOST_PRODUCTS}: choose smaller model.tfn.text_out, "
+            "audio_hidden and video_hidden, or fewer modalities."
+        )
+
+
+MODEL = Model(module=TensorFusion, mutable=(STATISTICS,), check=check, **DECLARED)
