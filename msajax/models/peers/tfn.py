@@ -111,8 +111,8 @@ class TensorFusion(nn.Module):
             for number in range(2):
                 x = nn.relu(Linear(own.post_fusion, name=f"post_{number}")(x))
             score = Linear(self.spec.outputs, name="regression")(x)
-        if own.score_range and self.spec.label_kind == "regression":
-            score = own.score_range * (2 * jax.nn.sigmoid(score) - 1)
+        if own.lowest != own.highest and self.spec.label_kind == "regression":
+            score = (own.highest - own.lowest) * jax.nn.sigmoid(score) + own.lowest
         return Prediction(score, even_weights(valid, self.spec.modalities))
 
 

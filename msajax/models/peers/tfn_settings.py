@@ -21,8 +21,9 @@ class TfnSettings(Settings):
         audio_dropout: dropout rate of the mean of audio.
         video_dropout: dropout rate of the mean of video, and of any other modality.
         post_dropout: dropout rate of the product.
-        score_range: scores lie within plus and minus it; 0 for no bounds, which other labels than
-            those in [-3, 3] need. Classes have none in any case.
+        lowest: scores are larger than it.
+        highest: scores are smaller than it; 0, as `lowest`, for no bounds, which labels outside of
+            [-3, 3] need. Classes have none in any case.
     """
 
     compat: str = "clean"
@@ -35,7 +36,8 @@ class TfnSettings(Settings):
     audio_dropout: float = 0.3
     video_dropout: float = 0.3
     post_dropout: float = 0.5
-    score_range: float = 3.0
+    lowest: float = -3.0
+    highest: float = 3.0
 
     def __post_init__(self) -> None:
         """Checks every setting."""
@@ -45,4 +47,6 @@ class TfnSettings(Settings):
         at_least(self, prefix, 1, *sizes)
         for name in ("text_dropout", "audio_dropout", "video_dropout", "post_dropout"):
             require(self, f"{prefix}.{name}", 0 <= getattr(self, name) < 1, "must lie in [0, 1)")
-        require(self, f"{prefix}.score_range", self.score_range >= 0, "must be 0 or more")
+        ok = self.lowest < self.highest or self.lowest == self.highest == 0
+        requirement = f"must be more than {prefix}.lowest = {self.lowest}, or both must be 0"
+        require(self, f"{prefix}.highest", ok, requirement)

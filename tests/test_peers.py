@@ -1,0 +1,125 @@
+"""The peers' models: counts of parameters, references, and short runs of every one."""
+
+import pathlib
+
+import check_peers
+import jax
+import numpy as np
+import pytest
+from tiny import tiny_config
+
+from msajax.cli.predict import predict as predict_corpus
+from msajax.config import ModelConfig
+from msajax.config.registry import registered
+from msajax.experiment import run
+from msajax.inference.bundle import load
+from msajax.models.build import build_model, parameter_shapes
+from msajax.models.peers.lmf_settings import LmfSettings
+from msajax.models.peers.tfn_settings import TfnSettings
+from msajax.spec import CorpusSpec
+
+PEERS = [name for name, entry in registered().items() if entry.module.startswith("peers.")]
+ALL = ("text", "audio", "video")
+MOSI, MOSEI = (768, 5, 20), (768, 74, 35)
+LENGTHS = (50, 50, 50)
+COUNTS = [  # as counted on the reference implementations
+    ("tfn", TfnSettings(), MOSI, 9_497_043),
+    ("tfn", TfnSettings(audio_hidden=16, text_out=128, post_fusion=16), MOSEI, 5_042_539),
+    ("lmf", LmfSettings(), MOSI, 505_071),
+    ("lmf", LmfSettings(rank=4), MOSEI, 508_475),
+]
+SMALL = {  # settings of models whose usual size would take long
+    "tfn": {"text_hidden": 8, "text_out": 4, "audio_hidden": 4, "video_hidden": 4},
+    "lmf": {"text_hidden": 8, "audio_hidden": 4, "video_hidden": 4},
+}
+
+
+@pytest.mark.parametrize(("name", "own", "widths", "expected"), COUNTS)
+def test_a_model_has_as_many_parameters_as_its_reference(name, own, widths, expected):
+    spec = CorpusSpec(ALL, widths, LENGTHS)
+    shapes = parameter_shapes(ModelConfig(name=name, own=own), spec)
+    assert sum(int(np.prod(shape)) for shape in shapes.values()) == expected
+
+
+def test_every_model_agrees_with_its_reference(shared_data: pathlib.Path):
+    files = sorted(shared_data.parent.glob("reference/peers/*.npz"))
+    if not files:
+        pytest.skip("no ../shared/reference/peers beside this checkout")
+    here = [f for f in files if f.stem.startswith(tuple(PEERS))]
+    with jax.default_matmul_precision("float32"):
+        for file in here:
+            for kind, distance in check_peers.check(str(file)).items():
+                assert distance <= check_peers.LIMITS[kind], (file.name, kind)
+
+
+def test_low_rank_fusion_is_the_product_with_a_tensor_of_that_rank():
+    """Of LMF's factors, `sum_i w_i a_i v_i t_i` is a tensor that TFN's product is multiplied by."""
+    rng, spec = np.random.default_rng(0), CorpusSpec(ALL, (6, 3, 4), (5, 5, 5))
+    own = LmfSettings(rank=4, text_hidden=6, audio_hidden=3, video_hidden=2)
+    module = build_model(ModelConfig(name="lmf", own=own), spec)
+    features = {m: rng.normal(size=(7, 5, d)).astype("f4") for m, d in zip(ALL, spec.widths)}
+    masks = {m: np.ones((7, 5), bool) for m in ALL}
+    variables = module.init(jax.random.key(1), features, masks)
+    prediction, kept = module.apply(variables, features, masks, mutable="intermediates")
+    params, hidden = variables["params"], kept["intermediates"]["vectors"]
+    vectors = {m: np.pad(hidden[f"{m}_hidden"][0], ((0, 0), (1, 0)), constant_values=1) for m in ALL}
+    tensor = np.einsum(
+        "r,rak,rvk,rtk->avtk", params["fusion_weights"][0],
+        *(np.float64(params[f"{m}_factor"]) for m in ("audio", "video", "text")),
+    )  # fmt: skip
+    product = np.einsum("ba,bv,bt->bavt", *(vectors[m] for m in ("audio", "video", "text")))
+    expected = np.einsum("bavt,avtk->bk", product, tensor) + params["fusion_bias"][0]
+    np.testing.assert_allclose(prediction.score, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_modality_that_a_sample_lacks_leaves_the_products_of_the_others():
+    rng, spec = np.random.default_rng(0), CorpusSpec(ALL, (6, 3, 4), (5, 5, 5))
+    own = TfnSettings(text_hidden=6, text_out=2, audio_hidden=3, video_hidden=2, post_fusion=4)
+    module = build_model(ModelConfig(name="tfn", own=own), spec)
+    features = {m: rng.normal(size=(7, 5, d)).astype("f4") for m, d in zip(ALL, spec.widths)}
+    masks = {m: np.ones((7, 5), bool) for m in ALL}
+    masks["audio"][3] = False
+    variables = module.init(jax.random.key(1), features, masks)
+    _, kept = module.apply(variables, features, masks, mutable="intermediates")
+    product = np.asarray(kept["intermediates"]["fused"][0]).reshape(7, 4, 3, 3)
+    assert not product[3, 1:].any() and product[3, 0].any() and product[0, 1:].any()
+
+
+def corpus_of(path: pathlib.Path) -> str:
+    """Three modalities, one of them missing in some samples, and another that is a single step."""
+    rng, arrays = np.random.default_rng(0), {}
+    for split, size in (("train", 20), ("valid", 8), ("test", 8)):
+        arrays |= {
+            f"{split}/id": np.array([f"{split}{i}" for i in range(size)]),
+            f"{split}/label": rng.uniform(-3, 3, size),
+        }
+        for m, steps, width in (("text", 7, 6), ("audio", 9, 3), ("video", 1, 4)):
+            x = rng.normal(size=(size, steps, width))
+            x[::3, steps - steps // 3 :] = 0
+            x[1] = 0 if m == "audio" else x[1]
+            arrays[f"{split}/{m}"] = x
+    np.savez(path, **arrays)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_every_model_trains_and_predicts(name, tmp_path):
+    corpus = corpus_of(tmp_path / "corpus.npz")
+    config = tiny_config(
+        data__path=corpus, model={"name": name, name: SMALL.get(name, {})},
+        train__epochs=1, train__batch_size=8, train__report=False,
+    )  # fmt: skip
+    run.train(config, str(tmp_path / "run"))
+    predict_corpus(str(tmp_path / "run" / "bundle"), corpus, str(tmp_path / "p.csv"), "test")
+    scores = [line.split(",")[2] for line in (tmp_path / "p.csv").read_text().splitlines()]
+    there = (tmp_path / "run" / "predictions" / "test.csv").read_text().splitlines()
+    assert scores == [line.split(",")[2] for line in there]
+    # What stands at padding must not matter.
+    bundle, rng = load(tmp_path / "run" / "bundle"), np.random.default_rng(1)
+    x = {m: rng.normal(size=(3, t, d)) for m, t, d in (("text", 7, 6), ("audio", 9, 3))}
+    masks = {m: np.arange(v.shape[1]) < np.array([[4], [1], [v.shape[1]]]) for m, v in x.items()}
+    other = {m: np.where(masks[m][..., None], v, 1e3) for m, v in x.items()}
+    for given in (x, other):
+        scored = bundle.predict(given, masks=masks).score
+        expected = scored if given is x else expected
+    np.testing.assert_array_equal(scored, expected)
