@@ -123,7 +123,7 @@ def check(config: ModelConfig, spec: CorpusSpec) -> None:
     products = math.prod(1 + sizes.get(m, own.video_hidden) for m in spec.modalities)
     if products > _MOST_PRODUCTS:
         raise UserError(
-            f"model.name = 'tfn' would multiply the {len(spec.modalities)} modalities to {products} "
+            f"model.name = 'tfn' would multiply {len(spec.modalities)} modalities to {products} "
             f"numbers a sample, over {_MOST_PRODUCTS}: choose smaller model.tfn.text_out, "
             "audio_hidden and video_hidden, or fewer modalities."
         )
