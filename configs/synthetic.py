@@ -1,6 +1,6 @@
 """Trains on the embedded synthetic corpus: the whole program at work, with nothing to download.
 
-    python -m msajax.main --config configs/synthetic.py --workdir runs/synthetic
+python -m msajax.main --config configs/synthetic.py --workdir runs/synthetic
 """
 
 from msajax.config import SYNTHETIC, apply_argument, default_config

@@ -2,11 +2,12 @@
 
     python tests/check_peers.py FILE.npz …
 
-A file holds `config/…`, of which `config/model` is the name, `param/…` by PyTorch's names and in its
-layouts, `input/…` and `output/…`. The model is built and given the parameters; every output of the
-file that the model has is compared: scores and losses within 1e-5, norms of gradients within 1e-4 of
-their values, all else within 2e-5 of max(1, |value|). A line for each file says how far they are.
-Exit code 0: all agree; 1: one does not; 2: a file cannot be read, or its model is not known.
+A file holds `config/…`, of which `config/model` is the name, `param/…` by PyTorch's names and in
+its layouts, `input/…` and `output/…`. The model is built and given the parameters; every output of
+the file that the model has is compared: scores and losses within 1e-5, norms of gradients within
+1e-4 of their values, all else within 2e-5 of max(1, |value|). A line for each file says how far
+they are. Exit code 0: all agree; 1: one does not; 2: a file cannot be read, or its model is not
+known.
 """
 
 import dataclasses

@@ -11,6 +11,7 @@ from tiny import tiny_config
 from msajax.cli.predict import predict as predict_corpus
 from msajax.config import ModelConfig
 from msajax.config.registry import registered
+from msajax.errors import UserError
 from msajax.experiment import run
 from msajax.inference.bundle import load
 from msajax.models.build import build_model, parameter_shapes
@@ -28,10 +29,17 @@ COUNTS = [  # as counted on the reference implementations
     ("lmf", LmfSettings(), MOSI, 505_071),
     ("lmf", LmfSettings(rank=4), MOSEI, 508_475),
 ]
+READS = {"ef_lstm": ("text",), "text_only": ("text",)}  # of the corpus, if that is not all of it
 SMALL = {  # settings of models whose usual size would take long
     "tfn": {"text_hidden": 8, "text_out": 4, "audio_hidden": 4, "video_hidden": 4},
     "lmf": {"text_hidden": 8, "audio_hidden": 4, "video_hidden": 4},
 }
+
+
+def features_of(rng, spec, rows):
+    """Random features of every modality of a specification."""
+    each = zip(spec.modalities, spec.lengths, spec.widths, strict=True)
+    return {m: rng.normal(size=(rows, t, d)).astype("f4") for m, t, d in each}
 
 
 @pytest.mark.parametrize(("name", "own", "widths", "expected"), COUNTS)
@@ -57,12 +65,13 @@ def test_low_rank_fusion_is_the_product_with_a_tensor_of_that_rank():
     rng, spec = np.random.default_rng(0), CorpusSpec(ALL, (6, 3, 4), (5, 5, 5))
     own = LmfSettings(rank=4, text_hidden=6, audio_hidden=3, video_hidden=2)
     module = build_model(ModelConfig(name="lmf", own=own), spec)
-    features = {m: rng.normal(size=(7, 5, d)).astype("f4") for m, d in zip(ALL, spec.widths)}
+    features = features_of(rng, spec, 7)
     masks = {m: np.ones((7, 5), bool) for m in ALL}
     variables = module.init(jax.random.key(1), features, masks)
     prediction, kept = module.apply(variables, features, masks, mutable="intermediates")
     params, hidden = variables["params"], kept["intermediates"]["vectors"]
-    vectors = {m: np.pad(hidden[f"{m}_hidden"][0], ((0, 0), (1, 0)), constant_values=1) for m in ALL}
+    before = ((0, 0), (1, 0))
+    vectors = {m: np.pad(hidden[f"{m}_hidden"][0], before, constant_values=1) for m in ALL}
     tensor = np.einsum(
         "r,rak,rvk,rtk->avtk", params["fusion_weights"][0],
         *(np.float64(params[f"{m}_factor"]) for m in ("audio", "video", "text")),
@@ -76,7 +85,7 @@ def test_a_modality_that_a_sample_lacks_leaves_the_products_of_the_others():
     rng, spec = np.random.default_rng(0), CorpusSpec(ALL, (6, 3, 4), (5, 5, 5))
     own = TfnSettings(text_hidden=6, text_out=2, audio_hidden=3, video_hidden=2, post_fusion=4)
     module = build_model(ModelConfig(name="tfn", own=own), spec)
-    features = {m: rng.normal(size=(7, 5, d)).astype("f4") for m, d in zip(ALL, spec.widths)}
+    features = features_of(rng, spec, 7)
     masks = {m: np.ones((7, 5), bool) for m in ALL}
     masks["audio"][3] = False
     variables = module.init(jax.random.key(1), features, masks)
@@ -106,8 +115,8 @@ def corpus_of(path: pathlib.Path) -> str:
 def test_every_model_trains_and_predicts(name, tmp_path):
     corpus = corpus_of(tmp_path / "corpus.npz")
     config = tiny_config(
-        data__path=corpus, model={"name": name, name: SMALL.get(name, {})},
-        train__epochs=1, train__batch_size=8, train__report=False,
+        data__path=corpus, train__epochs=1, train__batch_size=8, train__report=False,
+        model={"name": name, name: SMALL.get(name, {}), "modalities": READS.get(name, ())},
     )  # fmt: skip
     run.train(config, str(tmp_path / "run"))
     predict_corpus(str(tmp_path / "run" / "bundle"), corpus, str(tmp_path / "p.csv"), "test")
@@ -119,7 +128,84 @@ def test_every_model_trains_and_predicts(name, tmp_path):
     x = {m: rng.normal(size=(3, t, d)) for m, t, d in (("text", 7, 6), ("audio", 9, 3))}
     masks = {m: np.arange(v.shape[1]) < np.array([[4], [1], [v.shape[1]]]) for m, v in x.items()}
     other = {m: np.where(masks[m][..., None], v, 1e3) for m, v in x.items()}
+    scores = []
     for given in (x, other):
-        scored = bundle.predict(given, masks=masks).score
-        expected = scored if given is x else expected
-    np.testing.assert_array_equal(scored, expected)
+        read = {m: x for m, x in given.items() if m in bundle.preparation.spec.modalities}
+        scores.append(bundle.predict(read, masks={m: masks[m] for m in read}).score)
+    np.testing.assert_array_equal(*scores)
+
+
+# --- floors: computed again with NumPy ---
+
+
+def params_and_score(name, spec, features, masks, **own):
+    """A floor's random parameters, and its scores in evaluation."""
+    settings = registered()[name].settings(**own)
+    module = build_model(ModelConfig(name=name, own=settings), spec)
+    variables = module.init(jax.random.key(3), features, masks)
+    score = module.apply(variables, features, masks).score
+    return jax.tree.map(np.float64, variables["params"]), np.asarray(score)
+
+
+def dense(layer, x):
+    return x @ layer["kernel"] + layer["bias"]
+
+
+def test_floors_are_what_they_say():
+    rng, spec = np.random.default_rng(2), CorpusSpec(("text", "audio"), (6, 3), (5, 5))
+    features, ends = features_of(rng, spec, 4), {"text": (5, 2, 4, 0), "audio": (5, 2, 0, 0)}
+    masks = {m: np.arange(5) < np.array(of)[:, None] for m, of in ends.items()}
+
+    def relu(x):
+        return np.maximum(x, 0)
+
+    def mean(m):
+        kept = features[m] * masks[m][..., None]
+        return kept.sum(1) / np.maximum(masks[m].sum(1, keepdims=True), 1)
+
+    p, score = params_and_score("lf_dnn", spec, features, masks, hidden=4, post_fusion=3)
+    vectors = []
+    for m in spec.modalities:
+        of, x = p[f"{m}_subnet"], mean(m) / np.sqrt(1 + 1e-5)  # statistics of nothing: 0 and 1
+        for number in range(3):
+            x = relu(dense(of[f"linear_{number}"], x))
+        vectors.append(x * masks[m].any(1, keepdims=True))
+    x = np.concatenate(vectors, 1)
+    x = relu(dense(p["post_1"], relu(dense(p["post_0"], x))))
+    np.testing.assert_allclose(score, dense(p["regression"], x), rtol=1e-5, atol=1e-6)
+
+    alone = CorpusSpec(("text",), (6,), (5,))
+    p, score = params_and_score("text_only", alone, features, masks, hidden=4)
+    x = relu(dense(p["hidden_1"], relu(dense(p["hidden_0"], mean("text")))))
+    np.testing.assert_allclose(score, dense(p["regression"], x), rtol=1e-5, atol=1e-6)
+
+    p, score = params_and_score("ef_lstm", spec, features, masks, hidden=3)
+    expected = []
+    for row in range(4):
+        state, cell = np.zeros((2, 3))
+        for step in range(5):
+            if not any(masks[m][row, step] for m in spec.modalities):
+                continue
+            x = [features[m][row, step] * masks[m][row, step] for m in spec.modalities]
+            x = np.concatenate(x)
+            gates = x @ p["lstm"]["input_kernel"] + state @ p["lstm"]["state_kernel"]
+            gates = gates + p["lstm"]["input_bias"] + p["lstm"]["state_bias"]
+            i, f, g, o = np.split(gates, 4)
+            i, f, o = (1 / (1 + np.exp(-x)) for x in (i, f, o))
+            cell = f * cell + i * np.tanh(g)
+            state = o * np.tanh(cell)
+        expected.append(dense(p["regression"], relu(dense(p["hidden"], state))))
+    np.testing.assert_allclose(score, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "lengths", "message"),
+    [
+        ("ef_lstm", (5, 4), "joins modalities step by step, and these do not share theirs"),
+        ("text_only", (5, 5), "reads text alone, .*: set model.modalities"),
+    ],
+)
+def test_a_model_says_what_it_needs(name, lengths, message):
+    spec = CorpusSpec(("text", "audio"), (6, 3), lengths)
+    with pytest.raises(UserError, match=message):
+        build_model(ModelConfig(name=name), spec)

@@ -8,7 +8,10 @@ import dataclasses
 from typing import Any
 
 from msajax.checks import Settings
+from msajax.models.peers.ef_lstm_settings import EfLstmSettings
+from msajax.models.peers.lf_dnn_settings import LfDnnSettings
 from msajax.models.peers.lmf_settings import LmfSettings
+from msajax.models.peers.text_only_settings import TextOnlySettings
 from msajax.models.peers.tfn_settings import TfnSettings
 
 
@@ -50,6 +53,9 @@ _PEER += ("matmul_precision",)
 MODELS = {
     "sequence_level": RegisteredModel("sequence_level"),
     "next_token": RegisteredModel("next_token", reads=_NEXT_TOKEN, task="next_token"),
+    "ef_lstm": RegisteredModel("peers.ef_lstm", EfLstmSettings, _PEER),
+    "lf_dnn": RegisteredModel("peers.lf_dnn", LfDnnSettings, _PEER),
+    "text_only": RegisteredModel("peers.text_only", TextOnlySettings, _PEER),
     "tfn": RegisteredModel("peers.tfn", TfnSettings, _PEER),
     "lmf": RegisteredModel("peers.lmf", LmfSettings, _PEER),
 }

@@ -1,0 +1,35 @@
+"""Trains an LSTM over joined features on CMU-MOSI: early fusion of aligned modalities, a floor.
+
+    python -m msajax.main --config configs/ef_lstm.py --config.data.path=CORPUS.npz --workdir W
+
+It needs modalities that share their steps.
+"""
+
+from msajax.config import apply_argument, default_config
+
+
+def get_config(arg: str = ""):
+    """Sets 128 units, Adam at 0.001, batches of 32; five random seeds."""
+    config = default_config()
+    config.model.name = "ef_lstm"
+    config.optim.learning_rate = 1e-3
+    config.train.batch_size = 32
+    config.train.seeds = 5
+    config.train.epochs = 100
+    config.train.patience = 8
+    config.optim.schedule = "constant"
+    return apply_argument(
+        config,
+        arg,
+        widths={"text": 300, "audio": 74, "video": 35},
+        lengths={"text": 20, "audio": 20, "video": 20},
+    )
+
+
+def get_space():
+    """Says what a sweep tries: the sizes, and what keeps the model from learning by heart."""
+    return {
+        "model.ef_lstm.hidden": [64, 128, 256],
+        "model.ef_lstm.dropout": (0.1, 0.5, "linear"),
+        "optim.learning_rate": (3e-4, 3e-3, "log"),
+    }

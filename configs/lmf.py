@@ -1,0 +1,39 @@
+"""Trains Low-rank Multimodal Fusion on CMU-MOSI: a product of modalities of low rank.
+
+    python -m msajax.main --config configs/lmf.py --config.data.path=CORPUS.npz --workdir W
+
+The rates and sizes are the toolkit's for CMU-MOSI; it stops after 8 epochs without progress on
+validation.
+"""
+
+from msajax.config import apply_argument, default_config
+
+
+def get_config(arg: str = ""):
+    """Sets the toolkit's sizes, Adam at 0.001 coupled decay, batches of 64; five random seeds."""
+    config = default_config()
+    config.model.name = "lmf"
+    config.optim.name = "adam"
+    config.optim.learning_rate = 1e-3
+    config.optim.weight_decay = 5e-3
+    config.train.batch_size = 64
+    config.train.seeds = 5
+    config.train.epochs = 100
+    config.train.patience = 8
+    config.optim.schedule = "constant"
+    return apply_argument(
+        config,
+        arg,
+        widths={"text": 300, "audio": 74, "video": 35},
+        lengths={"text": 20, "audio": 20, "video": 20},
+    )
+
+
+def get_space():
+    """Says what a sweep tries: the sizes, and what keeps the model from learning by heart."""
+    return {
+        "model.lmf.rank": [1, 4, 8, 16],
+        "model.lmf.text_hidden": [64, 128, 256],
+        "optim.learning_rate": (3e-4, 3e-3, "log"),
+        "optim.weight_decay": (1e-4, 1e-2, "log"),
+    }

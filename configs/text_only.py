@@ -1,0 +1,32 @@
+"""Trains a network over the mean of text on CMU-MOSI: a floor of one modality.
+
+    python -m msajax.main --config configs/text_only.py --config.data.path=CORPUS.npz --workdir W
+
+With --config.model.text_encoder=FOLDER a pretrained encoder reads the text; it then needs a smaller
+rate of its own (docs/pretrained.md).
+"""
+
+from msajax.config import apply_argument, default_config
+
+
+def get_config(arg: str = ""):
+    """Sets two layers of width 128 over text, Adam at 0.001, batches of 32; five random seeds."""
+    config = default_config()
+    config.model.name = "text_only"
+    config.model.modalities = ("text",)
+    config.optim.learning_rate = 1e-3
+    config.train.batch_size = 32
+    config.train.seeds = 5
+    config.train.epochs = 100
+    config.train.patience = 8
+    config.optim.schedule = "constant"
+    return apply_argument(config, arg, widths={"text": 300}, lengths={"text": 20})
+
+
+def get_space():
+    """Says what a sweep tries: the sizes, and what keeps the model from learning by heart."""
+    return {
+        "model.text_only.hidden": [64, 128, 256],
+        "model.text_only.dropout": (0.1, 0.5, "linear"),
+        "optim.learning_rate": (3e-4, 3e-3, "log"),
+    }
