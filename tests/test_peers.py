@@ -1,5 +1,6 @@
 """The peers' models: counts of parameters, references, and short runs of every one."""
 
+import dataclasses
 import pathlib
 
 import check_peers
@@ -9,7 +10,7 @@ import pytest
 from tiny import tiny_config
 
 from msajax.cli.predict import predict as predict_corpus
-from msajax.config import ModelConfig
+from msajax.config import ModelConfig, from_config_dict, identity
 from msajax.config.registry import registered
 from msajax.errors import UserError
 from msajax.experiment import run
@@ -196,6 +197,20 @@ def test_floors_are_what_they_say():
             state = o * np.tanh(cell)
         expected.append(dense(p["regression"], relu(dense(p["hidden"], state))))
     np.testing.assert_allclose(score, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_settings_are_checked_and_part_of_the_run(name):
+    settings = registered()[name].settings
+    for field in dataclasses.fields(settings):
+        key, usual = f"model.{name}.{field.name}", getattr(settings(), field.name)
+        impossible = {int: -1, str: "anything"}.get(type(usual))
+        if field.name.endswith("dropout"):
+            impossible = 1.0
+        if impossible is not None:
+            with pytest.raises(UserError, match=f"{key} = {impossible!r}: "):
+                settings(**{field.name: impossible})
+        assert key in identity(from_config_dict({"model": {"name": name}}))
 
 
 @pytest.mark.parametrize(
