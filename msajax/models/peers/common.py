@@ -80,9 +80,14 @@ class Lstm(nn.Module):
     """Runs an LSTM over the valid steps of sequences, with two biases, as PyTorch's does.
 
     Gates stand in the order input, forget, cell, output.
+
+    Attributes:
+        units: size of the state.
+        orthogonal: the state's kernel begins with orthonormal rows, as some authors draw it.
     """
 
     units: int
+    orthogonal: bool = False
 
     @nn.compact
     def __call__(
@@ -97,7 +102,8 @@ class Lstm(nn.Module):
         """
         h, draw = self.units, uniform(self.units**-0.5)
         of_input = self.param("input_kernel", draw, (x.shape[-1], 4 * h))
-        of_state = self.param("state_kernel", draw, (h, 4 * h))
+        draw_state = nn.initializers.orthogonal() if self.orthogonal else draw
+        of_state = self.param("state_kernel", draw_state, (h, 4 * h))
         bias = self.param("input_bias", draw, (4 * h,)) + self.param("state_bias", draw, (4 * h,))
         x = jnp.where(mask[..., None], x, 0)
         gates = jnp.matmul(x, of_input) + bias  # of all steps at once
@@ -116,6 +122,31 @@ class Lstm(nn.Module):
         by_step = jnp.moveaxis(gates, 1, 0), mask.T
         (state, _), outputs = jax.lax.scan(step, (blank, blank), by_step, reverse=reverse)
         return jnp.moveaxis(outputs, 0, 1), state
+
+
+class TwoWayLstm(nn.Module):
+    """Runs one LSTM forwards and another one backwards, both of them in one loop.
+
+    The first axis of every parameter is that of the two: forwards, backwards. For the attributes
+    see `Lstm`.
+    """
+
+    units: int
+    orthogonal: bool = False
+
+    @nn.compact
+    def __call__(self, x: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Maps `x` `[B, T, d]` under `mask` `[B, T]` to outputs and the states at the ends.
+
+        Returns:
+            `[B, T, 2 units]` and `[B, 2 units]`, forwards before backwards; see `Lstm`.
+        """
+        two = nn.vmap(Lstm, variable_axes={"params": 0}, split_rngs={"params": True})
+        outputs, states = two(self.units, self.orthogonal, name="lstm")(
+            jnp.stack([x, x[:, ::-1]]), jnp.stack([mask, mask[:, ::-1]])
+        )
+        outputs = jnp.concatenate([outputs[0], outputs[1, :, ::-1]], axis=-1)
+        return outputs, jnp.concatenate([states[0], states[1]], axis=-1)
 
 
 def read_inputs(
