@@ -11,6 +11,7 @@ from msajax.checks import Settings
 from msajax.models.peers.ef_lstm_settings import EfLstmSettings
 from msajax.models.peers.lf_dnn_settings import LfDnnSettings
 from msajax.models.peers.lmf_settings import LmfSettings
+from msajax.models.peers.misa_settings import MisaSettings
 from msajax.models.peers.text_only_settings import TextOnlySettings
 from msajax.models.peers.tfn_settings import TfnSettings
 
@@ -58,4 +59,5 @@ MODELS = {
     "text_only": RegisteredModel("peers.text_only", TextOnlySettings, _PEER),
     "tfn": RegisteredModel("peers.tfn", TfnSettings, _PEER),
     "lmf": RegisteredModel("peers.lmf", LmfSettings, _PEER),
+    "misa": RegisteredModel("peers.misa", MisaSettings, _PEER),
 }
