@@ -20,6 +20,11 @@ from msajax.layers.basic import ROWS, Dropout, LayerNorm, TokenEmbedding
 from msajax.layers.positions import LearnedPositions
 from msajax.layers.transformer import TransformerBlock
 
+# Makes other vectors of embeddings `[B, T, D]`, whose valid steps come first. The function that it
+# is given beside them moves what stands beside the steps, `[B, T, …]`, to the same places, 0 at
+# padding.
+Adapt = Callable[[jax.Array, Callable[[jax.Array], jax.Array]], jax.Array]
+
 
 class Embeddings(nn.Module):
     """Adds the embeddings of a piece, of its position and of its segment, as far as there are any.
@@ -54,8 +59,8 @@ class PretrainedEncoder(nn.Module):
     Inside, the valid steps of a row come first: positions, distances and windows then follow from
     a step's index, and whatever padding stands before or between valid steps changes nothing.
 
-    The output of the embeddings and what every layer wrote, `[B, T, D]` each and zero at padding,
-    are kept as `hidden` in the `intermediates` collection when that is mutable.
+    What the first layer read and what every layer wrote, `[B, T, D]` each and zero at padding, are
+    kept as `hidden` in the `intermediates` collection when that is mutable.
 
     Attributes:
         dtype: computation type; parameters, norms and softmax are float32.
@@ -86,11 +91,22 @@ class PretrainedEncoder(nn.Module):
 
     @nn.compact
     def __call__(
-        self, ids: jax.Array, mask: jax.Array, *, segments: jax.Array | None = None, train: bool
+        self,
+        ids: jax.Array,
+        mask: jax.Array,
+        *,
+        segments: jax.Array | None = None,
+        train: bool,
+        adapt: Adapt | None = None,
     ) -> jax.Array:
         """Encodes token ids `[B, T]`, which may be anything at padding: `[B, T, D]`, zero there.
 
-        The mask `[B, T]` is True for a valid step. Without segments `[B, T]` all steps are of 0.
+        Args:
+            ids: the token ids.
+            mask: `[B, T]`, True for a valid step.
+            segments: `[B, T]`; without them all steps are of segment 0.
+            train: draw dropout masks.
+            adapt: makes what the first layer reads of the embeddings.
 
         Raises:
             ValueError: if T is more than the positions that the encoder knows.
@@ -105,8 +121,10 @@ class PretrainedEncoder(nn.Module):
         place = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)  # where each valid step went
         valid = jnp.take_along_axis(mask, order, axis=1)
 
-        def to_front(numbers: jax.Array, padding: int) -> jax.Array:
-            return jnp.where(valid, jnp.take_along_axis(numbers, order, axis=1), padding)
+        def to_front(x: jax.Array, padding: int = 0) -> jax.Array:
+            one = (..., *[None] * (x.ndim - 2))
+            moved = jnp.take_along_axis(x, order[one], axis=1)
+            return jnp.where(valid[one], moved, jnp.asarray(padding, x.dtype))
 
         def back(x: jax.Array) -> jax.Array:
             return jnp.where(mask[..., None], jnp.take_along_axis(x, place[..., None], axis=1), 0)
@@ -114,6 +132,7 @@ class PretrainedEncoder(nn.Module):
         ids = to_front(ids, a.padding_id)
         segments = None if segments is None else to_front(segments, 0)
         x = Embeddings(a, self.dtype, name="embeddings")(ids, segments, train=train)
+        x = x if adapt is None else adapt(x, to_front)
         shared = self.shared(ids.shape[1])
         hidden = [x]
 

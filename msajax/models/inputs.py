@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from msajax.config import ModelConfig
+from msajax.encoders.bert import Adapt
 from msajax.encoders.module import make_encoder
 from msajax.layers.heads import pool_words
 from msajax.layers.transformer import make_embedding
@@ -25,7 +26,7 @@ class Pretrained(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: jax.Array, mask: jax.Array, *, train: bool
+        self, x: jax.Array, mask: jax.Array, *, train: bool, adapt: Adapt | None = None
     ) -> tuple[jax.Array, jax.Array]:
         """Encodes a batch.
 
@@ -35,6 +36,7 @@ class Pretrained(nn.Module):
                 `[B, T, hop + 1]`.
             mask: `[B, P]`, True for every piece, special ones too; or `[B, T]`.
             train: draw dropout masks.
+            adapt: of text, makes what the encoder's first layer reads of its embeddings.
 
         Returns:
             `[B, T, D]` of the encoder's width D, and the mask `[B, T]` of what is read on; T is P
@@ -53,7 +55,8 @@ class Pretrained(nn.Module):
             return encoder.read_steps(x, mask, train=train)
         encoder = make_encoder(architecture, dtype, remat=remat, name="encoder")
         ids, segments, step = jnp.moveaxis(x, -1, 0)
-        x = encoder(ids, mask, segments=segments, train=train)  # [batch, pieces, width]
+        # [batch, pieces, width]
+        x = encoder(ids, mask, segments=segments, train=train, adapt=adapt)
         of_word = mask & (step >= 0)  # [batch, pieces]
         if c.text_pool == "pieces":
             return x, mask if c.text_special else of_word
