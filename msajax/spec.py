@@ -28,6 +28,8 @@ class CorpusSpec:
             `preparation/pieces.py`) or sound; None for one without, () if all are.
         text_steps: steps that the pieces of the text are pooled to, one for each word; 0 where they
             are not pooled.
+        groups: modalities that share their steps, two or more in each group and each in one at
+            most; those that share steps with a pretrained encoder's text share those of its words.
     """
 
     modalities: tuple[str, ...]
@@ -38,6 +40,7 @@ class CorpusSpec:
     vocabularies: tuple[int, ...] = ()
     encoders: tuple[AnyArchitecture | None, ...] = ()
     text_steps: int = 0
+    groups: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         """Checks that there is one entry of each kind per modality."""
@@ -92,6 +95,11 @@ class CorpusSpec:
         """Says whether a modality is token ids that a model embeds itself."""
         return bool(self.vocabulary(modality)) and self.encoder(modality) is None
 
+    def aligned_with(self, modality: str) -> tuple[str, ...]:
+        """Returns the other modalities that share their steps with one."""
+        group = next((group for group in self.groups if modality in group), ())
+        return tuple(m for m in group if m != modality)
+
     def pooled_steps(self, pieces: int) -> int:
         """Returns the steps that text is pooled to where it is cut to so many pieces.
 
@@ -126,4 +134,5 @@ class CorpusSpec:
         values["encoders"] = tuple(
             one and architecture_from_dict(one) for one in values.get("encoders", ())
         )
+        values["groups"] = tuple(map(tuple, values.get("groups", ())))
         return cls(**values)

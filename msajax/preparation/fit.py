@@ -211,6 +211,7 @@ def fit(
             encoders[m].architecture if m in encoders else None for m in used if encoders
         ),
         text_steps=text_steps,
+        groups=groups,
     )
     standardized = _standardized(spec, data, model)
     targets = as_targets(train.labels, spec, labels.classes) if task.reads_labels else None
