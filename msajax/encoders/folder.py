@@ -41,6 +41,8 @@ _OF_AN_ENCODER = re.compile(
     rf"((embeddings|encoder|layers|final_norm|feature_extractor|feature_projection)\.{_NO_WEIGHT}|"
     "masked_spec_embed$)"
 )
+# The layer behind the first piece, as BERT's own pretraining and some heads have it.
+POOLER = re.compile(r"pooler\.dense\.")
 # A weight that is stored as its length and its direction, in the newer and the older names.
 _LENGTH = (".parametrizations.weight.original0", ".weight_g")
 _DIRECTION = (".parametrizations.weight.original1", ".weight_v")
@@ -124,8 +126,8 @@ class Folder:
             )
         return self.tokenizer
 
-    def tensors(self) -> dict[str, np.ndarray]:
-        """Reads the tensors of the encoder as float32, without poolers and heads.
+    def tensors(self, wanted: re.Pattern = _OF_AN_ENCODER) -> dict[str, np.ndarray]:
+        """Reads the tensors of the encoder as float32, without poolers and heads; or other ones.
 
         Names are those of an encoder that was saved alone, in today's spelling: what a task's head
         prefixes is taken off, and the `gamma` and `beta` of old norms are `weight` and `bias`.
@@ -151,7 +153,7 @@ class Folder:
                             f"{file}."
                         )
                     stored[name] = file
-                    if _OF_AN_ENCODER.match(name):
+                    if wanted.match(name):
                         tensors[name] = _float32(path, reader, full_name, entry)
         return _multiplied(tensors)
 

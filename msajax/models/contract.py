@@ -139,6 +139,7 @@ class Model:
     initial: Callable[[ModelConfig, CorpusSpec], Mapping[str, Any]] | None = None
     stages: Sequence[Stage] = ()
     encoder: str = ""
+    pooler: str = ""
 
     def __post_init__(self) -> None:
         """Refuses what is of another kind than it must be, naming the line that declares it."""
@@ -149,7 +150,7 @@ class Model:
                 raise UserError(
                     f"{here}: {what} is a {type(value).__name__}: it must be a function {meaning}."
                 )
-        for what in ("output_bias", "encoder"):
+        for what in ("output_bias", "encoder", "pooler"):
             if not isinstance(path := getattr(self, what), str):
                 raise UserError(f"{here}: {what} = {path!r} must be a path, as text.")
         if not isinstance(self.bound, Mapping):

@@ -8,7 +8,7 @@ import numpy as np
 
 from msajax.config import ModelConfig, OptimConfig
 from msajax.corpus.glove import WordVectors
-from msajax.encoders.folder import Folder
+from msajax.encoders.folder import POOLER, Folder
 from msajax.encoders.module import parameters_of
 from msajax.errors import UserError
 from msajax.models.build import declared
@@ -105,10 +105,10 @@ def from_model(
 def from_encoder(
     model: Model, modality: str, encoder: Folder, shapes: Mapping[str, tuple[int, ...]]
 ) -> Initial:
-    """Reads the weights of a modality's pretrained encoder.
+    """Reads the weights of a modality's pretrained encoder, and of the pooler behind that of text.
 
     Args:
-        model: declares where its encoder is.
+        model: declares where its encoder and its pooler are.
         modality: the one that it reads.
         encoder: the folder.
         shapes: every parameter of the model; of the encoder's that are optional only those count.
@@ -119,6 +119,12 @@ def from_encoder(
     found = parameters_of(encoder.architecture, encoder.tensors(), encoder.path)
     within = model.encoder.format(modality=modality)
     placed = {f"{within}/{path}": values for path, values in found.items()}
+    if model.pooler and modality == "text":
+        pooler = encoder.tensors(POOLER)
+        for ours, theirs in (("kernel", "weight"), ("bias", "bias")):
+            path, values = f"{model.pooler}/{ours}", pooler.get(f"pooler.dense.{theirs}")
+            if values is not None and values.shape == shapes.get(path):  # kernels are square
+                placed[path] = values.T
     return {path: values for path, values in placed.items() if path in shapes}
 
 
