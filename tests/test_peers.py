@@ -119,7 +119,8 @@ def corpus_of(path: pathlib.Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("name", PEERS)
+# `mag` needs words and a text encoder: test_mag.py.
+@pytest.mark.parametrize("name", [name for name in PEERS if name != "mag"])
 def test_every_model_trains_and_predicts(name, tmp_path):
     corpus = corpus_of(tmp_path / "corpus.npz")
     config = tiny_config(

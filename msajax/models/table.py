@@ -11,6 +11,7 @@ from msajax.checks import Settings
 from msajax.models.peers.ef_lstm_settings import EfLstmSettings
 from msajax.models.peers.lf_dnn_settings import LfDnnSettings
 from msajax.models.peers.lmf_settings import LmfSettings
+from msajax.models.peers.mag_settings import MagSettings
 from msajax.models.peers.misa_settings import MisaSettings
 from msajax.models.peers.text_only_settings import TextOnlySettings
 from msajax.models.peers.tfn_settings import TfnSettings
@@ -51,6 +52,8 @@ _NEXT_TOKEN += ("matmul_precision", "overrides", "ranges")
 _PEER = ("text_encoder", "encoders", "encoder_layer_drop", "encoder_time_masking", "text_pool")
 _PEER += ("text_special", "gradient_checkpointing", "embedding_dim", "embedding_scale", "max_len")
 _PEER += ("matmul_precision",)
+# It reads the first piece, whatever is made of the others for fusion.
+_MAG = tuple(key for key in _PEER if key not in ("text_pool", "text_special"))
 MODELS = {
     "sequence_level": RegisteredModel("sequence_level"),
     "next_token": RegisteredModel("next_token", reads=_NEXT_TOKEN, task="next_token"),
@@ -59,5 +62,6 @@ MODELS = {
     "text_only": RegisteredModel("peers.text_only", TextOnlySettings, _PEER),
     "tfn": RegisteredModel("peers.tfn", TfnSettings, _PEER),
     "lmf": RegisteredModel("peers.lmf", LmfSettings, _PEER),
+    "mag": RegisteredModel("peers.mag", MagSettings, _MAG),
     "misa": RegisteredModel("peers.misa", MisaSettings, _PEER),
 }
