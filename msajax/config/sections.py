@@ -92,8 +92,8 @@ class DataConfig(Settings):
             no transcripts); or auto: pieces with a model.text_encoder, else features.
         min_count: how often a word must occur in train to be in the vocabulary of data.text =
             words; the others share one embedding.
-        format: auto or native, mapped, old_hdf5, connectome, csd, mmsa, mult or misa, the format
-            of the corpus; auto finds it by its content, the others insist on one.
+        format: auto, which finds the format of the corpus by its content, or the name of one to
+            insist on, as docs/files.md lists them.
         glove_path: a text file of word vectors (GloVe, plain or gzip): the text of corpora that
             bring words, and what the embeddings of data.text = words begin with.
         word_shift: seconds added to the start of a word to find its segment in computational
