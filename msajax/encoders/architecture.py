@@ -65,7 +65,7 @@ class Architecture:
     """Holds everything that a linen module must know of a pretrained text encoder.
 
     Attributes:
-        kind: bert, roberta, xlm-roberta, modernbert or deberta-v2 (of which v3 is a setting).
+        kind: the `model_type` of config.json, as `table.KINDS` has it.
         vocabulary: rows of the embedding table.
         width: size of the vector of a step, D.
         ff_dim: inner width of the feed-forward network.
@@ -151,7 +151,8 @@ def _sizes(entries: Entries) -> dict[str, Any]:
         "positions": entries.whole("max_position_embeddings", 1, 2**20),
     }
     ok = sizes["width"] % sizes["heads"] == 0
-    entries.require("num_attention_heads", ok, f"must divide hidden_size = {sizes['width']}")
+    requirement = f"must divide {entries.key('hidden_size')} = {sizes['width']}"
+    entries.require("num_attention_heads", ok, requirement)
     entries.refuse("attention_head_size", sizes["width"] // sizes["heads"])
     is_roberta = entries.content["model_type"] in ("roberta", "xlm-roberta")
     most = sizes["vocabulary"] - 1

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from msajax.errors import UserError
@@ -14,18 +15,39 @@ _ACTIVATIONS = {
 
 
 class Entries:
-    """Reads checked values out of a config.json; the keys of nulls are in `nulls` alone."""
+    """Reads checked values out of a config.json; the keys of nulls are in `nulls` alone.
 
-    def __init__(self, content: Mapping[str, Any], where: str) -> None:
-        self.content = {key: value for key, value in content.items() if value is not None}
-        self.nulls = content.keys() - self.content.keys()
+    Attributes:
+        keys: what the file calls a key, where that is not the name by which it is read here.
+    """
+
+    def __init__(
+        self,
+        content: Mapping[str, Any],
+        where: str,
+        keys: Mapping[str, str] = MappingProxyType({}),
+        usual: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """Keeps what a file holds, and what is `usual` where it lacks that."""
+        here = {theirs: ours for ours, theirs in keys.items()}
+        renamed = {here.get(key, key): x for key, x in content.items() if key not in keys}
+        self.nulls = {key for key, value in renamed.items() if value is None}
+        given = {key: value for key, value in renamed.items() if value is not None}
+        self.content = {**usual, **given}
         self.where = where
+        self.keys = keys
+
+    def key(self, name: str) -> str:
+        """Returns what the file calls a key."""
+        return self.keys.get(name, name)
 
     def whole(self, key: str, least: int, most: int, default: int | None = None) -> int:
         """Reads a whole number from `least` to `most`; without a default it must be there."""
         value = self.content.get(key, default)
         if value is None:
-            raise UserError(f"{self.where} lacks {key}: a whole number from {least} to {most}.")
+            raise UserError(
+                f"{self.where} lacks {self.key(key)}: a whole number from {least} to {most}."
+            )
         ok = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
         self.require(key, ok, f"must be a whole number from {least} to {most}")
         return value
@@ -62,7 +84,7 @@ class Entries:
         """Raises `UserError` with a key, its value, shortened, and the requirement unless `ok`."""
         if not ok:
             said = shown(self.content.get(key))
-            raise UserError(f"{self.where}: {key} = {said}: {requirement}.")
+            raise UserError(f"{self.where}: {self.key(key)} = {said}: {requirement}.")
 
 
 def shown(value: Any) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import safetensors
 
-from msajax.encoders.table import AnyArchitecture, read_architecture
+from msajax.encoders.table import KINDS, AnyArchitecture, read_architecture
 from msajax.encoders.tokens import json_of_vocabulary
 from msajax.errors import UserError, first_line
 from msajax.files import read_json
@@ -33,14 +33,6 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _LONGEST_HEADER = 100_000_000  # bytes; safetensors has the same bound
 
-# A model that was saved with a task's head has its encoder under such a name.
-_PREFIX = re.compile(r"^(bert|roberta|deberta|wav2vec2|hubert|wavlm|model)\.")
-# All else is a pooler or the head of a task. Positions and segments are no weights there.
-_NO_WEIGHT = r"(?!position_ids|token_type_ids)"
-_OF_AN_ENCODER = re.compile(
-    rf"((embeddings|encoder|layers|final_norm|feature_extractor|feature_projection)\.{_NO_WEIGHT}|"
-    "masked_spec_embed$)"
-)
 # The layer behind the first piece, as BERT's own pretraining and some heads have it.
 POOLER = re.compile(r"pooler\.dense\.")
 # A weight that is stored as its length and its direction, in the newer and the older names.
@@ -126,7 +118,7 @@ class Folder:
             )
         return self.tokenizer
 
-    def tensors(self, wanted: re.Pattern = _OF_AN_ENCODER) -> dict[str, np.ndarray]:
+    def tensors(self, wanted: re.Pattern | None = None) -> dict[str, np.ndarray]:
         """Reads the tensors of the encoder as float32, without poolers and heads; or other ones.
 
         Names are those of an encoder that was saved alone, in today's spelling: what a task's head
@@ -136,6 +128,7 @@ class Folder:
             UserError: if a file is missing or damaged, if a tensor is missing, stored twice, or of
                 another type than floats of 16, 32 or 64 bits, or if a number is not finite.
         """
+        kind = KINDS[self.architecture.kind]
         tensors: dict[str, np.ndarray] = {}
         stored: dict[str, str] = {}  # the file of each tensor
         for file, listed in weight_files(self.path).items():
@@ -144,7 +137,7 @@ class Folder:
                 for name in sorted(listed - entries.keys()):
                     raise UserError(f"{path} lacks the tensor {name}, which {INDEX} says is in it.")
                 for full_name, entry in entries.items():
-                    name = _PREFIX.sub("", full_name, count=1)
+                    name = full_name.removeprefix(f"{kind.prefix}.")
                     if name.endswith(("LayerNorm.gamma", "LayerNorm.beta")):
                         name = name.replace(".gamma", ".weight").replace(".beta", ".bias")
                     if name in stored:
@@ -153,7 +146,7 @@ class Folder:
                             f"{file}."
                         )
                     stored[name] = file
-                    if wanted.match(name):
+                    if wanted.match(name) if wanted else kind.holds(name):
                         tensors[name] = _float32(path, reader, full_name, entry)
         return _multiplied(tensors)
 

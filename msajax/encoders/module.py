@@ -11,6 +11,7 @@ import numpy as np
 from msajax.encoders.table import KINDS, AnyArchitecture
 from msajax.errors import UserError
 
+_DEPTH = "num_hidden_layers"
 _SEGMENTS = "embeddings.token_type_embeddings.weight"
 
 
@@ -70,8 +71,8 @@ def parameters_of(
     for name in tensors:
         if _layer(name) > deepest:
             raise UserError(
-                f"{where} holds the tensor {name}, but its config.json says num_hidden_layers = "
-                f"{deepest + 1}."
+                f"{where} holds the tensor {name}, but its config.json says "
+                f"{KINDS[architecture.kind].keys.get(_DEPTH, _DEPTH)} = {deepest + 1}."
             )
     return {
         path: np.ascontiguousarray(source.read(tensors[source.name]), np.float32)
@@ -81,5 +82,5 @@ def parameters_of(
 
 def _layer(name: str) -> int:
     """Returns the number of the layer that a tensor belongs to, or -1."""
-    found = re.match(r"(?:encoder\.layers?|layers)\.(\d{1,6})\.", name)
+    found = re.search(r"(?:^|\.)layers?\.(\d{1,6})\.", name)
     return int(found[1]) if found else -1

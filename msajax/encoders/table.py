@@ -5,6 +5,7 @@ A kind is an entry here: the class that describes it, and the module of this fol
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from msajax.encoders.architecture import Architecture
@@ -13,6 +14,7 @@ from msajax.encoders.speech_architecture import SpeechArchitecture
 from msajax.errors import UserError
 
 AnyArchitecture = Architecture | SpeechArchitecture
+_NO_WEIGHTS = ("position_ids", "token_type_ids")  # which some models are saved with
 
 
 class Kind(NamedTuple):
@@ -22,17 +24,37 @@ class Kind(NamedTuple):
         architecture: reads config.json, and holds what a module must know.
         module: the module of this folder with `MODULE`, its linen module, and `sources`, which
             says which tensor each parameter is.
+        prefix: what a model that was saved with a task's head calls the encoder.
+        parts: how names of the encoder's tensors begin, up to a dot; all else is a pooler or a
+            head.
+        keys: what config.json calls keys that are read here by the names of BERT's, by those.
+        usual: values of keys that config.json may lack, by the names of BERT's.
     """
 
     architecture: type[Architecture] | type[SpeechArchitecture]
     module: str
+    prefix: str
+    parts: tuple[str, ...] = ("embeddings", "encoder")
+    keys: Mapping[str, str] = MappingProxyType({})
+    usual: Mapping[str, Any] = MappingProxyType({})
+
+    def holds(self, name: str) -> bool:
+        """Says whether a tensor of this name, without the prefix, is a weight of the encoder."""
+        first, _, rest = name.partition(".")
+        return first in self.parts and not rest.startswith(_NO_WEIGHTS)
 
 
+_OF_MODERN = ("embeddings", "layers", "final_norm")
+_OF_SPEECH = ("feature_extractor", "feature_projection", "encoder", "masked_spec_embed")
 KINDS: Mapping[str, Kind] = {
-    **dict.fromkeys(("bert", "roberta", "xlm-roberta"), Kind(Architecture, "bert")),
-    "modernbert": Kind(Architecture, "modernbert"),
-    "deberta-v2": Kind(Architecture, "deberta"),
-    **dict.fromkeys(("wav2vec2", "hubert", "wavlm"), Kind(SpeechArchitecture, "speech")),
+    "bert": Kind(Architecture, "bert", "bert"),
+    "roberta": Kind(Architecture, "bert", "roberta"),
+    "xlm-roberta": Kind(Architecture, "bert", "roberta"),
+    "modernbert": Kind(Architecture, "modernbert", "model", _OF_MODERN),
+    "deberta-v2": Kind(Architecture, "deberta", "deberta"),
+    "wav2vec2": Kind(SpeechArchitecture, "speech", "wav2vec2", _OF_SPEECH),
+    "hubert": Kind(SpeechArchitecture, "speech", "hubert", _OF_SPEECH),
+    "wavlm": Kind(SpeechArchitecture, "speech", "wavlm", _OF_SPEECH),
 }
 
 
@@ -52,7 +74,8 @@ def read_architecture(content: Any, where: str) -> AnyArchitecture:
             f"{where}: model_type is {said}: an encoder that can be read is one of "
             f"{', '.join(KINDS)}."
         )
-    return KINDS[kind].architecture.read(Entries(content, where))
+    found = KINDS[kind]
+    return found.architecture.read(Entries(content, where, found.keys, found.usual))
 
 
 def architecture_from_dict(values: Mapping[str, Any]) -> AnyArchitecture:
