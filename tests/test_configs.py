@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from tiny_text import write_folder
 
-from msajax.config import SYNTHETIC, from_config_dict
-from msajax.config.registry import registered
+from msajax.config import SYNTHETIC, from_config_dict, registry
 from msajax.experiment import run
 from msajax.experiment.run import build, open_sources
 from msajax.models.build import parameter_shapes
@@ -35,6 +34,12 @@ ENCODERS = {
     "connectome_rmsnorm": (792_192, 128),
     "classic_encoder": (15_761_920, 512),
 }
+
+
+@pytest.fixture(autouse=True)
+def models(monkeypatch):
+    """What an experiment file registers is known in its own tests alone."""
+    monkeypatch.setattr(registry, "_MODELS", dict(registry._MODELS))
 
 
 def load(path: pathlib.Path):
@@ -147,12 +152,12 @@ def shrunk(path: pathlib.Path, folder: pathlib.Path):
     config = load(path).get_config("smoke")
     assert (config.train.seeds, config.train.epochs) == (2, 2)
     config.data.synthetic.lengths = (1,) * len(config.data.synthetic.lengths)  # one length quarter
-    if registered()[config.model.name].settings is None:  # else it has sizes of its own
-        config.model.model_dim = config.model.ff_dim = 16
-        config.model.head_dim = min(config.model.head_dim, 16)
-        config.model.dropout_rate = config.model.input_dropout = 0.0
-        for depth in ("n_layers_mod", "n_layers_fuse", "n_layers_post_fuse"):
-            config.model[depth] = min(config.model[depth], 1)
+    small = {"model_dim": 16, "ff_dim": 16, "head_dim": min(config.model.head_dim, 16)}
+    small |= {"dropout_rate": 0.0, "input_dropout": 0.0}
+    for depth in ("n_layers_mod", "n_layers_fuse", "n_layers_post_fuse"):
+        small[depth] = min(config.model[depth], 1)
+    reads = registry.registered()[config.model.name].reads
+    config.model.update({k: v for k, v in small.items() if reads is None or k in reads})
     config.train.seeds = 1
     if config.model.text_encoder:
         config.model.text_encoder = write_folder(folder / "encoder")
