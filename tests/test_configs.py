@@ -159,6 +159,7 @@ def shrunk(path: pathlib.Path, folder: pathlib.Path):
     reads = registry.registered()[config.model.name].reads
     config.model.update({k: v for k, v in small.items() if reads is None or k in reads})
     config.train.seeds = 1
+    config.data.fold = min(config.data.folds, 1) - 1  # one of several
     if config.model.text_encoder:
         config.model.text_encoder = write_folder(folder / "encoder")
     return from_config_dict(config)

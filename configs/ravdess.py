@@ -1,0 +1,36 @@
+"""Trains on RAVDESS: eight emotions of 24 actors, from sound alone.
+
+    python bench/ravdess.py TABLE.csv ravdess.npz
+    python -m msajax.main --config configs/ravdess.py --config.data.path=ravdess.npz --workdir W
+
+Six folds of whole actors.
+"""
+
+from msajax.config import apply_argument, default_config
+
+
+def get_config(arg: str = ""):
+    """Sets two blocks of width 64 over log-mel frames with attention pooling; six folds."""
+    config = default_config()
+    config.data.folds = 6
+    config.data.truncate = "first"
+    config.model.modalities = ("audio",)
+    config.model.model_dim = 64
+    config.model.ff_dim = 128
+    config.model.n_layers_mod = 2
+    config.model.n_layers_fuse = 0
+    config.model.position_init = 0.02
+    config.model.pooling_method = "attention"
+    config.model.dropout_rate = 0.2
+    config.model.input_dropout = 0.1
+    config.optim.name = "adamw"
+    config.optim.learning_rate = 1e-3
+    config.optim.schedule = "cosine"
+    config.optim.weight_decay = 0.1
+    config.optim.warmup_steps = 100
+    config.optim.clip_norm = 1.0
+    config.train.seeds = 3
+    config.train.epochs = 40
+    config.train.patience = 0
+    config.train.select_by = "uar"
+    return apply_argument(config, arg, widths={"audio": 40}, lengths={"audio": 50})
