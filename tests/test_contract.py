@@ -246,3 +246,16 @@ def test_a_memory_holds_a_whole_array_that_changes_at_the_end_of_an_epoch():
     np.testing.assert_allclose(centres, [0, 0, mean, mean, mean + 1], rtol=1e-6)
     seen = [float(metrics.sums[1]) for metrics in log]
     np.testing.assert_allclose(seen, [0, 0, mean, mean], rtol=1e-6)  # the second was skipped
+
+
+def test_memory_and_stages_may_depend_on_settings():
+    def memory(config):
+        return Memory(lambda labels, spec: {"x": np.zeros((len(labels), config.model_dim))}, dict)
+
+    model = Model(Layers, memory=memory, stages=lambda config: (Stage(share=config.dropout_rate),))
+    found = model.with_settings(ModelConfig(model_dim=6, num_heads=2, dropout_rate=0.5))
+    assert found.memory.begin(np.ones((4, 1)), SPEC)["x"].shape == (4, 6)
+    assert [stage.share for stage in found.stages] == [0.5]
+    assert MEMORY is Model(Layers, memory=MEMORY).with_settings(ModelConfig()).memory
+    with pytest.raises(UserError, match="stages = 3 must be a tuple of msajax.Stage"):
+        Model(Layers, stages=lambda config: 3).with_settings(ModelConfig())

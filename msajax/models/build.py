@@ -19,7 +19,7 @@ def declared(config: ModelConfig) -> Model:
     model = registered()[config.name].declared
     if is_own(config.name):
         model = importlib.import_module(f"{__package__}.{registered()[config.name].module}").MODEL
-    return model if isinstance(model, Model) else Model(module=model)
+    return model.with_settings(config) if isinstance(model, Model) else Model(module=model)
 
 
 def build_model(config: ModelConfig, spec: CorpusSpec) -> nn.Module:

@@ -121,10 +121,12 @@ class Model:
         terms: (configuration, name of the task's loss, that loss) -> every term of the objective by
             name; without it, the task's loss alone.
         check: (configuration, specification) -> None; raises `UserError` for what cannot be built.
-        memory: what is kept of every training sample; None for nothing.
+        memory: what is kept of every training sample, or a function (configuration) -> Memory if
+            that depends on settings; None for nothing.
         initial: (configuration, specification) -> values that parameters begin with in place of
             random ones, by path, as those of a pretrained encoder.
-        stages: passes that make an epoch; without them it is one pass that trains everything.
+        stages: passes that make an epoch, or a function (configuration) -> Stages; without them it
+            is one pass that trains everything.
         encoder: path of the module that holds the pretrained encoder of a modality, in which
             `{modality}` stands for it; "" for a model that has none inside.
     """
@@ -135,9 +137,9 @@ class Model:
     mutable: Sequence[str] = ()
     terms: Callable[[ModelConfig, str, Term], Mapping[str, Term]] | None = None
     check: Callable[[ModelConfig, CorpusSpec], None] | None = None
-    memory: Memory | None = None
+    memory: Memory | Callable[[ModelConfig], Memory] | None = None
     initial: Callable[[ModelConfig, CorpusSpec], Mapping[str, Any]] | None = None
-    stages: Sequence[Stage] = ()
+    stages: Sequence[Stage] | Callable[[ModelConfig], Sequence[Stage]] = ()
     encoder: str = ""
     pooler: str = ""
 
@@ -156,16 +158,17 @@ class Model:
         if not isinstance(self.bound, Mapping):
             raise UserError(f"{here}: bound = {self.bound!r} must be a dict, by pattern of paths.")
         memory = self.memory
-        if memory is not None:
+        if memory is not None and not callable(memory):
             ok = isinstance(memory, Memory) and callable(memory.begin) and callable(memory.update)
             if not ok or not (memory.after_epoch is None or callable(memory.after_epoch)):
                 raise UserError(
                     f"{here}: memory = {memory!r} must be a msajax.Memory of functions."
                 )
-        if isinstance(self.stages, Stage) or not isinstance(self.stages, list | tuple):
-            raise UserError(f"{here}: stages = {self.stages!r} must be a tuple of msajax.Stage.")
+        stages = () if callable(self.stages) else self.stages
+        if isinstance(stages, Stage) or not isinstance(stages, list | tuple):
+            raise UserError(f"{here}: stages = {stages!r} must be a tuple of msajax.Stage.")
         several = {"mutable": self.mutable}
-        for k, stage in enumerate(self.stages):
+        for k, stage in enumerate(stages):
             if not isinstance(stage, Stage):
                 raise UserError(f"{here}: stages[{k}] = {stage!r} must be a msajax.Stage.")
             several |= {f"stages[{k}].trains": stage.trains, f"stages[{k}].terms": stage.terms}
@@ -175,6 +178,12 @@ class Model:
                 raise UserError(f"{here}: {what} = {names!r} must be a tuple of names.")
         if taken := _RESERVED.intersection(self.mutable):
             raise UserError(f"{here}: mutable names {min(taken)!r}, which is msajax's own.")
+
+    def with_settings(self, config: ModelConfig) -> "Model":
+        """Returns the same with the memory and the stages that a configuration makes."""
+        made = {what: getattr(self, what) for what in ("memory", "stages")}
+        made = {what: make(config) for what, make in made.items() if callable(make)}
+        return dataclasses.replace(self, **made) if made else self
 
     def bound_to(self, path: str) -> set[str]:
         """Returns what a parameter is bound to."""
