@@ -18,6 +18,7 @@ from msajax.inference.bundle import load
 from msajax.models.build import build_model, parameter_shapes
 from msajax.models.peers.lmf_settings import LmfSettings
 from msajax.models.peers.misa_settings import MisaSettings
+from msajax.models.peers.self_mm_settings import SelfMmSettings
 from msajax.models.peers.tfn_settings import TfnSettings
 from msajax.spec import CorpusSpec
 
@@ -35,12 +36,18 @@ COUNTS = [  # as counted on the reference implementations
     ("misa", MisaSettings(), MOSI, 1_138_033 - 516 - 2 * 2 * 768),
     ("misa", MisaSettings(), MOSEI, 1_435_105 - 516 - 2 * 2 * 768),
     ("misa", MisaSettings(), (768, 74, 47), 1_479_169 - 516 - 2 * 2 * 300),
+    ("self_mm", SelfMmSettings(), MOSI, 159_332),
+    ("self_mm", SelfMmSettings(), MOSEI, 165_668),
+    # The authors' own sizes, without their two classifiers that nothing reads.
+    ("self_mm", SelfMmSettings(audio_lstm=32, video_lstm=64, post_text=64), MOSI, 206_980),
+    ("self_mm", SelfMmSettings(audio_lstm=32, video_lstm=32, post_video=16), MOSEI, 172_532),
 ]
 READS = {"ef_lstm": ("text",), "text_only": ("text",)}  # of the corpus, if that is not all of it
 SMALL = {  # settings of models whose usual size would take long
     "tfn": {"text_hidden": 8, "text_out": 4, "audio_hidden": 4, "video_hidden": 4},
     "lmf": {"text_hidden": 8, "audio_hidden": 4, "video_hidden": 4},
     "misa": {"hidden": 4, "ff_dim": 8},
+    "self_mm": {"audio_lstm": 4, "video_lstm": 4, "post_fusion": 8},
 }
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from tiny import rates_of
 
 from msajax.config import Config, OptimConfig, TrainConfig
+from msajax.models.build import build_model, declared, parameter_shapes
 from msajax.models.contract import Model, Prediction, init_variables
 from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
@@ -60,9 +61,21 @@ def make_recipe(optim=None, train=None, *, module=None, model=None, **more) -> R
     )
 
 
-def steps(recipe: Recipe, batches, memory=None):
+def recipe_of(config: Config, spec: CorpusSpec, **more) -> Recipe:
+    """The recipe of a model of this package."""
+    model = declared(config.model)
+    return Recipe(
+        module=build_model(config.model, spec),
+        model=model,
+        optimizer=make_optimizer(config.optim, parameter_shapes(config.model, spec)),
+        objective=make_objective(config, model, spec.label_kind),
+        **more,
+    )
+
+
+def steps(recipe: Recipe, batches, memory=None, spec=SPEC):
     """Runs steps; returns the state before the first one, every later one, and the metrics."""
-    states, log = [begin(jnp.uint32(0), memory or {}, recipe, SPEC)], []
+    states, log = [begin(jnp.uint32(0), memory or {}, recipe, spec)], []
     step = jax.jit(lambda state, batch: train_step(state, batch, recipe, rates_of(recipe)))
     for batch in batches:
         state, metrics = step(states[-1], batch)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from msajax.config import ModelConfig
 from msajax.layers.basic import row_weight
-from msajax.layers.heads import Arrays
+from msajax.layers.heads import Arrays, mean_pool
 from msajax.models.inputs import ENCODER, read_input
 from msajax.models.sequence_level import check_inputs
 from msajax.spec import CorpusSpec
@@ -29,16 +29,23 @@ def uniform(limit: float) -> nn.initializers.Initializer:
 
 
 class Linear(nn.Module):
-    """Computes `x W + b`, drawn from ±1 / sqrt(inputs), as PyTorch's linear layers are."""
+    """Computes `x W + b`, drawn from ±1 / sqrt(inputs), as PyTorch's linear layers are.
+
+    Attributes:
+        features: size of what it returns.
+        use_bias: without it nothing is added.
+        kernel_init: draws W in place of that.
+    """
 
     features: int
     use_bias: bool = True
+    kernel_init: nn.initializers.Initializer | None = None
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps `[…, d]` to `[…, features]`."""
         draw = uniform(x.shape[-1] ** -0.5)
-        kernel = self.param("kernel", draw, (x.shape[-1], self.features))
+        kernel = self.param("kernel", self.kernel_init or draw, (x.shape[-1], self.features))
         y = jnp.matmul(x, kernel)
         return y + self.param("bias", draw, (self.features,)) if self.use_bias else y
 
@@ -83,11 +90,13 @@ class Lstm(nn.Module):
 
     Attributes:
         units: size of the state.
-        orthogonal: the state's kernel begins with orthonormal rows, as some authors draw it.
+        input_init: draws the kernel of the input in place of ±1 / sqrt(units).
+        state_init: likewise that of the state.
     """
 
     units: int
-    orthogonal: bool = False
+    input_init: nn.initializers.Initializer | None = None
+    state_init: nn.initializers.Initializer | None = None
 
     @nn.compact
     def __call__(
@@ -101,9 +110,8 @@ class Lstm(nn.Module):
             backwards.
         """
         h, draw = self.units, uniform(self.units**-0.5)
-        of_input = self.param("input_kernel", draw, (x.shape[-1], 4 * h))
-        draw_state = nn.initializers.orthogonal() if self.orthogonal else draw
-        of_state = self.param("state_kernel", draw_state, (h, 4 * h))
+        of_input = self.param("input_kernel", self.input_init or draw, (x.shape[-1], 4 * h))
+        of_state = self.param("state_kernel", self.state_init or draw, (h, 4 * h))
         bias = self.param("input_bias", draw, (4 * h,)) + self.param("state_bias", draw, (4 * h,))
         x = jnp.where(mask[..., None], x, 0)
         gates = jnp.matmul(x, of_input) + bias  # of all steps at once
@@ -132,7 +140,8 @@ class TwoWayLstm(nn.Module):
     """
 
     units: int
-    orthogonal: bool = False
+    input_init: nn.initializers.Initializer | None = None
+    state_init: nn.initializers.Initializer | None = None
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -142,7 +151,7 @@ class TwoWayLstm(nn.Module):
             `[B, T, 2 units]` and `[B, 2 units]`, forwards before backwards; see `Lstm`.
         """
         two = nn.vmap(Lstm, variable_axes={"params": 0}, split_rngs={"params": True})
-        outputs, states = two(self.units, self.orthogonal, name="lstm")(
+        outputs, states = two(self.units, self.input_init, self.state_init, name="lstm")(
             jnp.stack([x, x[:, ::-1]]), jnp.stack([mask, mask[:, ::-1]])
         )
         outputs = jnp.concatenate([outputs[0], outputs[1, :, ::-1]], axis=-1)
@@ -173,6 +182,24 @@ def last_valid(x: jax.Array, mask: jax.Array) -> jax.Array:
     last = x.shape[1] - 1 - jnp.argmax(mask[:, ::-1], axis=1)
     found = jnp.take_along_axis(x, last[:, None, None], axis=1)[:, 0]
     return jnp.where(mask.any(axis=1, keepdims=True), found, 0)
+
+
+def first_valid(x: jax.Array, mask: jax.Array) -> jax.Array:
+    """Returns the first valid step `[B, D]` of `x` `[B, T, D]`; 0 for a row without one."""
+    found = jnp.take_along_axis(x, jnp.argmax(mask, axis=1)[:, None, None], axis=1)[:, 0]
+    return jnp.where(mask.any(axis=1, keepdims=True), found, 0)
+
+
+def text_vector(
+    config: ModelConfig, spec: CorpusSpec, x: jax.Array, mask: jax.Array, *, first: bool = False
+) -> jax.Array:
+    """Makes one vector `[B, D]` of the text `x` `[B, T, D]` under `mask` `[B, T]`.
+
+    It is the first step where a pretrained encoder reads special pieces, of which the first, as
+    [CLS], stands for all; else the mean of the valid steps, unless `first` asks for the first one.
+    """
+    has_special = spec.is_pieces("text") and config.text_pool == "pieces" and config.text_special
+    return first_valid(x, mask) if first or has_special else mean_pool(x, mask)
 
 
 def even_weights(masks: Arrays, modalities: tuple[str, ...]) -> jax.Array:

@@ -39,9 +39,10 @@ class Recurrent(nn.Module):
         It is the states at the ends: of the first and the second LSTM forwards, then backwards.
         """
         width = x.shape[-1]
-        outputs, first = TwoWayLstm(width, self.orthogonal, name="first")(x, mask)
+        init = nn.initializers.orthogonal() if self.orthogonal else None
+        outputs, first = TwoWayLstm(width, state_init=init, name="first")(x, mask)
         normed = LayerNorm(_EPS, jnp.float32, name="norm")(outputs)
-        _, second = TwoWayLstm(width, self.orthogonal, name="second")(normed, mask)
+        _, second = TwoWayLstm(width, state_init=init, name="second")(normed, mask)
         both = jnp.stack([first, second], axis=1).reshape(len(x), 2, 2, width)
         return jnp.moveaxis(both, 2, 1).reshape(len(x), 4 * width)
 
