@@ -18,6 +18,7 @@ from msajax.inference.bundle import load
 from msajax.models.build import build_model, parameter_shapes
 from msajax.models.peers.lmf_settings import LmfSettings
 from msajax.models.peers.misa_settings import MisaSettings
+from msajax.models.peers.mmim_settings import MmimSettings
 from msajax.models.peers.self_mm_settings import SelfMmSettings
 from msajax.models.peers.tfn_settings import TfnSettings
 from msajax.spec import CorpusSpec
@@ -41,6 +42,8 @@ COUNTS = [  # as counted on the reference implementations
     # The authors' own sizes, without their two classifiers that nothing reads.
     ("self_mm", SelfMmSettings(audio_lstm=32, video_lstm=64, post_text=64), MOSI, 206_980),
     ("self_mm", SelfMmSettings(audio_lstm=32, video_lstm=32, post_video=16), MOSEI, 172_532),
+    ("mmim", MmimSettings(), MOSI, 281_673),
+    ("mmim", MmimSettings(), MOSEI, 292_425),
 ]
 READS = {"ef_lstm": ("text",), "text_only": ("text",)}  # of the corpus, if that is not all of it
 SMALL = {  # settings of models whose usual size would take long
@@ -48,6 +51,7 @@ SMALL = {  # settings of models whose usual size would take long
     "lmf": {"text_hidden": 8, "audio_hidden": 4, "video_hidden": 4},
     "misa": {"hidden": 4, "ff_dim": 8},
     "self_mm": {"audio_lstm": 4, "video_lstm": 4, "post_fusion": 8},
+    "mmim": {"audio_lstm": 4, "video_lstm": 4, "fusion": 8},
 }
 
 

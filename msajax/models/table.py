@@ -13,6 +13,7 @@ from msajax.models.peers.lf_dnn_settings import LfDnnSettings
 from msajax.models.peers.lmf_settings import LmfSettings
 from msajax.models.peers.mag_settings import MagSettings
 from msajax.models.peers.misa_settings import MisaSettings
+from msajax.models.peers.mmim_settings import MmimSettings
 from msajax.models.peers.self_mm_settings import SelfMmSettings
 from msajax.models.peers.text_only_settings import TextOnlySettings
 from msajax.models.peers.tfn_settings import TfnSettings
@@ -66,4 +67,5 @@ MODELS = {
     "mag": RegisteredModel("peers.mag", MagSettings, _MAG),
     "misa": RegisteredModel("peers.misa", MisaSettings, _PEER),
     "self_mm": RegisteredModel("peers.self_mm", SelfMmSettings, _PEER),
+    "mmim": RegisteredModel("peers.mmim", MmimSettings, _PEER),
 }
