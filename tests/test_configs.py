@@ -159,7 +159,8 @@ def shrunk(path: pathlib.Path, folder: pathlib.Path):
     reads = registry.registered()[config.model.name].reads
     config.model.update({k: v for k, v in small.items() if reads is None or k in reads})
     config.train.seeds = 1
-    config.data.fold = min(config.data.folds, 1) - 1  # one of several
+    config.data.folds, config.data.fold = 0, -1  # one run, and its embedded labels are scores
+    config.train.select_by = "auto"
     if config.model.text_encoder:
         config.model.text_encoder = write_folder(folder / "encoder")
     return from_config_dict(config)
