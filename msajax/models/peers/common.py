@@ -119,7 +119,8 @@ class Lstm(nn.Module):
         def step(carry: tuple, now: tuple) -> tuple:
             state, cell = carry
             of_step, valid = now
-            i, f, g, o = jnp.split(of_step + jnp.matmul(state, of_state), 4, axis=-1)
+            of_step = of_step + jnp.matmul(state, of_state)
+            i, f, g, o = (of_step[:, k * h : (k + 1) * h] for k in range(4))
             new_cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
             new_state = jax.nn.sigmoid(o) * jnp.tanh(new_cell)
             state = jnp.where(valid[:, None], new_state, state)
