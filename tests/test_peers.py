@@ -16,9 +16,11 @@ from msajax.errors import UserError
 from msajax.experiment import run
 from msajax.inference.bundle import load
 from msajax.models.build import build_model, parameter_shapes
+from msajax.models.peers.almt_settings import AlmtSettings
 from msajax.models.peers.lmf_settings import LmfSettings
 from msajax.models.peers.misa_settings import MisaSettings
 from msajax.models.peers.mmim_settings import MmimSettings
+from msajax.models.peers.mult_settings import MultSettings
 from msajax.models.peers.self_mm_settings import SelfMmSettings
 from msajax.models.peers.tfn_settings import TfnSettings
 from msajax.spec import CorpusSpec
@@ -27,6 +29,9 @@ PEERS = [name for name, entry in registered().items() if entry.module.startswith
 ALL = ("text", "audio", "video")
 MOSI, MOSEI = (768, 5, 20), (768, 74, 35)
 LENGTHS = (50, 50, 50)
+TABLES = {("almt", MOSI): (50, 375, 500), ("almt", MOSEI): (50, 500, 500)}  # steps, if not those
+ORIGINAL_MULT = {"d_model": 30, "num_heads": 5, "num_layers": 5, "text_kernel": 1,
+                 "audio_kernel": 1, "video_kernel": 1}  # fmt: skip
 COUNTS = [  # as counted on the reference implementations
     ("tfn", TfnSettings(), MOSI, 9_497_043),
     ("tfn", TfnSettings(audio_hidden=16, text_out=128, post_fusion=16), MOSEI, 5_042_539),
@@ -44,14 +49,27 @@ COUNTS = [  # as counted on the reference implementations
     ("self_mm", SelfMmSettings(audio_lstm=32, video_lstm=32, post_video=16), MOSEI, 172_532),
     ("mmim", MmimSettings(), MOSI, 281_673),
     ("mmim", MmimSettings(), MOSEI, 292_425),
+    ("mult", MultSettings(), MOSI, 2_571_551),
+    ("mult", MultSettings(d_model=30, num_heads=6, audio_kernel=1, video_kernel=3), MOSEI, 982_951),
+    ("mult", MultSettings(**ORIGINAL_MULT), (300, 5, 20), 1_071_211),
+    ("mult", MultSettings(**ORIGINAL_MULT), (300, 74, 35), 1_073_731),
+    ("almt", AlmtSettings(), MOSI, 2_603_649),
+    ("almt", AlmtSettings(fusion_depth=4), MOSEI, 3_223_041),
 ]
-READS = {"ef_lstm": ("text",), "text_only": ("text",)}  # of the corpus, if that is not all of it
+READS = {  # of the corpus, if that is not all of it
+    "ef_lstm": ("text",), "text_only": ("text",),
+    **dict.fromkeys(("mult", "almt"), ("text", "audio")),  # others are more of the same to compile
+}  # fmt: skip
 SMALL = {  # settings of models whose usual size would take long
     "tfn": {"text_hidden": 8, "text_out": 4, "audio_hidden": 4, "video_hidden": 4},
     "lmf": {"text_hidden": 8, "audio_hidden": 4, "video_hidden": 4},
     "misa": {"hidden": 4, "ff_dim": 8},
     "self_mm": {"audio_lstm": 4, "video_lstm": 4, "post_fusion": 8},
     "mmim": {"audio_lstm": 4, "video_lstm": 4, "fusion": 8},
+    "mult": {"d_model": 4, "num_heads": 2, "num_layers": 1},
+    "almt": {"d_model": 8, "num_tokens": 2, "embed_heads": 1, "text_heads": 1, "hyper_heads": 2,
+             "hyper_depth": 2, "fusion_depth": 1, "fusion_heads": 1, "head_dim": 4,
+             "embed_ff": 8, "text_ff": 8, "fusion_ff": 8, "hyper_head_dim": 4},
 }
 
 
@@ -63,7 +81,7 @@ def features_of(rng, spec, rows):
 
 @pytest.mark.parametrize(("name", "own", "widths", "expected"), COUNTS)
 def test_a_model_has_as_many_parameters_as_its_reference(name, own, widths, expected):
-    spec = CorpusSpec(ALL, widths, LENGTHS)
+    spec = CorpusSpec(ALL, widths, TABLES.get((name, widths), LENGTHS))
     shapes = parameter_shapes(ModelConfig(name=name, own=own), spec)
     assert sum(int(np.prod(shape)) for shape in shapes.values()) == expected
 

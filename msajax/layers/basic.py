@@ -1,7 +1,7 @@
 """Defines the layers that every Transformer here is made of."""
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -40,16 +40,53 @@ def dropout_numbers(rate: float) -> tuple[np.uint32, np.float32]:
     return np.uint32(min(round(rate * 2**32), 2**32 - 1)), np.float32(1 / (1 - rate))
 
 
-def bits_of_rows(module: nn.Module, shape: tuple[int, ...]) -> jax.Array:
-    """Draws `[B, …]` uint32 of the "dropout" stream; row b of the whole batch has its own key."""
+def keys_of_rows(module: nn.Module, rows: int) -> jax.Array:
+    """Makes `[B]` keys of the "dropout" stream; row b of the whole batch has its own."""
     key = module.make_rng("dropout")
     # A batch that is a part of a larger one says so: see `rows_of_batch`.
     first = module.scope.root.get_variable(ROWS, "first", 0)
+    return jax.vmap(lambda row: jax.random.fold_in(key, row))(first + jnp.arange(rows))
 
-    def bits_of(row):
-        return jax.random.bits(jax.random.fold_in(key, row), shape[1:])
 
-    return jax.vmap(bits_of)(first + jnp.arange(shape[0]))
+def bits_of_rows(module: nn.Module, shape: tuple[int, ...]) -> jax.Array:
+    """Draws `[B, …]` uint32 of the "dropout" stream, each row by its own key."""
+    return jax.vmap(lambda key: jax.random.bits(key, shape[1:]))(keys_of_rows(module, shape[0]))
+
+
+class Drops(NamedTuple):
+    """Drops elements as `Dropout` does, where there are no modules: inside loops and maps.
+
+    Attributes:
+        keys: `[B]`, of the batch's rows; or `[]`, of one row.
+        threshold: `[]` uint32, below which of 2^32 draws it drops.
+        factor: `[]` float32, of what stays.
+    """
+
+    keys: jax.Array
+    threshold: jax.Array
+    factor: jax.Array
+
+    def at(self, number: jax.Array | int) -> "Drops":
+        """Returns those of a layer, or another site, of the same rate."""
+        return self._replace(keys=jax.vmap(jax.random.fold_in, (0, None))(self.keys, number))
+
+    def stays(self, shape: tuple[int, ...]) -> jax.Array:
+        """Says which elements of one row `[…]` stay."""
+        return jax.random.bits(self.keys, shape) >= self.threshold
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Drops elements of `x` `[B, …]` and scales the others by the factor."""
+        stays = jax.vmap(lambda key: self._replace(keys=key).stays(x.shape[1:]))(self.keys)
+        return jnp.where(stays, x * self.factor.astype(x.dtype), 0)
+
+
+def numbers_of_site(module: nn.Module, rate: float) -> tuple[jax.Array, jax.Array]:
+    """Returns `dropout_numbers`; of a rate that knows its site, those that `RATES` may hold."""
+    numbers, site = dropout_numbers(rate), getattr(rate, "site", None)
+    if site:
+        numbers = module.scope.root.get_variable(RATES, site, numbers)
+    threshold, factor = map(jnp.asarray, numbers)
+    return threshold, factor
 
 
 class Dropout(nn.Module):
@@ -77,10 +114,7 @@ class Dropout(nn.Module):
             bits = bits_of_rows(self, x.shape)
         else:
             bits = jax.random.bits(self.make_rng("dropout"), x.shape)
-        numbers, site = dropout_numbers(self.rate), getattr(self.rate, "site", None)
-        if site:
-            numbers = self.scope.root.get_variable(RATES, site, numbers)
-        threshold, factor = map(jnp.asarray, numbers)
+        threshold, factor = numbers_of_site(self, self.rate)
         return jnp.where(bits >= threshold, x * factor.astype(x.dtype), 0)
 
 

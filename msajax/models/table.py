@@ -8,12 +8,14 @@ import dataclasses
 from typing import Any
 
 from msajax.checks import Settings
+from msajax.models.peers.almt_settings import AlmtSettings
 from msajax.models.peers.ef_lstm_settings import EfLstmSettings
 from msajax.models.peers.lf_dnn_settings import LfDnnSettings
 from msajax.models.peers.lmf_settings import LmfSettings
 from msajax.models.peers.mag_settings import MagSettings
 from msajax.models.peers.misa_settings import MisaSettings
 from msajax.models.peers.mmim_settings import MmimSettings
+from msajax.models.peers.mult_settings import MultSettings
 from msajax.models.peers.self_mm_settings import SelfMmSettings
 from msajax.models.peers.text_only_settings import TextOnlySettings
 from msajax.models.peers.tfn_settings import TfnSettings
@@ -68,4 +70,6 @@ MODELS = {
     "misa": RegisteredModel("peers.misa", MisaSettings, _PEER),
     "self_mm": RegisteredModel("peers.self_mm", SelfMmSettings, _PEER),
     "mmim": RegisteredModel("peers.mmim", MmimSettings, _PEER),
+    "almt": RegisteredModel("peers.almt", AlmtSettings, _PEER),
+    "mult": RegisteredModel("peers.mult", MultSettings, _PEER),
 }

@@ -1,0 +1,45 @@
+"""Trains the Adaptive Language-guided Multimodal Transformer on CMU-MOSI: text asks the others.
+
+    python -m msajax.main --config configs/almt.py --config.data.path=CORPUS.npz --workdir runs/almt
+
+The sizes and rates are the authors' for CMU-MOSI: twenty epochs of warm-up, a cosine over the other
+180, no dropout. The text is features, where theirs is a BERT that is fine-tuned
+(`--config.model.text_encoder=bert-base-uncased`). They report the best epoch on the test split;
+here, as in the toolkit, training stops after 32 epochs without progress on validation.
+"""
+
+from msajax.config import apply_argument, default_config
+
+
+def get_config(arg: str = ""):
+    """Sets the authors' sizes, AdamW at 0.0001, batches of 64, 200 epochs; five random seeds."""
+    config = default_config()
+    config.model.name = "almt"
+    config.optim.name = "adamw"
+    config.optim.learning_rate = 1e-4
+    config.optim.weight_decay = 1e-4
+    config.optim.schedule = "cosine"
+    config.optim.min_learning_rate = 0.0
+    config.optim.warmup_steps = 420  # 21 batches of CMU-MOSI's training split an epoch
+    config.train.loss = "mse"
+    config.train.batch_size = 64
+    config.train.seeds = 5
+    config.train.epochs = 200
+    config.train.patience = 32
+    return apply_argument(
+        config,
+        arg,
+        widths={"text": 300, "audio": 74, "video": 35},
+        lengths={"text": 20, "audio": 20, "video": 20},
+    )
+
+
+def get_space():
+    """Says what a sweep tries: the number of tokens, depth, dropout and rates."""
+    return {
+        "model.almt.num_tokens": [4, 8, 16],
+        "model.almt.fusion_depth": [1, 2, 4],
+        "model.almt.dropout": (0.0, 0.4, "linear"),
+        "optim.learning_rate": (3e-5, 1e-3, "log"),
+        "optim.weight_decay": (1e-5, 1e-1, "log"),
+    }

@@ -1,0 +1,199 @@
+"""MulT: computed again with NumPy, a sample at a time without any padding."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from msajax.config import ModelConfig
+from msajax.errors import UserError
+from msajax.models.build import build_model
+from msajax.models.peers.mult import sinusoids, windows
+from msajax.models.peers.mult_settings import MultSettings
+from msajax.spec import CorpusSpec
+
+SIZES = {"d_model": 6, "num_heads": 3, "num_layers": 2}
+
+
+def built(own, spec, lengths, seed=0):
+    """A model, random parameters, and a batch whose sample i has lengths[m][i] steps."""
+    rng, rows = np.random.default_rng(seed), len(next(iter(lengths.values())))
+    module = build_model(ModelConfig(name="mult", own=own), spec)
+    features, masks = {}, {}
+    for m, longest, width in zip(spec.modalities, spec.lengths, spec.widths, strict=True):
+        features[m] = rng.normal(size=(rows, longest, width)).astype("f4")
+        masks[m] = np.arange(longest) < np.array(lengths[m])[:, None]
+    shapes = jax.eval_shape(module.init, jax.random.key(0), features, masks)["params"]
+    params = jax.tree.map(lambda x: rng.normal(0, 0.4, x.shape).astype("f4"), shapes)
+    return module, params, features, masks
+
+
+def norm(x, scale, bias):
+    x = x - x.mean(-1, keepdims=True)
+    return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + 1e-5) * scale + bias
+
+
+def attention(query, context, weights, heads, causal):
+    """Multi-head attention of one sample; None for a context of no step."""
+    d = query.shape[1]
+    kernel, bias = weights["attention"]["kernel"], weights["attention"]["bias"]
+    maps = [(kernel[:, i * d : (i + 1) * d], bias[i * d : (i + 1) * d]) for i in range(3)]
+    q, k, v = (x @ w + b for x, (w, b) in zip((query, context, context), maps, strict=True))
+    ahead = abs(len(k) - len(q))
+    found = []
+    for part in np.split(np.arange(d), heads):
+        scores = q[:, part] @ k[:, part].T / np.sqrt(d / heads)
+        if causal:
+            scores[np.triu_indices(len(q), 1 + ahead, len(k))] = -np.inf
+        scores = np.exp(scores - scores.max(1, keepdims=True))
+        found.append(scores / scores.sum(1, keepdims=True) @ v[:, part])
+    return np.concatenate(found, 1) @ weights["out"]["kernel"] + weights["out"]["bias"]
+
+
+def encoder(x, context, weights, own):
+    """One encoder of one sample, whose context is None for itself."""
+    for i in range(len(weights["out"]["kernel"])):
+        stacked = {name: of for name, of in weights.items() if name != "last_norm"}
+        w = jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
+        first = w["norm_attention"]
+        query = norm(x, **first)
+        read = query if context is None else norm(context, **first)
+        if len(read):
+            x = x + attention(query, read, w, own.num_heads, own.causal_mask)
+        hidden = norm(x, **w["norm_ffn"]) @ w["inner"]["kernel"] + w["inner"]["bias"]
+        x = x + np.maximum(hidden, 0) @ w["outer"]["kernel"] + w["outer"]["bias"]
+    return norm(x, **weights["last_norm"])
+
+
+def positioned(x, own):
+    length, d = x.shape
+    half = d // 2
+    table = np.zeros((length, d))
+    for step, i in itertools.product(range(length), range(half)):
+        angle = (step + 1) * np.exp(-i * np.log(10000) / (half - 1))
+        table[step, i], table[step, half + i] = np.sin(angle), np.cos(angle)
+    return x * np.sqrt(d) + own.positions * table
+
+
+def score_of(sample, params, own):
+    """The score of one sample `{modality: [T, d]}`, of which some may have no step."""
+    names, streams, last = list(sample), {}, []
+    for m, x in sample.items():
+        size = getattr(own, f"{m}_kernel")
+        if 0 < len(x) < size:
+            x = np.concatenate([x, np.zeros((size - len(x), x.shape[1]))])
+        parts = [x[i : i + size].ravel() for i in range(len(x) - size + 1)]
+        kernel = params[f"{m}_projection"]["kernel"]
+        streams[m] = np.reshape(parts, (-1, len(kernel))) @ kernel
+    pairs = [(m, other) for m in names for other in names if other != m]
+    found = {}
+    for i, (m, other) in enumerate(pairs):
+        weights = jax.tree.map(lambda leaf, i=i: leaf[i], params["between"])
+        found[m, other] = encoder(
+            positioned(streams[m], own), positioned(streams[other], own), weights, own
+        )
+    for i, m in enumerate(names):
+        x = np.concatenate([found[m, n] for n in names if n != m] or [streams[m]], axis=1)
+        weights = jax.tree.map(lambda leaf, i=i: leaf[i], params["memory"])
+        x = encoder(positioned(x, own), None, weights, own) if len(x) else np.zeros((1, x.shape[1]))
+        last.append(x[-1])
+    x = np.concatenate(last)
+    hidden = np.maximum(x @ params["post_0"]["kernel"] + params["post_0"]["bias"], 0)
+    x = x + hidden @ params["post_1"]["kernel"] + params["post_1"]["bias"]
+    return x @ params["regression"]["kernel"] + params["regression"]["bias"]
+
+
+@pytest.mark.parametrize(
+    ("own", "widths", "lengths"),
+    [
+        # Two of the encoders between modalities have the same shapes; text is absent once, video is
+        # shorter than its kernel once.
+        (
+            MultSettings(**SIZES, positions=True, text_kernel=3, audio_kernel=1, video_kernel=2),
+            {"text": 4, "audio": 3, "video": 6},
+            {"text": (7, 3, 0, 5), "audio": (5, 1, 4, 2), "video": (8, 1, 6, 5)},
+        ),
+        (
+            MultSettings(d_model=5, num_heads=1, num_layers=1, positions=True, causal_mask=False,
+                         text_kernel=2, audio_kernel=1),
+            {"text": 3, "audio": 5},
+            {"text": (6, 4), "audio": (4, 0)},
+        ),
+        (
+            MultSettings(d_model=4, num_heads=2, num_layers=1, text_kernel=1),
+            {"text": 3},
+            {"text": (5, 2)},
+        ),
+    ],
+)  # fmt: skip
+def test_a_padded_batch_scores_as_each_sample_alone_does(own, widths, lengths):
+    longest = tuple(max(of) for of in lengths.values())
+    spec = CorpusSpec(tuple(widths), tuple(widths.values()), longest)
+    module, params, features, masks = built(own, spec, lengths)
+    found = jax.jit(module.apply)({"params": params}, features, masks).score
+    exact = jax.tree.map(np.float64, params)
+    rows = range(len(found))
+    samples = [{m: np.float64(features[m][i, : lengths[m][i]]) for m in widths} for i in rows]
+    expected = [score_of(sample, exact, own) for sample in samples]
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+    behind = ((0, 0), (0, 3))  # more padding changes nothing
+    features = {m: np.pad(x, (*behind, (0, 0)), constant_values=9) for m, x in features.items()}
+    masks = {m: np.pad(mask, behind) for m, mask in masks.items()}
+    again = jax.jit(module.apply)({"params": params}, features, masks).score
+    np.testing.assert_allclose(again, found, rtol=1e-5, atol=1e-5)
+
+
+def test_every_parameter_learns_and_absent_modalities_leave_gradients_finite():
+    own = MultSettings(**SIZES | {"num_layers": 1}, positions=True)
+    spec = CorpusSpec(("text", "face"), (4, 3), (6, 7))
+    lengths = {"text": (6, 0, 0, 6), "face": (7, 0, 7, 0)}
+    module, params, features, masks = built(own, spec, lengths)
+
+    def loss(params, key):
+        rngs = {"dropout": key}
+        scores = module.apply({"params": params}, features, masks, train=True, rngs=rngs).score
+        return jnp.square(scores).sum()
+
+    gradients = jax.jit(jax.grad(loss))(params, jax.random.key(0))
+    for block in gradients["between"], gradients["memory"]:
+        width = block["attention"]["bias"].shape[-1] // 3
+        block["attention"]["bias"] = np.delete(  # a softmax does not see biases of keys
+            block["attention"]["bias"], np.s_[width : 2 * width], axis=-1
+        )
+    for path, x in jax.tree_util.tree_leaves_with_path(gradients):
+        assert np.isfinite(x).all() and np.any(x), path
+
+
+def test_positions_have_sines_first_and_an_odd_width_ends_in_zeros():
+    table = sinusoids(4, 7)
+    np.testing.assert_allclose(table[1, :3], np.sin(2 * 100.0 ** -np.arange(3)), rtol=1e-6)
+    np.testing.assert_allclose(table[1, 3:6], np.cos(2 * 100.0 ** -np.arange(3)), rtol=1e-6)
+    assert not table[:, 6].any()
+
+
+def test_windows_lie_between_the_first_and_the_last_valid_step():
+    mask = np.array([[int(x) for x in row] for row in
+                     ("11111", "11100", "01110", "11000", "00000", "10111")], bool)  # fmt: skip
+    x = np.arange(30.0).reshape(6, 5, 1)
+    joined, counts = windows(jnp.asarray(x), jnp.asarray(mask), 3)
+    expected = [[1, 1, 1], [1, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 0], [1, 1, 1]]
+    np.testing.assert_array_equal(counts, np.array(expected, bool))
+    np.testing.assert_array_equal(joined[0], [[0, 1, 2], [1, 2, 3], [2, 3, 4]])
+    short, counts = windows(jnp.asarray(x[:, :2]), jnp.asarray(mask[:, :2]), 3)
+    np.testing.assert_array_equal(short[1], [[5, 6, 0]])
+    np.testing.assert_array_equal(counts[:, 0], [True, True, True, True, False, True])
+
+
+def test_heads_must_divide_the_width():
+    with pytest.raises(UserError, match=r"model.mult.num_heads = 4: must divide .*d_model = 6"):
+        MultSettings(d_model=6, num_heads=4)
+
+
+def test_classes_have_a_score_each():
+    spec = CorpusSpec(("text",), (3,), (4,), "classification", ("a", "b", "c"))
+    module, params, features, masks = built(
+        MultSettings(d_model=4, num_heads=2, num_layers=1), spec, {"text": (4, 2)}
+    )
+    assert jax.eval_shape(module.apply, {"params": params}, features, masks).score.shape == (2, 3)
