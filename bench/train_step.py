@@ -96,31 +96,41 @@ class Msajax:
     """Holds so many random seeds on one device: in turn on a CPU, together on a GPU."""
 
     def __init__(
-        self, config: ModelConfig, split: Split, seeds: int = 1, steps_per_dispatch: int = BLOCK
+        self,
+        config: ModelConfig,
+        split: Split,
+        seeds: int = 1,
+        steps_per_dispatch: int = BLOCK,
+        spec: CorpusSpec = SPEC,
+        optimizer: str = "adamw",
     ):
-        self.split, self.seeds = split, seeds
-        optim = OptimConfig(name="adamw", clip_norm=1.0)
-        model, module = declared(config), build_model(config, SPEC)
+        self.split, self.seeds, self.spec = split, seeds, spec
+        optim = OptimConfig(name=optimizer, clip_norm=1.0 if optimizer == "adamw" else 0.0)
+        model, module = declared(config), build_model(config, spec)
+        steps = -(-len(split) // BATCH)
         recipe = Recipe(
             module=module,
             model=model,
-            optimizer=make_optimizer(optim, parameter_shapes(config, SPEC)),
+            optimizer=make_optimizer(optim, parameter_shapes(config, spec)),
             objective=make_objective(Config(model=config), model, "regression"),
+            passes=(steps,) * max(len(model.stages), 1),
         )
         self.layout = make_layout(MeshConfig(data=1, seed=1), "auto", seeds)
-        quarters = quarters_of(split, SPEC)
+        quarters = quarters_of(split, spec)
         rates = make_rates(Config(model=config), recipe.optimizer.rates(optim, 10_000))
-        self.programs = make_programs(recipe, rates, SPEC, self.layout)
+        memory = model.memory and model.memory.begin(split.labels, spec)
+        self.programs = make_programs(recipe, rates, spec, self.layout, memory)
         self.predict = make_predict(module, TASKS["regression"], self.layout)
         self.state = self.programs.init(np.arange(seeds, dtype=np.uint32))
         self.orders = [epoch_order(s, 0, quarters=quarters, batch_size=BATCH) for s in range(seeds)]
-        self.feed, self.pace = Feed(split, SPEC, self.programs, self.layout, 1), Pace()
+        self.passes = len(recipe.passes)
+        self.feed, self.pace = Feed(split, spec, self.programs, self.layout, 1), Pace()
         self.pace.steps, self.stopped = steps_per_dispatch, np.zeros(seeds, bool)
-        self.batches = EvaluationBatches(split, SPEC, self.layout)
-        widths = zip(SPEC.modalities[1:], SPEC.widths[1:], strict=True)
+        self.batches = EvaluationBatches(split, spec, self.layout)
+        widths = zip(spec.modalities[1:], spec.widths[1:], strict=True)
         as_they_are = {m: (np.zeros(width), np.ones(width)) for m, width in widths}
         preparation = Preparation(
-            SPEC, (), as_they_are, 10.0, "uniform", True, groups=(SPEC.modalities,)
+            spec, (), as_they_are, 10.0, "uniform", True, groups=(spec.modalities,)
         )
         served = Config(model=config, train=TrainConfig(compile_cache="off"))
         params = jax.device_get(self.state.params)
@@ -128,8 +138,9 @@ class Msajax:
 
     def train(self) -> int:
         """Takes the steps of one epoch; returns the samples that it trained on."""
-        for dispatch in self.dispatches():
-            self.run_dispatch(dispatch, dispatch.last)
+        for _ in range(self.passes):
+            for dispatch in self.dispatches():
+                self.run_dispatch(dispatch, dispatch.last)
         return self.seeds * len(self.split)
 
     def dispatches(self) -> Iterator[Dispatch]:

@@ -1,80 +1,17 @@
 """MulT: computed again with NumPy, a sample at a time without any padding."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from crossmodal_numpy import built, encoder, number, positioned, projected, refined
 
-from msajax.config import ModelConfig
 from msajax.errors import UserError
-from msajax.models.build import build_model
-from msajax.models.peers.mult import sinusoids, windows
+from msajax.models.peers.crossmodal import sinusoids, windows
 from msajax.models.peers.mult_settings import MultSettings
 from msajax.spec import CorpusSpec
 
 SIZES = {"d_model": 6, "num_heads": 3, "num_layers": 2}
-
-
-def built(own, spec, lengths, seed=0):
-    """A model, random parameters, and a batch whose sample i has lengths[m][i] steps."""
-    rng, rows = np.random.default_rng(seed), len(next(iter(lengths.values())))
-    module = build_model(ModelConfig(name="mult", own=own), spec)
-    features, masks = {}, {}
-    for m, longest, width in zip(spec.modalities, spec.lengths, spec.widths, strict=True):
-        features[m] = rng.normal(size=(rows, longest, width)).astype("f4")
-        masks[m] = np.arange(longest) < np.array(lengths[m])[:, None]
-    shapes = jax.eval_shape(module.init, jax.random.key(0), features, masks)["params"]
-    params = jax.tree.map(lambda x: rng.normal(0, 0.4, x.shape).astype("f4"), shapes)
-    return module, params, features, masks
-
-
-def norm(x, scale, bias):
-    x = x - x.mean(-1, keepdims=True)
-    return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + 1e-5) * scale + bias
-
-
-def attention(query, context, weights, heads, causal):
-    """Multi-head attention of one sample; None for a context of no step."""
-    d = query.shape[1]
-    kernel, bias = weights["attention"]["kernel"], weights["attention"]["bias"]
-    maps = [(kernel[:, i * d : (i + 1) * d], bias[i * d : (i + 1) * d]) for i in range(3)]
-    q, k, v = (x @ w + b for x, (w, b) in zip((query, context, context), maps, strict=True))
-    ahead = abs(len(k) - len(q))
-    found = []
-    for part in np.split(np.arange(d), heads):
-        scores = q[:, part] @ k[:, part].T / np.sqrt(d / heads)
-        if causal:
-            scores[np.triu_indices(len(q), 1 + ahead, len(k))] = -np.inf
-        scores = np.exp(scores - scores.max(1, keepdims=True))
-        found.append(scores / scores.sum(1, keepdims=True) @ v[:, part])
-    return np.concatenate(found, 1) @ weights["out"]["kernel"] + weights["out"]["bias"]
-
-
-def encoder(x, context, weights, own):
-    """One encoder of one sample, whose context is None for itself."""
-    for i in range(len(weights["out"]["kernel"])):
-        stacked = {name: of for name, of in weights.items() if name != "last_norm"}
-        w = jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
-        first = w["norm_attention"]
-        query = norm(x, **first)
-        read = query if context is None else norm(context, **first)
-        if len(read):
-            x = x + attention(query, read, w, own.num_heads, own.causal_mask)
-        hidden = norm(x, **w["norm_ffn"]) @ w["inner"]["kernel"] + w["inner"]["bias"]
-        x = x + np.maximum(hidden, 0) @ w["outer"]["kernel"] + w["outer"]["bias"]
-    return norm(x, **weights["last_norm"])
-
-
-def positioned(x, own):
-    length, d = x.shape
-    half = d // 2
-    table = np.zeros((length, d))
-    for step, i in itertools.product(range(length), range(half)):
-        angle = (step + 1) * np.exp(-i * np.log(10000) / (half - 1))
-        table[step, i], table[step, half + i] = np.sin(angle), np.cos(angle)
-    return x * np.sqrt(d) + own.positions * table
 
 
 def score_of(sample, params, own):
@@ -82,26 +19,18 @@ def score_of(sample, params, own):
     names, streams, last = list(sample), {}, []
     for m, x in sample.items():
         size = getattr(own, f"{m}_kernel")
-        if 0 < len(x) < size:
-            x = np.concatenate([x, np.zeros((size - len(x), x.shape[1]))])
-        parts = [x[i : i + size].ravel() for i in range(len(x) - size + 1)]
-        kernel = params[f"{m}_projection"]["kernel"]
-        streams[m] = np.reshape(parts, (-1, len(kernel))) @ kernel
+        streams[m] = projected(x, params[f"{m}_projection"]["kernel"], size)
     pairs = [(m, other) for m in names for other in names if other != m]
     found = {}
     for i, (m, other) in enumerate(pairs):
-        weights = jax.tree.map(lambda leaf, i=i: leaf[i], params["between"])
-        found[m, other] = encoder(
-            positioned(streams[m], own), positioned(streams[other], own), weights, own
-        )
+        read, weights = positioned(streams[other], own), number(params["between"], i)
+        found[m, other] = encoder(positioned(streams[m], own), read, weights, own)
     for i, m in enumerate(names):
         x = np.concatenate([found[m, n] for n in names if n != m] or [streams[m]], axis=1)
-        weights = jax.tree.map(lambda leaf, i=i: leaf[i], params["memory"])
+        weights = number(params["memory"], i)
         x = encoder(positioned(x, own), None, weights, own) if len(x) else np.zeros((1, x.shape[1]))
         last.append(x[-1])
-    x = np.concatenate(last)
-    hidden = np.maximum(x @ params["post_0"]["kernel"] + params["post_0"]["bias"], 0)
-    x = x + hidden @ params["post_1"]["kernel"] + params["post_1"]["bias"]
+    x = refined(np.concatenate(last), params, "post")
     return x @ params["regression"]["kernel"] + params["regression"]["bias"]
 
 
@@ -131,7 +60,7 @@ def score_of(sample, params, own):
 def test_a_padded_batch_scores_as_each_sample_alone_does(own, widths, lengths):
     longest = tuple(max(of) for of in lengths.values())
     spec = CorpusSpec(tuple(widths), tuple(widths.values()), longest)
-    module, params, features, masks = built(own, spec, lengths)
+    module, params, features, masks = built("mult", own, spec, lengths)
     found = jax.jit(module.apply)({"params": params}, features, masks).score
     exact = jax.tree.map(np.float64, params)
     rows = range(len(found))
@@ -149,7 +78,7 @@ def test_every_parameter_learns_and_absent_modalities_leave_gradients_finite():
     own = MultSettings(**SIZES | {"num_layers": 1}, positions=True)
     spec = CorpusSpec(("text", "face"), (4, 3), (6, 7))
     lengths = {"text": (6, 0, 0, 6), "face": (7, 0, 7, 0)}
-    module, params, features, masks = built(own, spec, lengths)
+    module, params, features, masks = built("mult", own, spec, lengths)
 
     def loss(params, key):
         rngs = {"dropout": key}
@@ -193,7 +122,6 @@ def test_heads_must_divide_the_width():
 
 def test_classes_have_a_score_each():
     spec = CorpusSpec(("text",), (3,), (4,), "classification", ("a", "b", "c"))
-    module, params, features, masks = built(
-        MultSettings(d_model=4, num_heads=2, num_layers=1), spec, {"text": (4, 2)}
-    )
+    own = MultSettings(d_model=4, num_heads=2, num_layers=1)
+    module, params, features, masks = built("mult", own, spec, {"text": (4, 2)})
     assert jax.eval_shape(module.apply, {"params": params}, features, masks).score.shape == (2, 3)

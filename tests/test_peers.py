@@ -17,6 +17,7 @@ from msajax.experiment import run
 from msajax.inference.bundle import load
 from msajax.models.build import build_model, parameter_shapes
 from msajax.models.peers.almt_settings import AlmtSettings
+from msajax.models.peers.dlf_settings import DlfSettings
 from msajax.models.peers.lmf_settings import LmfSettings
 from msajax.models.peers.misa_settings import MisaSettings
 from msajax.models.peers.mmim_settings import MmimSettings
@@ -53,12 +54,14 @@ COUNTS = [  # as counted on the reference implementations
     ("mult", MultSettings(d_model=30, num_heads=6, audio_kernel=1, video_kernel=3), MOSEI, 982_951),
     ("mult", MultSettings(**ORIGINAL_MULT), (300, 5, 20), 1_071_211),
     ("mult", MultSettings(**ORIGINAL_MULT), (300, 74, 35), 1_073_731),
+    ("dlf", DlfSettings(), MOSI, 1_628_605),  # what receives gradients
+    ("dlf", DlfSettings(text_kernel=3, audio_kernel=3, video_kernel=3), MOSEI, 1_576_905),
     ("almt", AlmtSettings(), MOSI, 2_603_649),
     ("almt", AlmtSettings(fusion_depth=4), MOSEI, 3_223_041),
 ]
 READS = {  # of the corpus, if that is not all of it
     "ef_lstm": ("text",), "text_only": ("text",),
-    **dict.fromkeys(("mult", "almt"), ("text", "audio")),  # others are more of the same to compile
+    **dict.fromkeys(("mult", "almt", "dlf"), ("text", "audio")),  # others only compile longer
 }  # fmt: skip
 SMALL = {  # settings of models whose usual size would take long
     "tfn": {"text_hidden": 8, "text_out": 4, "audio_hidden": 4, "video_hidden": 4},
@@ -67,6 +70,7 @@ SMALL = {  # settings of models whose usual size would take long
     "self_mm": {"audio_lstm": 4, "video_lstm": 4, "post_fusion": 8},
     "mmim": {"audio_lstm": 4, "video_lstm": 4, "fusion": 8},
     "mult": {"d_model": 4, "num_heads": 2, "num_layers": 1},
+    "dlf": {"d_model": 4, "num_heads": 2, "num_layers": 1},
     "almt": {"d_model": 8, "num_tokens": 2, "embed_heads": 1, "text_heads": 1, "hyper_heads": 2,
              "hyper_depth": 2, "fusion_depth": 1, "fusion_heads": 1, "head_dim": 4,
              "embed_ff": 8, "text_ff": 8, "fusion_ff": 8, "hyper_head_dim": 4},

@@ -9,6 +9,7 @@ from typing import Any
 
 from msajax.checks import Settings
 from msajax.models.peers.almt_settings import AlmtSettings
+from msajax.models.peers.dlf_settings import DlfSettings
 from msajax.models.peers.ef_lstm_settings import EfLstmSettings
 from msajax.models.peers.lf_dnn_settings import LfDnnSettings
 from msajax.models.peers.lmf_settings import LmfSettings
@@ -72,4 +73,5 @@ MODELS = {
     "mmim": RegisteredModel("peers.mmim", MmimSettings, _PEER),
     "almt": RegisteredModel("peers.almt", AlmtSettings, _PEER),
     "mult": RegisteredModel("peers.mult", MultSettings, _PEER),
+    "dlf": RegisteredModel("peers.dlf", DlfSettings, _PEER),
 }

@@ -178,6 +178,11 @@ def read_inputs(
     return found, valid
 
 
+def kind_of(modality: str) -> str:
+    """Returns by which settings a modality goes: text's, audio's, or video's for any other."""
+    return modality if modality in ("text", "audio") else "video"
+
+
 def last_valid(x: jax.Array, mask: jax.Array) -> jax.Array:
     """Returns the last valid step `[B, D]` of `x` `[B, T, D]`; 0 for a row without one."""
     last = x.shape[1] - 1 - jnp.argmax(mask[:, ::-1], axis=1)

@@ -26,6 +26,7 @@ from msajax.models.peers.common import (
     Linear,
     Lstm,
     even_weights,
+    kind_of,
     read_inputs,
     text_vector,
     uniform,
@@ -144,7 +145,7 @@ class Infomax(nn.Module):
                 if m == "text":
                     vector = text_vector(self.config, self.spec, x, mask, first=not is_clean)
                 else:
-                    kind = "audio" if m == "audio" else "video"
+                    kind = kind_of(m)
                     vector = SequenceVector(
                         getattr(own, f"{kind}_lstm"),
                         getattr(own, f"{kind}_out"),

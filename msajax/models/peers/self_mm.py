@@ -18,6 +18,7 @@ from msajax.models.peers.common import (
     Linear,
     Lstm,
     even_weights,
+    kind_of,
     read_inputs,
     text_vector,
 )
@@ -93,7 +94,7 @@ class SelfSupervised(nn.Module):
                     first = own.compat != "clean"
                     vector = text_vector(self.config, self.spec, x, mask, first=first)
                 else:
-                    kind = _kind(m)
+                    kind = kind_of(m)
                     vector = SequenceVector(
                         getattr(own, f"{kind}_lstm"),
                         getattr(own, f"{kind}_out"),
@@ -106,14 +107,9 @@ class SelfSupervised(nn.Module):
             head = Head(own.post_fusion, rate("fusion_dropout"), name="fusion")
             aux["feature"], score = head(fused, train=train)
             for m, vector in vectors.items():
-                head = Head(_size(own, m), rate(f"{_kind(m)}_dropout"), name=f"{m}_head")
+                head = Head(_size(own, m), rate(f"{kind_of(m)}_dropout"), name=f"{m}_head")
                 aux[_key("feature", m)], aux[_key("score", m)] = head(vector, train=train)
         return Prediction(score, even_weights(valid, self.spec.modalities), aux)
-
-
-def _kind(modality: str) -> str:
-    """Returns by which settings a modality goes: text's, audio's, or video's for any other."""
-    return modality if modality in ("text", "audio") else "video"
 
 
 def _key(what: str, modality: str) -> str:
@@ -123,7 +119,7 @@ def _key(what: str, modality: str) -> str:
 
 def _size(own: SelfMmSettings, modality: str) -> int:
     """Returns the size of a modality's feature, or of that of all together."""
-    return own.post_fusion if modality == ALL else getattr(own, f"post_{_kind(modality)}")
+    return own.post_fusion if modality == ALL else getattr(own, f"post_{kind_of(modality)}")
 
 
 def unimodal_errors(prediction: Prediction, batch: Any) -> dict[str, jax.Array]:

@@ -18,6 +18,7 @@ from msajax.models.peers.common import (
     Linear,
     Lstm,
     even_weights,
+    kind_of,
     read_inputs,
 )
 from msajax.spec import CorpusSpec
@@ -69,7 +70,7 @@ class Vectors(nn.Module):
                     vector = Dropout(self.config.own_rate("text_dropout"))(vector, train=train)
                 vector = Linear(self.text_out, name="text_linear")(vector)
             else:
-                kind = "audio" if m == "audio" else "video"
+                kind = kind_of(m)
                 rate = self.config.own_rate(f"{kind}_dropout")
                 subnet = Subnet(getattr(own, f"{kind}_hidden"), rate, name=f"{m}_subnet")
                 vector = subnet(mean_pool(x, mask), present, train=train)
