@@ -32,14 +32,3 @@ def get_config(arg: str = ""):
         widths={"text": 300, "audio": 74, "video": 35},
         lengths={"text": 20, "audio": 20, "video": 20},
     )
-
-
-def get_space():
-    """Says what a sweep tries: the number of tokens, depth, dropout and rates."""
-    return {
-        "model.almt.num_tokens": [4, 8, 16],
-        "model.almt.fusion_depth": [1, 2, 4],
-        "model.almt.dropout": (0.0, 0.4, "linear"),
-        "optim.learning_rate": (3e-5, 1e-3, "log"),
-        "optim.weight_decay": (1e-5, 1e-1, "log"),
-    }

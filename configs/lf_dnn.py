@@ -24,12 +24,3 @@ def get_config(arg: str = ""):
         widths={"text": 300, "audio": 74, "video": 35},
         lengths={"text": 20, "audio": 20, "video": 20},
     )
-
-
-def get_space():
-    """Says what a sweep tries: the sizes, and what keeps the model from learning by heart."""
-    return {
-        "model.lf_dnn.hidden": [32, 64, 128],
-        "model.lf_dnn.dropout": (0.1, 0.5, "linear"),
-        "optim.learning_rate": (3e-4, 3e-3, "log"),
-    }

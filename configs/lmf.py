@@ -27,13 +27,3 @@ def get_config(arg: str = ""):
         widths={"text": 300, "audio": 74, "video": 35},
         lengths={"text": 20, "audio": 20, "video": 20},
     )
-
-
-def get_space():
-    """Says what a sweep tries: the sizes, and what keeps the model from learning by heart."""
-    return {
-        "model.lmf.rank": [1, 4, 8, 16],
-        "model.lmf.text_hidden": [64, 128, 256],
-        "optim.learning_rate": (3e-4, 3e-3, "log"),
-        "optim.weight_decay": (1e-4, 1e-2, "log"),
-    }

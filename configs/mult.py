@@ -42,13 +42,3 @@ def get_config(arg: str = ""):
         widths={"text": 300, "audio": 74, "video": 35},
         lengths={"text": 20, "audio": 20, "video": 20},
     )
-
-
-def get_space():
-    """Says what a sweep tries: the depth, and what keeps the model from learning by heart."""
-    return {
-        "model.mult.num_layers": [2, 3, 4, 5],
-        "model.mult.text_dropout": (0.1, 0.5, "linear"),
-        "model.mult.attention_dropout": (0.05, 0.4, "linear"),
-        "optim.learning_rate": (3e-4, 3e-3, "log"),
-    }

@@ -21,12 +21,3 @@ def get_config(arg: str = ""):
     config.train.patience = 8
     config.optim.schedule = "constant"
     return apply_argument(config, arg, widths={"text": 300}, lengths={"text": 20})
-
-
-def get_space():
-    """Says what a sweep tries: the sizes, and what keeps the model from learning by heart."""
-    return {
-        "model.text_only.hidden": [64, 128, 256],
-        "model.text_only.dropout": (0.1, 0.5, "linear"),
-        "optim.learning_rate": (3e-4, 3e-3, "log"),
-    }

@@ -25,13 +25,3 @@ def get_config(arg: str = ""):
         widths={"text": 300, "audio": 74, "video": 35},
         lengths={"text": 20, "audio": 20, "video": 20},
     )
-
-
-def get_space():
-    """Says what a sweep tries: the sizes, and what keeps the model from learning by heart."""
-    return {
-        "model.tfn.text_hidden": [64, 128],
-        "model.tfn.audio_hidden": [8, 16, 32],
-        "model.tfn.post_dropout": (0.2, 0.6, "linear"),
-        "optim.learning_rate": (3e-4, 3e-3, "log"),
-    }

@@ -54,6 +54,7 @@ _LAZY = {
     "blank_sample": "msajax.models.contract",
     "build_model": "msajax.models.build",
     "compare": "msajax.api",
+    "compare_models": "msajax.api",
     "cross_validate": "msajax.api",
     "default_config": "msajax.config",
     "generate": "msajax.inference.generate",

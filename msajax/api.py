@@ -33,6 +33,9 @@ from msajax.results.tables import print_folds, print_results
 from msajax.runs.folder import RunFolder
 from msajax.runs.mirror import Mirror
 from msajax.studies import folds
+from msajax.studies.compare_models import Budget, print_models
+from msajax.studies.compare_models import compare_models as run_models
+from msajax.studies.compare_models import rows_of as rows_of_models
 from msajax.studies.sweep.sweep import Plan, print_sweep
 from msajax.studies.sweep.sweep import sweep as run_sweep
 from msajax.training.run import AfterEpoch
@@ -225,6 +228,52 @@ def sweep(config: Config, space: Any, workdir: str | os.PathLike, **how: Any) ->
     with _heard():
         content = run_sweep(config, Plan(space, **how), workdir)
     return SweepResult(workdir, content)
+
+
+class ModelsResult(Table):
+    """Holds a comparison of models: what each reaches on equal terms.
+
+    `result["contenders"][0]["test"]["mae"]` has the mean, the sd over random seeds and the interval
+    of the first; `print(result)` shows a row for each.
+    """
+
+    _print = staticmethod(print_models)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Lists the values of every contender, ready for a data frame."""
+        return rows_of_models(self)
+
+
+def compare_models(
+    contenders: Sequence[str], config: Config, workdir: str | os.PathLike, **how: Any
+) -> ModelsResult:
+    """Sweeps models with the same budget, tests each winner once, and compares them.
+
+    Each is trained in a process of its own. The same call continues where it was interrupted.
+
+    Args:
+        contenders: names of models, the reference first; text_only is added.
+        config: what all have in common: the corpus, training, encoders, random seeds.
+        workdir: the folder; made if needed, refused if it holds something else.
+        **how: trials=8, how many settings are drawn from the space that a model declares (0: none,
+            its declared settings); trial_seeds=1, random seeds of a trial; hours=None, after which
+            no more begin; models="", a Python file that registers models of your own.
+
+    Returns:
+        The table, which prints; `status` says which of its models have not ended.
+
+    Raises:
+        UserError: for whatever you can set right, before anything is trained.
+    """
+    workdir = _absolute(workdir)
+    if unknown := sorted(how.keys() - set(Budget._fields)):
+        raise UserError(
+            f"compare_models has no argument {unknown[0]!r}; see help(msajax.compare_models)."
+        )
+    names = (contenders,) if isinstance(contenders, str) else contenders
+    with _heard():
+        content, _ = run_models(names, config, workdir, Budget(**how))
+    return ModelsResult(workdir, content)
 
 
 def _absolute(workdir: str | os.PathLike) -> str:

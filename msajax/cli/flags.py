@@ -55,8 +55,10 @@ TEMPERATURE = flags.DEFINE_float(
     "temperature", 1.0, "How freely words are drawn; 0 takes the likeliest.", lower_bound=0
 )
 SAMPLE_SEED = flags.DEFINE_integer("sample_seed", 0, "Seed of the words drawn.", lower_bound=0)
-TRIALS = flags.DEFINE_integer("trials", None, "How many trials are drawn.", lower_bound=1)
-TRIAL_SEEDS = flags.DEFINE_integer("trial_seeds", 3, "Random seeds of a trial.", lower_bound=1)
+TRIALS = flags.DEFINE_integer("trials", None, "How many trials are drawn.", lower_bound=0)
+TRIAL_SEEDS = flags.DEFINE_integer("trial_seeds", None, "Random seeds of a trial.", lower_bound=1)
+CONTENDERS = flags.DEFINE_list("contenders", None, "Models to compare, the reference first.")
+HOURS = flags.DEFINE_float("hours", None, "Hours after which no more models begin.", lower_bound=0)
 MEDIAN = flags.DEFINE_boolean("median", True, "Stop hopeless trials by the median rule.")
 WINNER = flags.DEFINE_boolean("winner", True, "Train the winner of a sweep, and test it.")
 VERSION = flags.DEFINE_boolean("version", False, "Print the version.")

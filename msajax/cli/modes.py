@@ -48,6 +48,12 @@ def _sweep(options: Options, console: Console) -> int:
     return sweep(options, console)
 
 
+def _compare_models(options: Options, console: Console) -> int:
+    from msajax.cli.compare_models import run
+
+    return run(options, console)
+
+
 def _evaluate(options: Options, console: Console) -> int:
     from msajax.cli.evaluate import run
 
@@ -153,6 +159,15 @@ trains every subset of the modalities, and says what each is worth: W/ablation.j
 [--trials=N, drawn at random] [--trial_seeds=3] [--nomedian] [--nowinner] [--output FILE.json]
 tries settings on validation; the best one is trained on fresh seeds, and tested once""",
         ("workdir", "output", "models", "download", "trials", "trial_seeds", "median", "winner"),
+    ),
+    "compare_models": Mode(
+        _compare_models,
+        """\
+--contenders=NAME,NAME,… --config.data.path=CORPUS --workdir W   [--config.key=value …]
+[--trials=8, 0 for declared settings] [--trial_seeds=1] [--hours=H] [--models=FILE.py]
+sweeps every model with the same budget, tests the winners once: W/models.{json,csv,tex,html}
+the first is the reference; --hours spent: exit 75, and the same command goes on""",
+        ("workdir", "contenders", "trials", "trial_seeds", "hours", "models", "download"),
     ),
     "evaluate": Mode(
         _evaluate,

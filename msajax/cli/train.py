@@ -100,7 +100,7 @@ def sweep(options: Options, console: Console) -> int:
     check_training(options.config, workdir, None, False)
     if not options.experiment:
         raise UserError(
-            "--mode=sweep needs --config=FILE, a Python file with get_config(), and with "
+            "--mode=sweep needs --config=FILE, a Python file with get_config(), and perhaps with "
             "get_space(), which returns what a sweep tries."
         )
     with StopRequest(functools.partial(has_begun, workdir)) as stop:
@@ -111,9 +111,9 @@ def sweep(options: Options, console: Console) -> int:
         from msajax.training.failures import failure_message
 
         what = Plan(
-            space=load_space(options.experiment),
+            space=load_space(options.experiment, options.config.model),
             trials=options["trials"],
-            trial_seeds=options["trial_seeds"],
+            trial_seeds=options["trial_seeds"] or 3,
             median=options["median"],
             winner=options["winner"],
         )

@@ -91,8 +91,9 @@ def register_model(
     origin, digest = caller.f_code.co_filename, ""
     with contextlib.suppress(OSError), open(origin, "rb") as file:  # a notebook's cell is no file
         digest = hashlib.sha256(file.read()).hexdigest()
+    read = None if reads is None else tuple(reads)
     _MODELS[name] = RegisteredModel(
-        "", settings, None if reads is None else tuple(reads), task, model, origin, digest
+        "", settings, read, task, declared=model, origin=origin, digest=digest
     )
 
 

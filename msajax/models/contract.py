@@ -129,6 +129,9 @@ class Model:
             is one pass that trains everything.
         encoder: path of the module that holds the pretrained encoder of a modality, in which
             `{modality}` stands for it; "" for a model that has none inside.
+        pooler: path of the module that begins as the text encoder's pooler; "" for none.
+        space: what a sweep tries of the model's own settings and of training, by key: a list of
+            values, or (low, high, "log" or "linear").
     """
 
     module: type[nn.Module]
@@ -142,6 +145,7 @@ class Model:
     stages: Sequence[Stage] | Callable[[ModelConfig], Sequence[Stage]] = ()
     encoder: str = ""
     pooler: str = ""
+    space: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuses what is of another kind than it must be, naming the line that declares it."""
@@ -157,6 +161,8 @@ class Model:
                 raise UserError(f"{here}: {what} = {path!r} must be a path, as text.")
         if not isinstance(self.bound, Mapping):
             raise UserError(f"{here}: bound = {self.bound!r} must be a dict, by pattern of paths.")
+        if not isinstance(self.space, Mapping):
+            raise UserError(f"{here}: space = {self.space!r} must be a dict, by key of a setting.")
         memory = self.memory
         if memory is not None and not callable(memory):
             ok = isinstance(memory, Memory) and callable(memory.begin) and callable(memory.update)

@@ -313,4 +313,11 @@ MODEL = Model(
     terms=guided_terms,
     check=check_family,
     encoder=ENCODER,
+    space={
+        "model.model_dim": [64, 128],
+        "model.n_layers_mod": [1, 2],
+        "model.n_layers_fuse": [1, 2],
+        "model.dropout_rate": (0.1, 0.3, "linear"),
+        "optim.learning_rate": (5e-5, 1e-3, "log"),
+    },
 )

@@ -33,6 +33,7 @@ class RegisteredModel:
         reads: names of the settings of `model.*` that it reads beside those that every model has;
             None for all of them.
         task: the only task that it is for; "" for whichever the labels ask for.
+        modalities: those that it reads, if it reads these alone; () for whichever a corpus has.
         declared: its `Model` or linen module; None for a model of this package.
         origin: the file that registered it; "" for a model of this package.
         digest: the SHA-256 that this file had then.
@@ -42,6 +43,7 @@ class RegisteredModel:
     settings: type[Settings] | None = None
     reads: tuple[str, ...] | None = None
     task: str = ""
+    modalities: tuple[str, ...] = ()
     declared: Any = None
     origin: str = ""
     digest: str = ""
@@ -64,7 +66,7 @@ MODELS = {
     "next_token": RegisteredModel("next_token", reads=_NEXT_TOKEN, task="next_token"),
     "ef_lstm": RegisteredModel("peers.ef_lstm", EfLstmSettings, _PEER),
     "lf_dnn": RegisteredModel("peers.lf_dnn", LfDnnSettings, _PEER),
-    "text_only": RegisteredModel("peers.text_only", TextOnlySettings, _PEER),
+    "text_only": RegisteredModel("peers.text_only", TextOnlySettings, _PEER, modalities=("text",)),
     "tfn": RegisteredModel("peers.tfn", TfnSettings, _PEER),
     "lmf": RegisteredModel("peers.lmf", LmfSettings, _PEER),
     "mag": RegisteredModel("peers.mag", MagSettings, _MAG),

@@ -8,6 +8,7 @@ from types import MappingProxyType
 import numpy as np
 
 from msajax.config import DataConfig, ModelConfig
+from msajax.config.registry import registered
 from msajax.corpus.corpus import Corpus, Embedding, modality_order
 from msajax.corpus.demands import require_modalities
 from msajax.corpus.labels import as_targets, label_kind
@@ -153,8 +154,8 @@ def fit(
 
     # Which modalities are used: those that are wanted and have a valid training step.
     there = modality_order({*corpus.modalities, *(("text",) if words or text else ())})
-    wanted = model.modalities or there
-    require_modalities(corpus, there, data, model)
+    wanted = model.modalities or registered()[model.name].modalities or there
+    require_modalities(corpus, there, data, dataclasses.replace(model, modalities=wanted))
     masks, _ = step_masks(train, [m for m in wanted if m in train.features], data.mask_from_zeros)
     masks = readable_steps(train, masks, {})
     used = tuple(m for m in wanted if m in masks and masks[m].any())

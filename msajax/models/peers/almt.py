@@ -221,5 +221,11 @@ MODEL = Model(
     | dict.fromkeys(("hyper*", "fusion/*"), (MODALITIES,))
     | {"regression/*": (LABELS,)},
     check=check,
+    space={
+        "model.almt.num_tokens": [4, 8, 16],
+        "model.almt.fusion_depth": [1, 2, 4],
+        "model.almt.dropout": (0.0, 0.4, "linear"),
+        "optim.learning_rate": (3e-5, 1e-3, "log"),
+    },
     **DECLARED,
 )

@@ -277,5 +277,11 @@ MODEL = Model(
     | dict.fromkeys(_OF_MODALITIES, (MODALITIES,)),
     terms=terms,
     check=check,
+    space={
+        "model.dlf.num_layers": [1, 2, 3],
+        "model.dlf.text_dropout": (0.1, 0.5, "linear"),
+        "model.dlf.text_weight": [1.0, 3.0],
+        "optim.learning_rate": (5e-5, 2e-3, "log"),
+    },
     **DECLARED,
 )

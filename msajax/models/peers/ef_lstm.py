@@ -47,4 +47,13 @@ def check(config: ModelConfig, spec: CorpusSpec) -> None:
         )
 
 
-MODEL = Model(module=EarlyFusion, check=check, **DECLARED)
+MODEL = Model(
+    module=EarlyFusion,
+    check=check,
+    space={
+        "model.ef_lstm.hidden": [64, 128, 256],
+        "model.ef_lstm.dropout": (0.1, 0.5, "linear"),
+        "optim.learning_rate": (3e-4, 3e-3, "log"),
+    },
+    **DECLARED,
+)

@@ -41,4 +41,13 @@ class LateFusion(nn.Module):
         return Prediction(score, even_weights(valid, self.spec.modalities))
 
 
-MODEL = Model(module=LateFusion, mutable=(STATISTICS,), **DECLARED)
+MODEL = Model(
+    module=LateFusion,
+    mutable=(STATISTICS,),
+    space={
+        "model.lf_dnn.hidden": [32, 64, 128],
+        "model.lf_dnn.dropout": (0.1, 0.5, "linear"),
+        "optim.learning_rate": (3e-4, 3e-3, "log"),
+    },
+    **DECLARED,
+)

@@ -53,4 +53,14 @@ class LowRankFusion(nn.Module):
         return Prediction(score, even_weights(valid, self.spec.modalities))
 
 
-MODEL = Model(module=LowRankFusion, mutable=(STATISTICS,), **DECLARED)
+MODEL = Model(
+    module=LowRankFusion,
+    mutable=(STATISTICS,),
+    space={
+        "model.lmf.rank": [1, 4, 8, 16],
+        "model.lmf.text_hidden": [64, 128, 256],
+        "optim.learning_rate": (3e-4, 3e-3, "log"),
+        "optim.weight_decay": (1e-4, 1e-2, "log"),
+    },
+    **DECLARED,
+)

@@ -144,5 +144,14 @@ def check(config: ModelConfig, spec: CorpusSpec) -> None:
 
 
 MODEL = Model(
-    module=Mag, bound={"regression/*": (LABELS,)}, check=check, pooler="pooler", **DECLARED
+    module=Mag,
+    bound={"regression/*": (LABELS,)},
+    check=check,
+    pooler="pooler",
+    space={
+        "model.mag.beta_shift": (0.01, 1.0, "log"),
+        "model.mag.gate_dropout": (0.1, 0.5, "linear"),
+        "optim.learning_rate": (5e-6, 5e-5, "log"),
+    },
+    **DECLARED,
 )

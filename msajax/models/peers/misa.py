@@ -247,5 +247,12 @@ MODEL = Model(
     bound={"regression/*": (LABELS,), "head/*": (MODALITIES,)},
     terms=terms,
     check=check,
+    space={
+        "model.misa.hidden": [64, 128, 256],
+        "model.misa.diff_weight": [0.1, 0.3],
+        "model.misa.sim_weight": [0.3, 0.7, 1.0],
+        "model.misa.head_dropout": (0.1, 0.5, "linear"),
+        "optim.learning_rate": (5e-5, 2e-3, "log"),
+    },
     **DECLARED,
 )

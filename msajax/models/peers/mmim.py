@@ -283,5 +283,11 @@ MODEL = Model(
     terms=terms,
     check=check,
     stages=stages,
+    space={
+        "model.mmim.fusion": [64, 128],
+        "model.mmim.nce_weight": (0.01, 0.3, "log"),
+        "model.mmim.bound_weight": (0.01, 0.3, "log"),
+        "optim.learning_rate": (3e-4, 3e-3, "log"),
+    },
     **DECLARED,
 )

@@ -86,5 +86,11 @@ MODEL = Model(
     module=MultimodalTransformer,
     bound={"regression/*": (LABELS, MODALITIES)}
     | dict.fromkeys(("between/*", "memory/*", "post_*"), (MODALITIES,)),
+    space={
+        "model.mult.num_layers": [2, 3, 4, 5],
+        "model.mult.text_dropout": (0.1, 0.5, "linear"),
+        "model.mult.attention_dropout": (0.05, 0.4, "linear"),
+        "optim.learning_rate": (3e-4, 3e-3, "log"),
+    },
     **DECLARED,
 )

@@ -254,5 +254,11 @@ MODEL = Model(
     terms=terms,
     check=check,
     memory=remember,
+    space={
+        "model.self_mm.post_fusion": [32, 64, 128],
+        "model.self_mm.audio_lstm": [16, 32],
+        "model.self_mm.fusion_dropout": (0.0, 0.3, "linear"),
+        "optim.learning_rate": (3e-4, 3e-3, "log"),
+    },
     **DECLARED,
 )

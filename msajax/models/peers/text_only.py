@@ -45,4 +45,13 @@ def check(config: ModelConfig, spec: CorpusSpec) -> None:
         )
 
 
-MODEL = Model(module=TextOnly, check=check, **DECLARED)
+MODEL = Model(
+    module=TextOnly,
+    check=check,
+    space={
+        "model.text_only.hidden": [64, 128, 256],
+        "model.text_only.dropout": (0.1, 0.5, "linear"),
+        "optim.learning_rate": (3e-4, 3e-3, "log"),
+    },
+    **DECLARED,
+)

@@ -130,4 +130,15 @@ def check(config: ModelConfig, spec: CorpusSpec) -> None:
         )
 
 
-MODEL = Model(module=TensorFusion, mutable=(STATISTICS,), check=check, **DECLARED)
+MODEL = Model(
+    module=TensorFusion,
+    mutable=(STATISTICS,),
+    check=check,
+    space={
+        "model.tfn.text_hidden": [64, 128],
+        "model.tfn.audio_hidden": [8, 16, 32],
+        "model.tfn.post_dropout": (0.2, 0.6, "linear"),
+        "optim.learning_rate": (3e-4, 3e-3, "log"),
+    },
+    **DECLARED,
+)

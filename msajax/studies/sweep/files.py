@@ -159,12 +159,13 @@ class SweepFolder:
             write_text(self.file(WINNER_FILE), text)
 
 
-def experiment_text(config: Config, sentence: str) -> str:
+def experiment_text(config: Config, sentence: str, space: Mapping[str, Any] | None = None) -> str:
     """Writes an experiment as the Python file that `--config` reads.
 
     Args:
         config: the experiment.
         sentence: what its docstring says.
+        space: what its get_space() returns; None for no such function.
     """
     usual = flatten(Config())
     lines = [f'"""{_in_docstring(sentence)}"""', "", "from msajax.config import default_config"]
@@ -172,14 +173,19 @@ def experiment_text(config: Config, sentence: str) -> str:
     if entry.origin:  # a model of the user's own
         lines[-1] += ", load_models_from"
         lines += ["", f"load_models_from({os.path.abspath(entry.origin)!r})"]
-    lines += ["", "", "def get_config():", '    """Sets what the sweep has chosen."""']
+    lines += ["", "", "def get_config():", f'    """{_in_docstring(sentence)}"""']
     lines += ["    config = default_config()"]
     for key, value in flatten(config).items():
         if key in _PATHS and os.path.exists(value):
             value = os.path.abspath(value)
         if key not in usual or value != usual[key]:
             lines.append(f"    config.{key} = {value!r}")
-    return "\n".join([*lines, "    return config", ""])
+    lines += ["    return config", ""]
+    if space is not None:
+        lines += ["", "def get_space():", '    """Returns what a sweep tries."""', "    return {"]
+        lines += [f"        {key!r}: {values!r}," for key, values in space.items()]
+        lines += ["    }", ""]
+    return "\n".join(lines)
 
 
 def _in_docstring(text: str) -> str:

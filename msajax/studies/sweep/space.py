@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from msajax.config import Config, check_key, flatten, from_config_dict, identity
+from msajax.config import Config, ModelConfig, check_key, flatten, from_config_dict, identity
 from msajax.errors import UserError, user_failure
+from msajax.models.build import declared
 
 Settings = dict[str, Any]  # what a trial changes of the experiment, by key
 
@@ -28,11 +29,11 @@ _FIXED = {
 }
 
 
-def load_space(path: str) -> Any:
-    """Calls `get_space()` of an experiment file.
+def load_space(path: str, model: ModelConfig) -> Any:
+    """Calls `get_space()` of an experiment file; without it, the space is what its model declares.
 
     Raises:
-        UserError: if the file has no such function, or the function fails.
+        UserError: if there is neither, or the function fails.
     """
     path = os.path.abspath(path)  # as tracebacks name it
     try:
@@ -40,9 +41,11 @@ def load_space(path: str) -> Any:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         if not callable(getattr(module, "get_space", None)):
+            if space := declared(model).space:
+                return dict(space)
             raise UserError(
                 f"{path} has no get_space(), which returns what a sweep tries: {{key: list of "
-                "values, or (low, high, 'log' or 'linear')}."
+                f"values, or (low, high, 'log' or 'linear')}}; nor does {model.name} declare it."
             )
         return module.get_space()
     except UserError:

@@ -1,0 +1,542 @@
+"""Compares models on equal terms: each is swept with the same budget, and its winner tested once.
+
+WORKDIR holds
+
+    NAME.py                 the experiment of a contender: what all share, its model and its space
+    NAME                    its sweep, or with no trials its run
+    NAME.log, NAME.json     what its process said, and what it took
+    models.json, .csv, .tex, .html   the table, after every contender
+"""
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.text import Text
+
+from msajax.checks import differences, is_url
+from msajax.comparison.compare import compare, tabulate
+from msajax.comparison.output import csv_text, p_value, run_table_latex
+from msajax.config import Config, checked, flatten, from_config_dict, identity
+from msajax.config.identity import NUMERICS
+from msajax.config.registry import OF_EVERY_MODEL, registered
+from msajax.corpus.folds import require_one_fold
+from msajax.errors import NON_FINITE, OK, STOPPED, USER_ERROR, UserError, writing
+from msajax.files import holds, json_text, read_json, write_json, write_text
+from msajax.models.build import declared
+from msajax.report import charts
+from msajax.report.figures import Chart
+from msajax.report.page import Panel, render
+from msajax.results import legend
+from msajax.results.findings import interval, mean_sd
+from msajax.results.tables import MetricTable, print_sentences
+from msajax.runs.folder import RunFolder
+from msajax.runs.lock import Lock
+from msajax.runtime.signals import StopRequest
+from msajax.studies.child import COMMAND
+from msajax.studies.sweep.files import SWEEP, WINNER, experiment_text
+
+logger = logging.getLogger(__name__)
+
+RESULTS = "models.json"
+DONE, NOT_RUN, PAUSED = "done", "not run", "paused"
+_TEXT_ONLY = "text_only"  # the floor that every table has
+_WAIT = 60.0  # seconds for a process of a start that was killed
+_POLL = 0.2
+
+
+class Budget(NamedTuple):
+    """Says what every contender gets.
+
+    Attributes:
+        trials: settings that are drawn from its space; 0 trains the settings that are declared.
+        trial_seeds: random seeds of a trial.
+        hours: of this start, before what has not begun is left; None for no limit.
+        models: a Python file that registers models; "" for none.
+    """
+
+    trials: int = 8
+    trial_seeds: int = 1
+    hours: float | None = None
+    models: str = ""
+
+
+def compare_models(
+    contenders: Sequence[str],
+    config: Config,
+    workdir: str,
+    budget: Budget,
+    stop: StopRequest | None = None,
+) -> tuple[dict[str, Any], bool]:
+    """Sweeps each contender in a process of its own, and compares the winners with the first.
+
+    A contender draws its trials from the space that its model declares, on validation alone; the
+    best is trained on seeds that no trial had, and tested once. What has ended is only read, and
+    what was interrupted goes on.
+
+    Args:
+        contenders: names of models, the reference first.
+        config: what all have in common: the corpus, training, encoders, seeds. Settings of
+            `model.*` that a contender does not read are left out of its experiment.
+        workdir: the folder; made if needed.
+        budget: what each gets.
+        stop: asks to stop.
+
+    Returns:
+        The content of models.json, and whether every contender has ended.
+
+    Raises:
+        UserError: for whatever the user can set right, before anything is trained.
+    """
+    config = checked(config)
+    require_one_fold(config.data)
+    experiments = _experiments(contenders, config, budget)
+    own = _identity(config, budget)
+    _claim(workdir, own)
+    with writing(workdir):
+        os.makedirs(workdir, exist_ok=True)
+    last = None if budget.hours is None else time.monotonic() + 3600 * budget.hours
+    with Lock(workdir):
+        for name, text in experiments.items():
+            path = os.path.join(workdir, f"{name}.py")
+            if not holds(path, text):
+                write_text(path, text)
+        content = _write(workdir, config, own, list(experiments), budget)
+        for k, name in enumerate(experiments):
+            if _status(workdir, name) == DONE:
+                continue
+            if _is_over(stop, last):
+                return content, False
+            logger.info("%s (%d of %d).", name, k + 1, len(experiments))
+            if not _run_contender(workdir, name, budget, stop, last):
+                return _write(workdir, config, own, list(experiments), budget), False
+            content = _write(workdir, config, own, list(experiments), budget)
+            row = next(row for row in content["contenders"] if row["name"] == name)
+            logger.info("%s: %s", name, _sentence(content, row))
+        return content, True
+
+
+def of_contender(config: Config, name: str) -> Config:
+    """Returns an experiment with another model, without the settings that this one does not read.
+
+    Raises:
+        UserError: for a model that is not known, or settings that do not fit it.
+    """
+    if name not in registered():
+        known = ", ".join(registered())
+        raise UserError(f"--contenders names {name!r}, which is no model: known are {known}.")
+    entry, usual = registered()[name], flatten(Config())
+    changed = {k: v for k, v in flatten(config).items() if k not in usual or usual[k] != v}
+    nested: dict[str, Any] = {"model": {"name": name}}
+    for key, value in changed.items():
+        section, rest = key.split(".", 1)
+        if section == "model":
+            if rest.partition(".")[0] in registered():  # settings of a model's own
+                is_read = rest.startswith(f"{name}.")
+            else:
+                is_read = entry.reads is None or rest in (*entry.reads, *OF_EVERY_MODEL)
+            if rest == "name" or not is_read:
+                continue
+        place = nested
+        *sections, last = key.split(".")
+        for one in sections:
+            place = place.setdefault(one, {})
+        place[last] = value
+    if entry.modalities:
+        nested["model"]["modalities"] = entry.modalities
+    return from_config_dict(nested)
+
+
+def _experiments(contenders: Sequence[str], config: Config, budget: Budget) -> dict[str, str]:
+    """Writes every contender's experiment file; that of text alone stands last if it is missing."""
+    if not contenders:
+        raise UserError("--contenders names no model: as sequence_level,mult,text_only.")
+    if twice := [name for name in contenders if list(contenders).count(name) > 1]:
+        raise UserError(f"--contenders names {twice[0]!r} twice.")
+    if _TEXT_ONLY not in contenders:
+        contenders = [*contenders, _TEXT_ONLY]
+    found = {}
+    for name in contenders:
+        experiment = of_contender(config, name)
+        space = dict(declared(experiment.model).space)
+        if budget.trials and not space:
+            raise UserError(
+                f"The model {name!r} declares no space of settings (msajax.Model.space): give it "
+                "one, or compare with --trials=0."
+            )
+        said = f"{name}, a contender of a comparison of models."
+        found[name] = experiment_text(experiment, said, space if budget.trials else None)
+    return found
+
+
+def _identity(config: Config, budget: Budget) -> dict[str, Any]:
+    """Says what makes two comparisons the same; contenders may be added."""
+    flat = {k: v for k, v in flatten(config).items() if k in identity(config) or k == "data.path"}
+    flat |= {"numerics": NUMERICS, "--trials": budget.trials, "--trial_seeds": budget.trial_seeds}
+    return flat
+
+
+def _claim(workdir: str, own: Mapping[str, Any]) -> None:
+    """Refuses a folder that holds another comparison, or something else."""
+    if is_url(workdir):
+        raise UserError(f"The workdir {workdir} is in a bucket: name a folder.")
+    if os.path.exists(workdir) and not os.path.isdir(workdir):
+        raise UserError(f"The workdir {workdir} is a file; it must be a folder.")
+    path = os.path.join(workdir, RESULTS)
+    if not os.path.exists(path):
+        begun = any(name.endswith(".py") for name in _listed(workdir))
+        if not begun and (others := set(_listed(workdir)) - {"lock"}):
+            raise UserError(
+                f"The workdir {workdir} holds {min(others)!r} but no {RESULTS}: choose an empty "
+                "one or a new one."
+            )
+        return
+    stored = read_json(path)
+    if not isinstance(stored, dict) or not isinstance(stored.get("identity"), dict):
+        raise UserError(f"{path} is not that of a comparison of models: choose another --workdir.")
+    here = _as_json(own)
+    if found := differences(here, stored["identity"], "{key}: {there} there, {here} here"):
+        raise UserError(
+            f"The workdir {workdir} holds another comparison ({'; '.join(found)}): choose another "
+            "--workdir, or the settings of that comparison."
+        )
+
+
+def _as_json(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what JSON makes of a value: a tuple is a list."""
+    return json.loads(json_text(content))
+
+
+def _listed(folder: str) -> list[str]:
+    return os.listdir(folder) if os.path.isdir(folder) else []
+
+
+# --- a contender's process ---
+
+
+def _run_contender(
+    workdir: str, name: str, budget: Budget, stop: StopRequest | None, last: float | None
+) -> bool:
+    """Trains a contender until it ends; returns whether it has, rather than paused."""
+    folder = os.path.join(workdir, name)
+    _wait_for_owner(folder)
+    asked = ["--mode=train"]
+    if budget.trials:
+        asked = ["--mode=sweep", f"--trials={budget.trials}", f"--trial_seeds={budget.trial_seeds}"]
+    asked += [f"--config={os.path.join(workdir, name)}.py", f"--workdir={folder}"]
+    asked += [f"--models={budget.models}"] if budget.models else []
+    started = time.monotonic()
+    with open(f"{folder}.log", "ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", COMMAND, *asked],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
+        )
+        asked_to_stop = False
+        while True:
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if pid:
+                break
+            if not asked_to_stop and _is_over(stop, last):
+                asked_to_stop = True
+                if stop:
+                    stop.serve()  # what it saves is waited for
+                process.send_signal(signal.SIGTERM)
+            time.sleep(_POLL)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        process.stdin.close()
+    mib = usage.ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
+    before = _taken(workdir, name)
+    taken = {
+        "seconds": round(before["seconds"] + time.monotonic() - started, 3),
+        "peak_mib": round(max(before["peak_mib"], mib), 1),
+        "code": process.returncode,
+        "why": "" if process.returncode == OK else _last_words(f"{folder}.log"),
+    }
+    write_json(f"{folder}.json", taken)
+    return not asked_to_stop or _status(workdir, name) == DONE
+
+
+def _is_over(stop: StopRequest | None, last: float | None) -> bool:
+    """Says whether somebody has asked to stop, or the hours are spent."""
+    asked = stop is not None and stop.requested
+    return asked or (last is not None and time.monotonic() > last)
+
+
+def _wait_for_owner(folder: str) -> None:
+    """Waits until a process of a start that was killed has saved, and let go of a folder."""
+    last = time.monotonic() + _WAIT
+    while os.path.isdir(folder):
+        try:
+            with Lock(folder):
+                return
+        except UserError:
+            if time.monotonic() > last:
+                raise
+        time.sleep(_POLL)
+
+
+def _taken(workdir: str, name: str) -> dict[str, Any]:
+    """Reads what a contender has taken so far."""
+    path = os.path.join(workdir, f"{name}.json")
+    if os.path.exists(path):
+        return read_json(path)
+    return {"seconds": 0.0, "peak_mib": 0.0, "code": None, "why": ""}
+
+
+def _last_words(path: str) -> str:
+    """Returns the last error that a log has, or its last line."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        lines = [line.strip() for line in file if line.strip()]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return (errors or lines or ["it said nothing"])[-1]
+
+
+def _run_of(workdir: str, name: str) -> RunFolder:
+    """Returns the folder of the run that stands for a contender."""
+    folder = os.path.join(workdir, name)
+    is_sweep = os.path.exists(os.path.join(folder, SWEEP))
+    return RunFolder(os.path.join(folder, WINNER) if is_sweep else folder)
+
+
+def _status(workdir: str, name: str) -> str:
+    """Says how far a contender is: done, not run, paused, or why it came to nothing."""
+    run, taken = _run_of(workdir, name), _taken(workdir, name)
+    if taken["code"] == OK and os.path.exists(run.file("results.json")):
+        return DONE
+    if taken["code"] is None:
+        return PAUSED if os.path.isdir(os.path.join(workdir, name)) else NOT_RUN
+    if taken["code"] in (STOPPED, -signal.SIGTERM, 128 + signal.SIGTERM, 128 + signal.SIGINT):
+        return PAUSED
+    kinds = {USER_ERROR: "refused", NON_FINITE: "not finite"}
+    return f"{kinds.get(taken['code'], 'failed')}: {taken['why']}"
+
+
+# --- the table ---
+
+
+def _write(
+    workdir: str, config: Config, own: Mapping[str, Any], names: Sequence[str], budget: Budget
+) -> dict[str, Any]:
+    """Writes the table of what has ended so far; returns the content of models.json."""
+    runs = {n: _run_of(workdir, n) for n in names if _status(workdir, n) == DONE}
+    results = {name: run.read_results() for name, run in runs.items()}
+    content = {
+        "corpus": config.data.path,
+        "budget": {
+            "trials": budget.trials,
+            "trial_seeds": budget.trial_seeds,
+            "seeds": config.train.seeds,
+        },
+        "reference": names[0],
+        "metric": next((one["selection"] for one in results.values()), None),
+        "floors": next((one["floors"] for one in results.values()), {}),
+        "contenders": [_row(workdir, name, results.get(name)) for name in names],
+        "identity": _as_json(own),
+    }
+    for name, values in _tests(names[0], runs, content["metric"]).items():
+        row = next(row for row in content["contenders"] if row["name"] == name)
+        row |= values
+    files = {RESULTS: json_text(content), "models.html": page(content)}
+    files["models.csv"] = csv_text(rows_of(content))
+    if runs:
+        table = tabulate([run.path for run in runs.values()])
+        for row, name in zip(table["rows"], runs, strict=True):
+            row["run"] = name
+        files["models.tex"] = run_table_latex(table)
+    for name, text in files.items():
+        path = os.path.join(workdir, name)
+        if not holds(path, text):
+            write_text(path, text)
+    return content
+
+
+def _row(workdir: str, name: str, results: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Says what is known of a contender."""
+    taken, folder = _taken(workdir, name), os.path.join(workdir, name)
+    sweep: Mapping[str, Any] = {"trials": [], "winner": None}
+    with contextlib.suppress(UserError, OSError):
+        sweep = read_json(os.path.join(folder, SWEEP))
+    row = {
+        "name": name,
+        "parameters": None,
+        "trials_done": len(sweep["trials"]),
+        "settings": (sweep["winner"] or {}).get("settings", {}),
+        "valid": {},
+        "test": {},
+        "samples_per_second": None,
+        "peak_mib": taken["peak_mib"] or None,
+        "seconds": taken["seconds"],
+        "p": None,
+        "p_holm": None,
+        "status": _status(workdir, name),
+    }
+    if results is None:
+        return row
+    timing, samples = results["timing"], results["corpus"]["sizes"]["train"]
+    trained = timing["epochs"] * len(results["seeds"]) * samples
+    seconds = timing["train_seconds"]
+    return row | {
+        "parameters": results["model"]["parameters"],
+        "valid": results["valid"],
+        "test": results["test"],
+        "samples_per_second": round(trained / seconds, 1) if seconds else None,
+    }
+
+
+def _tests(
+    reference: str, runs: Mapping[str, RunFolder], metric: str | None
+) -> dict[str, dict[str, float]]:
+    """Tests every run that has ended against that of the reference: p, and p after Holm."""
+    if reference not in runs or len(runs) < 2:
+        return {}
+    others = [name for name in runs if name != reference]
+    report = compare([runs[name].path for name in (reference, *others)])
+    found = {}
+    for name, pair in zip(others, report["pairs"], strict=True):
+        values = pair["metrics"][metric]
+        found[name] = {"p": values["p"], "p_holm": values["p_holm"]}
+    return found
+
+
+def rows_of(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Lists the table's values, a row for each contender, ready for a data frame."""
+    metrics = next((row["test"] for row in content["contenders"] if row["test"]), {})
+    found = []
+    for row in content["contenders"]:
+        listed = {key: row[key] for key in ("name", "status", "parameters", "trials_done")}
+        for split in ("valid", "test"):
+            for metric in metrics:
+                values = row[split].get(metric, {})
+                for key in ("mean", "sd"):
+                    listed[f"{split}_{metric}_{key}"] = values.get(key)
+        listed |= {key: row[key] for key in ("p", "p_holm", "samples_per_second", "peak_mib")}
+        found.append(listed | {"seconds": row["seconds"]})
+    return found
+
+
+_COLUMNS = ("parameters", "valid", "test", "95 % interval", "p", "p (Holm)", "samples/s", "MiB")
+
+
+def _cells(content: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
+    """Writes the values of a contender that has ended, or why it has none."""
+    metric = content["metric"]
+    if row["status"] != DONE:
+        return [row["status"]] if row["status"] in (NOT_RUN, PAUSED) else ["none, see below"]
+    cells = [
+        f"{row['parameters']:,}",
+        *(mean_sd(metric, row[s][metric]) for s in ("valid", "test")),
+    ]
+    cells.append(interval(metric, row["test"][metric]))
+    cells += ["-" if row[key] is None else p_value(row[key]) for key in ("p", "p_holm")]
+    return [*cells, f"{row['samples_per_second']:,.0f}", f"{row['peak_mib']:,.0f}"]
+
+
+def sentences(content: Mapping[str, Any]) -> list[str]:
+    """Says which contenders differ from the reference, and which came to nothing."""
+    reference, found = content["reference"], []
+    rows = {row["name"]: row for row in content["contenders"]}
+    for name, row in rows.items():
+        if row["status"] not in (DONE, NOT_RUN, PAUSED):
+            found.append(f"{name} {row['status']}")
+    metric = content["metric"]
+    told = {name: row for name, row in rows.items() if row["p_holm"] is not None}
+    if told:
+        first = rows[reference]["test"][metric]["mean"]
+        sign = -1 if legend.larger_is_better(metric) else 1
+        apart = {n: row for n, row in told.items() if row["p_holm"] <= 0.05}
+        for word, is_so in (("better", -1), ("worse", 1)):
+            names = [n for n, row in apart.items()
+                     if sign * (row["test"][metric]["mean"] - first) * is_so > 0]  # fmt: skip
+            if names:
+                found.append(f"By test {metric}, {word} than {reference}: {', '.join(names)}.")
+        if noise := [name for name in told if name not in apart]:
+            found.append(f"Not told from {reference}: {', '.join(noise)}.")
+    return found
+
+
+def _terms(content: Mapping[str, Any]) -> list[str]:
+    budget = content["budget"]
+    trials = f"{budget['trials']} trials of {budget['trial_seeds']} random seed(s) from the space "
+    trials += "that its model declares, on validation alone; the best "
+    each = trials if budget["trials"] else "its declared settings, "
+    return [
+        f"Each contender: {each}trained on {budget['seeds']} fresh random seeds and tested once.",
+        f"p: the paired test against {content['reference']} on the test split; Holm: over all "
+        "others.",
+    ]
+
+
+def _sentence(content: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """Says in a line how a contender has ended."""
+    if row["status"] != DONE:
+        return row["status"]
+    metric = content["metric"]
+    valid, test = (mean_sd(metric, row[split][metric]) for split in ("valid", "test"))
+    return f"{metric} {valid} on valid, {test} on test, {row['seconds']:.0f} s"
+
+
+def print_models(content: Mapping[str, Any], console: Console) -> None:
+    """Prints the content of a models.json: a row for each contender, and what it means."""
+    metric = content["metric"] or "no metric yet"
+    arrow = legend.arrow(metric) if content["metric"] else ""
+    seeds = content["budget"]["seeds"]
+    table = MetricTable(f"{metric} {arrow}, {seeds} random seeds", ["model", *_COLUMNS])
+    for row in content["contenders"]:
+        table.add_row(Text(row["name"]), *map(Text, _cells(content, row)))
+    for name, values in _floors(content).items():
+        table.add_row(Text(name), Text(), Text(), Text(legend.show(metric, values)))
+    console.print(table)
+    console.print()
+    print_sentences([*sentences(content), *_terms(content)], console)
+
+
+def _floors(content: Mapping[str, Any]) -> dict[str, float]:
+    """Returns what floors reach in the metric of the table."""
+    metric = content["metric"]
+    return {n.replace("_", " "): of[metric] for n, of in content["floors"].items() if metric in of}
+
+
+def page(content: Mapping[str, Any]) -> str:
+    """Makes models.html: the table, and each seed as a dot beside intervals and floors."""
+    metric, floors = content["metric"], _floors(content)
+    ended = [row for row in content["contenders"] if row["status"] == DONE]
+    drawn = []
+    if ended:
+        rows: list[charts.Row] = [
+            (row["name"], row["test"][metric]["seeds"], row["test"][metric]["ci95"])
+            for row in ended
+        ]
+        rows += [(name, [value], None) for name, value in floors.items()]
+        note = (
+            "A dot is a random seed; a bar is the 95 % interval over samples; squares are floors."
+        )
+        drawn = [Chart(f"Test {metric}", charts.value_rows(rows, len(ended)), note=note)]
+    cells = [(row["name"], *_padded(_cells(content, row))) for row in content["contenders"]]
+    panel = Panel.of(
+        "Models on equal terms",
+        "compared.html",
+        sentences=sentences(content),
+        charts=drawn,
+        columns=[f"test {metric}" if metric else "model", *_COLUMNS],
+        rows=cells,
+        notes=_terms(content),
+        terms=[],
+    )
+    budget = content["budget"]
+    facts = [f"{len(ended)} of {len(cells)} models", f"{budget['trials']} trials each"]
+    return render("Models", [panel], eyebrow="msajax compare_models", facts=facts)
+
+
+def _padded(cells: Sequence[str]) -> list[str]:
+    return [*cells, *[""] * (len(_COLUMNS) - len(cells))]
