@@ -1,0 +1,95 @@
+"""Models on equal terms: what each contender is given, and one comparison that is killed."""
+
+import csv
+import json
+import os
+import signal
+
+import pytest
+from tiny import SMALLEST, tiny_config
+
+from msajax.config import ModelConfig
+from msajax.errors import UserError
+from msajax.models.build import declared
+from msajax.models.table import MODELS
+from msajax.studies import compare_models
+from msajax.studies.compare_models import Budget, of_contender
+from msajax.studies.sweep.space import plan
+
+
+DONE = ("lf_dnn", "text_only")
+
+
+def test_a_contender_has_what_all_share_and_only_settings_that_it_reads():
+    config = tiny_config(data__path="corpus.npz", optim__learning_rate=0.01, train__seeds=4)
+    ours, theirs = of_contender(config, "sequence_level"), of_contender(config, "tfn")
+    assert ours == config
+    assert theirs.train == config.train and theirs.optim == config.optim
+    assert theirs.data == config.data
+    assert theirs.model == ModelConfig(name="tfn", own=theirs.model.own)
+    assert of_contender(config, "text_only").model.modalities == ("text",)
+    with pytest.raises(UserError, match="'tfm', which is no model: known are sequence_level"):
+        of_contender(config, "tfm")
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "next_token"])
+def test_the_space_of_every_model_can_be_searched(name):
+    config = of_contender(tiny_config(), name)
+    drawn = plan(declared(config.model).space, config, 8)
+    assert len(drawn) == 8 and all(drawn)
+
+
+def test_what_cannot_be_compared_is_refused_before_anything_is_written(tmp_path):
+    config, workdir = tiny_config(), str(tmp_path / "w")
+    for names, message in (
+        ((), "--contenders names no model"),
+        (("tfn", "tfn"), "names 'tfn' twice"),
+        (("next_token",), "declares no space of settings"),
+    ):
+        with pytest.raises(UserError, match=message):
+            compare_models.compare_models(names, config, workdir, Budget())
+    assert not os.path.exists(workdir)
+
+
+def test_a_comparison_that_is_killed_goes_on_and_ends_in_one_table(forks, tmp_path):
+    workdir = tmp_path / "models"
+    keys = {"data__path": "synthetic", **SMALLEST, "data__synthetic__train": 24,
+            "data__synthetic__valid": 12, "data__synthetic__test": 12, "train__seeds": 2,
+            "train__epochs": 2, "train__report": False}  # fmt: skip
+    keys = {key.replace("__", "."): value for key, value in keys.items()}
+    as_text = {k: ",".join(map(str, v)) + "," * (len(v) == 1) if isinstance(v, tuple) else v
+               for k, v in keys.items()}  # fmt: skip
+    command = ["--mode=compare_models", "--contenders=lf_dnn,mag", "--trials=0",
+               f"--workdir={workdir}", *(f"--config.{k}={v}" for k, v in as_text.items())]
+    begun = forks.start(*command, log=tmp_path / "log").until(
+        (workdir / "lf_dnn" / "config.json").exists
+    )
+    begun.send_signal(signal.SIGKILL)
+    begun.wait()
+    done = forks.run(*command)
+    assert done.returncode == 0, done.stderr
+
+    content = json.loads((workdir / "models.json").read_text())
+    rows = {row["name"]: row for row in content["contenders"]}
+    assert list(rows) == ["lf_dnn", "mag", "text_only"] and content["reference"] == "lf_dnn"
+    assert content["budget"] == {"trials": 0, "trial_seeds": 1, "seeds": 2}
+    assert rows["mag"]["status"].startswith("refused: ") and not rows["mag"]["test"]
+    for name in DONE:
+        row = rows[name]
+        results = json.loads((workdir / name / "results.json").read_text())
+        assert row["status"] == "done" and row["test"] == results["test"]
+        assert row["parameters"] > 0 and row["peak_mib"] > 50 and row["samples_per_second"] > 0
+    assert rows["lf_dnn"]["p"] is None and 0 < rows["text_only"]["p_holm"] <= 1
+    with open(workdir / "models.csv", newline="") as file:
+        assert [row["name"] for row in csv.DictReader(file)] == list(rows)
+    assert "lf\\_dnn" in (workdir / "models.tex").read_text()
+    assert "<svg" in (workdir / "models.html").read_text()
+
+    # What has ended is only read.
+    before = {name: (workdir / name / "results.json").stat().st_mtime_ns for name in DONE}
+    assert forks.run(*command).returncode == 0
+    again = json.loads((workdir / "models.json").read_text())["contenders"]
+    assert [row for row in again if row["name"] in DONE] == [rows[name] for name in DONE]
+    assert before == {n: (workdir / n / "results.json").stat().st_mtime_ns for n in DONE}
+    other = forks.run(*command, "--config.train.epochs=3")
+    assert other.returncode == 2 and "holds another comparison (train.epochs" in other.stderr
