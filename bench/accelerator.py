@@ -74,7 +74,7 @@ class Row:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options that only these tables read."""
     parser.add_argument("--rows", default="", help="cpu or accelerator; by default what there is")
-    parser.add_argument("--samples", type=int, default=0, help="of an accelerator's rows; 0: all")
+    parser.add_argument("--samples", type=int, default=0, help="at most; 0: all")
     parser.add_argument("--numbers", default=",".join(NUMBERS), help="of an accelerator's rows")
     parser.add_argument("--seeds", default="1,5,20", help="in one program, of the first number")
 
@@ -195,9 +195,9 @@ def measure(setting: Setting, row: Row) -> dict:
     from msajax.preparation import batches
     from msajax.training import feed
 
-    lengths = train_step.read_lengths(setting.lengths or None)
+    shares = train_step.read_shares(setting.lengths or None, setting.samples or 1284)
     lengths = np.full(UNCUT, 20) if row.steps else lengths
-    split = train_step.make_split(lengths[: setting.samples or None])
+    split = train_step.make_split(shares[: setting.samples or None], train_step.SPEC)
     config = ModelConfig(model_dim=setting.dim, ff_dim=2 * setting.dim, **NUMBERS[row.number])
     if row.asked == "shares":
         return {"shares": train_step.shares(config)}

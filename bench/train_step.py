@@ -1,15 +1,17 @@
 """Measures training steps and inference against the same model in PyTorch, in one run.
 
-    python bench/train_step.py [--dims=128,256] [--repeats=7] [--lengths=CORPUS.npz]
+    python bench/train_step.py [--dims=128,256] [--repeats=7]
+        [--lengths=CORPUS.npz|aligned50|unaligned] [--samples=N]
 
 On a CPU it prints one table: samples per second of msajax, PyTorch eager and torch.compile
 (whichever is installed), medians over interleaved repeats, with ratios; then parameters,
 matrix-product FLOPs, the share of the machine's own matrix-product peak, what the time of a step
 goes into, compile seconds cold and cached, peak memory. On a GPU it prints the tables of
 accelerator.py. All compute the same: scores are compared before anything is timed. AdamW, clip 1,
-dropout 0.1, batch 32. Sequence lengths are those of the text of a corpus, or uniform in 1 … 20.
-PyTorch takes whole batches of 20 steps, as its users' programs do; msajax cuts them to their length
-quarter.
+dropout 0.1, batch 32. Sequence lengths are those of the text of a corpus, or uniform in 1 … 20;
+of aligned50 and unaligned they are as in CMU-MOSEI, 50 steps at most, or 50 of text, 500 of audio
+and 375 of video. PyTorch takes whole batches of the longest, as its users' programs do; msajax cuts
+them to their length quarter.
 """
 
 import argparse
@@ -60,23 +62,23 @@ from msajax.training.rates import make_rates
 from msajax.training.step import Recipe
 
 BATCH, PAUSE = 32, 0.5  # rows of a step, seconds
-SPEC = CorpusSpec(("text", "audio", "video"), (300, 74, 47), (20, 20, 20))
+_NAMES = ("text", "audio", "video")
+SPEC = CorpusSpec(_NAMES, (300, 74, 47), (20, 20, 20))
+SPECS = {
+    "aligned50": CorpusSpec(_NAMES, (300, 74, 35), (50, 50, 50)),
+    "unaligned": CorpusSpec(_NAMES, (300, 74, 35), (50, 500, 375)),
+}
 
 
-def make_split(lengths: np.ndarray) -> Split:
-    """Makes random features whose three modalities, aligned, have these lengths."""
-    rng = np.random.default_rng(0)
-    mask = np.arange(20)[None, :] < lengths[:, None]
-    features = {
-        m: (rng.normal(size=(len(lengths), 20, SPEC.width(m))) * mask[..., None]).astype(np.float32)
-        for m in SPEC.modalities
-    }
-    return Split(
-        ids=np.arange(len(lengths)).astype(str),
-        features=features,
-        masks=dict.fromkeys(SPEC.modalities, mask),
-        labels=rng.normal(size=(len(lengths), 1)),
-    )
+def make_split(shares: np.ndarray, spec: CorpusSpec) -> Split:
+    """Makes random features, each sample of which has a share of the longest steps."""
+    rng, features, masks = np.random.default_rng(0), {}, {}
+    for m, longest, width in zip(spec.modalities, spec.lengths, spec.widths, strict=True):
+        masks[m] = np.arange(longest) < np.maximum(np.round(shares * longest), 1)[:, None]
+        x = rng.normal(size=(len(shares), longest, width)) * masks[m][..., None]
+        features[m] = x.astype(np.float32)
+    ids = np.arange(len(shares)).astype(str)
+    return Split(ids, features, masks, labels=rng.normal(size=(len(shares), 1)))
 
 
 def first_batch(split: Split) -> list[dict[str, np.ndarray]]:
@@ -84,12 +86,18 @@ def first_batch(split: Split) -> list[dict[str, np.ndarray]]:
     return [{m: x[:BATCH] for m, x in a.items()} for a in (split.features, split.masks)]
 
 
-def read_lengths(path: str | None) -> np.ndarray:
-    """Reads the lengths of text of the training split of a corpus, after compaction."""
-    if path is None:
-        return np.random.default_rng(1).integers(1, 21, 1284)
-    split = open_corpus(path).split("train")
-    return np.maximum(spans(step_mask(split, "text", True))[1], 1)
+def read_shares(lengths: str | None, samples: int) -> np.ndarray:
+    """Returns what share of the longest steps samples have.
+
+    Of a corpus it is that of the text of its training split, after compaction.
+    """
+    rng = np.random.default_rng(1)
+    if lengths is None:
+        return rng.integers(1, 21, samples) / 20
+    if lengths in SPECS:  # 21 of 50 on average
+        return np.clip(rng.beta(2, 2.76, samples), 0.02, 1)
+    split = open_corpus(lengths).split("train")
+    return np.maximum(spans(step_mask(split, "text", True))[1], 1) / 20
 
 
 class Msajax:
@@ -189,7 +197,7 @@ class CompiledCall:
         self.batches = []
         for row in range(20):
             one = Split(system.split.ids[:1], *system.sample(row))
-            self.batches += cut_batches(one, SPEC, system.layout.put_rows)
+            self.batches += cut_batches(one, system.spec, system.layout.put_rows)
 
     def infer_one(self) -> int:
         """Scores 20 samples one at a time."""
@@ -229,7 +237,7 @@ def matmul_peak(repeats: int) -> float:
     return best
 
 
-def compile_seconds(config: ModelConfig, split: Split) -> tuple[float, float]:
+def compile_seconds(config: ModelConfig, split: Split, spec: CorpusSpec) -> tuple[float, float]:
     """Times the way from nothing to the first step, cold and from a filled cache, in seconds."""
     seconds = []
     with tempfile.TemporaryDirectory() as cache:
@@ -238,7 +246,7 @@ def compile_seconds(config: ModelConfig, split: Split) -> tuple[float, float]:
         compilation_cache.reset_cache()
         for _ in range(2):
             jax.clear_caches()
-            system, started = Msajax(config, split), time.perf_counter()
+            system, started = Msajax(config, split, spec=spec), time.perf_counter()
             system.run_dispatch(next(system.dispatches()), last=1)
             seconds.append(time.perf_counter() - started)
         jax.config.update("jax_compilation_cache_dir", None)
@@ -246,10 +254,10 @@ def compile_seconds(config: ModelConfig, split: Split) -> tuple[float, float]:
     return seconds[0], seconds[1]
 
 
-def shares(config: ModelConfig) -> str:
+def shares(config: ModelConfig, spec: CorpusSpec) -> str:
     """Says what the time of uncut steps goes into, by kinds of operations."""
     jax.clear_caches()
-    system = Msajax(config, make_split(np.full(8 * BATCH, 20)))
+    system = Msajax(config, make_split(np.ones(8 * BATCH), spec), spec=spec)
     system.train()  # compiles
     seconds, of_kinds = operations.shares_of_time(system.train, "train_steps")
     said = ", ".join(f"{kind} {share:.0%}" for kind, share in of_kinds.items())
@@ -277,20 +285,30 @@ def main() -> None:
         peers = []
         print("PyTorch is not installed: msajax alone is measured (pip install torch).")
     print(f"jax {jax.__version__} on {jax.devices()[0].device_kind}")
-    split, peak = make_split(read_lengths(arguments.lengths)), matmul_peak(20)
+    spec = SPECS.get(arguments.lengths, SPEC)
+    split = make_split(read_shares(arguments.lengths, arguments.samples or 1284), spec)
+    peak = matmul_peak(20)
     for dim in map(int, arguments.dims.split(",")):
-        measure(ModelConfig(model_dim=dim, ff_dim=2 * dim), split, peers, arguments.repeats, peak)
+        config = ModelConfig(model_dim=dim, ff_dim=2 * dim)
+        measure(config, split, spec, peers, arguments.repeats, peak)
 
 
-def measure(config: ModelConfig, split: Split, peers: list[str], repeats: int, peak: float) -> None:
+def measure(
+    config: ModelConfig,
+    split: Split,
+    spec: CorpusSpec,
+    peers: list[str],
+    repeats: int,
+    peak: float,
+) -> None:
     """Prints the table of one width on a CPU, and what stands below it."""
     console, dim = Console(width=110), config.model_dim
-    systems: dict = {"msajax": Msajax(config, split)}
+    systems: dict = {"msajax": Msajax(config, split, spec=spec)}
     params = jax.tree.map(lambda x: np.asarray(x[0]), systems["msajax"].state.params)
     for name in peers:
         import timed_torch
 
-        systems[name] = timed_torch.Torch(config, SPEC, split, params, name)
+        systems[name] = timed_torch.Torch(config, spec, split, params, name)
         difference = np.abs(systems[name].scores() - systems["msajax"].scores()).max()
         print(f"D={dim}: {name} and msajax differ by {difference:.1e} in a score")
     table = Table(title=f"samples per second, D={dim}, F={2 * dim}, batch {BATCH}")
@@ -299,7 +317,7 @@ def measure(config: ModelConfig, split: Split, peers: list[str], repeats: int, p
     medians = {}
     for method in ("train", "infer", "infer_one"):
         also: dict = {}
-        if method == "train":
+        if method == "train" and spec is SPEC:
             also = {"msajax, 5 seeds": Msajax(config, split, seeds=5)}
         elif method == "infer_one":
             also = {"msajax, compiled call": CompiledCall(systems["msajax"])}
@@ -315,15 +333,15 @@ def measure(config: ModelConfig, split: Split, peers: list[str], repeats: int, p
     systems.clear()  # and with them their programs, which `shares` would take for its own
 
     one = dataclasses.replace(config, dropout_rate=0.0)
-    batch, model = first_batch(split), build_model(one, SPEC)
+    batch, model = first_batch(split), build_model(one, spec)
 
     def score_sum(params):
         return model.apply({"params": params}, *batch).score.sum()
 
     flops = sum(matmul_flops(jax.grad(score_sum), params).values())
     reached = medians["train"] * flops / BATCH / peak
-    where = shares(config)
-    cold, cached = compile_seconds(config, split)
+    where = shares(config, spec)
+    cold, cached = compile_seconds(config, split, spec)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     console.print(
         f"D={dim}: {sum(x.size for x in jax.tree.leaves(params)):,} parameters; "

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from msajax.config import ModelConfig
+from msajax.layers.prng import dropout_key
 from msajax.models.attribution import deeplift, gradient_x_input, integrated_gradients
 from msajax.models.build import build_model
 from msajax.spec import CorpusSpec
-from msajax.training.prng import dropout_key
 
 RNG = np.random.default_rng(0)
 B, N, HIDDEN = 4, 5, 7

@@ -16,7 +16,6 @@ from msajax.studies import compare_models
 from msajax.studies.compare_models import Budget, of_contender
 from msajax.studies.sweep.space import plan
 
-
 DONE = ("lf_dnn", "text_only")
 
 

@@ -15,11 +15,11 @@ from msajax.layers.attention import MultiHeadAttention
 from msajax.layers.basic import FeedForward, RMSNorm
 from msajax.layers.heads import AdaptiveHead
 from msajax.layers.positions import sinusoids
+from msajax.layers.prng import dropout_key
 from msajax.layers.transformer import AnchoredFusion, TransformerBlock
 from msajax.models.build import build_model
 from msajax.models.contract import blank_sample
 from msajax.spec import CorpusSpec
-from msajax.training.prng import dropout_key
 
 AXES = {
     "n_layers_mod": (1, 0),

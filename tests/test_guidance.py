@@ -16,6 +16,7 @@ from tiny import rates_of
 from msajax.config import Config, ModelConfig, OptimConfig, TrainConfig
 from msajax.errors import UserError
 from msajax.layers.basic import rows_of_batch
+from msajax.layers.prng import dropout_key
 from msajax.layers.transformer import ModalityEncoder, TransformerBlock
 from msajax.models.build import build_model, declared, parameter_shapes
 from msajax.models.contract import blank_sample
@@ -23,7 +24,6 @@ from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.training.objective import make_objective
 from msajax.training.optimizers import make_optimizer
-from msajax.training.prng import dropout_key
 from msajax.training.step import Recipe, begin, train_step
 
 METHODS = ("gradient_x_input", "integrated_gradients", "deeplift")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from msajax.layers.basic import Dropout, FeedForward, LayerNorm
-from msajax.training.prng import COUNTER_HASH
+from msajax.layers.prng import COUNTER_HASH
 
 KEY = jax.random.key(0, impl=COUNTER_HASH)
 

@@ -1,50 +1,57 @@
-"""Attention whose maps are made again for their gradients: the same as with maps that are kept."""
+"""Attention in parts: the same as with whole maps, at every size of a part."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from msajax.layers import long_attention
+from msajax.layers import attention, long_attention
 from msajax.layers.basic import Drops
+from msajax.layers.prng import COUNTER_HASH
 
 BATCH, HEADS, QUERIES, KEYS = 6, 2, 5, 7
 
 
-def with_maps(q, k, v, keep, drops):
+def with_maps(q, k, v, keep, bias, drops):
     """The textbook's, of which a query without a key finds 0."""
-    scores = jnp.where(keep[:, None], jnp.einsum("bhqd,bhkd->bhqk", q, k), -1e30)
-    weights = jax.nn.softmax(scores, axis=-1)
+    scores = jnp.einsum("bhqd,bhkd->bhqk", q, k) + (0 if bias is None else bias[:, None])
+    weights = jax.nn.softmax(jnp.where(keep[:, None], scores, -1e30), axis=-1)
     weights = weights if drops is None else drops(weights)
     found = jnp.einsum("bhqk,bhkd->bhqd", weights, v)
     return jnp.where(keep.any(-1)[:, None, :, None], found, 0)
 
 
-@pytest.mark.parametrize("dropping", [False, True])
-@pytest.mark.parametrize("rows", [1, 2, 6])  # at a time
-def test_values_and_gradients_are_those_of_attention_with_maps(dropping, rows, monkeypatch):
-    monkeypatch.setattr(long_attention, "_ELEMENTS_CPU", rows * HEADS * QUERIES * KEYS)
+@pytest.mark.parametrize("dropping", [None, "threefry2x32", COUNTER_HASH])
+@pytest.mark.parametrize("shared", [False, True])  # a bias of all samples and queries
+@pytest.mark.parametrize("elements", [4 * KEYS, HEADS * 2 * KEYS, 70, 140, 1000])
+def test_values_and_gradients_are_those_of_attention_with_maps(
+    dropping, shared, elements, monkeypatch
+):
+    monkeypatch.setattr(long_attention, "_ELEMENTS_CPU", elements)
     rng = np.random.default_rng(0)
     sizes = ((QUERIES, 3), (KEYS, 3), (KEYS, 4), (QUERIES, 4))
-    *inputs, weight = (
-        rng.normal(size=(BATCH, HEADS, *size)).astype("f4") for size in sizes
-    )  # fmt: skip
+    *inputs, weight = (rng.normal(size=(BATCH, HEADS, *size)).astype("f4") for size in sizes)
+    bias = rng.normal(size=(1, 1, KEYS) if shared else (BATCH, QUERIES, KEYS)).astype("f4")
     keep = rng.uniform(size=(BATCH, QUERIES, KEYS)) > 0.4
     keep[2, 1], keep[3] = False, False
-    keys = jax.vmap(jax.random.key)(jnp.arange(BATCH))
-    drops = Drops(keys, jnp.uint32(2**30), jnp.float32(4 / 3)) if dropping else None
+    drops = None
+    if dropping:
+        key = jax.random.key(0, impl=dropping)
+        keys = jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(BATCH))
+        drops = Drops(keys, jnp.uint32(2**30), jnp.float32(4 / 3))
 
     def outcome(attend):
         def loss(*inputs):
-            found = attend(*inputs, keep, drops)
+            *qkv, bias = inputs
+            found = attend(*qkv, keep, bias, drops)
             return (found * weight).sum(), found
 
-        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True))(*inputs)
+        return jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3), has_aux=True))(*inputs, bias)
 
     (_, found), gradients = outcome(long_attention.attend)
     (_, expected), wanted = outcome(with_maps)
     for here, there in zip((found, *gradients), (expected, *wanted), strict=True):
-        np.testing.assert_allclose(here, there, rtol=1e-5, atol=2e-6)
+        np.testing.assert_allclose(here, there, rtol=2e-6, atol=2e-6)
     assert not found[3].any() and not found[2, :, 1].any() and found[2, :, 0].any()
 
 
@@ -53,4 +60,37 @@ def test_one_mask_of_keys_serves_all_queries():
     q, k, v = (rng.normal(size=(2, 1, length, 3)).astype("f4") for length in (4, 5, 5))
     keep = np.array([[True, False, True, True, False], [False] * 5])[:, None]
     found = long_attention.attend(q, k, v, keep)
-    np.testing.assert_allclose(found, with_maps(q, k, v, keep, None), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found, with_maps(q, k, v, keep, None, None), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_a_layer_is_the_same_in_parts_with_the_same_dropout(train, monkeypatch):
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(3, 9, 8)).astype("f4")
+    layer = attention.MultiHeadAttention(2, 4, 0.4, jnp.float32, value_dim=3)
+    masks = (
+        jnp.asarray(rng.uniform(size=(3, 9)) > 0.3), attention.causal_mask(9),
+        jnp.asarray(rng.normal(size=(9, 9)).astype("f4")),
+    )  # fmt: skip
+    rngs = {"dropout": jax.random.key(1, impl=COUNTER_HASH)}
+    params = layer.init(jax.random.key(0), x, x, masks, train=False)
+
+    def outcome():
+        def loss(params, x):
+            return jnp.square(layer.apply(params, x, x, masks, train=train, rngs=rngs)).sum()
+
+        return jax.jit(jax.value_and_grad(loss, (0, 1)))(params, x)
+
+    whole = outcome()
+    monkeypatch.setattr(long_attention, "_LONG", 1)
+    monkeypatch.setattr(long_attention, "_ELEMENTS_CPU", 40)
+    for here, there in zip(*map(jax.tree.leaves, (outcome(), whole)), strict=True):
+        np.testing.assert_allclose(here, there, rtol=5e-6, atol=5e-6)
+    # Whoever asks for maps gets whole ones, at any length.
+    _, kept = layer.apply(params, x, x, masks, train=False, mutable="intermediates")
+    assert kept["intermediates"]["attention"][0].shape == (3, 2, 9, 9)
+    text = str(jax.make_jaxpr(lambda x: layer.apply(params, x, x, masks, train=False))(x))
+    assert "scan" in text and "f32[3,2,9,9]" not in text
+    with attention.keeping_maps():
+        text = str(jax.make_jaxpr(lambda x: layer.apply(params, x, x, masks, train=False))(x))
+    assert "f32[3,2,9,9]" in text

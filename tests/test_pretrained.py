@@ -34,7 +34,7 @@ from msajax.encoders.module import make_encoder, parameters_of
 from msajax.encoders.table import KINDS, read_architecture
 from msajax.errors import UserError
 from msajax.layers.basic import rows_of_batch
-from msajax.training.prng import dropout_key
+from msajax.layers.prng import dropout_key
 
 CONFIGS = {
     "bert": BERT,

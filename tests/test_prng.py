@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from msajax.training.prng import COUNTER_HASH, dropout_key
+from msajax.layers.prng import COUNTER_HASH, dropout_key
 
 # Random keys, as fold_in gives them.
 ROW_KEYS = np.random.default_rng(0).integers(0, 2**32, (64, 2), np.uint32)

@@ -22,9 +22,9 @@ import scipy.special
 
 from msajax.config import ModelConfig
 from msajax.layers.basic import Dropout
+from msajax.layers.prng import dropout_key
 from msajax.models.build import build_model
 from msajax.spec import CorpusSpec
-from msajax.training.prng import dropout_key
 
 REFERENCE = pathlib.Path(__file__).resolve().parents[2] / "shared" / "reference"
 SMALL = ModelConfig(model_dim=16, num_heads=2, ff_dim=24, n_layers_mod=1, dropout_rate=0.25)

@@ -1,7 +1,9 @@
 """Combines masks, and computes multi-head attention (source 002; scaled as in source 004)."""
 
+import contextlib
+import contextvars
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -10,7 +12,20 @@ import jax.numpy as jnp
 
 from msajax.layers.basic import Dropout
 from msajax.layers.linear import AffineLayer, affine_each, batched_product
+from msajax.layers.long_attention import attend, is_long
 from msajax.layers.positions import rotate
+
+_KEEPS_MAPS = contextvars.ContextVar("keeps_maps", default=False)
+
+
+@contextlib.contextmanager
+def keeping_maps() -> Iterator[None]:
+    """Computes attention by whole maps at any length, for what walks through the program."""
+    token = _KEEPS_MAPS.set(True)
+    try:
+        yield
+    finally:
+        _KEEPS_MAPS.reset(token)
 
 
 def causal_mask(length: int) -> jax.Array:
@@ -76,7 +91,9 @@ class MultiHeadAttention(nn.Module):
 
     Scores and softmax are float32. A query that sees no key gets exactly zero after the output
     projection: no information, and finite gradients. The attention maps `[B, H, Tq, Tk]`, before
-    dropout, are kept as `attention` in the `intermediates` collection when that is mutable.
+    dropout, are kept as `attention` in the `intermediates` collection when that is mutable. If it
+    is not, maps of long sequences are computed in parts (`long_attention`): the same numbers but
+    for their rounding.
 
     Attributes:
         num_heads: H.
@@ -140,6 +157,13 @@ class MultiHeadAttention(nn.Module):
             q, k = rotate(q, rotation), rotate(k, rotation)
 
         keep, bias = combine_masks(masks, batch=batch, queries=queries, keys=keys)
+        needs_maps = self.is_mutable_collection("intermediates") or _KEEPS_MAPS.get()
+        if added is None and not needs_maps and is_long(queries, keys):
+            drops = Dropout(self.dropout_rate).drops(batch, train=train)
+            heads = (jnp.moveaxis(x, 1, 2) for x in (q, k, v))
+            masks = (x if x is None else x[:, 0] for x in (keep, bias))
+            mixed = attend(*heads, *masks, drops).astype(self.dtype)
+            return self.project(mixed, keep, model_dim)
         with jax.named_scope("maps"):
             scores = batched_product(jnp.moveaxis(q, 1, 2), k.transpose(0, 2, 3, 1), jnp.float32)
         for more in (bias, added):
@@ -161,9 +185,13 @@ class MultiHeadAttention(nn.Module):
 
         with jax.named_scope("maps"):
             mixed = batched_product(probabilities, jnp.moveaxis(v, 1, 2), self.dtype)
+        return self.project(mixed, keep, model_dim)
+
+    def project(self, mixed: jax.Array, keep: jax.Array, model_dim: int) -> jax.Array:
+        """Projects what the heads found, `[B, H, Tq, dv]`, to `[B, Tq, model_dim]`."""
         mixed = jnp.moveaxis(mixed, 1, 2)  # [batch, queries, heads, value_dim]
-        mixed = mixed.reshape(*mixed.shape[:2], -1)
-        out = AffineLayer(v.shape[2:], (model_dim,), self.dtype, self.out_bias, name="out")
+        heads, mixed = mixed.shape[2:], mixed.reshape(*mixed.shape[:2], -1)
+        out = AffineLayer(heads, (model_dim,), self.dtype, self.out_bias, name="out")
         out = out(mixed)  # [batch, queries, model_dim]
         # The softmax of a row without a valid key is uniform: what it gathers means nothing.
         sees_a_key = keep.any(-1)[:, 0, :, None]  # [batch or 1, queries or 1, 1]

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from msajax.layers.linear import AffineLayer, gelu, layer_norm
+from msajax.layers.prng import block_of_bits
 
 ROWS = "rows"  # the variable collection of `rows_of_batch`
 RATES = "rates"  # that of dropout rates: {site: `dropout_numbers`}
@@ -74,6 +75,14 @@ class Drops(NamedTuple):
         """Says which elements of one row `[…]` stay."""
         return jax.random.bits(self.keys, shape) >= self.threshold
 
+    def block_stays(
+        self, shape: tuple[int, int, int], start: jax.Array | int, size: int
+    ) -> jax.Array:
+        """Says what `stays` says of `[H, Q, K]` for some of the places of its second axis."""
+        if size == shape[1]:
+            return self.stays(shape)
+        return block_of_bits(self.keys, shape, start, size) >= self.threshold
+
     def __call__(self, x: jax.Array) -> jax.Array:
         """Drops elements of `x` `[B, …]` and scales the others by the factor."""
         stays = jax.vmap(lambda key: self._replace(keys=key).stays(x.shape[1:]))(self.keys)
@@ -104,6 +113,15 @@ class Dropout(nn.Module):
 
     rate: float
     per_row: bool = True
+
+    def drops(self, rows: int, *, train: bool) -> Drops | None:
+        """Returns what drops elements of arrays of so many rows as this layer would; None if none.
+
+        Call it in place of the layer.
+        """
+        if not train or self.rate == 0.0:
+            return None
+        return Drops(keys_of_rows(self, rows), *numbers_of_site(self, self.rate))
 
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:

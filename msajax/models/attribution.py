@@ -13,6 +13,8 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 
+from msajax.layers.attention import keeping_maps
+
 Function = Callable[[jax.Array], jax.Array]
 
 
@@ -74,7 +76,8 @@ def deeplift(function: Function, x: jax.Array, baseline: jax.Array) -> jax.Array
     Raises:
         NotImplementedError: naming an operation without a rule.
     """
-    program = jax.make_jaxpr(function)(x)
+    with keeping_maps():  # whose operations have rules here
+        program = jax.make_jaxpr(function)(x)
     argument = _Value(x, baseline, varies=True)
     tape: list[_Operation] = []
     (result,) = _run(program.jaxpr, program.consts, [argument], tape)

@@ -16,12 +16,12 @@ from jax.flatten_util import ravel_pytree
 
 from msajax.config import TrainConfig
 from msajax.layers.basic import RATES, rows_of_batch
+from msajax.layers.prng import dropout_key
 from msajax.models.contract import Model, Prediction, Stage, init_variables, joined, without
 from msajax.preparation.batches import Batch, Progress
 from msajax.spec import CorpusSpec
 from msajax.training.objective import Objective, Sums, measure, weights_before
 from msajax.training.optimizers import Optimizer, StepInfo
-from msajax.training.prng import dropout_key
 from msajax.training.rates import Rates
 from msajax.training.state import StepMetrics, TrainState
 from msajax.training.transforms import Transforms

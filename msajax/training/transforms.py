@@ -17,9 +17,9 @@ from msajax.checks import is_finite_number
 from msajax.config.grammar import parse
 from msajax.encoders.tokens import NOTHING
 from msajax.errors import UserError
+from msajax.layers.prng import transform_key
 from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
-from msajax.training.prng import transform_key
 
 Transform = Callable[[jax.Array, Batch, jax.Array], Batch]  # keys [B], one for each row; amount
 Modalities = tuple[str, ...]

@@ -196,7 +196,7 @@ def encode(work: Work, heads: int) -> jax.Array:
                 k, v = jnp.split(affine(read, Affine(kernel[:, d:], bias[d:])), 2, axis=-1)
         q = q * (d // heads) ** -0.5
         dropping = of_attention and of_attention.at(number)
-        mixed = attend(split(q), split(k), split(v), work.keep, dropping)
+        mixed = attend(split(q), split(k), split(v), work.keep, drops=dropping)
         mixed = jnp.moveaxis(mixed, 1, 2).reshape(x.shape)
         with jax.named_scope("projections"):
             mixed = affine(mixed, weights.out)

@@ -67,6 +67,29 @@ def _random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.
     return _hash(key, counter)
 
 
+def block_of_bits(
+    key: jax.Array, shape: tuple[int, int, int], start: jax.Array | int, size: int
+) -> jax.Array:
+    """Draws the bits that `jax.random.bits(key, shape)` has in the rows of a block.
+
+    Args:
+        key: `[]`, typed.
+        shape: `[H, Q, K]`.
+        start: the block's first place on the second axis.
+        size: how many places it has; what lies behind the shape means nothing.
+
+    Returns:
+        `[H, size, K]` uint32.
+    """
+    heads, queries, keys = shape
+    if key.dtype != jax.random.key(0, impl=COUNTER_HASH).dtype:
+        bits = jnp.pad(jax.random.bits(key, shape), ((0, 0), (0, size), (0, 0)))
+        return jax.lax.dynamic_slice_in_dim(bits, start, size, axis=1)
+    place = [jax.lax.broadcasted_iota(jnp.uint32, (heads, size, keys), axis) for axis in range(3)]
+    row = place[0] * jnp.uint32(queries) + place[1] + jnp.asarray(start).astype(jnp.uint32)
+    return _hash(jax.random.key_data(key), row * jnp.uint32(keys) + place[2])
+
+
 COUNTER_HASH = define_prng_impl(
     key_shape=(2,),
     seed=_seed,
