@@ -196,11 +196,11 @@ def measure(setting: Setting, row: Row) -> dict:
     from msajax.training import feed
 
     shares = train_step.read_shares(setting.lengths or None, setting.samples or 1284)
-    lengths = np.full(UNCUT, 20) if row.steps else lengths
+    shares = np.ones(UNCUT) if row.steps else shares
     split = train_step.make_split(shares[: setting.samples or None], train_step.SPEC)
     config = ModelConfig(model_dim=setting.dim, ff_dim=2 * setting.dim, **NUMBERS[row.number])
     if row.asked == "shares":
-        return {"shares": train_step.shares(config)}
+        return {"shares": train_step.shares(config, train_step.SPEC)}
     if row.system == "msajax":
         steps = row.steps or batches.BLOCK
         if steps > batches.BLOCK:  # a dispatch takes steps of one block
