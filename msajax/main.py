@@ -22,7 +22,7 @@ from msajax.cli import flags
 from msajax.cli.modes import MODES
 from msajax.errors import NON_FINITE, OK, USER_ERROR, NonFiniteError, UserError
 from msajax.runtime.compile import is_compiling
-from msajax.runtime.signals import interruptible
+from msajax.runtime.signals import follow_parent, interruptible
 
 
 def run() -> None:
@@ -33,6 +33,7 @@ def run() -> None:
         except OSError:  # closed: the next file that is opened, a run's perhaps, would replace it
             os.open(os.devnull, os.O_RDWR)
     sys.stdout, sys.stderr = _opened(sys.stdout, 1), _opened(sys.stderr, 2)
+    follow_parent()
     # Importing and tracing make millions of objects that stay; looking through all of them every
     # few thousand is a fifth of the time until the first step.
     gc.set_threshold(100_000, 10, 10)

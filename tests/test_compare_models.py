@@ -56,8 +56,7 @@ def test_a_comparison_that_is_killed_goes_on_and_ends_in_one_table(forks, tmp_pa
             "data__synthetic__valid": 12, "data__synthetic__test": 12, "train__seeds": 2,
             "train__epochs": 2, "train__report": False}  # fmt: skip
     keys = {key.replace("__", "."): value for key, value in keys.items()}
-    as_text = {k: ",".join(map(str, v)) + "," * (len(v) == 1) if isinstance(v, tuple) else v
-               for k, v in keys.items()}  # fmt: skip
+    as_text = {k: ",".join(map(str, v)) if isinstance(v, tuple) else v for k, v in keys.items()}
     command = ["--mode=compare_models", "--contenders=lf_dnn,mag", "--trials=0",
                f"--workdir={workdir}", *(f"--config.{k}={v}" for k, v in as_text.items())]
     begun = forks.start(*command, log=tmp_path / "log").until(

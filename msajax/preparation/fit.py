@@ -154,8 +154,10 @@ def fit(
 
     # Which modalities are used: those that are wanted and have a valid training step.
     there = modality_order({*corpus.modalities, *(("text",) if words or text else ())})
-    wanted = model.modalities or registered()[model.name].modalities or there
-    require_modalities(corpus, there, data, dataclasses.replace(model, modalities=wanted))
+    if own := () if model.modalities else registered()[model.name].modalities:
+        model = dataclasses.replace(model, modalities=own)
+    wanted = model.modalities or there
+    require_modalities(corpus, there, data, model)
     masks, _ = step_masks(train, [m for m in wanted if m in train.features], data.mask_from_zeros)
     masks = readable_steps(train, masks, {})
     used = tuple(m for m in wanted if m in masks and masks[m].any())

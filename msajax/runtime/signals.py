@@ -22,6 +22,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # After these a process that is asked to stop, and has not begun to save, ends without saving:
 # schedulers kill soon.
 PATIENCE_SECONDS = 8.0
+FOLLOWS = "MSAJAX_FOLLOWS_STDIN"  # an environment variable: see `follow_parent`
 TIDYING_SECONDS = 0.2  # after a second signal
 
 
@@ -140,6 +141,21 @@ def interruptible() -> Iterator[None]:
     finally:
         if leaving.is_set():  # what came up because files were removed is not to be told
             threading.Event().wait()
+
+
+def follow_parent() -> None:
+    """Asks this process to stop, as SIGTERM does, once what holds its standard input has gone.
+
+    A process that sets `FOLLOWS` for another one does not leave it behind, however it ends itself.
+    """
+    if os.environ.pop(FOLLOWS, ""):
+
+        def follow() -> None:
+            while os.read(0, 1):
+                pass
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=follow, daemon=True).start()
 
 
 def leave(code: int) -> NoReturn:

@@ -40,8 +40,7 @@ from msajax.results.findings import interval, mean_sd
 from msajax.results.tables import MetricTable, print_sentences
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
-from msajax.runtime.signals import StopRequest
-from msajax.studies.child import COMMAND
+from msajax.runtime.signals import FOLLOWS, StopRequest
 from msajax.studies.sweep.files import SWEEP, WINNER, experiment_text
 
 logger = logging.getLogger(__name__)
@@ -236,7 +235,8 @@ def _run_contender(
     started = time.monotonic()
     with open(f"{folder}.log", "ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", COMMAND, *asked],
+            [sys.executable, "-m", "msajax.main", *asked],
+            env=os.environ | {FOLLOWS: "1"},
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
