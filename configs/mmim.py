@@ -16,7 +16,6 @@ def get_config(arg: str = ""):
     config = default_config()
     config.data.truncate = "first"
     config.model.name = "mmim"
-    config.model.modalities = ("text", "audio", "video")
     config.optim.learning_rate = 1e-3
     config.optim.groups = ("*:weight_decay=0.0001",)
     config.optim.schedule = "constant"
