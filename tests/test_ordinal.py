@@ -84,6 +84,7 @@ def test_levels_are_learned_scored_and_read_again_and_numbers_are_refused(tmp_pa
     mae = np.abs(columns["level"] - 1 - truth).mean()
     assert mae < 0.5 < np.abs(truth).mean()
     assert result["test"]["mae"]["mean"] == pytest.approx(mae, rel=1e-5)
+    assert "temperature" in str(result)  # as the command line prints it
     assert "ordinal" in (tmp_path / "run" / "bundle" / "README.md").read_text()
     arrays["train/label"] = arrays["train/label"] + 0.5
     np.savez(tmp_path / "corpus.npz", **arrays)

@@ -220,7 +220,7 @@ def init_variables(
     variables = dict(module.init(key, *blank_sample(spec)))
     params = variables.pop("params", {})
     variables.pop("intermediates", None)
-    if set(variables) != set(model.mutable):
+    if not set(variables) <= set(model.mutable):
         raise UserError(
             f"{type(module).__name__} has the variable collections {sorted(variables) or 'none'}: "
             f"its msajax.Model must declare them, and has mutable = {tuple(model.mutable)}."

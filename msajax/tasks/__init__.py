@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from numpy.typing import NDArray
 
-from msajax.metrics.table import base_of, reported_by
+from msajax.metrics.table import base_of
 from msajax.tasks.base import Task
 from msajax.tasks.classification import Classification
 from msajax.tasks.multi_label import MultiLabel
@@ -36,11 +36,7 @@ def make_task(kind: str, names: Sequence[str], train_labels: NDArray | None) -> 
 def task_that_reports(metrics: Iterable[str]) -> type[Task]:
     """Finds the task whose metrics these are, as results name them."""
     names = {base_of(metric) for metric in metrics}
-    found = (
-        task
-        for task in TASKS.values()
-        if any(names <= reported_by(reporter).keys() for reporter in task.reporters)
-    )
+    found = (task for task in TASKS.values() if task.reports(names))
     return next(found, Regression)  # whose outputs may have any names
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from msajax.errors import UserError
 from msajax.metrics.calibration import Basis, Calibration
 from msajax.metrics.intervals import bootstrap
 from msajax.metrics.measures import Metric
+from msajax.metrics.table import reported_by
 from msajax.tasks.views import SampleView, ScoredSamples, Views
 
 _OF_SEEDS = re.compile(r"(.+)_(?:sd|seed\d+)", re.DOTALL)  # what `predictions.py` adds
@@ -107,6 +108,11 @@ class Task:
         That decides where `model.task` is auto; the first task that is asked for is taken.
         """
         return False
+
+    @classmethod
+    def reports(cls, names: Set[str]) -> bool:
+        """Says whether metrics of these names are some of those that the task reports."""
+        return any(names <= reported_by(reporter).keys() for reporter in cls.reporters)
 
     @classmethod
     def learned(cls, path: str, headers: Sequence[Any]) -> tuple[tuple[str, ...], tuple[int, ...]]:

@@ -1,6 +1,6 @@
 """Predicts which of several ordered levels a sample is of."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,12 @@ class Ordinal(Classification):
         """Builds the task of levels of these names, the lowest first."""
         own = {"mae": _of_level(measures.mae), "corr": _of_level(measures.corr)}
         return cls(names, own | reported_by("classes"))
+
+    @classmethod
+    def reports(cls, names: Set[str]) -> bool:
+        """Says whether metrics of these names are some of those of levels."""
+        of_level = {"mae", "corr"}
+        return of_level <= names and super().reports(names - of_level)
 
     @staticmethod
     def outputs(names: Sequence[str]) -> int:

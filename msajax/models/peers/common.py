@@ -68,7 +68,7 @@ class BatchNorm(nn.Module):
         variance = self.variable(STATISTICS, "variance", jnp.ones, width)
         mu, sigma2 = mean.value, variance.value
         if train:
-            weight = (row_weight(self, len(x)) * counts)[:, None]
+            weight = (row_weight(self, x.shape[0]) * counts)[:, None]
             count = weight.sum()
             of_batch = (x * weight).sum(0) / jnp.maximum(count, 1)
             spread = (jnp.square(x - of_batch) * weight).sum(0) / jnp.maximum(count, 1)

@@ -51,7 +51,7 @@ class WholeSequence(nn.Module):
         width = x.shape[-1]
         draw = uniform((self.length * width) ** -0.5)
         kernel = self.param("kernel", draw, (self.length, width, width))[: x.shape[1]]
-        x = jnp.where(mask[..., None], x, 0).reshape(len(x), -1)
+        x = jnp.where(mask[..., None], x, 0).reshape(x.shape[0], -1)
         return jnp.matmul(x, kernel.reshape(-1, width)) + self.param("bias", draw, (width,))
 
 

@@ -43,8 +43,8 @@ class Recurrent(nn.Module):
         outputs, first = TwoWayLstm(width, state_init=init, name="first")(x, mask)
         normed = LayerNorm(_EPS, jnp.float32, name="norm")(outputs)
         _, second = TwoWayLstm(width, state_init=init, name="second")(normed, mask)
-        both = jnp.stack([first, second], axis=1).reshape(len(x), 2, 2, width)
-        return jnp.moveaxis(both, 2, 1).reshape(len(x), 4 * width)
+        both = jnp.stack([first, second], axis=1).reshape(x.shape[0], 2, 2, width)
+        return jnp.moveaxis(both, 2, 1).reshape(x.shape[0], 4 * width)
 
 
 class Misa(nn.Module):
@@ -97,7 +97,7 @@ class Misa(nn.Module):
             tokens = jnp.concatenate([private, shared], axis=1)  # [batch, 2 modalities, hidden]
             there = jnp.concatenate([present, present], axis=1)
             tokens = self.make_block()(tokens, tokens, (there,), train=train)
-            fused = jnp.where(there[..., None], tokens, 0).reshape(len(tokens), -1)
+            fused = jnp.where(there[..., None], tokens, 0).reshape(tokens.shape[0], -1)
             self.sow("intermediates", "fused", fused)
             x = Linear(len(names) * own.hidden, name="head")(fused)
             x = Dropout(self.config.own_rate("head_dropout"))(x, train=train)

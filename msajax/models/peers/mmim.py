@@ -156,7 +156,7 @@ class Infomax(nn.Module):
                 self.sow("intermediates", f"{m}_vector", vectors[m])
 
             anchor = "text" if "text" in modalities else modalities[0]
-            aux["log_likelihood"] = jnp.zeros(len(present[anchor]))
+            aux["log_likelihood"] = jnp.zeros(present[anchor].shape)
             for m in (m for m in modalities if m != anchor):
                 log_q = Estimator(is_clean, name=f"{m}_estimator")(vectors[anchor], vectors[m])
                 aux["log_likelihood"] += jnp.where(present[anchor] & present[m], log_q, 0)

@@ -62,7 +62,7 @@ class Vectors(nn.Module):
         is_clean = own.compat == "clean"
         for m in sorted(sequences, key=lambda m: m == "text"):
             x, mask = sequences[m], masks[m]
-            present = mask.any(axis=1) if is_clean else jnp.ones(len(mask), bool)
+            present = mask.any(axis=1) if is_clean else jnp.ones(mask.shape[:1], bool)
             mask = mask if is_clean else jnp.ones_like(mask)
             if m == "text":
                 _, vector = Lstm(own.text_hidden, name="text_lstm")(x, mask)
@@ -81,7 +81,7 @@ class Vectors(nn.Module):
 
 def with_one(x: jax.Array) -> jax.Array:
     """Puts a 1 before each vector of `[B, d]`, so that products are of every subset, too."""
-    return jnp.concatenate([jnp.ones((len(x), 1)), x], axis=1)
+    return jnp.concatenate([jnp.ones((x.shape[0], 1)), x], axis=1)
 
 
 class TensorFusion(nn.Module):
@@ -103,10 +103,10 @@ class TensorFusion(nn.Module):
             vectors = Vectors(self.config, own.text_out, name="vectors")(
                 sequences, valid, train=train
             )
-            product = jnp.ones((len(next(iter(masks.values()))), 1))
+            product = jnp.ones((next(iter(masks.values())).shape[0], 1))
             for vector in vectors.values():  # the last one's numbers stand next to each other
                 product = product[:, :, None] * with_one(vector)[:, None]
-                product = product.reshape(len(product), -1)
+                product = product.reshape(product.shape[0], -1)
             self.sow("intermediates", "fused", product)
             x = Dropout(self.config.own_rate("post_dropout"))(product, train=train)
             for number in range(2):
