@@ -29,7 +29,7 @@ from msajax.config import Config, checked, flatten, from_config_dict, identity
 from msajax.config.identity import NUMERICS
 from msajax.config.registry import OF_EVERY_MODEL, registered
 from msajax.corpus.folds import require_one_fold
-from msajax.errors import NON_FINITE, OK, STOPPED, USER_ERROR, UserError, writing
+from msajax.errors import NON_FINITE, OK, STOPPED, USER_ERROR, UserError, on_one_line, writing
 from msajax.files import holds, json_text, read_json, write_json, write_text
 from msajax.models.build import declared
 from msajax.report import charts
@@ -243,16 +243,18 @@ def _run_contender(
             start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
         )
         asked_to_stop = False
-        while True:
-            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-            if pid:
-                break
-            if not asked_to_stop and _is_over(stop, last):
-                asked_to_stop = True
-                if stop:
-                    stop.serve()  # what it saves is waited for
-                process.send_signal(signal.SIGTERM)
-            time.sleep(_POLL)
+        with Console(stderr=True).status(name) as shown:  # nothing where no terminal is
+            while True:
+                pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+                if pid:
+                    break
+                if not asked_to_stop and _is_over(stop, last):
+                    asked_to_stop = True
+                    if stop:
+                        stop.serve()  # what it saves is waited for
+                    process.send_signal(signal.SIGTERM)
+                shown.update(Text(f"{name}: {_last_line(log.name)}"))
+                time.sleep(_POLL)
         process.returncode = os.waitstatus_to_exitcode(status)
         process.stdin.close()
     mib = usage.ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
@@ -292,6 +294,14 @@ def _taken(workdir: str, name: str) -> dict[str, Any]:
     if os.path.exists(path):
         return read_json(path)
     return {"seconds": 0.0, "peak_mib": 0.0, "code": None, "why": ""}
+
+
+def _last_line(path: str) -> str:
+    """Returns the last whole line that a log has so far."""
+    with open(path, "rb") as file:
+        file.seek(max(os.path.getsize(path) - 1000, 0))
+        lines = file.read().decode(errors="replace").splitlines()
+    return on_one_line(next((line for line in reversed(lines) if line.strip()), ""))
 
 
 def _last_words(path: str) -> str:
