@@ -3,6 +3,10 @@
     python -m msajax.main --config configs/ef_lstm.py --config.data.path=CORPUS.npz --workdir W
 
 It needs modalities that share their steps.
+
+On all of CMU-MOSI (text alone, whose steps audio does not share, 20 words of GloVe), five seeds:
+validation MAE 1.017 +- 0.018, test MAE 1.108 +- 0.023, where the constant 0 has 1.417; three
+minutes on 2 CPU cores that were busy otherwise.
 """
 
 from msajax.config import apply_argument, default_config

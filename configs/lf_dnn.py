@@ -3,6 +3,10 @@
     python -m msajax.main --config configs/lf_dnn.py --config.data.path=CORPUS.npz --workdir W
 
 Whoever compares models needs it beside them: it sees no order of words at all.
+
+On all of CMU-MOSI (text and one vector of audio, 20 words of GloVe), five seeds: validation MAE
+1.024 +- 0.009, test MAE 1.159 +- 0.035, where the constant 0 has 1.417; ten seconds on 2 CPU cores
+that were busy otherwise.
 """
 
 from msajax.config import apply_argument, default_config

@@ -4,6 +4,10 @@
 
 With --config.model.text_encoder=FOLDER a pretrained encoder reads the text; it then needs a smaller
 rate of its own (docs/pretrained.md).
+
+On all of CMU-MOSI (text, 20 words of GloVe), five seeds: validation MAE 1.054 +- 0.012, test MAE
+1.132 +- 0.021, where the constant 0 has 1.417; half a minute on 2 CPU cores that were busy
+otherwise.
 """
 
 from msajax.config import apply_argument, default_config
