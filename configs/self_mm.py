@@ -22,8 +22,7 @@ def get_config(arg: str = ""):
     config.optim.learning_rate = 1e-3
     config.optim.groups = (
         "*:weight_decay=0.00025",
-        "audio_subnet/*:learning_rate=5e-3",
-        "video_subnet/*:learning_rate=5e-3",
+        "*_subnet/*:learning_rate=5e-3",
     )
     config.optim.schedule = "constant"
     config.train.seeds = 5
