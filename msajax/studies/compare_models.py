@@ -477,9 +477,13 @@ def sentences(content: Mapping[str, Any]) -> list[str]:
 
 def _terms(content: Mapping[str, Any]) -> list[str]:
     budget = content["budget"]
-    trials = f"{budget['trials']} trials of {budget['trial_seeds']} random seed(s) from the space "
-    trials += "that its model declares, on validation alone; the best "
-    each = trials if budget["trials"] else "its declared settings, "
+    each = "its declared settings, "
+    if budget["trials"]:
+        seeds = f"{budget['trial_seeds']} random seeds" if budget["trial_seeds"] > 1 else "one seed"
+        each = (
+            f"{budget['trials']} trials of {seeds} from the space that its model declares, on "
+            "validation alone; the best "
+        )
     return [
         f"Each contender: {each}trained on {budget['seeds']} fresh random seeds and tested once.",
         f"p: the paired test against {content['reference']} on the test split; Holm: over all "
@@ -529,7 +533,7 @@ def page(content: Mapping[str, Any]) -> str:
         ]
         rows += [(name, [value], None) for name, value in floors.items()]
         note = (
-            "A dot is a random seed; a bar is the 95 % interval over samples; squares are floors."
+            "A dot is a random seed; a bar is the 95 % interval over samples; diamonds are floors."
         )
         drawn = [Chart(f"Test {metric}", charts.value_rows(rows, len(ended)), note=note)]
     cells = [(row["name"], *_padded(_cells(content, row))) for row in content["contenders"]]
