@@ -10,13 +10,14 @@ CMU-MOSI's and CMU-MOSEI's files: about two fifths of the longest.
 """
 
 import argparse
+import pathlib
 import statistics
 import sys
 import time
 
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path.cwd())]
+
 import numpy as np
-import torch
-import torch_peers
 from rich.console import Console
 from rich.table import Table
 from train_step import BATCH, Msajax, interleaved
@@ -28,6 +29,7 @@ from msajax.spec import CorpusSpec
 
 WIDTHS = {"text": 768, "audio": 5, "video": 20}
 READS = {"text_only": ("text",)}
+MODELS = "text_only,lf_dnn,ef_lstm,tfn,lmf,self_mm,misa,mmim,almt,mult,dlf"  # of torch_peers.py
 
 
 def make_split(spec: CorpusSpec, samples: int) -> Split:
@@ -46,6 +48,9 @@ class Torch:
     """Holds a model of torch_peers.py, its optimiser and the data."""
 
     def __init__(self, name: str, own, spec: CorpusSpec, split: Split):
+        import torch
+        import torch_peers
+
         torch.manual_seed(0)
         self.model, self.epoch = torch_peers.PEERS[name](own, spec), 0
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-4)
@@ -67,6 +72,8 @@ class Torch:
 
     def train(self) -> int:
         """Takes the steps of one epoch; returns the samples that it trained on."""
+        import torch
+
         self.model.train()
         batches = torch.randperm(len(self.labels))[: len(self.labels) // BATCH * BATCH].split(BATCH)
         for rows in batches if self.estimators else ():
@@ -82,6 +89,8 @@ class Torch:
 
     def infer(self) -> int:
         """Scores all samples."""
+        import torch
+
         self.model.eval()
         with torch.inference_mode():
             for rows in torch.arange(len(self.labels)).split(128):
@@ -92,11 +101,13 @@ class Torch:
 def main() -> None:
     """Measures one model after another, and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--models", default=",".join(torch_peers.PEERS))
+    parser.add_argument("--models", default=MODELS)
     parser.add_argument("--steps", default="50,50,50", help="of text, audio and video")
     parser.add_argument("--samples", type=int, default=1284)
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
+    import torch
+
     steps = dict(zip(WIDTHS, map(int, arguments.steps.split(",")), strict=True))
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; {arguments.steps} steps")
     table = Table(title=f"samples per second, batch {BATCH}: median (range)")

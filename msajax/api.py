@@ -257,7 +257,8 @@ def compare_models(
         workdir: the folder; made if needed, refused if it holds something else.
         **how: trials=8, how many settings are drawn from the space that a model declares (0: none,
             its declared settings); trial_seeds=1, random seeds of a trial; hours=None, after which
-            no more begin; models="", a Python file that registers models of your own.
+            no more begin; models="", a Python file that registers models of your own; own={}, the
+            contenders' own settings, `{name: {setting: value}}`.
 
     Returns:
         The table, which prints; `status` says which of its models have not ended.
@@ -266,13 +267,14 @@ def compare_models(
         UserError: for whatever you can set right, before anything is trained.
     """
     workdir = _absolute(workdir)
+    own = how.pop("own", None)
     if unknown := sorted(how.keys() - set(Budget._fields)):
         raise UserError(
             f"compare_models has no argument {unknown[0]!r}; see help(msajax.compare_models)."
         )
     names = (contenders,) if isinstance(contenders, str) else contenders
     with _heard():
-        content, _ = run_models(names, config, workdir, Budget(**how))
+        content, _ = run_models(names, config, workdir, Budget(**how), own=own)
     return ModelsResult(workdir, content)
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import signal
 
@@ -43,11 +44,25 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_written(tmp_path)
     for names, message in (
         ((), "--contenders names no model"),
         (("tfn", "tfn"), "names 'tfn' twice"),
+        (("tfn", ""), "names no model, or an empty one"),
+        (("models",), "a name that files of a comparison have"),
         (("next_token",), "declares no space of settings"),
     ):
         with pytest.raises(UserError, match=message):
             compare_models.compare_models(names, config, workdir, Budget())
+    for budget, message in (
+        (Budget(trials=-1), "--trials=-1: must be a whole number, 0 or more"),
+        (Budget(trial_seeds=1.5), "--trial_seeds=1.5: must be a whole number, 1 or more"),
+        (Budget(hours=math.nan), "--hours=nan: must be a number, 0 or more"),
+        (Budget(models="nothing.py"), "--models=nothing.py: there is no such file"),
+    ):
+        with pytest.raises(UserError, match=message):
+            compare_models.compare_models(("tfn",), config, workdir, budget)
     assert not os.path.exists(workdir)
+    (tmp_path / "tfn.py").write_text("mine")
+    with pytest.raises(UserError, match=r"holds 'tfn.py' but no models.json"):
+        compare_models.compare_models(("tfn",), config, str(tmp_path), Budget())
+    assert (tmp_path / "tfn.py").read_text() == "mine"
 
 
 def test_a_comparison_that_is_killed_goes_on_and_ends_in_one_table(forks, tmp_path):
@@ -58,6 +73,7 @@ def test_a_comparison_that_is_killed_goes_on_and_ends_in_one_table(forks, tmp_pa
     keys = {key.replace("__", "."): value for key, value in keys.items()}
     as_text = {k: ",".join(map(str, v)) if isinstance(v, tuple) else v for k, v in keys.items()}
     command = ["--mode=compare_models", "--contenders=lf_dnn,mag", "--trials=0",
+               "--config.model.text_only.hidden=9",
                f"--workdir={workdir}", *(f"--config.{k}={v}" for k, v in as_text.items())]
     begun = forks.start(*command, log=tmp_path / "log").until(
         (workdir / "lf_dnn" / "config.json").exists
@@ -83,11 +99,13 @@ def test_a_comparison_that_is_killed_goes_on_and_ends_in_one_table(forks, tmp_pa
     assert "lf\\_dnn" in (workdir / "models.tex").read_text()
     assert "<svg" in (workdir / "models.html").read_text()
 
+    assert "config.model.text_only.hidden = 9" in (workdir / "text_only.py").read_text()
     # What has ended is only read.
     before = {name: (workdir / name / "results.json").stat().st_mtime_ns for name in DONE}
     assert forks.run(*command).returncode == 0
     again = json.loads((workdir / "models.json").read_text())["contenders"]
     assert [row for row in again if row["name"] in DONE] == [rows[name] for name in DONE]
     assert before == {n: (workdir / n / "results.json").stat().st_mtime_ns for n in DONE}
-    other = forks.run(*command, "--config.train.epochs=3")
-    assert other.returncode == 2 and "holds another comparison (train.epochs" in other.stderr
+    for key, what in (("train.epochs=3", "train.epochs"), ("model.lf_dnn.hidden=9", "lf_dnn.py")):
+        other = forks.run(*command, f"--config.{key}")
+        assert other.returncode == 2 and f"holds another comparison ({what}" in other.stderr

@@ -29,7 +29,7 @@ def run(options: Options, console: Console) -> int:
             models=options["models"] or "",
         )
         content, is_done = compare_models(
-            options["contenders"], options.config, workdir, budget, stop
+            options["contenders"], options.config, workdir, budget, stop, options.own
         )
     print_models(content, console)
     print(f"Folder of the comparison: {workdir}")

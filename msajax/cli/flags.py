@@ -225,6 +225,7 @@ def options() -> Options:
     if MODELS.value:
         configuration.load_models_from(MODELS.value)
     config = configuration.from_config_dict(CONFIG.value)
+    model = CONFIG.value.to_dict().get("model", {})
     names = [key.removeprefix("data.") for key in _overridden if key.startswith("data.")]
     experiment = _experiment_file(["", f"--config={flags.FLAGS['config'].config_filename}"])
     return Options(
@@ -236,6 +237,7 @@ def options() -> Options:
         join=join_processes,
         complain=complain,
         experiment="" if experiment == str(DEFAULT_CONFIG) else experiment,
+        own={name: of for name, of in model.items() if isinstance(of, dict)},
     )
 
 

@@ -30,6 +30,7 @@ class Options:
         join: meets the other processes of a run, if flags say that there are any.
         complain: says in one line what went wrong.
         experiment: path of the experiment file; "" if none is given.
+        own: settings of models' own, by the name of the model, also of those that are not chosen.
     """
 
     mode: str
@@ -40,6 +41,7 @@ class Options:
     join: Callable[[], None]
     complain: Callable[[str], None]
     experiment: str = ""
+    own: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, flag: str) -> Any:
         """Returns the value of a flag; None if it is not given."""

@@ -9,8 +9,10 @@ WORKDIR holds
 """
 
 import contextlib
+import functools
 import json
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -30,7 +32,7 @@ from msajax.config.identity import NUMERICS
 from msajax.config.registry import OF_EVERY_MODEL, registered
 from msajax.corpus.folds import require_one_fold
 from msajax.errors import NON_FINITE, OK, STOPPED, USER_ERROR, UserError, on_one_line, writing
-from msajax.files import holds, json_text, read_json, write_json, write_text
+from msajax.files import holds, json_text, partial, read_json, write_json, write_text
 from msajax.models.build import declared
 from msajax.report import charts
 from msajax.report.figures import Chart
@@ -40,13 +42,15 @@ from msajax.results.findings import interval, mean_sd
 from msajax.results.tables import MetricTable, print_sentences
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
+from msajax.runs.manifest import LOCK
 from msajax.runtime.signals import FOLLOWS, StopRequest
 from msajax.studies.sweep.files import SWEEP, WINNER, experiment_text
 
 logger = logging.getLogger(__name__)
 
 RESULTS = "models.json"
-DONE, NOT_RUN, PAUSED = "done", "not run", "paused"
+DONE, NOT_RUN, PAUSED, _KILLED = "done", "not run", "paused", "killed"
+_TAKEN = ("models", LOCK)  # names of other files beside those of contenders
 _TEXT_ONLY = "text_only"  # the floor that every table has
 _WAIT = 60.0  # seconds for a process of a start that was killed
 _POLL = 0.2
@@ -74,6 +78,7 @@ def compare_models(
     workdir: str,
     budget: Budget,
     stop: StopRequest | None = None,
+    own: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[dict[str, Any], bool]:
     """Sweeps each contender in a process of its own, and compares the winners with the first.
 
@@ -88,27 +93,31 @@ def compare_models(
         workdir: the folder; made if needed.
         budget: what each gets.
         stop: asks to stop.
+        own: settings of contenders' own, `{name: {setting: value}}`.
 
     Returns:
-        The content of models.json, and whether every contender has ended.
+        The content of models.json, and whether every contender has ended by itself.
 
     Raises:
         UserError: for whatever the user can set right, before anything is trained.
     """
     config = checked(config)
     require_one_fold(config.data)
-    experiments = _experiments(contenders, config, budget)
-    own = _identity(config, budget)
-    _claim(workdir, own)
+    _check(budget)
+    experiments = _experiments(contenders, config, budget, own or {})
+    identity_of_all = _identity(config, budget)
+    _claim(workdir, identity_of_all, experiments)
     with writing(workdir):
         os.makedirs(workdir, exist_ok=True)
     last = None if budget.hours is None else time.monotonic() + 3600 * budget.hours
     with Lock(workdir):
+        # Those that were compared here before, and are not named now, stay in the table.
+        names = [*experiments, *(n for n in _known(workdir) if n not in experiments)]
+        write = functools.partial(_write, workdir, config, identity_of_all, names, budget)
+        content = write()
         for name, text in experiments.items():
-            path = os.path.join(workdir, f"{name}.py")
-            if not holds(path, text):
+            if not os.path.exists(path := os.path.join(workdir, f"{name}.py")):
                 write_text(path, text)
-        content = _write(workdir, config, own, list(experiments), budget)
         for k, name in enumerate(experiments):
             if _status(workdir, name) == DONE:
                 continue
@@ -116,15 +125,32 @@ def compare_models(
                 return content, False
             logger.info("%s (%d of %d).", name, k + 1, len(experiments))
             if not _run_contender(workdir, name, budget, stop, last):
-                return _write(workdir, config, own, list(experiments), budget), False
-            content = _write(workdir, config, own, list(experiments), budget)
+                return write(), False
+            content = write()
             row = next(row for row in content["contenders"] if row["name"] == name)
             logger.info("%s: %s", name, _sentence(content, row))
-        return content, True
+        ends = [row["status"] for row in content["contenders"]]
+        return content, not any(status.startswith((PAUSED, _KILLED)) for status in ends)
 
 
-def of_contender(config: Config, name: str) -> Config:
+def _check(budget: Budget) -> None:
+    """Raises `UserError` for a budget that none can have."""
+    for name, least in (("trials", 0), ("trial_seeds", 1)):
+        value = getattr(budget, name)
+        if type(value) is not int or value < least:
+            raise UserError(f"--{name}={value!r}: must be a whole number, {least} or more.")
+    hours = budget.hours
+    if hours is not None and not (isinstance(hours, int | float) and 0 <= hours < math.inf):
+        raise UserError(f"--hours={hours!r}: must be a number, 0 or more.")
+    if budget.models and not os.path.isfile(budget.models):
+        raise UserError(f"--models={budget.models}: there is no such file.")
+
+
+def of_contender(config: Config, name: str, own: Mapping[str, Any] | None = None) -> Config:
     """Returns an experiment with another model, without the settings that this one does not read.
+
+    Args:
+        own: settings of the model's own, in place of those that the experiment has for it.
 
     Raises:
         UserError: for a model that is not known, or settings that do not fit it.
@@ -151,20 +177,35 @@ def of_contender(config: Config, name: str) -> Config:
         place[last] = value
     if entry.modalities:
         nested["model"]["modalities"] = entry.modalities
+    if own and entry.settings is not None:
+        nested["model"][name] = dict(own)
     return from_config_dict(nested)
 
 
-def _experiments(contenders: Sequence[str], config: Config, budget: Budget) -> dict[str, str]:
+def _experiments(
+    contenders: Sequence[str],
+    config: Config,
+    budget: Budget,
+    own: Mapping[str, Mapping[str, Any]],
+) -> dict[str, str]:
     """Writes every contender's experiment file; that of text alone stands last if it is missing."""
-    if not contenders:
-        raise UserError("--contenders names no model: as sequence_level,mult,text_only.")
+    if not contenders or not all(contenders):
+        raise UserError(
+            "--contenders names no model, or an empty one: names are separated by commas, as in "
+            "sequence_level,mult,text_only."
+        )
+    if taken := [name for name in contenders if name in _TAKEN]:
+        raise UserError(
+            f"--contenders names {taken[0]!r}, a name that files of a comparison have: register "
+            "the model by another one."
+        )
     if twice := [name for name in contenders if list(contenders).count(name) > 1]:
         raise UserError(f"--contenders names {twice[0]!r} twice.")
     if _TEXT_ONLY not in contenders:
         contenders = [*contenders, _TEXT_ONLY]
     found = {}
     for name in contenders:
-        experiment = of_contender(config, name)
+        experiment = of_contender(config, name, own.get(name))
         space = dict(declared(experiment.model).space)
         if budget.trials and not space:
             raise UserError(
@@ -183,39 +224,46 @@ def _identity(config: Config, budget: Budget) -> dict[str, Any]:
     return flat
 
 
-def _claim(workdir: str, own: Mapping[str, Any]) -> None:
+def _claim(workdir: str, own: Mapping[str, Any], experiments: Mapping[str, str]) -> None:
     """Refuses a folder that holds another comparison, or something else."""
     if is_url(workdir):
         raise UserError(f"The workdir {workdir} is in a bucket: name a folder.")
     if os.path.exists(workdir) and not os.path.isdir(workdir):
         raise UserError(f"The workdir {workdir} is a file; it must be a folder.")
-    path = os.path.join(workdir, RESULTS)
-    if not os.path.exists(path):
-        begun = any(name.endswith(".py") for name in _listed(workdir))
-        if not begun and (others := set(_listed(workdir)) - {"lock"}):
+    there = set(os.listdir(workdir)) if os.path.isdir(workdir) else set()
+    if RESULTS not in there:
+        if others := there - {LOCK, partial(RESULTS)}:
             raise UserError(
                 f"The workdir {workdir} holds {min(others)!r} but no {RESULTS}: choose an empty "
                 "one or a new one."
             )
         return
+    path = os.path.join(workdir, RESULTS)
     stored = read_json(path)
     if not isinstance(stored, dict) or not isinstance(stored.get("identity"), dict):
         raise UserError(f"{path} is not that of a comparison of models: choose another --workdir.")
-    here = _as_json(own)
-    if found := differences(here, stored["identity"], "{key}: {there} there, {here} here"):
+    found = differences(_as_json(own), stored["identity"], "{key}: {there} there, {here} here")
+    for name, text in experiments.items():
+        if f"{name}.py" in there and not holds(os.path.join(workdir, f"{name}.py"), text):
+            found.append(f"{name}.py has other settings or another space")
+    if found:
         raise UserError(
             f"The workdir {workdir} holds another comparison ({'; '.join(found)}): choose another "
             "--workdir, or the settings of that comparison."
         )
 
 
+def _known(workdir: str) -> list[str]:
+    """Names the contenders of the table that a folder has."""
+    path = os.path.join(workdir, RESULTS)
+    if not os.path.exists(path):
+        return []
+    return [row["name"] for row in read_json(path)["contenders"]]
+
+
 def _as_json(content: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what JSON makes of a value: a tuple is a list."""
     return json.loads(json_text(content))
-
-
-def _listed(folder: str) -> list[str]:
-    return os.listdir(folder) if os.path.isdir(folder) else []
 
 
 # --- a contender's process ---
@@ -234,6 +282,7 @@ def _run_contender(
     asked += [f"--models={budget.models}"] if budget.models else []
     started = time.monotonic()
     with open(f"{folder}.log", "ab") as log:
+        begin = log.tell()
         process = subprocess.Popen(
             [sys.executable, "-m", "msajax.main", *asked],
             env=os.environ | {FOLLOWS: "1"},
@@ -263,7 +312,7 @@ def _run_contender(
         "seconds": round(before["seconds"] + time.monotonic() - started, 3),
         "peak_mib": round(max(before["peak_mib"], mib), 1),
         "code": process.returncode,
-        "why": "" if process.returncode == OK else _last_words(f"{folder}.log"),
+        "why": "" if process.returncode == OK else _last_words(f"{folder}.log", begin),
     }
     write_json(f"{folder}.json", taken)
     return not asked_to_stop or _status(workdir, name) == DONE
@@ -304,10 +353,12 @@ def _last_line(path: str) -> str:
     return on_one_line(next((line for line in reversed(lines) if line.strip()), ""))
 
 
-def _last_words(path: str) -> str:
-    """Returns the last error that a log has, or its last line."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        lines = [line.strip() for line in file if line.strip()]
+def _last_words(path: str, begin: int) -> str:
+    """Returns the last error that a log has behind a place, or its last line."""
+    with open(path, "rb") as file:
+        file.seek(begin)
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
+    lines = [line for line in lines if line]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return (errors or lines or ["it said nothing"])[-1]
 
@@ -328,6 +379,8 @@ def _status(workdir: str, name: str) -> str:
         return PAUSED if os.path.isdir(os.path.join(workdir, name)) else NOT_RUN
     if taken["code"] in (STOPPED, -signal.SIGTERM, 128 + signal.SIGTERM, 128 + signal.SIGINT):
         return PAUSED
+    if taken["code"] < 0:
+        return f"{_KILLED} by {signal.Signals(-taken['code']).name}: the same command tries again"
     kinds = {USER_ERROR: "refused", NON_FINITE: "not finite"}
     return f"{kinds.get(taken['code'], 'failed')}: {taken['why']}"
 
