@@ -637,7 +637,10 @@ class Server:
         self._thread.join()
 
     def names(self, run: str) -> list[str]:
-        files, _ = self._storage.get_file_list("bucket", prefix=f"{run}/")
+        while True:
+            with contextlib.suppress(RuntimeError):  # a file has come while it looked
+                files, _ = self._storage.get_file_list("bucket", prefix=f"{run}/")
+                break
         return [file["name"].removeprefix(f"{run}/") for file in files]
 
     def whole(self, run: str) -> list[int]:

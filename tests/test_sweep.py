@@ -26,6 +26,7 @@ from msajax import config as configuration
 from msajax.config import Config, flatten
 from msajax.corpus.corpus import ClosedCorpus, Corpus
 from msajax.errors import UserError
+from msajax.models.build import declared
 from msajax.studies.sweep import sweep as sweeps
 from msajax.studies.sweep.space import load_space, plan, with_settings
 from msajax.studies.sweep.verdicts import (
@@ -142,18 +143,21 @@ def test_a_space_that_cannot_be_tried_is_one_sentence(space, trials, message, tm
 def test_an_experiment_file_says_what_is_tried(tmp_path):
     path = tmp_path / "one.py"
     for text, message in [
-        ("", r"has no get_space\(\)"),
+        ("", r"has no get_space\(\), .*; nor does next_token declare it"),
         ("def get_space():\n    return 1 / 0\n", r"one.py, line 2: .*ZeroDivisionError"),
     ]:
         path.write_text(text)
         with pytest.raises(UserError, match=message):
-            load_space(str(path))
+            load_space(str(path), msajax.ModelConfig(name="next_token"))
     shipped = pathlib.Path(survivors.ROOT, "configs")
-    assert len(plan(load_space(str(shipped / "synthetic.py")), BASE, None)) == 6
+    assert len(plan(load_space(str(shipped / "synthetic.py"), BASE.model), BASE, None)) == 6
     (of_page,) = blocks("docs/sweep.md", "python")
     path.write_text(of_page)
     for file in (path, shipped / "mosi.py"):
-        assert len(plan(load_space(str(file)), BASE, 20)) == 20
+        assert len(plan(load_space(str(file), BASE.model), BASE, 20)) == 20
+    # Without it the space is what the model declares.
+    path.write_text("")
+    assert load_space(str(path), BASE.model) == declared(BASE.model).space
 
 
 # --- what is decided, by hand ---

@@ -189,11 +189,13 @@ def encode(work: Work, heads: int) -> jax.Array:
             query = layer_norm(x, *weights.norm_attention, _EPS)
             kernel, bias = weights.attention
             if context is None:
-                q, k, v = jnp.split(affine(query, weights.attention), 3, axis=-1)
+                joined = affine(query, weights.attention)
+                q, k, v = (joined[..., i * d : (i + 1) * d] for i in range(3))
             else:
                 q = affine(query, Affine(kernel[:, :d], bias[:d]))
                 read = layer_norm(context, *weights.norm_attention, _EPS)
-                k, v = jnp.split(affine(read, Affine(kernel[:, d:], bias[d:])), 2, axis=-1)
+                joined = affine(read, Affine(kernel[:, d:], bias[d:]))
+                k, v = joined[..., :d], joined[..., d:]
         q = q * (d // heads) ** -0.5
         dropping = of_attention and of_attention.at(number)
         mixed = attend(split(q), split(k), split(v), work.keep, drops=dropping)
