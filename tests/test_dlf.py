@@ -141,7 +141,9 @@ def test_triplets_without_a_pair_have_a_loss_and_slopes_of_zero():
 
 
 def test_every_parameter_learns_and_absent_modalities_leave_gradients_finite():
-    module, params, features, masks = built("dlf", OWN, SPEC, LENGTHS)
+    spec = CorpusSpec(("audio", "text"), (3, 4), (5, 7))  # which become as long
+    lengths = {"text": (7, 3, 5, 0), "audio": (5, 4, 0, 4)}
+    module, params, features, masks = built("dlf", OWN, spec, lengths)
     config, loss = ModelConfig(name="dlf", own=OWN), loss_of("regression", "l1", TrainConfig())
     weight, rows = jnp.float32([1, 1, 1, 1]), jnp.arange(4)
     batch = Batch(features, masks, jnp.asarray(LABELS), weight, rows)
