@@ -9,6 +9,9 @@ the authors' toolkit for CMU-MOSI, where BERT reads the text, with a rate of 5e-
 The toolkit takes a step for four batches of 16, whose gradients it adds: here it is one batch of 64
 and their mean, so that a weight decay of 0.001 becomes 0.00025. Labels of single modalities change
 once a step, not once for every 16 samples.
+
+On all of CMU-MOSI (text and one vector of audio, 20 words of GloVe), five seeds: validation MAE
+1.049 +- 0.034, test MAE 1.194 +- 0.037, where the constant 0 has 1.417; one minute on 2 CPU cores.
 """
 
 from msajax.config import apply_argument, default_config
