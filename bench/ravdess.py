@@ -1,9 +1,10 @@
-"""Makes a corpus of RAVDESS: log-mel frames, or waveforms for a pretrained encoder of sound.
+"""Makes a corpus of RAVDESS: audio columns, log-mel bands, or waveforms for a pretrained encoder.
 
-    python bench/ravdess.py TABLE.csv OUTPUT.npz [--audio=logmel|waveform] [--hop_ms=20]
+    python bench/ravdess.py TABLE.csv OUTPUT.npz [--audio=columns|logmel|waveform] [--step_ms=100]
 
-TABLE.csv has the columns file (relative to the table's folder or beside it), id, label and actor.
-Without splits: `data.folds` deals whole actors. PyAV decodes (requirements-bench.txt).
+TABLE.csv has the columns file (relative to the table's folder), id, label and actor. A step of
+columns has the 56 statistics of its frames; one of log-mel bands is the mean of its frames of
+10 ms. Without splits: `data.folds` deals whole actors. PyAV decodes (requirements-bench.txt).
 """
 
 import argparse
@@ -16,39 +17,41 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import numpy as np
 
 import msajax
+from msajax.recordings.audio_columns import RATE, audio_columns, log_mel, over_steps
 
-RATE, WINDOW, MELS = 16_000, 400, 40  # Hz, samples of 25 ms, bands from 20 to 8000 Hz
 LABELS = ["neutral", "calm", "happy", "sad", "angry", "fearful", "disgust", "surprised"]
 
 
-def decode(path: pathlib.Path) -> np.ndarray:
+def read_rows(table: pathlib.Path) -> list[dict[str, str]]:
+    """Reads the rows of the table, with the whole path of each file."""
+    with open(table, encoding="utf-8", newline="") as file:
+        return [{**row, "file": str(table.parent / row["file"])} for row in csv.DictReader(file)]
+
+
+def decode(path: str) -> np.ndarray:
     """Reads a file as mono samples `[S]` float32 at 16 kHz."""
     import av
 
     found = []
-    with av.open(str(path)) as container:
+    with av.open(path) as container:
         resampler = av.AudioResampler(format="flt", layout="mono", rate=RATE)
-        for frame in container.decode(audio=0):
+        for frame in [*container.decode(audio=0), None]:
             found += [part.to_ndarray()[0] for part in resampler.resample(frame)]
-        found += [part.to_ndarray()[0] for part in resampler.resample(None)]
     return np.concatenate(found).astype(np.float32)
 
 
-def mel_bands() -> np.ndarray:
-    """Makes triangles over the bins of a spectrum, equally wide in HTK's mels, `[bins, MELS]`."""
-    edges = np.linspace(*(2595 * np.log10(1 + np.array([20, 8000]) / 700)), MELS + 2)
-    hz = 700 * (10 ** (edges / 2595) - 1)
-    bins = np.fft.rfftfreq(WINDOW, 1 / RATE)[:, None]
-    rising = (bins - hz[:-2]) / (hz[1:-1] - hz[:-2])
-    falling = (hz[2:] - bins) / (hz[2:] - hz[1:-1])
-    return np.clip(np.minimum(rising, falling), 0, None)
-
-
-def log_mel(samples: np.ndarray, hop: int) -> np.ndarray:
-    """Computes the log power of each band in frames of 25 ms, `[T, MELS]` float32."""
-    frames = np.lib.stride_tricks.sliding_window_view(samples, WINDOW)[::hop]
-    power = np.abs(np.fft.rfft(frames * np.hamming(WINDOW))) ** 2
-    return np.log(power @ mel_bands() + 1e-8).astype(np.float32)
+def of_steps(samples: np.ndarray, audio: str, seconds: float) -> np.ndarray:
+    """Computes what a corpus stores of a sound, `[N, D]`."""
+    if audio == "waveform":
+        return samples[:, None]
+    starts = np.arange(0, len(samples) / RATE, seconds)
+    if audio == "columns":
+        ends = np.minimum(starts + seconds, len(samples) / RATE)
+        return over_steps(audio_columns(samples), np.stack([starts, ends], axis=1))
+    bands = log_mel(samples)
+    first = np.arange(0, len(bands), round(seconds * 100))
+    counts = np.diff(np.append(first, len(bands)))
+    return np.add.reduceat(bands, first) / counts[:, None].astype(np.float32)
 
 
 def main() -> None:
@@ -56,16 +59,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("table", type=pathlib.Path)
     parser.add_argument("output")
-    parser.add_argument("--audio", choices=("logmel", "waveform"), default="logmel")
-    parser.add_argument("--hop_ms", type=float, default=20)
+    parser.add_argument("--audio", choices=("columns", "logmel", "waveform"), default="logmel")
+    parser.add_argument("--step_ms", type=int)
     options = parser.parse_args()
-    with open(options.table, encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    hop, sequences = round(options.hop_ms * RATE / 1000), []
-    for row in rows:
-        samples = decode(options.table.parent / row["file"])
-        is_sound = options.audio == "waveform"
-        sequences.append(samples[:, None] if is_sound else log_mel(samples, hop))
+    rows = read_rows(options.table)
+    step = options.step_ms or {"columns": 100, "logmel": 20}.get(options.audio, 10)
+    sequences = [of_steps(decode(row["file"]), options.audio, step / 1000) for row in rows]
     table = {
         "id": [f"{row['actor']}$_${row['id']}" for row in rows],
         "emotion": [row["label"] for row in rows],

@@ -12,18 +12,17 @@ from msajax.config import apply_argument, default_config
 
 
 def get_config(arg: str = ""):
-    """Sets two blocks of width 64 over log-mel frames, attention pooling, three random seeds."""
+    """Sets two blocks of width 128 over columns of 100 ms, their mean, three random seeds."""
     config = default_config()
     config.data.truncate = "first"
     config.model.modalities = ("audio",)
-    config.model.model_dim = 64
-    config.model.ff_dim = 128
+    config.model.model_dim = 128
+    config.model.ff_dim = 256
     config.model.n_layers_mod = 2
     config.model.n_layers_fuse = 0
     config.model.position_init = 0.02
-    config.model.pooling_method = "attention"
-    config.model.dropout_rate = 0.2
-    config.model.input_dropout = 0.1
+    config.model.dropout_rate = 0.3
+    config.model.input_dropout = 0.3
     config.optim.name = "adamw"
     config.optim.learning_rate = 1e-3
     config.optim.schedule = "cosine"
@@ -34,4 +33,4 @@ def get_config(arg: str = ""):
     config.train.epochs = 40
     config.train.patience = 0
     config.train.select_by = "uar"
-    return apply_argument(config, arg, widths={"audio": 40}, lengths={"audio": 50})
+    return apply_argument(config, arg, widths={"audio": 56}, lengths={"audio": 40})

@@ -50,7 +50,14 @@ DOWNLOAD = flags.DEFINE_boolean(
 )
 SAMPLES = flags.DEFINE_integer("samples", None, "How many samples to explain.", lower_bound=1)
 TARGET = flags.DEFINE_string("target", None, "The output or class to explain.")
-STEPS = flags.DEFINE_integer("steps", 50, "Words to continue a text by.", lower_bound=1)
+STEPS = flags.DEFINE_string(
+    "steps", None, "Words to continue a text by (50); or what a step of a recording is."
+)
+COLUMNS = flags.DEFINE_list("columns", None, "Columns of a table of recordings: name=column,….")
+AUDIO = flags.DEFINE_string("audio", "columns", "What the sound of recordings becomes.")
+ASR_MODEL = flags.DEFINE_string("asr_model", None, "Folder of a faster-whisper model.")
+JOBS = flags.DEFINE_integer("jobs", 0, "Processes; 0 for one a core.", lower_bound=0)
+TRANSCRIPT = flags.DEFINE_string("transcript", None, "What is said in a clip.")
 TEMPERATURE = flags.DEFINE_float(
     "temperature", 1.0, "How freely words are drawn; 0 takes the likeliest.", lower_bound=0
 )
@@ -62,7 +69,10 @@ HOURS = flags.DEFINE_float("hours", None, "Hours after which no more models begi
 MEDIAN = flags.DEFINE_boolean("median", True, "Stop hopeless trials by the median rule.")
 WINNER = flags.DEFINE_boolean("winner", True, "Train the winner of a sweep, and test it.")
 VERSION = flags.DEFINE_boolean("version", False, "Print the version.")
-_PATHS = ("workdir", "input", "output", "figures", "bundle", "profile", "models")
+_PATHS = (
+    *("workdir", "input", "output", "figures", "bundle", "profile", "models"),
+    "asr_model",
+)
 _FLAGS_OF_MODES = tuple(dict.fromkeys(itertools.chain(*(mode.flags for mode in MODES.values()))))
 _overridden: list[str] = []  # keys that the command line sets
 _positional: list[str] = []  # words of the command line that are no flags

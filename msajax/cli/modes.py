@@ -120,6 +120,12 @@ def _embed(options: Options, console: Console) -> int:
     return run(options, console)
 
 
+def _extract(options: Options, console: Console) -> int:
+    from msajax.cli.extract import run
+
+    return run(options, console)
+
+
 def _convert(options: Options, console: Console) -> int:
     from msajax.cli.convert import run
 
@@ -220,13 +226,17 @@ with runs or files of predictions, that compare takes: also how they differ
     "predict": Mode(
         _predict,
         """\
---bundle DIR --input CORPUS [--split=all] --output FILE.csv
+--bundle DIR --input CORPUS | CLIP.mp4 | CLIPS.csv  [--split=all] --output FILE.csv
+[--transcript="what is said in the clip"] [--columns=…] [--asr_model=FOLDER] [--jobs=N]
 [--config.data.glove_path=GLOVE.txt, for transcripts without text features]
 [--config.data.truncate=first|last|uniform, for sequences longer than the model's]
 [--config.model.text_encoder=FOLDER, for transcripts and a model of embedded text]
 [--config.model.encoders=audio=FOLDER, for waveforms and a model of embedded sound]
 [--config.data.allow_loss=true] [--models=FILE.py, for a model of your own]""",
-        ("bundle", "input", "output", "split", "models", "download"),
+        (
+            *("bundle", "input", "output", "split", "models", "download"),
+            *("transcript", "columns", "asr_model", "jobs"),
+        ),
         (
             *("data.glove_path", "data.truncate", "data.allow_loss"),
             *("model.text_encoder", "model.encoders"),
@@ -272,6 +282,16 @@ continues each line of a text by a decoder (model.name = next_token); 0 is greed
 [--config.model.max_len=N --config.data.truncate=first|last|uniform] [--config.data.key=value …]
 [--download, if FOLDER is a name on the Hugging Face hub]""",
         ("input", "output", "download"),
+    ),
+    "extract": Mode(
+        _extract,
+        """\
+--input CLIPS.csv --output FILE.npz | FOLDER   [--columns=group=ACTOR,label=EMOTION,…]
+[--steps=word|100ms|frame] [--audio=columns|logmel|waveform|none] [--asr_model=FOLDER] [--jobs=N]
+makes a corpus of recordings: the CSV has file, id, label, transcript, group, split, start, end
+what is absent in which row, and why: FILE.extract/extract_report.csv""",
+        ("input", "output", "columns", "steps", "audio", "asr_model", "jobs"),
+        (),
     ),
     "convert": Mode(
         _convert,

@@ -1,7 +1,7 @@
 """Holds what a command line asks of a mode."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from msajax.config import Config
@@ -105,3 +105,11 @@ class Options:
         """
         if output := self["output"]:
             write_json(output, report)
+
+
+def named_columns(given: Sequence[str] | None) -> dict[str, str]:
+    """Reads --columns: what a table of recordings calls its columns, `name=column` each."""
+    columns = dict(pair.partition("=")[::2] for pair in given or ())
+    if not all(columns.values()):
+        raise UserError("--columns must be pairs of a name and a column, as in group=actor.")
+    return columns

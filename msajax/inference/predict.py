@@ -46,7 +46,7 @@ def predict_corpus(
     embeds = "text" in bundle.embedders
     has_text = any(header.has_raw_text or header.words for header in headers)
     makes_text = has_text and (any(readers) or embeds)
-    count = sum(header.size for header in headers if header.has_raw_text)
+    count = sum(header.transcripts for header in headers)
     is_embedded = corpus.source.embedding("text") is not None
     unread = ""
     if count and not (makes_text or is_embedded or corpus.path == SYNTHETIC):
