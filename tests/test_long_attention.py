@@ -1,6 +1,7 @@
 """Attention in parts: the same as with whole maps, at every size of a part."""
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -61,6 +62,23 @@ def test_one_mask_of_keys_serves_all_queries():
     keep = np.array([[True, False, True, True, False], [False] * 5])[:, None]
     found = long_attention.attend(q, k, v, keep)
     np.testing.assert_allclose(found, with_maps(q, k, v, keep, None, None), rtol=1e-5, atol=1e-6)
+
+
+def test_an_exported_program_of_free_lengths_makes_no_whole_map():
+    batch, queries, keys = jax.export.symbolic_shape("batch, queries, keys")
+    shapes = [(batch, 2, n, 3) for n in (queries, keys, keys)]
+    given = [jax.ShapeDtypeStruct(shape, "f4") for shape in shapes]
+    given.append(jax.ShapeDtypeStruct((batch, 1, keys), bool))
+    assert long_attention.is_long(queries, keys)
+    program = jax.export.export(jax.jit(long_attention.attend))(*given)
+    assert "tensor<?x2x?x?xf32>" not in program.mlir_module()
+    rng = np.random.default_rng(2)
+    for batch, queries, keys in ((1, 1, 1), (3, 64, 20), (2, 150, 130)):
+        q, k, v = (rng.normal(size=(batch, 2, n, 3)).astype("f4") for n in (queries, keys, keys))
+        keep = rng.uniform(size=(batch, 1, keys)) > 0.3
+        found = program.call(q, k, v, keep)
+        expected = with_maps(q, k, v, keep, None, None)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("train", [False, True])

@@ -277,7 +277,12 @@ def _explain(section: type, prefix: str) -> Iterator[tuple[str, Any, str]]:
 
 
 def attributes(section: type) -> dict[str, str]:
-    """Returns what the docstring of a dataclass says of each field, under `Attributes:`."""
-    _, _, listed = (inspect.getdoc(section) or "").partition("\nAttributes:\n")
-    found = re.findall(r"(?m)^ {4}(\w+): (.*(?:\n {5,}.*)*)", listed)
-    return {name: " ".join(text.split()) for name, text in found}
+    """Returns what the docstrings of a dataclass and its bases say of each field.
+
+    It stands under `Attributes:`.
+    """
+    found: dict[str, str] = {}
+    for base in reversed(section.__mro__):
+        _, _, listed = inspect.cleandoc(base.__doc__ or "").partition("\nAttributes:\n")
+        found |= dict(re.findall(r"(?m)^ {4}(\w+): (.*(?:\n {5,}.*)*)", listed))
+    return {name: " ".join(text.split()) for name, text in found.items()}

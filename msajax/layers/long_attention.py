@@ -25,11 +25,12 @@ _ELEMENTS_CPU, _ELEMENTS = 2**20, 2**26
 
 # Elements of one head's map from which on it is worth computing it in parts.
 _LONG = 128 * 128
+_FREE = 64  # queries at a time, of all samples, where an exported program's length is free
 
 
 def is_long(queries: int, keys: int) -> bool:
-    """Says whether so many queries and keys make attention long; a free length does not."""
-    return isinstance(queries * keys, int) and queries * keys >= _LONG
+    """Says whether so many queries and keys make attention long, as a free length may."""
+    return not isinstance(queries * keys, int) or queries * keys >= _LONG
 
 
 def attend(
@@ -51,18 +52,13 @@ def attend(
         bias: what is added to the scores of all heads, `[B or 1, Tq or 1, Tk]`.
         drops: of the weights, after the softmax.
     """
-    batch, queries = q.shape[0], q.shape[2]
+    batch = q.shape[0]
     seen = keep.any(-1)[:, None, :, None]
-    given = [x if x is None else _broadcast(x, batch, queries) for x in (keep, bias)]
+    given = [x if x is None else jnp.broadcast_to(x, (batch, *x.shape[1:])) for x in (keep, bias)]
     with jax.named_scope("maps"):
         found = _attend(q, k, v, *given, drops, jax.config.jax_default_matmul_precision)
     # The softmax of a row without a key is uniform: what it gathers means nothing.
     return jnp.where(seen, found, 0)
-
-
-def _broadcast(x: jax.Array, batch: int, queries: int) -> jax.Array:
-    """Gives every sample its own mask `[B, Tq or 1, Tk]`; one for all queries stays one."""
-    return jnp.broadcast_to(x, (batch, *x.shape[1:]))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(6,))
@@ -115,7 +111,7 @@ def _block_size(q: jax.Array, k: jax.Array) -> int:
     """Returns how many queries of one row are computed at a time."""
     (heads, queries, _), keys = q.shape, k.shape[1]
     if not isinstance(heads * queries * keys, int):
-        return queries
+        return _FREE
     return math.ceil(queries / math.ceil(heads * queries * keys / _most()))
 
 
@@ -123,7 +119,7 @@ def _cut(x: jax.Array | None, queries: int, size: int, axis: int) -> jax.Array |
     """Puts blocks of queries first, the last one filled by 0; an axis of one serves all blocks."""
     if x is None:
         return None
-    blocks = -(-queries // size)
+    blocks = (queries + size - 1) // size
     if x.shape[axis] == 1 != queries:
         return jnp.broadcast_to(x, (blocks, *x.shape))
     padding = [(0, 0)] * x.ndim

@@ -99,11 +99,12 @@ def train_seeds(run: Run, *, others: bool = False) -> Trained:
 
         # Only now is a request to stop served at once: a state exists, or nothing has been done.
         run.stop.will_serve()
-        announce.now()
+        announce.now("Compiling the first program")
         if state is None:
             if stopped_before(run.stop, functools.partial(compilers.is_ready, INIT)):
                 return Trained(False, None, [], [], predict)
             state = first_state(run, programs)
+        announce.now()
         saving = Saving(checkpoints, run, state)
         must_stop = saving.before_epoch()
 

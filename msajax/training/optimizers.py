@@ -19,6 +19,7 @@ from msajax.config.sections import OWN
 from msajax.errors import UserError
 from msajax.layers.linear import materialised
 from msajax.training.groups import Settings, settings_of
+from msajax.training.packing import make_packing
 
 COUNT = "count"  # steps taken, which every optimiser keeps
 AVERAGE = "average"
@@ -221,10 +222,12 @@ class Optimizer:
     Attributes:
         config: what the user asks for; of its rates only which are 0 counts here.
         settings: every parameter's, by path; so do theirs.
+        joins: whether parameters of a group move as one vector; see `packing`.
     """
 
     config: OptimConfig
     settings: Mapping[str, Settings]
+    joins: bool = False
 
     @property
     def algorithm(self) -> Algorithm:
@@ -299,13 +302,16 @@ class Optimizer:
             when: the step.
 
         Returns:
-            The parameters, which mean nothing unless the step is taken, the next state, and the
-            average, which is returned as it came if the optimiser has none.
+            The parameters, the next state, and the average, which is returned as it came if the
+            optimiser has none.
         """
         algorithm = self.algorithm
+        packing = make_packing(params, self.settings, self.joins)
+        one_of_each = dict(zip(packing.keys, packing.paths, strict=True))
+        gradients = packing.pack(gradient)
         if self.config.clip_norm:
             clip = optax.clip_by_global_norm(rates.clip_norm)
-            gradient, _ = clip.update(gradient, clip.init(params))
+            gradients, _ = clip.update(gradients, clip.init(gradients))
 
         def keep(new: Any, old: Any) -> Any:
             return jax.tree.map(lambda n, o: jnp.where(when.taken, n, o), new, old)
@@ -319,20 +325,25 @@ class Optimizer:
         own = {name: self.setting(name) for name in algorithm.settings}
         move = algorithm.begin(Step(own, count.astype(jnp.float32), now, after, keep))
 
-        # One parameter after another, with all that is kept of it.
+        # One group after another, with all that is kept of it.
         kept = {name: average if name == AVERAGE else state[name] for name in algorithm.keeps}
-        kept = {name: flatten_dict(tree, sep="/") for name, tree in kept.items()}
-        values, moved = flatten_dict(params, sep="/"), {}
-        for path, g in flatten_dict(gradient, sep="/").items():
-            settings = self.settings[path]
+        kept = {name: packing.pack(tree) for name, tree in kept.items()}
+        values = packing.pack(params)
+        for key, g in gradients.items():
+            settings = self.settings[one_of_each[key]]
             decay = rates.decay[settings.group] if settings.weight_decay else None
-            of_path = {name: arrays[path] for name, arrays in kept.items()}
-            moved[path], of_path = move(Leaf(settings.group, g, values[path], of_path, decay))
-            for name, array in of_path.items():
-                kept[name][path] = array
-        after |= {name: unflatten_dict(arrays, sep="/") for name, arrays in kept.items()}
+            of_group = {name: arrays[key] for name, arrays in kept.items()}
+            moved, of_group = move(Leaf(settings.group, g, values[key], of_group, decay))
+            values[key] = keep(moved, values[key])
+            for name, array in of_group.items():
+                kept[name][key] = array
+        after |= {name: packing.unpack(arrays) for name, arrays in kept.items()}
         average = after.pop(AVERAGE, average)
-        return unflatten_dict(moved, sep="/"), after, average
+        return packing.unpack(values), after, average
+
+    def norm(self, gradient: Any) -> jax.Array:
+        """Computes the norm of a gradient, over the vectors that it moves by."""
+        return optax.tree.norm(make_packing(gradient, self.settings, self.joins).pack(gradient))
 
     def setting(self, name: str) -> Any:
         """Returns a setting of the optimiser: the user's, or its own."""

@@ -1,5 +1,6 @@
 """Builds the compiled programs of a run, each over every random seed at once."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from msajax.preparation.batches import Batch, cut_lengths, row_numbers
 from msajax.runtime.devices import Layout
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
+from msajax.training.packing import MOST, make_packing
 from msajax.training.rates import Rates
 from msajax.training.state import StepMetrics, TrainState
 from msajax.training.step import MOST_KEPT, Recipe, begin, train_step
@@ -151,8 +153,27 @@ def _jit(recipe: Recipe, spec: CorpusSpec, layout: Layout, memory: tuple) -> _Ji
     """Makes the functions of a recipe; `memory` is (name, shape, type) of each of its arrays."""
     # Rows that see each other inside the model, as in batch normalisation, are spread by XLA.
     maps_rows = layout.maps_rows and not recipe.model.mutable
-    step_one = functools.partial(train_step, recipe=recipe, axis_name="data" if maps_rows else None)
     terms = len(recipe.objective.terms)
+    init = layout.over_seeds(functools.partial(begin, recipe=recipe, spec=spec))
+
+    def shapes_of(seeds: int) -> tuple:
+        kept = {k: jax.ShapeDtypeStruct((seeds, *shape), dtype) for k, shape, dtype in memory}
+        return jax.ShapeDtypeStruct((seeds,), np.uint32), kept
+
+    one_each = jax.eval_shape(init, *shapes_of(layout.seed_devices))
+
+    # Parameters of a small model, and what is kept of them, are few vectors inside the program. Of
+    # those that lie over `model` each stays as it is.
+    is_small = sum(x.size for x in jax.tree.leaves(one_each.params)) <= MOST * layout.seed_devices
+    joins = is_small and layout.mesh.shape["model"] == 1
+    optimizer = dataclasses.replace(recipe.optimizer, joins=joins)
+    of_one = jax.tree.map(lambda x: x.update(shape=x.shape[1:]), one_each)
+    packing = make_packing(of_one, optimizer.settings, joins)
+    step_one = functools.partial(
+        train_step,
+        recipe=dataclasses.replace(recipe, optimizer=optimizer),
+        axis_name="data" if maps_rows else None,
+    )
 
     def train_steps(state, shared, rates, batches, stopped, first, last):
         def steps_of_one_seed(state, batches, stopped):
@@ -163,24 +184,19 @@ def _jit(recipe: Recipe, spec: CorpusSpec, layout: Layout, memory: tuple) -> _Ji
             def body(i, carry):
                 state, log = carry
                 batch = jax.tree.map(lambda x: x[i], batches)
-                state, metrics = step_one(state, batch, rates=rates, shared=shared)
-                return state, jax.tree.map(lambda xs, x: xs.at[i].set(x), log, metrics)
+                state, metrics = step_one(packing.unpack(state), batch, rates=rates, shared=shared)
+                log = jax.tree.map(lambda xs, x: xs.at[i].set(x), log, metrics)
+                return packing.pack(state), log
 
             # A seed that has stopped takes none of the steps.
             return jax.lax.fori_loop(first, jnp.where(stopped, first, last), body, (state, nothing))
 
-        return layout.over_seeds(steps_of_one_seed)(state, batches, stopped)
+        packed = packing.pack(state, axes=1)
+        packed, metrics = layout.over_seeds(steps_of_one_seed)(packed, batches, stopped)
+        return packing.unpack(packed, axes=1), metrics
 
     def keep_one(old, new, which):
         return jax.tree.map(lambda o, n: jnp.where(which, n, o), old, new)
-
-    init = layout.over_seeds(functools.partial(begin, recipe=recipe, spec=spec))
-
-    def shapes_of(seeds: int) -> tuple:
-        kept = {k: jax.ShapeDtypeStruct((seeds, *shape), dtype) for k, shape, dtype in memory}
-        return jax.ShapeDtypeStruct((seeds,), np.uint32), kept
-
-    one_each = jax.eval_shape(init, *shapes_of(layout.seed_devices))
 
     def state_of(seeds: int) -> TrainState:
         return layout.state_shapes(

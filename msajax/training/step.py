@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.flatten_util import ravel_pytree
 
 from msajax.config import TrainConfig
 from msajax.layers.basic import RATES, rows_of_batch
-from msajax.layers.prng import dropout_key
+from msajax.layers.prng import dropout_key, parameters_key
 from msajax.models.contract import Model, Prediction, Stage, init_variables, joined, without
 from msajax.preparation.batches import Batch, Progress
 from msajax.spec import CorpusSpec
@@ -93,8 +92,7 @@ def begin(
         recipe: what steps are made of.
         spec: sizes of the model's inputs.
     """
-    key = jax.random.key(seed)
-    params, collections = init_variables(recipe.module, recipe.model, spec, key)
+    params, collections = init_variables(recipe.module, recipe.model, spec, parameters_key(seed))
     params = without(params, recipe.shared)
     moving, _ = recipe.optimizer.split(params)
     states = tuple(recipe.optimizer.init(trained_in(stage, moving)) for stage in recipe.stages)
@@ -183,14 +181,13 @@ def train_step(
     if len(recipe.stages) > 1:  # a parameter that does not move cannot spoil a step
         gradient = _of_stage(recipe, stage, gradient)
 
-    grad_norm = optax.tree.norm(gradient)
+    grad_norm = recipe.optimizer.norm(gradient)
     finite = jnp.isfinite(sums.sums).all() & jnp.isfinite(grad_norm)
     failed = state.skipped_in_a_row >= recipe.most_skipped_steps
     taken, skipped = finite & ~failed, ~finite & ~failed
     when = StepInfo(state.step, state.learning_rate_scale, taken)
     moved, opt_state, average = _moved(recipe, rates, state, gradient, moving, stage, when)
     after = {
-        "params": joined(moved, frozen),
         "collections": found.collections,
         "average": _averaged(recipe.average, state, moved) if recipe.average else average,
         "memory": _remembered(recipe, state, found.prediction, where.known_to(batch), axis_name),
@@ -215,6 +212,7 @@ def train_step(
     state = state.replace(
         step=state.step + ~failed,
         skipped_in_a_row=jnp.where(taken, 0, state.skipped_in_a_row + skipped),
+        params=joined(moved, frozen),
         opt_state=opt_state,
         **after,
     )
@@ -310,8 +308,8 @@ def _moved(
 ) -> tuple[Any, Any, Any]:
     """Moves what the step's stage trains, by an optimiser's state that is that stage's own.
 
-    Returns the parameters, which mean nothing unless the step is taken, the optimiser's state, and
-    its average of the parameters.
+    Returns the parameters, the optimiser's state, and its average of the parameters; all as they
+    were unless the step is taken.
     """
     update = functools.partial(recipe.optimizer.update, rates=rates.optimizer)
     if len(recipe.stages) == 1:
