@@ -6,6 +6,10 @@ CORPUS.npz has text (N, T, 300), audio and video. The recipe is that of the tool
 without a schedule, the mean square error beside three terms of the model, two batches of 16 that
 are summed, which are one of 32 here, and a run that stops after 8 epochs without a better
 validation score. There gradients are clipped by value, at 0.8, and BERT reads the text.
+
+On all of CMU-MOSI (text and one vector of audio, 20 words of GloVe), five seeds: validation MAE
+1.060 +- 0.021, test MAE 1.234 +- 0.038, where the constant 0 has 1.417; five minutes on 2 CPU cores
+that were busy otherwise.
 """
 
 from msajax.config import apply_argument, default_config

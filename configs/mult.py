@@ -4,6 +4,10 @@
 
 The sizes, rates and epochs are those of the authors' code; of 40 epochs the best on validation is
 kept. Those of the toolkit are the defaults of `model.mult.*`.
+
+On all of CMU-MOSI (text and one vector of audio, 20 words of GloVe), five seeds: validation MAE
+1.077 +- 0.020, test MAE 1.127 +- 0.041, where the constant 0 has 1.417; eleven minutes on 2 CPU
+cores that were busy otherwise.
 """
 
 from msajax.config import apply_argument, default_config

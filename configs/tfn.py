@@ -4,6 +4,10 @@
 
 The rates and sizes are the toolkit's for CMU-MOSI; it stops after 8 epochs without progress on
 validation.
+
+On all of CMU-MOSI (text and one vector of audio, 20 words of GloVe), five seeds: validation MAE
+1.024 +- 0.016, test MAE 1.104 +- 0.025, where the constant 0 has 1.417; two and a half minutes on 2
+CPU cores that were busy otherwise.
 """
 
 from msajax.config import apply_argument, default_config

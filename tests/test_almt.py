@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from crossmodal_numpy import built
 
 from msajax.config import ModelConfig
 from msajax.errors import UserError
@@ -18,19 +19,6 @@ OWN = AlmtSettings(
     hyper_depth=3, hyper_heads=2, hyper_head_dim=4, fusion_depth=2, fusion_heads=3, fusion_ff=7,
     head_dim=4,
 )  # fmt: skip
-
-
-def built(own, spec, lengths):
-    """A model, random parameters, and a batch whose sample i has lengths[m][i] steps."""
-    rng, rows = np.random.default_rng(0), len(lengths["text"])
-    module = build_model(ModelConfig(name="almt", own=own), spec)
-    features, masks = {}, {}
-    for m, longest, width in zip(spec.modalities, spec.lengths, spec.widths, strict=True):
-        features[m] = rng.normal(size=(rows, longest, width)).astype("f4")
-        masks[m] = np.arange(longest) < np.array(lengths[m])[:, None]
-    shapes = jax.eval_shape(module.init, jax.random.key(0), features, masks)["params"]
-    params = jax.tree.map(lambda x: rng.normal(0, 0.4, x.shape).astype("f4"), shapes)
-    return module, params, features, masks
 
 
 def norm(x, of):
@@ -106,7 +94,7 @@ def score_of(sample, p, own):
 def test_a_padded_batch_scores_as_each_sample_alone_does(own, lengths):
     longest = tuple(max(of) for of in lengths.values())
     spec = CorpusSpec(tuple(lengths), (4, 3, 6)[: len(lengths)], longest)
-    module, params, features, masks = built(own, spec, lengths)
+    module, params, features, masks = built("almt", own, spec, lengths)
     found = jax.jit(module.apply)({"params": params}, features, masks).score
     exact = jax.tree.map(np.float64, params)
     samples = [{m: np.float64(x[i, : lengths[m][i]]) for m, x in features.items()}
@@ -118,7 +106,7 @@ def test_a_padded_batch_scores_as_each_sample_alone_does(own, lengths):
 def test_every_parameter_learns_and_absent_modalities_leave_gradients_finite():
     spec = CorpusSpec(("text", "audio"), (4, 3), (5, 6))
     lengths = {"text": (5, 0, 0, 3), "audio": (6, 0, 4, 0)}
-    module, params, features, masks = built(OWN, spec, lengths)
+    module, params, features, masks = built("almt", OWN, spec, lengths)
 
     def loss(params):
         return jnp.square(module.apply({"params": params}, features, masks).score).sum()
@@ -137,5 +125,5 @@ def test_it_needs_text_and_another_modality():
 
 def test_classes_have_a_score_each():
     spec = CorpusSpec(("text", "a"), (3, 3), (4, 4), "classification", ("a", "b", "c"))
-    module, params, features, masks = built(OWN, spec, {"text": (4, 2), "a": (1, 4)})
+    module, params, features, masks = built("almt", OWN, spec, {"text": (4, 2), "a": (1, 4)})
     assert jax.eval_shape(module.apply, {"params": params}, features, masks).score.shape == (2, 3)

@@ -7,14 +7,19 @@ import jax
 import jax.numpy as jnp
 
 from msajax.config import ModelConfig
-from msajax.errors import UserError
 from msajax.layers.basic import Dropout, LayerNorm
 from msajax.layers.heads import Arrays
 from msajax.layers.linear import gelu
 from msajax.layers.long_attention import attend
 from msajax.layers.positions import LearnedPositions
 from msajax.models.contract import LABELS, MODALITIES, POSITIONS, Model, Prediction
-from msajax.models.peers.common import DECLARED, Linear, even_weights, read_inputs
+from msajax.models.peers.common import (
+    DECLARED,
+    Linear,
+    even_weights,
+    read_inputs,
+    require_text_and_another,
+)
 from msajax.spec import CorpusSpec
 
 
@@ -208,11 +213,7 @@ class LanguageGuidedTransformer(nn.Module):
 
 def check(config: ModelConfig, spec: CorpusSpec) -> None:
     """Raises `UserError` for modalities of which text cannot ask another one."""
-    if "text" not in spec.modalities or len(spec.modalities) < 2:
-        raise UserError(
-            "model.name = 'almt' lets text ask other modalities, so it needs text and at least one "
-            f"other, not {', '.join(spec.modalities)}."
-        )
+    require_text_and_another(config, spec, "lets text ask other modalities")
 
 
 MODEL = Model(

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from msajax.checks import Settings, at_least, one_of, require
+from msajax.checks import Settings, are_rates, at_least, one_of
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -51,4 +51,4 @@ class AlmtSettings(Settings):
         one_of(self, f"{prefix}.compat", "clean", "reference")
         sizes = [f.name for f in dataclasses.fields(self) if f.name not in ("compat", "dropout")]
         at_least(self, prefix, 1, *sizes)
-        require(self, f"{prefix}.dropout", 0 <= self.dropout < 1, "must lie in [0, 1)")
+        are_rates(self, prefix)

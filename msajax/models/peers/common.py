@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from msajax.config import ModelConfig
+from msajax.errors import UserError
 from msajax.layers.basic import row_weight
 from msajax.layers.heads import Arrays, mean_pool
 from msajax.models.inputs import ENCODER, read_input
@@ -181,6 +182,15 @@ def read_inputs(
 def kind_of(modality: str) -> str:
     """Returns by which settings a modality goes: text's, audio's, or video's for any other."""
     return modality if modality in ("text", "audio") else "video"
+
+
+def require_text_and_another(config: ModelConfig, spec: CorpusSpec, does: str) -> None:
+    """Raises `UserError` unless a model that `does` something to other modalities has them."""
+    if "text" not in spec.modalities or len(spec.modalities) < 2:
+        raise UserError(
+            f"model.name = {config.name!r} {does}, so it needs text and at least one other, not "
+            f"{', '.join(spec.modalities)}."
+        )
 
 
 def last_valid(x: jax.Array, mask: jax.Array) -> jax.Array:

@@ -1,7 +1,7 @@
 """Defines encoders of one sequence that read another one, as MulT has them (Tsai et al., 2019)."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -90,10 +90,10 @@ class StackedNorm(nn.Module):
 
 
 class Encoders(nn.Module):
-    """Computes N encoders of the same width and depth, each with a stream of its own.
+    """Holds N encoders of the same width and depth, each with a stream of its own.
 
     Their parameters are one array of each kind, whose first axis is that of the encoders: of six
-    encoders apart, compiling and the optimiser would take three times as long.
+    encoders apart, compiling and the optimiser would take three times as long. `run` computes them.
 
     Attributes:
         config: whose own settings have those of `MultSettings` that encoders read.
@@ -115,8 +115,8 @@ class Encoders(nn.Module):
         keeps: Sequence[jax.Array],
         *,
         train: bool,
-    ) -> list[jax.Array]:
-        """Changes streams `[B, Tq, D]` by what they read; see `Work`."""
+    ) -> list[Work]:
+        """Makes the work of each encoder, of its stream `[B, Tq, D]`, what it reads and may see."""
         d, count = streams[0].shape[-1], 1 if self.shared else len(streams)
         shape = count, self.layers
         weights = Weights(
@@ -134,8 +134,7 @@ class Encoders(nn.Module):
         each = each * len(streams) if self.shared else each
         rows = streams[0].shape[0]
         dropping = zip(*(self._drops(name, rows, train) for name in SITES), strict=True)
-        works = map(Work, each, streams, contexts, keeps, dropping)
-        return run(list(works), self.config.own.num_heads)
+        return list(map(Work, each, streams, contexts, keeps, dropping))
 
     def _drops(self, site: str, rows: int, train: bool) -> list[Drops | None]:
         """Makes the drops of a site of every encoder; None for each if no rate is above 0."""
@@ -151,21 +150,28 @@ class Encoders(nn.Module):
         ]
 
 
-def run(works: Sequence[Work], heads: int) -> list[jax.Array]:
-    """Computes encoders: those of equal shapes as one, so that products are few and large."""
-    alike: dict[Any, list[int]] = {}
-    for number, work in enumerate(works):
-        shapes = jax.tree.map(jnp.shape, (work.x, work.context, work.keep))
-        alike.setdefault(shapes, []).append(number)
-    found: dict[int, jax.Array] = {}
-    for numbers in alike.values():
-        if len(numbers) == 1:
-            found[numbers[0]] = encode(works[numbers[0]], heads)
-            continue
-        together = jax.tree.map(lambda *x: jnp.stack(x), *(works[n] for n in numbers))
-        results = jax.vmap(functools.partial(encode, heads=heads))(together)
-        found |= dict(zip(numbers, results, strict=True))
-    return [found[number] for number in range(len(works))]
+def run(heads: int, *groups: Mapping[Hashable, Work]) -> list[dict[Hashable, jax.Array]]:
+    """Computes groups of encoders: `[B, Tq, D]` by each group's keys.
+
+    Those of equal shapes are one program over all of them, whichever group they are of: products
+    are few and large, and fewer programs take less time to compile.
+    """
+    alike: dict[Any, list[tuple[int, Hashable]]] = {}
+    for number, group in enumerate(groups):
+        for key, work in group.items():
+            leaves, structure = jax.tree.flatten(work)
+            alike.setdefault((structure, *map(jnp.shape, leaves)), []).append((number, key))
+    found: list[dict[Hashable, jax.Array]] = [{} for _ in groups]
+    for places in alike.values():
+        works = [groups[number][key] for number, key in places]
+        if len(works) == 1:
+            results = [encode(works[0], heads)]
+        else:
+            together = jax.tree.map(lambda *x: jnp.stack(x), *works)
+            results = jax.vmap(functools.partial(encode, heads=heads))(together)
+        for (number, key), result in zip(places, results, strict=True):
+            found[number][key] = result
+    return found
 
 
 def encode(work: Work, heads: int) -> jax.Array:

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 from msajax.config import ModelConfig
-from msajax.errors import UserError
 from msajax.layers.heads import Arrays
 from msajax.models.contract import BATCH, LABELS, MODALITIES, POSITIONS, Model, Prediction, Term
 from msajax.models.peers.common import (
@@ -18,14 +17,17 @@ from msajax.models.peers.common import (
     kind_of,
     last_valid,
     read_inputs,
+    require_text_and_another,
     uniform,
 )
 from msajax.models.peers.crossmodal import (
     Encoders,
+    Work,
     attention_dropout,
     positioned,
     project,
     refine,
+    run,
     visible,
 )
 from msajax.spec import CorpusSpec
@@ -88,34 +90,37 @@ class DisentangledLanguageFocused(nn.Module):
                 streams[m], seen[m] = project(config, m, sequences[m], valid[m], train=train)
 
             own_steps = {m: visible(own, seen[m], seen[m]) for m in names}
-            of_text = dict.fromkeys(names, own_steps["text"])
 
-            def encode(
+            def work(
                 encoders: Encoders, streams: Arrays, keeps: Arrays, contexts: Arrays | None = None
-            ) -> dict[str, jax.Array]:
+            ) -> dict[str, Work]:
                 """Lets each stream read its context, or itself, where its `keep` allows."""
-                results = encoders(
+                works = encoders(
                     [positioned(own, x) for x in streams.values()],
                     [contexts and positioned(own, contexts[m]) for m in streams],
                     [keeps[m] for m in streams],
                     train=train,
                 )
-                return dict(zip(streams, results, strict=True))
+                return dict(zip(streams, works, strict=True))
 
             # What is a modality's own and what all share, and whether both rebuild it.
             depth = own.num_layers
             private_encoders = Encoders(config, depth, rates, name="private")
-            private = encode(private_encoders, streams, own_steps)
             shared_rates = ("attention_dropout",) * len(names)
             shared_encoder = Encoders(config, depth, shared_rates, shared=True, name="shared")
-            shared = encode(shared_encoder, streams, own_steps)
+            private, shared = run(
+                own.num_heads,
+                work(private_encoders, streams, own_steps),
+                work(shared_encoder, streams, own_steps),
+            )
             rebuilt = {
                 m: Linear(own.d_model, use_bias=False, name=f"{m}_decoder")(
                     jnp.concatenate([private[m], shared[m]], axis=-1)
                 )
                 for m in names
             }
-            again = encode(private_encoders, rebuilt, own_steps)
+            # Apart from all others, since scores need nothing of it.
+            (again,) = run(own.num_heads, work(private_encoders, rebuilt, own_steps))
             aux = {
                 "rebuilt": sum(squares(rebuilt[m] - streams[m], seen[m]) for m in names),
                 "again": sum(squares(again[m] - private[m], seen[m]) for m in names),
@@ -130,22 +135,26 @@ class DisentangledLanguageFocused(nn.Module):
                 vectors.append(whole(shared[m], seen[m]))
             aux["vectors"] = jnp.stack(vectors, axis=1)
 
-            # What all share.
+            # What all share, and what text finds in itself and in the others.
             common = Encoders(config, depth, rates, name="common")
-            common = encode(common, shared, own_steps)
+            text_encoder = Encoders(config, depth, ("attention_dropout",), name="text")
+            between = Encoders(config, depth, tuple(map(attention_dropout, others)), name="between")
+            read = {m: visible(own, seen["text"], seen[m]) for m in others}
+            common, found, of_others = run(
+                own.num_heads,
+                work(common, shared, own_steps),
+                work(text_encoder, {"text": private["text"]}, own_steps),
+                work(between, dict.fromkeys(others, private["text"]), read, private),
+            )
+            layers, same_rates = max(depth, _FEWEST_LAYERS), ("attention_dropout",) * len(others)
+            memory = Encoders(config, layers, same_rates, name="memory")
+            of_text = dict.fromkeys(others, own_steps["text"])
+            found |= run(own.num_heads, work(memory, of_others, of_text))[0]
+
+            # Scores, the last of all that was found.
             common = jnp.concatenate([last_valid(common[m], seen[m]) for m in names], axis=1)
             refined = refine(config, common, "shared_post", train=train)
             aux["score_shared"] = Linear(self.spec.outputs, name="shared_regression")(refined)
-
-            # What text finds in itself and in the others.
-            text_encoder = Encoders(config, depth, ("attention_dropout",), name="text")
-            found = encode(text_encoder, {"text": private["text"]}, of_text)
-            between = Encoders(config, depth, tuple(map(attention_dropout, others)), name="between")
-            read = {m: visible(own, seen["text"], seen[m]) for m in others}
-            of_others = encode(between, dict.fromkeys(others, private["text"]), read, private)
-            layers, same_rates = max(depth, _FEWEST_LAYERS), ("attention_dropout",) * len(others)
-            memory = Encoders(config, layers, same_rates, name="memory")
-            found |= encode(memory, of_others, of_text)
             parts = []
             for m, x in found.items():
                 last = refine(config, last_valid(x, seen["text"]), f"{m}_post", train=train)
@@ -263,11 +272,7 @@ def terms(config: ModelConfig, name: str, loss: Term) -> dict[str, Term]:
 
 def check(config: ModelConfig, spec: CorpusSpec) -> None:
     """Raises `UserError` for modalities of which text cannot read another one."""
-    if "text" not in spec.modalities or len(spec.modalities) < 2:
-        raise UserError(
-            "model.name = 'dlf' lets text read other modalities, so it needs text and at least one "
-            f"other, not {', '.join(spec.modalities)}."
-        )
+    require_text_and_another(config, spec, "lets text read other modalities")
 
 
 _OF_MODALITIES = ("private/*", "common/*", "between/*", "memory/*", "shared_*", "post_*")

@@ -2,34 +2,17 @@
 
 import dataclasses
 
-from msajax.checks import Settings, at_least, one_of, require
+from msajax.checks import at_least
+from msajax.models.peers.crossmodal_settings import CrossmodalSettings
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class DlfSettings(Settings):
+class DlfSettings(CrossmodalSettings):
     """Says how large a DLF is, and what its terms weigh; the defaults are those for CMU-MOSI.
 
     Attributes:
-        compat: clean; or reference, what the authors' code does: padding is seen and counted like
-            any step, and features that are d_model wide already are not projected.
-        d_model: width of every modality's steps.
-        num_heads: attention heads.
-        num_layers: layers of every encoder but those behind attention between two modalities, which
-            have 3 or more.
-        text_kernel: steps that the projection of text reads at a time.
-        audio_kernel: steps that the projection of audio reads at a time.
-        video_kernel: steps that the projection of video reads, and of any other modality.
-        causal_mask: step i sees steps up to i, or as many more as one sequence is longer.
-        positions: sinusoidal positions in every encoder.
-        text_dropout: dropout rate of the text's features.
-        embed_dropout: dropout rate of what every encoder reads.
         attention_dropout: dropout rate of attention to text, of the encoder that all share, and
             behind attention between two modalities.
-        audio_attention_dropout: dropout rate of attention to audio.
-        video_attention_dropout: dropout rate of attention to video, and to any other modality.
-        relu_dropout: dropout rate between the two layers of the feed-forward networks.
-        residual_dropout: dropout rate of what attention and feed-forward networks add.
-        out_dropout: dropout rate before the last layers.
         text_weight: weight of the loss of the score of text alone; that of every other one is 1.
         rebuilt_weight: weight of the error of what both parts of a modality rebuild; 0 is without.
         again_weight: weight of the error of a modality's own part, made of what was rebuilt.
@@ -37,23 +20,6 @@ class DlfSettings(Settings):
         near_weight: weight of the term that shared vectors are nearer, the nearer their labels are.
     """
 
-    compat: str = "clean"
-    d_model: int = 50
-    num_heads: int = 10
-    num_layers: int = 2
-    text_kernel: int = 5
-    audio_kernel: int = 5
-    video_kernel: int = 5
-    causal_mask: bool = True
-    positions: bool = True
-    text_dropout: float = 0.5
-    embed_dropout: float = 0.2
-    attention_dropout: float = 0.3
-    audio_attention_dropout: float = 0.2
-    video_attention_dropout: float = 0.0
-    relu_dropout: float = 0.0
-    residual_dropout: float = 0.0
-    out_dropout: float = 0.5
     text_weight: float = 3.0
     rebuilt_weight: float = 0.1
     again_weight: float = 0.1
@@ -62,14 +28,6 @@ class DlfSettings(Settings):
 
     def __post_init__(self) -> None:
         """Checks every setting."""
-        prefix = "model.dlf"
-        one_of(self, f"{prefix}.compat", "clean", "reference")
-        sizes = ("d_model", "num_heads", "num_layers")
-        at_least(self, prefix, 1, *sizes, "text_kernel", "audio_kernel", "video_kernel")
-        divides = self.d_model % self.num_heads == 0
-        requirement = f"must divide {prefix}.d_model = {self.d_model}"
-        require(self, f"{prefix}.num_heads", divides, requirement)
+        self.check("model.dlf")
         names = [field.name for field in dataclasses.fields(self)]
-        for name in (name for name in names if name.endswith("dropout")):
-            require(self, f"{prefix}.{name}", 0 <= getattr(self, name) < 1, "must lie in [0, 1)")
-        at_least(self, prefix, 0, *(name for name in names if name.endswith("weight")))
+        at_least(self, "model.dlf", 0, *(name for name in names if name.endswith("weight")))

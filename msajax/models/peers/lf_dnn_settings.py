@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from msajax.checks import Settings, at_least, require
+from msajax.checks import Settings, are_rates, at_least
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -24,6 +24,4 @@ class LfDnnSettings(Settings):
     def __post_init__(self) -> None:
         """Checks every setting."""
         at_least(self, "model.lf_dnn", 1, "hidden", "post_fusion")
-        for name in ("dropout", "post_dropout"):
-            ok = 0 <= getattr(self, name) < 1
-            require(self, f"model.lf_dnn.{name}", ok, "must lie in [0, 1)")
+        are_rates(self, "model.lf_dnn")

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from msajax.checks import Settings, at_least, one_of, require
+from msajax.checks import Settings, are_rates, at_least, one_of
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -36,5 +36,4 @@ class LmfSettings(Settings):
         one_of(self, f"{prefix}.compat", "clean", "reference")
         at_least(self, prefix, 1, "rank", "audio_hidden", "video_hidden")
         at_least(self, prefix, 2, "text_hidden")
-        for name in ("text_dropout", "audio_dropout", "video_dropout"):
-            require(self, f"{prefix}.{name}", 0 <= getattr(self, name) < 1, "must lie in [0, 1)")
+        are_rates(self, prefix)

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from msajax.checks import Settings, at_least, one_of, require
+from msajax.checks import Settings, are_rates, at_least, one_of
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -25,5 +25,4 @@ class MagSettings(Settings):
         prefix = "model.mag"
         one_of(self, f"{prefix}.compat", "clean", "reference")
         at_least(self, prefix, 0, "beta_shift")
-        ok = 0 <= self.gate_dropout < 1
-        require(self, f"{prefix}.gate_dropout", ok, "must lie in [0, 1)")
+        are_rates(self, prefix)

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from msajax.checks import Settings, at_least, one_of, require
+from msajax.checks import Settings, are_rates, at_least, one_of, require
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -43,6 +43,5 @@ class MisaSettings(Settings):
         at_least(self, prefix, 1, "hidden", "num_heads", "ff_dim")
         requirement = f"must divide {prefix}.hidden = {self.hidden}"
         require(self, f"{prefix}.num_heads", self.hidden % self.num_heads == 0, requirement)
-        for name in ("fusion_dropout", "head_dropout"):
-            require(self, f"{prefix}.{name}", 0 <= getattr(self, name) < 1, "must lie in [0, 1)")
+        are_rates(self, prefix)
         at_least(self, prefix, 0, "diff_weight", "sim_weight", "recon_weight")

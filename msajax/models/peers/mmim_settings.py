@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from msajax.checks import Settings, at_least, one_of, require
+from msajax.checks import Settings, are_rates, at_least, one_of, require
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -49,6 +49,5 @@ class MmimSettings(Settings):
         at_least(self, prefix, 1, "audio_lstm", "video_lstm", "fusion")
         at_least(self, prefix, 4, "audio_out", "video_out")  # a quarter of them is projected on
         at_least(self, prefix, 0, "nce_weight", "bound_weight")
-        for name in ("audio_dropout", "video_dropout", "fusion_dropout"):
-            require(self, f"{prefix}.{name}", 0 <= getattr(self, name) < 1, "must lie in [0, 1)")
+        are_rates(self, prefix)
         require(self, f"{prefix}.first_share", 0 < self.first_share <= 1, "must lie in (0, 1]")

@@ -14,6 +14,7 @@ from msajax.models.peers.crossmodal import (
     positioned,
     project,
     refine,
+    run,
     visible,
 )
 from msajax.spec import CorpusSpec
@@ -52,17 +53,17 @@ class MultimodalTransformer(nn.Module):
             if pairs:
                 rates = tuple(attention_dropout(other) for _, other in pairs)
                 between = Encoders(self.config, own.num_layers, rates, name="between")
-                results = between(
+                works = between(
                     [inputs[m] for m, _ in pairs],
                     [inputs[other] for _, other in pairs],
                     [visible(own, seen[m], seen[other]) for m, other in pairs],
                     train=train,
                 )
-                found = dict(zip(pairs, results, strict=True))
+                (found,) = run(own.num_heads, dict(zip(pairs, works, strict=True)))
             # Each modality with what it found.
             layers, rates = max(own.num_layers, _FEWEST_LAYERS), ("attention_dropout",) * len(names)
             joined = [[found[m, other] for other in names if other != m] for m in names]
-            results = Encoders(self.config, layers, rates, name="memory")(
+            works = Encoders(self.config, layers, rates, name="memory")(
                 [
                     positioned(own, jnp.concatenate(mine or [streams[m]], axis=-1))
                     for m, mine in zip(names, joined, strict=True)
@@ -71,7 +72,7 @@ class MultimodalTransformer(nn.Module):
                 [visible(own, seen[m], seen[m]) for m in names],
                 train=train,
             )
-            memories = dict(zip(names, results, strict=True))
+            (memories,) = run(own.num_heads, dict(zip(names, works, strict=True)))
             last = {m: last_valid(memories[m], seen[m]) for m in names}
             for kind, kept in (("found", found), ("memories", memories), ("last", last)):
                 self.sow("intermediates", kind, kept)

@@ -2,12 +2,10 @@
 
 import dataclasses
 
-from msajax.checks import Settings, at_least, one_of, require
+from msajax.checks import Settings, are_rates, at_least, one_of, require
 
 _SIZES = ("audio_lstm", "video_lstm", "audio_out", "video_out", "post_fusion", "post_text")
 _SIZES += ("post_audio", "post_video")
-_DROPOUT = ("fusion_dropout", "text_dropout", "audio_dropout", "video_dropout")
-_DROPOUT += ("audio_lstm_dropout", "video_lstm_dropout")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -62,8 +60,7 @@ class SelfMmSettings(Settings):
         prefix = "model.self_mm"
         one_of(self, f"{prefix}.compat", "clean", "reference", "original")
         at_least(self, prefix, 1, *_SIZES)
-        for name in _DROPOUT:
-            require(self, f"{prefix}.{name}", 0 <= getattr(self, name) < 1, "must lie in [0, 1)")
+        are_rates(self, prefix)
         require(self, f"{prefix}.label_range", self.label_range > 0, "must be above 0")
 
     @property

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from msajax.checks import Settings, at_least, require
+from msajax.checks import Settings, are_rates, at_least
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -20,4 +20,4 @@ class TextOnlySettings(Settings):
     def __post_init__(self) -> None:
         """Checks every setting."""
         at_least(self, "model.text_only", 1, "hidden")
-        require(self, "model.text_only.dropout", 0 <= self.dropout < 1, "must lie in [0, 1)")
+        are_rates(self, "model.text_only")

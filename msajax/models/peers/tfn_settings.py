@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from msajax.checks import Settings, at_least, one_of, require
+from msajax.checks import Settings, are_rates, at_least, one_of, require
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -45,8 +45,7 @@ class TfnSettings(Settings):
         one_of(self, f"{prefix}.compat", "clean", "reference")
         sizes = ("text_hidden", "text_out", "audio_hidden", "video_hidden", "post_fusion")
         at_least(self, prefix, 1, *sizes)
-        for name in ("text_dropout", "audio_dropout", "video_dropout", "post_dropout"):
-            require(self, f"{prefix}.{name}", 0 <= getattr(self, name) < 1, "must lie in [0, 1)")
+        are_rates(self, prefix)
         ok = self.lowest < self.highest or self.lowest == self.highest == 0
         requirement = f"must be more than {prefix}.lowest = {self.lowest}, or both must be 0"
         require(self, f"{prefix}.highest", ok, requirement)
