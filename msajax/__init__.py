@@ -57,6 +57,7 @@ _LAZY = {
     "compare_models": "msajax.api",
     "cross_validate": "msajax.api",
     "default_config": "msajax.config",
+    "extract": "msajax.recordings.extract",
     "generate": "msajax.inference.generate",
     "load": "msajax.inference.bundle",
     "open_corpus": "msajax.corpus.formats",

@@ -28,6 +28,7 @@ from msajax.config import Config
 from msajax.corpus.predictions import read_columns
 from msajax.errors import UserError
 from msajax.experiment import run
+from msajax.files import as_path
 from msajax.inference.bundle import Bundle, load
 from msajax.results.tables import print_folds, print_results
 from msajax.runs.folder import RunFolder
@@ -280,9 +281,7 @@ def compare_models(
 
 def _absolute(workdir: str | os.PathLike) -> str:
     """Makes a workdir absolute: it must stay the same when the working directory changes."""
-    if not isinstance(workdir, str | os.PathLike):
-        raise UserError(f"workdir = {workdir!r}: must be the path of a folder.")
-    workdir = os.fspath(workdir)
+    workdir = as_path(workdir, "workdir", "a folder")
     return workdir if is_url(workdir) else os.path.abspath(os.path.expanduser(workdir))
 
 
@@ -332,7 +331,7 @@ class Comparison(Table):
         """
         from msajax.report.compared import write_comparison  # it draws
 
-        write_comparison(os.fspath(path), self._content)
+        write_comparison(as_path(path, "path", "a file"), self._content)
 
 
 def compare(
@@ -357,6 +356,7 @@ def compare(
     Raises:
         UserError: for runs that are not of the same samples, naming those that differ.
     """
+    _require_names(convention)
     content = compare_runs(_paths(runs), split, convention, every_pair)
     return Comparison(os.getcwd(), content)
 
@@ -384,7 +384,7 @@ class RunTable(Table):
         Raises:
             UserError: for another ending, or a file that cannot be written.
         """
-        write(os.fspath(path), self._content, RUN_TABLE)
+        write(as_path(path, "path", "a file"), self._content, RUN_TABLE)
 
 
 def table(
@@ -413,9 +413,16 @@ def table(
     Raises:
         UserError: for runs that are not of the same samples, naming those that differ.
     """
+    _require_names(convention)
     names = (metrics,) if isinstance(metrics, str) else metrics
     return RunTable(os.getcwd(), tabulate(_paths(runs), split, convention, names))
 
 
 def _paths(runs: Sequence[str | os.PathLike | Result]) -> list[str]:
-    return [run.workdir if isinstance(run, Result) else os.fspath(run) for run in runs]
+    expected = "a run's folder, or of a file of predictions"
+    return [r.workdir if isinstance(r, Result) else as_path(r, "run", expected) for r in runs]
+
+
+def _require_names(convention: Any) -> None:
+    if not isinstance(convention, str):
+        raise UserError(f"convention = {convention!r}: must be names with commas between, or all.")

@@ -37,6 +37,14 @@ def at_least(section: Any, prefix: str, minimum: int, *names: str) -> None:
         require(section, f"{prefix}.{name}", ok, f"must be {minimum} or more")
 
 
+def are_rates(section: Any, prefix: str) -> None:
+    """Requires every field of a section that is a dropout rate to lie in [0, 1)."""
+    for field in dataclasses.fields(section):
+        if field.name.endswith("dropout"):
+            ok = 0 <= getattr(section, field.name) < 1
+            require(section, f"{prefix}.{field.name}", ok, "must lie in [0, 1)")
+
+
 def one_of(section: Any, key: str, *choices: str) -> None:
     """Requires a setting to be one of the choices."""
     value = getattr(section, key.rpartition(".")[2])

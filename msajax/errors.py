@@ -33,7 +33,9 @@ def writing(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
+        # A write that is cut short, as NumPy's on a full disk, has no name of its own.
+        why = error.strerror or first_line(error)
+        raise UserError(f"{path} cannot be written: {why}.") from error
 
 
 @contextlib.contextmanager

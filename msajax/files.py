@@ -21,6 +21,14 @@ _changing = threading.RLock()
 _PATIENCE_SECONDS = 1.0  # for a rename, which hangs with its file system
 
 
+def as_path(value: Any, name: str, expected: str) -> str:
+    """Returns an argument that is a path as text; raises `UserError` for anything else."""
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(path, str):
+        raise UserError(f"{name} = {value!r}: must be the path of {expected}.")
+    return path
+
+
 @contextlib.contextmanager
 def replacing(path: str, *, binary: bool = False) -> Iterator[IO]:
     """Opens a file, of text or bytes, that replaces `path` once it is whole; else nothing is left.

@@ -62,6 +62,22 @@ def test_predictions_are_the_columns_of_the_file(trained):
         result.predictions("train")
 
 
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: msajax.load(None), "bundle = None: must be the path of the folder of a bundle"),
+        (lambda: msajax.generate(1, "a"), "bundle = 1: must be the path of"),
+        (lambda: msajax.open_corpus(b"c.npz"), "path = b'c.npz': must be the path of a corpus"),
+        (lambda: msajax.train(msajax.Config(), None), "workdir = None: must be the path of a fol"),
+        (lambda: msajax.compare("a", 4), "run = 4: must be the path of a run's folder, or of a"),
+        (lambda: msajax.table("a", convention=("x",)), r"= \('x',\): must be names with commas"),
+    ],
+)
+def test_what_is_no_path_is_refused_by_name(call, said):
+    with pytest.raises(msajax.UserError, match=said):
+        call()
+
+
 def test_history_and_bundle_are_those_of_the_run(trained):
     result, _ = trained
     history = result.history()

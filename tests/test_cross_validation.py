@@ -344,6 +344,13 @@ def test_what_the_folds_say_together_follows_from_their_files(whole):
         assert report["metrics"][name]["mean"] == values["value"] == report["ensemble"][name]
         assert report["metrics"][name]["ci95"] == values["ci95"]
 
+    one = cross_validation.as_one_run(str(folder))
+    pooled = [np.mean(errors(rows, f"score_seed{k}")) for k in (0, 1)]
+    assert one["test"]["mae"]["seeds"] == pytest.approx(pooled, rel=1e-6)
+    of_valid = [run["valid"]["mae"]["seeds"] for run in one["runs"]]
+    assert one["valid"]["mae"]["mean"] == pytest.approx(np.mean(of_valid))
+    assert one["valid"]["mae"]["sd"] == pytest.approx(np.std(np.mean(of_valid, axis=0), ddof=1))
+
 
 def test_a_bundle_of_a_fold_predicts_a_corpus_as_it_is(whole, config, tmp_path):
     bundle = str(whole[0] / "fold_0" / "bundle")

@@ -72,7 +72,7 @@ def test_a_corpus_of_transcripts_alone_is_refused_by_the_same_words():
         name: dataclasses.replace(corpus(()).split(name), raw_text=None, words=np.full((3, 2), "a"))
         for name in ("train", "valid", "test")
     }
-    with pytest.raises(UserError, match="it holds words alone, which model.text_encoder=FOLDER"):
+    with pytest.raises(UserError, match="words of 9 samples found; not read: model.text_en"):
         fit(corpus_of(words), DataConfig(), ModelConfig())
 
 

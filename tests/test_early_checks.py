@@ -48,6 +48,8 @@ WRONG = """
 --config.data.path=corpus.npz --workdir=new --profile=corpus.npz/t  # cannot be written: Not a dir
 --config.data.path=corpus.npz --workdir=new --config.data.glove_path=no.txt  # no file at no.txt
 --config.data.path=corpus.npz --workdir=new --config.model.init_from=runs/ta  # mean runs/ta/bundle?
+--config.data.path=corpus.npz --workdir=new --config.model.text_encoder=no  # no folder no: a pre
+--config.data.path=all.npz --workdir=new --config.data.text=words  # has no raw_text in train.
 --mode=ablate --config.data.path=nothing --workdir=new  # There is no corpus at nothing.
 --mode=sweep --config.data.path=nothing --workdir=new  # There is no corpus at nothing.
 --config=configs/mosii.py --workdir=new  # file configs/mosii.py; did you mean configs/mosi.py?
@@ -71,6 +73,9 @@ WRONG = """
 --mode=export --bundle=runs/ta --output=exported  # did you mean runs/ta/bundle?
 --mode=export --bundle=runs/ta/bundle --output=/proc/e  # cannot be written
 --mode=embed --input=corpus.npz --config.model.text_encoder=bert --output=e.npz  # no folder bert
+--mode=extract --input=clips.csv --output=c.npz  # clips.csv cannot be read
+--mode=extract --input=corpus.npz --output=c.npz  # is no CSV in UTF-8
+--mode=predict --bundle=runs/ta/bundle --input=clip.mp4 --output=p.csv  # There is no file clip.mp4
 --mode=convert --input=corpus.npz --output=/proc/c.npz  # cannot be written
 --mode=inspect --input=corpsu.npz  # did you mean corpus.npz?
 --mode=inspect --config.data.path=corpus  # There is no corpus at corpus; did you mean corpus.npz?
@@ -85,12 +90,15 @@ WRONG = """
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> pathlib.Path:
-    """A folder with a corpus of a test split alone, a run whose corpus has gone, and a stranger."""
+    """A folder with a corpus, a test split alone, a run whose corpus has gone, and a stranger."""
     place = tmp_path_factory.mktemp("early") / "here"
     place.mkdir()
     rng = np.random.default_rng(0)
     arrays = {"text": rng.normal(size=(4, 5, 6)), "label": np.zeros(4), "id": list("abcd")}
     np.savez(place / "corpus.npz", **{f"test/{name}": x for name, x in arrays.items()})
+    splits = [(split, name) for split in ("train", "valid", "test") for name in arrays]
+    every = {f"{s}/{n}": [s + i for i in "abcd"] if n == "id" else arrays[n] for s, n in splits}
+    np.savez(place / "all.npz", **every)
     make_run(place / "runs" / "ta", "sentiment")
     (place / "configs").mkdir()
     (place / "configs" / "mosi.py").touch()

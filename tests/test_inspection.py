@@ -8,6 +8,7 @@ import unicodedata
 
 import numpy as np
 import pytest
+import scipy.stats
 from rich.console import Console
 
 from msajax.cli.inspect import render
@@ -19,7 +20,13 @@ from msajax.corpus.in_memory import corpus_of
 from msajax.preparation import inspection
 from msajax.preparation.apply import prepare
 from msajax.preparation.fit import fit
-from msajax.preparation.inspection import inspect_corpus, suspect_ids, suspect_videos
+from msajax.preparation.inspection import (
+    inspect_corpus,
+    suspect_ids,
+    suspect_scales,
+    suspect_videos,
+    typical_sizes,
+)
 
 NAN, INF = math.nan, math.inf
 DEFAULT = DataConfig()
@@ -80,7 +87,6 @@ def test_inspection_of_features_by_hand(tmp_path):
         "leading_padding": 1 / 3, "trailing_padding": 2 / 3, "inner_holes": 2 / 3,
         "padded_steps": 11 / 20, "non_finite": 0, "non_finite_columns": 0,
         "first_non_finite_columns": [], "constant_columns": 0, "range": {"min": 2.0, "max": 39.0},
-        "scale": math.sqrt((16**2 + 17**2) / 2),  # the fifth of nine steps
     }
     # Derived: rows span steps 0-1, 1-1, none, 0-2; the zero step inside row 3 is valid.
     steps = {"min": 1.0, "median": 2.0, "mean": 2.0, "max": 3.0}
@@ -92,7 +98,6 @@ def test_inspection_of_features_by_hand(tmp_path):
         "first_non_finite_columns": [2],
         "constant_columns": 1,  # column 0; column 1 has a zero in the hole
         "range": {"min": -4.0, "max": 5.0},
-        "scale": math.sqrt((0 + 25 + 1) / 3),  # of squares 25, 25, 26, 31.25, 41; a step is zero
     }
 
 
@@ -318,7 +323,6 @@ def test_inspection_of_token_ids_by_hand(tmp_path):
         "dtype": "int64", "width": 0, "steps": 4, "mask": "from zeros", "absent": 1 / 3,
         "valid_steps": steps, "span": steps, "leading_padding": 1 / 2, "trailing_padding": 1 / 2,
         "inner_holes": 0.0, "padded_steps": 7 / 12, "range": {"min": 0.0, "max": 9.0},
-        "scale": None,
     }
     assert {key: found[key] for key in wanted} == wanted
     assert "text: token ids" in rendered(report)
@@ -433,15 +437,15 @@ def warnings_of(train, valid=EVERY, test=EVERY, *, integers=False, **model) -> l
 def test_labels_that_do_not_vary_are_told_of():
     scores = list(np.linspace(-2.5, 2.4, 12))
     assert warnings_of([1.5] * 4, scores, [0.5] * 3) == [
-        "train: sentiment is 1.5 in all 4 samples: there is nothing to learn.",
-        "test: sentiment is 0.5 in all 3 samples: it has no correlation there.",
+        "train: the label sentiment is 1.5 in all 4 samples: there is nothing to learn.",
+        "test: the label sentiment is 0.5 in all 3 samples: it has no correlation there.",
     ]
     assert warnings_of(scores, scores, [0.5]) == []  # a single sample cannot vary
     two = np.stack([scores, [7.0] * 12], axis=1)
     assert warnings_of(two, two[:, ::-1], two) == [
-        "train: 1 is 7 in all 12 samples: there is nothing to learn.",
-        "valid: 0 is 7 in all 12 samples: it has no correlation there.",
-        "test: 1 is 7 in all 12 samples: it has no correlation there.",
+        "train: the label 1 is 7 in all 12 samples: there is nothing to learn.",
+        "valid: the label 0 is 7 in all 12 samples: it has no correlation there.",
+        "test: the label 1 is 7 in all 12 samples: it has no correlation there.",
     ]
 
 
@@ -473,26 +477,40 @@ def test_classes_that_train_lacks_are_told_of_with_their_samples():
     assert warnings_of(EVERY, [0, 1], [2, 0], integers=True) == []
 
 
-def test_scales_that_differ_by_orders_are_told_of_and_others_are_not():
-    rng = np.random.default_rng(0)
+def test_a_typical_size_is_the_geometric_mean_of_what_is_known_and_not_zero():
+    x = np.random.default_rng(0).normal(size=(20, 4, 3))
+    mask = np.arange(4) < 2 + np.arange(20)[:, None] % 3
+    x[0, 0], x[1, 1], x[2, 0], x[5:, :, 2] = 1e6, np.nan, 0, 0
+    values = np.abs(x[mask][:, :2])
+    wanted = scipy.stats.gmean(np.where(values > 0, values, np.nan), nan_policy="omit")
+    found = typical_sizes(x, mask)
+    np.testing.assert_allclose(found[:2], wanted, rtol=1e-13)
+    assert np.isnan(found[2])  # too few
 
-    def told(factor: float) -> list[str]:
+
+def test_scales_that_differ_by_orders_are_told_of_and_others_are_not():
+    def told(*factors: float) -> list[str]:
+        """Multiplies columns of the test split."""
         splits = {}
-        for name, scale in {"train": 1.0, "valid": -1.0, "test": factor}.items():
-            x = np.full((4, 3, 2), scale) * [3.0, 4.0]  # root mean square sqrt(12.5)
-            x += 1e-9 * rng.normal(size=x.shape)  # so that no two samples are the same
-            x[0, 0], x[1, 1], x[:, 2] = 1e6, np.nan, 0  # outliers, repaired values, padding
-            ids = np.array([f"{name}{i}" for i in range(4)])
-            splits[name] = Split(ids, {"audio": x}, {}, rng.normal(size=(4, 1)))
+        for name, scale in {"train": 1.0, "valid": -1.0, "test": np.array(factors)}.items():
+            x = np.full((40, 3, 3), scale) * [3.0, 4000.0, 5.0]
+            x[:, 2], x[:, 0, 0] = 0, 1.0 + np.arange(40)  # padding; no two samples are the same
+            ids = np.array([f"{name}{i}" for i in range(40)])
+            splits[name] = Split(ids, {"audio": x}, {}, np.arange(40.0)[:, None])
         found = inspect_corpus(corpus_of(splits), DataConfig())
         return [warning for warning in found["warnings"] if "scale" in warning]
 
-    assert told(99.0) == told(0.0101) == []
-    assert told(101.0) == [
-        "The values of audio differ in scale: a step's root mean square is typically 3.54 in "
-        "train, 3.54 in valid, 357 in test. Were they made in the same way?"
+    assert told(1, 99.9, 1) == told(1, 1 / 99.9, 99.9) == []
+    assert told(1, 1, 101) == [  # although another column is 1000 times as large
+        "The values of audio differ in scale in column 2: typically 5 in train, 5 in valid, 505 in "
+        "test. Were they made in the same way?"
     ]
-    assert len(told(0.0099)) == 1
+    assert told(1, 0.001, 0.001) == [
+        "The values of audio differ in scale in columns 1, 2: typically 4e+03 in train, 4e+03 in "
+        "valid, 4 in test in column 1. Were they made in the same way?"
+    ]
+    every = suspect_scales({"train": {"a": np.full(9, 1.0)}, "test": {"a": np.full(9, 100.0)}})
+    assert len(every) == 1 and "differ in scale in all 9 columns: typically 1 in train" in every[0]
 
 
 def test_ids_that_differ_in_their_unicode_form_alone_are_told_of():

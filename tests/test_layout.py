@@ -12,9 +12,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TABLE = "table and settings of models"
 FLOORS = (
     *("errors", "checks", "files", "announce", "metrics", "tasks", TABLE, "config", "layers"),
-    *("encoders", "spec", "corpus", "preparation", "models", "runtime", "runs", "inference"),
-    *("training", "results", "comparison", "robustness", "report", "experiment", "studies", "api"),
-    *("cli", "main", "__main__"),
+    *("encoders", "spec", "corpus", "recordings", "preparation", "models", "runtime", "runs"),
+    *("inference", "training", "results", "comparison", "robustness", "report", "experiment"),
+    *("studies", "api", "cli", "main", "__main__"),
 )
 MODULES = sorted((ROOT / "msajax").rglob("*.py"))
 
@@ -81,6 +81,9 @@ LIBRARIES = {
     "tokenizers": {"encoders/tokens.py"},
     "huggingface_hub": {"encoders/folder.py"},
     "matplotlib": {"report/figures.py"},
+    "av": {"recordings/media.py"},
+    "pocketsphinx": {"recordings/words.py"},
+    "faster_whisper": {"recordings/row.py"},
     "jinja2": {"report/page.py"},
     **dict.fromkeys(("pickle", "tensorflow", "torch"), set()),
 }

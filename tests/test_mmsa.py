@@ -86,17 +86,19 @@ def test_without_padding_of_zeros_berts_mask_says_which_steps_of_text_are_real(p
 
 @pytest.mark.parametrize("bert", [BERT, BERT[:, :, :3], BERT + 0.5], ids=["4", "3", "no mask"])
 @pytest.mark.parametrize("padded", ["one before", "one behind"])
-def test_features_of_text_that_are_padded_with_zeros_are_read_by_them_alone(path, padded, bert):
+@pytest.mark.parametrize("filler", [0, np.nan])
+def test_features_of_text_that_are_padded_are_read_by_that_alone(path, padded, bert, filler):
     """text_bert's mask is one of ids, which may be padded on the other side, or cut elsewhere."""
     text = np.ones((5, TOKENS, 3), np.float16)
     text[:3, 2] = 0  # a step inside is valid
-    text[3, 0 if padded == "one before" else -1] = 0
+    text[3, 0 if padded == "one before" else -1] = filler
     text[4] = 0
     corpus = open_corpus(write_pickle(path, changed(text=text, text_bert=bert)))
     assert corpus.headers["train"].masked == {"audio", "video"}
     split = corpus.split("train")
     found, repairs = prepare(split, fit(corpus, DataConfig(), ModelConfig(modalities=("text",))))
     assert found.masks["text"].sum(axis=1).tolist() == [4, 4, 4, 3, 0] and repairs == {}
+    assert corpus.repairs.get("nan_padding", 0) == (filler != 0)
 
 
 def test_splits_that_are_padded_in_different_ways_are_warned_of(path, caplog):

@@ -239,6 +239,8 @@ def test_strings_of_pandas_are_refused_with_their_place_and_what_to_store(path, 
     found = refusal(path)
     method = "astype" if form == "StringDType" else "to_numpy"
     assert f"it stands at 'train/id'; store its .{method}(" in found
+    write_pickle(path, {"train": pandas.DataFrame({"id": ["a", "b"], "y": [1, 2]})}, protocol)
+    assert "it stands at 'train'; msajax.save_corpus makes a corpus of such a t" in refusal(path)
 
 
 # --- splits that are not there ---

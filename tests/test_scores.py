@@ -203,6 +203,15 @@ def test_masks_a_single_step_an_absent_modality_and_no_sample(bundle):
         np.testing.assert_array_equal(found.features["text"], steps.features["text"])
     np.testing.assert_array_equal(bundle.predict({"text": column}).score, listed.score)
 
+    class Column(list):  # as polars has it: an array of arrays of arrays of objects
+        to_list = list.copy
+
+        def __array__(self, *_):
+            return np.fromiter((np.fromiter(row, object, len(row)) for row in self), object, 2)
+
+    column = Column(row.tolist() for row in column)
+    np.testing.assert_array_equal(bundle.predict({"text": column}).score, listed.score)
+
 
 def test_what_is_longer_than_the_model_is_cut_only_if_that_is_asked_for(bundle):
     x = np.random.default_rng(3).normal(size=(2, 8, 6))
@@ -290,3 +299,11 @@ def test_reprs_are_short(bundle, all_at_once):
     assert repr(shown) == "Config(data=DataConfig(path='c.npz'))"
     assert repr(all_at_once).startswith("Scores(21 sample(s), 3 seed(s), score=[[")
     assert len(repr(all_at_once)) < 120
+
+
+def test_what_goes_by_other_indices_is_not_paired(bundle):
+    rows = [X[0], X[1]]
+    shuffled = pandas.Series(rows).iloc[::-1]
+    given = {"text": pandas.Series(rows), "audio": shuffled}
+    with pytest.raises(msajax.UserError, match=r"features\['audio'\] and features\['text'\] have d"):
+        bundle.predict(given)

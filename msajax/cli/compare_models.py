@@ -19,15 +19,11 @@ def run(options: Options, console: Console) -> int:
     check_training(options.config, workdir, None, False)
     with StopRequest(functools.partial(has_begun, workdir)) as stop:
         load_jax()
-        from msajax.studies.compare_models import Budget, compare_models, print_models
+        from msajax.studies.compare_models import DONE, Budget, compare_models, print_models
 
         stop.will_serve()
-        budget = Budget(
-            trials=8 if options["trials"] is None else options["trials"],
-            trial_seeds=options["trial_seeds"] or 1,
-            hours=options["hours"],
-            models=options["models"] or "",
-        )
+        asked = {name: options[name] for name in Budget._fields}
+        budget = Budget(**{name: value for name, value in asked.items() if value is not None})
         content, is_done = compare_models(
             options["contenders"], options.config, workdir, budget, stop, options.own
         )
@@ -36,4 +32,6 @@ def run(options: Options, console: Console) -> int:
     if not is_done:
         print("Not every model has ended; the same command continues.")
         return STOPPED
+    if not any(row["status"] == DONE for row in content["contenders"]):
+        raise UserError("No model of the comparison has been trained: each says why above.")
     return OK

@@ -8,11 +8,18 @@ from msajax import announce
 from msajax.checks import is_url
 from msajax.config import Config, DataConfig, from_config_dict
 from msajax.corpus.corpus import Corpus, modality_order
-from msajax.corpus.demands import require_corpus, require_glove, require_modalities, require_run
+from msajax.corpus.demands import (
+    require_corpus,
+    require_glove,
+    require_modalities,
+    require_run,
+    require_words,
+)
 from msajax.corpus.folds import without_folds
 from msajax.corpus.formats import open_corpus
+from msajax.encoders.folder import open_folder
 from msajax.errors import UserError, first_line
-from msajax.files import meant, require_writable
+from msajax.files import require_writable
 from msajax.inference.description import read_description
 from msajax.runs.claim import refuse_folds, refuse_other_run, require_ended, require_place
 from msajax.runs.claim import require_corpus as require_corpus_of_run
@@ -48,6 +55,7 @@ def open_for_training(config: Config) -> Corpus:
     """
     corpus = open_corpus(config.data.path, config.reading)
     require_run(corpus, config)
+    require_words(corpus, config.data, config.model)
     reads_text = "text" in config.model.encoder_folders or config.data.text == "words"
     there = modality_order({*corpus.modalities, *(("text",) if reads_text else ())})
     require_modalities(corpus, there, config.reading, config.model)
@@ -77,10 +85,11 @@ def check_sources(config: Config) -> None:
     """Raises `UserError` for a corpus, word vectors, an encoder or a bundle that is not there."""
     require_corpus(config.data.path)
     require_glove(config.data.glove_path)
-    for modality, folder in config.model.encoder_folders.items():
-        if not os.path.isdir(folder) and (near := meant(folder)):
-            key = "model.text_encoder" if modality == "text" else "model.encoders"
-            raise UserError(f"{key}: there is no folder {folder}{near}")
+    for modality, path in config.model.encoder_folders.items():
+        folder = open_folder(path)
+        folder.check_weights()
+        if modality == "text":
+            folder.require_tokenizer()
     if config.model.init_from and not is_url(config.model.init_from):
         read_description(config.model.init_from)
 

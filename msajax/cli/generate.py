@@ -25,6 +25,9 @@ def run(options: Options, console: Console) -> int:
         refuse_in_run(output)
         require_new(output)
         require_file_place(output)
+    steps = str(options["steps"] or 50)
+    if not steps.isdecimal() or int(steps) < 1:
+        raise UserError(f"--steps={steps}: must be a whole number, 1 or more.")
     name = "standard input" if source == "-" else source
     with bundle_folder(os.path.expanduser(path)) as folder:
         read_description(folder)
@@ -57,7 +60,7 @@ def run(options: Options, console: Console) -> int:
             token_ids(line, bundle.preparation)
         except UserError as error:
             raise UserError(f"{name}, line {number}: {error}") from error
-    settings = [options[name] for name in ("steps", "temperature", "sample_seed")]
+    settings = [int(steps), *(options[name] for name in ("temperature", "sample_seed"))]
     found = []
     for line in lines:
         found.append(generate(bundle, line, *settings))

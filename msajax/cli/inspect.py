@@ -11,7 +11,7 @@ from msajax import announce
 from msajax.cli.early_checks import check_sources, load_jax
 from msajax.cli.options import Options
 from msajax.config import Config, DataConfig, ModelConfig
-from msajax.corpus.demands import say_unread_transcripts, say_what_is_idle
+from msajax.corpus.demands import require_words, say_unread_transcripts, say_what_is_idle
 from msajax.corpus.formats import open_own_or_fold
 from msajax.corpus.steps import describe_groups
 from msajax.errors import OK
@@ -57,6 +57,13 @@ def render(report: dict[str, Any], console: Console) -> None:
         say(f"{what}: {', '.join(f'{count} in {where}' for where, count in report[key].items())}")
     if repaired := describe_reading(report["repairs"]):
         say(f"repaired as it was read: {repaired}")
+    if manifest := report["manifest"]:
+        made = (f"{k} {v}" for key in ("tools", "settings") for k, v in manifest[key].items() if v)
+        say(f"made of {len(manifest['sources'])} recordings by {', '.join(made)}")
+        for m, columns in manifest["columns"].items():
+            units = (f" ({c['unit']})" if c["unit"] else "" for c in columns)
+            names = (f"{c['name']}{unit}" for c, unit in zip(columns, units, strict=True))
+            say(f"columns of {m}: {', '.join(names)}")
     aligned = report["alignment"]
     say(f"aligned modalities: {describe_groups(aligned['groups'], aligned['why'])}")
     if aligned["groups"]:
@@ -233,6 +240,8 @@ def inspect_model(config: Config) -> dict[str, Any]:
         UserError: if the corpus cannot be used.
     """
     check_sources(config)
+    corpus = open_own_or_fold(config.data.path, config.reading)
+    require_words(corpus, config.data, config.model)
     load_jax()
     # Imported here: describing a corpus need not wait for JAX.
     from msajax.experiment.run import open_encoders
@@ -245,7 +254,6 @@ def inspect_model(config: Config) -> dict[str, Any]:
     from msajax.training.plan import plan
 
     devices.require_devices()
-    corpus = open_own_or_fold(config.data.path, config.reading)
     preparation = fit(corpus, config.reading, config.model, open_encoders(config))
     spec = preparation.spec
     # What training would refuse is refused here, too.

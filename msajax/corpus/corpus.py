@@ -146,6 +146,10 @@ class Split:
         words: `[N, T]` str, or None: the words step by step; "" at a step without one.
         segments: `[N, T]` whole numbers, or None: the segment ids of text that is token ids.
         pieces: `[N, T]` str, or None: the piece that each step of embedded text is, for people.
+        times: `{modality: [N, T_m, 2]}` float64, start and end of each step in seconds, NaN where
+            there is none; those of the words are the text's. Modalities may be missing.
+        word_origin: `[N, T]` int8, or None: how the time of each word is known
+            (`recordings/pronunciation.py`), -1 where it is not.
     """
 
     ids: np.ndarray
@@ -158,6 +162,8 @@ class Split:
     words: np.ndarray | None = None
     segments: np.ndarray | None = None
     pieces: np.ndarray | None = None
+    times: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    word_origin: np.ndarray | None = None
 
     def __len__(self) -> int:
         """Returns the number of samples N."""
@@ -180,6 +186,7 @@ class SplitHeader:
         masked: modalities that bring a mask of their own.
         label_names: as many as a sample has labels; empty without labels.
         has_raw_text: whether transcripts are there.
+        transcripts: samples whose transcript is not blank, as far as opening the corpus can tell.
         label_kind: scores; classes (one column of whole numbers from 0, of an integer type); or
             one_hot (each row has one 1 among zeros); or binary (several columns of 0 and 1).
         classes: names of the whole numbers in a single column of labels; empty if there are others.
@@ -192,6 +199,7 @@ class SplitHeader:
     masked: frozenset[str] = frozenset()
     label_names: tuple[str, ...] = ()
     has_raw_text: bool = False
+    transcripts: int = 0
     label_kind: str = "scores"
     classes: Mapping[int, str] = dataclasses.field(default_factory=dict)
     words: int = 0
@@ -211,6 +219,8 @@ class Source:
         repairs: what reading changed in what the files hold, `{kind: count}`.
         has_vectors: whether text is vectors from `data.glove_path`.
         embeddings: how features were made that a pretrained encoder made, each of its modality.
+        manifest: how features of recordings were made (`recordings/settings.py`); None where that
+            is not known.
     """
 
     path: str
@@ -218,6 +228,14 @@ class Source:
     repairs: Mapping[str, int] = dataclasses.field(default_factory=dict)
     has_vectors: bool = False
     embeddings: tuple[Embedding, ...] = ()
+    manifest: Mapping[str, Any] | None = None
+
+    @property
+    def recipe(self) -> dict[str, Any] | None:
+        """The manifest without its list of recordings: what a run and its bundle keep."""
+        if self.manifest is None:
+            return None
+        return {key: value for key, value in self.manifest.items() if key != "sources"}
 
     def embedding(self, modality: str) -> Embedding | None:
         """Returns which encoder made the features of a modality; None if none did."""
@@ -348,16 +366,20 @@ class Corpus:
 
     def summary(self) -> dict[str, Any]:
         """Returns facts about the corpus for `results.json` and `run.json`."""
-        return {
-            "path": self.path if self.path == SYNTHETIC else os.path.abspath(self.path),
-            "format": self.source.format,
-            "digest": self.digest,
-            "sizes": {name: header.size for name, header in self.headers.items()},
-            "widths": {m: self.width(m) for m in self.modalities},
-        } | (
-            {"embeddings": [dataclasses.asdict(one) for one in self.source.embeddings]}
-            if self.source.embeddings
-            else {}
+        return (
+            {
+                "path": self.path if self.path == SYNTHETIC else os.path.abspath(self.path),
+                "format": self.source.format,
+                "digest": self.digest,
+                "sizes": {name: header.size for name, header in self.headers.items()},
+                "widths": {m: self.width(m) for m in self.modalities},
+            }
+            | (
+                {"embeddings": [dataclasses.asdict(one) for one in self.source.embeddings]}
+                if self.source.embeddings
+                else {}
+            )
+            | ({"manifest": self.source.recipe} if self.source.manifest else {})
         )
 
     def _check(self) -> None:
@@ -403,6 +425,11 @@ class Corpus:
                     f"{self.path}: {', '.join(steps)} of {split} have "
                     f"{', '.join(map(str, steps.values()))} steps, but are said to be aligned."
                 )
+
+
+def count_transcripts(raw_text: np.ndarray | None) -> int:
+    """Returns how many of `[N]` transcripts are not blank; 0 where there are none."""
+    return 0 if raw_text is None else int((np.char.strip(raw_text) != "").sum())
 
 
 def count_repeated(contents: Mapping[str, Sequence[Hashable | None]]) -> dict[str, int]:

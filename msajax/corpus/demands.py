@@ -13,6 +13,8 @@ from msajax.tasks import TASKS
 
 logger = logging.getLogger(__name__)
 
+_READS_WORDS = "model.text_encoder=FOLDER reads them"
+
 
 def require_corpus(path: str) -> None:
     """Raises `UserError` for the path of a corpus that is empty, or where nothing is."""
@@ -30,6 +32,13 @@ def require_glove(path: str) -> None:
     if path and not os.path.isfile(path):
         near = meant(path) or "."
         raise UserError(f"data.glove_path: there is no file at {path}{near}")
+
+
+def require_words(corpus: Corpus, data: DataConfig, model: ModelConfig) -> None:
+    """Raises `UserError` where words are to be read of transcripts that train lacks."""
+    reads_words = data.text == "words" and "text" not in model.encoder_folders
+    if reads_words and "train" in corpus.headers and not corpus.headers["train"].has_raw_text:
+        raise UserError(f"data.text = words: {corpus.path} has no raw_text in train.")
 
 
 def say_what_is_idle(corpus: Corpus, config: Config, reads_tokens: bool) -> None:
@@ -51,17 +60,21 @@ def describe_unread_transcripts(corpus: Corpus, data: DataConfig, model: ModelCo
 
     They are also read where the features of text were made of them by a pretrained encoder, or of
     their words by `data.glove_path`. Those of the embedded corpus are nobody's, and passed over.
+    Words without transcripts are told of where no features of text go with them.
     """
-    found = sum(header.size for header in corpus.headers.values() if header.has_raw_text)
     made_of_them = corpus.source.embedding("text") is not None or corpus.source.has_vectors
-    if corpus.path == SYNTHETIC:
+    if corpus.path == SYNTHETIC or made_of_them:
         return ""
-    if not found or "text" in model.encoder_folders or data.text == "words" or made_of_them:
+    if "text" in model.encoder_folders or data.text == "words":
         return ""
-    return (
-        f"{found} transcripts found; not read: data.text=words or model.text_encoder=FOLDER reads "
-        "them"
-    )
+    headers = corpus.headers.values()
+    if found := sum(header.transcripts for header in headers):
+        return (
+            f"{found} transcripts found; not read: data.text=words or model.text_encoder=FOLDER "
+            "reads them"
+        )
+    found = sum(h.size for h in headers if h.words and "text" not in h.shapes)
+    return f"words of {found} samples found; not read: {_READS_WORDS}" if found else ""
 
 
 def require_modalities(
@@ -73,8 +86,7 @@ def require_modalities(
     """
     unread = describe_unread_transcripts(corpus, data, model) if "text" not in there else ""
     if not there:
-        words = "it holds words alone, which model.text_encoder=FOLDER reads"
-        raise UserError(f"{corpus.path}: {unread or words}.")
+        raise UserError(f"{corpus.path}: {unread or 'it has nothing that a model reads'}.")
     standardized = [m for m in data.standardize if m != "auto"]
     for key, names in (("model.modalities", model.modalities), ("data.standardize", standardized)):
         for m in names:

@@ -23,7 +23,14 @@ from typing import NamedTuple
 import numpy as np
 
 from msajax.config import DataConfig
-from msajax.corpus.corpus import SPLIT_NAMES, SPLITS, Corpus, Split, SplitHeader
+from msajax.corpus.corpus import (
+    SPLIT_NAMES,
+    SPLITS,
+    Corpus,
+    Split,
+    SplitHeader,
+    count_transcripts,
+)
 from msajax.corpus.steps import find_groups, movers, step_mask
 from msajax.errors import UserError
 from msajax.tasks.classification import classes_of
@@ -331,7 +338,10 @@ def cut_fold(corpus: Corpus, data: DataConfig) -> Corpus:
         logger.warning(
             "%s: split(s) %s have no labels, and are in no fold.", corpus.path, ", ".join(left_out)
         )
-    ids = {name: corpus.split(name).ids.tolist() for name in pooled}
+    ids, texts = {}, {}
+    for name in pooled:
+        split = corpus.split(name)
+        ids[name], texts[name] = split.ids.tolist(), split.raw_text
     all_ids = [id_ for name in pooled for id_ in ids[name]]
     videos = videos_of(all_ids, f"data.folds = {data.folds}: {corpus.path}:")
     segments = collections.Counter(videos)
@@ -358,6 +368,11 @@ def cut_fold(corpus: Corpus, data: DataConfig) -> Corpus:
             rows[split][name] = np.flatnonzero(roles == split)
     common = _common_header(corpus, pooled, data)
     sizes = {split: sum(map(len, rows[split].values())) for split in SPLITS}
+    headers = {}
+    for split, chosen in rows.items():
+        found = [texts[name][row] for name, row in chosen.items() if texts[name] is not None]
+        count = sum(map(count_transcripts, found))
+        headers[split] = dataclasses.replace(common, size=sizes[split], transcripts=count)
     has_words = common.words > 0
     aligned = tuple(
         m for m in corpus.aligned or () if m in common.shapes or (m == "text" and has_words)
@@ -366,7 +381,7 @@ def cut_fold(corpus: Corpus, data: DataConfig) -> Corpus:
     cut = Corpus(
         source=corpus.source,
         digest=hashlib.sha256(chosen.encode()).hexdigest(),
-        headers={split: dataclasses.replace(common, size=sizes[split]) for split in SPLITS},
+        headers=headers,
         ids={
             split: [ids[name][row] for name, chosen in of.items() for row in chosen]
             for split, of in rows.items()
@@ -455,6 +470,12 @@ def _read_rows(
         words=join([part.words for part in parts]) if common.words else None,
         segments=join([part.segments for part in parts]),
         pieces=join([part.pieces for part in parts]),
+        times={
+            m: join([part.times[m] for part in parts])
+            for m in parts[0].times
+            if all(m in part.times for part in parts)
+        },
+        word_origin=join([part.word_origin for part in parts]),
     )
 
 
@@ -483,6 +504,12 @@ def _part(split: Split, rows: np.ndarray, common: SplitHeader, data: DataConfig)
     elif split.pieces is not None:
         shape = len(rows), common.shapes["text"][0]
         pieces = padded(split.pieces, np.full(shape, "", split.pieces.dtype))
+    steps = {m: common.shapes[m][0] for m in common.shapes} | (
+        {"text": common.words} if common.words else {}
+    )
+    origin = split.word_origin
+    if origin is not None:
+        origin = padded(origin, np.full((len(rows), common.words), -1, np.int8))
     return Split(
         ids=split.ids[rows],
         features=features,
@@ -493,4 +520,9 @@ def _part(split: Split, rows: np.ndarray, common: SplitHeader, data: DataConfig)
         words=words,
         segments=segments,
         pieces=pieces,
+        times={
+            m: padded(times, np.full((len(rows), steps[m], 2), np.nan))
+            for m, times in split.times.items()
+        },
+        word_origin=origin,
     )

@@ -10,7 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from msajax.corpus.corpus import Corpus, Embedding, Source, Split, SplitHeader
+from msajax.corpus.corpus import (
+    Corpus,
+    Embedding,
+    Source,
+    Split,
+    SplitHeader,
+    count_transcripts,
+)
 from msajax.corpus.labels import describe_labels
 from msajax.errors import UserError
 
@@ -40,11 +47,35 @@ def as_list(value: Any, where: str) -> list[Any]:
             break
     if is_list(value):
         return list(value)
+    if hasattr(value, "columns"):
+        names = ", ".join(map(repr, list(value.columns)[:3]))
+        raise UserError(
+            f"{where} is a table, of the columns {names}: expected a single column, whose name no "
+            "other one has."
+        )
     like = " in the order of the table's rows" if isinstance(value, Mapping) else ""
     raise UserError(
         f"{where} is of type {type(value).__name__}: expected a list with an entry for each "
         f"sample{like}."
     )
+
+
+def require_same_rows(parts: Mapping[str, Any]) -> None:
+    """Raises `UserError` if indices, as pandas has them, put rows in another order.
+
+    Samples are paired by position: rows that were shuffled or left out in one place alone would go
+    to others. The keys of `parts` say what a message calls each.
+    """
+    # Lists have a method of that name.
+    indices = {where: getattr(part, "index", None) for where, part in parts.items()}
+    known = [(where, x) for where, x in indices.items() if hasattr(x, "equals")]
+    for where, index in known[1:]:
+        if not index.equals(known[0][1]):
+            raise UserError(
+                f"{where} and {known[0][0]} have different indices, but row i of one is paired "
+                "with row i of the other: bring them into the same order, and "
+                ".reset_index(drop=True) both."
+            )
 
 
 def as_numbers(value: Any, where: str) -> np.ndarray:
@@ -90,8 +121,10 @@ def pad(rows: Sequence[np.ndarray], steps: int = 0) -> tuple[np.ndarray, np.ndar
 
 
 def require_unicode(texts: Sequence[str], name: Callable[[int], str]) -> None:
-    """Raises `UserError` for text number i that is no Unicode; the message calls it `name(i)`."""
+    """Raises `UserError` for text i that cannot be stored; the message calls it `name(i)`."""
     for i, text in enumerate(texts):
+        if "\0" in text:
+            raise UserError(f"{name(i)} holds the character NUL, which an array of text may lose.")
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -132,6 +165,8 @@ def corpus_of(
         arrays = {"label": split.labels, "id": split.ids, "raw_text": split.raw_text}
         arrays |= {"text_segments": split.segments, "text_pieces": split.pieces}
         arrays |= {**split.features, **{f"{m}_mask": mask for m, mask in split.masks.items()}}
+        arrays |= {f"{m}_times": times for m, times in split.times.items()}
+        arrays |= {"word_origin": split.word_origin}
         for part, array in arrays.items():
             if array is not None:
                 update_digest(digest, part, array)
@@ -146,6 +181,7 @@ def corpus_of(
             dtypes={m: x.dtype.name for m, x in split.features.items()},
             masked=frozenset(split.masks),
             has_raw_text=split.raw_text is not None,
+            transcripts=count_transcripts(split.raw_text),
             words=0 if split.words is None else split.words.shape[1],
             **described,
         )
@@ -177,6 +213,13 @@ def with_embedded(
     others = tuple(one for one in corpus.source.embeddings if one.modality != made)
     changed.source = dataclasses.replace(corpus.source, embeddings=(*others, embedding))
     changed.split = lambda name: embed(corpus.split(name), name)
-    if corpus.aligned is not None and (made != "text" or embedding.pool == "pieces"):
-        changed.aligned = tuple(m for m in corpus.aligned if m != made)
+    if made != "text" or embedding.pool == "pieces":  # its steps are others now
+        if corpus.aligned is not None:
+            changed.aligned = tuple(m for m in corpus.aligned if m != made)
+        changed.split = lambda name: _without_times(embed(corpus.split(name), name), made)
     return changed
+
+
+def _without_times(split: Split, modality: str) -> Split:
+    times = {m: x for m, x in split.times.items() if m != modality}
+    return dataclasses.replace(split, times=times)

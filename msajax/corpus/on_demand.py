@@ -120,12 +120,13 @@ def take_rows(split: Split, chosen: np.ndarray) -> Split:
             )
         else:
             features[m] = x[rows]
-    names = ("ids", "labels", "raw_text", "words", "segments", "pieces")
+    names = ("ids", "labels", "raw_text", "words", "segments", "pieces", "word_origin")
     arrays = {name: getattr(split, name) for name in names}
     return dataclasses.replace(
         split,
         features=features,
         masks={m: mask[rows] for m, mask in split.masks.items()},
+        times={m: times[rows] for m, times in split.times.items()},
         **{name: None if x is None else x[rows] for name, x in arrays.items()},
     )
 

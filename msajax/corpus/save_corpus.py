@@ -6,6 +6,7 @@ import difflib
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from msajax.corpus.corpus import (
 )
 from msajax.corpus.folds import deal_by_shares, videos_of
 from msajax.corpus.formats import native, save
-from msajax.corpus.formats.arrays import NAME, RESERVED
+from msajax.corpus.formats.arrays import NAME, RESERVED, TIMES
 from msajax.corpus.formats.pickled import LABELS
 from msajax.corpus.in_memory import (
     as_list,
@@ -34,6 +35,7 @@ from msajax.corpus.in_memory import (
     is_list,
     is_missing,
     pad,
+    require_same_rows,
     require_unicode,
 )
 from msajax.corpus.labels import MOST_CLASSES, label_kind, require_names
@@ -124,13 +126,44 @@ def save_corpus(
     for name in unknown:
         near = difflib.get_close_matches(name, known, 1, 0) or known[:1]
         raise UserError(f"save_corpus has no argument {name!r}: did you mean {near[0]!r}?")
-    path = _require_free(path, overwrite)
+    path = require_free(path, overwrite)
+    source = Source(path, "native npz")
+    corpus, saved = corpus_of_table(
+        source, table, sequences, label, split, id, group, seed, aligned, {}
+    )
+    save(corpus, path)
+    return saved
+
+
+def corpus_of_table(
+    source: Source,
+    table: Any,
+    sequences: Mapping[str, Any],
+    label: str | Sequence[str] | Mapping[str, Sequence[str]] | None = None,
+    split: str | Sequence[float] = "split",
+    id: str = "id",
+    group: str | None = None,
+    seed: int = 0,
+    aligned: Sequence[str] | bool | None = None,
+    beside: Mapping[str, Sequence[np.ndarray]] = MappingProxyType({}),
+) -> tuple[Corpus, SavedCorpus]:
+    """Makes a corpus of what `save_corpus` takes, and says what it holds.
+
+    Args:
+        source: what the corpus is made of, and where it goes.
+        beside: N arrays each, in the order of the table's rows: `word_origin` `[T]`, and times
+            `[T, 2]` by modality, of the words as `text`.
+
+    Raises:
+        UserError: for whatever does not fit together, naming the argument and the sample.
+    """
     rows = _Table(table)
     ids = _read_ids(rows.column(id, "id"), id)
     labels = _read_labels(rows, label, ids)
     splits, how = _read_or_draw_splits(rows, split, group, ids, seed)
     modalities, raw_text = _read_modalities(sequences, ids)
-    rows.require_same_rows(sequences)
+    given = {f"sequences[{name!r}]": value for name, value in sequences.items()}
+    require_same_rows(rows.parts() | given)
     shared, why = _find_aligned(modalities, aligned, ids)
 
     # What shares its steps is padded to the same length, words with the text that they are of.
@@ -153,12 +186,20 @@ def save_corpus(
             labels=_labels_of(labels, chosen, name),
             raw_text=None if raw_text is None else np.array([raw_text[i] for i in chosen], np.str_),
             words=words and pad_words([words.rows[i] for i in chosen], words.steps),
+            times={
+                m: _pad_beside(arrays, chosen, modalities.get(m, words), np.nan)
+                for m, arrays in beside.items()
+                if m != "word_origin"
+            },
+            word_origin=_pad_beside(beside["word_origin"], chosen, words, np.int8(-1))
+            if words and "word_origin" in beside
+            else None,
         )
     names = () if labels is None else require_names(labels.names, "label")
     try:
         corpus = corpus_of(
             made,
-            source=Source(path, "native npz"),
+            source=source,
             label_names=names,
             integers=labels is not None and labels.are_classes,
             aligned=shared,
@@ -172,12 +213,21 @@ def save_corpus(
     left = [repr(name) for name in rows.columns if name not in rows.used]
     unread = f"not read of the table: {', '.join(left)}" if left else ""
     warnings = _words_apart(modalities, ids) if aligned is None else []
-    saved = _describe(corpus, modalities, raw_text, [why, how, unread], warnings)
-    save(corpus, path)
-    return saved
+    return corpus, _describe(corpus, modalities, raw_text, [why, how, unread], warnings)
 
 
-def _require_free(path: Any, overwrite: bool) -> str:
+def _pad_beside(
+    arrays: Sequence[np.ndarray], rows: np.ndarray, modality: "_Modality", filler: Any
+) -> np.ndarray:
+    """Pads what stands beside the steps of a modality, of the samples of n indices."""
+    shape = (len(rows), modality.steps, *arrays[0].shape[1:])
+    padded = np.full(shape, filler)
+    for row, i in zip(padded, rows, strict=True):
+        row[: len(arrays[i])] = arrays[i]
+    return padded
+
+
+def require_free(path: Any, overwrite: bool) -> str:
     """Returns where to write; raises `UserError` for what is there and must not be replaced."""
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise UserError(f"path={path!r}: expected the name of a file, as 'corpus.npz'.")
@@ -214,7 +264,7 @@ class _Table:
     def __init__(self, table: Any) -> None:
         """Keeps the table; raises `UserError` if it is none, or its columns differ in length."""
         names = table.keys() if isinstance(table, Mapping) else getattr(table, "columns", None)
-        if names is None or isinstance(table, str):
+        if names is None or isinstance(table, str) or hasattr(table, "collect"):  # a LazyFrame
             raise UserError(
                 f"table is of type {type(table).__name__}: expected a data frame of pandas or "
                 "polars, or a dict of columns."
@@ -238,6 +288,10 @@ class _Table:
         Raises:
             UserError: for a column that is not there.
         """
+        if hasattr(name, "__len__") and not isinstance(name, str | tuple):
+            raise UserError(
+                f"{what} is of type {type(name).__name__}: expected the name of a column."
+            )
         if name not in self.columns:
             raise UserError(
                 f"{what}={printable(repr(name))}: the table has no such column; it has "
@@ -246,26 +300,11 @@ class _Table:
         self.used.add(name)
         return self._values(name)
 
-    def require_same_rows(self, sequences: Mapping[str, Any]) -> None:
-        """Raises `UserError` if indices, as pandas has them, put rows in another order.
-
-        Samples are paired by position: rows that were shuffled or left out in one place alone
-        would go to others.
-        """
-        parts = {"the table": self._table}
-        if isinstance(self._table, Mapping):
-            parts = {f"column {name!r} of the table": self._table[name] for name in self.columns}
-        parts |= {f"sequences[{name!r}]": value for name, value in sequences.items()}
-        # Lists have a method of that name.
-        indices = {where: getattr(part, "index", None) for where, part in parts.items()}
-        known = [(where, x) for where, x in indices.items() if hasattr(x, "equals")]
-        for where, index in known[1:]:
-            if not index.equals(known[0][1]):
-                raise UserError(
-                    f"{where} and {known[0][0]} have different indices, but row i of one is paired "
-                    "with row i of the other: bring them into the same order, and "
-                    ".reset_index(drop=True) both."
-                )
+    def parts(self) -> dict[str, Any]:
+        """Returns what may have an index of its own, by what a message calls it."""
+        if not isinstance(self._table, Mapping):
+            return {"the table": self._table}
+        return {f"column {name!r} of the table": self._table[name] for name in self.columns}
 
     def ordered_classes(self, name: str) -> list[str] | None:
         """Returns the names in the order of a column of ordered categories; None for others."""
@@ -604,12 +643,13 @@ def _read_modalities(
     found: dict[str, _Modality] = {}
     raw_text = None
     for name, value in sequences.items():
-        is_name = isinstance(name, str) and NAME.fullmatch(name) and not name.endswith("_mask")
+        is_name = isinstance(name, str) and NAME.fullmatch(name)
+        is_name = is_name and not name.endswith(("_mask", TIMES))
         if name not in _TEXTS and not (is_name and name.lower() not in RESERVED):
             raise UserError(
                 f"sequences names {printable(repr(name))}, which no modality can be called: "
-                "expected letters and digits, no …_mask, and not id or label, which are columns of "
-                "the table."
+                "expected letters and digits, no …_mask or …_times, and not id or label, which are "
+                "columns of the table."
             )
         where = f"sequences[{name!r}]"
         # One array of all samples, a tensor too; lists, text and columns are read one by one.

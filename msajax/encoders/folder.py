@@ -16,7 +16,7 @@ import safetensors
 from msajax.encoders.table import KINDS, AnyArchitecture, read_architecture
 from msajax.encoders.tokens import json_of_vocabulary
 from msajax.errors import UserError, first_line
-from msajax.files import read_json
+from msajax.files import meant, read_json
 
 _CONFIG, _TOKENIZER, _VOCABULARY = "config.json", "tokenizer.json", "vocab.txt"
 _TOKENIZER_SETTINGS, _PREPROCESSOR = "tokenizer_config.json", "preprocessor_config.json"
@@ -118,6 +118,12 @@ class Folder:
             )
         return self.tokenizer
 
+    def check_weights(self) -> None:
+        """Raises `UserError` for files of weights that are damaged or cut short."""
+        for name in weight_files(self.path):
+            with _opened(os.path.join(self.path, name)):
+                pass
+
     def tensors(self, wanted: re.Pattern | None = None) -> dict[str, np.ndarray]:
         """Reads the tensors of the encoder as float32, without poolers and heads; or other ones.
 
@@ -180,11 +186,11 @@ def open_folder(path: str | os.PathLike) -> Folder:
     """
     path = os.path.expanduser(path)
     if not os.path.isdir(path):
-        raise UserError(
-            f"There is no folder {path}: a pretrained encoder is a folder with {_CONFIG}, "
-            "model.safetensors and, of text, a tokenizer; --download fetches a name on the Hugging "
-            "Face hub."
+        expected = (
+            f": a pretrained encoder is a folder with {_CONFIG}, model.safetensors and, of text, a "
+            "tokenizer; --download fetches a name on the Hugging Face hub."
         )
+        raise UserError(f"There is no folder {path}{meant(path) or expected}")
     config = os.path.join(path, _CONFIG)
     if not os.path.isfile(config):
         raise UserError(f"{path} has no {_CONFIG}: it is no folder of a pretrained encoder.")

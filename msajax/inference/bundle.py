@@ -32,7 +32,7 @@ from msajax.corpus.corpus import Embedding, Split
 from msajax.corpus.steps import without
 from msajax.encoders.folder import open_folder
 from msajax.errors import UserError
-from msajax.files import replacing_folder
+from msajax.files import as_path, replacing_folder
 from msajax.inference.description import DAMAGE, FORMAT_VERSION, digest, read_description
 from msajax.inference.embed import make_embedder
 from msajax.inference.scores import Scores, as_split, make_scorer
@@ -133,7 +133,7 @@ class Bundle:
                 sequence longer than the model's unless `with_data(truncate=…)` says what to keep.
         """
         spec = self.preparation.spec
-        split = as_split(features, masks, raw_text, self.preparation, words)
+        split = self._read(features, masks, raw_text, words)
         if not len(split):
             columns = (spec.label_names, spec.modalities)
             found = (np.zeros((len(self.seeds), 0, len(names))) for names in columns)
@@ -159,10 +159,22 @@ class Bundle:
             to the modality's longest sequence in training.
         """
         spec = self.preparation.spec
-        split = as_split(features, masks, raw_text, self.preparation, words)
+        split = self._read(features, masks, raw_text, words)
         split = self.prepare_split(split, "the samples", refuse=False)
         found = {m: split.features[m][:, : spec.length(m)] for m in spec.modalities}
         return found, {m: split.masks[m] for m in spec.modalities}
+
+    def _read(self, features: Any, masks: Any, raw_text: Any, words: Any) -> Split:
+        """Makes a split of what `predict` takes; refuses transcripts that nothing would read."""
+        preparation = self.preparation
+        split = as_split(features, masks, raw_text, preparation, words)
+        readers = (preparation.words, preparation.text_from, preparation.embedding("text"))
+        if raw_text is not None and not any((*readers, self.config.data.glove_path)):
+            raise UserError(
+                "raw_text is given, and this model reads none: give features, or, if its text is "
+                "vectors of words, name their file (bundle.with_data(glove_path=FILE))."
+            )
+        return split
 
     def with_data(
         self,
@@ -422,6 +434,7 @@ def load(path: str | os.PathLike) -> Bundle:
     Raises:
         UserError: if it is missing or damaged.
     """
+    path = as_path(path, "bundle", "the folder of a bundle")
     with bundle_folder(os.path.expanduser(path)) as folder:
         return load_bundle(folder)
 

@@ -128,9 +128,10 @@ def token_ids(words: str | Sequence[str] | Sequence[int], preparation: Preparati
     ids = [row.get(w, row.get("".join(tokenize(w)))) if isinstance(w, str) else None for w in given]
     if None in ids:
         unknown = given[ids.index(None)]
+        instead = "" if isinstance(words, str) else f", or put {UNKNOWN!r} in its place"
         raise UserError(
             f"{printable(str(unknown))!r} is not among the {len(row) - 1} words that this decoder "
-            f"was trained on: leave it out, or put {UNKNOWN!r} in its place in a list of words."
+            f"was trained on: leave it out{instead}."
         )
     return ids
 

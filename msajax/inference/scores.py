@@ -10,7 +10,14 @@ import numpy as np
 from msajax.config import Config, MeshConfig
 from msajax.corpus.corpus import Split, pad_words
 from msajax.corpus.formats.pickled import to_whole
-from msajax.corpus.in_memory import as_list, is_list, pad, require_unicode
+from msajax.corpus.in_memory import (
+    as_list,
+    is_list,
+    is_missing,
+    pad,
+    require_same_rows,
+    require_unicode,
+)
 from msajax.errors import UserError, nearest
 from msajax.inference.scoring import Scorer, make_predict
 from msajax.metrics.calibration import Calibration
@@ -109,9 +116,17 @@ def as_split(
     spec, features = preparation.spec, {} if features is None else features
     _require_names(features, masks, preparation)
     if words is not None and not preparation.text_from:
-        raise UserError("words are for a model with a pretrained text encoder: give raw_text.")
+        raise UserError(
+            "words are for a model with a pretrained text encoder, and this one has none."
+        )
+    given = {f"features[{m!r}]": value for m, value in features.items()}
+    require_same_rows(given | {"raw_text": raw_text, "words": words})
+    features = {m: _without_frame(value) for m, value in features.items()}
+    masks = masks and {m: _without_frame(value) for m, value in masks.items()}
     arrays, valid, derived, segments = {}, {}, set(), None
     for m, value in features.items():
+        if value is None:
+            raise UserError(f"features[{m!r}] is None: leave out a modality that no sample has.")
         if spec.is_pieces(m):
             arrays[m], valid[m], segments = _read_ids(value, masks, preparation)
             continue
@@ -181,11 +196,17 @@ def as_split(
     return dataclasses.replace(split, words=words, segments=segments)
 
 
+def _without_frame(value: Any) -> Any:
+    """Returns a column of a pandas or polars data frame as a list, a frame as an array `[N, d]`."""
+    if hasattr(value, "to_list"):
+        return value.to_list()
+    return value.to_numpy() if hasattr(value, "columns") else value
+
+
 def _are_arrays(value: Any) -> bool:
-    """Says whether a value is a list, or a column of a table, of an array for each sample."""
-    kind = getattr(value, "dtype", None)
-    is_column = is_list(value) if kind is None else kind == np.dtype(object)
-    return is_column and all(hasattr(row, "__array__") for row in value)
+    """Says whether a value is a list, or an array of objects, of an array for each sample."""
+    is_of_numbers = hasattr(value, "dtype") and value.dtype != np.dtype(object)
+    return not is_of_numbers and all(hasattr(row, "__array__") for row in value)
 
 
 def _read_ids(
@@ -251,10 +272,10 @@ def _read_mask(
         behind = np.arange(shape[1]) >= lengths[:, None]
         same = not (behind & mask.reshape(shape).astype(bool)).any()
     if not (same and fits and is_bool):
-        raise UserError(
-            f"{where} is {mask.dtype} {mask.shape}: expected bool {shape}"
-            f"{', each as long as its sample' if lengths is not None else ''}."
-        )
+        expected = f"bool {shape}{', each as long as its sample' * (lengths is not None)}"
+        if own is not None and lengths is None:
+            expected = f"one array, bool {shape}, as the features are, and no list"
+        raise UserError(f"{where} is {mask.dtype} {mask.shape}: expected {expected}.")
     return mask.reshape(shape).astype(bool)
 
 
@@ -268,7 +289,7 @@ def _stack(value: Any, where: str, empty: tuple[int, ...]) -> tuple[np.ndarray, 
             value = np.asarray(value)
             if value.dtype != object or not value.ndim:  # else a column of a table, of arrays
                 return value, None
-        rows = [np.zeros(0) if row is None else np.asarray(row) for row in value]
+        rows = [np.zeros(0) if is_missing(row) else np.asarray(row) for row in value]
         if not rows:
             return np.zeros(empty, np.float32 if len(empty) == 3 else np.int64), None
         if len({row.shape for row in rows}) == 1:

@@ -4,13 +4,14 @@ import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from msajax.config import DataConfig, ModelConfig
 from msajax.config.registry import registered
 from msajax.corpus.corpus import Corpus, Embedding, modality_order
-from msajax.corpus.demands import require_modalities
+from msajax.corpus.demands import require_modalities, require_words
 from msajax.corpus.labels import as_targets, label_kind
 from msajax.corpus.on_demand import moments
 from msajax.corpus.steps import (
@@ -64,6 +65,7 @@ class Preparation:
         embeddings: the pretrained encoders that made features, each of its modality.
         groups: modalities that share their steps, and are shifted and cut as one; fixed by train.
         allow_loss: whether a split is prepared although much of it is lost (see `lost.py`).
+        manifest: how features of recordings were made; None where that is not known.
     """
 
     spec: CorpusSpec
@@ -79,6 +81,7 @@ class Preparation:
     embeddings: tuple[Embedding, ...] = ()
     groups: Groups = ()
     allow_loss: bool = False
+    manifest: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
         standardized = ", ".join(self.statistics) or "none"
@@ -135,14 +138,13 @@ def fit(
             more than `MOST_TOKENS` rows, or a text that the encoder cannot read.
     """
     # The text is the file's own, pieces of a pretrained encoder, or words by a vocabulary.
+    require_words(corpus, data, model)
     train, words, text = corpus.split("train"), (), None
     require_suited(encoders)
     if "text" in encoders:
         text = find_source(corpus.path, train, data, model, encoders["text"])
         train, _ = read_pieces(train, text)
     elif data.text == "words":
-        if train.raw_text is None:
-            raise UserError(f"data.text = words: {corpus.path} has no raw_text in train.")
         words = build_vocabulary(train.raw_text, data.min_count)
         train = read_words(train, words)
     elif data.text == "ids" and not has_ids(train):
@@ -238,6 +240,7 @@ def fit(
         ),
         groups=groups,
         allow_loss=data.allow_loss,
+        manifest=corpus.source.recipe,
     )
 
 

@@ -95,16 +95,16 @@ def inspect_corpus(
         that have no valid step in any modality.
         `memory` is in bytes, as stored and as prepared for a model. Per split and label: `sd` has
         ddof 0, the histogram rounds half to even as `acc7` does, and the floors need labels in
-        train. `scale` is the median root mean square of steps that are not zero. `alignment` says
-        which modalities share their steps and why; per split, `begin_apart` counts samples in which
-        such modalities begin at different steps, and `aligned_spans` are from the first step to the
-        last that is valid in any of them. `warnings` say what would change or surprise in results,
-        `notes` what need not.
+        train. `alignment` says which modalities share their steps and why; per split, `begin_apart`
+        counts samples in which such modalities begin at different steps, and `aligned_spans` are
+        from the first step to the last that is valid in any of them. `warnings` say what would
+        change or surprise in results, `notes` what need not.
 
     Raises:
         UserError: if the corpus went bad since it was opened, or cannot be aligned as `data` says.
     """
     report: dict[str, Any] = corpus.summary() | {"why": corpus.why}
+    report["manifest"] = corpus.source.manifest
     report["known_corpus"] = _KNOWN_COUNTS.get(tuple(report["sizes"].values()))
     report["repeated_ids"] = corpus.repeated_ids
     report["repeated_ids_in"] = corpus.repeated_ids_in
@@ -118,6 +118,7 @@ def inspect_corpus(
     report["memory"] = dict.fromkeys(("stored", "prepared"), 0)
     derived = "from zeros" if data.mask_from_zeros else "every step"
     contents: dict[str, list[bytes | None]] = {}
+    sizes: dict[str, dict[str, np.ndarray]] = {}
     ids: dict[str, list[str]] = {}
     labels: dict[str, np.ndarray | None] = {}
     table_rows: dict[str, int] = {}
@@ -169,6 +170,8 @@ def inspect_corpus(
             of_step = sum(4 * max(facts[m]["width"], 1) + 1 for m in members if m in facts)
             report["memory"]["prepared"] += steps * of_step * len(split)
         contents[name] = _contents(split, masks)
+        sizes[name] = {m: x for m, x in split.features.items() if x.ndim == 3}
+        sizes[name] = {m: typical_sizes(x, masks[m]) for m, x in sizes[name].items()}
         ids[name], labels[name] = split.ids.tolist(), split.labels
         del split
 
@@ -192,7 +195,7 @@ def inspect_corpus(
         report["warnings"] += TASKS[kind.kind].suspicions(
             known, kind.names, kind.classes, columns, model.task == "auto"
         )
-    report["warnings"] += suspect_scales(report["splits"])
+    report["warnings"] += suspect_scales(sizes)
     return report
 
 
@@ -220,7 +223,7 @@ def _modality(x: np.ndarray, mask: np.ndarray) -> dict[str, Any]:
     x = x[..., None] if are_tokens else x
     size, steps, width = x.shape
     low, high = np.full(width, np.inf), np.full(width, -np.inf)
-    bad, zero, sizes = np.zeros(width, np.int64), np.zeros(size, bool), []
+    bad, zero = np.zeros(width, np.int64), np.zeros(size, bool)
     block = max(1, _BLOCK // (steps * width))
     for start in range(0, size, block):
         rows = slice(start, start + block)
@@ -230,10 +233,6 @@ def _modality(x: np.ndarray, mask: np.ndarray) -> dict[str, Any]:
         bad += (~finite).sum(axis=0)
         low = np.minimum(low, values.min(axis=0, where=finite, initial=np.inf))
         high = np.maximum(high, values.max(axis=0, where=finite, initial=-np.inf))
-        if not are_tokens:
-            values[~finite] = 0
-            found = np.sqrt(np.mean(np.square(values, out=values), axis=1))
-            sizes.append(found[found > 0])
 
     known = low <= high  # columns with a finite value
     valid, (first, span) = mask.sum(axis=1), spans(mask)
@@ -253,7 +252,6 @@ def _modality(x: np.ndarray, mask: np.ndarray) -> dict[str, Any]:
         "non_finite": int(bad.sum()),
         "non_finite_columns": int((bad > 0).sum()),
         "first_non_finite_columns": np.flatnonzero(bad)[:_SHOWN].tolist(),
-        "scale": float(np.median(sizes)) if (sizes := np.concatenate([*sizes, []])).size else None,
         "constant_columns": int((~known | (low == high)).sum()) if here.any() else None,
         "range": {"min": float(low.min()), "max": float(high.max())} if known.any() else None,
     }
@@ -358,6 +356,7 @@ def _longest(split: dict[str, Any] | None, members: tuple[str, ...]) -> float:
 
 
 _APART = 100  # times: units that were mixed up, or features that were scaled in one split alone
+_FEWEST = 30  # values that are not zero, for a typical size of a column
 
 
 def suspect_ids(ids: Mapping[str, Sequence[str]]) -> list[str]:
@@ -386,19 +385,51 @@ def suspect_videos(ids: Mapping[str, Sequence[str]]) -> list[str]:
     ]
 
 
-def suspect_scales(splits: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Tells of modalities whose values are many times as large in one split as in another."""
+def typical_sizes(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Returns `[d]`, how large a column's values are: the geometric mean of their magnitudes.
+
+    It is over valid steps, `mask` [N, T], of `x` [N, T, d], and over what is finite and not zero:
+    an outlier hardly moves it, and another unit does by its factor. NaN for a column with too few.
+    """
+    total, count = np.zeros(x.shape[2]), np.zeros(x.shape[2], np.int64)
+    block = max(1, _BLOCK // (x.shape[1] * x.shape[2]))
+    for start in range(0, len(x), block):
+        values = np.abs(x[start : start + block][mask[start : start + block]].astype(np.float64))
+        counts = is_finite(values) & (values > 0)
+        total += np.log(values, where=counts, out=np.zeros_like(values)).sum(axis=0)
+        count += counts.sum(axis=0)
+    return np.exp(np.where(count < _FEWEST, np.nan, total / np.maximum(count, 1)))
+
+
+def suspect_scales(sizes: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:
+    """Tells of columns whose `typical_sizes` in one split are many times those in another."""
     told = []
-    for m in dict.fromkeys(m for split in splits.values() for m in split["modalities"]):
-        facts = {name: split["modalities"].get(m, {}) for name, split in splits.items()}
-        scales = {name: found["scale"] for name, found in facts.items() if found.get("scale")}
-        if scales and max(scales.values()) >= _APART * min(scales.values()):
-            of_each = ", ".join(f"{scale:.3g} in {name}" for name, scale in scales.items())
-            told.append(
-                f"The values of {m} differ in scale: a step's root mean square is typically "
-                f"{of_each}. Were they made in the same way?"
-            )
+    for m in dict.fromkeys(m for split in sizes.values() for m in split):
+        of = {name: split[m] for name, split in sizes.items() if m in split}
+        every = np.stack([*of.values()])
+        known = np.isfinite(every).sum(axis=0) > 1
+        low = np.min(every, axis=0, initial=np.inf, where=np.isfinite(every))
+        high = np.max(every, axis=0, initial=0, where=np.isfinite(every))
+        differ = np.flatnonzero(known & (high >= _APART * np.where(known, low, 1)))
+        if not differ.size:
+            continue
+        first = ", ".join(f"{found[differ[0]]:.3g} in {name}" for name, found in of.items())
+        those = describe_columns(differ.tolist(), every.shape[1])
+        told.append(
+            f"The values of {m} differ in scale in {those}: typically {first}"
+            f"{f' in column {differ[0]}' if differ.size > 1 else ''}. Were they made in the same "
+            "way?"
+        )
     return told
+
+
+def describe_columns(columns: Sequence[int], width: int) -> str:
+    """Names columns by their numbers from 0: "all 74 columns", "column 3", "columns 1, 2, …"."""
+    if len(columns) == width > 1:
+        return f"all {width} columns"
+    named = ", ".join(map(str, columns[:_SHOWN]))
+    rest = f", … ({len(columns)} of {width})" if len(columns) > _SHOWN else ""
+    return f"column{'s' * (len(columns) > 1)} {named}{rest}"
 
 
 def suspect_range(splits: Mapping[str, Mapping[str, Any]]) -> list[str]:

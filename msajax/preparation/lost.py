@@ -223,6 +223,7 @@ def count_without_any(masks: Mapping[str, np.ndarray]) -> int:
 _REPAIRS = {
     "non_finite": "{count} value(s) that were not finite, or beyond 1e6, are 0",
     "clipped": "{count} value(s) beyond +-{clip:g} standard deviations are clipped",
+    "nan_padding": "{count} step(s) of NaN alone before or behind their sequence are padding",
     "unknown_ids": "{count} token id(s) that the model has no row for are padding",
     "cut_lengths": "{count} length(s) beyond the stored steps count as all of them",
     "length_disagrees": "{count} length(s) end before steps that are not zero, which are kept",

@@ -232,6 +232,7 @@ _RESULTS = {
         "sizes": {"train": int, "valid": int, "test": int},
         "widths": {str: (int, None)},
         "embeddings?": [{str: (str, float, bool)}],
+        "manifest?": {"tools": {str: str}, "settings": {str: str}},
     },
     "seeds": [int],
     "epochs?": int,

@@ -126,6 +126,10 @@ def corpus(content: Content) -> Panel:
     for embedded in of_run.get("embeddings", []):
         told = ", ".join(f"{key} {value}" for key, value in embedded.items() if key != "modality")
         facts.append((f"{embedded['modality']} embedded by", told))
+    if manifest := of_run.get("manifest"):
+        told = ("tools", "settings")
+        said = (f"{k} {v}" for key in told for k, v in manifest[key].items() if v)
+        facts.append(("made of recordings by", ", ".join(said)))
     return Panel.of(
         "Corpus",
         "corpus.html",

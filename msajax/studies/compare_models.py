@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.text import Text
 
 from msajax.checks import differences, is_url
-from msajax.comparison.compare import compare, tabulate
+from msajax.comparison.compare import FIRST, SECOND, compare, tabulate
 from msajax.comparison.output import csv_text, p_value, run_table_latex
 from msajax.config import Config, checked, flatten, from_config_dict, identity
 from msajax.config.identity import NUMERICS
@@ -40,10 +40,12 @@ from msajax.report.page import Panel, render
 from msajax.results import legend
 from msajax.results.findings import interval, mean_sd
 from msajax.results.tables import MetricTable, print_sentences
+from msajax.runs.claim import FOLDS
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
 from msajax.runs.manifest import LOCK
 from msajax.runtime.signals import FOLLOWS, StopRequest
+from msajax.studies.folds import as_one_run
 from msajax.studies.sweep.files import SWEEP, WINNER, experiment_text
 
 logger = logging.getLogger(__name__)
@@ -102,7 +104,8 @@ def compare_models(
         UserError: for whatever the user can set right, before anything is trained.
     """
     config = checked(config)
-    require_one_fold(config.data)
+    if budget.trials:  # a sweep has one test split; declared settings may be trained on all folds
+        require_one_fold(config.data)
     _check(budget)
     experiments = _experiments(contenders, config, budget, own or {})
     identity_of_all = _identity(config, budget)
@@ -373,7 +376,7 @@ def _run_of(workdir: str, name: str) -> RunFolder:
 def _status(workdir: str, name: str) -> str:
     """Says how far a contender is: done, not run, paused, or why it came to nothing."""
     run, taken = _run_of(workdir, name), _taken(workdir, name)
-    if taken["code"] == OK and os.path.exists(run.file("results.json")):
+    if taken["code"] == OK and any(os.path.exists(run.file(n)) for n in ("results.json", FOLDS)):
         return DONE
     if taken["code"] is None:
         return PAUSED if os.path.isdir(os.path.join(workdir, name)) else NOT_RUN
@@ -393,7 +396,10 @@ def _write(
 ) -> dict[str, Any]:
     """Writes the table of what has ended so far; returns the content of models.json."""
     runs = {n: _run_of(workdir, n) for n in names if _status(workdir, n) == DONE}
-    results = {name: run.read_results() for name, run in runs.items()}
+    results = {
+        name: as_one_run(run.path) if os.path.exists(run.file(FOLDS)) else run.read_results()
+        for name, run in runs.items()
+    }
     content = {
         "corpus": config.data.path,
         "budget": {
@@ -442,13 +448,16 @@ def _row(workdir: str, name: str, results: Mapping[str, Any] | None) -> dict[str
         "seconds": taken["seconds"],
         "p": None,
         "p_holm": None,
+        "verdict": None,
         "status": _status(workdir, name),
     }
     if results is None:
         return row
-    timing, samples = results["timing"], results["corpus"]["sizes"]["train"]
-    trained = timing["epochs"] * len(results["seeds"]) * samples
-    seconds = timing["train_seconds"]
+    trained = seconds = 0
+    for run in results.get("runs", [results]):
+        epochs, samples = run["timing"]["epochs"], run["corpus"]["sizes"]["train"]
+        trained += epochs * len(run["seeds"]) * samples
+        seconds += run["timing"]["train_seconds"]
     return row | {
         "parameters": results["model"]["parameters"],
         "valid": results["valid"],
@@ -459,8 +468,8 @@ def _row(workdir: str, name: str, results: Mapping[str, Any] | None) -> dict[str
 
 def _tests(
     reference: str, runs: Mapping[str, RunFolder], metric: str | None
-) -> dict[str, dict[str, float]]:
-    """Tests every run that has ended against that of the reference: p, and p after Holm."""
+) -> dict[str, dict[str, Any]]:
+    """Tests every run that has ended against that of the reference, as `compare` does."""
     if reference not in runs or len(runs) < 2:
         return {}
     others = [name for name in runs if name != reference]
@@ -468,7 +477,8 @@ def _tests(
     found = {}
     for name, pair in zip(others, report["pairs"], strict=True):
         values = pair["metrics"][metric]
-        found[name] = {"p": values["p"], "p_holm": values["p_holm"]}
+        verdict = {FIRST: "worse", SECOND: "better"}.get(values["verdict"], "noise")
+        found[name] = {"p": values["p"], "p_holm": values["p_holm"], "verdict": verdict}
     return found
 
 
@@ -507,24 +517,17 @@ def _cells(content: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
 
 def sentences(content: Mapping[str, Any]) -> list[str]:
     """Says which contenders differ from the reference, and which came to nothing."""
-    reference, found = content["reference"], []
-    rows = {row["name"]: row for row in content["contenders"]}
-    for name, row in rows.items():
-        if row["status"] not in (DONE, NOT_RUN, PAUSED):
-            found.append(f"{name} {row['status']}")
-    metric = content["metric"]
-    told = {name: row for name, row in rows.items() if row["p_holm"] is not None}
-    if told:
-        first = rows[reference]["test"][metric]["mean"]
-        sign = -1 if legend.larger_is_better(metric) else 1
-        apart = {n: row for n, row in told.items() if row["p_holm"] <= 0.05}
-        for word, is_so in (("better", -1), ("worse", 1)):
-            names = [n for n, row in apart.items()
-                     if sign * (row["test"][metric]["mean"] - first) * is_so > 0]  # fmt: skip
-            if names:
-                found.append(f"By test {metric}, {word} than {reference}: {', '.join(names)}.")
-        if noise := [name for name in told if name not in apart]:
-            found.append(f"Not told from {reference}: {', '.join(noise)}.")
+    reference, metric, rows = (content[key] for key in ("reference", "metric", "contenders"))
+    ended = (DONE, NOT_RUN, PAUSED)
+    found = [f"{row['name']} {row['status']}" for row in rows if row["status"] not in ended]
+    texts = {
+        "better": f"By test {metric}, better than {reference}:",
+        "worse": f"By test {metric}, worse than {reference}:",
+        "noise": f"Not told from {reference}:",
+    }
+    for verdict, text in texts.items():
+        if names := [row["name"] for row in rows if row["verdict"] == verdict]:
+            found.append(f"{text} {', '.join(names)}.")
     return found
 
 

@@ -276,6 +276,33 @@ def ended_folds(workdir: str) -> list[RunFolder]:
     return [RunFolder(os.path.join(workdir, f"fold_{i}")) for i in range(count)]
 
 
+def as_one_run(workdir: str) -> dict[str, Any]:
+    """Reads folds that have all ended as the results of a run whose test split is every sample.
+
+    Metrics of validation are means over folds.
+
+    Returns:
+        Of results.json "model", "selection", "valid", "test" and "floors"; and "runs", the results
+        of each fold.
+
+    Raises:
+        UserError: if a fold has not ended, or random seeds of one have failed.
+    """
+    runs = [folder.read_results() for folder in ended_folds(workdir)]
+    pooled = read_predictions(os.path.join(workdir, _PREDICTIONS))
+    task, valid = make_task(pooled.kind, pooled.names, pooled.labels), {}
+    for name in task.reported:
+        seeds = np.mean([run["valid"][name]["seeds"] for run in runs], axis=0)
+        sd = float(seeds.std(ddof=1)) if len(seeds) > 1 else None
+        valid[name] = {"mean": float(seeds.mean()), "sd": sd, "seeds": seeds.tolist()}
+    return {key: runs[0][key] for key in ("model", "selection")} | {
+        "valid": valid,
+        "test": measure.summarize_with_intervals(pooled.scores, pooled.labels, task),
+        "floors": read_json(os.path.join(workdir, _RESULTS))["floors"],
+        "runs": runs,
+    }
+
+
 def write_report(workdir: str, figures: str = "") -> str:
     """Writes the report of folds that have all ended; returns its path.
 

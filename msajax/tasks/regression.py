@@ -97,7 +97,7 @@ class Regression(Task):
     ) -> list[str]:
         """Tells of columns that are constant, and of numbers that look like those of classes."""
         told = [
-            f"{split}: {name} is {column[0]:g} in all {len(column)} samples: "
+            f"{split}: the label {name} is {column[0]:g} in all {len(column)} samples: "
             + ("there is nothing to learn." if split == "train" else "it has no correlation there.")
             for split, y in labels.items()
             for name, column in zip(columns, y.T, strict=True)

@@ -15,7 +15,7 @@ from msajax.corpus.formats import connectome, csd, hdf5, misa, mmsa, native
 from msajax.corpus.formats.pickled import describe, read_pickled
 from msajax.corpus.labels import binarized
 from msajax.errors import UserError, writing
-from msajax.files import put_in_place, scratch_folder
+from msajax.files import as_path, put_in_place, scratch_folder
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +106,8 @@ def open_corpus(path: str | os.PathLike, data: DataConfig | None = None) -> Corp
     Raises:
         UserError: saying what is wrong with the path or the file.
     """
-    path, data = os.path.expanduser(os.fspath(path)), data or DataConfig()
+    path = os.path.expanduser(as_path(path, "path", "a corpus"))
+    data = data or DataConfig()
     require_one_fold(data)
     corpus = open_own(path, data)
     if not data.folds:

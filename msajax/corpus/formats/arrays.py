@@ -8,15 +8,19 @@
     <split>/words             (N, T) str, the words step by step, "" for none, optional
     <split>/text_segments     (N, T) int, the segment ids of token ids as text, optional
     <split>/text_pieces       (N, T) str, the piece that each step of embedded text is, optional
+    <split>/<modality>_times  (N, T, 2) float64, seconds from start to end of a step, optional
+    <split>/word_origin       (N, T) int8, how the time of a word is known, optional
     label_name                (K,) str, names of the K labels or classes, optional
     aligned                   (A,) str, the modalities that share their steps, optional; A = 0: none
     embedding                 (E,) str, which pretrained encoders made features, optional
+    manifest                  () str, JSON: how features of recordings were made, optional
 
 Splits are train, valid and test. Each modality that is not aligned may have its own T. `label_name`
 and `aligned` exist so that `convert` keeps what other formats say.
 """
 
 import dataclasses
+import json
 import lzma
 import math
 import re
@@ -27,32 +31,52 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from msajax.corpus.corpus import SPLIT_NAMES, SPLITS, Corpus, Embedding, Source, Split, SplitHeader
+from msajax.corpus.corpus import (
+    SPLIT_NAMES,
+    SPLITS,
+    Corpus,
+    Embedding,
+    Source,
+    Split,
+    SplitHeader,
+    count_transcripts,
+)
 from msajax.corpus.labels import read_labels, require_names
 from msajax.errors import UserError
 
-WORDS, SEGMENTS, PIECES = "words", "text_segments", "text_pieces"
+WORDS, SEGMENTS, PIECES, ORIGIN = "words", "text_segments", "text_pieces", "word_origin"
 # By name: types, numbers of axes, what is expected.
 _EXTRAS = {
     "id": ("U", (1,), "strings (N,)"),
     "label": ("biuf", (1, 2), "numbers (N,) or (N, K)"),
     "raw_text": ("U", (1,), "strings (N,)"),
     WORDS: ("U", (2,), "strings (N, T)"),
+    ORIGIN: ("i", (2,), "whole numbers (N, T)"),
 }
 # By name: types, axes of the text that it goes with step by step, what such a text is, what it is.
 _BESIDE_TEXT = {
     SEGMENTS: ("iu", 2, "token ids", "whole numbers"),
     PIECES: ("U", 3, "features", "strings"),
 }
-LABEL_NAME, ALIGNED, EMBEDDING = "label_name", "aligned", "embedding"
-OF_CORPUS = (LABEL_NAME, ALIGNED, EMBEDDING)
-SMALL = ("label", "id", *OF_CORPUS)  # arrays that opening a corpus reads
+LABEL_NAME, ALIGNED, EMBEDDING, MANIFEST = "label_name", "aligned", "embedding", "manifest"
+OF_CORPUS = (LABEL_NAME, ALIGNED, EMBEDDING, MANIFEST)
+SMALL = ("label", "id", "raw_text", *OF_CORPUS)  # arrays that opening a corpus reads
 _BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
 # RuntimeError: an encrypted member, or a compression that zipfile does not know.
 DAMAGED = (*_BROKEN, RuntimeError, ValueError)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
+TIMES = "_times"  # how the names of the times of a modality end
 _LABELS_ELSEWHERE = ("labels", "regression_labels")  # as other formats call them
-RESERVED = {"id", "label", "raw_text", WORDS, SEGMENTS, *_LABELS_ELSEWHERE}  # for no modality
+RESERVED = {
+    "id",
+    "label",
+    "raw_text",
+    WORDS,
+    SEGMENTS,
+    PIECES,
+    ORIGIN,
+    *_LABELS_ELSEWHERE,
+}  # for no modality
 _CHUNK = 1 << 20
 
 
@@ -92,8 +116,9 @@ def array_name(path: str, member: str) -> str:
     if name == member or not known:
         raise UserError(
             f"{path}: {member[:40]!r} does not belong in a native archive, whose arrays are named "
-            "<split>/<modality>, <split>/<modality>_mask, <split>/label, <split>/id, "
-            "<split>/raw_text, <split>/words, <split>/text_segments or <split>/text_pieces with "
+            "<split>/<modality>, <split>/<modality>_mask or _times, <split>/label, <split>/id, "
+            "<split>/raw_text, <split>/words, <split>/word_origin, <split>/text_segments or "
+            "<split>/text_pieces with "
             f"split one of {', '.join(SPLITS)}, {', '.join(OF_CORPUS)}; or all without <split>/, "
             "id among them."
         )
@@ -191,6 +216,8 @@ def make_corpus(
         texts = stored.tolist() if stored.dtype.kind == "U" and stored.ndim == 1 else [""]
         found = tuple(Embedding.from_json(str(text), f"{path}: {EMBEDDING}") for text in texts)
         source = dataclasses.replace(source, embeddings=found)
+    if (stored := small.get(MANIFEST)) is not None:
+        source = dataclasses.replace(source, manifest=_read_manifest(path, stored))
     there = {name.partition("/")[0] for name in arrays}
     headers = {s: _split_header(path, s, arrays, small) for s in SPLITS if s in there}
     aligned = small.get(ALIGNED)
@@ -201,13 +228,18 @@ def make_corpus(
         )
 
     def read(split: str) -> Split:
-        header, others = headers[split], ("id", "label", "raw_text", WORDS, SEGMENTS, PIECES)
+        header, others = (
+            headers[split],
+            ("id", "label", "raw_text", WORDS, SEGMENTS, PIECES, ORIGIN),
+        )
         try:
             features = {m: load(f"{split}/{m}") for m in header.shapes}
             features = {m: x.reshape(_shape_in_steps(x)) for m, x in features.items()}
             masks = {m: load(f"{split}/{m}_mask") for m in header.masked}
             masks = {m: mask.reshape(features[m].shape[:2]) for m, mask in masks.items()}
             found = {n: load(f"{split}/{n}") for n in others if f"{split}/{n}" in arrays}
+            timed = [n for n in arrays if n.startswith(f"{split}/") and n.endswith(TIMES)]
+            times = {n.partition("/")[2].removesuffix(TIMES): load(n) for n in timed}
             if (labels := found.get("label")) is not None:
                 labels = labels.astype(np.float64).reshape(len(labels), math.prod(labels.shape[1:]))
         except (KeyError, *DAMAGED) as error:
@@ -221,6 +253,8 @@ def make_corpus(
             words=found.get(WORDS),
             segments=found.get(SEGMENTS),
             pieces=found.get(PIECES),
+            times=times,
+            word_origin=found.get(ORIGIN),
         )
 
     return Corpus(
@@ -231,6 +265,20 @@ def make_corpus(
         read=read,
         aligned=None if aligned is None else tuple(aligned.tolist()),
     )
+
+
+def _read_manifest(path: str, stored: np.ndarray) -> dict[str, Any]:
+    """Reads the manifest of a corpus of recordings; raises `UserError` for anything else."""
+    try:
+        manifest = json.loads(str(stored[()])) if stored.dtype.kind == "U" else None
+    except (ValueError, RecursionError, TypeError):
+        manifest = None
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("columns"), dict):
+        raise UserError(
+            f"{path}: {MANIFEST} does not say how features were made: write the corpus anew with "
+            "--mode extract."
+        )
+    return manifest
 
 
 def _split_header(
@@ -245,7 +293,8 @@ def _split_header(
     if "id" not in found:
         raise UserError(f"{path}: split {split!r} has no ids ({split}/id is missing).")
     masks = {n for n in found if n.endswith("_mask")}
-    modalities = [n for n in found if n not in {*_EXTRAS, *_BESIDE_TEXT, *masks}]
+    times = {n for n in found if n.endswith(TIMES)}
+    modalities = [n for n in found if n not in {*_EXTRAS, *_BESIDE_TEXT, *masks, *times}]
     shapes = {m: _shape_in_steps(found[m]) for m in modalities}
     size = found["id"].shape[0] if found["id"].shape else 0
 
@@ -285,6 +334,18 @@ def _split_header(
                 f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; "
                 f"expected bool of shape {wanted}."
             )
+    words = found[WORDS].shape if WORDS in found else None
+    steps_of = {f"{m}{TIMES}": (*shape[:2], 2) for m, shape in shapes.items()}
+    steps_of |= {f"text{TIMES}": (*words, 2), ORIGIN: words} if words else {}
+    for name in sorted({*times, *({ORIGIN} & found.keys())}):
+        if name not in steps_of:
+            raise UserError(f"{path}: {split}/{name} is of no modality, or words, of that split.")
+        header, kind = found[name], "i" if name == ORIGIN else "f"
+        if header.dtype.kind != kind or header.shape != steps_of[name]:
+            raise UserError(
+                f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; expected "
+                f"{'whole' if kind == 'i' else 'real'} numbers of shape {steps_of[name]}."
+            )
     for name, (kinds, axes, kind_of_text, expected) in _BESIDE_TEXT.items():
         if name not in found:
             continue
@@ -317,6 +378,7 @@ def _split_header(
         dtypes={m: found[m].dtype.name for m in modalities},
         masked=frozenset(n.removesuffix("_mask") for n in masks),
         has_raw_text="raw_text" in found,
+        transcripts=count_transcripts(small.get(f"{split}/raw_text")),
         words=found[WORDS].shape[1] if WORDS in found else 0,
         **described,
     )

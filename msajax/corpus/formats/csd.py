@@ -231,6 +231,7 @@ def _header(
         dtypes=dict.fromkeys(widths, "float32"),
         masked=frozenset(widths),
         has_raw_text=has_words,
+        transcripts=len(labels) if has_words else 0,
         words=longest if has_words else 0,
         **describe_labels(labels, integers=False, names=names),
     )

@@ -26,6 +26,7 @@ from msajax.corpus.corpus import (
     Source,
     Split,
     SplitHeader,
+    count_transcripts,
     modality_order,
     pad_words,
     require_modest_padding,
@@ -377,6 +378,7 @@ def _header(path: str, name: str, part: _Part, text: _Text, aligned: bool) -> Sp
         dtypes={m: "float32" if width else "int32" for m, (_, width) in shapes.items()},
         masked=frozenset(shapes),
         has_raw_text=part.raw_text is not None,
+        transcripts=count_transcripts(part.raw_text),
         words=words,
         **labels,
     )

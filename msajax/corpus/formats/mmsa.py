@@ -220,6 +220,8 @@ class _Notes:
         by_bert: names of features of text whose real steps text_bert's attention mask says.
         hidden: how many steps of these, of those that are not zero, the mask hides.
         by_zeros: names of other features of text, and how many such steps the mask would hide.
+        unpadded: of these, how many samples have no zeros at their ends though the mask hides steps
+            of them, and how many steps that is.
         disagree: by the name of lengths, how many end before a step that is not zero, and how many
             lengths there are.
         in_front: how many of these are of sequences that are padded in front.
@@ -229,6 +231,7 @@ class _Notes:
     path: str
     by_bert: list[str] = dataclasses.field(default_factory=list)
     by_zeros: dict[str, int] = dataclasses.field(default_factory=dict)
+    unpadded: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
     hidden: int = 0
     disagree: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
     in_front: int = 0
@@ -259,6 +262,15 @@ class _Notes:
                 ", ".join(hidden),
                 ", ".join(self.by_bert),
                 sum(hidden.values()),
+            )
+        if self.unpadded and not (self.by_bert and hidden):
+            logger.warning(
+                "%s: the attention mask of text_bert hides steps of samples that have no zeros at "
+                "their ends (%s). They are read, since others of their split are padded with "
+                "zeros; if an encoder wrote them at padding, they are no words: pad all samples "
+                "with zeros.",
+                self.path,
+                ", ".join(f"{n} steps of {of} in {x}" for x, (of, n) in self.unpadded.items()),
             )
         told = []
         if self.disagree:
@@ -293,6 +305,9 @@ def _listed(found: dict[str, tuple[int, int]]) -> str:
 
 def _complete(text: str, notes: _Notes, draft: _Draft) -> None:
     """Adds the masks of a split, token ids if they are to be the text, and what is aligned."""
+    if (x := draft.features.get("text")) is not None and x.ndim == 3:
+        draft.features["text"], cleared = _without_nan_padding(x)
+        draft.repairs["nan_padding"] += cleared
     if "text_bert" in draft.values:
         if text in ("ids", "pieces"):
             draft.features["text"], draft.masks["text"], segments = _read_bert(draft)
@@ -322,21 +337,41 @@ def _complete(text: str, notes: _Notes, draft: _Draft) -> None:
             draft.masks[m] = draft.masks[m] & x.any(axis=(1, 2))[:, None]
 
 
+def _without_nan_padding(x: np.ndarray) -> tuple[np.ndarray, int]:
+    """Puts zeros for the steps of NaN alone before and behind sequences `[N, T, d]`; counts them.
+
+    Steps of NaN inside a sequence stay.
+    """
+    is_nan = np.isnan(x).all(axis=2)
+    padding = is_nan & ~first_to_last(nonzero_steps(x) & ~is_nan)
+    if padding.any():
+        x = np.where(padding[..., None], 0, x)
+    return x, int(padding.sum())
+
+
 def _mask_text(draft: _Draft, notes: _Notes) -> None:
     """Masks features of text by text_bert's attention mask if they are not padded with zeros.
 
-    A sample of zeros alone was not recorded, and does not tell how the others are padded.
+    A sample of zeros alone was not recorded, and does not tell how the others are padded. Steps of
+    NaN alone are padding as zeros are.
     """
     x, name = draft.features["text"], draft.names["text"]
     nonzero = nonzero_steps(x)
+    if x.ndim == 3:
+        nonzero &= ~np.isnan(x).all(axis=2)
     recorded = nonzero.any(axis=1)
-    is_padded = not (nonzero[:, 0] & nonzero[:, -1])[recorded].all()
+    is_full = nonzero[:, 0] & nonzero[:, -1]
+    is_padded = not is_full[recorded].all()
     if is_padded:
         with contextlib.suppress(UserError):  # of a text_bert that is not needed
             mask = _read_bert(draft)[1]
             if mask.shape == nonzero.shape:
                 hidden = int((nonzero & ~mask).sum())
                 notes.by_zeros[notes.name(draft, name)] = hidden
+                short = (~mask).sum(axis=1) * is_full
+                if short.any():
+                    found = int((short > 0).sum()), int(short.sum())
+                    notes.unpadded[notes.name(draft, name)] = found
     if x.shape[1] == 1 or is_padded:
         return
     mask = _read_bert(draft)[1]

@@ -24,7 +24,17 @@ from msajax.config import DataConfig
 from msajax.corpus.corpus import Corpus, Source
 from msajax.corpus.folds import rows_of_splits
 from msajax.corpus.formats import arrays
-from msajax.corpus.formats.arrays import ALIGNED, EMBEDDING, LABEL_NAME, PIECES, SEGMENTS, WORDS
+from msajax.corpus.formats.arrays import (
+    ALIGNED,
+    EMBEDDING,
+    LABEL_NAME,
+    MANIFEST,
+    ORIGIN,
+    PIECES,
+    SEGMENTS,
+    TIMES,
+    WORDS,
+)
 from msajax.corpus.labels import describe_labels
 from msajax.corpus.on_demand import take_rows
 from msajax.errors import UserError, reading
@@ -54,11 +64,15 @@ def named_arrays(corpus: Corpus) -> Iterator[tuple[str, np.ndarray]]:
         yield EMBEDDING, np.array([one.to_json() for one in corpus.source.embeddings])
     if names := _stored_label_names(corpus):
         yield LABEL_NAME, np.array(names)
+    if corpus.source.manifest is not None:
+        yield MANIFEST, np.array(json.dumps(corpus.source.manifest))
     for name in sorted(corpus.headers):
         split, header = corpus.split(name), corpus.headers[name]
         found = {"id": split.ids, **split.features}
         found |= {f"{m}_mask": mask for m, mask in split.masks.items()}
+        found |= {f"{m}{TIMES}": times for m, times in split.times.items()}
         others = {"raw_text": split.raw_text, SEGMENTS: split.segments, PIECES: split.pieces}
+        others[ORIGIN] = split.word_origin
         found |= {key: array for key, array in others.items() if array is not None}
         if split.labels is not None:
             kind = np.int64 if header.label_kind == "classes" else np.float64

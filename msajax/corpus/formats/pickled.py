@@ -250,7 +250,8 @@ def as_array(value: Any, where: str) -> np.ndarray:
             if len(shapes) > 1:
                 raise UserError(
                     f"{where} holds arrays of the shapes {shapes[0]} and {shapes[-1]}; "
-                    "expected equal shapes."
+                    "expected equal shapes. Of sequences of different lengths msajax.save_corpus "
+                    "makes a corpus."
                 )
             array = np.stack(parts)
         return array.reshape((*shape, *array.shape[1:]))

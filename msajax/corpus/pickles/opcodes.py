@@ -27,11 +27,18 @@ _INTEGER_BYTES = 255
 _UINT8, _INT32 = struct.Struct("<B"), struct.Struct("<i")
 _UINT32, _UINT64 = struct.Struct("<I"), struct.Struct("<Q")
 _FOREIGN_ESCAPE = re.compile(rb"\\(?![xnrt'\"])")
-# What holds strings in a form of its own, and what would be read in its place.
-_STRINGS = {
-    "pandas.": ".to_numpy(dtype=object)",
-    "pyarrow.": ".to_pylist()",
-    "numpy._core._internal._convert_to_stringdtype": ".astype(object)",
+# What holds tables, columns or strings in a form of its own, and what can be done.
+_TABLE = "msajax.save_corpus makes a corpus of such a table"
+_INSTEAD = {
+    "pandas.DataFrame": _TABLE,
+    "pandas.core.frame.DataFrame": _TABLE,
+    "polars.dataframe.": _TABLE,
+    "pandas._libs.missing.": "fill what is missing, as .fillna('') does for text",
+    "pandas._libs.tslibs.": "store text or numbers instead",
+    "pandas.": "store its .to_numpy(dtype=object) instead",
+    "polars.": "store its .to_list() instead",
+    "pyarrow.": "store its .to_pylist() instead",
+    "numpy._core._internal._convert_to_stringdtype": "store its .astype(object) instead",
 }
 
 
@@ -320,9 +327,9 @@ def _push_global(m: Machine, module: Any, name: Any) -> None:
     except Refused as error:
         keys = m.keys()
         place = f"; it stands at {'/'.join(keys)!r}" if keys else ""
-        for origin, instead in _STRINGS.items():
+        for origin, advice in _INSTEAD.items():
             if f"{module}.{name}".startswith(origin):
-                raise Refused(f"{error}{place}; store its {instead} instead") from None
+                raise Refused(f"{error}{place}; {advice}") from None
         raise Refused(f"{error}{place}") from None
 
 
