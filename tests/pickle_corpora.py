@@ -1,5 +1,6 @@
 """Corpora as the field's pickles hold them, small, and how they are written."""
 
+import dataclasses
 import pathlib
 import pickle
 
@@ -7,7 +8,7 @@ import numpy as np
 import refusals
 
 from msajax.config import DataConfig
-from msajax.corpus.corpus import Corpus
+from msajax.corpus.corpus import Corpus, count_transcripts
 from msajax.corpus.formats import open_corpus
 from msajax.corpus.formats.native import save_mapped, save_native
 
@@ -115,10 +116,14 @@ def refusal(path: pathlib.Path, tree=None, **options) -> str:
 
 def assert_converts(corpus: Corpus, folder: pathlib.Path) -> None:
     """Both native formats give back what the corpus holds, to the bit."""
+    headers = {}
+    for name, header in corpus.headers.items():  # opening some does not tell which texts are blank
+        transcripts = count_transcripts(corpus.split(name).raw_text)
+        headers[name] = dataclasses.replace(header, transcripts=transcripts)
     save_native(folder / "native.npz", corpus)
     save_mapped(str(folder / "mapped"), corpus)
     for again in map(open_corpus, (folder / "native.npz", folder / "mapped")):
-        assert again.headers == corpus.headers
+        assert again.headers == headers
         assert again.repeated_ids == corpus.repeated_ids and again.aligned == corpus.aligned
         for name in corpus.headers:
             wanted, found = corpus.split(name), again.split(name)

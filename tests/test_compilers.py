@@ -84,7 +84,7 @@ def test_a_run_compiled_ahead_comes_to_the_bits_of_one_that_compiles_when_it_cal
             compiled.append((fun_name, threading.current_thread().name.split("-")[0]))
 
     config = tiny_config(train__epochs=1, train__seeds=1, mesh__mode=mode, **settings)
-    programs._jit.cache_clear()  # another file may have had this run
+    programs.jit_programs.cache_clear()  # another file may have had this run
     jax.monitoring.register_event_duration_secs_listener(note)
     try:
         ahead = run(config, tmp_path / "ahead")
@@ -107,7 +107,7 @@ def test_an_error_of_tracing_in_the_background_ends_the_run_with_its_own_words(
 
     monkeypatch.setattr(programs, "train_step", broken)
     # What is traced here would be found by other runs.
-    monkeypatch.setattr(programs, "_jit", programs._jit.__wrapped__)
+    monkeypatch.setattr(programs, "jit_programs", programs.jit_programs.__wrapped__)
     with pytest.raises(RuntimeError, match="^the model is broken"):
         run(tiny_config(**SMALLEST), tmp_path)
 

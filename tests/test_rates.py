@@ -72,7 +72,7 @@ def test_a_second_trial_of_other_rates_compiles_nothing_but_from_0_it_does(
 
 
 def test_trials_of_a_sweep_over_rates_and_its_winner_compile_one_program_of_steps(tmp_path):
-    programs._jit.cache_clear()  # another file may have had these
+    programs.jit_programs.cache_clear()  # another file may have had these
     compiled = []
 
     def note(event, _, **about):

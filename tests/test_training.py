@@ -38,7 +38,7 @@ def one_seed(variables, k: int):
 def whole_run(tmp_path_factory):
     """Three seeds, four epochs, without interruption; a step is traced once a length quarter."""
     folder = tmp_path_factory.mktemp("whole")
-    programs._jit.cache_clear()  # another file may have had this run
+    programs.jit_programs.cache_clear()  # another file may have had this run
     train_step, traced = programs.train_step, []
 
     def counted(*args, **named):

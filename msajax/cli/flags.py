@@ -49,7 +49,9 @@ DOWNLOAD = flags.DEFINE_boolean(
     "download", False, "Fetch pretrained encoders from the Hugging Face hub that are no folders."
 )
 SAMPLES = flags.DEFINE_integer("samples", None, "How many samples to explain.", lower_bound=1)
-TARGET = flags.DEFINE_string("target", None, "The output or class to explain.")
+TARGET = flags.DEFINE_string(
+    "target", None, "The output or class to explain; or devices that a run is planned for."
+)
 STEPS = flags.DEFINE_string(
     "steps", None, "Words to continue a text by (50); or what a step of a recording is."
 )

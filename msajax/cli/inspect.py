@@ -14,10 +14,11 @@ from msajax.config import Config, DataConfig, ModelConfig
 from msajax.corpus.demands import require_words, say_unread_transcripts, say_what_is_idle
 from msajax.corpus.formats import open_own_or_fold
 from msajax.corpus.steps import describe_groups
-from msajax.errors import OK
+from msajax.errors import OK, UserError
 from msajax.preparation import inspection
 from msajax.preparation.lost import describe_reading
 from msajax.results import legend
+from msajax.runtime.targets import Target, parse_target
 
 _ROWS = {
     "dtype": "stored as",
@@ -201,14 +202,34 @@ def describe_plan(plan: Mapping[str, Any]) -> str:
     )
 
 
+def describe_target(found: Mapping[str, Any]) -> str:
+    """Puts into words whether a run fits devices that it is planned for."""
+
+    def mib(size: int) -> str:
+        return f"{size / 2**20:,.0f} MiB"
+
+    needed = dict(found["needed"])
+    total = needed.pop("total")
+    kinds = ", ".join(f"{name} {mib(size)}" for name, size in needed.items() if size)
+    over = ", ".join(f"{name} over {n}" for name, n in found["mesh"].items() if n > 1)
+    devices = f"{found['devices']} device(s)" + (f" ({over})" if over else "")
+    return (
+        f"On {found['target']} the run uses {devices}: each of them holds at most {mib(total)} "
+        f"({kinds}) of {mib(found['memory'])}. "
+        f"The run {'fits' if found['fits'] else 'does not fit'}."
+    )
+
+
 def run(options: Options, console: Console) -> int:
     """Describes and prints; returns the exit code."""
     options.check_output(("digest", "splits", "memory"), ("parameters", "stages", "plan"))
-    config = options.config
+    config, target = options.config, options["target"] and parse_target(options["target"])
     if options["input"]:
+        if target:
+            raise UserError("--target asks what a run would need: give --config, not --input.")
         report = inspect(options["input"], config.data, config.model)
     else:
-        report = inspect_model(config)
+        report = inspect_model(config, target)
     announce.now()
     options.write_output(report)
     if options["input"]:
@@ -216,6 +237,8 @@ def run(options: Options, console: Console) -> int:
     else:
         print_cost(report, console)
         console.print(describe_plan(report["plan"]))
+        if target:
+            console.print(describe_target(report["plan"]["on_target"]))
     return OK
 
 
@@ -233,8 +256,10 @@ def inspect(
     return inspection.inspect_corpus(corpus, data, model)
 
 
-def inspect_model(config: Config) -> dict[str, Any]:
-    """Describes what a configuration's model costs on its corpus; strict-JSON-ready.
+def inspect_model(config: Config, target: Target | None = None) -> dict[str, Any]:
+    """Describes what a configuration's model costs on its corpus, and on devices of a target.
+
+    The description is strict-JSON-ready.
 
     Raises:
         UserError: if the corpus cannot be used.
@@ -251,7 +276,7 @@ def inspect_model(config: Config) -> dict[str, Any]:
     from msajax.preparation.fit import fit
     from msajax.results import measure
     from msajax.runtime import devices
-    from msajax.training.plan import plan
+    from msajax.training.plan import plan, plan_on
 
     devices.require_devices()
     preparation = fit(corpus, config.reading, config.model, open_encoders(config))
@@ -263,4 +288,7 @@ def inspect_model(config: Config) -> dict[str, Any]:
         measure.check_test(corpus, preparation)
     say_what_is_idle(corpus, config, bool(spec.vocabularies))
     say_unread_transcripts(corpus, config)
-    return cost_report(build_model(config.model, spec), spec) | {"plan": plan(config, spec)}
+    planned = plan(config, spec)
+    if target:
+        planned["on_target"] = plan_on(target, config, spec, corpus.headers["train"].size)
+    return cost_report(build_model(config.model, spec), spec) | {"plan": planned}

@@ -270,8 +270,10 @@ continues each line of a text by a decoder (model.name = next_token); 0 is greed
     ),
     "inspect": Mode(
         _inspect,
-        "--input CORPUS | --config FILE[:arg]   [--output FILE.json] [--config.key=value …]",
-        ("input", "output", "models", "download"),
+        """\
+--input CORPUS | --config FILE[:arg]   [--output FILE.json] [--config.key=value …]
+[--target=tpu:v5e:2x4 | gpu:h100:8, whether a run fits such devices]""",
+        ("input", "output", "models", "download", "target"),
     ),
     "embed": Mode(
         _embed,

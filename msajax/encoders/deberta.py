@@ -12,7 +12,7 @@ from msajax.encoders.architecture import Architecture, Relative
 from msajax.encoders.bert import PretrainedEncoder, Sources, affine, norm, table
 from msajax.layers.attention import MultiHeadAttention, combine_masks
 from msajax.layers.basic import Dropout, FeedForward, LayerNorm
-from msajax.layers.linear import AffineLayer, affine_each, batched_product
+from msajax.layers.linear import AffineLayer, batched_product, project_each
 
 
 def row_of_distance(relative: Relative, distances: np.ndarray) -> np.ndarray:
@@ -75,9 +75,8 @@ class DisentangledAttention(MultiHeadAttention):
             return AffineLayer((width,), heads, self.dtype, self.qkv_bias, name=name)
 
         own = {name: projection(name) for name in ("query", "key", "value")}
-        maps = [one.flat() for one in own.values()]
         with jax.named_scope("projections"):
-            q, k, v = (y.reshape(*y.shape[:2], *heads) for y in affine_each((x,) * 3, maps))
+            q, k, v = project_each((x,) * 3, list(own.values()))
         terms = 1 + relative.content_to_position + relative.position_to_content
         scale = jnp.asarray((self.head_dim * terms) ** -0.5, self.dtype)
         _, rows = used_rows(relative, length)
@@ -87,7 +86,7 @@ class DisentangledAttention(MultiHeadAttention):
             layer = projection(f"position_{name}")
             if relative.shared_projections:
                 layer = own[name]
-            return layer(vectors).reshape(-1, *heads)[rows]
+            return layer(vectors)[rows]
 
         with jax.named_scope("maps"):
             q = q * scale

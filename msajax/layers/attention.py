@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from msajax.layers.basic import Dropout
-from msajax.layers.linear import AffineLayer, affine_each, batched_product
+from msajax.layers.linear import AffineLayer, batched_product, project_each
 from msajax.layers.long_attention import attend, is_long
 from msajax.layers.positions import rotate
 
@@ -142,16 +142,13 @@ class MultiHeadAttention(nn.Module):
         value_dim = self.value_dim or self.head_dim
         sources = (query, context, context if values is None else values)
         sizes = (self.head_dim, self.head_dim, value_dim)
-        maps = [
-            AffineLayer(
-                x.shape[-1:], (self.num_heads, size), self.dtype, self.qkv_bias, name=name
-            ).flat()
+        layers = [
+            AffineLayer(x.shape[-1:], (self.num_heads, size), self.dtype, self.qkv_bias, name=name)
             for name, x, size in zip(("query", "key", "value"), sources, sizes, strict=True)
         ]
         with jax.named_scope("projections"):
-            q, k, v = (
-                y.reshape(*y.shape[:2], self.num_heads, -1) for y in affine_each(sources, maps)
-            )  # [batch, queries or keys, heads, head_dim or value_dim]
+            # [batch, queries or keys, heads, head_dim or value_dim]
+            q, k, v = project_each(sources, layers)
         q = q * jnp.asarray(self.head_dim**-0.5, self.dtype)
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
@@ -190,7 +187,7 @@ class MultiHeadAttention(nn.Module):
     def project(self, mixed: jax.Array, keep: jax.Array, model_dim: int) -> jax.Array:
         """Projects what the heads found, `[B, H, Tq, dv]`, to `[B, Tq, model_dim]`."""
         mixed = jnp.moveaxis(mixed, 1, 2)  # [batch, queries, heads, value_dim]
-        heads, mixed = mixed.shape[2:], mixed.reshape(*mixed.shape[:2], -1)
+        heads = mixed.shape[2:]
         out = AffineLayer(heads, (model_dim,), self.dtype, self.out_bias, name="out")
         out = out(mixed)  # [batch, queries, model_dim]
         # The softmax of a row without a valid key is uniform: what it gathers means nothing.

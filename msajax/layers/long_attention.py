@@ -17,6 +17,7 @@ from jax import lax
 
 from msajax.layers.basic import Drops
 from msajax.layers.linear import materialised
+from msajax.layers.platform import is_for_cpu
 
 # Elements of the maps that are computed at a time: what a processor's cache holds, and what makes
 # kernels of an accelerator long.
@@ -83,7 +84,7 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _most() -> int:
-    return _ELEMENTS_CPU if jax.default_backend() == "cpu" else _ELEMENTS
+    return _ELEMENTS_CPU if is_for_cpu() else _ELEMENTS
 
 
 def _by_rows(function: Callable, drops: Drops | None, *arrays: jax.Array | None) -> Any:

@@ -5,6 +5,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from msajax.layers.platform import platform
+
 
 class LearnedPositions(nn.Module):
     """Adds a learned vector per time step (source 002), at first of standard deviation `init`."""
@@ -28,7 +30,15 @@ class LearnedPositions(nn.Module):
         table = self.param(
             "embedding", nn.initializers.normal(self.init), (self.max_len, model_dim)
         )  # [max_len, model_dim]
-        return x + table[:length].astype(x.dtype)
+        rows = table[:length].astype(x.dtype)
+        return _add_rows(x, rows) if platform() == "gpu" else x + rows
+
+
+def _add_rows(x: jax.Array, rows: jax.Array) -> jax.Array:
+    """Adds `[T, D]` to `[B, T, D]`, by a product."""
+    batch, length, width = x.shape
+    which = jnp.tile(jnp.eye(length, dtype=x.dtype), (batch, 1))
+    return x + jnp.matmul(which, rows).reshape(x.shape)
 
 
 def sinusoids(length: int, model_dim: int) -> np.ndarray:

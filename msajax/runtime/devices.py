@@ -5,7 +5,7 @@ import functools
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from msajax.config import Config, MeshConfig, TrainConfig
 from msajax.errors import UserError, first_line
+from msajax.layers.platform import is_for_cpu
 from msajax.runtime.compile import use_compile_cache
 
 logger = logging.getLogger(__name__)
@@ -233,17 +234,16 @@ class Layout:
 
     def over_seeds(self, function: Callable) -> Callable:
         """Maps a function of one seed over all seeds: over the leading axis of every argument."""
-        if self.seed_axis == "vmap":
-            return jax.vmap(function)
 
-        def in_turn(*args):
+        def of_seeds(*args: Any) -> Any:
             if jax.tree.leaves(args)[0].shape[0] == 1:  # a loop would copy the state twice
-                return jax.tree.map(
-                    lambda x: x[None], function(*jax.tree.map(lambda x: x[0], args))
-                )
+                only = function(*jax.tree.map(lambda x: x[0], args))
+                return jax.tree.map(lambda x: x[None], only)
+            if self.seed_axis == "vmap":
+                return jax.vmap(function)(*args)
             return jax.lax.map(lambda one: function(*one), args)
 
-        return in_turn
+        return of_seeds
 
 
 def _put(tree: Any, shardings: Any) -> Any:
@@ -263,7 +263,12 @@ def _from_parts(shape: tuple[int, ...], sharding: NamedSharding, read: Callable)
 
 
 def make_layout(
-    mesh: MeshConfig, seed_axis: str, seeds: int, model_dim: int = 0, rows: int = 0
+    mesh: MeshConfig,
+    seed_axis: str,
+    seeds: int,
+    model_dim: int = 0,
+    rows: int = 0,
+    devices: Sequence[jax.Device] = (),
 ) -> Layout:
     """Spreads a run over the devices of all its processes: seeds first, then rows.
 
@@ -274,15 +279,36 @@ def make_layout(
         seeds: how many random seeds the run has.
         model_dim: the model's width, which mesh.model must divide.
         rows: the rows of a batch, or of its part if gradients are accumulated; 0 for any number.
+        devices: in place of those that are there.
 
     Raises:
         UserError: if devices, seeds or the width do not fit.
     """
-    devices = jax.devices()
+    devices = devices or jax.devices()
+    seed_axis, shape = check_mesh(mesh, seed_axis, seeds, model_dim, rows, len(devices))
+    return Layout(
+        mode=mesh.mode,
+        seed_axis=seed_axis,
+        mesh=jax.make_mesh(
+            shape,
+            ("seed", "data", "model"),
+            axis_types=(jax.sharding.AxisType.Auto,) * 3,
+            devices=devices[: math.prod(shape)],
+        ),
+    )
+
+
+def check_mesh(
+    mesh: MeshConfig, seed_axis: str, seeds: int, model_dim: int, rows: int, devices: int
+) -> tuple[str, tuple[int, int, int]]:
+    """Returns how seeds share a program, and over how many devices what is spread.
+
+    The arguments and errors are those of `make_layout`, but for the number of devices.
+    """
     is_auto = seed_axis == "auto"
     if is_auto:
-        seed_axis = "map" if jax.default_backend() == "cpu" else "vmap"
-    shape, several = mesh_shape(mesh, seed_axis, seeds, rows, len(devices)), jax.process_count() > 1
+        seed_axis = "map" if is_for_cpu() else "vmap"
+    shape, several = mesh_shape(mesh, seed_axis, seeds, rows, devices), jax.process_count() > 1
     if is_auto and several and shape[0] > 1:
         seed_axis = "vmap"
     if model_dim % mesh.model:
@@ -295,11 +321,11 @@ def make_layout(
     asked = " times ".join(
         f"mesh.{name} = {n}" for name, n in zip(("seed", "data", "model"), shape, strict=True)
     )
-    if used > len(devices):
-        raise UserError(f"{asked} needs {used} devices, but there are {len(devices)}.")
-    if several and used < len(devices):
+    if used > devices:
+        raise UserError(f"{asked} needs {used} devices, but there are {devices}.")
+    if several and used < devices:
         raise UserError(
-            f"{asked} uses {used} devices of {len(devices)}: with several processes a run takes "
+            f"{asked} uses {used} devices of {devices}: with several processes a run takes "
             "all of them."
         )
     if several and mesh.mode == "pmap":
@@ -319,16 +345,7 @@ def make_layout(
             f"mesh.seed = {over_seed} does not divide train.seeds = {seeds}: "
             "every device must hold the same number of random seeds."
         )
-    return Layout(
-        mode=mesh.mode,
-        seed_axis=seed_axis,
-        mesh=jax.make_mesh(
-            shape,
-            ("seed", "data", "model"),
-            axis_types=(jax.sharding.AxisType.Auto,) * 3,
-            devices=devices[:used],
-        ),
-    )
+    return seed_axis, shape
 
 
 def mesh_shape(
@@ -347,7 +364,7 @@ def mesh_shape(
     else:  # every device holds the same number of seeds
         over_seed = mesh.seed or math.gcd(left, seeds)
     left = max(devices // (over_seed * mesh.model), 1)
-    if rows and mesh.mode == "jit" and jax.default_backend() == "cpu" and not several:
+    if rows and mesh.mode == "jit" and is_for_cpu() and not several:
         left = min(left, max(rows // LEAST_ROWS, 1))
     return over_seed, mesh.data or left, mesh.model
 

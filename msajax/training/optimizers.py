@@ -223,11 +223,13 @@ class Optimizer:
         config: what the user asks for; of its rates only which are 0 counts here.
         settings: every parameter's, by path; so do theirs.
         joins: whether parameters of a group move as one vector; see `packing`.
+        joins_norm: whether the norm is that of one vector of all gradients, and no sum of many.
     """
 
     config: OptimConfig
     settings: Mapping[str, Settings]
     joins: bool = False
+    joins_norm: bool = False
 
     @property
     def algorithm(self) -> Algorithm:
@@ -310,8 +312,10 @@ class Optimizer:
         one_of_each = dict(zip(packing.keys, packing.paths, strict=True))
         gradients = packing.pack(gradient)
         if self.config.clip_norm:
-            clip = optax.clip_by_global_norm(rates.clip_norm)
-            gradients, _ = clip.update(gradients, clip.init(gradients))
+            norm, most = self._norm_of(gradients), rates.clip_norm
+            gradients = jax.tree.map(
+                lambda g: jnp.where(norm < most, g, g / norm.astype(g.dtype) * most), gradients
+            )
 
         def keep(new: Any, old: Any) -> Any:
             return jax.tree.map(lambda n, o: jnp.where(when.taken, n, o), new, old)
@@ -343,7 +347,12 @@ class Optimizer:
 
     def norm(self, gradient: Any) -> jax.Array:
         """Computes the norm of a gradient, over the vectors that it moves by."""
-        return optax.tree.norm(make_packing(gradient, self.settings, self.joins).pack(gradient))
+        return self._norm_of(make_packing(gradient, self.settings, self.joins).pack(gradient))
+
+    def _norm_of(self, arrays: Mapping[str, jax.Array]) -> jax.Array:
+        if not self.joins_norm:
+            return optax.tree.norm(arrays)
+        return jnp.linalg.norm(jnp.concatenate([jnp.ravel(x) for x in arrays.values()]))
 
     def setting(self, name: str) -> Any:
         """Returns a setting of the optimiser: the user's, or its own."""

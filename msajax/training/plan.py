@@ -4,9 +4,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+
 from msajax.config import Config
-from msajax.models.build import declared, parameter_shapes
+from msajax.layers.platform import made_for
+from msajax.models.build import build_model, declared, parameter_shapes
+from msajax.models.contract import blank_sample, init_variables
 from msajax.runs.folder import KEPT
+from msajax.runtime.devices import check_mesh
+from msajax.runtime.targets import Target
 from msajax.spec import CorpusSpec
 from msajax.training.groups import Settings
 from msajax.training.optimizers import make_optimizer
@@ -63,6 +69,85 @@ def plan(config: Config, spec: CorpusSpec) -> dict[str, Any]:
             "bundle": _BYTES * (config.train.seeds * own + counts["shared"]),
         },
     }
+
+
+def plan_on(target: Target, config: Config, spec: CorpusSpec, samples: int) -> dict[str, Any]:
+    """Says what each device of a target holds of a run, and whether that fits.
+
+    Args:
+        target: devices, which need not be there.
+        config: the experiment.
+        spec: sizes of the model's inputs.
+        samples: of the training split.
+
+    Returns:
+        `target`, `devices`, how many of them the run uses; `mesh`, over how many of them seeds,
+        rows and parameters are spread; `needed`, bytes of one device: the `state` that is trained,
+        `best`, `gradients`, `activations` (all that a forward pass leaves for the gradients, of
+        which compilers keep about half), `data` of the training split; and `total`; `memory`,
+        bytes that a device has; `fits`.
+
+    Raises:
+        UserError: if `mesh.*` asks for more devices than the target has, or for others.
+    """
+    train, at_once = config.train, config.train.seeds_at_once or config.train.seeds
+    rows = -(-train.batch_size // train.accumulation_steps)
+    with made_for(target.platform):
+        seed_axis, shape = check_mesh(
+            config.mesh, train.seed_axis, at_once, config.model.model_dim, rows, target.devices
+        )
+        over_seeds, over_rows, over_model = shape
+        here = at_once if seed_axis == "vmap" else 1  # seeds that share a step, on all devices
+        kept = _kept_for_gradients(config, spec, -(-rows // over_rows))
+    planned, parts = plan(config, spec), over_seeds * over_model
+    memory, moving = planned["memory"], planned["parameters"]["moving"]
+    needed = {
+        "state": (memory["parameters"] + memory["moments"] + memory["average"]) // parts,
+        "best": memory["best"] // parts,
+        "gradients": _BYTES * moving * max(here // over_seeds, 1) // over_model,
+        "activations": kept * max(here // over_seeds, 1) // over_model,
+    }
+    data = samples * sum(
+        spec.length(m) * (_BYTES * max(spec.width(m), 1) + 1) for m in spec.modalities
+    )
+    # A split beyond its budget is read batch by batch.
+    needed["data"] = data if data <= config.data.device_memory_budget * 2**20 else 0
+    total = sum(needed.values())
+    return {
+        "target": ":".join(target),
+        "devices": math.prod(shape),
+        "mesh": dict(zip(("seed", "data", "model"), shape, strict=True)),
+        "needed": needed | {"total": total},
+        "memory": target.memory,
+        "fits": total <= target.memory,
+    }
+
+
+def _kept_for_gradients(config: Config, spec: CorpusSpec, rows: int) -> int:
+    """Returns the bytes that a forward pass of so many rows of one seed leaves for gradients."""
+    module, model = build_model(config.model, spec), declared(config.model)
+    features, masks = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), blank_sample(spec)
+    )
+
+    def pull_back(key: jax.Array, features: Any, masks: Any) -> Any:
+        params, collections = init_variables(module, model, spec, key)
+
+        def total(params: Any) -> jax.Array:
+            found = module.apply(
+                {"params": params, **collections},
+                features,
+                masks,
+                train=True,
+                rngs={"dropout": key},
+                mutable=list(model.mutable),
+            )
+            return found[0].score.sum()
+
+        return jax.vjp(total, params)[1]
+
+    left = jax.eval_shape(pull_back, jax.random.key(0), features, masks)
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(left))
 
 
 def _activations(config: Config, spec: CorpusSpec) -> int:

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from msajax.corpus.corpus import Split
 from msajax.inference.scoring import predict_program
+from msajax.layers.platform import platform
 from msajax.models.contract import Prediction
 from msajax.preparation.batches import Batch, cut_lengths, row_numbers
 from msajax.runtime.devices import Layout
@@ -98,7 +99,8 @@ def make_programs(
     """
     shared, rates = layout.put(shared or {}), layout.put(rates)
     at_first = {name: np.asarray(x) for name, x in (memory or {}).items()}
-    jitted = _jit(recipe, spec, layout, tuple((k, x.shape, x.dtype) for k, x in at_first.items()))
+    shapes = tuple((k, x.shape, x.dtype) for k, x in at_first.items())
+    jitted = jit_programs(recipe, spec, layout, shapes)
 
     def init_seeds(seeds: np.ndarray) -> TrainState:
         kept = {k: np.broadcast_to(x, (len(seeds), *x.shape)) for k, x in at_first.items()}
@@ -123,7 +125,7 @@ def make_programs(
     )
 
 
-class _Jitted(NamedTuple):
+class Jitted(NamedTuple):
     """Holds what JAX keeps compiled programs by: functions, and no array of any run.
 
     Attributes:
@@ -149,7 +151,7 @@ def _as_put(layout: Layout, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtyp
 
 
 @functools.lru_cache(maxsize=MOST_KEPT)
-def _jit(recipe: Recipe, spec: CorpusSpec, layout: Layout, memory: tuple) -> _Jitted:
+def jit_programs(recipe: Recipe, spec: CorpusSpec, layout: Layout, memory: tuple) -> Jitted:
     """Makes the functions of a recipe; `memory` is (name, shape, type) of each of its arrays."""
     # Rows that see each other inside the model, as in batch normalisation, are spread by XLA.
     maps_rows = layout.maps_rows and not recipe.model.mutable
@@ -162,11 +164,13 @@ def _jit(recipe: Recipe, spec: CorpusSpec, layout: Layout, memory: tuple) -> _Ji
 
     one_each = jax.eval_shape(init, *shapes_of(layout.seed_devices))
 
-    # Parameters of a small model, and what is kept of them, are few vectors inside the program. Of
-    # those that lie over `model` each stays as it is.
+    # On CPUs parameters of a small model, and what is kept of them, are few vectors inside the
+    # program. Accelerators would copy them; on GPUs, where every sum is a kernel, the norm of a
+    # gradient is that of one vector. Parameters that lie over `model` stay as they are.
     is_small = sum(x.size for x in jax.tree.leaves(one_each.params)) <= MOST * layout.seed_devices
-    joins = is_small and layout.mesh.shape["model"] == 1
-    optimizer = dataclasses.replace(recipe.optimizer, joins=joins)
+    may_join = is_small and layout.mesh.shape["model"] == 1
+    joins, joins_norm = (may_join and platform() == one for one in ("cpu", "gpu"))
+    optimizer = dataclasses.replace(recipe.optimizer, joins=joins, joins_norm=joins_norm)
     of_one = jax.tree.map(lambda x: x.update(shape=x.shape[1:]), one_each)
     packing = make_packing(of_one, optimizer.settings, joins)
     step_one = functools.partial(
@@ -230,7 +234,7 @@ def _jit(recipe: Recipe, spec: CorpusSpec, layout: Layout, memory: tuple) -> _Ji
         )
         lower = compiled.lower
 
-    return _Jitted(
+    return Jitted(
         init=init_of,
         given=lambda seeds: layout.state_shapes(shapes_of(seeds)),
         gather=jax.jit(gather, static_argnums=0, out_shardings=layout.batch_sharding),

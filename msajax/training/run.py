@@ -168,9 +168,10 @@ class Run:
         weights = self.class_weights
         if is_own(self.config.model.name):
             config = structure_of(config)
-            return _recipe(config, self.spec, self.passes, frozenset(self.shared), weights)
+            return make_recipe(config, self.spec, self.passes, frozenset(self.shared), weights)
         # A model from outside may compute with a rate itself.
-        return _recipe.__wrapped__(config, self.spec, self.passes, frozenset(self.shared), weights)
+        anew = make_recipe.__wrapped__
+        return anew(config, self.spec, self.passes, frozenset(self.shared), weights)
 
     @functools.cached_property
     def rates(self) -> Rates:
@@ -210,7 +211,7 @@ class Run:
 
 
 @functools.lru_cache(maxsize=MOST_KEPT)
-def _recipe(
+def make_recipe(
     config: Config,
     spec: CorpusSpec,
     passes: tuple[int, ...],

@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 
 from msajax.config import TrainConfig
 from msajax.layers.basic import RATES, rows_of_batch
+from msajax.layers.platform import platform
 from msajax.layers.prng import dropout_key, parameters_key
 from msajax.models.contract import Model, Prediction, Stage, init_variables, joined, without
 from msajax.preparation.batches import Batch, Progress
@@ -172,10 +173,13 @@ def train_step(
     where = RowSlice(first, axis_name, counts, progress, whole)
     gradient, found = _differentiate(predict, moving, batch, recipe, where)
     sums = found.sums
-    if axis_name:
-        # As one vector: between processes every array would be a message, and a wait, of its own.
+    if axis_name and platform() != "tpu":
+        # As one vector: between processes every array would be a message, and a wait, of its own;
+        # on a GPU, two kernels.
         flat, unflatten = ravel_pytree((gradient, sums))
         gradient, sums = unflatten(jax.lax.psum(flat, axis_name))
+    elif axis_name:  # a TPU's compiler sums them at once, without a copy
+        gradient, sums = jax.lax.psum((gradient, sums), axis_name)
     sums = jax.tree.map(lambda x: jnp.where(counts, x, 0), sums)
 
     if len(recipe.stages) > 1:  # a parameter that does not move cannot spoil a step

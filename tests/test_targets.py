@@ -1,0 +1,79 @@
+"""Steps made for accelerators that are not there, and what a run would need of them."""
+
+import dataclasses
+
+import chex
+import numpy as np
+import pytest
+import toys
+from tiny import descent, tiny_config
+
+from msajax.config import MeshConfig
+from msajax.errors import UserError
+from msajax.layers.platform import made_for
+from msajax.models.build import parameter_shapes
+from msajax.preparation.batches import Batch
+from msajax.runtime.targets import parse_target
+from msajax.spec import CorpusSpec
+from msajax.training.plan import plan, plan_on
+
+SPEC = CorpusSpec(("text", "audio"), (6, 5), (5, 3))
+CONFIG = tiny_config(
+    model__n_layers_mod=1, model__dropout_rate=0.2, optim__name="adamw", train__seeds=4
+)
+
+
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+def test_a_step_made_for_an_accelerator_is_that_of_a_cpu(platform):
+    rng, rows = np.random.default_rng(0), 6
+    features = {m: rng.normal(size=(rows, SPEC.length(m), SPEC.width(m))) for m in SPEC.modalities}
+    masks = {m: np.arange(SPEC.length(m)) < rng.integers(1, 4, (rows, 1)) for m in SPEC.modalities}
+    features = {m: x.astype(np.float32) for m, x in features.items()}
+    labels, ones = rng.normal(size=(rows, 1)).astype(np.float32), np.ones(rows, np.float32)
+    batch = Batch(features, masks, labels, ones, np.arange(rows, dtype=np.int32))
+    recipe = toys.recipe_of(CONFIG, SPEC)
+    moves = descent(1.0, parameter_shapes(CONFIG.model, SPEC), clip_norm=0.1)
+    recipe = dataclasses.replace(recipe, optimizer=moves)
+    (first, expected), log = toys.steps(recipe, [batch], spec=SPEC)
+    assert log[0].grad_norm > 0.1  # it is clipped
+    moves = dataclasses.replace(moves, joins_norm=platform == "gpu")
+    recipe = dataclasses.replace(recipe, optimizer=moves)
+    with made_for(platform):
+        (again, found), same = toys.steps(recipe, [batch], spec=SPEC)
+    chex.assert_trees_all_equal(first, again)
+    chex.assert_trees_all_close(found.params, expected.params, rtol=0, atol=2e-7)
+    chex.assert_trees_all_close(same, log, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("target", "mesh", "shape"),
+    [
+        ("tpu:v5e:2x4", {}, (4, 2, 1)),  # seeds first
+        ("gpu:h100:8", {"model": 2}, (4, 1, 2)),
+        ("gpu:h100:1", {}, (1, 1, 1)),
+        ("tpu:v5e:16x16", {"mode": "pmap"}, (1, 256, 1)),
+    ],
+)
+def test_the_plan_says_what_each_device_of_a_target_holds(target, mesh, shape):
+    config = dataclasses.replace(CONFIG, mesh=MeshConfig(**mesh))
+    found, whole = plan_on(parse_target(target), config, SPEC, 1000), plan(config, SPEC)
+    assert tuple(found["mesh"].values()) == shape and found["devices"] == np.prod(shape)
+    (seeds, _, parts), needed = shape, found["needed"]
+    size = 4 * whole["parameters"]["moving"]
+    assert needed["state"] == 4 * 3 * size // (seeds * parts)  # two moments
+    assert needed["gradients"] == 4 * size // (seeds * parts)
+    assert needed["data"] == 1000 * (5 * (4 * 6 + 1) + 3 * (4 * 5 + 1))
+    assert needed.pop("total") == sum(needed.values()) and found["fits"]
+
+
+def test_what_does_not_fit_is_said_and_what_there_is_not_is_refused():
+    train = dataclasses.replace(CONFIG.train, batch_size=2**22)
+    too_large = dataclasses.replace(CONFIG, train=train)
+    found = plan_on(parse_target("tpu:v5e:1x1"), too_large, SPEC, 1000)
+    assert not found["fits"] and found["needed"]["activations"] > 16 * 2**30 == found["memory"]
+    asks = dataclasses.replace(CONFIG, mesh=MeshConfig(data=3))
+    with pytest.raises(UserError, match="mesh.data = 3 .*needs 3 devices, but there are 1"):
+        plan_on(parse_target("gpu:h100:1"), asks, SPEC, 1000)
+    for text in ("tpu:v5e", "gpu:h100:0", "tpu:v5e:8", "cpu"):
+        with pytest.raises(UserError, match=f"--target={text} is no target: write tpu:v5e:2x4"):
+            parse_target(text)
