@@ -5,12 +5,13 @@
                           [--rows=256] [--steps=50] [--output=F.jsonl]
 
 Targets are tpu:v5e:1x1, 2x4 and 16x16, tpu:v6e:1x1 and 2x4, gpu:h100:1 and 8. Batches, widths and
-lengths are those of the preset and its corpus, unless rows or steps are given. Prints a line of JSON for each target: seconds to compile, and of
-a step (or of a call that predicts) floating-point operations, bytes that kernels read and write,
-kernels, collectives, and the milliseconds that XLA estimates; GPU compilers know neither operations
-nor bytes. Memory is that of one device. A dispatch takes several steps in a loop: its program is
-compiled with one and with two of them in the loop's body, and a step is what the second one adds.
-`plain` is the same of a plain rendering of the step (plain_step.py), for presets that it renders.
+lengths are those of the preset and its corpus, unless rows or steps are given. Prints a line of
+JSON for each target: seconds to compile, and of a step (or of a call that predicts) floating-point
+operations, bytes that kernels read and write, kernels, collectives, and the milliseconds that XLA
+estimates; GPU compilers know neither operations nor bytes. Memory is that of one device. A dispatch
+takes several steps in a loop: its program is compiled with one and with two of them in the loop's
+body, and a step is what the second one adds. `plain` is the same of a plain rendering of the step
+(plain_step.py), for presets that it renders.
 
 Needs requirements-ahead.txt. A CPU compiles: a minute or two a line.
 """

@@ -1,6 +1,11 @@
 """Steps made for accelerators that are not there, and what a run would need of them."""
 
 import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
 
 import chex
 import numpy as np
@@ -64,6 +69,23 @@ def test_the_plan_says_what_each_device_of_a_target_holds(target, mesh, shape):
     assert needed["gradients"] == 4 * size // (seeds * parts)
     assert needed["data"] == 1000 * (5 * (4 * 6 + 1) + 3 * (4 * 5 + 1))
     assert needed.pop("total") == sum(needed.values()) and found["fits"]
+
+
+@pytest.mark.parametrize("target", ["tpu:v5e:1x1", "tpu:v5e:2x4", "gpu:h100:1"])
+def test_a_program_is_compiled_for_devices_that_are_not_there(target):
+    pytest.importorskip("libtpu" if "tpu" in target else "jax_cuda13_plugin")
+    root = pathlib.Path(__file__).resolve().parent.parent
+    small = ("--rows=8", "--steps=2", f"--target={target}")
+    done = subprocess.run(
+        [sys.executable, root / "bench/ahead.py", root / "configs/text_only.py", *small],
+        env={name: x for name, x in os.environ.items() if name != "XLA_FLAGS"},
+        capture_output=True,
+        text=True,
+    )
+    found = json.loads(done.stdout) if done.returncode == 0 else pytest.fail(done.stderr)
+    assert found["kernels"] > 10 and found["argument_mib"] > 0 and found["plain"] is None
+    assert found["collectives"] == ({"all-reduce": 1} if "2x4" in target else {})
+    assert (found["bytes"] is None) == ("gpu" in target)
 
 
 def test_what_does_not_fit_is_said_and_what_there_is_not_is_refused():
