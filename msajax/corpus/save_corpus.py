@@ -18,6 +18,7 @@ from msajax.corpus.corpus import (
     Corpus,
     Source,
     Split,
+    count_transcripts,
     describe_width,
     is_finite,
     modality_order,
@@ -882,7 +883,8 @@ def _describe(
         logger.warning("%s: %s", corpus.path, warning)
         sentences.append(f"warning: {warning}")
     if raw_text is not None:
-        sentences.append(f"raw_text: transcripts of {sum(map(bool, raw_text))} samples")
+        found = count_transcripts(np.array(raw_text))
+        sentences.append(f"raw_text: transcripts of {found} samples")
     return SavedCorpus(
         corpus.path, sizes, facts, [*sentences, _describe_labels(corpus), *filter(None, others)]
     )
