@@ -10,8 +10,8 @@ JSON for each target: seconds to compile, and of a step (or of a call that predi
 operations, bytes that kernels read and write, kernels, collectives, and the milliseconds that XLA
 estimates; GPU compilers know neither operations nor bytes. Memory is that of one device. A dispatch
 takes several steps in a loop: its program is compiled with one and with two of them in the loop's
-body, and a step is what the second one adds. `plain` is the same of a plain rendering of the step
-(plain_step.py), for presets that it renders.
+body, and a step, of all seeds, is what the second one adds. `plain` is the same of a plain
+rendering of the step (plain_step.py), for presets that it renders.
 
 Needs requirements-ahead.txt. A CPU compiles: a minute or two a line.
 """
@@ -148,7 +148,6 @@ def read_config(options: argparse.Namespace) -> Any:
     values = {
         "model.dtype": options.precision,
         "train.seeds": options.seeds,
-        "train.seed_axis": "vmap" if options.mode == "jit" else "auto",
         "mesh.mode": options.mode,
         "mesh.model": options.model,
         "mesh.seed": 1,
@@ -226,7 +225,8 @@ def of_training(config: Any, spec: Any, devices: list[Any], program: str) -> dic
     with two_steps(programs):
         both, _ = compiled(lower())
     one, two = count(whole), count(both)
-    step = {name: subtract(two[name], one[name]) for name in one}
+    in_turn = seeds if layout.seed_axis == "map" else 1  # XLA counts the body of a loop once
+    step = {name: subtract(two[name], one[name], in_turn) for name in one}
     return figures_of(step, whole, seconds)
 
 
@@ -363,11 +363,11 @@ def launching(text: str) -> list[str]:
     return [bodies[name] for name in reached]
 
 
-def subtract(two: Any, one: Any) -> Any:
-    """Returns what the second step adds to a figure."""
+def subtract(two: Any, one: Any, times: int) -> Any:
+    """Returns what the second step adds to a figure, so many times."""
     if isinstance(two, dict):
-        return {name: n for name in two if (n := two[name] - one.get(name, 0))}
-    return None if two is None else two - one
+        return {name: times * n for name in two if (n := two[name] - one.get(name, 0))}
+    return None if two is None else times * (two - one)
 
 
 def figures_of(counts: dict[str, Any], program: Any, seconds: float) -> dict[str, Any]:

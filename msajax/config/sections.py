@@ -293,7 +293,7 @@ class TrainConfig(Settings):
             stands for every modality of features: modality_dropout and step_dropout (a
             probability), feature_noise (a standard deviation, of standardised features).
         seed_axis: how seeds share a program: map (one after another), vmap (together), or auto
-            (map on CPU, vmap on accelerators).
+            (vmap on GPUs, else map).
         checkpoint_every_seconds: a checkpoint is due when so much time has passed since the last
             one, inside an epoch too; 0 saves at the end of every epoch. The last epoch is always
             saved.
