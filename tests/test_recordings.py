@@ -6,6 +6,7 @@ import os
 import pathlib
 import random
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -578,3 +579,13 @@ def test_stopping_leaves_no_row_half_measured(tmp_path, clips):
     rows = tmp_path / "c.extract" / "rows"
     assert all((rows / name / "facts.json").is_file() for name in os.listdir(rows))
     assert not [name for name in os.listdir(rows) if name.startswith(".")]
+
+
+@pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="there is no espeak-ng")
+def test_scores_are_found_in_words_and_in_voices_of_new_clips(tmp_path):
+    made = pathlib.Path(__file__).resolve().parent.parent / "bench" / "made_speech.py"
+    sizes = ("--clips=200", "--new=50", "--epochs=25", "--seeds=1")
+    subprocess.run([sys.executable, made, *sizes, f"--output={tmp_path / 'f.json'}"], check=True)
+    found = json.loads((tmp_path / "f.json").read_text())
+    assert found["extracted"]["ok"] > 180 and found["both"] > 0.85
+    assert found["both"] > found["text"] + 0.1 and found["both"] > found["audio"] + 0.05
