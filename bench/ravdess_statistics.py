@@ -18,6 +18,9 @@ between them (s).
 import argparse
 import csv
 import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import numpy as np
 from ravdess import LABELS, decode, read_rows

@@ -1,11 +1,12 @@
 """Trains on RAVDESS: eight emotions of 24 actors, from sound alone.
 
-    python bench/ravdess.py TABLE.csv ravdess.npz
+    python bench/ravdess.py TABLE.csv ravdess.npz --audio=columns
     python -m msajax.main --config configs/ravdess.py --config.data.path=ravdess.npz \
       --config.data.folds=6 --workdir W
 
-Folds are of whole actors: a random split would flatter. Of one fold and one random seed the
-unweighted average recall is 0.44 on four actors that the model has not heard; chance is 0.125.
+Folds are of whole actors: a random split would flatter. Over six folds and three random seeds the
+unweighted average recall is 0.528 +- 0.049 on actors that the model has not heard, and 0.548 of the
+seeds' mean scores; chance is 0.125.
 """
 
 from msajax.config import apply_argument, default_config
