@@ -10,6 +10,7 @@ from flax.traverse_util import flatten_dict
 from msajax.config import ModelConfig
 from msajax.config.registry import is_own, registered
 from msajax.errors import UserError
+from msajax.layers.platform import made_for
 from msajax.models.contract import Model, init_variables
 from msajax.spec import CorpusSpec
 
@@ -55,6 +56,7 @@ def parameter_shapes(config: ModelConfig, spec: CorpusSpec) -> dict[str, tuple[i
 def _shapes(config: ModelConfig, spec: CorpusSpec) -> dict[str, tuple[int, ...]]:
     module = build_model(config, spec)
     model = declared(config)
-    params, _ = jax.eval_shape(lambda: init_variables(module, model, spec, jax.random.key(0)))
+    with made_for("cpu"):  # they are the same everywhere, and no device need be there
+        params, _ = jax.eval_shape(lambda: init_variables(module, model, spec, jax.random.key(0)))
     flat = flatten_dict(params, sep="/")
     return {path: leaf.shape for path, leaf in flat.items()}
