@@ -101,15 +101,15 @@ def plan_on(target: Target, config: Config, spec: CorpusSpec, samples: int) -> d
         kept = _kept_for_gradients(config, spec, -(-rows // over_rows))
     planned, parts = plan(config, spec), over_seeds * over_model
     memory, moving = planned["memory"], planned["parameters"]["moving"]
+    shared = _BYTES * planned["parameters"]["shared"]  # each device has what all seeds share
+    of_seeds = memory["parameters"] - shared + memory["moments"] + memory["average"]
     needed = {
-        "state": (memory["parameters"] + memory["moments"] + memory["average"]) // parts,
+        "state": of_seeds // parts + shared // over_model,
         "best": memory["best"] // parts,
         "gradients": _BYTES * moving * max(here // over_seeds, 1) // over_model,
         "activations": kept * max(here // over_seeds, 1) // over_model,
     }
-    data = samples * sum(
-        spec.length(m) * (_BYTES * max(spec.width(m), 1) + 1) for m in spec.modalities
-    )
+    data = samples * sum(x.nbytes for x in jax.tree.leaves(blank_sample(spec)))
     # A split beyond its budget is read batch by batch.
     needed["data"] = data if data <= config.data.device_memory_budget * 2**20 else 0
     total = sum(needed.values())
