@@ -8,7 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from msajax.layers.linear import Affine, affine, affine_each, batched_product, gelu, layer_norm
+from msajax.layers.linear import (
+    Affine,
+    AffineLayer,
+    affine,
+    affine_each,
+    batched_product,
+    gelu,
+    layer_norm,
+)
+from msajax.layers.platform import made_for
 
 RNG = np.random.default_rng(0)
 
@@ -103,3 +112,13 @@ def test_gelu_has_the_rounding_of_a_number_near_one_in_both_tails():
     exact = [0.5 * v * (1 + math.erf(v / math.sqrt(2))) for v in x]
     error = np.abs(gelu(jnp.asarray(x, jnp.float32)) - np.array(exact))
     assert (error <= 2.0**-22 * np.abs(x)).all()  # two roundings of 1 + erf, which is 0 to 2
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+def test_the_gradient_of_a_bias_in_16_bits_is_summed_in_32(platform):
+    layer = AffineLayer((3,), (2, 2), jnp.bfloat16)
+    x = jnp.ones((40, 300, 3), jnp.bfloat16)
+    with made_for(platform):
+        params = layer.init(jax.random.key(0), x)
+        found = jax.grad(lambda params: layer.apply(params, x).astype(jnp.float32).sum())(params)
+    np.testing.assert_array_equal(found["params"]["bias"], np.full((2, 2), 12032))  # of 12000

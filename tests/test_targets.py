@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -64,10 +65,13 @@ def test_the_plan_says_what_each_device_of_a_target_holds(target, mesh, shape):
     found, whole = plan_on(parse_target(target), config, SPEC, 1000), plan(config, SPEC)
     assert tuple(found["mesh"].values()) == shape and found["devices"] == np.prod(shape)
     (seeds, _, parts), needed = shape, found["needed"]
-    size = 4 * whole["parameters"]["moving"]
-    assert needed["state"] == 4 * 3 * size // (seeds * parts)  # two moments
+    numbers = 0  # of one seed, on one device: kernels lie over `model`, biases on all of it
+    for shape in parameter_shapes(CONFIG.model, SPEC).values():
+        numbers += math.prod(shape) // (parts if len(shape) > 1 and shape[1] % parts == 0 else 1)
+    assert numbers == whole["parameters"]["moving"] or parts > 1
+    assert needed["state"] == 4 * 3 * 4 // seeds * numbers  # two moments
     at_once = 4 // seeds if "gpu" in target else 1  # one after another on a TPU
-    assert needed["gradients"] == at_once * size // parts
+    assert needed["gradients"] == 4 * at_once * numbers
     assert needed["data"] == 1000 * (5 * (4 * 6 + 1) + 3 * (4 * 5 + 1))
     assert needed.pop("total") == sum(needed.values()) and found["fits"]
 

@@ -214,7 +214,7 @@ def describe_target(found: Mapping[str, Any]) -> str:
     over = ", ".join(f"{name} over {n}" for name, n in found["mesh"].items() if n > 1)
     devices = f"{found['devices']} device(s)" + (f" ({over})" if over else "")
     return (
-        f"On {found['target']} the run uses {devices}: each of them holds at most {mib(total)} "
+        f"On {found['target']} the run uses {devices}: each of them holds about {mib(total)} "
         f"({kinds}) of {mib(found['memory'])}. "
         f"The run {'fits' if found['fits'] else 'does not fit'}."
     )
@@ -223,7 +223,8 @@ def describe_target(found: Mapping[str, Any]) -> str:
 def run(options: Options, console: Console) -> int:
     """Describes and prints; returns the exit code."""
     options.check_output(("digest", "splits", "memory"), ("parameters", "stages", "plan"))
-    config, target = options.config, options["target"] and parse_target(options["target"])
+    config, target = options.config, options["target"]
+    target = None if target is None else parse_target(target)
     if options["input"]:
         if target:
             raise UserError("--target asks what a run would need: give --config, not --input.")

@@ -7,6 +7,8 @@ import numpy as np
 
 from msajax.layers.platform import platform
 
+_SHORT = 128  # steps; the matrix of a product for more would be large
+
 
 class LearnedPositions(nn.Module):
     """Adds a learned vector per time step (source 002), at first of standard deviation `init`."""
@@ -31,14 +33,19 @@ class LearnedPositions(nn.Module):
             "embedding", nn.initializers.normal(self.init), (self.max_len, model_dim)
         )  # [max_len, model_dim]
         rows = table[:length].astype(x.dtype)
-        return _add_rows(x, rows) if platform() == "gpu" else x + rows
+        is_short = isinstance(length, int) and length <= _SHORT
+        return _add_rows(x, rows) if is_short and platform() == "gpu" else x + rows
 
 
 def _add_rows(x: jax.Array, rows: jax.Array) -> jax.Array:
-    """Adds `[T, D]` to `[B, T, D]`, by a product."""
-    batch, length, width = x.shape
+    """Adds `[T, D]` to `[B, T, D]` by an exact product with `[B T, T]`.
+
+    The gradient of a sum is one over the batch, for which XLA on GPUs lays all that is computed of
+    `x` out with the batch last, and turns it again for every product: a step had 100 kernels more.
+    """
+    batch, length, _ = x.shape
     which = jnp.tile(jnp.eye(length, dtype=x.dtype), (batch, 1))
-    return x + jnp.matmul(which, rows).reshape(x.shape)
+    return x + jnp.matmul(which, rows, precision="highest").reshape(x.shape)
 
 
 def sinusoids(length: int, model_dim: int) -> np.ndarray:

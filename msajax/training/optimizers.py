@@ -350,7 +350,7 @@ class Optimizer:
         return self._norm_of(make_packing(gradient, self.settings, self.joins).pack(gradient))
 
     def _norm_of(self, arrays: Mapping[str, jax.Array]) -> jax.Array:
-        if not self.joins_norm:
+        if not (self.joins_norm and arrays):
             return optax.tree.norm(arrays)
         return jnp.linalg.norm(jnp.concatenate([jnp.ravel(x) for x in arrays.values()]))
 

@@ -72,7 +72,9 @@ def plan(config: Config, spec: CorpusSpec) -> dict[str, Any]:
 
 
 def plan_on(target: Target, config: Config, spec: CorpusSpec, samples: int) -> dict[str, Any]:
-    """Says what each device of a target holds of a run, and whether that fits.
+    """Says what each device of a target holds of a run of one process, and whether that fits.
+
+    What a model remembers of samples, and moments of further stages, are not counted.
 
     Args:
         target: devices, which need not be there.
@@ -90,28 +92,38 @@ def plan_on(target: Target, config: Config, spec: CorpusSpec, samples: int) -> d
     Raises:
         UserError: if `mesh.*` asks for more devices than the target has, or for others.
     """
-    train, at_once = config.train, config.train.seeds_at_once or config.train.seeds
+    train = config.train
+    at_once = min(train.seeds_at_once or train.seeds, train.seeds)
     rows = -(-train.batch_size // train.accumulation_steps)
     with made_for(target.platform):
         seed_axis, shape = check_mesh(
             config.mesh, train.seed_axis, at_once, config.model.model_dim, rows, target.devices
         )
         over_seeds, over_rows, over_model = shape
-        here = at_once if seed_axis == "vmap" else 1  # seeds that share a step, on all devices
         kept = _kept_for_gradients(config, spec, -(-rows // over_rows))
-    planned, parts = plan(config, spec), over_seeds * over_model
+    planned = plan(config, spec)
     memory, moving = planned["memory"], planned["parameters"]["moving"]
     shared = _BYTES * planned["parameters"]["shared"]  # each device has what all seeds share
-    of_seeds = memory["parameters"] - shared + memory["moments"] + memory["average"]
+    # Of each seed, on the devices of `model`, over which kernels lie whose outputs they divide.
+    shapes = parameter_shapes(config.model, spec).values()
+    sizes = [math.prod(shape) for shape in shapes]
+    spread = [len(shape) > 1 and shape[1] % over_model == 0 for shape in shapes]
+    share = sum(n / over_model if lies else n for n, lies in zip(sizes, spread, strict=True))
+    share /= sum(sizes)
+    kinds = memory["parameters"] - shared + memory["moments"] + memory["average"]
+    slots = -(-at_once // over_seeds)  # seeds of the device that has most
+    kept_best = slots if at_once % over_seeds == 0 else at_once  # those lie on all devices
+    together = slots if seed_axis == "vmap" else 1
     needed = {
-        "state": of_seeds // parts + shared // over_model,
-        "best": memory["best"] // parts,
-        "gradients": _BYTES * moving * max(here // over_seeds, 1) // over_model,
-        "activations": kept * max(here // over_seeds, 1) // over_model,
+        "state": int(share * kinds / at_once * slots) + shared,
+        "best": int(share * memory["best"] / at_once * kept_best),
+        "gradients": int(share * _BYTES * moving * together),
+        "activations": kept * together,
     }
-    data = samples * sum(x.nbytes for x in jax.tree.leaves(blank_sample(spec)))
+    features, masks = (sum(x.nbytes for x in each.values()) for each in blank_sample(spec))
     # A split beyond its budget is read batch by batch.
-    needed["data"] = data if data <= config.data.device_memory_budget * 2**20 else 0
+    streams = samples * features > config.data.device_memory_budget
+    needed["data"] = 0 if streams else samples * (features + masks)
     total = sum(needed.values())
     return {
         "target": ":".join(target),
