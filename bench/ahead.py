@@ -186,11 +186,11 @@ def of_training(config: Any, spec: Any, devices: list[Any], program: str) -> dic
     from msajax.preparation.batches import BLOCK, Batch
     from msajax.training import programs
     from msajax.training.rates import make_rates
-    from msajax.training.run import make_recipe
+    from msajax.training.run import layout_of, make_recipe
 
     recipe = make_recipe(config, spec, (1000,), frozenset(), ())
     rates = make_rates(config, recipe.optimizer.rates(config.optim, 10_000))
-    layout = layout_for(config, devices)
+    layout = layout_of(config, devices)
     seeds, rows = config.train.seeds, config.train.batch_size
     rows += -rows % layout.data_devices
     sharding = layout.batch_sharding
@@ -250,14 +250,12 @@ def of_scores(config: Any, spec: Any, devices: list[Any], program: str) -> dict[
     """Returns the figures of a batch of validation, or of one sample."""
     import jax
 
-    from msajax.inference.scoring import EVALUATION_ROWS, predict_program
-    from msajax.models.build import build_model
-    from msajax.tasks import TASKS
+    from msajax.inference.scoring import EVALUATION_ROWS
     from msajax.training import programs
-    from msajax.training.run import make_recipe
+    from msajax.training.run import layout_of, make_recipe
 
     recipe = make_recipe(config, spec, (1000,), frozenset(), ())
-    layout = layout_for(config, devices)
+    layout = layout_of(config, devices)
     jitted = programs.jit_programs(recipe, spec, layout, ())
     rows = EVALUATION_ROWS[-1] if program == "valid" else 1
     over = () if rows % layout.data_devices else ("data",)
@@ -265,11 +263,8 @@ def of_scores(config: Any, spec: Any, devices: list[Any], program: str) -> dict[
     def lies(dtype: Any, *tail: int) -> Any:
         return jax.ShapeDtypeStruct((rows, *tail), dtype, sharding=layout.sharding(*over))
 
-    predict = predict_program.__wrapped__(
-        build_model(config.model, spec), TASKS[spec.label_kind], layout
-    )
     variables = jitted.state(config.train.seeds).variables
-    whole, seconds = compiled(predict.lower(variables, {}, *arrays_of(spec, lies)))
+    whole, seconds = compiled(jitted.predict.lower(variables, {}, *arrays_of(spec, lies)))
     return figures_of(count(whole), whole, seconds)
 
 
@@ -296,27 +291,13 @@ def of_plain(config: Any, spec: Any, devices: list[Any]) -> dict[str, Any]:
     return figures_of(count(whole), whole, seconds)
 
 
-def layout_for(config: Any, devices: list[Any]) -> Any:
-    """Makes the layout of a run over such devices."""
-    from msajax.runtime.devices import make_layout
-
-    train = config.train
-    rows = -(-train.batch_size // train.accumulation_steps)
-    width = config.model.model_dim
-    return make_layout(config.mesh, train.seed_axis, train.seeds, width, rows, devices)
-
-
 def arrays_of(spec: Any, lies: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the shapes of features and masks at the longest length."""
-    import numpy as np
+    import jax
 
-    features, masks = {}, {}
-    for m in spec.modalities:
-        is_of_ids = bool(spec.vocabulary(m))
-        tail = () if is_of_ids else (spec.width(m),)
-        features[m] = lies(np.int32 if is_of_ids else np.float32, spec.length(m), *tail)
-        masks[m] = lies(np.bool_, spec.length(m))
-    return features, masks
+    from msajax.models.contract import blank_sample
+
+    return jax.tree.map(lambda x: lies(x.dtype, *x.shape[1:]), blank_sample(spec))
 
 
 def compiled(lowered: Any) -> tuple[Any, float]:

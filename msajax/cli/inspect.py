@@ -11,6 +11,7 @@ from msajax import announce
 from msajax.cli.early_checks import check_sources, load_jax
 from msajax.cli.options import Options
 from msajax.config import Config, DataConfig, ModelConfig
+from msajax.corpus.corpus import describe_making
 from msajax.corpus.demands import require_words, say_unread_transcripts, say_what_is_idle
 from msajax.corpus.formats import open_own_or_fold
 from msajax.corpus.steps import describe_groups
@@ -59,8 +60,7 @@ def render(report: dict[str, Any], console: Console) -> None:
     if repaired := describe_reading(report["repairs"]):
         say(f"repaired as it was read: {repaired}")
     if manifest := report["manifest"]:
-        made = (f"{k} {v}" for key in ("tools", "settings") for k, v in manifest[key].items() if v)
-        say(f"made of {len(manifest['sources'])} recordings by {', '.join(made)}")
+        say(f"made of {len(manifest['sources'])} recordings by {describe_making(manifest)}")
         for m, columns in manifest["columns"].items():
             units = (f" ({c['unit']})" if c["unit"] else "" for c in columns)
             names = (f"{c['name']}{unit}" for c, unit in zip(columns, units, strict=True))
@@ -183,11 +183,7 @@ def print_cost(report: Mapping[str, Any], console: Console) -> None:
 
 def describe_plan(plan: Mapping[str, Any]) -> str:
     """Puts a plan of memory and disk into words."""
-    counts, seeds = plan["parameters"], plan["seeds_at_once"]
-
-    def mib(size: int) -> str:
-        return f"{size / 2**20:,.0f} MiB"
-
+    counts, seeds, mib = plan["parameters"], plan["seeds_at_once"], _mib
     kinds = ", ".join(
         f"{name} {mib(size)}" for name, size in plan["memory"].items() if size and name != "total"
     )
@@ -204,11 +200,7 @@ def describe_plan(plan: Mapping[str, Any]) -> str:
 
 def describe_target(found: Mapping[str, Any]) -> str:
     """Puts into words whether a run fits devices that it is planned for."""
-
-    def mib(size: int) -> str:
-        return f"{size / 2**20:,.0f} MiB"
-
-    needed = dict(found["needed"])
+    needed, mib = dict(found["needed"]), _mib
     total = needed.pop("total")
     kinds = ", ".join(f"{name} {mib(size)}" for name, size in needed.items() if size)
     over = ", ".join(f"{name} over {n}" for name, n in found["mesh"].items() if n > 1)
@@ -218,6 +210,10 @@ def describe_target(found: Mapping[str, Any]) -> str:
         f"({kinds}) of {mib(found['memory'])}. "
         f"The run {'fits' if found['fits'] else 'does not fit'}."
     )
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.0f} MiB"
 
 
 def run(options: Options, console: Console) -> int:

@@ -348,6 +348,11 @@ class TrainConfig(Settings):
         given = bool(self.compile_cache)
         require(self, "train.compile_cache", given, "must be auto, off or a folder")
 
+    @property
+    def at_once(self) -> int:
+        """How many random seeds are trained together."""
+        return min(self.seeds_at_once or self.seeds, self.seeds)
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class MeshConfig(Settings):
@@ -358,7 +363,7 @@ class MeshConfig(Settings):
         data: devices over which the rows of a batch are spread; 0 takes all that the others leave,
             virtual CPU devices only for 16 rows each.
         seed: devices over which random seeds are spread; 0 takes as many as there are seeds, on
-            accelerators and with several processes as many as divide both.
+            GPUs and with several processes as many as divide both.
         model: devices over which every wide parameter is spread, for models that are too large for
             one.
         cpu_devices: devices that the CPU counts as, where JAX finds no accelerator; 0 takes what a

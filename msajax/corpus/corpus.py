@@ -427,6 +427,12 @@ class Corpus:
                 )
 
 
+def describe_making(manifest: Mapping[str, Any]) -> str:
+    """Says by which tools, of which versions, and settings features of recordings were made."""
+    parts = (manifest["tools"] | manifest["settings"]).items()
+    return ", ".join(f"{name} {value}" for name, value in parts if value)
+
+
 def count_transcripts(raw_text: np.ndarray | None) -> int:
     """Returns how many of `[N]` transcripts are not blank; 0 where there are none."""
     return 0 if raw_text is None else int((np.char.strip(raw_text) != "").sum())

@@ -69,10 +69,7 @@ def describe_unread_transcripts(corpus: Corpus, data: DataConfig, model: ModelCo
         return ""
     headers = corpus.headers.values()
     if found := sum(header.transcripts for header in headers):
-        return (
-            f"{found} transcripts found; not read: data.text=words or model.text_encoder=FOLDER "
-            "reads them"
-        )
+        return f"{found} transcripts found; not read: data.text=words or {_READS_WORDS}"
     found = sum(h.size for h in headers if h.words and "text" not in h.shapes)
     return f"words of {found} samples found; not read: {_READS_WORDS}" if found else ""
 

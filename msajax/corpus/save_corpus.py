@@ -130,7 +130,15 @@ def save_corpus(
     path = require_free(path, overwrite)
     source = Source(path, "native npz")
     corpus, saved = corpus_of_table(
-        source, table, sequences, label, split, id, group, seed, aligned, {}
+        source,
+        table,
+        sequences,
+        label=label,
+        split=split,
+        id=id,
+        group=group,
+        seed=seed,
+        aligned=aligned,
     )
     save(corpus, path)
     return saved
@@ -140,6 +148,7 @@ def corpus_of_table(
     source: Source,
     table: Any,
     sequences: Mapping[str, Any],
+    *,
     label: str | Sequence[str] | Mapping[str, Sequence[str]] | None = None,
     split: str | Sequence[float] = "split",
     id: str = "id",

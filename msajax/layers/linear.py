@@ -225,13 +225,9 @@ _own_batched_product.defvjp(_batched_product_forward, _batched_product_backward)
 _batched_product = derived_on_cpus(_own_batched_product)
 
 
-def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, eps: float) -> jax.Array:
-    """Normalises `[…, D]` over the last axis, biased variance."""
-    return _layer_norm(x, scale, bias, eps)
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _own_layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, eps: float) -> jax.Array:
+    """Normalises `[…, D]` over the last axis, biased variance."""
     return _normalised(x, eps)[0] * scale + bias
 
 
@@ -263,16 +259,12 @@ def _layer_norm_backward(eps, kept, gradient):
 
 
 _own_layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
-_layer_norm = derived_on_cpus(_own_layer_norm)
-
-
-def gelu(x: jax.Array) -> jax.Array:
-    """Computes `x` times the standard normal distribution function."""
-    return _gelu(x)
+layer_norm = derived_on_cpus(_own_layer_norm)
 
 
 @jax.custom_vjp
 def _own_gelu(x: jax.Array) -> jax.Array:
+    """Computes `x` times the standard normal distribution function."""
     return x * _normal_distribution(x)
 
 
@@ -290,4 +282,4 @@ def _gelu_backward(x, gradient):
 
 
 _own_gelu.defvjp(_gelu_forward, _gelu_backward)
-_gelu = derived_on_cpus(_own_gelu)
+gelu = derived_on_cpus(_own_gelu)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msajax.config.reading import changed_settings
+from msajax.corpus.corpus import describe_making
 from msajax.preparation.lost import describe_losses, describe_reading, describe_repairs
 from msajax.report import charts
 from msajax.report.content import Content, reading, selection
@@ -127,9 +128,7 @@ def corpus(content: Content) -> Panel:
         told = ", ".join(f"{key} {value}" for key, value in embedded.items() if key != "modality")
         facts.append((f"{embedded['modality']} embedded by", told))
     if manifest := of_run.get("manifest"):
-        told = ("tools", "settings")
-        said = (f"{k} {v}" for key in told for k, v in manifest[key].items() if v)
-        facts.append(("made of recordings by", ", ".join(said)))
+        facts.append(("made of recordings by", describe_making(manifest)))
     return Panel.of(
         "Corpus",
         "corpus.html",

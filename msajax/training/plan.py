@@ -39,7 +39,7 @@ def plan(config: Config, spec: CorpusSpec) -> dict[str, Any]:
     shapes = parameter_shapes(config.model, spec)
     optimizer = make_optimizer(config.optim, shapes)
     counts = _count(config, shapes, optimizer.settings)
-    at_once = config.train.seeds_at_once or config.train.seeds
+    at_once = config.train.at_once
     own = counts["moving"] + counts["frozen"] - counts["shared"]  # of each seed
     moments = len(optimizer.moments) * counts["moving"]
     average = optimizer.averages * counts["moving"]
@@ -92,8 +92,7 @@ def plan_on(target: Target, config: Config, spec: CorpusSpec, samples: int) -> d
     Raises:
         UserError: if `mesh.*` asks for more devices than the target has, or for others.
     """
-    train = config.train
-    at_once = min(train.seeds_at_once or train.seeds, train.seeds)
+    train, at_once = config.train, config.train.at_once
     rows = -(-train.batch_size // train.accumulation_steps)
     with made_for(target.platform):
         seed_axis, shape = check_mesh(
@@ -172,7 +171,7 @@ def _activations(config: Config, spec: CorpusSpec) -> int:
     """
     train = config.train
     rows = -(-train.batch_size // train.accumulation_steps)
-    rows *= (train.seeds_at_once or train.seeds) if train.seed_axis == "vmap" else 1
+    rows *= train.at_once if train.seed_axis == "vmap" else 1
     total = 0
     for m in spec.modalities:
         if (a := spec.encoder(m)) is None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
+import jax
 import numpy as np
 
 from msajax.config import Config, TrainConfig
@@ -189,8 +190,8 @@ class Run:
     def groups(self) -> list["Run"]:
         """Splits the run into the groups of seeds that are trained together."""
         train = self.config.train
-        at_once = train.seeds_at_once or train.seeds
-        if at_once >= train.seeds:
+        at_once = train.at_once
+        if at_once == train.seeds:
             return [self]
         groups = []
         for first in range(0, train.seeds, at_once):
@@ -234,12 +235,12 @@ def make_recipe(
     )
 
 
-def layout_of(config: Config) -> Layout:
-    """Builds the layout of a run over the devices of all its processes."""
+def layout_of(config: Config, devices: Sequence[jax.Device] = ()) -> Layout:
+    """Builds the layout of a run over the devices of all its processes, or over others."""
     train = config.train
     rows = -(-train.batch_size // train.accumulation_steps)
     width = config.model.model_dim
-    return make_layout(config.mesh, train.seed_axis, train.seeds, width, rows)
+    return make_layout(config.mesh, train.seed_axis, train.seeds, width, rows, devices)
 
 
 def check_model(config: Config, spec: CorpusSpec) -> None:
