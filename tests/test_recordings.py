@@ -25,9 +25,9 @@ from msajax.cli.predict import open_clips
 from msajax.config import DataConfig
 from msajax.corpus.in_memory import corpus_of
 from msajax.recordings import extract as extraction
-from msajax.recordings import media, row
+from msajax.recordings import measure, media, row
 from msajax.recordings.audio_columns import audio_columns, over_steps
-from msajax.recordings.extract import Stopped
+from msajax.recordings.measure import Stopped
 from msajax.recordings.media import RATE, Refused, read_sound
 from msajax.recordings.pronunciation import guess, pronounce, spell_number, words_of
 from msajax.recordings.settings import settings_of
@@ -83,7 +83,7 @@ def at_once(monkeypatch):
         def close(self):
             pass
 
-    monkeypatch.setattr(extraction, "_Worker", Worker)
+    monkeypatch.setattr(measure, "_Worker", Worker)
 
 
 def reason_of(path, *cut):

@@ -13,7 +13,8 @@ def run(options: Options, console: Console) -> int:
     del console
     table, output = options.required("input", "output")
     refuse_inside(output, table, "table")
-    from msajax.recordings.extract import Stopped, extract
+    from msajax.recordings.extract import extract
+    from msajax.recordings.measure import Stopped
 
     with StopRequest() as stop:
         stop.will_serve()

@@ -113,17 +113,18 @@ def open_clips(
         )
     from msajax.recordings import extract
     from msajax.recordings.settings import settings_of
+    from msajax.recordings.table import read_rows
 
     settings = settings_of(manifest, asr_model or "")
     if source.lower().endswith(".csv"):
         if transcript:
             raise UserError("--transcript is for a single clip: a CSV has a column of them.")
-        rows = extract.read_rows(source, named_columns(columns))
+        rows = read_rows(source, named_columns(columns))
         rows = [dataclasses.replace(row, labels={}, split="test") for row in rows]
     else:
         name = os.path.splitext(os.path.basename(source))[0]
         table = [{"file": os.path.abspath(source), "id": name, "transcript": transcript}]
-        rows = extract.read_rows([one | {"split": "test"} for one in table])
+        rows = read_rows([one | {"split": "test"} for one in table])
     base = os.path.splitext(output)[0] + ".extract"
     with extract.locked(base):
         corpus, _, measured = extract.corpus_of_recordings(rows, settings, base, source, jobs)

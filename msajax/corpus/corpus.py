@@ -1,6 +1,7 @@
 """Defines the one in-memory form of data, on the host: a Corpus of Splits."""
 
 import collections
+import copy
 import dataclasses
 import itertools
 import json
@@ -300,6 +301,24 @@ class Corpus:
         sizes = ", ".join(f"{header.size} {name}" for name, header in self.headers.items())
         widths = ", ".join(f"{m} ({self.width(m) or 'token ids'})" for m in self.modalities)
         return f"Corpus({self.path!r}, {self.source.format}: {sizes}; {widths})"
+
+    def with_changes(
+        self,
+        read: Callable[[str], Split],
+        headers: Mapping[str, SplitHeader],
+        **attributes: Any,
+    ) -> "Corpus":
+        """Makes a corpus of the same samples, whose splits are read and described otherwise.
+
+        Args:
+            read: reads a split by its name.
+            headers: those of splits that are described otherwise.
+            attributes: others that differ, as `digest`.
+        """
+        made = copy.copy(self)
+        vars(made).update(attributes, headers={**self.headers, **headers}, _read=read)
+        made._check()
+        return made
 
     @property
     def modalities(self) -> tuple[str, ...]:

@@ -10,18 +10,22 @@ import collections
 import dataclasses
 import functools
 import gzip
+import hashlib
 import io
 import itertools
+import json
 import logging
 import os
 import re
 import stat
 import zlib
 from collections.abc import Collection, Iterator
+from typing import Any
 
 import numpy as np
 
-from msajax.corpus.corpus import is_finite
+from msajax.config import DataConfig
+from msajax.corpus.corpus import Corpus, Split, is_finite
 from msajax.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -44,6 +48,12 @@ class WordVectors:
 
     words: tuple[str, ...]
     vectors: np.ndarray
+
+    def add_to(self, digest: Any) -> None:
+        """Adds words and numbers to the digest of a corpus, whatever their order in the file."""
+        order = np.argsort(self.words)
+        digest.update(json.dumps(np.array(self.words)[order].tolist()).encode())
+        digest.update(self.vectors[order].astype("<f4").tobytes())
 
 
 def read_glove(path: str | os.PathLike, vocabulary: Collection[str]) -> WordVectors:
@@ -176,3 +186,49 @@ def read_vectors(path: str, glove_path: str, counts: collections.Counter[str]) -
         *(path, unknown, counts.total(), 100 * unknown / counts.total()),
     )
     return found
+
+
+def with_word_vectors(corpus: Corpus, data: DataConfig) -> Corpus:
+    """Makes the same corpus whose text is the vectors of its words, at their steps.
+
+    Only where `data.glove_path` asks for it, and words are known step by step and no features of
+    text are; else it returns the corpus.
+
+    Raises:
+        UserError: if the file of vectors is damaged, or has none of any word.
+    """
+    known = {name: header for name, header in corpus.headers.items() if header.words}
+    reads_features = data.text in ("auto", "features")
+    if not (data.glove_path and reads_features and known) or "text" in corpus.modalities:
+        return corpus
+    counts: collections.Counter[str] = collections.Counter()
+    for name in known:
+        counts.update(filter(None, corpus.split(name).words.flat))
+    vectors = read_vectors(corpus.path, data.glove_path, counts)
+    row_of = {word: row for row, word in enumerate(vectors.words, 1)}
+    table = np.pad(vectors.vectors, ((1, 0), (0, 0)))  # row 0: a word without a vector
+
+    def read(name: str) -> Split:
+        split = corpus.split(name)
+        if split.words is None:
+            return split
+        rows = np.array([row_of.get(word, 0) for word in split.words.flat], np.int32)
+        return dataclasses.replace(
+            split,
+            features={**split.features, "text": table[rows.reshape(split.words.shape)]},
+            masks={**split.masks, "text": split.words != ""},
+        )
+
+    headers = {
+        name: dataclasses.replace(
+            header,
+            shapes={"text": (header.words, table.shape[1]), **header.shapes},
+            dtypes={"text": "float32", **header.dtypes},
+            masked=header.masked | {"text"},
+        )
+        for name, header in known.items()
+    }
+    digest = hashlib.sha256(corpus.digest.encode())
+    vectors.add_to(digest)
+    source = dataclasses.replace(corpus.source, has_vectors=True)
+    return corpus.with_changes(read, headers, digest=digest.hexdigest(), source=source)

@@ -157,23 +157,12 @@ def binarized(corpus: Corpus, threshold: float) -> Corpus:
         labels = None if split.labels is None else (split.labels > threshold).astype(np.float64)
         return dataclasses.replace(split, labels=labels)
 
-    headers, ids = {}, {}
+    headers = {}
     for name, header in corpus.headers.items():
-        split = read(name)
-        headers[name], ids[name] = header, split.ids.tolist()
-        if split.labels is not None:
-            about = describe_labels(split.labels, integers=True, names=header.label_names)
+        if (labels := read(name).labels) is not None:
+            about = describe_labels(labels, integers=True, names=header.label_names)
             headers[name] = dataclasses.replace(header, **about)
-    made = Corpus(
-        source=corpus.source,
-        digest=corpus.digest,
-        headers=headers,
-        ids=ids,
-        read=read,
-        aligned=corpus.aligned,
-    )
-    made.why, made.verify = corpus.why, corpus.verify
-    return made
+    return corpus.with_changes(read, headers)
 
 
 def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:

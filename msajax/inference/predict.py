@@ -5,6 +5,7 @@ from typing import Any
 
 from msajax.config import SYNTHETIC
 from msajax.corpus.corpus import Corpus, Split
+from msajax.corpus.glove import with_word_vectors
 from msajax.corpus.in_memory import with_embedded
 from msajax.corpus.predictions import Scored, write_predictions
 from msajax.errors import UserError
@@ -33,7 +34,7 @@ def predict_corpus(
     """
     bundle = bundle.with_data(**overrides)
     preparation, spec = bundle.preparation, bundle.preparation.spec
-    corpus = with_same_features(bundle, corpus)
+    corpus = with_word_vectors(with_same_features(bundle, corpus), bundle.config.data)
     names = list(corpus.headers) if split_name == "all" else [split_name]
     for m in corpus.modalities:
         if m not in spec.modalities:

@@ -13,6 +13,7 @@ from msajax.corpus.demands import require_corpus
 from msajax.corpus.folds import cut_fold, require_one_fold, without_folds
 from msajax.corpus.formats import connectome, csd, hdf5, misa, mmsa, native
 from msajax.corpus.formats.pickled import describe, read_pickled
+from msajax.corpus.glove import with_word_vectors
 from msajax.corpus.labels import binarized
 from msajax.errors import UserError, writing
 from msajax.files import as_path, put_in_place, scratch_folder
@@ -171,7 +172,7 @@ def open_own(path: str, data: DataConfig) -> Corpus:
             found = f"{path}, a pickle of {describe(next(iter(source.trees.values())))},"
             formats = [format for format in formats if format.pickled]
         if format.matches(source):
-            corpus = format.open(source, data)
+            corpus = with_word_vectors(format.open(source, data), data)
             corpus.why = format.why
             return corpus if data.binarize == "none" else binarized(corpus, float(data.binarize))
     expected = ", or ".join(format.what for format in formats)

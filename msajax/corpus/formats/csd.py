@@ -197,9 +197,7 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         digest.update(f"\n{name} {found}".encode())
     if vectors is not None:
-        order = np.argsort(vectors.words)
-        digest.update(json.dumps(np.array(vectors.words)[order].tolist()).encode())
-        digest.update(vectors.vectors[order].astype("<f4").tobytes())
+        vectors.add_to(digest)
     said: set[str] = set()
     return Corpus(
         source=Source(
