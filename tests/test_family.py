@@ -3,6 +3,7 @@
 import functools
 import itertools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,6 +50,7 @@ AXES = {
     "gate_input": ("mean", "concat"),
     "gate_hidden": (True, False),
     "gate_activation": ("relu", "none"),
+    "gate_start": ("even", "anchor"),
     "head": ("weighted_sum", "mean", "concat"),
     "missing_modality": ("mask", "reference"),
     "dtype": ("float32", "bfloat16"),
@@ -436,6 +438,23 @@ def test_a_hidden_layer_of_the_gate_without_an_activation_is_linear():
     assert (inner < 0).any()  # which relu would cut off
     logits = inner @ np.float64(last["kernel"]) + last["bias"]
     expected = scipy.special.softmax(np.where(PRESENT, logits, -1e30), 1) * PRESENT
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
+
+
+def test_a_gate_that_begins_at_the_anchor_differs_in_its_first_biases_alone():
+    masks, found = {m: PRESENT[:, i : i + 1] for i, m in enumerate("abc")}, {}
+    for start in ("even", "anchor"):
+        config = ModelConfig(**SMALL, gate_start=start)
+        module = AdaptiveHead(config, ("a", "b", "c"), anchor="b")
+        run = jax.jit(functools.partial(module.init_with_output, train=False))
+        (_, weights), variables = run(jax.random.key(0), HEAD_X, masks)
+        found[start] = np.asarray(weights), variables["params"]["gate"]
+    (even, drawn), (weights, params) = found["even"], found["anchor"]
+    np.testing.assert_array_equal(drawn["weights"].pop("bias"), [0, 0, 0])
+    np.testing.assert_array_equal(params["weights"].pop("bias"), [0, 4, 0])
+    chex.assert_trees_all_equal(params, drawn)
+    expected = even * np.exp([0.0, 4.0, 0.0])  # where the anchor is absent, the others as before
+    expected /= np.maximum(expected.sum(1, keepdims=True), 1e-30)
     np.testing.assert_allclose(weights, expected, atol=1e-6)
 
 

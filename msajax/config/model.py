@@ -116,6 +116,8 @@ class ModelConfig(Settings):
         gate_hidden: a hidden layer of D / 2 in the gate; if off, it is linear.
         gate_activation: activation of the gate's hidden layer: relu, or none, which leaves it
             linear.
+        gate_start: how the gate weighs modalities before training: even, or anchor, which begins
+            near the anchor alone.
         head: how pooled modalities become one vector: weighted_sum (by the gate), mean, or concat.
         dropout_rate: dropout rate of every site inside the model that has no rate of its own.
         attention_dropout: dropout rate of attention probabilities (-1 takes dropout_rate).
@@ -189,6 +191,7 @@ class ModelConfig(Settings):
     gate_input: str = "mean"
     gate_hidden: bool = True
     gate_activation: str = "relu"
+    gate_start: str = "even"
     head: str = "weighted_sum"
     dropout_rate: float = 0.1
     attention_dropout: float = SAME
@@ -246,6 +249,7 @@ class ModelConfig(Settings):
         one_of(self, "model.pooling_method", "mean", "attention")
         one_of(self, "model.gate_input", "mean", "concat")
         one_of(self, "model.gate_activation", "relu", "none")
+        one_of(self, "model.gate_start", "even", "anchor")
         one_of(self, "model.ranges", "none", "002")
         one_of(self, "model.head", "weighted_sum", "mean", "concat")
         one_of(self, "model.text_pool", "pieces", "words", "first")
@@ -337,6 +341,7 @@ class ModelConfig(Settings):
         requirement = f"model.head = {self.head!r} has no gate; leave it at its default"
         require(self, "model.gate_input", gated or self.gate_input == "mean", requirement)
         require(self, "model.gate_hidden", gated or self.gate_hidden, requirement)
+        require(self, "model.gate_start", gated or self.gate_start == "even", requirement)
         ok = self.gate_activation == "relu" or (gated and self.gate_hidden)
         requirement = "is of the gate's hidden layer, and there is none; leave it at its default"
         require(self, "model.gate_activation", ok, requirement)

@@ -11,6 +11,7 @@ from msajax.layers.basic import Dropout
 from msajax.layers.linear import batched_product, kernel_init
 
 Arrays = Mapping[str, jax.Array]  # by modality
+ANCHOR_LOGIT = 4.0  # of a gate that begins at the anchor, which then weighs 0.98 of two, 0.96 of 3
 
 
 def mean_pool(x: jax.Array, mask: jax.Array) -> jax.Array:
@@ -83,10 +84,15 @@ class ModalityGate(nn.Module):
     """Weighs the modalities of each sample: Dense(D/2, relu) -> Dropout -> Dense(M, softmax).
 
     Source 002 names no activation of the hidden layer; relu is msa-tf2's (`docs/sources.md`). What
-    the gate sees and whether it has the hidden layer are settings.
+    the gate sees, whether it has the hidden layer and where it begins are settings.
+
+    Attributes:
+        config: those settings.
+        anchor: position of the anchor among the modalities.
     """
 
     config: ModelConfig
+    anchor: int = 0
 
     @nn.compact
     def __call__(self, pooled: jax.Array, present: jax.Array, *, train: bool) -> jax.Array:
@@ -105,9 +111,19 @@ class ModalityGate(nn.Module):
             hidden = nn.Dense(units, kernel_init=kernel_init, name="hidden")(hidden)
             hidden = nn.relu(hidden) if self.config.gate_activation == "relu" else hidden
             hidden = Dropout(self.config.rate())(hidden, train=train)
-        logits = nn.Dense(modalities, kernel_init=kernel_init, name="weights")(hidden)
+        begins_even = self.config.gate_start == "even"
+        logits = nn.Dense(
+            modalities,
+            kernel_init=kernel_init,
+            bias_init=nn.initializers.zeros if begins_even else self._near_anchor,
+            name="weights",
+        )(hidden)
         logits = jnp.where(present, logits, jnp.finfo(jnp.float32).min)  # [batch, modalities]
         return jnp.where(present, jax.nn.softmax(logits, axis=-1), 0)
+
+    def _near_anchor(self, key: jax.Array, shape: tuple[int], dtype: jnp.dtype) -> jax.Array:
+        del key
+        return ANCHOR_LOGIT * jax.nn.one_hot(self.anchor, *shape, dtype=dtype)
 
 
 def concatenate(pooled: jax.Array, present: jax.Array) -> jax.Array:
@@ -121,10 +137,12 @@ class AdaptiveHead(nn.Module):
     Attributes:
         config: pooling method, kind of head, gate and the treatment of absent modalities count.
         modalities: their order is that of the weights.
+        anchor: the modality that a gate may begin at; "" for the first.
     """
 
     config: ModelConfig
     modalities: tuple[str, ...]
+    anchor: str = ""
 
     @nn.compact
     def __call__(
@@ -143,7 +161,9 @@ class AdaptiveHead(nn.Module):
         else:
             pooled, present = pool(self.config, self.modalities, sequences, masks)
         if self.config.head == "weighted_sum":
-            weights = ModalityGate(self.config, name="gate")(pooled, present, train=train)
+            anchor = self.modalities.index(self.anchor or self.modalities[0])
+            gate = ModalityGate(self.config, anchor, name="gate")
+            weights = gate(pooled, present, train=train)
         else:  # a mean or a concatenation has equal weights, so that every model reports some
             weights = present / jnp.maximum(present.sum(-1, keepdims=True), 1)
         if self.config.head == "concat":

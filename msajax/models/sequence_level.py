@@ -129,7 +129,7 @@ class SequenceLevelModel(nn.Module):
                 sequences[m] = after_fusion(
                     sequences[m], masks[m], train=train, attention_mask=attention_masks.get(m)
                 )
-            vector, weights = AdaptiveHead(self.config, names, name="head")(
+            vector, weights = AdaptiveHead(self.config, names, self.anchor, name="head")(
                 sequences, masks, train=train
             )  # [batch, model_dim or modalities * model_dim], [batch, modalities]
             score = nn.Dense(self.spec.outputs, kernel_init=kernel_init, name="regression")(
