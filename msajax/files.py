@@ -150,6 +150,14 @@ def require_writable(path: str) -> None:
         pass
 
 
+def require_new(output: str) -> str:
+    """Returns the path of what is to be written; raises `UserError` if something is there."""
+    output = output.rstrip(os.sep)
+    if os.path.lexists(output):
+        raise UserError(f"--output={output} is there already: choose another name.")
+    return output
+
+
 def require_file_place(path: str) -> None:
     """Raises `UserError` unless a file can be written at `path`, whose folder must be there."""
     if os.path.isdir(path):

@@ -12,14 +12,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from msajax import announce
-from msajax.cli.convert import require_new
 from msajax.cli.early_checks import check_run, load_jax, reading_of
 from msajax.cli.options import Options
 from msajax.corpus.demands import require_corpus
 from msajax.corpus.formats import open_corpus
 from msajax.corpus.predictions import Scored
 from msajax.errors import OK, UserError
-from msajax.files import refuse_inside, require_file_place, write_json, write_text
+from msajax.files import refuse_inside, require_file_place, require_new, write_json, write_text
 from msajax.results.measure import stored_rows
 from msajax.runs.local_copy import bundle_folder
 from msajax.runs.manifest import EXPLANATION, EXPLANATION_PAGE

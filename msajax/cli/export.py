@@ -5,11 +5,10 @@ import os
 from rich.console import Console
 
 from msajax import announce
-from msajax.cli.convert import require_new
 from msajax.cli.early_checks import load_jax
 from msajax.cli.options import Options
 from msajax.errors import OK
-from msajax.files import refuse_inside, require_writable
+from msajax.files import refuse_inside, require_new, require_writable
 from msajax.inference.description import read_description
 from msajax.runs.local_copy import bundle_folder
 

@@ -6,11 +6,10 @@ import sys
 from rich.console import Console
 
 from msajax import announce
-from msajax.cli.convert import require_new
 from msajax.cli.early_checks import load_jax
 from msajax.cli.options import Options
 from msajax.errors import OK, UserError
-from msajax.files import refuse_inside, require_file_place, write_text
+from msajax.files import refuse_inside, require_file_place, require_new, write_text
 from msajax.inference.description import read_description
 from msajax.runs.local_copy import bundle_folder
 from msajax.runs.manifest import refuse_in_run

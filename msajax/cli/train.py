@@ -1,4 +1,4 @@
-"""Runs the modes that train: train, ablate and sweep."""
+"""Runs the modes that train: train, ablate, sweep and compare_models."""
 
 import functools
 import logging
@@ -128,4 +128,32 @@ def sweep(options: Options, console: Console) -> int:
     if failed:
         options.complain(failure_message(failed))
         return NON_FINITE
+    return OK
+
+
+def compare_models(options: Options, console: Console) -> int:
+    """Runs --mode=compare_models: sweeps every contender in a process of its own; prints all."""
+    (workdir,) = options.required("workdir")
+    if not options["contenders"]:
+        raise UserError("--mode=compare_models needs --contenders, as sequence_level,mult,tfn.")
+    check_training(options.config, workdir, None, False)
+    with StopRequest(functools.partial(has_begun, workdir)) as stop:
+        load_jax()
+        from msajax.studies import compare_models as models
+
+        stop.will_serve()
+        asked = {name: options[name] for name in models.Budget._fields}
+        budget = models.Budget(
+            **{name: value for name, value in asked.items() if value is not None}
+        )
+        content, is_done = models.compare_models(
+            options["contenders"], options.config, workdir, budget, stop, options.own
+        )
+    models.print_models(content, console)
+    print(f"Folder of the comparison: {workdir}")
+    if not is_done:
+        print("Not every model has ended; the same command continues.")
+        return STOPPED
+    if not any(row["status"] == models.DONE for row in content["contenders"]):
+        raise UserError("No model of the comparison has been trained: each says why above.")
     return OK
