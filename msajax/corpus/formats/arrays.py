@@ -19,6 +19,7 @@ Splits are train, valid and test. Each modality that is not aligned may have its
 and `aligned` exist so that `convert` keeps what other formats say.
 """
 
+import contextlib
 import dataclasses
 import json
 import lzma
@@ -26,8 +27,8 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Callable
-from typing import Any, BinaryIO, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -39,6 +40,7 @@ from msajax.corpus.corpus import (
     Source,
     Split,
     SplitHeader,
+    are_characters,
     count_transcripts,
 )
 from msajax.corpus.labels import read_labels, require_names
@@ -67,24 +69,9 @@ DAMAGED = (*_BROKEN, RuntimeError, ValueError)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 TIMES = "_times"  # how the names of the times of a modality end
 _LABELS_ELSEWHERE = ("labels", "regression_labels")  # as other formats call them
-RESERVED = {
-    "id",
-    "label",
-    "raw_text",
-    WORDS,
-    SEGMENTS,
-    PIECES,
-    ORIGIN,
-    *_LABELS_ELSEWHERE,
-}  # for no modality
+_BESIDE_MODALITIES = (*_EXTRAS, *_BESIDE_TEXT)
+RESERVED = {*_BESIDE_MODALITIES, *_LABELS_ELSEWHERE}  # no modality is called so
 _CHUNK = 1 << 20
-
-
-class Hash(Protocol):
-    """Stands for the type of `hashlib.sha256()`."""
-
-    def update(self, data: bytes, /) -> None:
-        """Adds bytes to the digest."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +86,17 @@ class ArrayHeader:
 def reason(error: Exception) -> str:
     """Shortens what a library found wrong, which may quote kilobytes, to a part of a sentence."""
     return " ".join(str(error).split())[:100].rstrip(".") or type(error).__name__
+
+
+@contextlib.contextmanager
+def in_one_sentence(what: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turns errors of some kinds into a `UserError` that says what is wrong, and the reason."""
+    try:
+        yield
+    except UserError:
+        raise
+    except kinds as error:
+        raise UserError(f"{what}: {reason(error)}.") from error
 
 
 def array_name(path: str, member: str) -> str:
@@ -125,9 +123,7 @@ def array_name(path: str, member: str) -> str:
     return name
 
 
-def check_array(
-    path: str, file: BinaryIO, size: int, name: str, digest: Hash | None
-) -> ArrayHeader:
+def check_array(path: str, file: BinaryIO, size: int, name: str, digest: Any) -> ArrayHeader:
     """Reads a `.npy` header, checks it against the stored size, and adds the content to a digest.
 
     The digest covers arrays and not the file, so that a renamed or recompressed copy is the same
@@ -135,10 +131,10 @@ def check_array(
 
     Args:
         path: the file or folder, for messages.
-        file: where the array begins.
+        file: stands where the array begins.
         size: stored bytes, header included.
-        name: the array, as digest and messages name it.
-        digest: updated with header and content; None leaves the content unread.
+        digest: one of `hashlib`, to which header and content are added under the array's name;
+            None leaves the content unread.
 
     Raises:
         UserError: for an array that is damaged, or that only a pickle could hold.
@@ -186,8 +182,7 @@ def check_array(
 
 def check_characters(path: str, name: str, block: bytes, byteorder: str) -> None:
     """Refuses code points that Python could not write as UTF-8 later."""
-    codes = np.frombuffer(block, np.dtype(np.uint32).newbyteorder(byteorder))
-    if ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes <= 0xDFFF))).any():
+    if not are_characters(block, byteorder):
         raise UserError(f"{path}: array {name!r} holds characters that Unicode does not have.")
 
 
@@ -202,8 +197,7 @@ def make_corpus(
     """Makes a corpus of named arrays, which are read when a split is asked for.
 
     Args:
-        source: what the corpus is made of, but for its embeddings.
-        digest: SHA-256 of the content.
+        source: lacks the embeddings and the manifest, which arrays hold.
         arrays: every array's header.
         small: the arrays that `SMALL` names.
         load: reads an array by name; an error of `DAMAGED` that it raises becomes one sentence.
@@ -228,16 +222,14 @@ def make_corpus(
         )
 
     def read(split: str) -> Split:
-        header, others = (
-            headers[split],
-            ("id", "label", "raw_text", WORDS, SEGMENTS, PIECES, ORIGIN),
-        )
+        header = headers[split]
         try:
             features = {m: load(f"{split}/{m}") for m in header.shapes}
             features = {m: x.reshape(_shape_in_steps(x)) for m, x in features.items()}
             masks = {m: load(f"{split}/{m}_mask") for m in header.masked}
             masks = {m: mask.reshape(features[m].shape[:2]) for m, mask in masks.items()}
-            found = {n: load(f"{split}/{n}") for n in others if f"{split}/{n}" in arrays}
+            names = [n for n in _BESIDE_MODALITIES if f"{split}/{n}" in arrays]
+            found = {n: load(f"{split}/{n}") for n in names}
             timed = [n for n in arrays if n.startswith(f"{split}/") and n.endswith(TIMES)]
             times = {n.partition("/")[2].removesuffix(TIMES): load(n) for n in timed}
             if (labels := found.get("label")) is not None:
@@ -294,10 +286,11 @@ def _split_header(
         raise UserError(f"{path}: split {split!r} has no ids ({split}/id is missing).")
     masks = {n for n in found if n.endswith("_mask")}
     times = {n for n in found if n.endswith(TIMES)}
-    modalities = [n for n in found if n not in {*_EXTRAS, *_BESIDE_TEXT, *masks, *times}]
+    modalities = [n for n in found if n not in {*_BESIDE_MODALITIES, *masks, *times}]
     shapes = {m: _shape_in_steps(found[m]) for m in modalities}
     size = found["id"].shape[0] if found["id"].shape else 0
 
+    # What is of a sample, and features: types and axes.
     for name in sorted(_EXTRAS.keys() & found.keys()):
         kinds, axes, expected = _EXTRAS[name]
         dtype, shape = found[name].dtype, found[name].shape
@@ -324,6 +317,7 @@ def _split_header(
                 f"{path}: {split}/{m} has {shape[1]} steps of {shape[2]} features; both must be 1 "
                 "or more."
             )
+    # What goes with a modality step by step: masks, times, and what stands beside text.
     for name in sorted(masks):
         m = name.removesuffix("_mask")
         if m not in shapes:
@@ -359,6 +353,7 @@ def _split_header(
                 f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; expected "
                 f"{expected} of shape {steps[:2]}."
             )
+    # Every array has a row for each sample.
     for name, header in found.items():
         if header.shape[0] != size:
             raise UserError(

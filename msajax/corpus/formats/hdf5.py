@@ -24,7 +24,7 @@ import h5py
 import numpy as np
 
 from msajax.corpus.corpus import SPLIT_NAMES, SPLITS, Corpus, Source, Split, SplitHeader
-from msajax.corpus.formats.arrays import reason
+from msajax.corpus.formats.arrays import in_one_sentence
 from msajax.corpus.formats.pickled import list_folder, log_unread
 from msajax.corpus.labels import read_labels
 from msajax.errors import UserError
@@ -45,13 +45,9 @@ def opened(path: str) -> Iterator[h5py.File]:
     """Opens a file; an error of HDF5, now or while it is open, becomes a `UserError`."""
     if not os.path.isfile(path):
         raise UserError(f"There is no file at {path}.")
-    try:
+    with in_one_sentence(f"{path} is damaged or not an HDF5 file", *_DAMAGED):
         with h5py.File(path, "r") as file:
             yield file
-    except UserError:
-        raise
-    except _DAMAGED as error:
-        raise UserError(f"{path} is damaged or not an HDF5 file: {reason(error)}.") from error
 
 
 def member(path: str, group: h5py.Group, name: str, kind: type) -> h5py.Group | h5py.Dataset:
@@ -92,10 +88,8 @@ def dataset(path: str, group: h5py.Group, name: str, largest: int) -> h5py.Datas
 
 def load(path: str, found: h5py.Dataset) -> np.ndarray:
     """Reads a whole dataset."""
-    try:
+    with in_one_sentence(f"{path}: {found.name} is damaged", *_DAMAGED):
         return found[()]
-    except _DAMAGED as error:
-        raise UserError(f"{path}: {found.name} is damaged: {reason(error)}.") from error
 
 
 def form_of(found: h5py.Dataset) -> str:
