@@ -31,8 +31,7 @@ def run_convert(options: Options, console: Console) -> int:
 def convert(path: str, data: DataConfig, output: str) -> None:
     """Writes any corpus as a native archive (`output` ends in .npz) or as a mapped folder.
 
-    Raises:
-        UserError: if the corpus cannot be read, or `output` is there or cannot be written.
+    Raises `UserError` if the corpus cannot be read, or `output` is there or cannot be written.
     """
     output = require_new(output)
     refuse_inside(output, path, "corpus")
@@ -55,13 +54,9 @@ def run_embed(options: Options, console: Console) -> int:
 def embed(path: str, config: Config, output: str) -> list[Embedding]:
     """Writes any corpus with features that pretrained encoders make of its text or its sound.
 
-    Args:
-        config: `model.encoders` and `model.text_encoder` name the folders; `text_pool`,
-            `text_special` and `max_len` of the model count for text; `data` reads the corpus.
-        output: a native archive, if it ends in .npz, or a mapped folder; nothing may be there.
-
-    Raises:
-        UserError: for whatever the user can set right.
+    The model of the configuration names the encoders, and for text `text_pool`, `text_special` and
+    `max_len`. The output is a native archive, if it ends in .npz, or a mapped folder, and new.
+    Raises `UserError` for whatever the user can set right.
     """
     model = config.model
     if not model.encoder_folders:

@@ -104,12 +104,8 @@ def evaluate_run(workdir: str, split_name: str, convention: str = "") -> dict[st
 def evaluate_predictions(path: str, convention: str = "") -> dict[str, Any]:
     """Measures a file of predictions with labels, also one of another tool.
 
-    Args:
-        path: the file.
-        convention: names of `conventions.CONVENTIONS`; "" for the metrics that suit the labels.
-
-    Raises:
-        UserError: if the file cannot be read, or lacks a label or a score.
+    `convention` is as in `evaluate_run`, "" for the metrics that suit the labels. Raises
+    `UserError` if the file cannot be read, or lacks a label or a score.
     """
     read = predictions.read_predictions(path)
     ids, counts = np.unique(read.ids[read.ids != ""], return_counts=True)

@@ -60,14 +60,10 @@ def run(options: Options, console: Console) -> int:
 def explain_run(
     workdir: str, split: str, samples: int = _USUAL, target: str = ""
 ) -> dict[str, Any]:
-    """Explains samples of a finished run's corpus, and writes into its folder.
+    """Explains samples of a finished run's corpus, and writes into its folder, also in a bucket.
 
-    Args:
-        workdir: the run's folder, also in a bucket.
-        target: the output or class; "" for the first output, or the predicted class.
-
-    Returns:
-        The content of explanation.json; a report that is in the folder shows it from then on.
+    It explains the output or class `target`; "" is the first output, or the predicted class.
+    Returns the content of explanation.json, which a report in the folder shows from then on.
 
     Raises:
         UserError: if the run has not ended, its corpus is gone or another one, or its model cannot
@@ -94,12 +90,8 @@ def explain_corpus(
 ) -> dict[str, Any]:
     """Explains samples of any corpus that fits a bundle; labels are not needed.
 
-    Args:
-        output: the page, a new name that ends in .html; the numbers go beside it, to .json.
-        target: the output or class; "" for the first output, or the predicted class.
-
-    Returns:
-        The numbers.
+    `output` is the page, a new name that ends in .html; the numbers, which are returned, go beside
+    it, to .json. `target` is as in `explain_run`.
 
     Raises:
         UserError: if the bundle, the corpus or the output is not usable.

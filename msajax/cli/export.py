@@ -28,9 +28,8 @@ def run(options: Options, console: Console) -> int:
 def export(bundle: str, output: str) -> dict:
     """Writes a bundle as a folder that jax runs alone; returns its manifest.
 
-    Raises:
-        UserError: if the bundle is not usable or its model cannot be exported, or if `output` is
-            there or cannot be written.
+    Raises `UserError` if the bundle is not usable or its model cannot be exported, or if `output`
+    is there or cannot be written.
     """
     output = require_new(output)
     refuse_inside(output, bundle, "bundle")

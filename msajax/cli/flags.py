@@ -106,11 +106,7 @@ def help_text() -> str:
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-    """Parses flags; a mistake is one line and exit code 2.
-
-    Raises:
-        SystemExit: for a mistake, and for --help.
-    """
+    """Parses flags; a mistake is one line and exit code 2, and --help ends the program, too."""
     if any(re.fullmatch("--?h(elp(full|short|xml)?)?", argument) for argument in argv[1:]):
         print(help_text())
         sys.exit(OK)
@@ -185,8 +181,7 @@ def parse_flags(argv: list[str]) -> list[str]:
 def _as_list(argument: str) -> str:
     """Rewrites an override of a list of words, `a,b`, in the form of a tuple of words.
 
-    Raises:
-        UserError: for words that are separated otherwise.
+    Raises `UserError` for words that are separated otherwise.
     """
     given = re.fullmatch(r"(--?config\.([^=]+)=)(.*)", argument, re.DOTALL)
     if given is None or given[2] not in configuration.list_keys():
@@ -256,8 +251,7 @@ def options() -> Options:
 def join_processes() -> None:
     """Meets the other processes of a run, if flags say that there are any.
 
-    Raises:
-        UserError: for flags that contradict each other.
+    Raises `UserError` for flags that contradict each other.
     """
     given = [f"--{f.name}" for f in (COORDINATOR, PROCESSES, PROCESS) if f.value is not None]
     if DISTRIBUTED.value and given:

@@ -242,11 +242,7 @@ def run(options: Options, console: Console) -> int:
 def inspect(
     path: str, data: DataConfig, model: ModelConfig = inspection.ANY_MODEL
 ) -> dict[str, Any]:
-    """Describes a corpus as `inspect_corpus` does; strict-JSON-ready.
-
-    Raises:
-        UserError: if it cannot be used.
-    """
+    """Describes a corpus as `inspect_corpus` does; raises `UserError` if it cannot be used."""
     corpus = open_own_or_fold(path, data)
     corpus.verify()
     say_what_is_idle(corpus, Config(data=data), False)
@@ -256,10 +252,7 @@ def inspect(
 def inspect_model(config: Config, target: Target | None = None) -> dict[str, Any]:
     """Describes what a configuration's model costs on its corpus, and on devices of a target.
 
-    The description is strict-JSON-ready.
-
-    Raises:
-        UserError: if the corpus cannot be used.
+    The description is strict-JSON-ready. Raises `UserError` if the corpus cannot be used.
     """
     check_sources(config)
     corpus = open_own_or_fold(config.data.path, config.reading)

@@ -32,10 +32,8 @@ def measure_robustness(workdir: str) -> dict[str, Any]:
     """Measures the test metrics of a finished run as modalities and steps are lost, and with noise.
 
     It writes and returns robustness.json; a report that is in the folder shows it from then on.
-
-    Raises:
-        UserError: if the run has not ended, its corpus is gone or another one, or its model has no
-            labels.
+    Raises `UserError` if the run has not ended, its corpus is gone or another one, or its model has
+    no labels.
     """
     check_run(workdir, "robustness")
     from msajax.cli.finished_run import adding

@@ -334,9 +334,8 @@ class Corpus:
     def split(self, name: str) -> Split:
         """Reads one split.
 
-        Raises:
-            UserError: if the corpus has no such split, its file went bad since it was opened, or
-                memory is too small for it.
+        Raises `UserError` if the corpus has no such split, its file went bad since it was opened,
+        or memory is too small for it.
         """
         self.require_splits(name)
         try:

@@ -30,8 +30,7 @@ def require_corpus(path: str) -> None:
 def require_glove(path: str) -> None:
     """Raises `UserError` for a file of word vectors that is named and not there."""
     if path and not os.path.isfile(path):
-        near = meant(path) or "."
-        raise UserError(f"data.glove_path: there is no file at {path}{near}")
+        raise UserError(f"data.glove_path: there is no file at {path}{meant(path) or '.'}")
 
 
 def require_words(corpus: Corpus, data: DataConfig, model: ModelConfig) -> None:

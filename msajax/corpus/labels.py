@@ -32,7 +32,7 @@ class LabelKind(NamedTuple):
 
     Attributes:
         kind: a name in `msajax.tasks.TASKS`.
-        names: what the model's outputs are called.
+        names: names the model's outputs.
         classes: the stored whole numbers that stand for the classes, in the order of their names;
             () for one-hot labels and for all that are no classes.
     """
@@ -168,8 +168,7 @@ def binarized(corpus: Corpus, threshold: float) -> Corpus:
 def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
     """Says what a model is to predict of a corpus, from its headers and `model.task`.
 
-    Raises:
-        UserError: if the labels do not suit the task that is asked for.
+    Raises `UserError` if the labels do not suit the task that is asked for.
     """
     if model.own_task and not TASKS[model.own_task].reads_labels:
         return LabelKind(model.own_task, TASKS[model.own_task].own_names)
@@ -192,11 +191,7 @@ def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
 def as_targets(
     labels: np.ndarray | None, spec: CorpusSpec, classes: Sequence[int]
 ) -> np.ndarray | None:
-    """Brings stored labels `[N, L]` into the form of the model's task.
-
-    Returns:
-        None, with a warning, for labels of another kind than the model's.
-    """
+    """Brings stored labels `[N, L]` into the form of the task; warns of others, which are None."""
     if labels is None:
         return None
     found = TASKS[spec.label_kind].from_stored(labels, spec.label_names, classes)

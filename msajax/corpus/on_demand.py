@@ -19,7 +19,7 @@ class OnDemand:
     Attributes:
         stored: `[N, T', d]`, as the corpus has it, on disk or in memory.
         source: `[N, T]`, which stored step each prepared step reads.
-        kept: `[N, T]` bool, the valid ones.
+        kept: `[N, T]` bool, True for a valid one.
         statistics: mean and deviation, each `[d]` float64, of a standardised modality.
         clip: bound of standardised features, 0 for none.
         rows: `[N]`, which stored sample each sample is; None if they are the same.
@@ -34,12 +34,12 @@ class OnDemand:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(N, T, d)."""
+        """Returns (N, T, d)."""
         return (*self.kept.shape, self.stored.shape[2])
 
     @property
     def dtype(self) -> np.dtype:
-        """float32."""
+        """Returns float32."""
         return np.dtype(np.float32)
 
     def __len__(self) -> int:

@@ -56,12 +56,11 @@ class SavedCorpus:
     """Says what `save_corpus` wrote; printed, it is the sentences.
 
     Attributes:
-        path: the file, or the folder.
         sizes: `{split: samples}`.
         modalities: `{modality: facts}`: its `width`, 0 for token ids and words; its `shortest`,
             `median` and `longest` sequence in steps, of the samples that have it; and how many
             samples it is `absent` in.
-        sentences: all of that, labels, alignment and how samples came into splits, in words.
+        sentences: put all of that into words, and labels, alignment and how splits were made.
     """
 
     path: str
@@ -104,17 +103,17 @@ def save_corpus(
             order, which else is that of ordered categories, or of the alphabet. None writes no
             labels; a split in which all labels are missing has none.
         split: the column that says train, valid (or dev, val, validation) or test; or the shares of
-            train, valid and test that are drawn, as (0.7, 0.1, 0.2): whole groups, none of which
-            is in two splits. A share of 0 leaves that split out.
+            train, valid and test that are drawn, as (0.7, 0.1, 0.2), in whole groups. A share of 0
+            leaves that split out.
         id: the column of ids; each sample has its own.
         group: the column of videos or speakers by which shares are drawn; None for the video that
             ids name, as in `video[3]`. Beside a column of splits it is checked that no group is in
             two of them.
-        seed: the draw of splits.
+        seed: decides the draw of splits.
         aligned: the modalities whose step i is of the same moment; True for all, False for none,
             None for those that are equally long in every sample.
-        overwrite: whether a native archive at `path` is replaced.
-        **unknown: refused, each with the name that was probably meant.
+        overwrite: replaces a native archive at `path`.
+        **unknown: refused, with the name that was probably meant.
 
     Returns:
         What was written, in numbers and sentences.
@@ -123,23 +122,14 @@ def save_corpus(
         UserError: for whatever does not fit together, naming the argument and the sample; nothing
             is written then.
     """
-    known = ("label", "split", "id", "group", "seed", "aligned", "overwrite")
+    how = {"label": label, "split": split, "id": id, "group": group, "seed": seed}
+    how["aligned"] = aligned
     for name in unknown:
+        known = (*how, "overwrite")
         near = difflib.get_close_matches(name, known, 1, 0) or known[:1]
         raise UserError(f"save_corpus has no argument {name!r}: did you mean {near[0]!r}?")
     path = require_free(path, overwrite)
-    source = Source(path, "native npz")
-    corpus, saved = corpus_of_table(
-        source,
-        table,
-        sequences,
-        label=label,
-        split=split,
-        id=id,
-        group=group,
-        seed=seed,
-        aligned=aligned,
-    )
+    corpus, saved = corpus_of_table(Source(path, "native npz"), table, sequences, **how)
     save(corpus, path)
     return saved
 
@@ -160,13 +150,13 @@ def corpus_of_table(
     """Makes a corpus of what `save_corpus` takes, and says what it holds.
 
     Args:
-        source: what the corpus is made of, and where it goes.
         beside: N arrays each, in the order of the table's rows: `word_origin` `[T]`, and times
             `[T, 2]` by modality, of the words as `text`.
 
     Raises:
         UserError: for whatever does not fit together, naming the argument and the sample.
     """
+    # The table: ids, labels and splits; then the sequences in the order of its rows.
     rows = _Table(table)
     ids = _read_ids(rows.column(id, "id"), id)
     labels = _read_labels(rows, label, ids)
@@ -182,6 +172,7 @@ def corpus_of_table(
     steps = max((modalities[m].steps for m in moved), default=1)
     modalities |= {m: dataclasses.replace(modalities[m], least=steps) for m in moved}
 
+    # A split at a time, padded.
     made = {}
     for name in SPLITS:
         chosen = np.flatnonzero(splits == name)
@@ -220,10 +211,11 @@ def corpus_of_table(
         raise UserError(f"The columns of labels have {error}.") from error
     if corpus.modalities == () and not any(h.has_raw_text for h in corpus.headers.values()):
         raise UserError("No sample has a step of any modality: there is nothing to write.")
+    # What the caller reads of it.
     left = [repr(name) for name in rows.columns if name not in rows.used]
     unread = f"not read of the table: {', '.join(left)}" if left else ""
     warnings = _words_apart(modalities, ids) if aligned is None else []
-    return corpus, _describe(corpus, modalities, raw_text, [why, how, unread], warnings)
+    return corpus, _describe_saved(corpus, modalities, raw_text, [why, how, unread], warnings)
 
 
 def _pad_beside(
@@ -266,9 +258,7 @@ class _Table:
     """Reads columns of a data frame of pandas or polars, or of a dict of columns.
 
     Attributes:
-        columns: the names of all columns.
-        used: the names of those that were asked for.
-        size: N, the number of rows.
+        used: the names of columns that were asked for.
     """
 
     def __init__(self, table: Any) -> None:
@@ -288,16 +278,11 @@ class _Table:
         if len(set(sizes.values())) > 1:
             found = ", ".join(f"{size} in {name!r}" for name, size in sizes.items())
             raise UserError(f"The columns of the table differ in length: {found}.")
-        self.size = next(iter(sizes.values()), 0)
-        if not self.size:
+        if not next(iter(sizes.values()), 0):
             raise UserError("The table has no row: expected one for each sample.")
 
     def column(self, name: Any, what: str) -> list[Any]:
-        """Returns the N values of a column; `what` is the argument that names it.
-
-        Raises:
-            UserError: for a column that is not there.
-        """
+        """Returns the N values of a column; `what` names the argument in `UserError`, for none."""
         if hasattr(name, "__len__") and not isinstance(name, str | tuple):
             raise UserError(
                 f"{what} is of type {type(name).__name__}: expected the name of a column."
@@ -330,7 +315,7 @@ class _Table:
 
 def _read_ids(values: Sequence[Any], column: str) -> list[str]:
     """Reads the ids of the samples: text or whole numbers, each once."""
-    ids = _names(values, f"Column {column!r}, the id,")
+    ids = _read_names(values, f"Column {column!r}, the id,")
     first: dict[str, int] = {}
     for i, id_ in enumerate(ids):
         if (earlier := first.setdefault(id_, i)) != i:
@@ -341,7 +326,7 @@ def _read_ids(values: Sequence[Any], column: str) -> list[str]:
     return ids
 
 
-def _names(values: Sequence[Any], where: str) -> list[str]:
+def _read_names(values: Sequence[Any], where: str) -> list[str]:
     """Reads text or whole numbers as text; raises `UserError` for a row of something else."""
     names = []
     for i, value in enumerate(values):
@@ -388,7 +373,7 @@ def _read_or_draw_splits(
         instead = "name the column of videos or speakers: group='speaker'"
         groups, by = videos_of(ids, "Shares are drawn by video, but", instead), "video"
     else:
-        groups = _names(table.column(group, "group"), f"Column {group!r}, the group,")
+        groups = _read_names(table.column(group, "group"), f"Column {group!r}, the group,")
         by = group
     if isinstance(split, str):
         first: dict[str, str] = {}
@@ -432,9 +417,9 @@ class _Labels:
 
     Attributes:
         values: `[N, K]` float64; classes as whole numbers from 0.
-        known: `[N]` bool, whether a sample has labels.
-        names: what the K columns or the classes are called; () for the usual names.
-        are_classes: whether they are to be stored as whole numbers.
+        known: `[N]` bool, True for a sample that has labels.
+        names: names the K columns or the classes; () for the usual names.
+        are_classes: says that they are to be stored as whole numbers.
     """
 
     values: np.ndarray
@@ -553,7 +538,7 @@ class _Modality:
     Attributes:
         rows: N sequences: features `[T, d]`, token ids `[T]`, or lists of T words; or one array of
             all that is padded already.
-        where: what a message calls it.
+        where: names it in messages.
         lengths: `[N]`, the steps of each; 0 where the modality is absent.
         least: the fewest steps to which they are padded, as what they are aligned with is.
     """
@@ -565,22 +550,22 @@ class _Modality:
 
     @property
     def steps(self) -> int:
-        """The steps to which sequences are padded."""
+        """Returns the steps to which sequences are padded."""
         return max(self.least, int(self.lengths.max()))
 
     @property
     def are_words(self) -> bool:
-        """Whether the steps are words."""
+        """Says whether the steps are words."""
         return not isinstance(self._first, np.ndarray)
 
     @property
     def has_mask(self) -> bool:
-        """Whether it is known which steps are real; an array that is padded tells by its zeros."""
+        """Says whether it is known which steps are real; a padded array tells by its zeros."""
         return not isinstance(self.rows, np.ndarray)
 
     @property
     def width(self) -> int:
-        """Features per step; 0 for token ids and words."""
+        """Returns the features per step; 0 for token ids and words."""
         return self._first.shape[1] if not self.are_words and self._first.ndim == 2 else 0
 
     @property
@@ -687,7 +672,7 @@ def _read_modalities(
         elif name == "raw_text":
             raise UserError(f"{where} must be a list of transcripts: a string for each sample.")
         else:
-            found[name] = _read_rows(rows, where, ids)
+            found[name] = _read_sequences(rows, where, ids)
     for name, modality in found.items():
         if not modality.lengths.any():
             raise UserError(f"sequences[{name!r}] has no step in any sample: leave it out.")
@@ -713,7 +698,7 @@ def _read_array(value: np.ndarray, where: str) -> _Modality:
     return _Modality(value, where, np.full(len(value), value.shape[1]))
 
 
-def _read_rows(rows: Sequence[Any], where: str, ids: Sequence[str]) -> _Modality:
+def _read_sequences(rows: Sequence[Any], where: str, ids: Sequence[str]) -> _Modality:
     """Reads N sequences `[T, d]`, or `[d]` of a single step each, or `[T]` token ids."""
     arrays = []
     for i, row in enumerate(rows):
@@ -873,7 +858,7 @@ def _words_apart(modalities: Mapping[str, _Modality], ids: Sequence[str]) -> lis
     ] * bool(apart.any())
 
 
-def _describe(
+def _describe_saved(
     corpus: Corpus,
     modalities: Mapping[str, _Modality],
     raw_text: Sequence[str] | None,

@@ -47,7 +47,6 @@ class SyntheticCorpus:
     """Holds the corpus, and what only its maker knows.
 
     Attributes:
-        corpus: what a model may see.
         reliability: `{split: {modality: [N]}}` in [0.1, 1]; 0 where the modality is absent. The
             task sentiment alone has it.
         clean: `{split: [N]}`, scores without the noise on them; of sign and stress alone.

@@ -176,16 +176,13 @@ def _choose(
 
 
 def check_split(split: Split, preparation: Preparation) -> tuple[dict[str, dict[str, int]], int]:
-    """Refuses, before any training, a split that could not be prepared after it.
+    """Refuses, before any training, a split that could not be prepared after it, as `prepare` does.
 
     So no run fails after its last epoch. Only which steps are read is looked at, by the masks or by
     which features are zero, so that nothing else is learned of a test split.
 
     Returns:
         The lost steps, `{modality: {kind: count}}`, and how many samples have no modality at all.
-
-    Raises:
-        UserError: as `prepare` does.
     """
     _, chosen, lost = _choose(split, preparation)
     masks = {m: kept for m, (_, kept) in chosen.items()}

@@ -47,7 +47,7 @@ class Batch:
             that scatters to `[N, …]` drop it.
         memory: `{name: [B, …]}`, what the model's memory holds of these samples; what it holds
             once for all of them is as it is.
-        progress: where in the run the step is; in a step of training alone.
+        progress: tells a step of training its place in the run; None elsewhere.
     """
 
     features: Mapping[str, jax.Array]

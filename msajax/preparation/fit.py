@@ -57,15 +57,15 @@ class Preparation:
             standardised.
         clip: bound of standardised features, 0 for none.
         truncate: error, first, last or uniform.
-        mask_from_zeros: whether masks that a file lacks are derived from zero steps.
+        mask_from_zeros: derives masks that a file lacks from zero steps.
         words: the vocabulary by which transcripts become the text modality; () where they do not.
         tokenizer: the content of the tokenizer.json of a pretrained encoder; "" without one.
-        text_from: what a pretrained encoder was given in train: words (step by step), raw_text or
-            ids; "" without an encoder.
+        text_from: names what a pretrained encoder was given in train: words (step by step),
+            raw_text or ids; "" without an encoder.
         embeddings: the pretrained encoders that made features, each of its modality.
         groups: modalities that share their steps, and are shifted and cut as one; fixed by train.
-        allow_loss: whether a split is prepared although much of it is lost (see `lost.py`).
-        manifest: how features of recordings were made; None where that is not known.
+        allow_loss: prepares a split although much of it is lost (see `lost.py`).
+        manifest: says how features of recordings were made; None where that is not known.
     """
 
     spec: CorpusSpec
@@ -89,7 +89,7 @@ class Preparation:
 
     @property
     def text_source(self) -> TextSource | None:
-        """How the text of a pretrained encoder is made; None without an encoder."""
+        """Says how the text of a pretrained encoder is made; None without an encoder."""
         if not self.spec.is_pieces("text"):
             return None
         return TextSource(
@@ -99,7 +99,7 @@ class Preparation:
 
     @property
     def sound(self) -> dict[str, SpeechArchitecture]:
-        """The pretrained encoders of sound, by modality."""
+        """Returns the pretrained encoders of sound, by modality."""
         return {m: self.spec.encoder(m) for m in self.spec.modalities if self.spec.is_sound(m)}
 
     def embedding(self, modality: str) -> Embedding | None:
@@ -124,12 +124,8 @@ def fit(
 ) -> Preparation:
     """Chooses the run's modalities and measures them on the training split alone.
 
-    Args:
-        corpus: only its train split is read.
-        data: how it is read and prepared.
-        model: which modalities are read, and how.
-        encoders: by modality, the opened folders that `model.encoders` and `model.text_encoder`
-            name.
+    `encoders` has, by modality, the opened folders that `model.encoders` and `model.text_encoder`
+    name.
 
     Raises:
         UserError: for a modality or a text that the corpus lacks, a training split without a valid

@@ -38,9 +38,9 @@ class Lost(NamedTuple):
 
     Attributes:
         steps: stored steps that are not zero, that nothing hid and that are not read.
-        samples: how many have such a step.
-        emptied: how many of these have no step that is read and not zero.
-        of: how many have a step that is read or lost.
+        samples: counts those that have such a step.
+        emptied: counts those of them that have no step that is read and not zero.
+        of: counts those that have a step that is read or lost.
     """
 
     steps: int
@@ -54,7 +54,7 @@ class Lost(NamedTuple):
 
     @property
     def counts(self) -> dict[str, int]:
-        """The counts that stand among the repairs of a run."""
+        """Returns the counts that stand among the repairs of a run."""
         return {"lost_steps": self.steps, "emptied_samples": self.emptied}
 
     def describe(self, where: str, allowed: bool) -> str:
@@ -78,7 +78,6 @@ def count_lost(
     """Counts what is lost of modalities of a stored split that move as one.
 
     Args:
-        split: the stored samples.
         masks: the readable steps `[N, T]` of each modality.
         chosen: the result of `choose_steps` for these masks.
         truncates: says that longer sequences are cut. Then a sample that is longer than its table
@@ -173,12 +172,8 @@ def count_in_full(
 ) -> dict[str, Lost]:
     """Counts what would be lost of a stored split if every sequence fitted its table.
 
-    Args:
-        split: the stored samples.
-        masks: the valid steps `[N, T]` of each modality.
-        groups: modalities that share their steps.
-        rows: the sizes of embedding tables, as far as they are known.
-        nonzero: the result of `nonzero_steps`.
+    `masks` are the valid steps `[N, T]` of each modality, `rows` the sizes of embedding tables, as
+    far as they are known, and `nonzero` the result of `nonzero_steps`.
     """
     found = {}
     for members in movers(masks, groups):
@@ -199,8 +194,7 @@ def nothing_read(split: Split, modality: str) -> dict[str, Lost]:
 def require_little_lost(where: str, lost: Mapping[str, Lost], allowed: bool) -> None:
     """Refuses a loss that leaves more than a tenth of the samples of a modality without it.
 
-    Raises:
-        UserError: naming the split, the modality and the samples, unless any loss is `allowed`.
+    Raises `UserError`, naming split, modality and samples, unless any loss is `allowed`.
     """
     for m, loss in lost.items():
         if loss.is_refused(allowed):

@@ -45,9 +45,9 @@ class TextSource(NamedTuple):
 
     Attributes:
         tokenizer: the content of its tokenizer.json; "" without one.
-        kind: what the model is trained on: words (step by step), raw_text or ids.
+        kind: names what the model is trained on: words (step by step), raw_text or ids.
         pool: model.text_pool.
-        mask_from_zeros: whether padding is found where a file has no mask of its token ids.
+        mask_from_zeros: finds padding where a file has no mask of its token ids.
     """
 
     architecture: Architecture
@@ -178,10 +178,9 @@ class Moved(NamedTuple):
     """Says what is read of a text and of the modalities that share the steps of its words.
 
     Attributes:
-        split: with the prepared steps of words as the steps of pieces, where these are pooled.
-        chosen: by modality, which stored piece or step each prepared one reads, and which are
-            valid.
-        cut_pieces: how many pieces are left out because a sequence is too long.
+        split: has the prepared steps of words as the steps of pieces, where these are pooled.
+        chosen: `{modality: (the stored piece or step of each prepared one, which are valid)}`.
+        cut_pieces: counts the pieces that are left out because a sequence is too long.
         cut: `[N, T]` or `[N, 1]`, stored steps of the other modalities that are left out with them.
         wordless: likewise, those that no piece reads because they are at no word.
     """
@@ -197,10 +196,9 @@ def move(split: Split, masks: Mapping[str, np.ndarray], pool: str, sizes: Sizes)
     """Chooses the pieces of a text, and the steps of the modalities that move with it.
 
     Args:
-        split: what `read_pieces` returns.
+        split: the result of `read_pieces`.
         masks: the readable steps `[N, T]` of what moves as one; text has its pieces, `[N, S]`.
         pool: model.text_pool.
-        sizes: how long sequences may be.
 
     Raises:
         UserError: for a sequence that is too long unless truncation is on, and for modalities
@@ -318,8 +316,7 @@ def choose_pieces(
 
     Args:
         mask: `[N, S]`, the pieces that there are.
-        special: `[N, S]`, which of them are special.
-        sizes: how long sequences may be.
+        special: `[N, S]`, the special ones.
         ids: `[N]`, names of samples, for messages.
         closed: `[N]`, samples in which gaps between pieces are closed.
 
@@ -394,10 +391,9 @@ def find_source(
 ) -> TextSource:
     """Decides what the text of a pretrained encoder is made of.
 
-    Raises:
-        UserError: if train has nothing that the encoder could read, or no words where they are
-            pooled; if the tokenizer is missing, cannot be read, or has more pieces than the encoder
-            has embeddings.
+    Raises `UserError` if train has nothing that the encoder could read, or no words where they are
+    pooled; if the tokenizer is missing, cannot be read, or has more pieces than the encoder has
+    embeddings.
     """
     if data.text == "ids" and not has_ids(train):
         raise UserError(f"data.text = ids: {path} has no token ids as text in train.")
@@ -442,12 +438,11 @@ def named(modality: str, folder: str) -> str:
 
 
 def require_fit(encoder: Encoder, max_len: int) -> None:
-    """Refuses a tokenizer that does not fit its encoder.
+    """Raises `UserError` for a tokenizer that does not fit its encoder.
 
-    Raises:
-        UserError: if the tokenizer has more pieces than the encoder has embeddings, or adds so many
-            special ones that no other fits beside them in a transcript of `max_len` pieces, or, if
-            that is 0, of as many as the encoder takes.
+    It has more pieces than the encoder has embeddings, or adds so many special ones that no other
+    fits beside them in a transcript of `max_len` pieces, or, if that is 0, of as many as the
+    encoder takes.
     """
     architecture = encoder.architecture
     where = f"{named(TEXT, encoder.path)}: its tokenizer"

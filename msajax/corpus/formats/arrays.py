@@ -102,8 +102,7 @@ def in_one_sentence(what: str, *kinds: type[Exception]) -> Iterator[None]:
 def array_name(path: str, member: str) -> str:
     """Returns the name of an array, `train/text` for the member `train/text.npy`.
 
-    Raises:
-        UserError: for a name that the format does not know.
+    Raises `UserError` for a name that the format does not know.
     """
     name = member.removesuffix(".npy")
     split, _, array = name.partition("/")

@@ -77,9 +77,8 @@ class _Files(NamedTuple):
     Attributes:
         path: the folder.
         labels: numbers, a row per segment.
-        words: bytes, a row per word or pause; None without.
+        words: bytes, a row per word or pause.
         modalities: numbers, by the name of the modality.
-        folds_file: path of the JSON file, or None.
     """
 
     path: str
@@ -90,7 +89,7 @@ class _Files(NamedTuple):
 
     @property
     def sequences(self) -> dict[str, ComputationalSequence]:
-        """The files that are used, by name: labels, words, then the modalities."""
+        """Returns the files that are used, by name: labels, words, then the modalities."""
         words = {"words": self.words} if self.words else {}
         return {"labels": self.labels, **words, **self.modalities}
 
@@ -100,7 +99,7 @@ class _Steps(NamedTuple):
 
     Attributes:
         labels: `[N, K]` float64.
-        segment: `[S]`, which of the N segments a step belongs to.
+        segment: `[S]`, the number of the segment that a step belongs to.
         column: `[S]`, its place there.
         intervals: `[S, 2]` seconds.
         words: S words; None for a segment as a whole.
@@ -126,14 +125,14 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
     the folds, the shift and the word vectors.
 
     Args:
-        folder: holds the `.csd` files, and at most one `.json` file with folds.
-        data: `glove_path`, word vectors for the modality text; without them the words are
-            transcripts alone. `word_shift`; rows of other sequences are averaged
-            over the word's own interval in any case. `split_seed`, for a corpus without folds.
+        data: `glove_path` names word vectors for the modality text, without which the words are
+            transcripts alone; `word_shift` moves words, but not the intervals over which rows of
+            other sequences are averaged; `split_seed` counts for a corpus without folds.
 
     Raises:
         UserError: for a folder whose files do not make a corpus, and for files that are damaged.
     """
+    # The labelled segments come first: they say which splits there are.
     path = os.fspath(folder)
     files = _sort_out(path)
     segments, clipped = _read_segments(files.labels)
@@ -157,6 +156,8 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
             f"{path}: none of {spoken} words lies in a labelled segment with "
             f"data.word_shift = {word_shift:g} s."
         )
+
+    # What was found, and what does not fit together.
     parts = files.sequences
     logger.info("%s: %s.", path, ", ".join(f"{name} from {s.name!r}" for name, s in parts.items()))
     for name, sequence in parts.items():
@@ -188,9 +189,12 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
     if not widths and files.words is None:
         raise UserError(f"{path} has labels and nothing else: add .csd files of features or words.")
 
+    # Splits are read when they are asked for; the digest covers all that they are made of.
     of_splits = {n: {v: videos[v] for v in folds[n]} for n in SPLITS if n in folds}
     has_words = files.words is not None
-    headers = {n: _header(path, n, widths, has_words, found) for n, found in of_splits.items()}
+    headers = {
+        n: _split_header(path, n, widths, has_words, found) for n, found in of_splits.items()
+    }
     digest = hashlib.sha256(json.dumps([folds, word_shift], sort_keys=True).encode())
     for name, sequence in sorted(parts.items()):
         with reading(sequence.path), open(sequence.path, "rb") as file:
@@ -214,7 +218,7 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
     )
 
 
-def _header(
+def _split_header(
     path: str, name: str, widths: Mapping[str, int], has_words: bool, videos: Mapping[str, _Steps]
 ) -> SplitHeader:
     lengths = np.concatenate([np.bincount(s.segment, minlength=1) for s in videos.values()])
@@ -351,20 +355,20 @@ def _sort_out(folder: str) -> _Files:
     return _Files(folder, labels, words, modalities, next(iter(folds_files), None))
 
 
-def _names(sequence: ComputationalSequence) -> list[str]:
+def _names_of(sequence: ComputationalSequence) -> list[str]:
     """Returns the names of a sequence: of its root group, then of its file."""
     stem = os.path.splitext(os.path.basename(sequence.path))[0]
     return [re.sub(r"[^a-z0-9]+", "_", n.lower()).strip("_") for n in (sequence.name, stem)]
 
 
-def _named(sequence: ComputationalSequence, word: str) -> bool:
-    return any(word in name for name in _names(sequence))
+def _has_in_name(sequence: ComputationalSequence, word: str) -> bool:
+    return any(word in name for name in _names_of(sequence))
 
 
 def _find_labels(folder: str, sequences: list[ComputationalSequence]) -> ComputationalSequence:
     """Finds labels by name; else numbers whose rows last much longer than those of all others."""
     numbers = [s for s in sequences if not s.is_bytes]
-    named = [s for s in numbers if _named(s, "label")]
+    named = [s for s in numbers if _has_in_name(s, "label")]
     if len(named) > 1:
         raise UserError(
             f"{folder} holds several files of labels, {named[0].path} and {named[1].path}; leave "
@@ -388,7 +392,7 @@ def _find_words(
 ) -> ComputationalSequence | None:
     """Finds words: the bytes that are no phones."""
     texts = [s for s in sequences if s.is_bytes]
-    words = [s for s in texts if not _named(s, "phone")]
+    words = [s for s in texts if not _has_in_name(s, "phone")]
     for sequence in texts:
         if sequence not in words:
             logger.info("%s holds phones and is not used.", sequence.path)
@@ -402,7 +406,7 @@ def _find_words(
 
 def _modality_name(sequence: ComputationalSequence) -> str:
     """Returns text, audio or video for the names of the field's toolkits, else the group's own."""
-    names = _names(sequence)
+    names = _names_of(sequence)
     for called in names:
         for name, pattern in _USUAL_NAMES.items():
             if re.search(pattern, called):
@@ -464,7 +468,6 @@ def _place_words(segments: Rows, words: list[str], spoken: np.ndarray, shift: fl
     """Places the words of a video in its segments.
 
     Args:
-        segments: their labels and intervals.
         words: W words in the order of their starts.
         spoken: `[W, 2]`, start and end of each word in seconds.
         shift: seconds added to a word's start to find its segment. The interval of its step stays
@@ -528,8 +531,7 @@ def mean_rows(
         row; whether a step has a row, `[S]` bool; and how many of the n rows were left out.
     """
     usable = is_finite(features).all(axis=1)
-    left_out = int((~usable).sum())
-    if left_out:
+    if left_out := int((~usable).sum()):
         features, intervals = features[usable], intervals[usable]
     means, present = np.zeros((len(steps), features.shape[1])), np.zeros(len(steps), bool)
     begin, end = steps[:, 0] + TOUCH, steps[:, 1] - TOUCH

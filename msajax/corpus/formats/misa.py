@@ -72,7 +72,7 @@ class _Text(NamedTuple):
     """Says what text is, in all splits.
 
     Attributes:
-        is_ids: whether word ids are read as token ids.
+        is_ids: says that word ids are read as token ids.
         row_of: the row of each word in `vectors`; {} if there are none.
         vectors: `[V, d]` float32, zeros for words that have none.
     """
@@ -89,9 +89,9 @@ class _Part(NamedTuple):
         ids: `[N]` str.
         rows: features by modality.
         labels: `[N, K]`, or None.
-        integers: whether labels are stored as whole numbers.
+        integers: says that labels are stored as whole numbers.
         raw_text: `[N]` str, or None.
-        words: the words of each sample, "" for a pause; None if no sample has any.
+        words: lists the words of each sample, "" for a pause; None if no sample has any.
     """
 
     ids: np.ndarray
@@ -119,15 +119,15 @@ def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
     """Reads a pickle of MISA or MAG, or a folder of them.
 
     Args:
-        pickled: the content, which is removed from it as it is read.
-        data: `glove_path` and `text`, which say what text is; `split_seed`, for a corpus without
-            splits.
+        pickled: loses its content as that is read.
+        data: `glove_path` and `text` say what text is; `split_seed` counts without splits.
 
     Raises:
-        UserError: for samples of another form, for labels that are not finite, for splits that are
-            empty or do not fit together, for ids that tell no videos where there are no splits, and
-            if the words or word ids that `data` asks for are missing.
+        UserError: for samples of another form, labels that are not finite, splits that are empty or
+            do not fit together, ids that tell no videos where there are no splits, and for words or
+            word ids that `data` asks for and that are missing.
     """
+    # The samples of each split.
     path = pickled.path
     samples: dict[str, list[_Sample]] = {}
     for name in list(pickled.trees):
@@ -143,6 +143,7 @@ def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
         rows = rows_of_splits(path, _read_ids(path, whole).tolist(), data)
         samples = {name: [whole[i] for i in kept] for name, kept in rows.items()}
         del whole
+    # What text is, and each split before it is padded.
     text = _choose_text(path, [sample for found in samples.values() for sample in found], data)
     parts = {n: _read_part(path, n, samples.pop(n), text) for n in SPLITS if n in samples}
     labelled = [part for part in parts.values() if part.labels is not None]
@@ -150,8 +151,8 @@ def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
     if not all(part.integers or part.labels.shape[1] > 1 for part in labelled):
         clipped = clip_sentiment(path, [part.labels[:, 0] for part in labelled])
     aligned = _find_aligned(path, parts)
-    parts, aligned = _place_words(path, parts, aligned)
-    headers = {n: _header(path, n, part, text, bool(aligned)) for n, part in parts.items()}
+    parts, aligned = _align_words(path, parts, aligned)
+    headers = {n: _split_header(path, n, part, text, bool(aligned)) for n, part in parts.items()}
 
     digest = hashlib.sha256()
     update_digest(digest, "vectors", text.vectors)
@@ -197,13 +198,13 @@ def _read_sample(where: str, entry: Any) -> _Sample:
     if not _is_list(parts) or len(parts) not in (3, 4):
         raise UserError(f"{where} begins with {describe(parts)}; {_EXPECTED}.")
     text, visual, acoustic = parts[0], parts[1], parts[2]
-    words, ids = values.read_words(text, where), None
+    words, ids = values.read_word_list(text, where), None
     if not words:
         ids = values.to_whole(values.as_array(text, f"{where}, word ids"), f"{where}, word ids")
         if ids.ndim != 1:
             raise UserError(f"{where} has {describe(ids)} as its words; expected word ids (L,).")
     if len(parts) == 4:
-        words = values.read_words(parts[3], where)
+        words = values.read_word_list(parts[3], where)
         if words is None:
             raise UserError(f"{where} has {describe(parts[3])} as its words; {_EXPECTED}.")
     return _Sample(where, words, ids, visual, acoustic, label, id_)
@@ -251,7 +252,7 @@ def _choose_text(path: str, samples: list[_Sample], data: DataConfig) -> _Text:
 # --- splits ---
 
 
-def _read_rows(samples: list[_Sample], part: str) -> _Rows | None:
+def _join_rows(samples: list[_Sample], part: str) -> _Rows | None:
     """Joins the rows of all samples, which lack the modality without; None if none has any."""
     arrays = [values.as_array(getattr(s, part), f"{s.where}, {part}") for s in samples]
     recorded = [(s.where, x) for s, x in zip(samples, arrays, strict=True) if x.size]
@@ -294,7 +295,7 @@ def _read_part(path: str, name: str, samples: list[_Sample], text: _Text) -> _Pa
             np.concatenate([s.ids for s in samples]), np.array([len(s.ids) for s in samples])
         )
     for m, part in (("audio", "acoustic"), ("video", "visual")):
-        if found := _read_rows(samples, part):
+        if found := _join_rows(samples, part):
             rows[m] = found
     labels = _read_label_rows(samples)
     if labels is not None:
@@ -324,7 +325,7 @@ def _find_aligned(path: str, parts: dict[str, _Part]) -> tuple[str, ...]:
     return modality_order({m for part in parts.values() for m in part.rows})
 
 
-def _place_words(
+def _align_words(
     path: str, parts: dict[str, _Part], aligned: tuple[str, ...]
 ) -> tuple[dict[str, _Part], tuple[str, ...]]:
     """Finds whether words are the steps of aligned modalities.
@@ -349,7 +350,7 @@ def _place_words(
     return parts, modality_order({*aligned, "text"})
 
 
-def _header(path: str, name: str, part: _Part, text: _Text, aligned: bool) -> SplitHeader:
+def _split_header(path: str, name: str, part: _Part, text: _Text, aligned: bool) -> SplitHeader:
     """Describes a split as it is when padded.
 
     Aligned modalities are padded to the same steps, although the longest sample may lack one.

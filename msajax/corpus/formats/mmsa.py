@@ -61,17 +61,17 @@ _MARKS = {*_OWN, "regression_labels", "classification_labels", "annotations"}
 
 def matches(pickled: Pickled) -> bool:
     """Says whether the first split is a dict of a text or a modality and a name of MMSA's own."""
-    names = _names(pickled)
+    names = _field_names(pickled)
     is_read = bool(names & {*values.MODALITIES, "raw_text", "text_bert"})
     return is_read and bool(names & _MARKS)
 
 
 def matches_mult(pickled: Pickled) -> bool:
     """Says whether the first split is a dict with a modality in it."""
-    return bool(_names(pickled) & values.MODALITIES.keys())
+    return bool(_field_names(pickled) & values.MODALITIES.keys())
 
 
-def _names(pickled: Pickled) -> set[str]:
+def _field_names(pickled: Pickled) -> set[str]:
     """Returns the names in the first split, in lower case; none if it is no dict."""
     tree = next(iter(pickled.trees.values()))
     names = tree if isinstance(tree, dict) else ()
@@ -82,9 +82,9 @@ def open_mmsa(pickled: Pickled, data: DataConfig) -> Corpus:
     """Reads a pickle of MMSA.
 
     Args:
-        pickled: the content, which is removed from it as it is read.
-        data: `text`; ids makes the token ids of text_bert the modality text, and so does pieces,
-            where they are there. `split_seed`, for a corpus without splits.
+        pickled: loses its content as that is read.
+        data: `text` = ids makes the token ids of text_bert the modality text, and so does pieces,
+            where they are there; `split_seed` counts without splits.
 
     Raises:
         UserError: for values of wrong type or shape, labels that are not finite, splits that are
@@ -108,13 +108,11 @@ class _Draft:
 
     Attributes:
         where: the beginning of a name in the split, for a message.
-        size: samples.
-        values: what has not been read yet, by what it is, with the names of the file.
-        features: arrays by modality.
-        names: what the file calls these modalities, ids, transcripts and labels.
-        repairs: counts of what was changed so far, over all splits.
+        values: `{kind: (the file's name, value)}` of all that has not been read yet.
+        names: the file's names of these modalities, ids, transcripts and labels, by kind.
+        repairs: counts what was changed so far, over all splits.
         masks: valid steps by modality.
-        aligned: whether the modalities share their steps; None if the format does not say.
+        aligned: says that the modalities share their steps; None if the format does not say.
         derived: modalities whose masks are made of lengths.
         segments: the segment ids of text that is token ids.
     """
@@ -216,16 +214,15 @@ class _Notes:
     """Collects over all splits what is said once of the file.
 
     Attributes:
-        path: the file.
         by_bert: names of features of text whose real steps text_bert's attention mask says.
-        hidden: how many steps of these, of those that are not zero, the mask hides.
-        by_zeros: names of other features of text, and how many such steps the mask would hide.
-        unpadded: of these, how many samples have no zeros at their ends though the mask hides steps
-            of them, and how many steps that is.
-        disagree: by the name of lengths, how many end before a step that is not zero, and how many
-            lengths there are.
-        in_front: how many of these are of sequences that are padded in front.
-        too_long: as `disagree`, how many exceed the stored steps.
+        hidden: counts the steps of these that are not zero and that the mask hides.
+        by_zeros: counts such steps that the mask would hide, by the name of other features of text.
+        unpadded: counts samples of these that have no zeros at their ends though the mask hides
+            steps of them, and these steps.
+        disagree: counts, by the name of lengths, those that end before a step that is not zero, and
+            all lengths.
+        in_front: counts those of them that are of sequences padded in front.
+        too_long: counts those that exceed the stored steps, and all lengths, as `disagree` does.
     """
 
     path: str
@@ -276,7 +273,7 @@ class _Notes:
         if self.disagree:
             total = sum(count for count, _ in self.disagree.values())
             told.append(
-                f"{total} length(s) end before a step that is not zero ({_listed(self.disagree)}) "
+                f"{total} length(s) end before a step that is not zero ({_counts(self.disagree)}) "
                 "and are read as numbers of steps, wherever these lie"
             )
         if self.in_front:
@@ -292,14 +289,14 @@ class _Notes:
         if self.too_long:
             total = sum(count for count, _ in self.too_long.values())
             told.append(
-                f"{total} length(s) exceed the steps that are stored ({_listed(self.too_long)}) "
+                f"{total} length(s) exceed the steps that are stored ({_counts(self.too_long)}) "
                 "and count as all of them"
             )
         if told:
             logger.warning("%s: %s.", self.path, "; ".join(told))
 
 
-def _listed(found: dict[str, tuple[int, int]]) -> str:
+def _counts(found: dict[str, tuple[int, int]]) -> str:
     return ", ".join(f"{count} of {of} in {name}" for name, (count, of) in found.items())
 
 

@@ -182,14 +182,14 @@ def open_native(path: str, data: DataConfig = _DEFAULT) -> Corpus:
                 with archive.open(members[name]) as file:
                     headers[name] = arrays.check_array(path, file, size, name, digest)
             small = {
-                name: _load(archive, members[name])
+                name: _load_member(archive, members[name])
                 for name in headers
                 if name.rsplit("/", 1)[-1] in arrays.SMALL
             }
 
     def load(name: str) -> np.ndarray:
         with zipfile.ZipFile(path) as archive:
-            return _load(archive, members[name])
+            return _load_member(archive, members[name])
 
     source = Source(path, "native npz")
     corpus = arrays.make_corpus(
@@ -215,7 +215,7 @@ def open_native(path: str, data: DataConfig = _DEFAULT) -> Corpus:
     )
 
 
-def _load(archive: zipfile.ZipFile, member: str) -> np.ndarray:
+def _load_member(archive: zipfile.ZipFile, member: str) -> np.ndarray:
     with archive.open(member) as file:
         return np.lib.format.read_array(file, allow_pickle=False)
 
