@@ -71,10 +71,7 @@ HOURS = flags.DEFINE_float("hours", None, "Hours after which no more models begi
 MEDIAN = flags.DEFINE_boolean("median", True, "Stop hopeless trials by the median rule.")
 WINNER = flags.DEFINE_boolean("winner", True, "Train the winner of a sweep, and test it.")
 VERSION = flags.DEFINE_boolean("version", False, "Print the version.")
-_PATHS = (
-    *("workdir", "input", "output", "figures", "bundle", "profile", "models"),
-    "asr_model",
-)
+_PATHS = (*("workdir", "input", "output", "figures", "bundle", "profile", "models"), "asr_model")
 _FLAGS_OF_MODES = tuple(dict.fromkeys(itertools.chain(*(mode.flags for mode in MODES.values()))))
 _overridden: list[str] = []  # keys that the command line sets
 _positional: list[str] = []  # words of the command line that are no flags

@@ -183,10 +183,8 @@ what is absent in which row, and why: FILE.extract/extract_report.csv""",
 def run_mode(options: Options, console: Console) -> int:
     """Runs the mode that the command line names; returns the exit code."""
     match options.mode:
-        case "train":
+        case "train" | "ablate":
             from msajax.cli.train import train as run
-        case "ablate":
-            from msajax.cli.train import ablate as run
         case "sweep":
             from msajax.cli.train import sweep as run
         case "compare_models":

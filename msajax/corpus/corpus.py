@@ -306,10 +306,7 @@ class Corpus:
         return f"Corpus({self.path!r}, {self.source.format}: {sizes}; {widths})"
 
     def with_changes(
-        self,
-        read: Callable[[str], Split],
-        headers: Mapping[str, SplitHeader],
-        **attributes: Any,
+        self, read: Callable[[str], Split], headers: Mapping[str, SplitHeader], **attributes: Any
     ) -> "Corpus":
         """Makes a corpus of the same samples, with headers and attributes in place of its own."""
         made = copy.copy(self)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from msajax.config import SYNTHETIC, Config, DataConfig, ModelConfig, idle_settings
 from msajax.corpus.corpus import SPLITS, Corpus
 from msajax.corpus.folds import advise_folds
+from msajax.corpus.labels import reads_labels
 from msajax.errors import UserError, nearest
 from msajax.files import meant
-from msajax.tasks import TASKS
 
 logger = logging.getLogger(__name__)
 
@@ -111,15 +111,14 @@ def require_run(corpus: Corpus, config: Config) -> None:
 
 def splits_for_folds(corpus: Corpus, model: ModelConfig) -> list[str]:
     """Returns the splits of which `data.folds` makes others: those with what a model learns."""
-    if model.own_task and not TASKS[model.own_task].reads_labels:
+    if not reads_labels(model):
         return list(corpus.headers)
     return [name for name, header in corpus.headers.items() if header.label_names]
 
 
 def require_targets(corpus: Corpus, config: Config, *splits: str) -> None:
     """Raises `UserError` unless the splits are there with what the model is to predict."""
-    own = config.model.own_task
-    if own and not TASKS[own].reads_labels:
-        corpus.require_splits(*splits)
-    else:
+    if reads_labels(config.model):
         corpus.require_labels(*splits)
+    else:
+        corpus.require_splits(*splits)

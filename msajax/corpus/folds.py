@@ -23,14 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from msajax.config import DataConfig
-from msajax.corpus.corpus import (
-    SPLIT_NAMES,
-    SPLITS,
-    Corpus,
-    Split,
-    SplitHeader,
-    count_transcripts,
-)
+from msajax.corpus.corpus import SPLIT_NAMES, SPLITS, Corpus, Split, SplitHeader, count_transcripts
 from msajax.corpus.steps import find_groups, movers, step_mask
 from msajax.errors import UserError, reading
 from msajax.tasks.classification import classes_of

@@ -165,12 +165,17 @@ def binarized(corpus: Corpus, threshold: float) -> Corpus:
     return corpus.with_changes(read, headers)
 
 
+def reads_labels(model: ModelConfig) -> bool:
+    """Says whether a model learns labels, and not its own inputs, as next_token does."""
+    return not model.own_task or TASKS[model.own_task].reads_labels
+
+
 def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
     """Says what a model is to predict of a corpus, from its headers and `model.task`.
 
     Raises `UserError` if the labels do not suit the task that is asked for.
     """
-    if model.own_task and not TASKS[model.own_task].reads_labels:
+    if not reads_labels(model):
         return LabelKind(model.own_task, TASKS[model.own_task].own_names)
     labelled = [header for header in corpus.headers.values() if header.label_names]
     if not labelled:

@@ -14,14 +14,7 @@ from msajax.corpus.corpus import Corpus, Embedding, modality_order
 from msajax.corpus.demands import require_modalities, require_words
 from msajax.corpus.labels import as_targets, label_kind
 from msajax.corpus.on_demand import moments
-from msajax.corpus.steps import (
-    Groups,
-    find_groups,
-    movers,
-    readable_steps,
-    step_masks,
-    table_sizes,
-)
+from msajax.corpus.steps import Groups, find_groups, movers, readable_steps, step_masks, table_sizes
 from msajax.encoders.speech_architecture import SpeechArchitecture
 from msajax.errors import UserError
 from msajax.preparation.lost import count_hidden, nothing_read, require_little_lost

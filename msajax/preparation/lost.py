@@ -112,10 +112,7 @@ def count_lost(
         if not np.count_nonzero(unread):
             continue  # features are looked at only where they may be lost
         for k, m in enumerate(chosen):
-            known, x = (nonzero or {}).get(m), split.features[m]
-            stored = nonzero_steps(x[rows]) if known is None else known[rows]
-            if x.ndim == 2:
-                stored = stored & (x[rows] != _PADDING)
+            stored = _stored_steps(split.features[m], rows, (nonzero or {}).get(m))
             unread[k] &= stored
             if np.count_nonzero(unread[k]):
                 lost.setdefault(m, np.zeros(len(split), int))[rows] = unread[k].sum(axis=1)
@@ -129,9 +126,7 @@ def count_lost(
     return found
 
 
-def count_among(
-    split: Split, modality: str, steps: np.ndarray, nonzero: np.ndarray | None = None
-) -> int:
+def count_among(split: Split, modality: str, steps: np.ndarray, nonzero: np.ndarray | None) -> int:
     """Counts the stored steps among some `[N, T]` that are not zero and that no mask hides."""
     if modality in split.masks and modality not in split.derived:
         steps = steps & split.masks[modality]
@@ -155,12 +150,17 @@ def _count_nonzero(
     count = 0
     for start in range(0, len(rows), _ROWS):
         part = rows[start : start + _ROWS]
-        x = split.features[modality]
-        stored = nonzero_steps(x[part]) if nonzero is None else nonzero[part]
-        if x.ndim == 2:
-            stored = stored & (x[part] != _PADDING)
+        stored = _stored_steps(split.features[modality], part, nonzero)
         count += int(np.count_nonzero(steps[part] & stored))
     return count
+
+
+def _stored_steps(
+    x: np.ndarray, rows: slice | np.ndarray, nonzero: np.ndarray | None
+) -> np.ndarray:
+    """Finds the steps `[n, T]` of some rows that are neither zero nor a file's padding."""
+    stored = nonzero_steps(x[rows]) if nonzero is None else nonzero[rows]
+    return stored & (x[rows] != _PADDING) if x.ndim == 2 else stored
 
 
 def count_in_full(
@@ -244,12 +244,12 @@ def describe_repairs(made: Counts, clip: float) -> str:
     The sentence lacks its full stop; it is "" if nothing was repaired. `clip` is the bound of
     standardised features.
     """
-    return _describe(made, _REPAIRS, clip)
+    return _by_modality(made, _REPAIRS, clip)
 
 
 def describe_losses(made: Counts) -> str:
     """Says what is not read, as `describe_repairs` says what was repaired; "" if all is."""
-    return _describe(made, _LOSSES, 0)
+    return _by_modality(made, _LOSSES, 0)
 
 
 def describe_reading(made: Mapping[str, int]) -> str:
@@ -286,7 +286,7 @@ def describe_empty(split: str, empty: int, size: int) -> str:
     )
 
 
-def _describe(made: Counts, phrases: Mapping[str, str], clip: float) -> str:
+def _by_modality(made: Counts, phrases: Mapping[str, str], clip: float) -> str:
     found = {m: _clauses(counts, phrases, clip) for m, counts in made.items()}
     return "; ".join(f"{m}: {told}" for m, told in found.items() if told)
 

@@ -500,9 +500,7 @@ def prepared_lengths(
         most = text.architecture.positions
         if model.max_len > most:
             logger.warning(
-                "model.max_len = %d: the text encoder takes %d pieces at most.",
-                model.max_len,
-                most,
+                "model.max_len = %d: the text encoder takes %d pieces at most.", model.max_len, most
             )
         lengths |= {m: model.max_len or steps for m, steps in found.items()}
         text_steps = pooled and (model.max_len or pooled)

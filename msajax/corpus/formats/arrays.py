@@ -290,14 +290,17 @@ def _split_header(
     size = found["id"].shape[0] if found["id"].shape else 0
 
     # What is of a sample, and features: types and axes.
+    def misfit(name: str, expected: str) -> UserError:
+        header = found[name]
+        where = f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}"
+        return UserError(f"{where}; expected {expected}.")
+
     for name in sorted(_EXTRAS.keys() & found.keys()):
         kinds, axes, expected = _EXTRAS[name]
         dtype, shape = found[name].dtype, found[name].shape
         fits = dtype.kind in kinds and dtype.itemsize > 0 and len(shape) in axes
         if not fits or (name == WORDS and 0 in shape):
-            raise UserError(
-                f"{path}: {split}/{name} is {dtype} of shape {shape}; expected {expected}."
-            )
+            raise misfit(name, expected)
     for m, shape in shapes.items():
         if m.lower() in _LABELS_ELSEWHERE:
             raise UserError(
@@ -307,10 +310,8 @@ def _split_header(
         dtype = found[m].dtype
         is_tokens = dtype.kind in "iu" and len(shape) == 2
         if not is_tokens and (dtype.kind not in "fiu" or len(shape) != 3):
-            raise UserError(
-                f"{path}: {split}/{m} is {dtype} of shape {found[m].shape}; "
-                "expected numbers of shape (N, T, d) or (N, d), or token ids: whole numbers (N, T)."
-            )
+            expected = "numbers of shape (N, T, d) or (N, d), or token ids: whole numbers (N, T)"
+            raise misfit(m, expected)
         if 0 in shape[1:] and not is_tokens:
             raise UserError(
                 f"{path}: {split}/{m} has {shape[1]} steps of {shape[2]} features; both must be 1 "
@@ -323,10 +324,7 @@ def _split_header(
             raise UserError(f"{path}: {split}/{name} masks no modality of that split.")
         header, wanted = found[name], shapes[m][:2]
         if header.dtype != np.bool_ or wanted not in (header.shape, (*header.shape, 1)):
-            raise UserError(
-                f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; "
-                f"expected bool of shape {wanted}."
-            )
+            raise misfit(name, f"bool of shape {wanted}")
     words = found[WORDS].shape if WORDS in found else None
     steps_of = {f"{m}{TIMES}": (*shape[:2], 2) for m, shape in shapes.items()}
     steps_of |= {f"text{TIMES}": (*words, 2), ORIGIN: words} if words else {}
@@ -335,10 +333,8 @@ def _split_header(
             raise UserError(f"{path}: {split}/{name} is of no modality, or words, of that split.")
         header, kind = found[name], "i" if name == ORIGIN else "f"
         if header.dtype.kind != kind or header.shape != steps_of[name]:
-            raise UserError(
-                f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; expected "
-                f"{'whole' if kind == 'i' else 'real'} numbers of shape {steps_of[name]}."
-            )
+            numbers = "whole numbers" if kind == "i" else "real numbers"
+            raise misfit(name, f"{numbers} of shape {steps_of[name]}")
     for name, (kinds, axes, kind_of_text, expected) in _BESIDE_TEXT.items():
         if name not in found:
             continue
@@ -348,10 +344,7 @@ def _split_header(
                 f"{path}: {split}/{name} is there, but {split}/text is no {kind_of_text}."
             )
         if header.dtype.kind not in kinds or header.shape != steps[:2]:
-            raise UserError(
-                f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; expected "
-                f"{expected} of shape {steps[:2]}."
-            )
+            raise misfit(name, f"{expected} of shape {steps[:2]}")
     # Every array has a row for each sample.
     for name, header in found.items():
         if header.shape[0] != size:

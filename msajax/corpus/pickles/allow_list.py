@@ -311,10 +311,7 @@ def _allowed() -> dict[tuple[str, str], Global]:
             (f"{core}.numeric", "_frombuffer", _frombuffer, None),
         ]
     for builtins in ("builtins", "__builtin__"):
-        entries += [
-            (builtins, "set", _set, set),
-            (builtins, "frozenset", _frozenset, frozenset),
-        ]
+        entries += [(builtins, "set", _set, set), (builtins, "frozenset", _frozenset, frozenset)]
     table = {(m, name): Global(f"{m}.{name}", *rest) for m, name, *rest in entries}
     return table | {("numpy", "ndarray"): NDARRAY}
 
