@@ -109,6 +109,7 @@ def parse_flags(argv: list[str]) -> list[str]:
         sys.exit(OK)
     absl_logging.set_verbosity(absl_logging.ERROR)  # what goes wrong is told in one line, below
     try:
+        # Keys first: an unknown one is told before the experiment file runs.
         for argument in argv[1:]:
             if override := re.fullmatch(r"--?(?:no)?config\.([^=]+)(=.*)?", argument, re.DOTALL):
                 _overridden.append(override[1])
@@ -139,6 +140,7 @@ def parse_flags(argv: list[str]) -> list[str]:
             if flags.FLAGS[name].value:
                 flags.FLAGS[name].value = os.path.expanduser(flags.FLAGS[name].value)
         return rest
+    # Whatever went wrong, in one line: the libraries' own words speak of their code.
     except UserError as error:
         problem = str(error)
     except OSError as error:

@@ -47,6 +47,7 @@ def render(report: dict[str, Any], console: Console) -> None:
     def say(text: str) -> None:  # Text, so that [brackets] in a path are no markup
         console.print(Text(text))
 
+    # The corpus as a whole: where it comes from, what is odd, what is aligned, how large it is.
     splits, known = report["splits"], report["known_corpus"]
     say(f"{report['path']}: {report['format']}\nsha256 {report['digest']}")
     found = ", ".join(f"{size} {name}" for name, size in report["sizes"].items())
@@ -72,6 +73,7 @@ def render(report: dict[str, Any], console: Console) -> None:
         say(f"samples in which they begin at different steps: {apart}")
     stored, prepared = (report["memory"][k] / 2**20 for k in ("stored", "prepared"))
     say(f"memory: {stored:.1f} MiB as stored, {prepared:.1f} MiB prepared")
+    # A table for each modality, then one for each label, a column a split.
     for m, width in report["widths"].items():
         facts = {name: split["modalities"].get(m, {}) for name, split in splits.items()}
         cells = {n: {_ROWS[k]: _show(f.get(k)) for k in _ROWS} for n, f in facts.items()}
@@ -138,6 +140,7 @@ def _print_table(title: str, columns: dict[str, dict[str, str]], console: Consol
 
 def print_cost(report: Mapping[str, Any], console: Console) -> None:
     """Prints the cost report of a model: its parameters, and its FLOPs by stage."""
+    # Parameters by module, beside the sequences that a module reads.
     sizes = {
         m: f"{m} {s['steps']} x {s['features'] or 'token ids'}" for m, s in report["sizes"].items()
     }
@@ -151,6 +154,7 @@ def print_cost(report: Mapping[str, Any], console: Console) -> None:
         inner = "  " * module.count("/")
         table.add_row(Text(inner + module), f"{count:,}", Text(reads.get(module, "")))
     console.print(table)
+    # FLOPs by stage, and what they grow with.
     table = Table(title="matrix products of one sample, forward", title_justify="left")
     for column in ("stage", "part", "grows as"):
         table.add_column(column, overflow="fold")

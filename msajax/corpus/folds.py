@@ -258,6 +258,7 @@ def _read_folds_file(
     # Objects arrive as lists of pairs, so that a name that is there twice is seen.
     if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
         raise UserError(f"{folds_file} is no object with a list for each split; {expected}.")
+    # Lists of ids by split; no video is in two.
     named: dict[str, list[str]] = {}
     for key, videos in pairs:
         name = SPLIT_NAMES.get(key)
@@ -277,6 +278,7 @@ def _read_folds_file(
                 raise UserError(
                     f"{folds_file} puts {video[:200]!r} into both {owner[video]} and {name}."
                 )
+    # Videos that the corpus has; each split keeps one, and what is left out is told.
     folds = {name: sorted(set(videos) & segments.keys()) for name, videos in named.items()}
     for name, videos in folds.items():
         if not any(segments[video] for video in videos):
@@ -397,6 +399,7 @@ def _common_header(corpus: Corpus, pooled: list[str], data: DataConfig) -> Split
         longest = max(max(h.steps(members).values(), default=0) for h in corpus.headers.values())
         steps |= dict.fromkeys(members, apart(longest))
 
+    # A modality needs a mask where one split lacks it or is shorter than another.
     headers = [corpus.headers[name] for name in pooled]
     shapes, dtypes, masked = {}, {}, set()
     for m in corpus.modalities:
@@ -474,6 +477,7 @@ def _part(split: Split, rows: np.ndarray, common: SplitHeader, data: DataConfig)
             made[:, : stored.shape[1]] = stored[rows]
         return made
 
+    # Features with masks, then what goes with words and with text step by step.
     features, masks, derived = {}, {}, set()
     for m, (steps, width) in common.shapes.items():
         shape = (len(rows), steps, width) if width else (len(rows), steps)

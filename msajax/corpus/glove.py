@@ -74,11 +74,13 @@ def read_glove(path: str | os.PathLike, vocabulary: Collection[str]) -> WordVect
     try:
         with _open_text(path) as file:
             rest = _lines(path, file)
+            # The first lines settle the width; they are read again with the others.
             for line in itertools.islice(rest, _HEAD):
                 head.append(line)
             width, promised = _settle(path, head)
             first = 1 if promised is None else 2
             for number, line in enumerate(itertools.chain(head[first - 1 :], rest), first):
+                # From the right end: a word may hold spaces itself, but no decimal at its end.
                 line = line.rstrip()
                 spaces = line.count(b" ")
                 word = line[: line.index(b" ")] if spaces == width else line.rsplit(b" ", width)[0]

@@ -288,6 +288,7 @@ def read_predictions(path: str, of_seeds: bool = True) -> Predictions:
         for task in reversed(TASKS.values())
         if (found := task.names_in(columns)) is not None
     )
+    # The columns that the task needs are there, and every row has a value for each.
     labels, outputs = task.read_columns_of(names), task.score_columns(names)
     of_output = [_score_columns(columns, c) if of_seeds else [c] for c in outputs]
     needed = (*labels, *sum(of_output, []))
@@ -318,6 +319,7 @@ def read_predictions(path: str, of_seeds: bool = True) -> Predictions:
                 raise UserError(f"{path}, row {i + 1}: {column} is {said}.") from error
         return found
 
+    # Numbers, which may still be no scores of the task.
     scores = np.stack([[values(c, finite) for c in of_seeds] for of_seeds in of_output], axis=-1)
     if (wrong := np.flatnonzero(~task.is_score(scores))).size:
         raise UserError(

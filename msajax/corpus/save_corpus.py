@@ -351,6 +351,7 @@ def _read_or_draw_splits(
     Splits are those of a column, or drawn by shares, so that all samples of a group are in the same
     one. A group is what a column says, or the video that the ids name.
     """
+    # Splits that a column names.
     if isinstance(split, str):
         if split not in table.columns:
             there = ", ".join(map(repr, table.columns))
@@ -369,6 +370,7 @@ def _read_or_draw_splits(
             named.append(name)
         if group is None:
             return np.array(named), f"splits: those of the column {split!r}"
+    # Groups, which splits share none of: those that are named, or those to be drawn.
     if group is None:
         instead = "name the column of videos or speakers: group='speaker'"
         groups, by = videos_of(ids, "Shares are drawn by video, but", instead), "video"
@@ -386,6 +388,7 @@ def _read_or_draw_splits(
         said = f"splits: those of the column {split!r}; no {group} is in two of them"
         return np.array(named), said
 
+    # Shares, by which groups are dealt.
     numbers = list(split) if is_list(split) else []
     are_numbers = len(numbers) == len(SPLITS) and all(
         isinstance(s, _NUMBERS) and 0 <= s <= 1 for s in numbers
@@ -660,6 +663,7 @@ def _read_modalities(
             )
         if name in found:
             continue
+        # A list of transcripts, of words, or of sequences of numbers, as its first entry tells.
         first = next((r for r in rows if r is not None and not (is_list(r) and not len(r))), None)
         if isinstance(first, str):
             raw_text = _read_transcripts(rows, name, raw_text)
@@ -700,6 +704,7 @@ def _read_array(value: np.ndarray, where: str) -> _Modality:
 
 def _read_sequences(rows: Sequence[Any], where: str, ids: Sequence[str]) -> _Modality:
     """Reads N sequences `[T, d]`, or `[d]` of a single step each, or `[T]` token ids."""
+    # Numbers of one or two axes, alike in all samples that have a step.
     arrays = []
     for i, row in enumerate(rows):
         called = f"{where}[{i}], of {printable(ids[i])!r},"
@@ -719,6 +724,7 @@ def _read_sequences(rows: Sequence[Any], where: str, ids: Sequence[str]) -> _Mod
                 f"{where}[{i}] is {x.dtype} {x.shape}, but {where}[{first}] is "
                 f"{arrays[first].dtype} {arrays[first].shape}: expected arrays [T, d] of all."
             )
+    # One axis: token ids, or a single step of d numbers.
     if axes == 1 and kind in "iu":
         if any((x < 0).any() for x in arrays):
             raise UserError(f"{where} holds a token id below 0.")
@@ -730,6 +736,7 @@ def _read_sequences(rows: Sequence[Any], where: str, ids: Sequence[str]) -> _Mod
                 "[T, d]; steps of a single number are x[:, None]."
             )
         arrays = [x[None] if x.size else x for x in arrays]
+    # The same width everywhere, and no sequence that padding would make of all memory.
     for i, x in enumerate(arrays):
         if x.size and x.shape[1:] != arrays[first].shape[1:]:
             raise UserError(

@@ -72,6 +72,7 @@ def prepare(
             str(split.ids[0]),
             len(split),
         )
+    # Features of each modality, in memory or prepared whenever they are read.
     features, masks = {}, {}
     numbers = sum(map(operator.mul, spec.lengths, spec.widths))
     keep = 4 * len(split) * numbers <= budget
@@ -106,6 +107,7 @@ def prepare(
             made = made | {"hidden_steps": hidden}
         if any(made.values()):
             repairs[m] = made | repairs.get(m, {})
+    # Labels, or targets that are made of the inputs.
     task = TASKS[spec.label_kind]
     if task.reads_labels:
         labels = as_targets(split.labels, spec, preparation.classes)
@@ -124,6 +126,7 @@ def _choose(
         The split, its transcripts as text where the model reads words; the steps by modality, as
         `choose_steps` returns them; and the lost steps, `{modality: {kind: count}}`.
     """
+    # Words, pieces and sound take the place of what is stored.
     spec = preparation.spec
     if preparation.words:
         split = read_words(split, preparation.words)

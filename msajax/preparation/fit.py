@@ -187,6 +187,7 @@ def fit(
     if text:
         tables["text"] = text.architecture.vocabulary
 
+    # The specification: what the model reads and predicts, and how long it is.
     labels = label_kind(corpus, model)
     task = TASKS[labels.kind]
     groups, _ = find_groups(corpus, used, data, encoders)
@@ -207,6 +208,7 @@ def fit(
         text_steps=text_steps,
         groups=groups,
     )
+    # What is left to fit by the training split: statistics, and labels that the task checks.
     standardized = _standardized(spec, data, model)
     targets = as_targets(train.labels, spec, labels.classes) if task.reads_labels else None
     if targets is not None:

@@ -103,6 +103,7 @@ def inspect_corpus(
     Raises:
         UserError: if the corpus went bad since it was opened, or cannot be aligned as `data` says.
     """
+    # What the headers tell.
     report: dict[str, Any] = corpus.summary() | {"why": corpus.why}
     report["manifest"] = corpus.source.manifest
     report["known_corpus"] = _KNOWN_COUNTS.get(tuple(report["sizes"].values()))
@@ -114,6 +115,7 @@ def inspect_corpus(
         with contextlib.suppress(UserError):
             kind = label_kind(corpus, model)
     report["task"] = {"kind": kind.kind, "names": list(kind.names)} if kind else None
+    # Each split by itself, and what of it is compared with the others.
     report["splits"], train, groups = {}, None, None
     report["memory"] = dict.fromkeys(("stored", "prepared"), 0)
     derived = "from zeros" if data.mask_from_zeros else "every step"

@@ -204,6 +204,7 @@ def make_corpus(
     Raises:
         UserError: for wrong names, types, shapes or labels.
     """
+    # What is of the corpus as a whole, then a header for each split.
     path = source.path
     if (stored := small.get(EMBEDDING)) is not None:
         texts = stored.tolist() if stored.dtype.kind == "U" and stored.ndim == 1 else [""]

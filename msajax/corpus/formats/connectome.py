@@ -106,6 +106,8 @@ def open_connectome(path: str, data: DataConfig) -> Corpus:
             "%s: %d matrices are not symmetric: only what lies above their diagonals is read.",
             *(path, one_sided),
         )
+
+    # The splits, whose tokens are made when they are asked for.
     ids = np.array([sample.id for sample in samples])
     headers = {}
     width = DEMOGRAPHICS + channels * (channels - 1) // 2
@@ -183,6 +185,7 @@ def _read_samples(folder: str) -> list[_Recording]:
         raise UserError(f"{path}: {times} rows have the id {printable(value)!r}.")
     # Those that most rows have, so that what is refused is the odd row.
     genders = max(_GENDERS, key=lambda known: sum(row["gender"].lower() in known for row in rows))
+    # Each value by itself, then the file, which no other row may have.
     samples, id_of_file = [], {}
     for row in rows:
         age, split, where = _number(row["age"]), row.get("split"), f"{path}: {row['id'][:100]!r}"

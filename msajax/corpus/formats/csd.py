@@ -259,6 +259,7 @@ def _read_split(
         features[m][offsets[video] + steps.segment, steps.column] = values
         masks[m][offsets[video] + steps.segment, steps.column] = present
 
+    # Means over the steps, video by video, so that a video's rows are in memory at a time.
     for m, sequence in files.modalities.items():
         total = left_out = outside = 0
         for rows in sequence.rows(videos):
@@ -280,6 +281,7 @@ def _read_split(
                 *(files.path, left_out, total, f"{name}/{m}"),
             )
         said.add(f"{name}/{m}")
+    # Vectors of words as text; the last row of the table is for words without one.
     if vectors is not None:
         row_of = {word: k for k, word in enumerate(vectors.words)}
         table = np.concatenate([vectors.vectors, np.zeros_like(vectors.vectors[:1])])
@@ -287,6 +289,7 @@ def _read_split(
             values = table[[row_of.get(word, -1) for word in steps.words]]
             place("text", video, values, np.array([word is not None for word in steps.words], bool))
 
+    # Transcripts, and words step by step.
     raw_text = words = None
     if header.words:
         of_segments: list[list[str]] = []

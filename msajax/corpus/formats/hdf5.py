@@ -134,6 +134,7 @@ def open_old_hdf5(path: str) -> Corpus:
         UserError: for a damaged file, a wrong shape or type, two files of one array, or rows that
             differ between the files of a split.
     """
+    # Every file, one array in memory at a time: its shape and type stay, and labels.
     arrays: dict[str, dict[str, _Array]] = {}  # by split and part
     labels: dict[str, np.ndarray] = {}
     digest, files = hashlib.sha256(), _files(path)
@@ -159,6 +160,7 @@ def open_old_hdf5(path: str) -> Corpus:
         if part == "y":
             labels[split] = values
 
+    # Files of a split fit together: as many rows, and no modality twice.
     headers = {}
     for split in (name for name in SPLITS if name in arrays):
         parts = arrays[split]

@@ -154,6 +154,7 @@ def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
     parts, aligned = _align_words(path, parts, aligned)
     headers = {n: _split_header(path, n, part, text, bool(aligned)) for n, part in parts.items()}
 
+    # The digest covers what was read, before padding.
     digest = hashlib.sha256()
     update_digest(digest, "vectors", text.vectors)
     for name, part in parts.items():

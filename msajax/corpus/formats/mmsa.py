@@ -170,6 +170,7 @@ def _read_corpus(pickled: Pickled, data: DataConfig, format: str, notes: "_Notes
                 )
         ids, raw_text, labels = (read.pop(kind, None) for kind in ("id", "raw_text", "label"))
 
+        # What MMSA alone has, then ids and labels.
         draft = _Draft(where, size, fields, read, called, repairs)
         if notes:
             _complete(data.text, notes, draft)
@@ -190,6 +191,7 @@ def _read_corpus(pickled: Pickled, data: DataConfig, format: str, notes: "_Notes
             segments=draft.segments,
         )
         said.add(draft.aligned)
+    # All splits together: labels of sentiment, splits of a whole, and the same steps.
     log_unread(path, unread)
     if not integers and all(s.labels is None or s.labels.shape[1] == 1 for s in splits.values()):
         columns = [split.labels[:, 0] for split in splits.values() if split.labels is not None]
@@ -240,6 +242,7 @@ class _Notes:
 
     def say(self) -> None:
         """Logs one line about the mask of text and one about lengths, if there is any to say."""
+        # The mask of text: the same in all splits, or a warning.
         if self.by_bert:
             logger.info(
                 "%s: no sample of %s is padded with steps of zeros, so the attention mask of "
@@ -269,6 +272,7 @@ class _Notes:
                 self.path,
                 ", ".join(f"{n} steps of {of} in {x}" for x, (of, n) in self.unpadded.items()),
             )
+        # Lengths, all in one sentence.
         told = []
         if self.disagree:
             total = sum(count for count, _ in self.disagree.values())
