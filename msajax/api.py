@@ -341,7 +341,7 @@ def compare(
         split: valid or test, of results and folders.
         convention: names of other metrics than those that suit the labels, with commas between;
             all for every one that fits.
-        every_pair: whether to compare each with each.
+        every_pair: compares each with each.
 
     Returns:
         The comparison, which prints as tables and sentences.
@@ -349,7 +349,7 @@ def compare(
     Raises:
         UserError: for runs that are not of the same samples, naming those that differ.
     """
-    _require_names(convention)
+    _require_convention(convention)
     content = compare_runs(_paths(runs), split, convention, every_pair)
     return Comparison(os.getcwd(), content)
 
@@ -402,7 +402,7 @@ def table(
     Raises:
         UserError: for runs that are not of the same samples, naming those that differ.
     """
-    _require_names(convention)
+    _require_convention(convention)
     names = (metrics,) if isinstance(metrics, str) else metrics
     return RunTable(os.getcwd(), tabulate(_paths(runs), split, convention, names))
 
@@ -412,6 +412,6 @@ def _paths(runs: Sequence[str | os.PathLike | Result]) -> list[str]:
     return [r.workdir if isinstance(r, Result) else as_path(r, "run", expected) for r in runs]
 
 
-def _require_names(convention: Any) -> None:
+def _require_convention(convention: Any) -> None:
     if not isinstance(convention, str):
         raise UserError(f"convention = {convention!r}: must be names with commas between, or all.")

@@ -91,7 +91,7 @@ def evaluate_run(workdir: str, split_name: str, convention: str = "") -> dict[st
             share = run.bundle.config.train.calibration_share
             chooses = deal_validation(split.ids, share, split.where).chooses
             scores, labels = scores[:, chooses], labels[chooses]
-        report |= _report(scores, labels, by_convention(convention, run.task, labels))
+        report |= _measure(scores, labels, by_convention(convention, run.task, labels))
         if split_name == "test" and not convention:
             calibration = run.bundle.calibration
             report["calibration"] = measure.describe_calibration(calibration, scores, labels)
@@ -114,10 +114,10 @@ def evaluate_predictions(path: str, convention: str = "") -> dict[str, Any]:
         logger.warning("%s: some ids, as %s, stand in several rows; each counts.", path, named)
     task = make_task(read.kind, read.names, read.labels)
     task = by_convention(convention, task, read.labels)
-    return {"input": path, **_report(read.scores, read.labels, task)}
+    return {"input": path, **_measure(read.scores, read.labels, task)}
 
 
-def _report(scores: np.ndarray, labels: np.ndarray, task: Task) -> dict[str, Any]:
+def _measure(scores: np.ndarray, labels: np.ndarray, task: Task) -> dict[str, Any]:
     return {
         "samples": len(labels),
         "metrics": measure.summarize_with_intervals(scores, labels, task),

@@ -79,9 +79,9 @@ def explain_run(
         output = output_of(run.bundle.preparation.spec, target)
         scored = run.score(split)
         stored = functools.partial(stored_rows, run.corpus, split)
-        with _progress() as tell:
+        with _show_progress() as tell:
             found = explain(run.bundle, split, scored, stored, output, samples, tell)
-        _write(found, folder.file(EXPLANATION_PAGE), folder.file(EXPLANATION))
+        _write_page(found, folder.file(EXPLANATION_PAGE), folder.file(EXPLANATION))
     return found
 
 
@@ -119,13 +119,13 @@ def explain_corpus(
     _, prepared = read_split(loaded, opened, split)
     scored = Scored(prepared, *loaded.scorer.score(prepared, split))
     stored = functools.partial(stored_rows, opened, split)
-    with _progress() as tell:
+    with _show_progress() as tell:
         found = explain(loaded, split, scored, stored, number, samples, tell)
-    _write(found, output, numbers)
+    _write_page(found, output, numbers)
     return found
 
 
-def _write(found: dict[str, Any], page: str, numbers: str) -> None:
+def _write_page(found: dict[str, Any], page: str, numbers: str) -> None:
     from msajax.report.explanation.page import render
 
     rendered = render(found)  # before either is written: a stop would part them
@@ -134,7 +134,7 @@ def _write(found: dict[str, Any], page: str, numbers: str) -> None:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Callable[[float], None]]:
+def _show_progress() -> Iterator[Callable[[float], None]]:
     """Shows a bar on a terminal; a log gets a line every half minute."""
     announce.now()
     console = Console(stderr=True)

@@ -41,7 +41,7 @@ _ROWS = {
 }
 
 
-def render(report: dict[str, Any], console: Console) -> None:
+def print_corpus(report: dict[str, Any], console: Console) -> None:
     """Prints a report of `inspect_corpus` in plain characters."""
 
     def say(text: str) -> None:  # Text, so that [brackets] in a path are no markup
@@ -76,7 +76,7 @@ def render(report: dict[str, Any], console: Console) -> None:
     # A table for each modality, then one for each label, a column a split.
     for m, width in report["widths"].items():
         facts = {name: split["modalities"].get(m, {}) for name, split in splits.items()}
-        cells = {n: {_ROWS[k]: _show(f.get(k)) for k in _ROWS} for n, f in facts.items()}
+        cells = {n: {_ROWS[k]: _in_words(f.get(k)) for k in _ROWS} for n, f in facts.items()}
         kind = f"{width} feature(s) per step" if width else "token ids"
         _print_table(f"{m}: {kind}", cells, console)
     say(
@@ -114,7 +114,7 @@ def render(report: dict[str, Any], console: Console) -> None:
         say(f"\nwarning: {warning}")
 
 
-def _show(value: Any) -> str:
+def _in_words(value: Any) -> str:
     """Puts a fact about a modality into words; every bare float among them is a share."""
     if isinstance(value, dict):
         return ", ".join(f"{v:.4g}" for v in value.values())
@@ -234,7 +234,7 @@ def run(options: Options, console: Console) -> int:
     announce.now()
     options.write_output(report)
     if options["input"]:
-        render(report, console)
+        print_corpus(report, console)
     else:
         print_cost(report, console)
         console.print(describe_plan(report["plan"]))

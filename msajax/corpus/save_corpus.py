@@ -667,7 +667,7 @@ def _read_modalities(
         first = next((r for r in rows if r is not None and not (is_list(r) and not len(r))), None)
         if isinstance(first, str):
             raw_text = _read_transcripts(rows, name, raw_text)
-        elif name == "words" or _is_words(first):
+        elif name == "words" or _has_words(first):
             if "words" in found or name not in ("text", "words"):
                 raise UserError(
                     f"{where} holds words: those of the samples are sequences['words'] alone."
@@ -752,7 +752,7 @@ def _read_sequences(rows: Sequence[Any], where: str, ids: Sequence[str]) -> _Mod
     return _Modality(arrays, where, lengths)
 
 
-def _is_words(row: Any) -> bool:
+def _has_words(row: Any) -> bool:
     """Says whether a sequence is of words, of which some may be missing in front."""
     known = (step for step in row if step is not None) if is_list(row) else ()
     return isinstance(next(iter(known), None), str)

@@ -37,7 +37,7 @@ from msajax.preparation.lost import (
     require_little_lost,
 )
 from msajax.preparation.pieces import move, read_pieces, take_pieces
-from msajax.preparation.waveforms import read_waveforms, require_fit
+from msajax.preparation.waveforms import read_waveforms, refuse_single_steps
 from msajax.preparation.words import read_words, tokenize
 from msajax.tasks import TASKS
 
@@ -152,7 +152,7 @@ def _choose(
         masks = readable_steps(split, masks, {m: spec.vocabulary(m) for m in present})
         sizes = preparation.sizes_of(members)
         if preparation.truncate == "uniform" and any(map(spec.is_sound, present)):
-            require_fit(split, masks[members[0]], members[0], sizes.steps)
+            refuse_single_steps(split, masks[members[0]], members[0], sizes.steps)
         if any(map(spec.is_pieces, present)):
             moved = move(split, masks, preparation.text_pool, sizes)
             split, found = moved.split, moved.chosen

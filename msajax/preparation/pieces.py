@@ -182,7 +182,7 @@ class Moved(NamedTuple):
         chosen: `{modality: (the stored piece or step of each prepared one, which are valid)}`.
         cut_pieces: counts the pieces that are left out because a sequence is too long.
         cut: `[N, T]` or `[N, 1]`, stored steps of the other modalities that are left out with them.
-        wordless: likewise, those that no piece reads because they are at no word.
+        wordless: `[N, T]` or `[N, 1]`, those that no piece reads because they are at no word.
     """
 
     split: Split
@@ -476,7 +476,7 @@ def prepared_lengths(
         masks: the readable steps `[N, T]` of each modality; text has its pieces, `[N, S]`.
         moving: the modalities that move as one, as `movers` returns them.
         model: `max_len` counts, in place of the longest sequences.
-        text: how pieces are made; None without a pretrained encoder.
+        text: tells how pieces are made; None without a pretrained encoder.
     """
     lengths: dict[str, int] = {}
     text_steps = 0

@@ -133,7 +133,7 @@ def require_waveform(where: str, modality: str, shape: Collection[int]) -> None:
         )
 
 
-def require_fit(split: Split, mask: np.ndarray, modality: str, length: int) -> None:
+def refuse_single_steps(split: Split, mask: np.ndarray, modality: str, length: int) -> None:
     """Refuses sound that is longer than a model's steps where it would be cut to single ones.
 
     Raises `UserError` for steps `[N, T]` of a modality, of which a row has more than `length`.

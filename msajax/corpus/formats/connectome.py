@@ -85,7 +85,7 @@ def open_connectome(path: str, data: DataConfig) -> Corpus:
     # What the tables say, which is small and stays.
     table, bands = os.path.join(path, _SAMPLES), os.path.join(path, _BANDS)
     edges, samples = _read_bands(path), _with_people(table, _read_samples(path))
-    labels, names = _labels(table, samples)
+    labels, names = _read_labels(table, samples)
     rows_of = _rows_of_splits(table, samples, data)
     said = [edges.tolist(), [sample[:4] for sample in samples], rows_of]
     digest = hashlib.sha256(json.dumps(said).encode())
@@ -163,7 +163,7 @@ def _read_bands(folder: str) -> np.ndarray:
     """Reads the edges of the frequency bands in Hz, `[F, 2]` float64."""
     path = os.path.join(folder, _BANDS)
     rows = _read_table(path, _EDGES)
-    edges = np.array([[_number(row[name]) for name in _EDGES] for row in rows])
+    edges = np.array([[_as_float(row[name]) for name in _EDGES] for row in rows])
     low, high = edges.T
     bad = ~((low >= 0) & (low < high) & (high < np.inf))
     if bad.any():
@@ -188,7 +188,7 @@ def _read_samples(folder: str) -> list[_Recording]:
     # Each value by itself, then the file, which no other row may have.
     samples, id_of_file = [], {}
     for row in rows:
-        age, split, where = _number(row["age"]), row.get("split"), f"{path}: {row['id'][:100]!r}"
+        age, split, where = _as_float(row["age"]), row.get("split"), f"{path}: {row['id'][:100]!r}"
         if not row["id"] or not row["id"].isprintable():
             raise UserError(f"{path}: {row['id'][:100]!r} is no id: give each row one to print.")
         if not 0 <= age <= _OLDEST:
@@ -259,7 +259,7 @@ def _read_table(path: str, columns: Sequence[str]) -> list[dict[str, str]]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def _number(text: str) -> float:
+def _as_float(text: str) -> float:
     """Returns the number that a text is; NaN if it is none."""
     try:
         return float(text)
@@ -324,7 +324,7 @@ def _rows_of_splits(
 # --- labels ---
 
 
-def _labels(
+def _read_labels(
     table: str, samples: Sequence[_Recording]
 ) -> tuple[list[float | int | None], tuple[str, ...]]:
     """Reads the labels of all samples: numbers as they are, names by their place among all sorted.

@@ -58,7 +58,7 @@ class _Sample(NamedTuple):
     id: Any
 
 
-class _Rows(NamedTuple):
+class _Sequences(NamedTuple):
     """Holds a modality of a split: the steps of all samples `[sum of lengths, …]`, and lengths.
 
     A step of words that become vectors is the row of its vector in a table.
@@ -82,7 +82,7 @@ class _Text(NamedTuple):
     vectors: np.ndarray
 
 
-class _Part(NamedTuple):
+class _Unpadded(NamedTuple):
     """Holds a split before padding.
 
     Attributes:
@@ -95,7 +95,7 @@ class _Part(NamedTuple):
     """
 
     ids: np.ndarray
-    rows: dict[str, _Rows]
+    rows: dict[str, _Sequences]
     labels: np.ndarray | None
     integers: bool
     raw_text: np.ndarray | None
@@ -253,7 +253,7 @@ def _choose_text(path: str, samples: list[_Sample], data: DataConfig) -> _Text:
 # --- splits ---
 
 
-def _join_rows(samples: list[_Sample], part: str) -> _Rows | None:
+def _join_rows(samples: list[_Sample], part: str) -> _Sequences | None:
     """Joins the rows of all samples, which lack the modality without; None if none has any."""
     arrays = [values.as_array(getattr(s, part), f"{s.where}, {part}") for s in samples]
     recorded = [(s.where, x) for s, x in zip(samples, arrays, strict=True) if x.size]
@@ -268,7 +268,7 @@ def _join_rows(samples: list[_Sample], part: str) -> _Rows | None:
                 f"{where}, {part}, is {x.shape[1]} wide, but {first}, {part}, is {width}."
             )
     steps = np.concatenate([values.to_float32(x) for _, x in recorded])
-    return _Rows(steps, np.array([len(x) if x.size else 0 for x in arrays]))
+    return _Sequences(steps, np.array([len(x) if x.size else 0 for x in arrays]))
 
 
 def _read_label_rows(samples: list[_Sample]) -> np.ndarray | None:
@@ -285,14 +285,14 @@ def _read_label_rows(samples: list[_Sample]) -> np.ndarray | None:
     return np.concatenate(labels)
 
 
-def _read_part(path: str, name: str, samples: list[_Sample], text: _Text) -> _Part:
+def _read_part(path: str, name: str, samples: list[_Sample], text: _Text) -> _Unpadded:
     ids = _read_ids(path, samples)
     rows = {}
     if text.row_of:
         places = [np.array([text.row_of[w] for w in s.words], np.int32) for s in samples]
-        rows["text"] = _Rows(np.concatenate(places), np.array([len(p) for p in places]))
+        rows["text"] = _Sequences(np.concatenate(places), np.array([len(p) for p in places]))
     elif text.is_ids:
-        rows["text"] = _Rows(
+        rows["text"] = _Sequences(
             np.concatenate([s.ids for s in samples]), np.array([len(s.ids) for s in samples])
         )
     for m, part in (("audio", "acoustic"), ("video", "visual")):
@@ -307,10 +307,10 @@ def _read_part(path: str, name: str, samples: list[_Sample], text: _Text) -> _Pa
         raw_text = values.read_texts([s.words for s in samples], f"{path}: {name}'s words")
     integers = labels is not None and labels.dtype.kind in "biu"
     labels = None if labels is None else labels.astype(np.float64)
-    return _Part(ids, rows, labels, integers, raw_text, words)
+    return _Unpadded(ids, rows, labels, integers, raw_text, words)
 
 
-def _find_aligned(path: str, parts: dict[str, _Part]) -> tuple[str, ...]:
+def _find_aligned(path: str, parts: dict[str, _Unpadded]) -> tuple[str, ...]:
     """Returns the modalities if, in every sample, those that it has are equally long; else none."""
     for part in parts.values():
         longest = part.longest()
@@ -327,8 +327,8 @@ def _find_aligned(path: str, parts: dict[str, _Part]) -> tuple[str, ...]:
 
 
 def _align_words(
-    path: str, parts: dict[str, _Part], aligned: tuple[str, ...]
-) -> tuple[dict[str, _Part], tuple[str, ...]]:
+    path: str, parts: dict[str, _Unpadded], aligned: tuple[str, ...]
+) -> tuple[dict[str, _Unpadded], tuple[str, ...]]:
     """Finds whether words are the steps of aligned modalities.
 
     Returns:
@@ -351,7 +351,7 @@ def _align_words(
     return parts, modality_order({*aligned, "text"})
 
 
-def _split_header(path: str, name: str, part: _Part, text: _Text, aligned: bool) -> SplitHeader:
+def _split_header(path: str, name: str, part: _Unpadded, text: _Text, aligned: bool) -> SplitHeader:
     """Describes a split as it is when padded.
 
     Aligned modalities are padded to the same steps, although the longest sample may lack one.
@@ -386,7 +386,7 @@ def _split_header(path: str, name: str, part: _Part, text: _Text, aligned: bool)
     )
 
 
-def _pad(part: _Part, text: _Text, header: SplitHeader) -> Split:
+def _pad(part: _Unpadded, text: _Text, header: SplitHeader) -> Split:
     shapes = header.shapes
     features, masks = {}, {}
     for m, (steps, lengths) in part.rows.items():

@@ -38,7 +38,7 @@ class Limits:
     used once. But a file of kilobytes can use a list that it made a million times: that is counted.
 
     Attributes:
-        total: what the file may cause, from its beginning to its end.
+        total: the most that the file may cause, from its beginning to its end.
     """
 
     def __init__(self, file_size: int) -> None:

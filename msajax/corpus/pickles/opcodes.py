@@ -49,16 +49,13 @@ class Truncated(Refused):
 class Machine:
     """Holds what is known of a pickle between two opcodes.
 
-    Args:
-        file: the pickle, at its beginning.
-        size: bytes that the file has.
-        limits: what the file may cause.
-        find_global: returns the entry for a module and a name, or raises `Refused`.
+    It begins with a file at its beginning, of `size` bytes. `find_global` returns the entry for a
+    module and a name, or raises `Refused`.
 
     Attributes:
         stack: values above the last mark.
         marked: the stacks below each mark.
-        memo: what the file can refer to by an index.
+        memo: values to which the file can refer by an index.
     """
 
     def __init__(
@@ -162,13 +159,10 @@ class _Finished(Exception):
 
 
 def follow(machine: Machine) -> Any:
-    """Follows the opcodes of a file up to STOP.
-
-    Returns:
-        The value that the file holds.
+    """Follows the opcodes of a file up to STOP, and returns the value that the file holds.
 
     Raises:
-        Refused: for what is not read.
+        Refused: for content that is not read.
         Truncated: for a file that ends too early.
         IndexError, OverflowError, TypeError, ValueError: for a damaged file.
     """
