@@ -11,19 +11,14 @@ from msajax.cli.options import Options
 
 
 class Mode(NamedTuple):
-    """Describes a mode.
+    """Describes a mode."""
 
-    Attributes:
-        usage: the text of --help, in lines of at most 100 characters.
-        keys: configuration keys that the mode reads from the command line; None for all. The others
-            are those of a run or a bundle.
-        takes_paths: tells that words that are no flags are paths that the mode reads.
-    """
-
-    usage: str
+    usage: str  # the text of --help, in lines of at most 100 characters
     flags: tuple[str, ...]
+    # Configuration keys that the mode reads from the command line; None for all. The others are
+    # those of a run or a bundle.
     keys: tuple[str, ...] | None = None
-    takes_paths: bool = False
+    takes_paths: bool = False  # tells that words that are no flags are paths that the mode reads
 
 
 _TRAINING_FLAGS = (

@@ -19,27 +19,17 @@ from msajax.runs.manifest import refuse_in_run
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Holds the flags of a command line, and the configuration that it makes.
+    """Holds the flags of a command line, and the configuration that it makes."""
 
-    Attributes:
-        mode: one of `modes.MODES`.
-        overrides: settings of `data` that the command line sets, by name.
-        given: the other flags by name; None for those that are not given.
-        paths: the words that are no flags, of a mode that takes paths.
-        join: meets the other processes of a run, if flags say that there are any.
-        complain: prints one line on a mistake.
-        experiment: path of the experiment file; "" if none is given.
-        own: settings of models' own, by the name of the model, also of those that are not chosen.
-    """
-
-    mode: str
+    mode: str  # one of `modes.MODES`
     config: Config
-    overrides: Mapping[str, Any]
-    given: Mapping[str, Any]
-    paths: tuple[str, ...]
-    join: Callable[[], None]
-    complain: Callable[[str], None]
-    experiment: str = ""
+    overrides: Mapping[str, Any]  # settings of `data` that the command line sets, by name
+    given: Mapping[str, Any]  # the other flags by name; None for those that are not given
+    paths: tuple[str, ...]  # the words that are no flags, of a mode that takes paths
+    join: Callable[[], None]  # meets the other processes of a run, if flags say that there are any
+    complain: Callable[[str], None]  # prints one line on a mistake
+    experiment: str = ""  # path of the experiment file; "" if none is given
+    # Settings of models' own, by the name of the model, also of those that are not chosen
     own: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, flag: str) -> Any:

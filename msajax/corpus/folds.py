@@ -189,17 +189,11 @@ def videos_of(ids: Sequence[str], where: str, instead: str = _INSTEAD) -> list[s
 
 
 class Dealt(NamedTuple):
-    """Says what each of the N samples of the validation split is for.
+    """Says what each of the N samples of the validation split is for."""
 
-    Attributes:
-        chooses: `[N]` bool, True for a sample that chooses the epochs.
-        calibrates: `[N]` bool, True for one that calibrates scores.
-        by: video, which was dealt as one, or sample where ids name no videos.
-    """
-
-    chooses: np.ndarray
-    calibrates: np.ndarray
-    by: str
+    chooses: np.ndarray  # `[N]` bool, True for a sample that chooses the epochs
+    calibrates: np.ndarray  # `[N]` bool, True for one that calibrates scores
+    by: str  # video, which was dealt as one, or sample where ids name no videos
 
 
 def deal_validation(ids: Sequence[str], share: float, where: str) -> Dealt:

@@ -39,15 +39,10 @@ _DECIMAL_AT_END = re.compile(rb"(?:^| )[-+]?\d*\.\d+(?:[eE][-+]?\d+)?$")
 
 @dataclasses.dataclass(frozen=True)
 class WordVectors:
-    """Holds the vectors of the words that were asked for and found.
+    """Holds the vectors of the words that were asked for and found."""
 
-    Attributes:
-        words: V words, in the order of the file.
-        vectors: `[V, d]` float32, finite.
-    """
-
-    words: tuple[str, ...]
-    vectors: np.ndarray
+    words: tuple[str, ...]  # V words, in the order of the file
+    vectors: np.ndarray  # `[V, d]` float32, finite
 
     def add_to(self, digest: Any) -> None:
         """Adds words and numbers to the digest of a corpus, whatever their order in the file."""

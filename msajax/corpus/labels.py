@@ -28,17 +28,12 @@ _STRAY_SHARE = 0.1
 
 
 class LabelKind(NamedTuple):
-    """Says what the labels of a run are.
+    """Says what the labels of a run are."""
 
-    Attributes:
-        kind: a name in `msajax.tasks.TASKS`.
-        names: names the model's outputs.
-        classes: the stored whole numbers that stand for the classes, in the order of their names;
-            () for one-hot labels and for all that are no classes.
-    """
-
-    kind: str
-    names: tuple[str, ...]
+    kind: str  # a name in `msajax.tasks.TASKS`
+    names: tuple[str, ...]  # names the model's outputs
+    # The stored whole numbers that stand for the classes, in the order of their names; () for
+    # one-hot labels and for all that are no classes
     classes: tuple[int, ...] = ()
 
 

@@ -150,37 +150,24 @@ def _known_columns(line: str, separator: str) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class Predictions:
-    """Holds scores of samples that can be measured, as read from a file.
+    """Holds scores of samples that can be measured, as read from a file."""
 
-    Attributes:
-        kind: a name in `msajax.tasks.TASKS`.
-        names: names the K outputs or classes.
-        scores: `[S, N, K]` float64, S random seeds.
-        labels: `[N, K]` float64; `[N, 1]` of classes, counted from 0, and of next_token, where they
-            are 0, because its scores are measures already.
-        ids: `[N]` str; empty where the file has none.
-    """
-
-    kind: str
-    names: tuple[str, ...]
-    scores: np.ndarray
+    kind: str  # a name in `msajax.tasks.TASKS`
+    names: tuple[str, ...]  # names the K outputs or classes
+    scores: np.ndarray  # `[S, N, K]` float64, S random seeds
+    # `[N, K]` float64; `[N, 1]` of classes, counted from 0, and of next_token, where they are 0,
+    # because its scores are measures already
     labels: np.ndarray
-    ids: np.ndarray
+    ids: np.ndarray  # `[N]` str; empty where the file has none
 
 
 class Scored(NamedTuple):
-    """Holds a split that was scored.
+    """Holds a split that was scored."""
 
-    Attributes:
-        split: prepared.
-        scores: `[S, N, K]`.
-        weights: `[S, N, M]`, a weight for each modality.
-        repairs: made by preparation, `{modality: {kind: count}}`.
-    """
-
-    split: Split
-    scores: np.ndarray
-    weights: np.ndarray
+    split: Split  # prepared
+    scores: np.ndarray  # `[S, N, K]`
+    weights: np.ndarray  # `[S, N, M]`, a weight for each modality
+    # Made by preparation, `{modality: {kind: count}}`
     repairs: Mapping[str, Mapping[str, int]] = {}
 
     def rows(self, chosen: np.ndarray) -> "Scored":

@@ -416,19 +416,12 @@ def _read_or_draw_splits(
 
 @dataclasses.dataclass(frozen=True)
 class _Labels:
-    """Holds the labels of N samples.
+    """Holds the labels of N samples."""
 
-    Attributes:
-        values: `[N, K]` float64; classes as whole numbers from 0.
-        known: `[N]` bool, True for a sample that has labels.
-        names: names the K columns or the classes; () for the usual names.
-        are_classes: says that they are to be stored as whole numbers.
-    """
-
-    values: np.ndarray
-    known: np.ndarray
-    names: tuple[str, ...]
-    are_classes: bool
+    values: np.ndarray  # `[N, K]` float64; classes as whole numbers from 0
+    known: np.ndarray  # `[N]` bool, True for a sample that has labels
+    names: tuple[str, ...]  # names the K columns or the classes; () for the usual names
+    are_classes: bool  # says that they are to be stored as whole numbers
 
 
 def _read_labels(table: _Table, label: Any, ids: Sequence[str]) -> _Labels | None:
@@ -536,20 +529,14 @@ def _labels_of(labels: _Labels | None, rows: np.ndarray, split: str) -> np.ndarr
 
 @dataclasses.dataclass(frozen=True)
 class _Modality:
-    """Holds a modality of N samples.
+    """Holds a modality of N samples."""
 
-    Attributes:
-        rows: N sequences: features `[T, d]`, token ids `[T]`, or lists of T words; or one array of
-            all that is padded already.
-        where: names it in messages.
-        lengths: `[N]`, the steps of each; 0 where the modality is absent.
-        least: the fewest steps to which they are padded, as what they are aligned with is.
-    """
-
+    # N sequences: features `[T, d]`, token ids `[T]`, or lists of T words; or one array of all that
+    # is padded already
     rows: Any
-    where: str
-    lengths: np.ndarray
-    least: int = 1
+    where: str  # names it in messages
+    lengths: np.ndarray  # `[N]`, the steps of each; 0 where the modality is absent
+    least: int = 1  # the fewest steps to which they are padded, as what they are aligned with is
 
     @property
     def steps(self) -> int:

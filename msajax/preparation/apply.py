@@ -211,11 +211,7 @@ def words_of_steps(
     x, mask = prepared.features["text"], prepared.masks["text"]
     if spec.is_pieces("text") and preparation.tokenizer:
         tokenizer = Tokenizer.from_json(preparation.tokenizer, "The tokenizer of the text encoder")
-        names = [tokenizer.names(row) for row in x[..., 0]]
-        return [
-            [name if there else "" for name, there in zip(*of_sample, strict=True)]
-            for of_sample in zip(names, mask, strict=True)
-        ]
+        return _where_there([tokenizer.names(row) for row in x[..., 0]], mask)
     words = stored.words if stored.pieces is None else stored.pieces
     if preparation.words and stored.raw_text is not None:
         words = pad_words([tokenize(text) for text in stored.raw_text.tolist()])
@@ -229,8 +225,13 @@ def words_of_steps(
         return np.where(mask, words, "").tolist()
     if spec.vocabulary("text"):
         ids = x[..., 0] if spec.is_pieces("text") else x
-        return [
-            [f"#{i}" if there else "" for i, there in zip(*of_sample, strict=True)]
-            for of_sample in zip(ids.tolist(), mask.tolist(), strict=True)
-        ]
+        return _where_there([[f"#{i}" for i in row] for row in ids.tolist()], mask)
     return None
+
+
+def _where_there(names: list[list[str]], mask: np.ndarray) -> list[list[str]]:
+    """Returns the names of the steps that a mask `[N, T]` keeps, "" at the others."""
+    return [
+        [name if there else "" for name, there in zip(*of_sample, strict=True)]
+        for of_sample in zip(names, mask.tolist(), strict=True)
+    ]

@@ -130,14 +130,14 @@ def fit(
     require_words(corpus, data, model)
     train, words, text = corpus.split("train"), (), None
     require_suited(encoders)
+    if data.text == "ids" and not has_ids(train):
+        raise UserError(f"data.text = ids: {corpus.path} has no token ids as text in train.")
     if "text" in encoders:
         text = find_source(corpus.path, train, data, model, encoders["text"])
         train, _ = read_pieces(train, text)
     elif data.text == "words":
         words = build_vocabulary(train.raw_text, data.min_count)
         train = read_words(train, words)
-    elif data.text == "ids" and not has_ids(train):
-        raise UserError(f"data.text = ids: {corpus.path} has no token ids as text in train.")
 
     found = {m: folder.architecture for m, folder in encoders.items()}
     sound = {m: one for m, one in found.items() if one.reads == "waveform"}

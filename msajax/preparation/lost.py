@@ -34,19 +34,12 @@ _MOST_EMPTIED = 0.1
 
 
 class Lost(NamedTuple):
-    """Says what is lost of one modality of a split.
+    """Says what is lost of one modality of a split."""
 
-    Attributes:
-        steps: stored steps that are not zero, that nothing hid and that are not read.
-        samples: counts those that have such a step.
-        emptied: counts those of them that have no step that is read and not zero.
-        of: counts those that have a step that is read or lost.
-    """
-
-    steps: int
-    samples: int
-    emptied: int
-    of: int
+    steps: int  # stored steps that are not zero, that nothing hid and that are not read
+    samples: int  # counts those that have such a step
+    emptied: int  # counts those of them that have no step that is read and not zero
+    of: int  # counts those that have a step that is read or lost
 
     def is_refused(self, allowed: bool) -> bool:
         """Says whether training refuses the loss: more than a tenth of the samples are emptied."""

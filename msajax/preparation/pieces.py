@@ -41,20 +41,13 @@ _ORDER = {
 
 
 class TextSource(NamedTuple):
-    """Says how the text of a split becomes pieces of an encoder.
-
-    Attributes:
-        tokenizer: the content of its tokenizer.json; "" without one.
-        kind: names what the model is trained on: words (step by step), raw_text or ids.
-        pool: model.text_pool.
-        mask_from_zeros: finds padding where a file has no mask of its token ids.
-    """
+    """Says how the text of a split becomes pieces of an encoder."""
 
     architecture: Architecture
-    tokenizer: str
-    kind: str
-    pool: str
-    mask_from_zeros: bool
+    tokenizer: str  # the content of its tokenizer.json; "" without one
+    kind: str  # names what the model is trained on: words (step by step), raw_text or ids
+    pool: str  # model.text_pool
+    mask_from_zeros: bool  # finds padding where a file has no mask of its token ids
 
 
 def read_pieces(split: Split, source: TextSource) -> tuple[Split, dict[str, int]]:
@@ -72,12 +65,7 @@ def read_pieces(split: Split, source: TextSource) -> tuple[Split, dict[str, int]
     """
     features = {m: x for m, x in split.features.items() if m != TEXT}
     masks = {m: mask for m, mask in split.masks.items() if m != TEXT}
-    there = {
-        "words": split.words is not None,
-        "raw_text": split.raw_text is not None,
-        "ids": has_ids(split),
-    }
-    kind = next((kind for kind in _ORDER[source.kind] if there[kind]), "")
+    kind = _first_kind(split, *_ORDER[source.kind])
     counts = {}
     if kind:
         pieces = _stored(split, source) if kind == "ids" else _cut(split, source, kind)
@@ -93,6 +81,13 @@ def read_pieces(split: Split, source: TextSource) -> tuple[Split, dict[str, int]
     derived = split.derived - {TEXT}
     read = dataclasses.replace(split, features=features, masks=masks, derived=derived)
     return read, counts
+
+
+def _first_kind(split: Split, *kinds: str) -> str:
+    """Returns the first kind of text that a split has, or ""."""
+    there = {"words": split.words is not None, "raw_text": split.raw_text is not None}
+    there["ids"] = has_ids(split)
+    return next((kind for kind in kinds if there[kind]), "")
 
 
 def has_ids(split: Split) -> bool:
@@ -159,36 +154,23 @@ def _require_rows(split: Split, pieces: Pieces, architecture: Architecture) -> N
 
 
 class Sizes(NamedTuple):
-    """Says how long sequences may be after preparation.
+    """Says how long sequences may be after preparation."""
 
-    Attributes:
-        pieces: P, special ones included.
-        steps: steps of the modalities that move with the text; P where they move to its pieces.
-        positions: the most pieces that the encoder takes.
-        truncate: error, first, last or uniform.
-    """
-
-    pieces: int
-    steps: int
-    positions: int
-    truncate: str
+    pieces: int  # P, special ones included
+    steps: int  # steps of the modalities that move with the text; P where they move to its pieces
+    positions: int  # the most pieces that the encoder takes
+    truncate: str  # error, first, last or uniform
 
 
 class Moved(NamedTuple):
-    """Says what is read of a text and of the modalities that share the steps of its words.
+    """Says what is read of a text and of the modalities that share the steps of its words."""
 
-    Attributes:
-        split: has the prepared steps of words as the steps of pieces, where these are pooled.
-        chosen: `{modality: (the stored piece or step of each prepared one, which are valid)}`.
-        cut_pieces: counts the pieces that are left out because a sequence is too long.
-        cut: `[N, T]` or `[N, 1]`, stored steps of the other modalities that are left out with them.
-        wordless: `[N, T]` or `[N, 1]`, those that no piece reads because they are at no word.
-    """
-
-    split: Split
-    chosen: Chosen
-    cut_pieces: int
+    split: Split  # has the prepared steps of words as the steps of pieces, where these are pooled
+    chosen: Chosen  # `{modality: (the stored piece or step of each prepared one, which are valid)}`
+    cut_pieces: int  # counts the pieces that are left out because a sequence is too long
+    # `[N, T]` or `[N, 1]`, stored steps of the other modalities that are left out with them
     cut: np.ndarray
+    # `[N, T]` or `[N, 1]`, those that no piece reads because they are at no word
     wordless: np.ndarray
 
 
@@ -395,17 +377,8 @@ def find_source(
     pooled; if the tokenizer is missing, cannot be read, or has more pieces than the encoder has
     embeddings.
     """
-    if data.text == "ids" and not has_ids(train):
-        raise UserError(f"data.text = ids: {path} has no token ids as text in train.")
-    if data.text == "ids":
-        kind = "ids"
-    elif train.words is not None:
-        kind = "words"
-    elif train.raw_text is not None:
-        kind = "raw_text"
-    elif has_ids(train):
-        kind = "ids"
-    else:
+    kind = _first_kind(train, *(("ids",) if data.text == "ids" else _ORDER["words"]))
+    if not kind:
         raise UserError(
             f"{path} has neither transcripts (train/raw_text) nor words or token ids that "
             "model.text_encoder could read."

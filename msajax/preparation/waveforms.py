@@ -22,23 +22,14 @@ _ROWS = 64  # samples looked at together
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """Stands for the steps of stored waveforms: `steps[rows]` is an array of them.
+    """Stands for the steps of stored waveforms: `steps[rows]` is an array of them."""
 
-    Attributes:
-        stored: `[N, S, 1]`, as the corpus has it, on disk or in memory.
-        mask: `[N, S]` bool, True for samples that count; None if all do.
-        first: `[N]`, the first sample of each row that is read.
-        lengths: `[N]`, the number of samples that are read from there on.
-        hop: samples of a step.
-        length: steps of the longest row.
-    """
-
-    stored: np.ndarray
-    mask: np.ndarray | None
-    first: np.ndarray
-    lengths: np.ndarray
-    hop: int
-    length: int
+    stored: np.ndarray  # `[N, S, 1]`, as the corpus has it, on disk or in memory
+    mask: np.ndarray | None  # `[N, S]` bool, True for samples that count; None if all do
+    first: np.ndarray  # `[N]`, the first sample of each row that is read
+    lengths: np.ndarray  # `[N]`, the number of samples that are read from there on
+    hop: int  # samples of a step
+    length: int  # steps of the longest row
 
     ndim = 3
 

@@ -22,20 +22,14 @@ logger = logging.getLogger(__name__)
 
 
 class Format(NamedTuple):
-    """Describes a format that can be read.
+    """Describes a format that can be read."""
 
-    Attributes:
-        what: names a corpus of this format, in a message.
-        why: says by what a path was recognised, in a message.
-        matches: says whether a path has the format, by its content.
-        pickled: says that `matches` and `open` take a `Pickled` instead of a path. A pickle is read
-            once before its format is known, because it has no index to look into.
-    """
-
-    what: str
-    why: str
-    matches: Callable[[Any], bool]
+    what: str  # names a corpus of this format, in a message
+    why: str  # says by what a path was recognised, in a message
+    matches: Callable[[Any], bool]  # says whether a path has the format, by its content
     open: Callable[[Any, DataConfig], Corpus]
+    # Says that `matches` and `open` take a `Pickled` instead of a path. A pickle is read once
+    # before its format is known, because it has no index to look into.
     pickled: bool = False
 
 

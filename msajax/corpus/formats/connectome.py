@@ -47,22 +47,14 @@ _RECORDING = re.compile(r"(.+?)(?:\$_\$.*|\[[^\[\]]*\])", re.DOTALL)
 
 
 class _Recording(NamedTuple):
-    """Holds a row of `samples.csv`.
-
-    Attributes:
-        label: the text in the table; "" if it is unknown.
-        age: years.
-        gender: 0 or 1.
-        path: the file of the matrices.
-        split: train, valid or test; "" if the table has no such column.
-    """
+    """Holds a row of `samples.csv`."""
 
     id: str
-    label: str
-    age: float
-    gender: float
-    path: str
-    split: str
+    label: str  # the text in the table; "" if it is unknown
+    age: float  # years
+    gender: float  # 0 or 1
+    path: str  # the file of the matrices
+    split: str  # train, valid or test; "" if the table has no such column
 
 
 def matches(path: str) -> bool:

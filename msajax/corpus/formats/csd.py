@@ -72,19 +72,12 @@ _MOSEI_LABELS = ("sentiment", "happy", "sad", "anger", "surprise", "disgust", "f
 
 
 class _Files(NamedTuple):
-    """Holds the files of a folder by what they are.
+    """Holds the files of a folder by what they are."""
 
-    Attributes:
-        path: the folder.
-        labels: numbers, a row per segment.
-        words: bytes, a row per word or pause.
-        modalities: numbers, by the name of the modality.
-    """
-
-    path: str
-    labels: ComputationalSequence
-    words: ComputationalSequence | None
-    modalities: dict[str, ComputationalSequence]
+    path: str  # the folder
+    labels: ComputationalSequence  # numbers, a row per segment
+    words: ComputationalSequence | None  # bytes, a row per word or pause
+    modalities: dict[str, ComputationalSequence]  # numbers, by the name of the modality
     folds_file: str | None
 
     @property
@@ -95,21 +88,13 @@ class _Files(NamedTuple):
 
 
 class _Steps(NamedTuple):
-    """Holds the S steps of one video's N segments, segment by segment in time order.
+    """Holds the S steps of one video's N segments, segment by segment in time order."""
 
-    Attributes:
-        labels: `[N, K]` float64.
-        segment: `[S]`, the number of the segment that a step belongs to.
-        column: `[S]`, its place there.
-        intervals: `[S, 2]` seconds.
-        words: S words; None for a segment as a whole.
-    """
-
-    labels: np.ndarray
-    segment: np.ndarray
-    column: np.ndarray
-    intervals: np.ndarray
-    words: list[str | None]
+    labels: np.ndarray  # `[N, K]` float64
+    segment: np.ndarray  # `[S]`, the number of the segment that a step belongs to
+    column: np.ndarray  # `[S]`, its place there
+    intervals: np.ndarray  # `[S, 2]` seconds
+    words: list[str | None]  # S words; None for a segment as a whole
 
 
 def matches(path: str | os.PathLike) -> bool:

@@ -26,37 +26,24 @@ _WIDEST = 1 << 16  # features of one row
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Holds the rows of one video, in the order of their starts.
-
-    Attributes:
-        features: `[n, d]` numbers, or `[n, 1]` bytes, as stored.
-        intervals: `[n, 2]` float64, start and end in seconds; no end precedes its start.
-    """
+    """Holds the rows of one video, in the order of their starts."""
 
     video: str
-    features: np.ndarray
-    intervals: np.ndarray
+    features: np.ndarray  # `[n, d]` numbers, or `[n, 1]` bytes, as stored
+    intervals: np.ndarray  # `[n, 2]` float64, start and end in seconds; no end precedes its start
 
 
 @dataclasses.dataclass(frozen=True)
 class ComputationalSequence:
-    """Describes a file that has been checked, and reads its rows one video at a time.
-
-    Attributes:
-        name: the name of the root group.
-        videos: ids, sorted by code points.
-        size: rows of all videos.
-        width: features per row.
-        is_bytes: tells bytes, as words are, from numbers.
-        duration: the median over videos of the median length of a row in seconds, 0 without rows.
-    """
+    """Describes a file that has been checked, and reads its rows one video at a time."""
 
     path: str
-    name: str
-    videos: tuple[str, ...]
-    size: int
-    width: int
-    is_bytes: bool
+    name: str  # the name of the root group
+    videos: tuple[str, ...]  # ids, sorted by code points
+    size: int  # rows of all videos
+    width: int  # features per row
+    is_bytes: bool  # tells bytes, as words are, from numbers
+    # The median over videos of the median length of a row in seconds, 0 without rows
     duration: float
 
     def rows(self, videos: Iterable[str]) -> Iterator[Rows]:

@@ -69,36 +69,22 @@ class _Sequences(NamedTuple):
 
 
 class _Text(NamedTuple):
-    """Says what text is, in all splits.
+    """Says what text is, in all splits."""
 
-    Attributes:
-        is_ids: says that word ids are read as token ids.
-        row_of: the row of each word in `vectors`; {} if there are none.
-        vectors: `[V, d]` float32, zeros for words that have none.
-    """
-
-    is_ids: bool
-    row_of: dict[str, int]
-    vectors: np.ndarray
+    is_ids: bool  # says that word ids are read as token ids
+    row_of: dict[str, int]  # the row of each word in `vectors`; {} if there are none
+    vectors: np.ndarray  # `[V, d]` float32, zeros for words that have none
 
 
 class _Unpadded(NamedTuple):
-    """Holds a split before padding.
+    """Holds a split before padding."""
 
-    Attributes:
-        ids: `[N]` str.
-        rows: features by modality.
-        labels: `[N, K]`, or None.
-        integers: says that labels are stored as whole numbers.
-        raw_text: `[N]` str, or None.
-        words: lists the words of each sample, "" for a pause; None if no sample has any.
-    """
-
-    ids: np.ndarray
-    rows: dict[str, _Sequences]
-    labels: np.ndarray | None
-    integers: bool
-    raw_text: np.ndarray | None
+    ids: np.ndarray  # `[N]` str
+    rows: dict[str, _Sequences]  # features by modality
+    labels: np.ndarray | None  # `[N, K]`, or None
+    integers: bool  # says that labels are stored as whole numbers
+    raw_text: np.ndarray | None  # `[N]` str, or None
+    # Lists the words of each sample, "" for a pause; None if no sample has any
     words: list[list[str]] | None
 
     def longest(self) -> np.ndarray:

@@ -104,29 +104,23 @@ def open_mult(pickled: Pickled, data: DataConfig) -> Corpus:
 
 @dataclasses.dataclass
 class _Draft:
-    """Holds what has been read of a split, which what is MMSA's own completes.
+    """Holds what has been read of a split, which what is MMSA's own completes."""
 
-    Attributes:
-        where: the beginning of a name in the split, for a message.
-        values: `{kind: (the file's name, value)}` of all that has not been read yet.
-        names: the file's names of these modalities, ids, transcripts and labels, by kind.
-        repairs: counts what was changed so far, over all splits.
-        masks: valid steps by modality.
-        aligned: says that the modalities share their steps; None if the format does not say.
-        derived: modalities whose masks are made of lengths.
-        segments: the segment ids of text that is token ids.
-    """
-
-    where: str
+    where: str  # the beginning of a name in the split, for a message
     size: int
+    # `{kind: (the file's name, value)}` of all that has not been read yet
     values: dict[str, tuple[str, Any]]
     features: dict[str, np.ndarray]
+    # The file's names of these modalities, ids, transcripts and labels, by kind
     names: dict[str, str]
-    repairs: collections.Counter
+    repairs: collections.Counter  # counts what was changed so far, over all splits
+    # Valid steps by modality
     masks: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    # Says that the modalities share their steps; None if the format does not say
     aligned: bool | None = None
+    # Modalities whose masks are made of lengths
     derived: set[str] = dataclasses.field(default_factory=set)
-    segments: np.ndarray | None = None
+    segments: np.ndarray | None = None  # the segment ids of text that is token ids
 
 
 def _read_corpus(pickled: Pickled, data: DataConfig, format: str, notes: "_Notes | None") -> Corpus:
@@ -213,27 +207,20 @@ def _read_corpus(pickled: Pickled, data: DataConfig, format: str, notes: "_Notes
 
 @dataclasses.dataclass
 class _Notes:
-    """Collects over all splits what is said once of the file.
-
-    Attributes:
-        by_bert: names of features of text whose real steps text_bert's attention mask says.
-        hidden: counts the steps of these that are not zero and that the mask hides.
-        by_zeros: counts such steps that the mask would hide, by the name of other features of text.
-        unpadded: counts samples of these that have no zeros at their ends though the mask hides
-            steps of them, and these steps.
-        disagree: counts, by the name of lengths, those that end before a step that is not zero, and
-            all lengths.
-        in_front: counts those of them that are of sequences padded in front.
-        too_long: counts those that exceed the stored steps, and all lengths, as `disagree` does.
-    """
+    """Collects over all splits what is said once of the file."""
 
     path: str
+    # Names of features of text whose real steps text_bert's attention mask says
     by_bert: list[str] = dataclasses.field(default_factory=list)
+    # Counts steps that are not zero and that the mask would hide, by the name of other features
     by_zeros: dict[str, int] = dataclasses.field(default_factory=dict)
+    # Counts samples of these without zeros at their ends of which the mask hides steps; and steps
     unpadded: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
-    hidden: int = 0
+    hidden: int = 0  # counts the steps of `by_bert` that are not zero and that the mask hides
+    # Counts, by the name of lengths, those that end before a step that is not zero, and all lengths
     disagree: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
-    in_front: int = 0
+    in_front: int = 0  # counts those of `disagree` that are of sequences padded in front
+    # Counts those that exceed the stored steps, and all lengths, as `disagree` does
     too_long: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
     def name(self, draft: _Draft, what: str) -> str:

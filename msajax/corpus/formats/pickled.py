@@ -48,14 +48,11 @@ _LARGEST_TEXT = 1 << 30  # bytes; in a numpy array every string takes as much as
 
 @dataclasses.dataclass(frozen=True)
 class Pickled:
-    """Holds the content of a corpus's pickles.
-
-    Attributes:
-        trees: the content by split, in the order of `SPLITS`, or of all samples as `WHOLE`. A
-            reader removes a split before it reads it, so that memory need not hold all twice.
-    """
+    """Holds the content of a corpus's pickles."""
 
     path: str
+    # The content by split, in the order of `SPLITS`, or of all samples as `WHOLE`. A reader removes
+    # a split before it reads it, so that memory need not hold all twice.
     trees: dict[str, Any]
 
     def where(self, split: str) -> str:
