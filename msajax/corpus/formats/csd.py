@@ -356,14 +356,8 @@ def _has_in_name(sequence: ComputationalSequence, word: str) -> bool:
 def _find_labels(folder: str, sequences: list[ComputationalSequence]) -> ComputationalSequence:
     """Finds labels by name; else numbers whose rows last much longer than those of all others."""
     numbers = [s for s in sequences if not s.is_bytes]
-    named = [s for s in numbers if _has_in_name(s, "label")]
-    if len(named) > 1:
-        raise UserError(
-            f"{folder} holds several files of labels, {named[0].path} and {named[1].path}; leave "
-            "one of them in the folder."
-        )
-    if named:
-        return named[0]
+    if named := _only(folder, "labels", [s for s in numbers if _has_in_name(s, "label")]):
+        return named
     longest = max(numbers, key=lambda s: s.duration, default=None)
     others = [s.duration for s in sequences if s is not longest]
     if longest is None or longest.duration <= _LONGER * max(others, default=0.0):
@@ -384,12 +378,19 @@ def _find_words(
     for sequence in texts:
         if sequence not in words:
             logger.info("%s holds phones and is not used.", sequence.path)
-    if len(words) > 1:
+    return _only(folder, "words", words)
+
+
+def _only(
+    folder: str, what: str, found: list[ComputationalSequence]
+) -> ComputationalSequence | None:
+    """Returns the one file of its kind, None without any; raises `UserError` for several."""
+    if len(found) > 1:
         raise UserError(
-            f"{folder} holds several files of words, {words[0].path} and {words[1].path}; leave "
+            f"{folder} holds several files of {what}, {found[0].path} and {found[1].path}; leave "
             "one of them in the folder."
         )
-    return words[0] if words else None
+    return next(iter(found), None)
 
 
 def _modality_name(sequence: ComputationalSequence) -> str:
