@@ -31,7 +31,7 @@ class LabelKind(NamedTuple):
     """Says what the labels of a run are."""
 
     kind: str  # a name in `msajax.tasks.TASKS`
-    names: tuple[str, ...]  # names the model's outputs
+    names: tuple[str, ...]  # of the model's outputs
     # The stored whole numbers that stand for the classes, in the order of their names; () for
     # one-hot labels and for all that are no classes
     classes: tuple[int, ...] = ()

@@ -153,7 +153,7 @@ class Predictions:
     """Holds scores of samples that can be measured, as read from a file."""
 
     kind: str  # a name in `msajax.tasks.TASKS`
-    names: tuple[str, ...]  # names the K outputs or classes
+    names: tuple[str, ...]  # of the K outputs or classes
     scores: np.ndarray  # `[S, N, K]` float64, S random seeds
     # `[N, K]` float64; `[N, 1]` of classes, counted from 0, and of next_token, where they are 0,
     # because its scores are measures already

@@ -103,8 +103,8 @@ def save_corpus(
             order, which else is that of ordered categories, or of the alphabet. None writes no
             labels; a split in which all labels are missing has none.
         split: the column that says train, valid (or dev, val, validation) or test; or the shares of
-            train, valid and test that are drawn, as (0.7, 0.1, 0.2), in whole groups. A share of 0
-            leaves that split out.
+            train, valid and test that are drawn, as (0.7, 0.1, 0.2): whole groups, none of which
+            is in two splits. A share of 0 leaves that split out.
         id: the column of ids; each sample has its own.
         group: the column of videos or speakers by which shares are drawn; None for the video that
             ids name, as in `video[3]`. Beside a column of splits it is checked that no group is in
@@ -282,7 +282,7 @@ class _Table:
             raise UserError("The table has no row: expected one for each sample.")
 
     def column(self, name: Any, what: str) -> list[Any]:
-        """Returns the N values of a column; `what` names the argument in `UserError`, for none."""
+        """Returns the N values of a column; raises `UserError`, naming the argument `what`."""
         if hasattr(name, "__len__") and not isinstance(name, str | tuple):
             raise UserError(
                 f"{what} is of type {type(name).__name__}: expected the name of a column."
@@ -420,7 +420,7 @@ class _Labels:
 
     values: np.ndarray  # `[N, K]` float64; classes as whole numbers from 0
     known: np.ndarray  # `[N]` bool, True for a sample that has labels
-    names: tuple[str, ...]  # names the K columns or the classes; () for the usual names
+    names: tuple[str, ...]  # of the K columns or the classes; () for the usual names
     are_classes: bool  # says that they are to be stored as whole numbers
 
 

@@ -46,7 +46,7 @@ _EQUAL = 1e-5  # of the largest number of a matrix: what rounding leaves of symm
 _RECORDING = re.compile(r"(.+?)(?:\$_\$.*|\[[^\[\]]*\])", re.DOTALL)
 
 
-class _Recording(NamedTuple):
+class _Connectome(NamedTuple):
     """Holds a row of `samples.csv`."""
 
     id: str
@@ -71,8 +71,9 @@ def open_connectome(path: str, data: DataConfig) -> Corpus:
     `allow_loss` for matrices that are not symmetric.
 
     Raises:
-        UserError: for tables that cannot be read or say what is none, too few people to split, and
-            matrices that are damaged, of another shape, not finite or not symmetric.
+        UserError: for tables that cannot be read or hold a value that is not of its kind or there
+            twice, too few people to split, and matrices that are damaged, of another shape, not
+            finite or not symmetric.
     """
     # What the tables say, which is small and stays.
     table, bands = os.path.join(path, _SAMPLES), os.path.join(path, _BANDS)
@@ -168,7 +169,7 @@ def _read_bands(folder: str) -> np.ndarray:
     return edges
 
 
-def _read_samples(folder: str) -> list[_Recording]:
+def _read_samples(folder: str) -> list[_Connectome]:
     """Reads and checks the rows of `samples.csv`: each has an id and a file of its own."""
     path = os.path.join(folder, _SAMPLES)
     rows = _read_table(path, _COLUMNS)
@@ -215,7 +216,7 @@ def _read_samples(folder: str) -> list[_Recording]:
                 f"{first[:100]!r}, too; expected a file of its own for each row."
             )
         split = SPLIT_NAMES[split] if split is not None else ""
-        samples.append(_Recording(row["id"], row["label"], age, gender, file, split))
+        samples.append(_Connectome(row["id"], row["label"], age, gender, file, split))
     return samples
 
 
@@ -262,7 +263,7 @@ def _as_float(text: str) -> float:
 # --- people and splits ---
 
 
-def _with_people(table: str, samples: list[_Recording]) -> list[_Recording]:
+def _with_people(table: str, samples: list[_Connectome]) -> list[_Connectome]:
     """Renames samples so that `video_of` an id is the person, and of no others.
 
     Recordings of one person are named `person[…]` or `person$_$…`. Elsewhere ids like `sub_01` are
@@ -282,13 +283,13 @@ def _with_people(table: str, samples: list[_Recording]) -> list[_Recording]:
     return found
 
 
-def _person(sample: _Recording) -> str:
+def _person(sample: _Connectome) -> str:
     found = _RECORDING.fullmatch(sample.id)
     return found[1] if found else sample.id
 
 
 def _rows_of_splits(
-    table: str, samples: Sequence[_Recording], data: DataConfig
+    table: str, samples: Sequence[_Connectome], data: DataConfig
 ) -> dict[str, list[int]]:
     """Returns the rows of each split: as the table says, or by person at random."""
     split_of = [sample.split for sample in samples]
@@ -317,7 +318,7 @@ def _rows_of_splits(
 
 
 def _read_labels(
-    table: str, samples: Sequence[_Recording]
+    table: str, samples: Sequence[_Connectome]
 ) -> tuple[list[float | int | None], tuple[str, ...]]:
     """Reads the labels of all samples: numbers as they are, names by their place among all sorted.
 
@@ -358,7 +359,7 @@ def _as_number(text: str) -> float | int | None:
 # --- matrices ---
 
 
-def _checked_header(sample: _Recording, bands: int, table: str, digest: Any) -> arrays.ArrayHeader:
+def _checked_header(sample: _Connectome, bands: int, table: str, digest: Any) -> arrays.ArrayHeader:
     """Checks the shape and type of a file, and adds its content to the digest."""
     with arrays.in_one_sentence(f"{sample.path} is damaged or no .npy file", *arrays.DAMAGED):
         with open(sample.path, "rb") as file:
